@@ -27,7 +27,15 @@ fn finish(result: Result<(), String>) -> ExitCode {
 /// Everything CI demands: formatting, lints, tests.
 fn test() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+    cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
     cargo(&["test", "--workspace", "--locked"])
 }
 
@@ -37,14 +45,20 @@ fn cargo(arguments: &[&str]) -> Result<(), String> {
         .args(arguments)
         .status()
         .map_err(|error| format!("cannot start cargo: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("cargo {} failed", arguments[0])) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("cargo {} failed", arguments[0]))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_repository_has_both_licences() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .unwrap();
         assert!(root.join("LICENSE-MIT").is_file());
         assert!(root.join("LICENSE-APACHE").is_file());
     }

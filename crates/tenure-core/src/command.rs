@@ -1,0 +1,290 @@
+//! What goes into a [`Space`](crate::space::Space): one closed enum of all that can change it.
+//!
+//! A command is one entry of a group's log (or one of several in it). Values are valid by
+//! construction; what depends on the state is decided by `apply`, identically on every replica.
+
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+use crate::path::{Namespace, Path};
+use crate::policy::{Algorithm, Mode};
+use crate::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
+
+/// All that can change a space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Take, re-validate and give back paths of one namespace, atomically (R40–R89).
+    Acquire(Acquire),
+    /// Give back paths of one namespace (R97, R99).
+    Release(Release),
+    /// Give back everything an owner has here, in the selected namespaces (R100, R101).
+    ReleaseAll(ReleaseAll),
+    /// A renewal that must be written down (leases.md step 4).
+    Renew(Renew),
+    /// The end of a lease: the only way one runs out (leases.md step 3).
+    Expire(Expire),
+    /// Nothing but the passing of time (leases.md step 7).
+    Tick,
+    /// Marks an owner's leases here: somebody asks it to let go (R116).
+    Ask(Ask),
+    /// Ends one hold if it is still the one named (E9).
+    Break(Break),
+    /// Takes a queued acquire back, unless it was granted meanwhile (E5).
+    Withdraw(Withdraw),
+    /// First step of a policy change: hold back acquires and grants in a region, report what is there.
+    Freeze(Freeze),
+    /// Last step of a policy change that was decided: clear, drop waiters, raise the floor and the version.
+    Change(Change),
+    /// Last step of a policy change that was refused: let the region go on.
+    Thaw(Thaw),
+    /// Raises every counter and floor (after a restore or a recovery that may have lost grants).
+    Lift {
+        /// By how much.
+        by: u64,
+    },
+    /// Moves the space to newer rules, once all its replicas know them.
+    Rules {
+        /// The number of the rules.
+        number: u32,
+    },
+}
+
+/// How a request was resolved: the space refuses it if a later change concerns it (R32).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The namespace all paths of the request lie in (R31).
+    pub namespace: Namespace,
+    /// Its algorithm (R24).
+    pub algorithm: Algorithm,
+    /// The version of the namespace table that said so.
+    pub version: u64,
+}
+
+/// See [`Command::Acquire`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// How it was resolved.
+    pub route: Route,
+    /// Who asks.
+    pub owner: OwnerId,
+    /// Length of the lease, if granted.
+    pub ttl: Ttl,
+    /// How long it may wait, if queued.
+    pub queue_ttl: QueueTtl,
+    /// What is wanted, in the caller's order.
+    pub requests: Vec<Request>,
+    /// What is given back with it, after the acquires (R64).
+    pub releases: Vec<Hold>,
+    /// The caller's own fence; `None` lets the space mint one.
+    pub fence: Option<Fence>,
+    /// Makes the request apply at most once (R102).
+    pub key: Option<Key>,
+    /// What to do where the answer would be "queued".
+    pub wait: Wait,
+    /// Who this owner is, for people (E3).
+    pub holder: Option<Holder>,
+}
+
+/// One wanted path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The path.
+    pub path: Path,
+    /// How it is wanted.
+    pub mode: Mode,
+    /// Whether it is to be taken, or verified to be held.
+    pub state: State,
+    /// Capacity of a semaphore path; `None` where the caller named none. Ignored elsewhere.
+    pub permits: Option<NonZeroU32>,
+}
+
+/// Whether a request takes a path or verifies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Take this path.
+    New,
+    /// The caller believes that it holds it: verify in the same transaction (R55–R59).
+    Held,
+}
+
+/// What an acquire does when it cannot be granted at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wait {
+    /// Join the line.
+    Queue,
+    /// Join the line and ask the blockers to let go (E2).
+    QueueAndAsk,
+    /// Do not join: a conflict, and nothing is stored (E1).
+    No,
+}
+
+/// A path and the mode in which it is held.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hold {
+    /// The path.
+    pub path: Path,
+    /// The mode of the hold.
+    pub mode: Mode,
+}
+
+/// See [`Command::Release`]. Requests that span namespaces are split before they get here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// How it was resolved.
+    pub route: Route,
+    /// Whose holds.
+    pub owner: OwnerId,
+    /// Which holds, or places in line (R99).
+    pub holds: Vec<Hold>,
+    /// Makes the request apply at most once (R102).
+    pub key: Option<Key>,
+}
+
+/// See [`Command::ReleaseAll`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReleaseAll {
+    /// Whose holds, leases, markers and places in line.
+    pub owner: OwnerId,
+    /// In which namespaces.
+    pub selection: Selection,
+    /// How it is shown to those who watch: given back, or taken away (E8). KILLED itself comes from the system group.
+    pub cause: ReleaseCause,
+}
+
+/// Who ended the holds of a [`ReleaseAll`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReleaseCause {
+    /// The owner itself.
+    Owner,
+    /// ForceRelease (R101).
+    Killed,
+}
+
+/// Which namespaces an owner-wide call means (R126–R128).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// All of them.
+    All,
+    /// Those selected by any of these; duplicates count once.
+    Only(Vec<Domain>),
+}
+
+/// One entry of `domains`, resolved by the namespace table.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Domain {
+    /// Exactly this namespace (R127).
+    Namespace(Namespace),
+    /// All namespaces of a handler; absence in some is no loss (R128).
+    Handler(Namespace),
+}
+
+/// See [`Command::Renew`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renew {
+    /// The one namespace; owner-wide renewals are split before they get here.
+    pub namespace: Namespace,
+    /// Whose lease.
+    pub owner: OwnerId,
+    /// Its new length, from the entry's stamp.
+    pub ttl: Ttl,
+}
+
+/// See [`Command::Expire`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expire {
+    /// The lease's namespace.
+    pub namespace: Namespace,
+    /// The lease's owner.
+    pub owner: OwnerId,
+    /// The lease's epoch when its end was decided. Another one now means that it was renewed since.
+    pub epoch: u64,
+}
+
+/// See [`Command::Ask`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Who is asked. The REVOKE event comes from the system group (R115).
+    pub owner: OwnerId,
+}
+
+/// See [`Command::Break`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Break {
+    /// How the path was resolved.
+    pub route: Route,
+    /// The path whose hold ends.
+    pub path: Path,
+    /// Whose hold.
+    pub owner: OwnerId,
+    /// For a write: the fence it must still have. `None` for reads and permits.
+    pub fence: Option<Fence>,
+}
+
+/// See [`Command::Withdraw`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withdraw {
+    /// Where it waits.
+    pub namespace: Namespace,
+    /// Who waits.
+    pub owner: OwnerId,
+    /// The waiter's number, as its QUEUED answer gave it.
+    pub waiter: u64,
+}
+
+/// The paths that a policy change moves or clears: below `root`, but in none of `except`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The namespace whose row changes.
+    pub root: Namespace,
+    /// Explicit namespaces inside it; they keep what they have (R134).
+    pub except: Vec<Namespace>,
+}
+
+impl Region {
+    /// Whether a path is in it.
+    pub fn contains(&self, path: &Path) -> bool {
+        self.root.contains(path) && !self.except.iter().any(|nested| nested.contains(path))
+    }
+}
+
+/// See [`Command::Freeze`]. Repeating it is harmless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freeze {
+    /// The table version that the change will have; also its id.
+    pub version: u64,
+    /// What is frozen.
+    pub region: Region,
+}
+
+/// See [`Command::Change`]. Repeating it is harmless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The table version of the change; a space at this version or later has it already.
+    pub version: u64,
+    /// Where it takes effect.
+    pub region: Region,
+    /// The effective algorithm of the region's root from now on, for those who watch.
+    pub algorithm: Algorithm,
+    /// What happens to what is there.
+    pub clear: Clear,
+    /// Namespaces in the region mint above this from now on (R71).
+    pub floor: Option<Fence>,
+}
+
+/// What a policy change does to holds and waiters in its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Clear {
+    /// Nothing: the effective algorithm and the routes stay as they are (R132).
+    Nothing,
+    /// Waiters only; there are no live holds, which was checked while frozen (R133, R138). Dead ones go too.
+    Waiters,
+    /// Everything, each owner concerned gets one KILLED (R131).
+    All,
+}
+
+/// See [`Command::Thaw`]. Repeating it is harmless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thaw {
+    /// The version of the freeze that ends.
+    pub version: u64,
+}

@@ -1,0 +1,25 @@
+//! The rules of Tenure: who holds what, who waits, who is next.
+//!
+//! Two deterministic machines, [`Space`](space) for the locks of one group and the system machine
+//! for what spans groups. Commands go in with a [`Stamp`], outcomes and events come out. There is
+//! no I/O here, no clock, no thread and no randomness, and no input makes it panic.
+//!
+//! | to learn about | read |
+//! |---|---|
+//! | paths, namespaces, ids and numbers that are valid by construction | [`path`], [`value`] |
+//! | algorithms, modes and the reasons for a refusal | [`policy`] |
+//! | what goes in | [`command`] |
+//! | what comes out | [`outcome`], [`event`] |
+
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod command;
+pub mod event;
+pub mod outcome;
+pub mod path;
+pub mod policy;
+pub mod value;

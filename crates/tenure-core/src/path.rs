@@ -1,0 +1,205 @@
+//! Paths and namespaces, parsed once at the door (R1–R6, R11, R20).
+//!
+//! A path is `handler:/a/b/c`. Behind these types there is no `&str` that is really a path.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use crate::value::Invalid;
+
+/// `handler:/a/b`, known to be well formed (R1–R4). Compared byte by byte (R5).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path {
+    text: Box<str>,
+    // Where the `:` is. At most 4095, so it fits.
+    colon: u16,
+}
+
+impl Path {
+    /// The longest path, in bytes.
+    pub const MAX_BYTES: usize = 4096;
+    /// The most segments a path may have.
+    pub const MAX_SEGMENTS: usize = 256;
+
+    /// Parses a path.
+    pub fn parse(text: &str) -> Result<Path, Invalid> {
+        if text.is_empty() || text.len() > Self::MAX_BYTES {
+            return Err(Invalid::Path("1 to 4096 bytes are allowed"));
+        }
+        if text.contains(['\0', '\u{1f}']) {
+            return Err(Invalid::Path("U+0000 and U+001F are not allowed"));
+        }
+        let colon = text
+            .find(':')
+            .ok_or(Invalid::Path("it must be `handler:/…`"))?;
+        let (handler, rest) = (&text[..colon], &text[colon + 1..]);
+        if handler.is_empty() || handler.contains('/') {
+            return Err(Invalid::Path(
+                "the handler must not be empty nor contain `/`",
+            ));
+        }
+        let Some(tail) = rest.strip_prefix('/') else {
+            return Err(Invalid::Path(
+                "after the handler's `:` it must start with `/`",
+            ));
+        };
+        if !tail.is_empty() {
+            let mut count = 0usize;
+            for segment in tail.split('/') {
+                if matches!(segment, "" | "." | "..") {
+                    return Err(Invalid::Path(
+                        "empty segments, `.` and `..` are not allowed",
+                    ));
+                }
+                count += 1;
+            }
+            if count > Self::MAX_SEGMENTS {
+                return Err(Invalid::Path("at most 256 segments are allowed"));
+            }
+        }
+        let colon = u16::try_from(colon).map_err(|_| Invalid::Path("the handler is too long"))?;
+        Ok(Path {
+            text: text.into(),
+            colon,
+        })
+    }
+
+    /// The whole path as text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The part before the first `:`.
+    pub fn handler(&self) -> &str {
+        &self.text[..usize::from(self.colon)]
+    }
+
+    /// The segments from the top; none for the handler root `h:/`.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        self.text[usize::from(self.colon) + 2..]
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+    }
+
+    /// How many segments there are.
+    pub fn depth(&self) -> usize {
+        self.segments().count()
+    }
+
+    /// Whether `other` lies strictly below `self` (R6).
+    pub fn is_ancestor_of(&self, other: &Path) -> bool {
+        self.text.len() < other.text.len() && covers(&self.text, &other.text)
+    }
+}
+
+/// Whether `path` is `root` or lies below it, both being texts of valid paths.
+fn covers(root: &str, path: &str) -> bool {
+    match path.strip_prefix(root) {
+        Some("") => true,
+        // `h:/` is the only path that ends in `/`.
+        Some(rest) => root.ends_with('/') || rest.starts_with('/'),
+        None => false,
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+
+/// The name of a namespace: a bare handler or a path (R11). The unit of conflict and of sharding.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Namespace(Box<str>);
+
+impl Namespace {
+    /// The longest bare handler, in bytes. A name with `:` is as long as a path may be.
+    pub const MAX_HANDLER_BYTES: usize = 1024;
+
+    /// Parses a namespace string.
+    pub fn parse(text: &str) -> Result<Namespace, Invalid> {
+        if text.contains(':') {
+            return match Path::parse(text) {
+                Ok(_) => Ok(Namespace(text.into())),
+                Err(Invalid::Path(what)) => Err(Invalid::Namespace(what)),
+                Err(other) => Err(other),
+            };
+        }
+        if text.is_empty() || text.len() > Self::MAX_HANDLER_BYTES {
+            return Err(Invalid::Namespace("a bare handler has 1 to 1024 bytes"));
+        }
+        if text.contains(['/', '\0', '\u{1f}']) {
+            return Err(Invalid::Namespace(
+                "a bare handler has no `/`, U+0000 nor U+001F",
+            ));
+        }
+        Ok(Namespace(text.into()))
+    }
+
+    /// The fallback namespace of a path: handler and first `prefix_segments` segments (R22).
+    pub fn fallback(path: &Path, prefix_segments: usize) -> Namespace {
+        if prefix_segments == 0 {
+            return Namespace(path.handler().into());
+        }
+        let start = usize::from(path.colon) + 2;
+        let end = path.text[start..]
+            .match_indices('/')
+            .nth(prefix_segments - 1)
+            .map_or(path.text.len(), |(at, _)| start + at);
+        Namespace(path.text[..end].into())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The handler whose paths it may contain.
+    pub fn handler(&self) -> &str {
+        self.0.split(':').next().unwrap_or(&self.0)
+    }
+
+    /// Whether this is a bare handler, without `:`.
+    pub fn is_bare(&self) -> bool {
+        !self.0.contains(':')
+    }
+
+    /// Whether the path lies in it, explicit namespaces further down left aside (R20).
+    pub fn contains(&self, path: &Path) -> bool {
+        if self.is_bare() {
+            *self.0 == *path.handler()
+        } else {
+            covers(&self.0, path.as_str())
+        }
+    }
+
+    /// Whether every path that lies in `inner` lies in this one too, and the two differ.
+    pub fn encloses(&self, inner: &Namespace) -> bool {
+        if self == inner || inner.is_bare() {
+            return false;
+        }
+        if self.is_bare() {
+            *self.0 == *inner.handler()
+        } else {
+            covers(&self.0, &inner.0)
+        }
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}

@@ -1,0 +1,142 @@
+//! Algorithms, modes and reasons: the words in which a conflict is stated (R40–R48).
+
+use core::num::NonZeroU32;
+
+use crate::value::Fence;
+
+/// How a namespace decides conflicts. Each variant is a row of the table above R40.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Algorithm {
+    /// Reads are shared; a write covers its path and everything below.
+    RecursiveRw,
+    /// Reads are shared; a write concerns its exact path.
+    PointRw,
+    /// No reads; a write covers its path and everything below.
+    RecursiveWrite,
+    /// No reads; a write concerns its exact path.
+    PointWrite,
+    /// No reads; up to N owners hold a permit of the exact path.
+    Semaphore,
+}
+
+impl Algorithm {
+    /// All of them, in wire order.
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::RecursiveRw,
+        Algorithm::PointRw,
+        Algorithm::RecursiveWrite,
+        Algorithm::PointWrite,
+        Algorithm::Semaphore,
+    ];
+
+    /// Whether a write under it covers what lies below its path.
+    pub fn is_recursive(self) -> bool {
+        matches!(self, Algorithm::RecursiveRw | Algorithm::RecursiveWrite)
+    }
+
+    /// Whether it knows this mode at all; otherwise the answer is `ReadLocksDisabled`.
+    pub fn allows(self, mode: Mode) -> bool {
+        match mode {
+            Mode::Write => true,
+            Mode::Read => matches!(self, Algorithm::RecursiveRw | Algorithm::PointRw),
+            // E6: a shared lock on a subtree makes sense only where writes cover subtrees.
+            Mode::ReadTree => self == Algorithm::RecursiveRw,
+        }
+    }
+}
+
+/// What is wanted on a path. A semaphore permit is asked for as a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// Exclusive.
+    Write,
+    /// Shared, the exact path only (R40).
+    Read,
+    /// Shared, the path and everything below it (E6).
+    ReadTree,
+}
+
+/// Why an acquire is not granted, in the words of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Another owner's covering write (or read of a tree, for a write) on an ancestor.
+    AncestorLocked,
+    /// Another owner's write or permit on the path.
+    WriteLocked,
+    /// Another owner's read on the path.
+    ReadLocked,
+    /// Another owner's write or permit below the path.
+    DescendantWriteLocked,
+    /// Another owner's read below the path.
+    DescendantReadLocked,
+    /// All permits of the path are taken.
+    SemaphoreFull,
+    /// An earlier waiter is in the way (R79).
+    Queued,
+    /// The namespace's algorithm does not know this mode.
+    ReadLocksDisabled,
+    /// The supplied fence is not above the stored one; `current` is the stored one, or the floor (R68, R72).
+    StaleFence {
+        /// What the path has.
+        current: Fence,
+    },
+    /// No permits were named (`None`), or another number than the path's capacity (R50, R51).
+    InvalidPermits {
+        /// The path's capacity, where there is one.
+        capacity: Option<NonZeroU32>,
+    },
+}
+
+impl Reason {
+    /// Whether waiting can cure it. The others are answered as a conflict, never queued.
+    pub fn is_waitable(self) -> bool {
+        match self {
+            Reason::AncestorLocked
+            | Reason::WriteLocked
+            | Reason::ReadLocked
+            | Reason::DescendantWriteLocked
+            | Reason::DescendantReadLocked
+            | Reason::SemaphoreFull
+            | Reason::Queued => true,
+            Reason::ReadLocksDisabled
+            | Reason::StaleFence { .. }
+            | Reason::InvalidPermits { .. } => false,
+        }
+    }
+}
+
+/// A reason that names a blocker, as a client may repeat it in `IsBlocking` and `SetWaitEdge` (R110).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BlockReason {
+    /// See [`Reason::AncestorLocked`].
+    AncestorLocked,
+    /// See [`Reason::WriteLocked`].
+    WriteLocked,
+    /// See [`Reason::ReadLocked`].
+    ReadLocked,
+    /// See [`Reason::DescendantWriteLocked`].
+    DescendantWriteLocked,
+    /// See [`Reason::DescendantReadLocked`].
+    DescendantReadLocked,
+    /// See [`Reason::SemaphoreFull`].
+    SemaphoreFull,
+    /// See [`Reason::Queued`].
+    Queued,
+}
+
+/// What an owner believed to hold and does not (R55, R56, R90, R105).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Missing {
+    /// No live lease in the namespace.
+    Alive,
+    /// No write on exactly that path.
+    Write,
+    /// No read on exactly that path.
+    Read,
+    /// No permit on that path.
+    Semaphore,
+    /// No fence is stored for the path, or (a replay, R105) it has moved on.
+    Fence,
+    /// A lease without any hold (renewal only).
+    OwnerSet,
+}

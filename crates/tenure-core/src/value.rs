@@ -1,0 +1,252 @@
+//! Small values that are valid by construction: owners, durations, fences, keys, stamps.
+//!
+//! Each constructor checks one rule, once, at the door; nothing behind it checks again.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::num::NonZeroU64;
+
+/// Why a value from outside was refused. Nothing has changed when this is returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// A lock path that breaks R1–R4; the text says which part.
+    Path(&'static str),
+    /// A namespace string that breaks R11; the text says which part.
+    Namespace(&'static str),
+    /// An owner id that is empty, longer than 1024 bytes, or contains U+0000 (R7).
+    Owner,
+    /// A ttl outside 1 ms … 7 days (R8).
+    Ttl(u64),
+    /// A queue ttl above 7 days (R9).
+    QueueTtl(u64),
+    /// An idempotency key longer than 1024 bytes, or with U+0000 (R10).
+    Key,
+    /// A caller-supplied fencing token of 2^52 or more (R15).
+    Fence(u64),
+    /// A holder description of more than 4 KiB (E3).
+    Holder(usize),
+    /// More entries than one request may have (R13, R18).
+    Count {
+        /// How many there were.
+        found: usize,
+        /// How many are allowed.
+        allowed: usize,
+    },
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Invalid::Path(what) => write!(f, "invalid path: {what}"),
+            Invalid::Namespace(what) => write!(f, "invalid namespace: {what}"),
+            Invalid::Owner => f.write_str("invalid owner id: 1 to 1024 bytes without U+0000"),
+            Invalid::Ttl(ttl) => write!(f, "invalid ttl of {ttl} ms: 1 to {} ms", Ttl::MAX_MILLIS),
+            Invalid::QueueTtl(ttl) => {
+                write!(
+                    f,
+                    "invalid queue ttl of {ttl} ms: at most {} ms",
+                    Ttl::MAX_MILLIS
+                )
+            }
+            Invalid::Key => {
+                f.write_str("invalid idempotency key: at most 1024 bytes without U+0000")
+            }
+            Invalid::Fence(fence) => {
+                write!(
+                    f,
+                    "invalid fencing token {fence}: a supplied token must be below 2^52"
+                )
+            }
+            Invalid::Holder(bytes) => {
+                write!(
+                    f,
+                    "holder description of {bytes} bytes: at most {} bytes",
+                    Holder::MAX_BYTES
+                )
+            }
+            Invalid::Count { found, allowed } => {
+                write!(f, "{found} entries in one request: at most {allowed}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Invalid {}
+
+/// The id of one lock session, chosen by the caller (R7). Conflicts exist only between different owners.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerId(Box<str>);
+
+impl OwnerId {
+    /// The longest id, in bytes.
+    pub const MAX_BYTES: usize = 1024;
+
+    /// Takes a caller's string as an owner id.
+    pub fn new(text: &str) -> Result<OwnerId, Invalid> {
+        if text.is_empty() || text.len() > Self::MAX_BYTES || text.contains('\0') {
+            return Err(Invalid::Owner);
+        }
+        Ok(OwnerId(text.into()))
+    }
+
+    /// The id as the caller gave it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How long an owner's claims live without a renewal: 1 ms to 7 days (R8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ttl(NonZeroU64);
+
+impl Ttl {
+    /// Seven days.
+    pub const MAX_MILLIS: u64 = 604_800_000;
+
+    /// Takes a number of milliseconds as a ttl.
+    pub fn from_millis(millis: u64) -> Result<Ttl, Invalid> {
+        match NonZeroU64::new(millis) {
+            Some(ttl) if millis <= Self::MAX_MILLIS => Ok(Ttl(ttl)),
+            _ => Err(Invalid::Ttl(millis)),
+        }
+    }
+
+    /// The ttl in milliseconds, never zero.
+    pub fn millis(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// How long a queued acquire may wait: up to 7 days, one minute unless said otherwise (R9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueTtl(NonZeroU64);
+
+impl QueueTtl {
+    /// What an absent or zero value means.
+    pub const DEFAULT_MILLIS: u64 = 60_000;
+
+    /// Takes a number of milliseconds; zero means the default.
+    pub fn from_millis(millis: u64) -> Result<QueueTtl, Invalid> {
+        if millis > Ttl::MAX_MILLIS {
+            return Err(Invalid::QueueTtl(millis));
+        }
+        let millis = if millis == 0 {
+            Self::DEFAULT_MILLIS
+        } else {
+            millis
+        };
+        NonZeroU64::new(millis)
+            .map(QueueTtl)
+            .ok_or(Invalid::QueueTtl(millis))
+    }
+
+    /// The time in milliseconds, never zero.
+    pub fn millis(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// The number that grows with every write grant; what the guarded store compares (R66–R71).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(NonZeroU64);
+
+impl Fence {
+    /// Supplied fences are below this (R15).
+    pub const SUPPLIED_END: u64 = 1 << 52;
+    /// Minted fences are below this, so that JSON numbers can hold them (R71).
+    pub const MINTED_END: u64 = 1 << 53;
+    /// Only a supplied fence can bring a namespace here; such a one is never spread to others (R72, R75).
+    pub const DRIVEN: u64 = 1 << 51;
+
+    /// A caller-supplied fence: zero or less on the wire means "mint one", so it is absent.
+    pub fn supplied(number: i64) -> Result<Option<Fence>, Invalid> {
+        match u64::try_from(number).ok().and_then(NonZeroU64::new) {
+            None => Ok(None),
+            Some(fence) if fence.get() < Self::SUPPLIED_END => Ok(Some(Fence(fence))),
+            Some(fence) => Err(Invalid::Fence(fence.get())),
+        }
+    }
+
+    /// A number that this server issued or stored; `None` for zero and for what it never issues.
+    pub fn from_number(number: u64) -> Option<Fence> {
+        if number >= Self::MINTED_END {
+            None
+        } else {
+            NonZeroU64::new(number).map(Fence)
+        }
+    }
+
+    /// The fence as a plain number.
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A caller's idempotency key (R10, R102). An empty one on the wire means none, so it is absent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// The longest key, in bytes.
+    pub const MAX_BYTES: usize = 1024;
+
+    /// Takes a caller's string; an empty one is no key.
+    pub fn new(text: &str) -> Result<Option<Key>, Invalid> {
+        if text.len() > Self::MAX_BYTES || text.contains('\0') {
+            return Err(Invalid::Key);
+        }
+        Ok(if text.is_empty() {
+            None
+        } else {
+            Some(Key(text.into()))
+        })
+    }
+
+    /// The key as the caller gave it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Who an owner is, for people (E3). It has no effect on any decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// What the holder calls itself.
+    pub name: String,
+    /// The machine it runs on.
+    pub host: String,
+    /// Its process id there; zero if it has none.
+    pub pid: u32,
+    /// What it holds the lock for.
+    pub purpose: String,
+    /// Anything else, in key order.
+    pub labels: Vec<(String, String)>,
+}
+
+impl Holder {
+    /// The longest description, in bytes of its encoding on the wire.
+    pub const MAX_BYTES: usize = 4096;
+}
+
+/// The time that comes with each entry. The space has no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp {
+    /// Lease time: milliseconds since the group's birth, kept by its leader. Never goes back.
+    pub time: u64,
+    /// The leader's wall clock in Unix milliseconds. Serves event ids (R121) and nothing else.
+    pub wall: u64,
+}
