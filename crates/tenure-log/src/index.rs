@@ -200,10 +200,6 @@ impl Index {
             .collect()
     }
 
-    pub(crate) fn group_ids(&self) -> impl Iterator<Item = GroupId> + '_ {
-        self.groups.keys().copied()
-    }
-
     /// Hard state, snapshot mark and last index of each group.
     pub(crate) fn groups(
         &self,

@@ -355,6 +355,7 @@ impl<D: Disk> FileLog<D> {
         let header = FileHeader {
             number,
             salt: self.disk.random(),
+            size: spare.size,
             oldest: self.index.oldest_file().unwrap_or(number),
             previous_end: self.end,
             mark: self.appended.0,

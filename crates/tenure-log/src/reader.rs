@@ -41,7 +41,7 @@ impl<D: Disk> Reader<D> {
         let mut bytes = [0; FILE_HEADER_USED];
         file.read_at(0, &mut bytes)?;
         let header = match FileHeader::decode(&bytes) {
-            Ok(header) if header.number == number => header,
+            Ok(header) if header.number == number && header.size <= size => header,
             Ok(_) => return Ok(Err(BadHeader::Damaged)),
             Err(bad) => return Ok(Err(bad)),
         };

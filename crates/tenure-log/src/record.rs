@@ -11,7 +11,7 @@ pub(crate) const VERSION: u8 = 1;
 /// Records start here; the header has the first page for itself.
 pub(crate) const FILE_HEADER: u64 = 4096;
 /// Bytes of the file header that mean something.
-pub(crate) const FILE_HEADER_USED: usize = 64;
+pub(crate) const FILE_HEADER_USED: usize = 72;
 /// Bytes before the body of a record.
 pub(crate) const RECORD_HEADER: usize = 32;
 /// Records start at multiples of this, so that a search for them has few places to look at.
@@ -27,6 +27,8 @@ pub(crate) struct FileHeader {
     pub(crate) number: u64,
     /// Makes the checksums of this file unguessable, so that no payload can contain a record.
     pub(crate) salt: u64,
+    /// The length of the file: one that is shorter has lost something.
+    pub(crate) size: u64,
     /// The lowest number of a file that was still needed when this one was made.
     pub(crate) oldest: u64,
     /// Where the records of the file before this one end; 0 if there was none.
@@ -54,6 +56,7 @@ impl FileHeader {
         let fields = [
             self.number,
             self.salt,
+            self.size,
             self.oldest,
             self.previous_end,
             self.mark,
@@ -78,10 +81,11 @@ impl FileHeader {
         Ok(FileHeader {
             number: u64_at(bytes, 16),
             salt: u64_at(bytes, 24),
-            oldest: u64_at(bytes, 32),
-            previous_end: u64_at(bytes, 40),
-            mark: u64_at(bytes, 48),
-            born_end: u64_at(bytes, 56),
+            size: u64_at(bytes, 32),
+            oldest: u64_at(bytes, 40),
+            previous_end: u64_at(bytes, 48),
+            mark: u64_at(bytes, 56),
+            born_end: u64_at(bytes, 64),
         })
     }
 }
@@ -265,6 +269,7 @@ mod tests {
         let header = FileHeader {
             number: 7,
             salt: 1,
+            size: 9000,
             oldest: 5,
             previous_end: 4100,
             mark: 9,

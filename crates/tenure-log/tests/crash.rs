@@ -5,6 +5,8 @@
 //! lost, none torn, none out of order, nothing else. What was lost is then appended again, and power
 //! fails once more, also at every step of the recovery itself.
 
+#![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
+
 mod common;
 
 use common::{Dice, Load, Model, Stopped, TINY, append, check_snapshots, lose_all, names, retire};
@@ -49,9 +51,9 @@ fn go_on(
         unretired.extend(ops);
         // A sync now and then, so that several batches are unsynced at once; sometimes with a
         // batch between its two halves, which it must not cover.
-        if model.batches % 3 == 0 {
+        if model.batches.is_multiple_of(3) {
             let ticket = log.begin_sync()?;
-            if model.batches % 2 == 0 && model.batches < batches {
+            if model.batches.is_multiple_of(2) && model.batches < batches {
                 let ops = model.next_ops(load);
                 model.apply(&ops);
                 run.models.push(model.clone());
