@@ -5,6 +5,7 @@
 //! process or in another.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
+#![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
 use std::collections::BTreeMap;
 
