@@ -196,6 +196,36 @@ fn a_whole_record_behind_a_bad_one_counts_as_proof_only_if_it_came_after_a_sync(
     }
 }
 
+/// A client that writes a record into its payload, as it stands in another node's log, cannot make a
+/// torn batch look like damage: the salt of the file is part of every checksum.
+#[test]
+fn a_record_inside_a_payload_proves_nothing() {
+    let first_batch = |seed, state: &[u8], payload: &[u8]| {
+        let disk = SimDisk::new(seed);
+        let mut log = open(disk.clone(), TINY).unwrap().log;
+        let mut batch = Batch::new();
+        batch.state(1, state).unwrap();
+        log.append(&mut batch).unwrap();
+        log.sync().unwrap();
+        batch.entry(1, 1, 1, payload).unwrap();
+        log.append(&mut batch).unwrap();
+        drop(log);
+        disk.crash(&mut || true)
+    };
+    let name = "log-00000000000000000001";
+    // In the other log, a record at 4288 says that all before it is durable.
+    let other = first_batch(30, &[7; 115], b"").bytes(name).unwrap();
+    let forged = &other[4288..4320];
+    assert_eq!(forged[24..26], 4288_u16.to_le_bytes());
+    // Here, the payload of the second batch covers that place.
+    let disk = first_batch(31, b"", &[&[0; 51], forged].concat());
+    let (second, end) = (4128 + 48, 4128 + 48 + 32 + 29 + 51 + 32);
+    assert_eq!(&disk.bytes(name).unwrap()[end - 32..end], forged);
+    assert_eq!(end - 32, 4288);
+    patch(&disk, name, second, &[0; 32]);
+    assert_eq!(open(disk, TINY).unwrap().recovered.mark.0, 1);
+}
+
 /// An orderly end protects also the last batch: damage to it is no torn write.
 #[test]
 fn after_an_orderly_end_the_last_batch_is_protected() {

@@ -189,7 +189,7 @@ impl SimDisk {
         self.world().power_ends_at = Some(operation);
     }
 
-    /// The sync after `syncs` more fails. What it should have made durable is then partly on disk
+    /// The sync (of a file or of the directory) after `syncs` more fails. What it should have made durable is then partly on disk
     /// and no longer pending: the next sync succeeds and means nothing, as on real kernels.
     pub fn fail_sync_after(&self, syncs: u64) {
         self.world().syncs_until_failure = Some(syncs);
@@ -305,6 +305,15 @@ impl World {
     fn count(&mut self) -> io::Result<()> {
         self.operations += 1;
         self.powered()
+    }
+
+    /// Whether the sync that is under way is the one to fail.
+    fn sync_fails(&mut self) -> bool {
+        let fails = self.syncs_until_failure == Some(0);
+        self.syncs_until_failure = self
+            .syncs_until_failure
+            .and_then(|left| left.checked_sub(1));
+        fails
     }
 
     fn change_name(&mut self, change: NameChange) {
@@ -471,6 +480,9 @@ impl Disk for SimDisk {
         let mut world = self.alive()?;
         world.powered()?;
         world.count()?;
+        if world.sync_fails() {
+            return Err(io::Error::other("a simulated sync error"));
+        }
         for change in std::mem::take(&mut world.pending_names) {
             change.apply(&mut world.durable_names);
         }
@@ -547,10 +559,7 @@ impl DiskFile for SimFile {
         world.powered()?;
         // Power that ends during a sync leaves the pending writes to the dice of the crash.
         world.count()?;
-        let fails = world.syncs_until_failure == Some(0);
-        world.syncs_until_failure = world
-            .syncs_until_failure
-            .and_then(|left| left.checked_sub(1));
+        let fails = world.sync_fails();
         let sector = world.sector;
         let mut dice = world.next_random();
         let Some(inode) = world.inodes.get_mut(&self.inode) else {
