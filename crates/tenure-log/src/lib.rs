@@ -46,7 +46,7 @@
 //!     let id = snapshot.commit()?;
 //!     batch.snapshot_taken(group, id.index, id.term)?;
 //!     // …append, sync, and when the mark is durable:
-//!     snapshots.retire(group, Some(id))?;
+//!     snapshots.retire_before(id)?;
 //! }
 //! # Ok(())
 //! # }

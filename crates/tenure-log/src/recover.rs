@@ -92,22 +92,20 @@ pub(crate) fn recover<D: Disk>(disk: &D, numbers: &[u64]) -> Result<Recovery, Op
         mark: 0,
     };
     let mut files = VecDeque::new();
-    let mut end = 0;
     let mut reader = replay.damage.open(oldest)?;
-    loop {
+    let end = loop {
         let number = reader.header.number;
         files.push_back(LogFile {
             number,
             size: reader.size,
         });
         if number == newest {
-            end = replay.newest(&mut reader)?.max(end);
-            break;
+            break replay.newest(&mut reader)?;
         }
         let next = replay.damage.open(number + 1)?;
         replay.sealed(&mut reader, next.header.previous_end)?;
         reader = next;
-    }
+    };
     let (index, recovered) = replay.finish(oldest)?;
     Ok(Recovery {
         index,

@@ -154,15 +154,24 @@ impl<D: Disk> Snapshots<D> {
         Ok(reader)
     }
 
-    /// Removes the snapshots of a group other than `keep`. To be called when the mark of `keep` is
-    /// durable, or with `None` when the removal of the group is. What a crash leaves of this work
-    /// is done at the next start.
-    pub fn retire(&self, group: GroupId, keep: Option<SnapshotId>) -> Result<(), SnapshotError> {
+    /// Removes the snapshots of a group that are older than `keep`. To be called when the mark of
+    /// `keep` is durable. What a crash leaves of this work is done at the next start.
+    pub fn retire_before(&self, keep: SnapshotId) -> Result<(), SnapshotError> {
+        // Not the newer ones: one of them may be committed, with its mark still on its way.
+        self.remove(|id| id.group == keep.group && id.index < keep.index)
+    }
+
+    /// Removes all snapshots of a group. To be called when its removal is durable.
+    pub fn remove_group(&self, group: GroupId) -> Result<(), SnapshotError> {
+        self.remove(|id| id.group == group)
+    }
+
+    fn remove(&self, is_past: impl Fn(SnapshotId) -> bool) -> Result<(), SnapshotError> {
         let place = "the data directory";
         let mut removed = false;
         for text in self.disk.list().map_err(io_error("list", place))? {
             match Name::parse(&text) {
-                Some(name @ Name::Snapshot(id)) if id.group == group && Some(id) != keep => {
+                Some(name @ Name::Snapshot(id)) if is_past(id) => {
                     self.disk.remove(&text).map_err(io_error("remove", name))?;
                     removed = true;
                 }

@@ -11,7 +11,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{Load, Model, TINY, append, check_snapshots, names};
-use tenure_log::{Log, SimDisk, open};
+use tenure_log::{SimDisk, open};
 
 const LOAD: Load = Load {
     seed: 26,

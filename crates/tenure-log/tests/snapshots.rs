@@ -170,15 +170,21 @@ fn superseded_and_abandoned_snapshots_go() {
     drop(open(crashed.clone(), TINY).unwrap());
     assert_eq!(names(&crashed, "snapshot"), ["snapshot-3-50-2"]);
 
-    opened.snapshots.retire(3, Some(newer)).unwrap();
+    opened.snapshots.retire_before(ID).unwrap();
+    assert_eq!(
+        names(&disk, "snapshot").len(),
+        2,
+        "a late call spares the newer one"
+    );
+    opened.snapshots.retire_before(newer).unwrap();
     assert_eq!(names(&disk, "snapshot"), ["snapshot-3-50-2"]);
-    opened.snapshots.retire(4, None).unwrap();
+    opened.snapshots.remove_group(4).unwrap();
     assert_eq!(
         names(&disk, "snapshot"),
         ["snapshot-3-50-2"],
         "another group's is left alone"
     );
-    opened.snapshots.retire(3, None).unwrap();
+    opened.snapshots.remove_group(3).unwrap();
     assert_eq!(names(&disk, "snapshot"), [""; 0]);
 }
 

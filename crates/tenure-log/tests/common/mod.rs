@@ -303,13 +303,14 @@ pub(crate) fn retire<D: Disk>(
 ) -> Result<(), Stopped> {
     for op in ops {
         if let Op::Taken { group, .. } | Op::Installed { group, .. } | Op::Remove { group } = op {
-            let held = model.groups.get(group).and_then(|held| held.snapshot);
-            let keep = held.map(|(index, term)| SnapshotId {
-                group: *group,
-                index,
-                term,
-            });
-            snapshots.retire(*group, keep)?;
+            match model.groups.get(group).and_then(|held| held.snapshot) {
+                Some((index, term)) => snapshots.retire_before(SnapshotId {
+                    group: *group,
+                    index,
+                    term,
+                })?,
+                None => snapshots.remove_group(*group)?,
+            }
         }
     }
     Ok(())
