@@ -98,14 +98,15 @@ impl Load {
             let id = SnapshotId {
                 group,
                 index: self.last[group as usize],
-                term: 1,
             };
             opened
                 .snapshots
                 .create(id)
                 .and_then(|writer| writer.commit())
                 .expect("a snapshot");
-            batch.snapshot_taken(group, id.index, 1).expect("it fits");
+            batch
+                .snapshot_taken(group, id.index, 1, b"")
+                .expect("it fits");
         }
         opened.log.append(batch).expect("an append");
         opened.log.sync().expect("a sync");

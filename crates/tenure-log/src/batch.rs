@@ -7,13 +7,16 @@
 //! item = kind, fields                              all integers little-endian
 //!   1 entry               group index term length payload
 //!   2 state               group length payload
-//!   3 snapshot taken      group index term
-//!   4 snapshot installed  group index term
-//!   5 remove              group
-//!   6 node                length key length value
-//!   7 group               group last index term length state      (checkpoints only)
+//!   3 begin               group index term length note
+//!   4 snapshot taken      group index term length note
+//!   5 snapshot installed  group index term length note
+//!   6 remove              group
+//!   7 node                length key length value
+//!   8 group               group last base index term length note length state
+//!                         (checkpoints only; base: 0 none, 1 begin, 2 snapshot)
 //! ```
 
+use crate::index::{Base, BaseKind};
 use crate::record::{ALIGN, MAX_BODY, RECORD_HEADER};
 
 /// The id of a group.
@@ -23,6 +26,8 @@ pub type GroupId = u64;
 pub const MAX_ENTRY: usize = 16 << 20;
 /// No hard state of a group is longer: every file repeats all of them.
 pub const MAX_STATE: usize = 64 << 10;
+/// No note of a snapshot mark is longer: every file repeats all of them.
+pub const MAX_NOTE: usize = 64 << 10;
 /// No key of a node record is longer.
 pub const MAX_KEY: usize = 256;
 /// No value of a node record is longer: every file repeats all of them.
@@ -98,12 +103,29 @@ impl Batch {
         Ok(())
     }
 
+    /// The group is born on this node: its log begins behind `index`, without a snapshot. It must
+    /// have neither entries nor a base yet. The note, here and below, is what else is to be known
+    /// at that point, such as the membership; it comes back with the base at recovery.
+    pub fn begin(
+        &mut self,
+        group: GroupId,
+        index: u64,
+        term: u64,
+        note: &[u8],
+    ) -> Result<(), TooLong> {
+        self.base(3, [group, index, term], note)
+    }
+
     /// A snapshot of the group's own state stands beside the log: entries up to `index` are no
     /// longer needed, those behind it stay. The snapshot must have been committed before.
-    pub fn snapshot_taken(&mut self, group: GroupId, index: u64, term: u64) -> Result<(), TooLong> {
-        self.room("a snapshot mark", 0, 0, 25)?;
-        self.numbers(3, &[group, index, term]);
-        Ok(())
+    pub fn snapshot_taken(
+        &mut self,
+        group: GroupId,
+        index: u64,
+        term: u64,
+        note: &[u8],
+    ) -> Result<(), TooLong> {
+        self.base(4, [group, index, term], note)
     }
 
     /// A snapshot from elsewhere stands beside the log and takes the place of *all* entries of the
@@ -113,16 +135,16 @@ impl Batch {
         group: GroupId,
         index: u64,
         term: u64,
+        note: &[u8],
     ) -> Result<(), TooLong> {
-        self.room("a snapshot mark", 0, 0, 25)?;
-        self.numbers(4, &[group, index, term]);
-        Ok(())
+        self.base(5, [group, index, term], note)
     }
 
-    /// The group is gone, with its state, its snapshot mark and its entries.
+    /// The group is gone, with its state, its base and its entries. It may be born again, but must
+    /// not commit a snapshot in its new life before the removal of the old one is durable.
     pub fn remove(&mut self, group: GroupId) -> Result<(), TooLong> {
         self.room("a removal", 0, 0, 9)?;
-        self.numbers(5, &[group]);
+        self.numbers(6, &[group]);
         Ok(())
     }
 
@@ -135,15 +157,21 @@ impl Batch {
             MAX_VALUE,
             9 + key.len(),
         )?;
-        self.numbers(6, &[]);
+        self.numbers(7, &[]);
         self.part(key);
         self.part(value);
         Ok(())
     }
 
     /// All there is to say about a group except its entries.
-    pub(crate) fn group(&mut self, group: GroupId, last: u64, snapshot: (u64, u64), state: &[u8]) {
-        self.numbers(7, &[group, last, snapshot.0, snapshot.1]);
+    pub(crate) fn group(&mut self, group: GroupId, last: u64, base: Option<&Base>, state: &[u8]) {
+        let (kind, index, term, note) = match base {
+            None => (0, 0, 0, &[][..]),
+            Some(base) => (base.kind as u8, base.index, base.term, &base.note[..]),
+        };
+        self.numbers(8, &[group, last]);
+        self.numbers(kind, &[index, term]);
+        self.part(note);
         self.part(state);
     }
 
@@ -158,6 +186,13 @@ impl Batch {
         self.buffer
             .resize(self.buffer.len().next_multiple_of(ALIGN), 0);
         (&mut self.buffer, length)
+    }
+
+    fn base(&mut self, kind: u8, numbers: [u64; 3], note: &[u8]) -> Result<(), TooLong> {
+        self.room("the note of a snapshot mark", note.len(), MAX_NOTE, 29)?;
+        self.numbers(kind, &numbers);
+        self.part(note);
+        Ok(())
     }
 
     fn room(
@@ -212,15 +247,17 @@ pub(crate) enum Item<'a> {
         group: GroupId,
         state: &'a [u8],
     },
+    Begin {
+        group: GroupId,
+        base: BaseItem<'a>,
+    },
     SnapshotTaken {
         group: GroupId,
-        index: u64,
-        term: u64,
+        base: BaseItem<'a>,
     },
     SnapshotInstalled {
         group: GroupId,
-        index: u64,
-        term: u64,
+        base: BaseItem<'a>,
     },
     Remove {
         group: GroupId,
@@ -232,9 +269,17 @@ pub(crate) enum Item<'a> {
     Group {
         group: GroupId,
         last: u64,
-        snapshot: (u64, u64),
+        base: Option<(BaseKind, BaseItem<'a>)>,
         state: &'a [u8],
     },
+}
+
+/// Where a group's entries begin, as it stands in an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BaseItem<'a> {
+    pub(crate) index: u64,
+    pub(crate) term: u64,
+    pub(crate) note: &'a [u8],
 }
 
 impl Item<'_> {
@@ -242,6 +287,7 @@ impl Item<'_> {
         match *self {
             Item::Entry { group, .. }
             | Item::State { group, .. }
+            | Item::Begin { group, .. }
             | Item::SnapshotTaken { group, .. }
             | Item::SnapshotInstalled { group, .. }
             | Item::Remove { group }
@@ -278,31 +324,52 @@ impl<'a> Items<'a> {
                 group: self.number()?,
                 state: self.part(MAX_STATE)?,
             },
-            3 => Item::SnapshotTaken {
+            3 => Item::Begin {
                 group: self.number()?,
-                index: self.number()?,
-                term: self.number()?,
+                base: self.base()?,
             },
-            4 => Item::SnapshotInstalled {
+            4 => Item::SnapshotTaken {
                 group: self.number()?,
-                index: self.number()?,
-                term: self.number()?,
+                base: self.base()?,
             },
-            5 => Item::Remove {
+            5 => Item::SnapshotInstalled {
+                group: self.number()?,
+                base: self.base()?,
+            },
+            6 => Item::Remove {
                 group: self.number()?,
             },
-            6 => Item::Node {
+            7 => Item::Node {
                 key: self.part(MAX_KEY)?,
                 value: self.part(MAX_VALUE)?,
             },
-            7 => Item::Group {
+            8 => Item::Group {
                 group: self.number()?,
                 last: self.number()?,
-                snapshot: (self.number()?, self.number()?),
+                base: self.checkpoint_base()?,
                 state: self.part(MAX_STATE)?,
             },
             _ => return None,
         })
+    }
+
+    fn base(&mut self) -> Option<BaseItem<'a>> {
+        Some(BaseItem {
+            index: self.number()?,
+            term: self.number()?,
+            note: self.part(MAX_NOTE)?,
+        })
+    }
+
+    fn checkpoint_base(&mut self) -> Option<Option<(BaseKind, BaseItem<'a>)>> {
+        let [kind] = self.take::<1>()?;
+        let base = self.base()?;
+        match kind {
+            0 => Some(None),
+            1 => Some(Some((BaseKind::Begin, base))),
+            2 => Some(Some((BaseKind::Snapshot, base))),
+            _ => None,
+        }
     }
 
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -351,29 +418,47 @@ mod tests {
     enum Write {
         Entry(u64, u64, u64, Vec<u8>),
         State(u64, Vec<u8>),
-        Taken(u64, u64, u64),
-        Installed(u64, u64, u64),
+        Begin(u64, Base),
+        Taken(u64, Base),
+        Installed(u64, Base),
         Remove(u64),
         Node(Vec<u8>, Vec<u8>),
-        Group(u64, u64, (u64, u64), Vec<u8>),
+        Group(u64, u64, Option<Base>, Vec<u8>),
+    }
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(any::<u8>(), 0..40)
+    }
+
+    fn base() -> impl Strategy<Value = Base> {
+        let kind = prop_oneof![Just(BaseKind::Begin), Just(BaseKind::Snapshot)];
+        (kind, any::<u64>(), any::<u64>(), bytes()).prop_map(|(kind, index, term, note)| Base {
+            kind,
+            index,
+            term,
+            note,
+        })
     }
 
     fn writes() -> impl Strategy<Value = Vec<Write>> {
-        let bytes = || prop::collection::vec(any::<u8>(), 0..40);
-        prop::collection::vec(
-            prop_oneof![
-                (any::<u64>(), any::<u64>(), any::<u64>(), bytes())
-                    .prop_map(|(g, i, t, b)| Write::Entry(g, i, t, b)),
-                (any::<u64>(), bytes()).prop_map(|(g, b)| Write::State(g, b)),
-                any::<(u64, u64, u64)>().prop_map(|(g, i, t)| Write::Taken(g, i, t)),
-                any::<(u64, u64, u64)>().prop_map(|(g, i, t)| Write::Installed(g, i, t)),
-                any::<u64>().prop_map(Write::Remove),
-                (bytes(), bytes()).prop_map(|(k, v)| Write::Node(k, v)),
-                (any::<u64>(), any::<u64>(), any::<(u64, u64)>(), bytes())
-                    .prop_map(|(g, l, s, b)| Write::Group(g, l, s, b)),
-            ],
-            0..12,
-        )
+        let write = prop_oneof![
+            (any::<u64>(), any::<u64>(), any::<u64>(), bytes())
+                .prop_map(|(g, i, t, b)| Write::Entry(g, i, t, b)),
+            (any::<u64>(), bytes()).prop_map(|(g, b)| Write::State(g, b)),
+            (any::<u64>(), base()).prop_map(|(g, b)| Write::Begin(g, b)),
+            (any::<u64>(), base()).prop_map(|(g, b)| Write::Taken(g, b)),
+            (any::<u64>(), base()).prop_map(|(g, b)| Write::Installed(g, b)),
+            any::<u64>().prop_map(Write::Remove),
+            (bytes(), bytes()).prop_map(|(k, v)| Write::Node(k, v)),
+            (
+                any::<u64>(),
+                any::<u64>(),
+                prop::option::of(base()),
+                bytes()
+            )
+                .prop_map(|(g, l, s, b)| Write::Group(g, l, s, b)),
+        ];
+        prop::collection::vec(write, 0..12)
     }
 
     fn as_item(write: &Write) -> Item<'_> {
@@ -388,24 +473,36 @@ mod tests {
                 group: *group,
                 state,
             },
-            Write::Taken(group, index, term) => Item::SnapshotTaken {
+            Write::Begin(group, base) => Item::Begin {
                 group: *group,
-                index: *index,
-                term: *term,
+                base: base.into(),
             },
-            Write::Installed(group, index, term) => Item::SnapshotInstalled {
+            Write::Taken(group, base) => Item::SnapshotTaken {
                 group: *group,
-                index: *index,
-                term: *term,
+                base: base.into(),
+            },
+            Write::Installed(group, base) => Item::SnapshotInstalled {
+                group: *group,
+                base: base.into(),
             },
             Write::Remove(group) => Item::Remove { group: *group },
             Write::Node(key, value) => Item::Node { key, value },
-            Write::Group(group, last, snapshot, state) => Item::Group {
+            Write::Group(group, last, base, state) => Item::Group {
                 group: *group,
                 last: *last,
-                snapshot: *snapshot,
+                base: base.as_ref().map(|base| (base.kind, base.into())),
                 state,
             },
+        }
+    }
+
+    impl<'a> From<&'a Base> for BaseItem<'a> {
+        fn from(base: &'a Base) -> BaseItem<'a> {
+            BaseItem {
+                index: base.index,
+                term: base.term,
+                note: &base.note,
+            }
         }
     }
 
@@ -415,11 +512,16 @@ mod tests {
             match write {
                 Write::Entry(g, i, t, payload) => batch.entry(*g, *i, *t, payload).unwrap(),
                 Write::State(g, state) => batch.state(*g, state).unwrap(),
-                Write::Taken(g, i, t) => batch.snapshot_taken(*g, *i, *t).unwrap(),
-                Write::Installed(g, i, t) => batch.snapshot_installed(*g, *i, *t).unwrap(),
+                Write::Begin(g, b) => batch.begin(*g, b.index, b.term, &b.note).unwrap(),
+                Write::Taken(g, b) => batch.snapshot_taken(*g, b.index, b.term, &b.note).unwrap(),
+                Write::Installed(g, b) => {
+                    batch
+                        .snapshot_installed(*g, b.index, b.term, &b.note)
+                        .unwrap();
+                }
                 Write::Remove(g) => batch.remove(*g).unwrap(),
                 Write::Node(key, value) => batch.node(key, value).unwrap(),
-                Write::Group(g, last, snapshot, state) => batch.group(*g, *last, *snapshot, state),
+                Write::Group(g, last, base, state) => batch.group(*g, *last, base.as_ref(), state),
             }
         }
         batch
@@ -455,6 +557,11 @@ mod tests {
         let mut batch = Batch::new();
         assert!(batch.entry(1, 1, 1, &vec![0; MAX_ENTRY + 1]).is_err());
         assert!(batch.state(1, &vec![0; MAX_STATE + 1]).is_err());
+        assert!(
+            batch
+                .snapshot_taken(1, 1, 1, &vec![0; MAX_NOTE + 1])
+                .is_err()
+        );
         assert!(batch.node(&[0; MAX_KEY + 1], b"").is_err());
         assert!(batch.node(b"", &vec![0; MAX_VALUE + 1]).is_err());
         assert!(batch.is_empty());

@@ -6,7 +6,7 @@
 //! needed only for entries, and none ever has to be copied forward.
 //!
 //! ```text
-//!   snapshot.index   first needed                            last
+//!     base.index     first needed                            last
 //!         │◀─ not needed ─▶│                                   │
 //!   ──────┴────────────────┴───────────────────────────────────┘
 //!          segments:  [file 3 from 5] [file 4 from 90] [file 6 from 120]
@@ -14,16 +14,29 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::batch::{Batch, GroupId, Item, Items, Malformed};
+use crate::batch::{BaseItem, Batch, GroupId, Item, Items, Malformed};
 use crate::record::MAX_BODY;
 
-/// Where a snapshot stands: the index and term of the last entry in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotMark {
-    /// The index of the last entry that is in the snapshot.
+/// Where the entries of a group begin: behind the last entry that is in its state already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// Where that state is.
+    pub kind: BaseKind,
+    /// The index of the last entry in it.
     pub index: u64,
     /// The term of that entry.
     pub term: u64,
+    /// What the caller wrote beside it.
+    pub note: Vec<u8>,
+}
+
+/// Where the state at a [`Base`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BaseKind {
+    /// Nowhere: the group was born there.
+    Begin = 1,
+    /// In the snapshot of that index.
+    Snapshot = 2,
 }
 
 #[derive(Debug, Default)]
@@ -37,7 +50,7 @@ pub(crate) struct Index {
 #[derive(Debug, Default)]
 struct Group {
     state: Vec<u8>,
-    snapshot: Option<SnapshotMark>,
+    base: Option<Base>,
     last: u64,
     /// For each file with needed entries, the index of the first of them there.
     segments: VecDeque<Segment>,
@@ -52,28 +65,28 @@ struct Segment {
 /// An item that cannot follow what is already there: a fault in the program that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
-    /// Entries must be contiguous and lie behind the snapshot.
-    #[error("group {group}: entry {index} cannot follow snapshot {snapshot} and last entry {last}")]
+    /// Entries must be contiguous and lie behind the base.
+    #[error("group {group}: entry {index} cannot follow base {base} and last entry {last}")]
     Entry {
         /// The group.
         group: GroupId,
         /// The index of the entry.
         index: u64,
-        /// The index of its snapshot, 0 without one.
-        snapshot: u64,
+        /// The index of its base, 0 without one.
+        base: u64,
         /// The index of its last entry.
         last: u64,
     },
-    /// A snapshot lies at or behind the one before it and, if it is the group's own, not behind
-    /// the last entry.
-    #[error("group {group}: a snapshot at {index} cannot follow {snapshot} and last entry {last}")]
-    Snapshot {
+    /// A group begins once. A snapshot lies at or behind the base before it and, if it is the
+    /// group's own, not behind the last entry.
+    #[error("group {group}: a new base {index} cannot follow base {base} and last entry {last}")]
+    Base {
         /// The group.
         group: GroupId,
-        /// The index of the new snapshot.
+        /// The index of the new base.
         index: u64,
-        /// The index of the snapshot before it, 0 without one.
-        snapshot: u64,
+        /// The index of the base before it, 0 without one.
+        base: u64,
         /// The index of the last entry.
         last: u64,
     },
@@ -96,8 +109,8 @@ impl From<Malformed> for Misuse {
     }
 }
 
-/// The fields of a group in a checkpoint beside its state.
-const GROUP_BYTES: usize = 1 + 4 * 8 + 4;
+/// The fields of a group in a checkpoint beside its note and its state.
+const GROUP_BYTES: usize = 1 + 2 * 8 + 1 + 2 * 8 + 4 + 4;
 const NODE_BYTES: usize = 1 + 4 + 4;
 
 impl Index {
@@ -112,17 +125,16 @@ impl Index {
                 bytes.extend_from_slice(state);
                 self.checkpoint_bytes = self.checkpoint_bytes - before + state.len();
             }
-            Item::SnapshotTaken { group, index, term } => {
-                let mark = SnapshotMark { index, term };
-                self.group(group).snapshot_taken(group, mark)?;
+            Item::Begin { group, base } => self.rebase(group, &base, Group::begin)?,
+            Item::SnapshotTaken { group, base } => {
+                self.rebase(group, &base, Group::snapshot_taken)?;
             }
-            Item::SnapshotInstalled { group, index, term } => {
-                let mark = SnapshotMark { index, term };
-                self.group(group).snapshot_installed(group, mark)?;
+            Item::SnapshotInstalled { group, base } => {
+                self.rebase(group, &base, Group::snapshot_installed)?;
             }
             Item::Remove { group } => {
                 if let Some(gone) = self.groups.remove(&group) {
-                    self.checkpoint_bytes -= GROUP_BYTES + gone.state.len();
+                    self.checkpoint_bytes -= GROUP_BYTES + gone.state.len() + gone.note_len();
                 }
             }
             Item::Node { key, value } => self.set_node(key, value),
@@ -140,10 +152,7 @@ impl Index {
     /// Writes down everything but the entries.
     pub(crate) fn checkpoint(&self, batch: &mut Batch) {
         for (&id, group) in &self.groups {
-            let snapshot = group
-                .snapshot
-                .map_or((0, 0), |mark| (mark.index, mark.term));
-            batch.group(id, group.last, snapshot, &group.state);
+            batch.group(id, group.last, group.base.as_ref(), &group.state);
         }
         for (key, value) in &self.node {
             batch
@@ -161,22 +170,23 @@ impl Index {
                 Item::Group {
                     group: id,
                     last,
-                    snapshot,
+                    base,
                     state,
                 } => {
-                    if index.groups.contains_key(&id) || last < snapshot.0 {
+                    if index.groups.contains_key(&id) || base.is_some_and(|(_, b)| last < b.index) {
                         return Err(Misuse::Malformed);
                     }
                     let group = index.group(id);
                     group.state.extend_from_slice(state);
                     group.last = last;
-                    let (at, term) = snapshot;
-                    group.snapshot = (at != 0).then_some(SnapshotMark { index: at, term });
-                    index.checkpoint_bytes += state.len();
+                    group.base = base.map(|(kind, base)| base.to_base(kind));
+                    let bytes = state.len() + group.note_len();
+                    index.checkpoint_bytes += bytes;
                 }
                 Item::Node { key, value } => index.set_node(key, value),
                 Item::Entry { .. }
                 | Item::State { .. }
+                | Item::Begin { .. }
                 | Item::SnapshotTaken { .. }
                 | Item::SnapshotInstalled { .. }
                 | Item::Remove { .. } => return Err(Misuse::Malformed),
@@ -200,13 +210,11 @@ impl Index {
             .collect()
     }
 
-    /// Hard state, snapshot mark and last index of each group.
-    pub(crate) fn groups(
-        &self,
-    ) -> impl Iterator<Item = (GroupId, &[u8], Option<SnapshotMark>, u64)> {
+    /// Hard state, base and last index of each group.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupId, &[u8], Option<&Base>, u64)> {
         self.groups
             .iter()
-            .map(|(&id, group)| (id, &*group.state, group.snapshot, group.last))
+            .map(|(&id, group)| (id, &*group.state, group.base.as_ref(), group.last))
     }
 
     pub(crate) fn node(&self) -> &BTreeMap<Vec<u8>, Vec<u8>> {
@@ -218,6 +226,19 @@ impl Index {
             self.checkpoint_bytes += GROUP_BYTES;
             Group::default()
         })
+    }
+
+    fn rebase(
+        &mut self,
+        id: GroupId,
+        base: &BaseItem<'_>,
+        how: fn(&mut Group, GroupId, &BaseItem<'_>) -> Result<(), Misuse>,
+    ) -> Result<(), Misuse> {
+        let group = self.group(id);
+        let before = group.note_len();
+        how(group, id, base)?;
+        self.checkpoint_bytes = self.checkpoint_bytes - before + base.note.len();
+        Ok(())
     }
 
     fn set_node(&mut self, key: &[u8], value: &[u8]) {
@@ -232,14 +253,25 @@ impl Index {
     }
 }
 
+impl BaseItem<'_> {
+    fn to_base(self, kind: BaseKind) -> Base {
+        Base {
+            kind,
+            index: self.index,
+            term: self.term,
+            note: self.note.to_vec(),
+        }
+    }
+}
+
 impl Group {
     fn entry(&mut self, group: GroupId, index: u64, file: u64) -> Result<(), Misuse> {
-        let snapshot = self.snapshot_index();
-        if index <= snapshot || index - 1 > self.last {
+        let base = self.base_index();
+        if index <= base || index - 1 > self.last {
             return Err(Misuse::Entry {
                 group,
                 index,
-                snapshot,
+                base,
                 last: self.last,
             });
         }
@@ -261,46 +293,59 @@ impl Group {
         Ok(())
     }
 
-    fn snapshot_taken(&mut self, group: GroupId, mark: SnapshotMark) -> Result<(), Misuse> {
-        self.check_snapshot(group, mark, self.last)?;
-        self.snapshot = Some(mark);
-        if self.last == mark.index {
+    fn begin(&mut self, group: GroupId, base: &BaseItem<'_>) -> Result<(), Misuse> {
+        if self.base.is_some() || self.last != 0 {
+            return Err(self.no_base(group, base.index));
+        }
+        self.base = Some(base.to_base(BaseKind::Begin));
+        self.last = base.index;
+        Ok(())
+    }
+
+    fn snapshot_taken(&mut self, group: GroupId, base: &BaseItem<'_>) -> Result<(), Misuse> {
+        if base.index == 0 || base.index < self.base_index() || base.index > self.last {
+            return Err(self.no_base(group, base.index));
+        }
+        self.base = Some(base.to_base(BaseKind::Snapshot));
+        if self.last == base.index {
             self.segments.clear();
         }
         // A segment ends where the next one begins.
         while self
             .segments
             .get(1)
-            .is_some_and(|next| next.first <= mark.index + 1)
+            .is_some_and(|next| next.first <= base.index + 1)
         {
             self.segments.pop_front();
         }
         Ok(())
     }
 
-    fn snapshot_installed(&mut self, group: GroupId, mark: SnapshotMark) -> Result<(), Misuse> {
-        self.check_snapshot(group, mark, u64::MAX - 1)?;
-        self.snapshot = Some(mark);
-        self.last = mark.index;
+    fn snapshot_installed(&mut self, group: GroupId, base: &BaseItem<'_>) -> Result<(), Misuse> {
+        if base.index == 0 || base.index < self.base_index() {
+            return Err(self.no_base(group, base.index));
+        }
+        self.base = Some(base.to_base(BaseKind::Snapshot));
+        self.last = base.index;
         self.segments.clear();
         Ok(())
     }
 
-    fn check_snapshot(&self, group: GroupId, mark: SnapshotMark, most: u64) -> Result<(), Misuse> {
-        let snapshot = self.snapshot_index();
-        if mark.index == 0 || mark.index < snapshot || mark.index > most {
-            return Err(Misuse::Snapshot {
-                group,
-                index: mark.index,
-                snapshot,
-                last: self.last,
-            });
+    fn no_base(&self, group: GroupId, index: u64) -> Misuse {
+        Misuse::Base {
+            group,
+            index,
+            base: self.base_index(),
+            last: self.last,
         }
-        Ok(())
     }
 
-    fn snapshot_index(&self) -> u64 {
-        self.snapshot.map_or(0, |mark| mark.index)
+    fn base_index(&self) -> u64 {
+        self.base.as_ref().map_or(0, |base| base.index)
+    }
+
+    fn note_len(&self) -> usize {
+        self.base.as_ref().map_or(0, |base| base.note.len())
     }
 
     fn oldest_file(&self) -> Option<u64> {
@@ -321,11 +366,18 @@ mod tests {
         }
     }
 
+    fn base(index: u64) -> BaseItem<'static> {
+        BaseItem {
+            index,
+            term: 1,
+            note: b"members",
+        }
+    }
+
     fn taken(index: u64) -> Item<'static> {
         Item::SnapshotTaken {
             group: 1,
-            index,
-            term: 1,
+            base: base(index),
         }
     }
 
@@ -389,23 +441,43 @@ mod tests {
         ));
         assert!(matches!(
             index.apply(&taken(3), 1),
-            Err(Misuse::Snapshot { .. })
+            Err(Misuse::Base { .. })
         ));
         assert!(matches!(
             index.apply(&taken(0), 1),
-            Err(Misuse::Snapshot { .. })
+            Err(Misuse::Base { .. })
         ));
         let installed = Item::SnapshotInstalled {
             group: 1,
-            index: 9,
-            term: 2,
+            base: base(9),
         };
         index.apply(&installed, 1).unwrap();
         index.apply(&entry(10), 1).unwrap();
         assert!(matches!(
             index.apply(&taken(8), 1),
-            Err(Misuse::Snapshot { .. })
+            Err(Misuse::Base { .. })
         ));
+        let begin = Item::Begin {
+            group: 1,
+            base: base(20),
+        };
+        assert!(matches!(index.apply(&begin, 1), Err(Misuse::Base { .. })));
+        let begin = Item::Begin {
+            group: 2,
+            base: base(20),
+        };
+        index.apply(&begin, 1).unwrap();
+        index
+            .apply(
+                &Item::Entry {
+                    group: 2,
+                    index: 21,
+                    term: 1,
+                    payload: b"",
+                },
+                1,
+            )
+            .unwrap();
     }
 
     #[test]

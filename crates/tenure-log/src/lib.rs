@@ -8,7 +8,7 @@
 //!   groups ──▶ Batch ──append──▶ FileLog ──▶ log-7 ──▶ sync ──▶ Mark: durable up to here
 //!                                   ├── rotate: checkpoint into the next file, free the oldest
 //!                                   └── Usage: who holds back the oldest file? they snapshot
-//!   state of a group ──▶ SnapshotWriter ──commit──▶ snapshot-3-4711-9 ──▶ Batch::snapshot_taken
+//!   state of a group ──▶ SnapshotWriter ──commit──▶ snapshot-3-4711 ──▶ Batch::snapshot_taken
 //! ```
 //!
 //! The loop of a driver, on a thread of its own:
@@ -41,10 +41,10 @@
 //! }
 //! // 5. Ask groups that hold back the oldest file for a snapshot.
 //! for group in log.usage().held_back_by {
-//!     let mut snapshot = snapshots.create(SnapshotId { group, index: 1, term: 1 })?;
+//!     let mut snapshot = snapshots.create(SnapshotId { group, index: 1 })?;
 //!     snapshot.write(b"the state of the group")?;
 //!     let id = snapshot.commit()?;
-//!     batch.snapshot_taken(group, id.index, id.term)?;
+//!     batch.snapshot_taken(group, id.index, 1, b"members at that point")?;
 //!     // …append, sync, and when the mark is durable:
 //!     snapshots.retire_before(id)?;
 //! }
@@ -72,10 +72,10 @@ mod recover;
 mod snapshot;
 mod spare;
 
-pub use batch::{Batch, GroupId, MAX_ENTRY, MAX_KEY, MAX_STATE, MAX_VALUE, TooLong};
+pub use batch::{Batch, GroupId, MAX_ENTRY, MAX_KEY, MAX_NOTE, MAX_STATE, MAX_VALUE, TooLong};
 pub use disk::{Disk, DiskFile, RealDisk, SimDisk, SimFile, SimLock, SyncPoint};
 pub use error::{LogError, OpenError};
-pub use index::{Misuse, SnapshotMark};
+pub use index::{Base, BaseKind, Misuse};
 pub use log::{FileLog, Log, Mark, Options, SyncTicket, Usage};
 pub use open::{Opened, open};
 pub use recover::{Entry, Recovered, RecoveredGroup};

@@ -5,8 +5,8 @@
 //! lock                                  the directory lock
 //! log-00000000000000000007              a log file and its number
 //! spare-00000000000000000003            a file to become a log file; its bytes mean nothing
-//! snapshot-12-4711-9                    group, index, term
-//! snapshot-12-4711-9.partial            one that is being written
+//! snapshot-12-4711                      group, index
+//! snapshot-12-4711.partial              one that is being written
 //! ```
 
 use crate::snapshot::SnapshotId;
@@ -25,9 +25,7 @@ impl std::fmt::Display for Name {
         match self {
             Name::Log(number) => write!(out, "log-{number:020}"),
             Name::Spare(number) => write!(out, "spare-{number:020}"),
-            Name::Snapshot(SnapshotId { group, index, term }) => {
-                write!(out, "snapshot-{group}-{index}-{term}")
-            }
+            Name::Snapshot(SnapshotId { group, index }) => write!(out, "snapshot-{group}-{index}"),
             Name::Partial(id) => write!(out, "{}.partial", Name::Snapshot(*id)),
         }
     }
@@ -56,7 +54,6 @@ fn parse_id(text: &str) -> Option<SnapshotId> {
     let id = SnapshotId {
         group: numbers.next()??,
         index: numbers.next()??,
-        term: numbers.next()??,
     };
     numbers.next().is_none().then_some(id)
 }
@@ -70,7 +67,6 @@ mod tests {
         let id = SnapshotId {
             group: 12,
             index: 4711,
-            term: 9,
         };
         for name in [
             Name::Log(7),
@@ -85,12 +81,12 @@ mod tests {
             "log-7",
             "log-",
             "spare-x",
-            "snapshot-1-2",
-            "snapshot-1-2-3-4",
+            "snapshot-1",
+            "snapshot-1-2-3",
         ] {
             assert_eq!(Name::parse(foreign), None, "{foreign}");
         }
-        assert_eq!(Name::parse("snapshot-01-2-3"), None);
+        assert_eq!(Name::parse("snapshot-01-2"), None);
         assert_eq!(Name::parse("log-000000000000000000007"), None);
     }
 }

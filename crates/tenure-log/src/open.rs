@@ -6,9 +6,9 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::batch::GroupId;
 use crate::disk::{Disk, DiskFile};
 use crate::error::OpenError;
+use crate::index::BaseKind;
 use crate::log::{FileLog, Options, Start};
 use crate::names::Name;
 use crate::record::FILE_HEADER;
@@ -130,15 +130,16 @@ fn list<D: Disk>(disk: &D) -> Result<Vec<Name>, OpenError> {
 }
 
 fn marks(recovered: &Recovered) -> impl Iterator<Item = SnapshotId> + '_ {
-    let id = |group: GroupId, mark: crate::SnapshotMark| SnapshotId {
-        group,
-        index: mark.index,
-        term: mark.term,
-    };
     recovered
         .groups
         .iter()
-        .filter_map(move |(&group, held)| Some(id(group, held.snapshot?)))
+        .filter_map(|(&group, held)| match held.base.as_ref()?.kind {
+            BaseKind::Snapshot => Some(SnapshotId {
+                group,
+                index: held.base.as_ref()?.index,
+            }),
+            BaseKind::Begin => None,
+        })
 }
 
 fn log_number(name: &Name) -> Option<u64> {

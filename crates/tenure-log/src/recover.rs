@@ -17,7 +17,7 @@ use std::io;
 use crate::batch::{GroupId, Item, Items};
 use crate::disk::Disk;
 use crate::error::OpenError;
-use crate::index::{Index, SnapshotMark};
+use crate::index::{Base, Index};
 use crate::log::{LogFile, Mark};
 use crate::names::Name;
 use crate::reader::{Reader, Record};
@@ -39,9 +39,9 @@ pub struct Recovered {
 pub struct RecoveredGroup {
     /// The last hard state; empty if there never was one.
     pub state: Vec<u8>,
-    /// Where its snapshot stands. The snapshot itself is in [`Snapshots`](crate::Snapshots).
-    pub snapshot: Option<SnapshotMark>,
-    /// The entries behind the snapshot, without a gap.
+    /// Where its entries begin. The snapshot itself is in [`Snapshots`](crate::Snapshots).
+    pub base: Option<Base>,
+    /// The entries behind the base, or from index 1 on, without a gap.
     pub entries: Vec<Entry>,
 }
 
@@ -247,16 +247,19 @@ impl<D: Disk> Replay<'_, D> {
                     };
                     push_entry(self.entries.entry(group).or_default(), entry);
                 }
-                Item::SnapshotTaken { group, index, .. } => {
+                Item::SnapshotTaken { group, base } => {
                     if let Some(entries) = self.entries.get_mut(&group) {
-                        let covered = entries.partition_point(|entry| entry.index <= index);
+                        let covered = entries.partition_point(|entry| entry.index <= base.index);
                         entries.drain(..covered);
                     }
                 }
                 Item::SnapshotInstalled { group, .. } | Item::Remove { group } => {
                     self.entries.remove(&group);
                 }
-                Item::State { .. } | Item::Node { .. } | Item::Group { .. } => {}
+                Item::State { .. }
+                | Item::Begin { .. }
+                | Item::Node { .. }
+                | Item::Group { .. } => {}
             }
         }
         Ok(())
@@ -266,16 +269,16 @@ impl<D: Disk> Replay<'_, D> {
     fn finish(mut self, oldest: u64) -> Result<(Index, Recovered), OpenError> {
         let index = self.index.take().unwrap_or_default();
         let mut groups = BTreeMap::new();
-        for (id, state, snapshot, last) in index.groups() {
+        for (id, state, base, last) in index.groups() {
             let entries = self.entries.remove(&id).unwrap_or_default();
-            let after = snapshot.map_or(0, |mark| mark.index);
+            let after = base.map_or(0, |base| base.index);
             let first = entries.first().map_or(last, |entry| entry.index - 1);
             let reached = entries.last().map_or(last, |entry| entry.index);
             if first != after || reached != last {
                 return Err(OpenError::Damaged {
                     file: Name::Log(oldest).to_string(),
                     offset: FILE_HEADER,
-                    what: "entries between a snapshot and the first entry are not there",
+                    what: "entries between the base and the first entry are not there",
                     groups: vec![id],
                 });
             }
@@ -283,7 +286,7 @@ impl<D: Disk> Replay<'_, D> {
                 id,
                 RecoveredGroup {
                     state: state.to_vec(),
-                    snapshot,
+                    base: base.cloned(),
                     entries,
                 },
             );

@@ -1,7 +1,7 @@
 //! Snapshots: the state of a group in a file beside the log.
 //!
 //! ```text
-//!   create ──▶ snapshot-G-I-T.partial ──write…──▶ commit: sync, rename, sync the directory
+//!   create ──▶ snapshot-G-I.partial ──write…──▶ commit: sync, rename, sync the directory
 //!                                                   └──▶ Batch::snapshot_taken / _installed
 //!                                                          └─durable─▶ retire the older one
 //! ```
@@ -28,10 +28,9 @@ use crate::record::{u32_at, u64_at};
 pub struct SnapshotId {
     /// The group.
     pub group: GroupId,
-    /// The index of the last entry in it.
+    /// The index of the last entry in it. What it holds follows from that: only what a quorum has
+    /// agreed on is ever in a snapshot.
     pub index: u64,
-    /// The term of that entry.
-    pub term: u64,
 }
 
 /// The snapshots in a data directory; [`open`](crate::open) makes it. Clones may be used on
@@ -100,7 +99,7 @@ impl SnapshotError {
 
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"tenursnp";
-const HEADER: usize = 40;
+const HEADER: usize = 32;
 const CHUNK_HEADER: usize = 8;
 /// Bytes of a chunk as written; no longer one is read.
 const CHUNK: usize = 256 << 10;
@@ -377,10 +376,7 @@ fn encode_header(id: SnapshotId) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     bytes[0..8].copy_from_slice(&MAGIC);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    for (slot, field) in bytes[16..]
-        .chunks_exact_mut(8)
-        .zip([id.group, id.index, id.term])
-    {
+    for (slot, field) in bytes[16..].chunks_exact_mut(8).zip([id.group, id.index]) {
         slot.copy_from_slice(&field.to_le_bytes());
     }
     let checksum = header_checksum(&bytes);
@@ -398,7 +394,7 @@ fn header_checksum(bytes: &[u8]) -> u32 {
 /// The checksum of a chunk covers which snapshot it belongs to and its place there.
 fn checksum(id: SnapshotId, chunk: u64, length: u32, bytes: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
-    for field in [id.group, id.index, id.term, chunk, u64::from(length)] {
+    for field in [id.group, id.index, chunk, u64::from(length)] {
         hasher.update(&field.to_le_bytes());
     }
     hasher.update(bytes);

@@ -99,7 +99,7 @@ fn judge(disk: &SimDisk, run: &Run, story: &str) -> Model {
     let snapshots = found
         .groups
         .values()
-        .filter(|held| held.snapshot.is_some())
+        .filter(|held| held.snapshot().is_some())
         .count();
     assert_eq!(
         names(disk, "snapshot").len(),

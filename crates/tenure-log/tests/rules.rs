@@ -27,16 +27,12 @@ fn entry(log: &mut FileLog<SimDisk>, group: u64, index: u64, bytes: usize) -> Ma
 fn take_snapshot(opened: &mut Opened<SimDisk>, group: u64, index: u64) {
     opened
         .snapshots
-        .create(SnapshotId {
-            group,
-            index,
-            term: 1,
-        })
+        .create(SnapshotId { group, index })
         .unwrap()
         .commit()
         .unwrap();
     let mut batch = Batch::new();
-    batch.snapshot_taken(group, index, 1).unwrap();
+    batch.snapshot_taken(group, index, 1, b"members").unwrap();
     opened.log.append(&mut batch).unwrap();
 }
 
@@ -244,13 +240,21 @@ fn a_full_disk_ends_the_log_and_loses_nothing() {
 fn old_records_in_a_reused_file_mean_nothing() {
     let (disk, mut opened) = fresh(6);
     let mut met_old_records = 0;
-    for index in 1..60 {
-        entry(&mut opened.log, 1, index, 200);
-        opened.log.sync().unwrap();
-        take_snapshot(&mut opened, 1, index);
+    for index in 1..100 {
+        // Batches of one length, so that old and new records have the same places.
+        opened
+            .snapshots
+            .create(SnapshotId { group: 1, index })
+            .unwrap()
+            .commit()
+            .unwrap();
+        let mut batch = Batch::new();
+        batch.entry(1, index, 1, &[index as u8; 200]).unwrap();
+        batch.snapshot_taken(1, index, 1, b"members").unwrap();
+        opened.log.append(&mut batch).unwrap();
         opened.log.sync().unwrap();
 
-        assert_eq!(held(&disk).batches, 2 * index);
+        assert_eq!(held(&disk).batches, index);
         let newest = names(&disk, "log").pop().unwrap();
         let old = old_mark_at_the_end(&disk.bytes(&newest).unwrap());
         met_old_records += u32::from(old.is_some());
@@ -310,7 +314,8 @@ fn snapshots_free_the_oldest_file_and_no_vote_is_forgotten() {
     let model = held(&lose_all(&disk));
     assert_eq!(model.groups[&1].state, b"voted for 3 in term 9");
     assert_eq!(model.groups[&2].state, b"voted for 1 in term 4");
-    assert_eq!(model.groups[&2].snapshot, Some((1, 1)));
+    assert_eq!(model.groups[&2].snapshot(), Some(1));
+    assert_eq!(model.groups[&2].base.as_ref().unwrap().note, b"members");
     assert_eq!(model.node[&b"identity"[..]], b"node 17");
 }
 
@@ -355,19 +360,19 @@ fn later_entries_and_installed_snapshots_replace_earlier_ones() {
 
     opened
         .snapshots
-        .create(SnapshotId {
-            group: 1,
-            index: 2,
-            term: 3,
-        })
+        .create(SnapshotId { group: 1, index: 2 })
         .unwrap()
         .commit()
         .unwrap();
-    batch.snapshot_installed(1, 2, 3).unwrap();
+    batch.snapshot_installed(1, 2, 3, b"others").unwrap();
     opened.log.append(&mut batch).unwrap();
     opened.log.sync().unwrap();
     let model = held(&disk);
-    assert_eq!(model.groups[&1].snapshot, Some((2, 3)));
+    let base = model.groups[&1].base.as_ref().unwrap();
+    assert_eq!(
+        (base.index, base.term, &base.note[..]),
+        (2, 3, &b"others"[..])
+    );
     assert_eq!(
         model.groups[&1].entries.len(),
         0,
@@ -477,27 +482,20 @@ fn leftovers_are_cleared_away_and_nothing_else() {
     entry(&mut opened.log, 1, 1, 10);
     take_snapshot(&mut opened, 1, 1);
     opened.log.sync().unwrap();
-    disk.put(
-        "snapshot-1-9-9",
-        b"committed, but its mark was lost".to_vec(),
-    );
-    disk.put("snapshot-1-10-9.partial", b"not even committed".to_vec());
+    disk.put("snapshot-1-9", b"committed, but its mark was lost".to_vec());
+    disk.put("snapshot-1-10.partial", b"not even committed".to_vec());
     disk.put("spare-00000000000000000099", b"too small".to_vec());
     disk.put("notes.txt", b"not ours".to_vec());
     disk.put("log-old", b"not ours either".to_vec());
     let disk = disk.kill();
     let opened = open(disk.clone(), TINY).unwrap();
-    let id = SnapshotId {
-        group: 1,
-        index: 1,
-        term: 1,
-    };
+    let id = SnapshotId { group: 1, index: 1 };
     assert_eq!(read_snapshot(&opened.snapshots, id).unwrap(), b"");
     let expected = [
         "log-00000000000000000001",
         "log-old",
         "notes.txt",
-        "snapshot-1-1-1",
+        "snapshot-1-1",
     ];
     assert_eq!(names(&disk, ""), expected);
 }

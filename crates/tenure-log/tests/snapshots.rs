@@ -10,7 +10,6 @@ use tenure_log::{Batch, Log, Opened, SimDisk, SnapshotError, SnapshotId, open};
 const ID: SnapshotId = SnapshotId {
     group: 3,
     index: 40,
-    term: 2,
 };
 
 fn bytes(length: usize) -> Vec<u8> {
@@ -69,17 +68,17 @@ fn a_crash_at_every_step_leaves_a_whole_snapshot_or_none() {
             let disk = fresh
                 .copy()
                 .crash(&mut || seed == 0 || (seed > 1 && dice.below(2) == 0));
-            let there = names(&disk, "snapshot-3-40-2").contains(&"snapshot-3-40-2".to_owned());
+            let there = names(&disk, "snapshot-3-40").contains(&"snapshot-3-40".to_owned());
             outcomes[usize::from(there)] += 1;
             assert!(there || done.is_err(), "step {step}: committed and gone");
             if there {
                 // Its mark was not written, so it is a leftover; look before it is cleared away.
                 let bystander = open(SimDisk::new(3), TINY).unwrap();
                 drop(bystander.log);
-                let image = disk.bytes("snapshot-3-40-2").unwrap();
+                let image = disk.bytes("snapshot-3-40").unwrap();
                 let other = SimDisk::new(4);
                 let reader = open(other.clone(), TINY).unwrap();
-                other.put("snapshot-3-40-2", image);
+                other.put("snapshot-3-40", image);
                 assert_eq!(read_snapshot(&reader.snapshots, ID).unwrap(), whole);
             }
             drop(open(disk.clone(), TINY).unwrap());
@@ -98,29 +97,29 @@ fn damage_to_a_snapshot_is_noticed() {
     let disk = SimDisk::new(5);
     let opened = open(disk.clone(), TINY).unwrap();
     write(&opened, ID, &bytes(300), 300);
-    let image = disk.bytes("snapshot-3-40-2").unwrap();
+    let image = disk.bytes("snapshot-3-40").unwrap();
     for bit in 0..image.len() * 8 {
-        disk.flip_bit("snapshot-3-40-2", bit / 8, (bit % 8) as u8);
+        disk.flip_bit("snapshot-3-40", bit / 8, (bit % 8) as u8);
         let error = read_snapshot(&opened.snapshots, ID).expect_err("a flipped bit");
         assert!(
             matches!(error, SnapshotError::Damaged { .. }),
             "bit {bit}: {error}"
         );
-        disk.flip_bit("snapshot-3-40-2", bit / 8, (bit % 8) as u8);
+        disk.flip_bit("snapshot-3-40", bit / 8, (bit % 8) as u8);
     }
     for length in 0..image.len() {
-        disk.put("snapshot-3-40-2", image[..length].to_vec());
+        disk.put("snapshot-3-40", image[..length].to_vec());
         assert!(
             read_snapshot(&opened.snapshots, ID).is_err(),
             "cut at {length}"
         );
     }
-    disk.put("snapshot-3-40-2", [&image[..], &[0]].concat());
+    disk.put("snapshot-3-40", [&image[..], &[0]].concat());
     assert!(
         read_snapshot(&opened.snapshots, ID).is_err(),
         "one byte too many"
     );
-    disk.put("snapshot-3-41-2", image.clone());
+    disk.put("snapshot-3-41", image.clone());
     let other = SnapshotId { index: 41, ..ID };
     assert!(
         read_snapshot(&opened.snapshots, other).is_err(),
@@ -131,10 +130,10 @@ fn damage_to_a_snapshot_is_noticed() {
     newer[8] = 7;
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&newer[..12]);
-    hasher.update(&newer[16..40]);
+    hasher.update(&newer[16..32]);
     let sum = hasher.finalize().to_le_bytes();
     newer[12..16].copy_from_slice(&sum);
-    disk.put("snapshot-3-40-2", newer);
+    disk.put("snapshot-3-40", newer);
     let error = read_snapshot(&opened.snapshots, ID).unwrap_err();
     assert!(
         matches!(error, SnapshotError::Version { found: 7, .. }),
@@ -156,19 +155,16 @@ fn superseded_and_abandoned_snapshots_go() {
         write(&opened, id, b"state", 5);
         let mut batch = Batch::new();
         batch
-            .snapshot_installed(id.group, id.index, id.term)
+            .snapshot_installed(id.group, id.index, 2, b"")
             .unwrap();
         opened.log.append(&mut batch).unwrap();
     }
     opened.log.sync().unwrap();
-    assert_eq!(
-        names(&disk, "snapshot"),
-        ["snapshot-3-40-2", "snapshot-3-50-2"]
-    );
+    assert_eq!(names(&disk, "snapshot"), ["snapshot-3-40", "snapshot-3-50"]);
 
     let crashed = lose_all(&disk.copy());
     drop(open(crashed.clone(), TINY).unwrap());
-    assert_eq!(names(&crashed, "snapshot"), ["snapshot-3-50-2"]);
+    assert_eq!(names(&crashed, "snapshot"), ["snapshot-3-50"]);
 
     opened.snapshots.retire_before(ID).unwrap();
     assert_eq!(
@@ -177,11 +173,11 @@ fn superseded_and_abandoned_snapshots_go() {
         "a late call spares the newer one"
     );
     opened.snapshots.retire_before(newer).unwrap();
-    assert_eq!(names(&disk, "snapshot"), ["snapshot-3-50-2"]);
+    assert_eq!(names(&disk, "snapshot"), ["snapshot-3-50"]);
     opened.snapshots.remove_group(4).unwrap();
     assert_eq!(
         names(&disk, "snapshot"),
-        ["snapshot-3-50-2"],
+        ["snapshot-3-50"],
         "another group's is left alone"
     );
     opened.snapshots.remove_group(3).unwrap();

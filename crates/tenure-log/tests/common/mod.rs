@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use tenure_log::{
-    Batch, Disk, Entry, FileLog, GroupId, Log, LogError, Mark, Opened, Options, Recovered,
-    RecoveredGroup, SimDisk, SnapshotError, SnapshotId, SnapshotMark, Snapshots,
+    Base, BaseKind, Batch, Disk, Entry, FileLog, GroupId, Log, LogError, Mark, Opened, Options,
+    Recovered, RecoveredGroup, SimDisk, SnapshotError, SnapshotId, Snapshots,
 };
 
 /// Files so small that everything about them happens within a few batches.
@@ -32,6 +32,10 @@ pub(crate) enum Op {
     State {
         group: GroupId,
         state: Vec<u8>,
+    },
+    Begin {
+        group: GroupId,
+        index: u64,
     },
     Taken {
         group: GroupId,
@@ -63,18 +67,40 @@ pub(crate) struct Model {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelGroup {
     pub(crate) state: Vec<u8>,
-    pub(crate) snapshot: Option<(u64, u64)>,
+    pub(crate) base: Option<Base>,
     pub(crate) entries: BTreeMap<u64, (u64, Vec<u8>)>,
 }
 
 impl ModelGroup {
     pub(crate) fn last(&self) -> u64 {
-        let snapshot = self.snapshot.map_or(0, |(index, _)| index);
-        self.entries.keys().next_back().copied().unwrap_or(snapshot)
+        self.entries
+            .keys()
+            .next_back()
+            .copied()
+            .unwrap_or(self.first() - 1)
+    }
+
+    /// The index of the snapshot it stands on.
+    pub(crate) fn snapshot(&self) -> Option<u64> {
+        let base = self
+            .base
+            .as_ref()
+            .filter(|base| base.kind == BaseKind::Snapshot);
+        base.map(|base| base.index)
     }
 
     fn first(&self) -> u64 {
-        self.snapshot.map_or(0, |(index, _)| index) + 1
+        self.base.as_ref().map_or(0, |base| base.index) + 1
+    }
+}
+
+/// What the workload writes as a base.
+fn base(kind: BaseKind, index: u64, term: u64) -> Base {
+    Base {
+        kind,
+        index,
+        term,
+        note: format!("members at {index}").into_bytes(),
     }
 }
 
@@ -94,14 +120,18 @@ impl Model {
                     entries.insert(index, (term, payload));
                 }
                 Op::State { group, state } => self.groups.entry(group).or_default().state = state,
+                Op::Begin { group, index } => {
+                    let group = self.groups.entry(group).or_default();
+                    group.base = Some(base(BaseKind::Begin, index, 1));
+                }
                 Op::Taken { group, index, term } => {
                     let group = self.groups.entry(group).or_default();
-                    group.snapshot = Some((index, term));
+                    group.base = Some(base(BaseKind::Snapshot, index, term));
                     group.entries.retain(|&entry, _| entry > index);
                 }
                 Op::Installed { group, index, term } => {
                     let group = self.groups.entry(group).or_default();
-                    group.snapshot = Some((index, term));
+                    group.base = Some(base(BaseKind::Snapshot, index, term));
                     group.entries.clear();
                 }
                 Op::Remove { group } => {
@@ -118,9 +148,7 @@ impl Model {
     pub(crate) fn of(recovered: &Recovered) -> Model {
         let group = |held: &RecoveredGroup| ModelGroup {
             state: held.state.clone(),
-            snapshot: held
-                .snapshot
-                .map(|SnapshotMark { index, term }| (index, term)),
+            base: held.base.clone(),
             entries: held
                 .entries
                 .iter()
@@ -154,6 +182,10 @@ impl Model {
             let group = 1 + dice.below(load.groups);
             let held = after.groups.get(&group).cloned().unwrap_or_default();
             let op = match dice.below(20) {
+                0..=9 if held == ModelGroup::default() && dice.below(2) == 0 => Op::Begin {
+                    group,
+                    index: 1 + dice.below(5),
+                },
                 0..=9 => {
                     // Mostly the next index, at times one that is there already.
                     let back = if dice.below(5) == 0 { dice.below(4) } else { 0 };
@@ -281,12 +313,22 @@ pub(crate) fn append<D: Disk>(
             }
             Op::State { group, state } => batch.state(*group, state).unwrap(),
             Op::Taken { group, index, term } => {
-                write_snapshot(snapshots, *group, *index, *term)?;
-                batch.snapshot_taken(*group, *index, *term).unwrap();
+                write_snapshot(snapshots, *group, *index)?;
+                let base = base(BaseKind::Snapshot, *index, *term);
+                batch
+                    .snapshot_taken(*group, *index, *term, &base.note)
+                    .unwrap();
             }
             Op::Installed { group, index, term } => {
-                write_snapshot(snapshots, *group, *index, *term)?;
-                batch.snapshot_installed(*group, *index, *term).unwrap();
+                write_snapshot(snapshots, *group, *index)?;
+                let base = base(BaseKind::Snapshot, *index, *term);
+                batch
+                    .snapshot_installed(*group, *index, *term, &base.note)
+                    .unwrap();
+            }
+            Op::Begin { group, index } => {
+                let base = base(BaseKind::Begin, *index, 1);
+                batch.begin(*group, *index, 1, &base.note).unwrap();
             }
             Op::Remove { group } => batch.remove(*group).unwrap(),
             Op::Node { key, value } => batch.node(key, value).unwrap(),
@@ -303,11 +345,10 @@ pub(crate) fn retire<D: Disk>(
 ) -> Result<(), Stopped> {
     for op in ops {
         if let Op::Taken { group, .. } | Op::Installed { group, .. } | Op::Remove { group } = op {
-            match model.groups.get(group).and_then(|held| held.snapshot) {
-                Some((index, term)) => snapshots.retire_before(SnapshotId {
+            match model.groups.get(group).and_then(ModelGroup::snapshot) {
+                Some(index) => snapshots.retire_before(SnapshotId {
                     group: *group,
                     index,
-                    term,
                 })?,
                 None => snapshots.remove_group(*group)?,
             }
@@ -320,9 +361,8 @@ fn write_snapshot<D: Disk>(
     snapshots: &Snapshots<D>,
     group: GroupId,
     index: u64,
-    term: u64,
 ) -> Result<(), SnapshotError> {
-    let id = SnapshotId { group, index, term };
+    let id = SnapshotId { group, index };
     let mut writer = snapshots.create(id)?;
     writer.write(&snapshot_bytes(id))?;
     writer.commit()?;
@@ -331,7 +371,7 @@ fn write_snapshot<D: Disk>(
 
 /// What the workload puts into a snapshot.
 pub(crate) fn snapshot_bytes(id: SnapshotId) -> Vec<u8> {
-    let mut dice = Dice::new(id.group ^ (id.index << 8) ^ (id.term << 32));
+    let mut dice = Dice::new(id.group ^ (id.index << 8));
     dice.bytes(300)
 }
 
@@ -350,9 +390,9 @@ pub(crate) fn read_snapshot<D: Disk>(
 
 /// Every snapshot that has a mark is there and whole.
 pub(crate) fn check_snapshots<D: Disk>(opened: &Opened<D>) {
-    for (&group, held) in &opened.recovered.groups {
-        if let Some(SnapshotMark { index, term }) = held.snapshot {
-            let id = SnapshotId { group, index, term };
+    for (&group, held) in &Model::of(&opened.recovered).groups {
+        if let Some(index) = held.snapshot() {
+            let id = SnapshotId { group, index };
             let bytes = read_snapshot(&opened.snapshots, id).unwrap();
             assert_eq!(
                 bytes,
