@@ -1,5 +1,8 @@
 //! The one door to the tools: `cargo xtask <word>`. CI and people use the same words.
 
+mod mutants;
+
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
@@ -7,11 +10,19 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["test"] => finish(test()),
+        ["mutants"] => finish(mutants::run(root(), None, None)),
+        ["mutants", package] => finish(mutants::run(root(), Some(package), None)),
+        ["mutants", package, only] => finish(mutants::run(root(), Some(package), Some(only))),
         _ => {
-            eprintln!("usage: cargo xtask test");
+            eprintln!("usage: cargo xtask test | mutants [package [name]]");
             ExitCode::from(2)
         }
     }
+}
+
+fn root() -> &'static Path {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    home.parent().unwrap_or(home)
 }
 
 fn finish(result: Result<(), String>) -> ExitCode {
