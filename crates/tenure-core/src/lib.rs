@@ -19,6 +19,8 @@ extern crate std;
 
 pub mod command;
 pub mod event;
+#[cfg(feature = "model")]
+pub mod model;
 pub mod outcome;
 pub mod path;
 pub mod policy;
