@@ -17,6 +17,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod codec;
 pub mod command;
 pub mod event;
 #[cfg(feature = "model")]
