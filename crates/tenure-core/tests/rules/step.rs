@@ -11,30 +11,68 @@ use tenure_core::policy::{Algorithm, Mode};
 
 /// Something that happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     Acquire(AcquireStep),
-    Release { owner: String, holds: Vec<(Mode, String)>, key: Option<String>, stale: bool },
+    Release {
+        owner: String,
+        holds: Vec<(Mode, String)>,
+        key: Option<String>,
+        stale: bool,
+    },
     /// ReleaseAll, by the owner itself.
-    Leave { owner: String, domains: Vec<String> },
+    Leave {
+        owner: String,
+        domains: Vec<String>,
+    },
     /// ReleaseAll, by force.
-    Kill { owner: String },
-    Renew { owner: String, namespace: String, ttl: u64 },
-    Expire { owner: String, namespace: String, aim: Aim },
+    Kill {
+        owner: String,
+    },
+    Renew {
+        owner: String,
+        namespace: String,
+        ttl: u64,
+    },
+    Expire {
+        owner: String,
+        namespace: String,
+        aim: Aim,
+    },
     /// Lease time passes and an empty entry tells the space.
     Tick(u64),
     /// Lease time passes; the next step's entry tells the space.
     Later(u64),
-    Revoke { owner: String },
-    Break { owner: String, mode: Mode, path: String, aim: Aim },
-    Withdraw { owner: String, namespace: String, aim: Aim },
+    Revoke {
+        owner: String,
+    },
+    Break {
+        owner: String,
+        mode: Mode,
+        path: String,
+        aim: Aim,
+    },
+    Withdraw {
+        owner: String,
+        namespace: String,
+        aim: Aim,
+    },
     /// A policy change begins.
-    Freeze { root: String },
+    Freeze {
+        root: String,
+    },
     /// It is decided as the table would: with a live hold that would move or vanish it is refused.
-    Decide { row: Option<Algorithm> },
+    Decide {
+        row: Option<Algorithm>,
+    },
     /// It ends without a change.
     Thaw,
     /// A change as it stands, without asking whether it is wise.
-    Change { root: String, row: Algorithm, clear: Clear, floor: u64 },
+    Change {
+        root: String,
+        row: Algorithm,
+        clear: Clear,
+        floor: u64,
+    },
     Lift(u64),
     /// The last command that changed something arrives once more, word for word.
     Again,
@@ -42,31 +80,31 @@ pub enum Step {
 
 /// Whether a step names the right epoch, fence or waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aim {
+pub(crate) enum Aim {
     Right,
     Wrong,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcquireStep {
-    pub owner: String,
-    pub wants: Vec<Want>,
-    pub drops: Vec<(Mode, String)>,
-    pub fence: Supplied,
-    pub key: Option<String>,
-    pub ttl: u64,
-    pub queue_ttl: u64,
-    pub wait: Wait,
-    pub holder: Option<String>,
+pub(crate) struct AcquireStep {
+    pub(crate) owner: String,
+    pub(crate) wants: Vec<Want>,
+    pub(crate) drops: Vec<(Mode, String)>,
+    pub(crate) fence: Supplied,
+    pub(crate) key: Option<String>,
+    pub(crate) ttl: u64,
+    pub(crate) queue_ttl: u64,
+    pub(crate) wait: Wait,
+    pub(crate) holder: Option<String>,
     /// Resolved by an older table.
-    pub stale: bool,
+    pub(crate) stale: bool,
     /// Another algorithm than the table says, as while a change is under way (R43).
-    pub algorithm: Option<Algorithm>,
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 /// Where an acquire's fence comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Supplied {
+pub(crate) enum Supplied {
     /// The space mints it.
     Mint,
     /// This number.
@@ -76,15 +114,15 @@ pub enum Supplied {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Want {
-    pub held: bool,
-    pub mode: Mode,
-    pub path: String,
-    pub permits: u32,
+pub(crate) struct Want {
+    pub(crate) held: bool,
+    pub(crate) mode: Mode,
+    pub(crate) path: String,
+    pub(crate) permits: u32,
 }
 
 impl AcquireStep {
-    pub fn of(owner: &str) -> AcquireStep {
+    pub(crate) fn of(owner: &str) -> AcquireStep {
         AcquireStep {
             owner: owner.into(),
             wants: Vec::new(),
@@ -101,7 +139,7 @@ impl AcquireStep {
     }
 }
 
-pub fn mode_name(mode: Mode) -> &'static str {
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Write => "write",
         Mode::Read => "read",
@@ -109,7 +147,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-pub fn mode_of(word: &str) -> Option<Mode> {
+pub(crate) fn mode_of(word: &str) -> Option<Mode> {
     match word {
         "write" => Some(Mode::Write),
         "read" => Some(Mode::Read),
@@ -118,7 +156,7 @@ pub fn mode_of(word: &str) -> Option<Mode> {
     }
 }
 
-pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
+pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::RecursiveRw => "recursive_rw",
         Algorithm::PointRw => "point_rw",
@@ -128,8 +166,10 @@ pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
     }
 }
 
-pub fn algorithm_of(word: &str) -> Option<Algorithm> {
-    Algorithm::ALL.into_iter().find(|algorithm| algorithm_name(*algorithm) == word)
+pub(crate) fn algorithm_of(word: &str) -> Option<Algorithm> {
+    Algorithm::ALL
+        .into_iter()
+        .find(|algorithm| algorithm_name(*algorithm) == word)
 }
 
 impl fmt::Display for AcquireStep {
@@ -182,7 +222,12 @@ impl fmt::Display for Step {
         let wrong = |aim: &Aim| if *aim == Aim::Wrong { " wrong" } else { "" };
         match self {
             Step::Acquire(acquire) => acquire.fmt(f),
-            Step::Release { owner, holds, key, stale } => {
+            Step::Release {
+                owner,
+                holds,
+                key,
+                stale,
+            } => {
                 write!(f, "release {owner}")?;
                 for (mode, path) in holds {
                     write!(f, " {} {path}", mode_name(*mode))?;
@@ -200,30 +245,56 @@ impl fmt::Display for Step {
                 domains.iter().try_for_each(|domain| write!(f, " {domain}"))
             }
             Step::Kill { owner } => write!(f, "kill {owner}"),
-            Step::Renew { owner, namespace, ttl } => write!(f, "renew {owner} {namespace} ttl={ttl}"),
-            Step::Expire { owner, namespace, aim } => {
+            Step::Renew {
+                owner,
+                namespace,
+                ttl,
+            } => write!(f, "renew {owner} {namespace} ttl={ttl}"),
+            Step::Expire {
+                owner,
+                namespace,
+                aim,
+            } => {
                 write!(f, "expire {owner} {namespace}{}", wrong(aim))
             }
             Step::Tick(ms) => write!(f, "tick {ms}"),
             Step::Later(ms) => write!(f, "later {ms}"),
             Step::Revoke { owner } => write!(f, "revoke {owner}"),
-            Step::Break { owner, mode, path, aim } => {
+            Step::Break {
+                owner,
+                mode,
+                path,
+                aim,
+            } => {
                 write!(f, "break {owner} {} {path}{}", mode_name(*mode), wrong(aim))
             }
-            Step::Withdraw { owner, namespace, aim } => {
+            Step::Withdraw {
+                owner,
+                namespace,
+                aim,
+            } => {
                 write!(f, "withdraw {owner} {namespace}{}", wrong(aim))
             }
             Step::Freeze { root } => write!(f, "freeze {root}"),
             Step::Decide { row: Some(row) } => write!(f, "decide {}", algorithm_name(*row)),
             Step::Decide { row: None } => write!(f, "decide delete"),
             Step::Thaw => write!(f, "thaw"),
-            Step::Change { root, row, clear, floor } => {
+            Step::Change {
+                root,
+                row,
+                clear,
+                floor,
+            } => {
                 let clear = match clear {
                     Clear::Nothing => "nothing",
                     Clear::Waiters => "waiters",
                     Clear::All => "all",
                 };
-                write!(f, "change {root} {} {clear} floor={floor}", algorithm_name(*row))
+                write!(
+                    f,
+                    "change {root} {} {clear} floor={floor}",
+                    algorithm_name(*row)
+                )
             }
             Step::Lift(by) => write!(f, "lift {by}"),
             Step::Again => write!(f, "again"),
@@ -232,12 +303,19 @@ impl fmt::Display for Step {
 }
 
 /// Reads a step; the error says what was not understood.
-pub fn parse(line: &str) -> Result<Step, String> {
+pub(crate) fn parse(line: &str) -> Result<Step, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let missing = || format!("incomplete: {line}");
-    let word = |at: usize| words.get(at).map(|word| word.to_string()).ok_or_else(missing);
+    let word = |at: usize| {
+        words
+            .get(at)
+            .map(|word| word.to_string())
+            .ok_or_else(missing)
+    };
     let number = |at: usize| -> Result<u64, String> {
-        word(at)?.parse().map_err(|_| format!("not a number in: {line}"))
+        word(at)?
+            .parse()
+            .map_err(|_| format!("not a number in: {line}"))
     };
     let aim = |at: usize| match words.get(at) {
         None => Ok(Aim::Right),
@@ -263,7 +341,12 @@ pub fn parse(line: &str) -> Result<Step, String> {
                     return Err(format!("`{next}` in: {line}"));
                 }
             }
-            Step::Release { owner: word(1)?, holds, key, stale }
+            Step::Release {
+                owner: word(1)?,
+                holds,
+                key,
+                stale,
+            }
         }
         "leave" => Step::Leave {
             owner: word(1)?,
@@ -278,9 +361,17 @@ pub fn parse(line: &str) -> Result<Step, String> {
                     .and_then(|text| text.parse().ok())
                     .ok_or_else(|| format!("`{text}` in: {line}"))?,
             };
-            Step::Renew { owner: word(1)?, namespace: word(2)?, ttl }
+            Step::Renew {
+                owner: word(1)?,
+                namespace: word(2)?,
+                ttl,
+            }
         }
-        "expire" => Step::Expire { owner: word(1)?, namespace: word(2)?, aim: aim(3)? },
+        "expire" => Step::Expire {
+            owner: word(1)?,
+            namespace: word(2)?,
+            aim: aim(3)?,
+        },
         "tick" => Step::Tick(number(1)?),
         "later" => Step::Later(number(1)?),
         "revoke" => Step::Revoke { owner: word(1)? },
@@ -290,7 +381,11 @@ pub fn parse(line: &str) -> Result<Step, String> {
             path: word(3)?,
             aim: aim(4)?,
         },
-        "withdraw" => Step::Withdraw { owner: word(1)?, namespace: word(2)?, aim: aim(3)? },
+        "withdraw" => Step::Withdraw {
+            owner: word(1)?,
+            namespace: word(2)?,
+            aim: aim(3)?,
+        },
         "freeze" => Step::Freeze { root: word(1)? },
         "decide" => Step::Decide {
             row: match word(1)?.as_str() {
@@ -333,12 +428,21 @@ fn parse_acquire(words: &[&str]) -> Result<AcquireStep, String> {
             "drop" => {
                 let mode = words.next().and_then(|word| mode_of(word));
                 let path = words.next().ok_or_else(missing)?;
-                step.drops.push((mode.ok_or_else(missing)?, path.to_string()));
+                step.drops
+                    .push((mode.ok_or_else(missing)?, path.to_string()));
             }
             "held" => {
-                let mode = words.next().and_then(|word| mode_of(word)).ok_or_else(missing)?;
+                let mode = words
+                    .next()
+                    .and_then(|word| mode_of(word))
+                    .ok_or_else(missing)?;
                 let path = words.next().ok_or_else(missing)?.to_string();
-                step.wants.push(Want { held: true, mode, path, permits: 0 });
+                step.wants.push(Want {
+                    held: true,
+                    mode,
+                    path,
+                    permits: 0,
+                });
             }
             "nowait" => step.wait = Wait::No,
             "ask" => step.wait = Wait::QueueAndAsk,
@@ -351,7 +455,12 @@ fn parse_acquire(words: &[&str]) -> Result<AcquireStep, String> {
                     }
                     None => (path, 0),
                 };
-                step.wants.push(Want { held: false, mode, path, permits });
+                step.wants.push(Want {
+                    held: false,
+                    mode,
+                    path,
+                    permits,
+                });
             }
             option => match option.split_once('=') {
                 Some(("fence", text)) => {

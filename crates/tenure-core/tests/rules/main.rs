@@ -1,0 +1,13 @@
+//! The rules, told as tests. `Scenario` is the one place that knows the API of the space.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that panics has said what it wants to say"
+)]
+
+mod codec;
+mod dice;
+mod step;
+
+#[global_allocator]
+static COUNTING: codec::Counting = codec::Counting;
