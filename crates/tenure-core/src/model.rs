@@ -20,8 +20,7 @@ use crate::command::{
 };
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
 use crate::outcome::{
-    AcquireOutcome, Applied, BreakOutcome, FreezeReport, LeaseChange, Outcome, Refusal, Renewed,
-    Withdrawn,
+    Applied, BreakOutcome, FreezeReport, LeaseChange, Outcome, Refusal, Renewed, Withdrawn,
 };
 use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Missing, Mode};
@@ -148,7 +147,15 @@ pub struct Model {
     capacities: Vec<Capacity>,
     answers: Vec<Answer>,
     frozen: Vec<Freeze>,
+    /// Changes that were made, with the table's version since.
     changed: Vec<(u64, Region)>,
+    /// Numbers of changes that are over; all up to `settled` are.
+    over: Vec<u64>,
+    settled: u64,
+    /// What paths of a region get fences above (R71).
+    region_floors: Vec<(Region, Fence)>,
+    /// The last waiter of each owner in each namespace, for those who tell stories.
+    latest: Vec<(Namespace, OwnerId, u64)>,
     epochs: u64,
     numbers: u64,
     sequence: u64,
@@ -429,15 +436,12 @@ impl Model {
 
     /// R133, R138: what a region holds, and nobody new gets in.
     fn freeze(&mut self, freeze: &Freeze) -> FreezeReport {
-        let done = self
-            .changed
-            .iter()
-            .any(|(version, _)| *version >= freeze.version);
+        self.settled = self.settled.max(freeze.settled);
         let known = self
             .frozen
             .iter()
-            .any(|frozen| frozen.version == freeze.version);
-        if !done && !known {
+            .any(|frozen| frozen.change == freeze.change);
+        if !self.is_over(freeze.change) && !known {
             self.frozen.push(freeze.clone());
         }
         let live = self
@@ -466,30 +470,27 @@ impl Model {
 
     /// R131–R134, R138, R139, R71.
     fn change(&mut self, change: &Change) -> Outcome {
-        self.frozen
-            .retain(|frozen| frozen.version != change.version);
-        if self
-            .changed
-            .iter()
-            .any(|(version, _)| *version >= change.version)
-        {
+        self.settled = self.settled.max(change.settled);
+        if self.is_over(change.change) {
             return Outcome::Done;
         }
+        self.end_change(change.change);
         self.changed.push((change.version, change.region.clone()));
+        if let Some(floor) = change.floor {
+            self.region_floors.push((change.region.clone(), floor));
+        }
         let region = &change.region;
         let mut concerned: Vec<OwnerId> = Vec::new();
-        if change.clear != Clear::Nothing {
-            while let Some(at) = self
-                .waiters
-                .iter()
-                .position(|waiter| waiter.paths().any(|path| region.contains(path)))
-            {
-                concerned.push(self.waiters[at].acquire.owner.clone());
-                self.dequeue(at);
-            }
-            self.capacities
-                .retain(|capacity| !region.contains(&capacity.path));
+        while let Some(at) = self
+            .waiters
+            .iter()
+            .position(|waiter| waiter.paths().any(|path| region.contains(path)))
+        {
+            concerned.push(self.waiters[at].acquire.owner.clone());
+            self.dequeue(at);
         }
+        self.capacities
+            .retain(|capacity| !region.contains(&capacity.path));
         if change.clear == Clear::All {
             while let Some(claim) = self
                 .claims
@@ -512,8 +513,17 @@ impl Model {
     }
 
     fn thaw(&mut self, thaw: &Thaw) -> Outcome {
-        self.frozen.retain(|frozen| frozen.version != thaw.version);
+        self.end_change(thaw.change);
         Outcome::Done
+    }
+
+    fn is_over(&self, change: u64) -> bool {
+        change <= self.settled || self.over.contains(&change)
+    }
+
+    fn end_change(&mut self, change: u64) {
+        self.frozen.retain(|frozen| frozen.change != change);
+        self.over.push(change);
     }
 
     fn lift(&mut self, by: u64) -> Outcome {

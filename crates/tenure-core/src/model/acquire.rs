@@ -26,7 +26,7 @@ pub(super) enum Verdict {
 
 /// Whether a fence that was overtaken is a finding. It is none for a waiter: it gets a newer one (R88).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stale {
+pub(super) enum Stale {
     Matters,
     Ignored,
 }
@@ -141,7 +141,7 @@ impl Model {
     }
 
     /// R45–R48: in list order, first what waiting cannot cure, then the line, then the holders.
-    fn look(&self, acquire: &Acquire, fence: Option<Fence>, stale: Stale) -> Verdict {
+    pub(super) fn look(&self, acquire: &Acquire, fence: Option<Fence>, stale: Stale) -> Verdict {
         let namespace = &acquire.route.namespace;
         let algorithm = acquire.route.algorithm;
         let held = |request: &Request| request.state == State::Held;
@@ -205,7 +205,7 @@ impl Model {
     }
 
     /// R79, R88: the waiters ahead that this acquire must let pass, earliest first.
-    fn waiters_ahead<'a>(
+    pub(super) fn waiters_ahead<'a>(
         &'a self,
         acquire: &'a Acquire,
     ) -> impl Iterator<Item = (&'a Waiter, &'a Request)> {
@@ -355,7 +355,7 @@ impl Model {
         if stored == Some(fence) && self.claim(acquire, request).is_some() {
             return None;
         }
-        let floor = self.floor(namespace);
+        let floor = self.floor(namespace, &request.path);
         let highest = stored.map_or(0, Fence::number).max(floor);
         Fence::from_number(highest).filter(|highest| fence <= *highest)
     }
@@ -392,7 +392,7 @@ impl Model {
             .iter()
             .filter(|freeze| paths(acquire).any(|path| freeze.region.contains(path)))
             .map(|freeze| Refusal::Frozen {
-                version: freeze.version,
+                change: freeze.change,
             })
             .min()
     }
@@ -429,6 +429,10 @@ impl Model {
                     self.dequeue(old);
                 }
                 self.numbers += 1;
+                self.latest
+                    .retain(|(place, who, _)| place != namespace || *who != acquire.owner);
+                self.latest
+                    .push((namespace.clone(), acquire.owner.clone(), self.numbers));
                 self.waiters.push(Waiter {
                     number: self.numbers,
                     acquire: acquire.clone(),
@@ -634,31 +638,46 @@ impl Model {
         self.waiters[at].asked.extend(owners);
     }
 
-    fn capacity(&self, namespace: &Namespace, path: &Path) -> Option<core::num::NonZeroU32> {
+    pub(super) fn capacity(
+        &self,
+        namespace: &Namespace,
+        path: &Path,
+    ) -> Option<core::num::NonZeroU32> {
         self.capacities
             .iter()
             .find(|capacity| capacity.namespace == *namespace && capacity.path == *path)
             .map(|capacity| capacity.permits)
     }
 
-    pub(super) fn floor(&self, namespace: &Namespace) -> u64 {
-        self.counters
+    /// What a path's next fence must be above, whatever is stored (R71, R72).
+    fn floor(&self, namespace: &Namespace, path: &Path) -> u64 {
+        let here = self
+            .counters
             .iter()
-            .find(|counter| counter.namespace == *namespace)
-            .map_or(0, |counter| counter.floor)
+            .filter(|counter| counter.namespace == *namespace);
+        let moved = self
+            .region_floors
+            .iter()
+            .filter(|(region, _)| region.contains(path));
+        here.map(|counter| counter.floor)
+            .chain(moved.map(|(_, floor)| floor.number()))
+            .max()
+            .unwrap_or(0)
     }
 
     fn highest_stored(&self, acquire: &Acquire) -> u64 {
         let namespace = &acquire.route.namespace;
-        acquire
+        let writes = acquire
             .requests
             .iter()
-            .filter(|request| request.mode == Mode::Write)
-            .filter_map(|request| self.mark(namespace, &request.path))
-            .map(Fence::number)
+            .filter(|request| request.mode == Mode::Write);
+        writes
+            .map(|request| {
+                let stored = self.mark(namespace, &request.path).map_or(0, Fence::number);
+                stored.max(self.floor(namespace, &request.path))
+            })
             .max()
             .unwrap_or(0)
-            .max(self.floor(namespace))
     }
 
     /// R67: above every fence minted before in the namespace and above those stored for the paths.

@@ -1,15 +1,20 @@
 //! What can be read from the twin (R73, R109, R118, R122, R141–R143, E5, E7).
 
+use alloc::vec;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
-use super::rules::{self, Want};
-use super::{KEPT_MS, Model, Waiter, selects};
-use crate::command::{Acquire, Route, Selection, State};
+use super::acquire::{Stale, Verdict};
+use super::rules::Want;
+use super::{Model, Waiter, selects};
+use crate::command::{Acquire, Request, Route, Selection, State, Wait};
 use crate::event::Event;
 use crate::path::{Namespace, Path};
 use crate::policy::{BlockReason, Mode};
-use crate::query::{FenceCheck, HeldLock, Inspection, LeaseView, OwnerLocks, WaitsFor};
-use crate::value::{Fence, OwnerId};
+use crate::query::{
+    Explanation, FenceCheck, HeldLock, Inspection, LeaseView, OwnerLocks, WaiterView, WaitsFor,
+};
+use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 impl Model {
     /// The twin as it is for a reader at `now`: what has ended by then is not there.
@@ -57,7 +62,11 @@ impl Model {
     pub fn inspect(&self, namespace: &Namespace, path: &Path) -> Inspection {
         let here = |claim: &&super::Claim| claim.namespace == *namespace && claim.path == *path;
         let owners = |wanted: &dyn Fn(&super::Claim) -> bool| {
-            let claims = self.claims.iter().filter(here).filter(|claim| wanted(claim));
+            let claims = self
+                .claims
+                .iter()
+                .filter(here)
+                .filter(|claim| wanted(claim));
             let mut owners: Vec<OwnerId> = claims.map(|claim| claim.owner.clone()).collect();
             owners.sort();
             owners.dedup();
@@ -169,7 +178,10 @@ impl Model {
 
     /// E5: whom each waiter of an owner waits for, holders and earlier waiters, each once.
     pub fn waits_for(&self, owner: &OwnerId) -> Vec<WaitsFor> {
-        let own = self.waiters.iter().filter(|waiter| waiter.acquire.owner == *owner);
+        let own = self
+            .waiters
+            .iter()
+            .filter(|waiter| waiter.acquire.owner == *owner);
         own.map(|waiter| WaitsFor {
             namespace: waiter.acquire.route.namespace.clone(),
             waiter: waiter.number,
@@ -192,6 +204,58 @@ impl Model {
         owners.sort();
         owners.dedup();
         owners
+    }
+
+    /// E7: what an acquire of one path would be answered, and everything that stands against it.
+    pub fn explain(&self, route: &Route, owner: &OwnerId, path: &Path, mode: Mode) -> Explanation {
+        let namespace = &route.namespace;
+        // Whoever asks names no permits: take it that they would be the right number.
+        let permits = self.capacity(namespace, path).or(NonZeroU32::new(1));
+        let acquire = Acquire {
+            route: route.clone(),
+            owner: owner.clone(),
+            ttl: Ttl::from_millis(1).expect("one millisecond is a ttl"),
+            queue_ttl: QueueTtl::from_millis(1).expect("one millisecond is a queue ttl"),
+            requests: vec![Request {
+                path: path.clone(),
+                mode,
+                state: State::New,
+                permits,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: None,
+            wait: Wait::No,
+            holder: None,
+        };
+        let conflict = match self.look(&acquire, None, Stale::Ignored) {
+            Verdict::Never(conflict) | Verdict::Wait(conflict) => Some(conflict),
+            Verdict::Free | Verdict::Lost(..) => None,
+        };
+        let want = Want::of(&acquire.requests[0], route.algorithm);
+        let holders = self.holders_in_the_way(namespace, owner, want);
+        let ahead: Vec<WaiterView> = self
+            .waiters_ahead(&acquire)
+            .map(|(waiter, request)| WaiterView {
+                waiter: waiter.number,
+                owner: waiter.acquire.owner.clone(),
+                path: request.path.clone(),
+                mode: request.mode,
+                waited_ms: self.time - waiter.since,
+                holder: waiter.acquire.holder.clone(),
+            })
+            .collect();
+        Explanation {
+            namespace: namespace.clone(),
+            algorithm: route.algorithm,
+            conflict,
+            blockers: holders
+                .iter()
+                .map(|(_, claim)| self.describe(claim))
+                .collect(),
+            position: 1 + ahead.len() as u32,
+            ahead,
+        }
     }
 
     /// The events that are kept and follow a sequence number (R122).

@@ -192,18 +192,21 @@ pub(crate) fn command(dice: &mut Dice) -> Command {
             waiter: dice.number(),
         }),
         10 => Command::Freeze(Freeze {
-            version: dice.number(),
+            change: dice.number(),
+            settled: dice.number(),
             region: region(dice),
         }),
         11 => Command::Change(Change {
+            change: dice.number(),
+            settled: dice.number(),
             version: dice.number(),
             region: region(dice),
             algorithm: dice.pick(&Algorithm::ALL),
-            clear: dice.pick(&[Clear::Nothing, Clear::Waiters, Clear::All]),
+            clear: dice.pick(&[Clear::Waiters, Clear::All]),
             floor: dice.maybe(fence),
         }),
         12 => Command::Thaw(Thaw {
-            version: dice.number(),
+            change: dice.number(),
         }),
         _ if dice.one_in(2) => Command::Lift { by: dice.number() },
         _ => Command::Rules {
@@ -227,7 +230,7 @@ fn refusal(dice: &mut Dice) -> Refusal {
     let version = dice.number();
     dice.pick(&[
         Refusal::Outdated { version },
-        Refusal::Frozen { version },
+        Refusal::Frozen { change: version },
         Refusal::KeyReused,
         Refusal::AnswersFull,
         Refusal::QueueFull,

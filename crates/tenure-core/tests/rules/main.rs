@@ -7,7 +7,13 @@
 
 mod codec;
 mod dice;
+mod random;
+mod scenario;
+mod scripts;
 mod step;
+mod table;
+mod twins;
+mod world;
 
 #[global_allocator]
 static COUNTING: codec::Counting = codec::Counting;

@@ -76,6 +76,8 @@ pub(crate) enum Step {
     Lift(u64),
     /// The last command that changed something arrives once more, word for word.
     Again,
+    /// The last command with a key arrives once more.
+    Retry,
 }
 
 /// Whether a step names the right epoch, fence or waiter.
@@ -286,7 +288,6 @@ impl fmt::Display for Step {
                 floor,
             } => {
                 let clear = match clear {
-                    Clear::Nothing => "nothing",
                     Clear::Waiters => "waiters",
                     Clear::All => "all",
                 };
@@ -298,6 +299,7 @@ impl fmt::Display for Step {
             }
             Step::Lift(by) => write!(f, "lift {by}"),
             Step::Again => write!(f, "again"),
+            Step::Retry => write!(f, "retry"),
         }
     }
 }
@@ -398,7 +400,6 @@ pub(crate) fn parse(line: &str) -> Result<Step, String> {
             root: word(1)?,
             row: algorithm(&word(2)?)?,
             clear: match word(3)?.as_str() {
-                "nothing" => Clear::Nothing,
                 "waiters" => Clear::Waiters,
                 "all" => Clear::All,
                 other => return Err(format!("`{other}` in: {line}")),
@@ -410,6 +411,7 @@ pub(crate) fn parse(line: &str) -> Result<Step, String> {
         },
         "lift" => Step::Lift(number(1)?),
         "again" => Step::Again,
+        "retry" => Step::Retry,
         other => return Err(format!("no step `{other}`: {line}")),
     })
 }
@@ -507,6 +509,7 @@ fn a_step_is_its_text() {
         "change t:/a point_rw waiters floor=7",
         "lift 5",
         "again",
+        "retry",
     ] {
         assert_eq!(parse(line).unwrap().to_string(), line);
     }

@@ -15,7 +15,12 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new() -> Table {
-        Table { rows: Vec::new(), default: Algorithm::RecursiveRw, prefix: 1, version: 0 }
+        Table {
+            rows: Vec::new(),
+            default: Algorithm::RecursiveRw,
+            prefix: 1,
+            version: 0,
+        }
     }
 
     /// R21, R22: the longest row that contains the path, else the fallback.
@@ -30,7 +35,10 @@ impl Table {
     }
 
     pub(crate) fn row(&self, namespace: &Namespace) -> Option<Algorithm> {
-        self.rows.iter().find(|(name, _)| name == namespace).map(|(_, algorithm)| *algorithm)
+        self.rows
+            .iter()
+            .find(|(name, _)| name == namespace)
+            .map(|(_, algorithm)| *algorithm)
     }
 
     /// R24.
@@ -41,7 +49,11 @@ impl Table {
     pub(crate) fn resolve(&self, path: &Path) -> Route {
         let namespace = self.namespace_of(path);
         let algorithm = self.algorithm_of(&namespace);
-        Route { namespace, algorithm, version: self.version }
+        Route {
+            namespace,
+            algorithm,
+            version: self.version,
+        }
     }
 
     /// What a change of this row concerns: its paths, but not those of rows inside it (R134).
@@ -54,7 +66,10 @@ impl Table {
             .cloned()
             .collect();
         except.sort();
-        Region { root: root.clone(), except }
+        Region {
+            root: root.clone(),
+            except,
+        }
     }
 
     /// R133: whether the row changes the namespace of any path that it contains.
@@ -63,26 +78,33 @@ impl Table {
             return false;
         }
         // Without rows in between, `h:/a` with one segment is what the fallback says already.
-        let depth = Path::parse(root.as_str()).map(|path| path.depth());
-        match depth {
-            Ok(depth) => depth != self.prefix || self.rows.iter().any(|(name, _)| name.encloses(root)),
-            Err(_) => self.prefix != 0,
+        if root.is_bare() {
+            // Every path of the handler is in `h:/` already, if that is a row.
+            let inner = Namespace::parse(&format!("{root}:/")).unwrap();
+            return self.prefix != 0 && self.row(&inner).is_none();
         }
+        // Without rows around it, a name of just as many segments is what the fallback says already.
+        let depth = Path::parse(root.as_str()).unwrap().depth();
+        self.prefix == 0
+            || depth != self.prefix
+            || self.rows.iter().any(|(name, _)| name.encloses(root))
     }
 
-    /// What a change does to what is in its region, if nothing live stands against it (R131–R138).
-    pub(crate) fn clear(&self, root: &Namespace, row: Option<Algorithm>) -> Clear {
+    /// What a change does to what is in its region; nothing if it concerns no group (R131–R138).
+    pub(crate) fn clear(&self, root: &Namespace, row: Option<Algorithm>) -> Option<Clear> {
         match row {
-            None => Clear::Waiters,
-            Some(_) if self.moves_paths(root) => Clear::Waiters,
-            Some(algorithm) if algorithm != self.algorithm_of(root) => Clear::All,
-            Some(_) => Clear::Nothing,
+            None if self.row(root).is_none() => None,
+            None => Some(Clear::Waiters),
+            Some(_) if self.moves_paths(root) => Some(Clear::Waiters),
+            Some(algorithm) if algorithm != self.algorithm_of(root) => Some(Clear::All),
+            Some(_) => None,
         }
     }
 
-    pub(crate) fn set(&mut self, root: &Namespace, row: Option<Algorithm>, version: u64) {
+    pub(crate) fn set(&mut self, root: &Namespace, row: Option<Algorithm>) {
         self.rows.retain(|(name, _)| name != root);
-        self.rows.extend(row.map(|algorithm| (root.clone(), algorithm)));
-        self.version = version;
+        self.rows
+            .extend(row.map(|algorithm| (root.clone(), algorithm)));
+        self.version += 1;
     }
 }

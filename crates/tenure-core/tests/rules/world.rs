@@ -18,12 +18,14 @@ pub(crate) struct World {
     pub(crate) table: Table,
     pub(crate) time: u64,
     change: Option<Underway>,
+    begun: u64,
     last: Option<Command>,
+    last_keyed: Option<Command>,
 }
 
 #[derive(Clone, Debug)]
 struct Underway {
-    version: u64,
+    number: u64,
     root: Namespace,
     region: Region,
     report: Option<FreezeReport>,
@@ -31,7 +33,14 @@ struct Underway {
 
 impl World {
     pub(crate) fn new() -> World {
-        World { table: Table::new(), time: 1_000, change: None, last: None }
+        World {
+            table: Table::new(),
+            time: 1_000,
+            change: None,
+            begun: 0,
+            last: None,
+            last_keyed: None,
+        }
     }
 
     /// The command that a step is now; none if the step is not possible now, or no command at all.
@@ -39,6 +48,14 @@ impl World {
         let command = self.translate(step, twin)?;
         if !matches!(command, Command::Tick) {
             self.last = Some(command.clone());
+        }
+        let key = match &command {
+            Command::Acquire(acquire) => acquire.key.as_ref(),
+            Command::Release(release) => release.key.as_ref(),
+            _ => None,
+        };
+        if key.is_some() {
+            self.last_keyed = Some(command.clone());
         }
         Some(command)
     }
@@ -54,7 +71,12 @@ impl World {
                 Command::Tick
             }
             Step::Acquire(acquire) => Command::Acquire(self.acquire(acquire, twin)?),
-            Step::Release { owner, holds, key, stale } => Command::Release(Release {
+            Step::Release {
+                owner,
+                holds,
+                key,
+                stale,
+            } => Command::Release(Release {
                 route: self.route(&holds.first()?.1, *stale),
                 owner: owner_id(owner),
                 holds: holds.iter().map(|(mode, path)| hold(*mode, path)).collect(),
@@ -70,19 +92,42 @@ impl World {
                 selection: Selection::All,
                 cause: ReleaseCause::Killed,
             }),
-            Step::Renew { owner, namespace, ttl } => Command::Renew(Renew {
+            Step::Renew {
+                owner,
+                namespace,
+                ttl,
+            } => Command::Renew(Renew {
                 namespace: Namespace::parse(namespace).unwrap(),
                 owner: owner_id(owner),
                 ttl: Ttl::from_millis(*ttl).unwrap(),
             }),
-            Step::Expire { owner, namespace, aim } => {
+            Step::Expire {
+                owner,
+                namespace,
+                aim,
+            } => {
                 let (namespace, owner) = (Namespace::parse(namespace).unwrap(), owner_id(owner));
                 let epoch = twin.epoch(&namespace, &owner).unwrap_or(0);
-                let epoch = if *aim == Aim::Right { epoch } else { epoch.saturating_sub(1) };
-                Command::Expire(Expire { namespace, owner, epoch })
+                let epoch = if *aim == Aim::Right {
+                    epoch
+                } else {
+                    epoch.saturating_sub(1)
+                };
+                Command::Expire(Expire {
+                    namespace,
+                    owner,
+                    epoch,
+                })
             }
-            Step::Revoke { owner } => Command::Ask(Ask { owner: owner_id(owner) }),
-            Step::Break { owner, mode, path, aim } => {
+            Step::Revoke { owner } => Command::Ask(Ask {
+                owner: owner_id(owner),
+            }),
+            Step::Break {
+                owner,
+                mode,
+                path,
+                aim,
+            } => {
                 let route = self.route(path, false);
                 let path = Path::parse(path).unwrap();
                 let stored = twin
@@ -93,19 +138,37 @@ impl World {
                     (Aim::Wrong, Some(fence)) => Fence::from_number(fence.number() + 1),
                     (Aim::Wrong, None) => Fence::from_number(1),
                 };
-                Command::Break(Break { route, path, owner: owner_id(owner), fence })
+                Command::Break(Break {
+                    route,
+                    path,
+                    owner: owner_id(owner),
+                    fence,
+                })
             }
-            Step::Withdraw { owner, namespace, aim } => {
+            Step::Withdraw {
+                owner,
+                namespace,
+                aim,
+            } => {
                 let (namespace, owner) = (Namespace::parse(namespace).unwrap(), owner_id(owner));
                 let waiter = twin.latest_waiter(&namespace, &owner).unwrap_or(0);
-                let waiter = if *aim == Aim::Right { waiter } else { waiter + 1 };
-                Command::Withdraw(Withdraw { namespace, owner, waiter })
+                let waiter = if *aim == Aim::Right {
+                    waiter
+                } else {
+                    waiter + 1
+                };
+                Command::Withdraw(Withdraw {
+                    namespace,
+                    owner,
+                    waiter,
+                })
             }
             Step::Freeze { root } => {
                 if self.change.is_none() {
                     let root = Namespace::parse(root).unwrap();
+                    self.begun += 1;
                     self.change = Some(Underway {
-                        version: self.table.version + 1,
+                        number: self.begun,
                         region: self.table.region(&root),
                         root,
                         report: None,
@@ -113,37 +176,56 @@ impl World {
                 }
                 // A second freeze of one that is under way is a repeat.
                 let change = self.change.as_ref()?;
-                Command::Freeze(Freeze { version: change.version, region: change.region.clone() })
+                Command::Freeze(Freeze {
+                    change: change.number,
+                    settled: change.number - 1,
+                    region: change.region.clone(),
+                })
             }
             Step::Decide { row } => {
                 let change = self.change.take()?;
                 let report = change.report?;
-                let clear = self.table.clear(&change.root, *row);
-                let nothing_to_delete = row.is_none() && self.table.row(&change.root).is_none();
-                if nothing_to_delete || (clear == Clear::Waiters && report.live.is_some()) {
-                    Command::Thaw(Thaw { version: change.version })
-                } else {
-                    self.table.set(&change.root, *row, change.version);
-                    Command::Change(Change {
-                        version: change.version,
-                        algorithm: self.table.algorithm_of(&change.root),
-                        region: change.region,
-                        clear,
-                        floor: report.highest,
-                    })
+                match self.table.clear(&change.root, *row) {
+                    Some(Clear::All) => {}
+                    Some(Clear::Waiters) if report.live.is_none() => {}
+                    _ => {
+                        return Some(Command::Thaw(Thaw {
+                            change: change.number,
+                        }));
+                    }
                 }
+                let clear = self.table.clear(&change.root, *row)?;
+                self.table.set(&change.root, *row);
+                Command::Change(Change {
+                    change: change.number,
+                    settled: change.number - 1,
+                    version: self.table.version,
+                    algorithm: self.table.algorithm_of(&change.root),
+                    region: change.region,
+                    clear,
+                    floor: report.highest,
+                })
             }
-            Step::Thaw => Command::Thaw(Thaw { version: self.change.take()?.version }),
-            Step::Change { root, row, clear, floor } => {
+            Step::Thaw => Command::Thaw(Thaw {
+                change: self.change.take()?.number,
+            }),
+            Step::Change {
+                root,
+                row,
+                clear,
+                floor,
+            } => {
                 let root = Namespace::parse(root).unwrap();
                 let region = self.table.region(&root);
-                let version = self.table.version + 1;
-                if self.change.take().is_some() {
+                if self.change.is_some() {
                     return None;
                 }
-                self.table.set(&root, Some(*row), version);
+                self.begun += 1;
+                self.table.set(&root, Some(*row));
                 Command::Change(Change {
-                    version,
+                    change: self.begun,
+                    settled: self.begun - 1,
+                    version: self.table.version,
                     region,
                     algorithm: *row,
                     clear: *clear,
@@ -152,6 +234,7 @@ impl World {
             }
             Step::Lift(by) => Command::Lift { by: *by },
             Step::Again => self.last.clone()?,
+            Step::Retry => self.last_keyed.clone()?,
         })
     }
 
@@ -180,7 +263,10 @@ impl World {
         route.algorithm = step.algorithm.unwrap_or(route.algorithm);
         let in_one = |path: &String| self.route(path, false).namespace == route.namespace;
         let paths = step.wants.iter().map(|want| &want.path);
-        if !paths.chain(step.drops.iter().map(|(_, path)| path)).all(in_one) {
+        if !paths
+            .chain(step.drops.iter().map(|(_, path)| path))
+            .all(in_one)
+        {
             return None;
         }
         let stored = first
@@ -206,18 +292,22 @@ impl World {
                     permits: NonZeroU32::new(want.permits),
                 })
                 .collect(),
-            releases: step.drops.iter().map(|(mode, path)| hold(*mode, path)).collect(),
+            releases: step
+                .drops
+                .iter()
+                .map(|(mode, path)| hold(*mode, path))
+                .collect(),
             fence: Fence::supplied(fence).unwrap_or(None),
             key: step.key.as_deref().and_then(|key| Key::new(key).unwrap()),
             wait: step.wait,
-            holder: step
-                .holder
-                .as_ref()
-                .map(|name| Holder { name: name.clone(), ..Holder::default() }),
+            holder: step.holder.as_ref().map(|name| Holder {
+                name: name.clone(),
+                ..Holder::default()
+            }),
         })
     }
 
-    fn selection(&self, domains: &[String]) -> Selection {
+    pub(crate) fn selection(&self, domains: &[String]) -> Selection {
         if domains.is_empty() {
             return Selection::All;
         }
@@ -243,5 +333,8 @@ pub(crate) fn owner_id(name: &str) -> OwnerId {
 }
 
 fn hold(mode: Mode, path: &str) -> Hold {
-    Hold { path: Path::parse(path).unwrap(), mode }
+    Hold {
+        path: Path::parse(path).unwrap(),
+        mode,
+    }
 }
