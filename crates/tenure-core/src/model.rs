@@ -152,6 +152,8 @@ pub struct Model {
     /// Numbers of changes that are over; all up to `settled` are.
     over: Vec<u64>,
     settled: u64,
+    /// Where namespaces that nobody has met yet begin to count.
+    space_floor: u64,
     /// What paths of a region get fences above (R71).
     region_floors: Vec<(Region, Fence)>,
     /// The last waiter of each owner in each namespace, for those who tell stories.
@@ -527,14 +529,18 @@ impl Model {
     }
 
     fn lift(&mut self, by: u64) -> Outcome {
+        self.space_floor = self.space_floor.saturating_add(by);
         for counter in &mut self.counters {
             counter.last = counter.last.saturating_add(by);
             counter.floor = counter.floor.saturating_add(by);
         }
+        for (_, floor) in &mut self.region_floors {
+            if let Some(raised) = Fence::from_number(floor.number().saturating_add(by)) {
+                *floor = raised;
+            }
+        }
         Outcome::Done
     }
-
-    // ---- the small things that the commands share ----
 
     fn lease(&self, namespace: &Namespace, owner: &OwnerId) -> Option<&Lease> {
         self.leases

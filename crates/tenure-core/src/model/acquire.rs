@@ -655,11 +655,17 @@ impl Model {
             .counters
             .iter()
             .filter(|counter| counter.namespace == *namespace);
+        let unknown = self
+            .counters
+            .iter()
+            .all(|counter| counter.namespace != *namespace)
+            .then_some(self.space_floor);
         let moved = self
             .region_floors
             .iter()
             .filter(|(region, _)| region.contains(path));
         here.map(|counter| counter.floor)
+            .chain(unknown)
             .chain(moved.map(|(_, floor)| floor.number()))
             .max()
             .unwrap_or(0)
@@ -698,8 +704,8 @@ impl Model {
         let at = at.unwrap_or_else(|| {
             self.counters.push(Counter {
                 namespace: namespace.clone(),
-                last: 0,
-                floor: 0,
+                last: self.space_floor,
+                floor: self.space_floor,
             });
             self.counters.len() - 1
         });

@@ -7,6 +7,7 @@
 
 mod codec;
 mod dice;
+mod matrix;
 mod random;
 mod scenario;
 mod scripts;
