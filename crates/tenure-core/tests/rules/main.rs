@@ -13,7 +13,10 @@ mod scenario;
 mod scripts;
 mod step;
 mod table;
+mod tables;
+mod together;
 mod twins;
+mod values;
 mod world;
 
 #[global_allocator]

@@ -216,6 +216,12 @@ pub(crate) fn story(seed: u64, length: usize) -> Vec<Step> {
     steps
 }
 
+/// Where a story goes wrong, and how.
+pub(crate) struct Finding {
+    pub(crate) at: usize,
+    pub(crate) why: String,
+}
+
 /// How much is compared after each step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Care {
@@ -226,7 +232,7 @@ enum Care {
 }
 
 /// Plays a story; the error says at which step the two disagree, and how.
-fn play(steps: &[Step], seed: u64, care: Care) -> Result<(), (usize, String)> {
+fn play(steps: &[Step], seed: u64, care: Care) -> Result<(), Finding> {
     let mut dice = Dice::new(seed ^ 0xfeed);
     let owners: Vec<OwnerId> = OWNERS.iter().map(|name| owner_id(name)).collect();
     let paths: Vec<Path> = PATHS
@@ -264,7 +270,7 @@ fn play(steps: &[Step], seed: u64, care: Care) -> Result<(), (usize, String)> {
             }
             Ok(())
         });
-        result.map_err(|why| (at, why))?;
+        result.map_err(|why| Finding { at, why })?;
     }
     Ok(())
 }
@@ -274,7 +280,7 @@ thread_local! {
 }
 
 /// A panic is a finding like any other: it is caught, so that its story can be made short.
-fn quietly(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+pub(crate) fn quietly(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
         let loud = std::panic::take_hook();
@@ -386,17 +392,28 @@ fn play_many(part: u64, parts: u64) {
     let stories = (commands() / LENGTH) as u64;
     for seed in (part..stories).step_by(parts as usize) {
         let steps = story(seed, LENGTH);
-        let Err((at, why)) = play(&steps, seed, Care::Sampled) else {
-            continue;
-        };
-        let what = why.lines().next().unwrap_or_default().to_string();
-        let short = shorten(steps[..=at].to_vec(), |steps| {
-            let (at, other) = play(steps, seed, Care::Full).err()?;
-            (other.lines().next() == Some(&what)).then_some(at)
-        });
-        let (_, why) = play(&short, seed, Care::Full).expect_err("the short story still fails");
-        panic!("seed {seed}: {}", tell(&short, &why));
+        if let Err(finding) = play(&steps, seed, Care::Sampled) {
+            report(seed, &steps, finding, |steps| {
+                play(steps, seed, Care::Full).err()
+            });
+        }
     }
+}
+
+/// Makes a story short that goes wrong, and fails with it.
+pub(crate) fn report(
+    seed: u64,
+    steps: &[Step],
+    finding: Finding,
+    play: impl Fn(&[Step]) -> Option<Finding>,
+) -> ! {
+    let what = finding.why.lines().next().unwrap_or_default().to_string();
+    let short = shorten(steps[..=finding.at].to_vec(), |steps| {
+        let other = play(steps)?;
+        (other.why.lines().next() == Some(&what)).then_some(other.at)
+    });
+    let finding = play(&short).unwrap_or(finding);
+    panic!("seed {seed}: {}", tell(&short, &finding.why));
 }
 
 /// Every outcome, event, lease and answer is the twin's. In two halves, for two cores.
