@@ -7,8 +7,10 @@
 
 mod codec;
 mod dice;
+mod limits;
 mod matrix;
 mod random;
+mod reading;
 mod scenario;
 mod scripts;
 mod step;

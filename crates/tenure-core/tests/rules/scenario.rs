@@ -29,6 +29,13 @@ impl Scenario {
         }
     }
 
+    /// A space with little room, without the twin, which knows no limits.
+    pub(crate) fn with(limits: SpaceLimits) -> Scenario {
+        Scenario {
+            twins: Twins::alone(limits),
+        }
+    }
+
     /// One line of a story: `acquire amy write t:/a -> granted`, or a question: `? alive amy -> yes`.
     #[track_caller]
     pub(crate) fn line(&mut self, line: &str) {
@@ -99,7 +106,8 @@ impl Scenario {
             ["holders", path] => {
                 let (namespace, path) = place(path);
                 let seen = space.inspect(&namespace, &path, now);
-                agree(&seen, &model.at(now).inspect(&namespace, &path))?;
+                self.twins
+                    .agree(&seen, &model.at(now).inspect(&namespace, &path))?;
                 let mut said = format!(
                     "writer={} readers={} permits={} waiters={}",
                     names(&seen.writer.into_iter().collect::<Vec<_>>()),
@@ -117,7 +125,8 @@ impl Scenario {
                 let fence = Fence::from_number(fence.parse().unwrap()).unwrap();
                 let owner = owner_id(owner);
                 let found = space.assert_fencing(&namespace, &owner, &path, fence);
-                agree(&found, &model.check_fence(&namespace, &owner, &path, fence))?;
+                self.twins
+                    .agree(&found, &model.check_fence(&namespace, &owner, &path, fence))?;
                 match found {
                     FenceCheck::Valid => "valid".into(),
                     FenceCheck::StaleOwner => "stale_owner".into(),
@@ -127,7 +136,7 @@ impl Scenario {
             ["alive", owner, domains @ ..] => {
                 let selection = self.selection(domains);
                 let alive = space.owner_alive(&owner_id(owner), &selection, now);
-                agree(
+                self.twins.agree(
                     &alive,
                     &model.at(now).is_alive(&owner_id(owner), &selection),
                 )?;
@@ -150,7 +159,7 @@ impl Scenario {
                 let reason = block_reason(reason).ok_or("no such reason")?;
                 let owner = owner_id(owner);
                 let found = space.is_blocking(&namespace, &owner, &path, reason, now);
-                agree(
+                self.twins.agree(
                     &found,
                     &model.at(now).is_blocking(&namespace, &owner, &path, reason),
                 )?;
@@ -169,7 +178,8 @@ impl Scenario {
                 let route = self.twins.world.table.resolve(&path);
                 let owner = owner_id(owner);
                 let found = space.explain(&route, &owner, &path, mode, now);
-                agree(&found, &model.at(now).explain(&route, &owner, &path, mode))?;
+                self.twins
+                    .agree(&found, &model.at(now).explain(&route, &owner, &path, mode))?;
                 let blockers: Vec<OwnerId> = found
                     .blockers
                     .iter()
@@ -231,13 +241,6 @@ impl Scenario {
         let domains: Vec<String> = domains.iter().map(|domain| domain.to_string()).collect();
         self.twins.world.selection(&domains)
     }
-}
-
-fn agree<T: PartialEq + std::fmt::Debug>(space: &T, twin: &T) -> Result<(), String> {
-    if space == twin {
-        return Ok(());
-    }
-    Err(format!("  space: {space:?}\n  twin:  {twin:?}"))
 }
 
 /// Whether all that is expected was said. Words of the answer may be left out, events may not.
@@ -435,12 +438,5 @@ fn refusal_name(refusal: Refusal) -> String {
         Refusal::AnswersFull => "answers_full".into(),
         Refusal::QueueFull => "queue_full".into(),
         Refusal::FencesUsedUp => "fences_used_up".into(),
-    }
-}
-
-/// A scenario with room for less.
-pub(crate) fn small(limits: SpaceLimits) -> Scenario {
-    Scenario {
-        twins: Twins::limited(limits),
     }
 }
