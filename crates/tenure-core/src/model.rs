@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
 use crate::command::{
-    Acquire, Ask, Break, Change, Clear, Command, Domain, Expire, Freeze, Hold, Region, Release,
+    Acquire, Ask, Break, Change, Clear, Command, Domain, Expire, Freeze, Region, Release,
     ReleaseAll, ReleaseCause, Renew, Selection, State, Thaw, Withdraw,
 };
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
@@ -310,13 +310,13 @@ impl Model {
             ReleaseCause::Owner => End::Released,
             ReleaseCause::Killed => End::Killed,
         };
-        let mut touched = 0;
+        let mut met: Vec<Namespace> = Vec::new();
         while let Some(at) = self.waiters.iter().position(|waiter| {
             waiter.acquire.owner == all.owner
                 && selects(&all.selection, &waiter.acquire.route.namespace)
         }) {
+            met.push(self.waiters[at].acquire.route.namespace.clone());
             self.dequeue(at);
-            touched += 1;
         }
         while let Some(lease) = self
             .leases
@@ -325,9 +325,11 @@ impl Model {
         {
             let namespace = lease.namespace.clone();
             self.drop_holds(&namespace, &all.owner, end, |_| true);
-            touched += 1;
+            met.push(namespace);
         }
-        Outcome::Touched(touched)
+        met.sort();
+        met.dedup();
+        Outcome::Touched(met.len() as u64)
     }
 
     /// R77, R90–R93.
@@ -340,6 +342,7 @@ impl Model {
             asked: lease.asked_until > time,
             born: lease.born,
         };
+        self.take_note(&renew.namespace, &renew.owner);
         self.set_lease(&renew.namespace, &renew.owner, renew.ttl, None);
         Ok(renewed)
     }
@@ -378,7 +381,8 @@ impl Model {
         {
             lease.asked_until = until;
         }
-        self.show(namespace, ChangeKind::Asked, Some(owner), None, None, None);
+        let holder = self.holder_of(namespace, owner);
+        self.show(namespace, ChangeKind::Asked, owner, None, None, holder);
     }
 
     /// E9.
@@ -387,28 +391,22 @@ impl Model {
         if let Some(refusal) = self.outdated(order.route.version, [&order.path].into_iter()) {
             return BreakOutcome::Refused(refusal);
         }
-        let named = |model: &Model, claim: &Claim| {
-            claim.namespace == *namespace
-                && claim.owner == order.owner
-                && claim.path == order.path
-                && model.fence_of(claim) == order.fence
-        };
-        if !self.claims.iter().any(|claim| named(self, claim)) {
-            return BreakOutcome::NotThatHold(self.present_holder(namespace, &order.path));
-        }
-        let going: Vec<Hold> = self
+        let named = self
             .claims
             .iter()
-            .filter(|claim| named(self, claim))
-            .map(|claim| Hold {
-                path: claim.path.clone(),
-                mode: claim.mode,
+            .filter(|claim| {
+                claim.namespace == *namespace
+                    && claim.owner == order.owner
+                    && claim.path == order.path
+                    && self.fence_of(claim) == order.fence
             })
-            .collect();
+            .map(|claim| claim.mode)
+            .min();
+        let Some(mode) = named else {
+            return BreakOutcome::NotThatHold(self.present_holder(namespace, &order.path));
+        };
         self.drop_holds(namespace, &order.owner, End::Killed, |claim| {
-            going
-                .iter()
-                .any(|hold| hold.path == claim.path && hold.mode == claim.mode)
+            claim.path == order.path && claim.mode == mode
         });
         self.tell(&order.owner, Some(namespace), EventKind::Killed);
         BreakOutcome::Broken
@@ -457,6 +455,13 @@ impl Model {
             .iter()
             .filter(|counter| touches(&freeze.region, &counter.namespace))
             .map(|counter| counter.last.max(counter.floor))
+            .chain([self.space_floor])
+            .chain(
+                self.region_floors
+                    .iter()
+                    .filter(|(other, _)| related(&freeze.region.root, &other.root))
+                    .map(|(_, floor)| floor.number()),
+            )
             .chain(
                 self.marks
                     .iter()
@@ -478,9 +483,6 @@ impl Model {
         }
         self.end_change(change.change);
         self.changed.push((change.version, change.region.clone()));
-        if let Some(floor) = change.floor {
-            self.region_floors.push((change.region.clone(), floor));
-        }
         let region = &change.region;
         let mut concerned: Vec<OwnerId> = Vec::new();
         while let Some(at) = self
@@ -511,6 +513,29 @@ impl Model {
         for owner in &concerned {
             self.tell(owner, Some(&region.root), EventKind::Killed);
         }
+        if let Some(floor) = change.floor {
+            // The region's floor stands for every fence that its idle paths had, wherever they were.
+            let claims = &self.claims;
+            self.marks.retain(|mark| {
+                !region.contains(&mark.path)
+                    || claims
+                        .iter()
+                        .any(|claim| claim.namespace == mark.namespace && claim.path == mark.path)
+            });
+            self.region_floors.push((region.clone(), floor));
+        }
+        let kind = ChangeKind::Policy {
+            algorithm: change.algorithm,
+        };
+        self.lock_changes.push(LockChange {
+            namespace: region.root.clone(),
+            kind,
+            owner: None,
+            path: None,
+            mode: None,
+            fence: None,
+            holder: None,
+        });
         Outcome::Done
     }
 
@@ -528,12 +553,17 @@ impl Model {
         self.over.push(change);
     }
 
+    /// Whatever was granted and lost lies below what is minted from now on, and is stale if supplied.
     fn lift(&mut self, by: u64) -> Outcome {
-        self.space_floor = self.space_floor.saturating_add(by);
+        let highest = self.counters.iter().map(|counter| counter.last).max();
+        self.space_floor = self.space_floor.max(highest.unwrap_or(0)) + by;
         for counter in &mut self.counters {
             counter.last = counter.last.saturating_add(by);
-            counter.floor = counter.floor.saturating_add(by);
+            counter.floor = counter.last;
         }
+        self.epochs += by;
+        self.numbers += by;
+        self.sequence += by;
         for (_, floor) in &mut self.region_floors {
             if let Some(raised) = Fence::from_number(floor.number().saturating_add(by)) {
                 *floor = raised;
@@ -606,14 +636,11 @@ impl Model {
         }) {
             let fence = self.fence_of(&self.claims[at]);
             let claim = self.claims.remove(at);
-            self.show(
-                namespace,
-                kind,
-                Some(owner),
-                Some(&claim.path),
-                Some(claim.mode),
-                fence,
-            );
+            let holder = self.holder_of(namespace, owner);
+            let what = Some((&claim.path, claim.mode));
+            self.show(namespace, kind, owner, what, fence, holder);
+            // It no longer has all that was granted (R122).
+            self.take_note(namespace, owner);
         }
         let bare = !self
             .claims
@@ -633,17 +660,27 @@ impl Model {
     /// Takes a waiter out of the line without a grant.
     fn dequeue(&mut self, at: usize) {
         let waiter = self.waiters.remove(at);
-        let namespace = &waiter.acquire.route.namespace;
+        self.show_waiter(&waiter, ChangeKind::Dequeued);
+    }
+
+    fn show_waiter(&mut self, waiter: &Waiter, kind: ChangeKind) {
+        let acquire = &waiter.acquire;
         for request in waiter.new_requests() {
+            let fence = waiter.fence.filter(|_| request.mode == Mode::Write);
             self.show(
-                namespace,
-                ChangeKind::Dequeued,
-                Some(&waiter.acquire.owner),
-                Some(&request.path),
-                Some(request.mode),
-                None,
+                &acquire.route.namespace,
+                kind,
+                &acquire.owner,
+                Some((&request.path, request.mode)),
+                fence,
+                acquire.holder.clone(),
             );
         }
+    }
+
+    fn holder_of(&self, namespace: &Namespace, owner: &OwnerId) -> Option<Holder> {
+        self.lease(namespace, owner)
+            .and_then(|lease| lease.holder.clone())
     }
 
     /// R122: the owner has been heard of since its grant.
@@ -672,19 +709,20 @@ impl Model {
         &mut self,
         namespace: &Namespace,
         kind: ChangeKind,
-        owner: Option<&OwnerId>,
-        path: Option<&Path>,
-        mode: Option<Mode>,
+        owner: &OwnerId,
+        what: Option<(&Path, Mode)>,
         fence: Option<Fence>,
+        holder: Option<Holder>,
     ) {
+        let (path, mode) = what.unzip();
         self.lock_changes.push(LockChange {
             namespace: namespace.clone(),
             kind,
-            owner: owner.cloned(),
+            owner: Some(owner.clone()),
             path: path.cloned(),
             mode,
             fence,
-            holder: None,
+            holder,
         });
     }
 
@@ -720,6 +758,12 @@ impl Model {
         result: Remembered,
     ) {
         let Some(key) = key else { return };
+        let kind = core::mem::discriminant(&request);
+        self.answers.retain(|answer| {
+            answer.key != *key
+                || answer.namespace != *namespace
+                || core::mem::discriminant(&answer.request) != kind
+        });
         self.answers.push(Answer {
             key: key.clone(),
             namespace: namespace.clone(),
@@ -788,14 +832,15 @@ fn without_route(command: &Command) -> Command {
     command
 }
 
+fn related(one: &Namespace, other: &Namespace) -> bool {
+    one == other || one.encloses(other) || other.encloses(one)
+}
+
 /// Whether a namespace may have a path in the region.
 fn touches(region: &Region, namespace: &Namespace) -> bool {
-    let related = region.root == *namespace
-        || region.root.encloses(namespace)
-        || namespace.encloses(&region.root);
     let exempt = region
         .except
         .iter()
         .any(|nested| nested == namespace || nested.encloses(namespace));
-    related && !exempt
+    related(&region.root, namespace) && !exempt
 }

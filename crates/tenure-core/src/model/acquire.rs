@@ -40,28 +40,27 @@ impl Model {
         if let Some(refusal) = self.outdated(acquire.route.version, paths(acquire)) {
             return AcquireOutcome::Refused(refusal);
         }
-        if let Some(refusal) = self.held_back(acquire) {
-            return AcquireOutcome::Refused(refusal);
-        }
         let request = without_route(&Command::Acquire(acquire.clone()));
         if let Some(answer) = self.answer(namespace, &acquire.key, &request) {
             if answer.request != request {
                 return AcquireOutcome::Refused(Refusal::KeyReused);
             }
-            match answer.result {
-                Remembered::Granted(fence) => return self.still_granted(acquire, fence),
+            match answer.result.clone() {
+                Remembered::Granted(fence) => {
+                    self.take_note(namespace, &acquire.owner);
+                    return self.still_granted(acquire, fence);
+                }
                 Remembered::Waiting(number) => {
-                    if let Some(waiter) = self.waiters.iter().find(|w| w.number == number) {
-                        return self.still_waiting(waiter);
+                    if let Some(at) = self.waiters.iter().position(|w| w.number == number) {
+                        self.take_note(namespace, &acquire.owner);
+                        return self.still_waiting(&self.waiters[at]);
                     }
-                    // It left the line without a grant: a new request, with a new answer (R105).
-                    let key = acquire.key.clone();
-                    self.answers.retain(|answer| {
-                        Some(&answer.key) != key.as_ref() || answer.namespace != *namespace
-                    });
                 }
                 Remembered::Released => {}
             }
+        }
+        if let Some(refusal) = self.held_back(acquire) {
+            return AcquireOutcome::Refused(refusal);
         }
         self.take_note(namespace, &acquire.owner);
         match self.look(acquire, acquire.fence, Stale::Matters) {
@@ -87,7 +86,7 @@ impl Model {
                     other => other,
                 };
                 if let Some(at) = self.place_of(namespace, &acquire.owner) {
-                    self.waiters.remove(at);
+                    self.dequeue(at);
                 }
                 self.take(acquire, fence);
                 let result = Remembered::Granted(fence);
@@ -105,7 +104,16 @@ impl Model {
                 .iter()
                 .any(|hold| hold.path == request.path && hold.mode == request.mode)
         });
+        let alive = self
+            .lease(&acquire.route.namespace, &acquire.owner)
+            .is_some();
         for request in kept {
+            if !alive {
+                return AcquireOutcome::Lost {
+                    path: None,
+                    missing: Missing::Alive,
+                };
+            }
             let missing = match self.claim(acquire, request) {
                 None => Some(missing_mode(acquire, request)),
                 Some(claim) if self.fence_of(claim).is_some_and(|now| Some(now) != fence) => {
@@ -132,11 +140,11 @@ impl Model {
                 waiter: waiter.number,
                 position: self.position(waiter),
             }),
-            Verdict::Lost(path, missing) => AcquireOutcome::Lost { path, missing },
-            Verdict::Never(conflict) => AcquireOutcome::Conflict(conflict),
-            Verdict::Free => AcquireOutcome::Granted {
-                fence: waiter.fence,
-            },
+            // Only a policy change under way keeps it waiting.
+            Verdict::Lost(..) | Verdict::Never(_) | Verdict::Free => AcquireOutcome::Refused(
+                self.held_back(&waiter.acquire)
+                    .unwrap_or(Refusal::QueueFull),
+            ),
         }
     }
 
@@ -360,13 +368,18 @@ impl Model {
         Fence::from_number(highest).filter(|highest| fence <= *highest)
     }
 
-    /// The owner's own claim that a request names (R56, R57).
+    /// The owner's own claim that a request names (R56, R57): a permit whatever the mode, a reader of
+    /// either kind for a read, else exactly the mode.
     fn claim(&self, acquire: &Acquire, request: &Request) -> Option<&Claim> {
         self.claims.iter().find(|claim| {
-            claim.namespace == acquire.route.namespace
+            let fits = match request.mode {
+                _ if acquire.route.algorithm == Algorithm::Semaphore => claim.is_permit(),
+                Mode::Read => claim.mode != Mode::Write,
+                Mode::Write | Mode::ReadTree => claim.mode == request.mode,
+            };
+            fits && claim.namespace == acquire.route.namespace
                 && claim.owner == acquire.owner
                 && claim.path == request.path
-                && claim.mode == request.mode
         })
     }
 
@@ -444,19 +457,9 @@ impl Model {
                 self.waiters.len() - 1
             }
         };
-        for request in acquire
-            .requests
-            .iter()
-            .filter(|request| request.state == State::New)
-        {
-            self.show(
-                namespace,
-                ChangeKind::Queued,
-                Some(&acquire.owner),
-                Some(&request.path),
-                Some(request.mode),
-                None,
-            );
+        if same.is_none() {
+            let waiter = self.waiters[at].clone();
+            self.show_waiter(&waiter, ChangeKind::Queued);
         }
         self.ask_those_in_the_way(at);
         let waiter = &self.waiters[at];
@@ -581,15 +584,6 @@ impl Model {
                     since: self.time,
                 }),
             }
-            let fenced = request.mode == Mode::Write && algorithm != Algorithm::Semaphore;
-            self.show(
-                namespace,
-                ChangeKind::Granted,
-                Some(&acquire.owner),
-                Some(&request.path),
-                Some(request.mode),
-                fence.filter(|_| fenced),
-            );
         }
         let live = self.lease(namespace, &acquire.owner).is_some();
         if live
@@ -603,6 +597,22 @@ impl Model {
                 &acquire.owner,
                 acquire.ttl,
                 acquire.holder.clone(),
+            );
+        }
+        let holder = self.holder_of(namespace, &acquire.owner);
+        for request in acquire
+            .requests
+            .iter()
+            .filter(|request| request.state == State::New)
+        {
+            let fenced = request.mode == Mode::Write && algorithm != Algorithm::Semaphore;
+            self.show(
+                namespace,
+                ChangeKind::Granted,
+                &acquire.owner,
+                Some((&request.path, request.mode)),
+                fence.filter(|_| fenced),
+                holder.clone(),
             );
         }
         self.drop_holds(namespace, &acquire.owner, End::Released, |claim| {

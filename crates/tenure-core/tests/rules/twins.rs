@@ -171,20 +171,21 @@ impl Twins {
     pub(crate) fn compare_pair(&self, owner: &OwnerId, path: &Path) -> Result<(), String> {
         let namespace = self.world.table.namespace_of(path);
         let now = self.world.time;
-        let stored = self.model.stored(&namespace, path).map_or(1, Fence::number);
+        let model = &self.model.at(now);
+        let stored = model.stored(&namespace, path).map_or(1, Fence::number);
         for number in [stored, stored + 1] {
             let fence = Fence::from_number(number).unwrap();
             same(
                 &format!("assertion of {owner} on {path} at {fence}"),
                 &self.space.assert_fencing(&namespace, owner, path, fence),
-                &self.model.check_fence(&namespace, owner, path, fence),
+                &model.check_fence(&namespace, owner, path, fence),
             )?;
         }
         for reason in REASONS {
             same(
                 &format!("whether {owner} blocks {path} by {reason:?}"),
                 &self.space.is_blocking(&namespace, owner, path, reason, now),
-                &self.model.is_blocking(&namespace, owner, path, reason),
+                &model.is_blocking(&namespace, owner, path, reason),
             )?;
         }
         let route = self.world.table.resolve(path);
@@ -192,7 +193,7 @@ impl Twins {
             same(
                 &format!("explanation of {owner} {mode:?} {path}"),
                 &self.space.explain(&route, owner, path, mode, now),
-                &self.model.explain(&route, owner, path, mode),
+                &model.explain(&route, owner, path, mode),
             )?;
         }
         Ok(())
