@@ -233,7 +233,14 @@ impl Model {
             Verdict::Free | Verdict::Lost(..) => None,
         };
         let want = Want::of(&acquire.requests[0], route.algorithm);
-        let holders = self.holders_in_the_way(namespace, owner, want);
+        let mut holders = self.holders_in_the_way(namespace, owner, want);
+        // Who reads a path in both ways is named once.
+        holders.dedup_by(|(_, later), (_, first)| {
+            later.owner == first.owner
+                && later.path == first.path
+                && later.mode != Mode::Write
+                && first.mode != Mode::Write
+        });
         let ahead: Vec<WaiterView> = self
             .waiters_ahead(&acquire)
             .map(|(waiter, request)| WaiterView {

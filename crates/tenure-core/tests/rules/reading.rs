@@ -107,7 +107,7 @@ fn an_owner_hears_things_in_order() {
     room.lines(
         "acquire amy write t:/a -> granted
          acquire bob write t:/a -> queued
-         acquire cid write t:/a ask -> queued
+         acquire cid write t:/a ask -> queued, asks amy
          release amy write t:/a -> ok, grants bob, asks bob
          break bob write t:/a -> broken, kills bob, grants cid",
     );

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use tenure_core::command::{Command, Selection};
-use tenure_core::event::{Event, LockChange};
+use tenure_core::event::{ChangeKind, Event, EventKind, LockChange};
 use tenure_core::model::Model;
 use tenure_core::outcome::{AcquireOutcome, Outcome, Withdrawn};
 use tenure_core::path::Namespace;
@@ -202,9 +202,14 @@ fn plain(mut seen: Seen) -> Seen {
     for event in &mut seen.events {
         (event.sequence, event.id) = (0, 0);
     }
+    // Each group that a policy change clears tells its owners, and those who watch it.
+    seen.events
+        .dedup_by(|a, b| a == b && a.kind == EventKind::Killed);
     seen.changes.sort_by(|a, b| {
         (&a.namespace, &a.owner, &a.path, a.mode).cmp(&(&b.namespace, &b.owner, &b.path, b.mode))
     });
+    seen.changes
+        .dedup_by(|a, b| a == b && matches!(a.kind, ChangeKind::Policy { .. }));
     seen
 }
 
