@@ -383,6 +383,9 @@ fn play(steps: &[Step], seed: u64, care: Care) -> Result<(), Finding> {
         .map(|path| Path::parse(path).unwrap())
         .collect();
     let mut twins = Twins::new();
+    twins.mixed = steps
+        .iter()
+        .any(|step| matches!(step, Step::Acquire(step) if step.algorithm.is_some()));
     for (at, step) in steps.iter().enumerate() {
         let result = quietly(|| {
             twins.take(step)?;
