@@ -268,8 +268,8 @@ impl Space {
     ) -> Result<Vec<u32>, DecodeError> {
         let count = input.length()?;
         let mut sessions = Vec::new();
-        // Claims by number, with their paths' nodes; they are put in place when all are known.
-        let mut claims: BTreeMap<u32, Claim> = BTreeMap::new();
+        // Claims with their numbers; they are put in place when all are known.
+        let mut claims: Vec<(u32, Claim)> = Vec::new();
         for _ in 0..count {
             let namespace = reference(names, place(input)?)?;
             let owner: OwnerId = input.take()?;
@@ -298,7 +298,7 @@ impl Space {
         &mut self,
         input: &mut Reader<'_>,
         session: u32,
-        claims: &mut BTreeMap<u32, Claim>,
+        claims: &mut Vec<(u32, Claim)>,
     ) -> Result<(), DecodeError> {
         let namespace = self.sessions[session].namespace;
         let count = input.length()?;
@@ -324,13 +324,11 @@ impl Space {
                 next: NONE,
                 previous: last,
             };
-            if claims.insert(number, claim).is_some() {
-                return Err(DecodeError::Inconsistent("a claim's number twice"));
+            match claims.last_mut() {
+                Some((_, previous)) if last != NONE => previous.next = number,
+                _ => self.sessions[session].first_claim = number,
             }
-            match claims.get_mut(&last) {
-                Some(previous) => previous.next = number,
-                None => self.sessions[session].first_claim = number,
-            }
+            claims.push((number, claim));
             last = number;
         }
         // The length was checked against the bytes that are left, which are fewer than 2^32 claims.
@@ -340,15 +338,21 @@ impl Space {
 
     fn place_claims(
         &mut self,
-        mut claims: BTreeMap<u32, Claim>,
+        mut claims: Vec<(u32, Claim)>,
         free: &[u32],
     ) -> Result<(), DecodeError> {
+        claims.sort_by_key(|(number, _)| *number);
         let slots = claims.len() + free.len();
-        let mut values = Vec::new();
-        for number in 0..slots {
-            let number = u32::try_from(number).map_err(|_| DecodeError::Number)?;
-            values.push(claims.remove(&number));
+        let mut values = Vec::with_capacity(slots);
+        for (number, claim) in claims {
+            let number = number as usize;
+            if number < values.len() || number >= slots {
+                return Err(DecodeError::Inconsistent("the number of a claim"));
+            }
+            values.resize_with(number, || None);
+            values.push(Some(claim));
         }
+        values.resize_with(slots, || None);
         self.claims = Slab::restore(values, free)
             .ok_or(DecodeError::Inconsistent("the numbers of the claims"))?;
         let numbers: Vec<u32> = self.claims.iter().map(|(number, _)| number).collect();
