@@ -107,7 +107,11 @@ impl Twins {
 
     /// Writes the space down and goes on with what is read back.
     pub(crate) fn through_a_snapshot(&mut self) -> Result<(), String> {
-        let mut read = self.space.clone();
+        let bytes = self.space.encode_snapshot(Vec::new());
+        let mut read = Space::decode_snapshot(&bytes, HashSeed(bytes.len() as u64))
+            .map_err(|error| format!("its own snapshot is refused: {error}"))?;
+        read.check();
+        same("snapshot", &read.encode_snapshot(Vec::new()), &bytes)?;
         read.watch();
         self.space = read;
         Ok(())
