@@ -15,6 +15,7 @@ use hashbrown::HashTable;
 use crate::hash::Hasher;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
+use crate::segment::Segment;
 use crate::slab::{NONE, Slab};
 use crate::value::OwnerId;
 
@@ -33,43 +34,6 @@ pub(crate) struct Node {
     /// Read claims of either kind strictly below.
     pub(crate) reads_below: u32,
     extra: u32,
-}
-
-/// The name of a node. Short ones, the usual case, need no memory of their own.
-#[derive(Clone, Debug)]
-enum Segment {
-    Short { length: u8, bytes: [u8; SHORT] },
-    Long(Box<str>),
-}
-
-const SHORT: usize = 22;
-
-impl Segment {
-    fn new(text: &str) -> Segment {
-        match u8::try_from(text.len()) {
-            Ok(length) if text.len() <= SHORT => {
-                let mut bytes = [0; SHORT];
-                bytes[..text.len()].copy_from_slice(text.as_bytes());
-                Segment::Short { length, bytes }
-            }
-            _ => Segment::Long(text.into()),
-        }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        match self {
-            Segment::Short { length, bytes } => &bytes[..usize::from(*length)],
-            Segment::Long(text) => text.as_bytes(),
-        }
-    }
-
-    fn as_str(&self) -> &str {
-        match self {
-            // It was a text when it was put in.
-            Segment::Short { .. } => core::str::from_utf8(self.as_bytes()).unwrap_or(""),
-            Segment::Long(text) => text,
-        }
-    }
 }
 
 /// The children of a node in byte order, kept only where somebody asked for the first of many.
@@ -182,49 +146,6 @@ pub(crate) struct Tree {
     pub(crate) extras: Slab<Extra>,
     children: HashTable<u32>,
     hasher: Hasher,
-}
-
-/// The segments of a path below the root of its namespace.
-pub(crate) fn below_root<'a>(namespace: &Namespace, path: &'a Path) -> Segments<'a> {
-    let text = path.as_str();
-    let start = if namespace.is_bare() {
-        namespace.as_str().len() + 2
-    } else {
-        namespace.as_str().len()
-    };
-    Segments {
-        rest: text.get(start..).unwrap_or(""),
-    }
-}
-
-/// The parts of a text between slashes, empty ones left out.
-#[derive(Clone)]
-pub(crate) struct Segments<'a> {
-    rest: &'a str,
-}
-
-impl<'a> Iterator for Segments<'a> {
-    type Item = &'a str;
-
-    fn next(&mut self) -> Option<&'a str> {
-        let mut bytes = self.rest.as_bytes();
-        let mut start = 0;
-        while let [b'/', rest @ ..] = bytes {
-            bytes = rest;
-            start += 1;
-        }
-        if bytes.is_empty() {
-            return None;
-        }
-        // Segments are short: a plain loop is quicker than a search by words.
-        let length = bytes
-            .iter()
-            .position(|byte| *byte == b'/')
-            .unwrap_or(bytes.len());
-        let segment = self.rest.get(start..start + length)?;
-        self.rest = self.rest.get(start + length..)?;
-        Some(segment)
-    }
 }
 
 impl Tree {
@@ -506,6 +427,7 @@ const _: () = assert!(
 mod tests {
     use super::*;
     use crate::hash::HashSeed;
+    use crate::segment::below_root;
     use alloc::string::ToString;
 
     fn parse(text: &str) -> Path {
