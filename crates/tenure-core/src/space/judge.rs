@@ -105,17 +105,18 @@ impl Space {
         let incurable = self.judge_incurable(asker, acquire);
         // Who has lost what it must hold is told at once. Otherwise who waits already is not looked
         // at while others are ahead (R88), unlike a newcomer (R47).
-        if let Place::Waiter(_) = asker.place
-            && !matches!(incurable, Some(Verdict::Lost { .. }))
-            && let Some(ahead) = self.behind(asker, acquire)
-        {
-            return Verdict::Behind(ahead);
-        }
-        if let Some(verdict) = incurable {
-            return verdict;
-        }
-        if let Some(ahead) = self.behind(asker, acquire) {
-            return Verdict::Behind(ahead);
+        let skipped = matches!(asker.place, Place::Waiter(_))
+            && !matches!(incurable, Some(Verdict::Lost { .. }));
+        match incurable {
+            Some(verdict) if !skipped => return verdict,
+            incurable => {
+                if let Some(ahead) = self.behind(asker, acquire) {
+                    return Verdict::Behind(ahead);
+                }
+                if let Some(verdict) = incurable {
+                    return verdict;
+                }
+            }
         }
         self.judge_claims(asker, acquire)
     }
