@@ -1,0 +1,256 @@
+//! All of a space as bytes; `restore.rs` is the way back.
+//!
+//! Equal states give equal bytes: namespaces by name, sessions by namespace and owner, waiters by
+//! number. What is an order of history (a session's claims, free numbers of claims, who is idle for
+//! how long, which answer ends first) is written in that order. What can be counted or looked up
+//! again (counts, lines, rings) is not written.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::answers::{Answer, Call};
+use super::change::RegionFloor;
+use super::queue::Waiter;
+use super::sessions::{Lease, StandingGrant};
+use super::{Space, SpaceLimits};
+use crate::codec::{VERSION, Writer};
+use crate::value::OwnerId;
+
+impl Space {
+    /// Writes the whole state behind what is in `bytes`. Equal states give equal bytes.
+    pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let mut out = Writer::append_to(bytes);
+        out.byte(VERSION);
+        put_limits(&mut out, &self.limits);
+        for number in [
+            u64::from(self.rules),
+            self.time,
+            self.epoch,
+            self.minted,
+            self.next_waiter,
+            self.namespaces.floor,
+        ] {
+            out.number(number);
+        }
+        let names = self.put_namespaces(&mut out);
+        let sessions = self.put_sessions(&mut out, &names);
+        self.put_waiters(&mut out, &sessions);
+        self.put_routes(&mut out);
+        self.put_memory(&mut out, &names);
+        self.put_answers(&mut out);
+        self.put_events(&mut out);
+        out.into_bytes()
+    }
+
+    /// Namespaces by name; their places in the order are their references.
+    fn put_namespaces(&self, out: &mut Writer) -> BTreeMap<u32, usize> {
+        let mut all: Vec<u32> = self.namespaces.iter().map(|(number, _)| number).collect();
+        all.sort_by(|one, two| self.namespaces[*one].name.cmp(&self.namespaces[*two].name));
+        let places: BTreeMap<u32, usize> = all.iter().copied().zip(0..).collect();
+        out.length(all.len());
+        for number in &all {
+            let state = &self.namespaces[*number];
+            out.put(&state.name);
+            out.number(state.high);
+            out.number(state.floor);
+        }
+        let idle: Vec<u32> = self.namespaces.idle().collect();
+        out.length(idle.len());
+        for number in idle {
+            out.length(places[&number]);
+        }
+        places
+    }
+
+    fn put_sessions(&self, out: &mut Writer, names: &BTreeMap<u32, usize>) -> BTreeMap<u32, usize> {
+        let mut all: Vec<(usize, &OwnerId, u32)> = self
+            .sessions
+            .iter()
+            .map(|(number, session)| (names[&session.namespace], &session.owner, number))
+            .collect();
+        all.sort_unstable();
+        out.length(all.len());
+        for (name, owner, number) in &all {
+            let session = &self.sessions[*number];
+            let namespace = &self.namespaces[session.namespace].name;
+            out.length(*name);
+            out.put(*owner);
+            out.option(session.holder.as_ref());
+            put_option(out, session.grant.as_deref(), put_grant);
+            put_option(out, session.lease.as_ref(), put_lease);
+            out.number(u64::from(session.claims));
+            for number in self.session_claims(*number) {
+                let claim = &self.claims[number];
+                out.number(u64::from(number));
+                out.put(&self.tree.path(namespace, claim.node));
+                out.put(&claim.mode);
+                out.put(&claim.algorithm);
+                out.option(claim.fence.as_ref());
+                out.number(claim.since);
+            }
+        }
+        let free: Vec<u32> = self.claims.free_numbers().collect();
+        out.length(free.len());
+        for number in free {
+            out.number(u64::from(number));
+        }
+        all.into_iter()
+            .zip(0..)
+            .map(|((_, _, number), place)| (number, place))
+            .collect()
+    }
+
+    fn put_waiters(&self, out: &mut Writer, sessions: &BTreeMap<u32, usize>) {
+        let mut all: Vec<&Waiter> = self.waiters.iter().map(|(_, waiter)| waiter).collect();
+        all.sort_by_key(|waiter| waiter.number);
+        out.length(all.len());
+        for waiter in all {
+            out.number(waiter.number);
+            out.length(sessions[&waiter.session]);
+            out.put(&*waiter.request);
+            out.option(waiter.fence.as_ref());
+            out.number(waiter.since);
+            out.number(waiter.end);
+            out.length(waiter.asked.len());
+            for owner in &waiter.asked {
+                out.put(owner);
+            }
+        }
+    }
+
+    fn put_routes(&self, out: &mut Writer) {
+        let routes = &self.routes;
+        out.number(routes.floor);
+        out.number(routes.newest);
+        out.number(routes.settled);
+        out.length(routes.recent.len());
+        for (version, region) in &routes.recent {
+            out.number(*version);
+            out.put(region);
+        }
+        out.length(routes.done.len());
+        for change in &routes.done {
+            out.number(*change);
+        }
+        out.length(routes.frozen.len());
+        for (change, frozen) in &routes.frozen {
+            out.number(*change);
+            out.put(&frozen.region);
+            out.length(frozen.waiters.len());
+            for (number, _) in &frozen.waiters {
+                out.number(*number);
+            }
+        }
+        let floors: Vec<&RegionFloor> = self.region_floors.values().flatten().collect();
+        out.length(floors.len());
+        for moved in floors {
+            out.put(&moved.region);
+            out.number(moved.floor);
+            out.number(moved.change);
+        }
+    }
+
+    fn put_memory(&self, out: &mut Writer, names: &BTreeMap<u32, usize>) {
+        out.length(self.marks.len() as usize);
+        for (namespace, path, fence, _) in self.marks.iter() {
+            out.length(names[&namespace]);
+            out.put(path);
+            out.put(fence);
+        }
+        let mut used: Vec<_> = self.capacities.iter().filter(|entry| !entry.3).collect();
+        used.sort_by_key(|(namespace, path, ..)| (names[namespace], *path));
+        let idle = self.capacities.iter().filter(|entry| entry.3);
+        out.length(self.capacities.len() as usize);
+        for (namespace, path, capacity, idle) in used.into_iter().chain(idle) {
+            out.length(names[&namespace]);
+            out.put(path);
+            out.put(&capacity.permits);
+            // Says something only about an idle one, and would differ between equal states otherwise.
+            out.number(if idle { capacity.idle_since } else { 0 });
+            out.put(&idle);
+        }
+    }
+
+    fn put_answers(&self, out: &mut Writer) {
+        out.length(self.answers.table.len());
+        for (key, remembered) in self.answers.iter() {
+            out.byte(match key.call {
+                Call::Acquire => 0,
+                Call::Release => 1,
+            });
+            out.put(&key.namespace);
+            out.put(&key.key);
+            out.put(&remembered.fingerprint);
+            out.number(remembered.end);
+            match remembered.answer {
+                Answer::Granted(fence) => {
+                    out.byte(0);
+                    out.option(fence.as_ref());
+                }
+                Answer::Released => out.byte(1),
+                Answer::Waiting(waiter) => {
+                    out.byte(2);
+                    out.number(waiter);
+                }
+                Answer::Gone => out.byte(3),
+            }
+        }
+    }
+
+    fn put_events(&self, out: &mut Writer) {
+        out.number(self.events.sequence);
+        out.number(self.events.id);
+        out.length(self.events.kept.len());
+        for (made, event) in &self.events.kept {
+            out.number(*made);
+            out.put(event);
+        }
+    }
+}
+
+fn put_limits(out: &mut Writer, limits: &SpaceLimits) {
+    let SpaceLimits {
+        marks,
+        idle_namespaces,
+        region_floors,
+        answers,
+        capacities,
+        waiting_paths,
+        events,
+    } = limits;
+    for limit in [
+        marks,
+        idle_namespaces,
+        region_floors,
+        answers,
+        capacities,
+        waiting_paths,
+        events,
+    ] {
+        out.put(limit);
+    }
+}
+
+fn put_lease(out: &mut Writer, lease: &Lease) {
+    out.put(&lease.ttl);
+    for number in [lease.cover, lease.epoch, lease.born, lease.asked_until] {
+        out.number(number);
+    }
+}
+
+fn put_grant(out: &mut Writer, grant: &StandingGrant) {
+    for number in [grant.waiter, grant.sequence, grant.id, grant.until] {
+        out.number(number);
+    }
+    out.option(grant.fence.as_ref());
+}
+
+fn put_option<T>(out: &mut Writer, value: Option<&T>, put: fn(&mut Writer, &T)) {
+    match value {
+        None => out.byte(0),
+        Some(value) => {
+            out.byte(1);
+            put(out, value);
+        }
+    }
+}
