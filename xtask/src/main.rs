@@ -1,20 +1,31 @@
 //! The one door to the tools: `cargo xtask <word>`. CI and people use the same words.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+
+mod tidy;
+
+const USAGE: &str = "\
+usage: cargo xtask <word>
+
+  test     everything that CI demands: format, lints, docs, tests (installs what tests need)
+  check    format, lints, docs and tidy; no tests
+  tidy     the rules of the repository: crate arrows, rule ids, dead files, leftovers
+  fix      format and apply lint suggestions; the only word that writes files";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words.as_slice() {
-        ["test"] => finish(test()),
+    let result = match words.as_slice() {
+        ["test"] => test(),
+        ["check"] => check(),
+        ["tidy"] => tidy::run(&root()),
+        ["fix"] => fix(),
         _ => {
-            eprintln!("usage: cargo xtask test");
-            ExitCode::from(2)
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
         }
-    }
-}
-
-fn finish(result: Result<(), String>) -> ExitCode {
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -24,8 +35,18 @@ fn finish(result: Result<(), String>) -> ExitCode {
     }
 }
 
-/// Everything CI demands: formatting, lints, tests.
+/// Where the repository is.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
 fn test() -> Result<(), String> {
+    check()?;
+    cargo(&["test", "--workspace", "--locked"])
+}
+
+fn check() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&[
         "clippy",
@@ -36,30 +57,50 @@ fn test() -> Result<(), String> {
         "-D",
         "warnings",
     ])?;
-    cargo(&["test", "--workspace", "--locked"])
+    cargo_with(
+        &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
+        &[("RUSTDOCFLAGS", "-D warnings")],
+    )?;
+    tidy::run(&root())?;
+    deny()
+}
+
+fn fix() -> Result<(), String> {
+    cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--fix",
+        "--allow-dirty",
+    ])?;
+    cargo(&["fmt", "--all"])
+}
+
+/// Licences, advisories and duplicates; only where `cargo-deny` is installed.
+fn deny() -> Result<(), String> {
+    let installed = Command::new("cargo-deny").arg("--version").output().is_ok();
+    if !installed {
+        eprintln!("cargo-deny is not installed: licences and advisories were not checked");
+        return Ok(());
+    }
+    cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"])
 }
 
 fn cargo(arguments: &[&str]) -> Result<(), String> {
+    cargo_with(arguments, &[])
+}
+
+fn cargo_with(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
     eprintln!("$ cargo {}", arguments.join(" "));
     let status = Command::new(env!("CARGO"))
         .args(arguments)
+        .envs(environment.iter().copied())
+        .current_dir(root())
         .status()
         .map_err(|error| format!("cannot start cargo: {error}"))?;
     if status.success() {
         Ok(())
     } else {
         Err(format!("cargo {} failed", arguments[0]))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_repository_has_both_licences() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .unwrap();
-        assert!(root.join("LICENSE-MIT").is_file());
-        assert!(root.join("LICENSE-APACHE").is_file());
     }
 }

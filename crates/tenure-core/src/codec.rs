@@ -1,0 +1,378 @@
+//! The bytes of commands, outcomes and snapshots: one place, versioned, bounded.
+//!
+//! Every top-level record starts with a version byte ([`to_bytes`], [`from_bytes`]). Numbers are
+//! LEB128, texts and lists carry their length in front. A reader checks each length against what is
+//! left before it allocates, so hostile bytes cost no more memory than they have themselves.
+//! Values are checked again by their constructors: a decoder is a door like any other.
+//!
+//! A newer release reads what an older one wrote: fields are added behind a new version number,
+//! never moved.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::value::Invalid;
+
+mod command;
+mod outcome;
+mod value;
+
+/// The version that this release writes.
+pub const VERSION: u8 = 1;
+
+/// Something with a fixed form in bytes.
+pub trait Record: Sized {
+    /// Appends the value.
+    fn put(&self, out: &mut Writer);
+    /// Takes a value off the front.
+    fn take(input: &mut Reader<'_>) -> Result<Self, DecodeError>;
+}
+
+/// Encodes one record with its version.
+pub fn to_bytes<T: Record>(record: &T) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.byte(VERSION);
+    record.put(&mut out);
+    out.into_bytes()
+}
+
+/// Decodes one record with its version; nothing may follow it.
+pub fn from_bytes<T: Record>(bytes: &[u8]) -> Result<T, DecodeError> {
+    let mut input = Reader::new(bytes);
+    input.version(VERSION)?;
+    let record = T::take(&mut input)?;
+    input.finish()?;
+    Ok(record)
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// They end too early.
+    Truncated,
+    /// Something follows the record.
+    Trailing(usize),
+    /// Written by a release that this one does not know.
+    Version {
+        /// The version found.
+        found: u8,
+    },
+    /// No such variant.
+    Tag {
+        /// Of what.
+        of: &'static str,
+        /// The number found.
+        found: u8,
+    },
+    /// A number too large for its place.
+    Number,
+    /// A text that is not UTF-8.
+    Text,
+    /// A value that its own rules refuse.
+    Invalid(Invalid),
+    /// The parts do not fit together; the text says which.
+    Inconsistent(&'static str),
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DecodeError::Truncated => f.write_str("the record ends too early"),
+            DecodeError::Trailing(bytes) => write!(f, "{bytes} bytes follow the record"),
+            DecodeError::Version { found } => {
+                write!(
+                    f,
+                    "record version {found} is not known here (this release knows {VERSION})"
+                )
+            }
+            DecodeError::Tag { of, found } => write!(f, "no {of} has the number {found}"),
+            DecodeError::Number => f.write_str("a number is too large for its place"),
+            DecodeError::Text => f.write_str("a text is not UTF-8"),
+            DecodeError::Invalid(invalid) => invalid.fmt(f),
+            DecodeError::Inconsistent(what) => write!(f, "inconsistent record: {what}"),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+impl From<Invalid> for DecodeError {
+    fn from(invalid: Invalid) -> DecodeError {
+        DecodeError::Invalid(invalid)
+    }
+}
+
+/// Appends values to a growing buffer.
+#[derive(Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// An empty buffer.
+    pub fn new() -> Writer {
+        Writer::default()
+    }
+
+    /// Goes on behind what is already in `bytes`.
+    pub fn append_to(bytes: Vec<u8>) -> Writer {
+        Writer { bytes }
+    }
+
+    /// What was written.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// How much was written.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// One byte as it is.
+    pub fn byte(&mut self, byte: u8) {
+        self.bytes.push(byte);
+    }
+
+    /// A number, seven bits a byte, low bits first.
+    pub fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            // The mask keeps seven bits, so nothing is lost.
+            self.bytes.push((number & 0x7f) as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+
+    /// The length of a list or text.
+    pub fn length(&mut self, length: usize) {
+        self.number(length as u64);
+    }
+
+    /// Bytes with their length in front.
+    pub fn slice(&mut self, bytes: &[u8]) {
+        self.length(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// A text with its length in front.
+    pub fn text(&mut self, text: &str) {
+        self.slice(text.as_bytes());
+    }
+
+    /// A value of ours.
+    pub fn put<T: Record>(&mut self, value: &T) {
+        value.put(self);
+    }
+
+    /// A value or its absence.
+    pub fn option<T: Record>(&mut self, value: Option<&T>) {
+        match value {
+            None => self.byte(0),
+            Some(value) => {
+                self.byte(1);
+                value.put(self);
+            }
+        }
+    }
+
+    /// A list with its length in front.
+    pub fn list<T: Record>(&mut self, values: &[T]) {
+        self.length(values.len());
+        for value in values {
+            value.put(self);
+        }
+    }
+}
+
+/// Takes values off the front of a slice.
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads these bytes.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    /// How many bytes are left.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Everything must have been taken.
+    pub fn finish(&self) -> Result<(), DecodeError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            more => Err(DecodeError::Trailing(more)),
+        }
+    }
+
+    /// The version byte; only this one is known.
+    pub fn version(&mut self, known: u8) -> Result<(), DecodeError> {
+        match self.byte()? {
+            found if found == known => Ok(()),
+            found => Err(DecodeError::Version { found }),
+        }
+    }
+
+    /// One byte as it is.
+    pub fn byte(&mut self) -> Result<u8, DecodeError> {
+        let (first, rest) = self.rest.split_first().ok_or(DecodeError::Truncated)?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    /// A number. Only its shortest form is accepted, so that equal values have equal bytes.
+    pub fn number(&mut self) -> Result<u64, DecodeError> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(DecodeError::Number);
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                if byte == 0 && shift > 0 {
+                    return Err(DecodeError::Number);
+                }
+                return Ok(number);
+            }
+        }
+        Err(DecodeError::Number)
+    }
+
+    /// A number that fits 32 bits.
+    pub fn small(&mut self) -> Result<u32, DecodeError> {
+        u32::try_from(self.number()?).map_err(|_| DecodeError::Number)
+    }
+
+    /// The length of a list or text: never more than the bytes that are left, since each item has one at least.
+    pub fn length(&mut self) -> Result<usize, DecodeError> {
+        let length = usize::try_from(self.number()?).map_err(|_| DecodeError::Truncated)?;
+        if length > self.rest.len() {
+            return Err(DecodeError::Truncated);
+        }
+        Ok(length)
+    }
+
+    /// Bytes with their length in front.
+    pub fn slice(&mut self) -> Result<&'a [u8], DecodeError> {
+        let length = self.length()?;
+        let (slice, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or(DecodeError::Truncated)?;
+        self.rest = rest;
+        Ok(slice)
+    }
+
+    /// A text with its length in front.
+    pub fn text(&mut self) -> Result<&'a str, DecodeError> {
+        core::str::from_utf8(self.slice()?).map_err(|_| DecodeError::Text)
+    }
+
+    /// A value of ours.
+    pub fn take<T: Record>(&mut self) -> Result<T, DecodeError> {
+        T::take(self)
+    }
+
+    /// A value or its absence.
+    pub fn option<T: Record>(&mut self) -> Result<Option<T>, DecodeError> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => T::take(self).map(Some),
+            found => Err(DecodeError::Tag {
+                of: "option",
+                found,
+            }),
+        }
+    }
+
+    /// A list with its length in front. Memory grows with the items really there.
+    pub fn list<T: Record>(&mut self) -> Result<Vec<T>, DecodeError> {
+        let length = self.length()?;
+        let mut values = Vec::new();
+        for _ in 0..length {
+            values.push(T::take(self)?);
+        }
+        Ok(values)
+    }
+}
+
+impl Record for u64 {
+    fn put(&self, out: &mut Writer) {
+        out.number(*self);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<u64, DecodeError> {
+        input.number()
+    }
+}
+
+impl Record for u32 {
+    fn put(&self, out: &mut Writer) {
+        out.number(u64::from(*self));
+    }
+    fn take(input: &mut Reader<'_>) -> Result<u32, DecodeError> {
+        input.small()
+    }
+}
+
+impl Record for bool {
+    fn put(&self, out: &mut Writer) {
+        out.byte(u8::from(*self));
+    }
+    fn take(input: &mut Reader<'_>) -> Result<bool, DecodeError> {
+        match input.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            found => Err(DecodeError::Tag { of: "bool", found }),
+        }
+    }
+}
+
+impl Record for String {
+    fn put(&self, out: &mut Writer) {
+        out.text(self);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<String, DecodeError> {
+        input.text().map(String::from)
+    }
+}
+
+impl Record for Vec<u8> {
+    fn put(&self, out: &mut Writer) {
+        out.slice(self);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+        input.slice().map(Vec::from)
+    }
+}
+
+impl<T: Record> Record for Box<T> {
+    fn put(&self, out: &mut Writer) {
+        T::put(self, out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Box<T>, DecodeError> {
+        T::take(input).map(Box::new)
+    }
+}
+
+impl<A: Record, B: Record> Record for (A, B) {
+    fn put(&self, out: &mut Writer) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<(A, B), DecodeError> {
+        Ok((A::take(input)?, B::take(input)?))
+    }
+}

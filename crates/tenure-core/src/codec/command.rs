@@ -1,0 +1,209 @@
+//! The bytes of commands. A command is one item of a log entry.
+
+use super::value::tags;
+use super::{DecodeError, Reader, Record, Writer};
+use crate::command::{
+    Acquire, Ask, Break, Change, Clear, Command, Domain, Expire, Freeze, Hold, Region, Release,
+    ReleaseAll, ReleaseCause, Renew, Request, Route, Selection, State, Thaw, Wait, Withdraw,
+};
+
+tags!(State as "lock state" { New = 0, Held = 1 });
+tags!(Wait as "way of waiting" { Queue = 0, QueueAndAsk = 1, No = 2 });
+tags!(ReleaseCause as "cause of a release" { Owner = 0, Killed = 1 });
+tags!(Clear as "clearing" { Waiters = 1, All = 2 });
+
+/// A struct as its fields in order; each field names how it is written.
+macro_rules! fields {
+    ($type:ident { $($field:ident : $how:ident),+ $(,)? }) => {
+        impl Record for $type {
+            fn put(&self, out: &mut Writer) {
+                $(fields!(@put out, self.$field, $how);)+
+            }
+            fn take(input: &mut Reader<'_>) -> Result<$type, DecodeError> {
+                Ok($type { $($field: fields!(@take input, $how)),+ })
+            }
+        }
+    };
+    (@put $out:ident, $value:expr, one) => { $out.put(&$value) };
+    (@put $out:ident, $value:expr, list) => { $out.list(&$value) };
+    (@put $out:ident, $value:expr, option) => { $out.option($value.as_ref()) };
+    (@take $input:ident, one) => { $input.take()? };
+    (@take $input:ident, list) => { $input.list()? };
+    (@take $input:ident, option) => { $input.option()? };
+}
+pub(super) use fields;
+
+fields!(Route {
+    namespace: one,
+    algorithm: one,
+    version: one
+});
+fields!(Request {
+    path: one,
+    mode: one,
+    state: one,
+    permits: option
+});
+fields!(Hold {
+    path: one,
+    mode: one
+});
+fields!(Acquire {
+    route: one,
+    owner: one,
+    ttl: one,
+    queue_ttl: one,
+    requests: list,
+    releases: list,
+    fence: option,
+    key: option,
+    wait: one,
+    holder: option,
+});
+fields!(Release {
+    route: one,
+    owner: one,
+    holds: list,
+    key: option
+});
+fields!(ReleaseAll {
+    owner: one,
+    selection: one,
+    cause: one
+});
+fields!(Renew {
+    namespace: one,
+    owner: one,
+    ttl: one
+});
+fields!(Expire {
+    namespace: one,
+    owner: one,
+    epoch: one
+});
+fields!(Ask { owner: one });
+fields!(Break {
+    route: one,
+    path: one,
+    owner: one,
+    fence: option
+});
+fields!(Withdraw {
+    namespace: one,
+    owner: one,
+    waiter: one
+});
+fields!(Region {
+    root: one,
+    except: list
+});
+fields!(Freeze {
+    change: one,
+    settled: one,
+    region: one
+});
+fields!(Change {
+    change: one,
+    settled: one,
+    version: one,
+    region: one,
+    algorithm: one,
+    clear: one,
+    floor: option
+});
+fields!(Thaw { change: one });
+
+impl Record for Selection {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Selection::All => out.byte(0),
+            Selection::Only(domains) => {
+                out.byte(1);
+                out.list(domains);
+            }
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Selection, DecodeError> {
+        match input.byte()? {
+            0 => Ok(Selection::All),
+            1 => Ok(Selection::Only(input.list()?)),
+            found => Err(DecodeError::Tag {
+                of: "selection",
+                found,
+            }),
+        }
+    }
+}
+
+impl Record for Domain {
+    fn put(&self, out: &mut Writer) {
+        let (tag, name) = match self {
+            Domain::Namespace(name) => (0, name),
+            Domain::Handler(name) => (1, name),
+        };
+        out.byte(tag);
+        out.put(name);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Domain, DecodeError> {
+        match input.byte()? {
+            0 => Ok(Domain::Namespace(input.take()?)),
+            1 => Ok(Domain::Handler(input.take()?)),
+            found => Err(DecodeError::Tag {
+                of: "domain",
+                found,
+            }),
+        }
+    }
+}
+
+impl Record for Command {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Command::Acquire(acquire) => tagged(out, 1, acquire),
+            Command::Release(release) => tagged(out, 2, release),
+            Command::ReleaseAll(release) => tagged(out, 3, release),
+            Command::Renew(renew) => tagged(out, 4, renew),
+            Command::Expire(expire) => tagged(out, 5, expire),
+            Command::Tick => out.byte(6),
+            Command::Ask(ask) => tagged(out, 7, ask),
+            Command::Break(hold) => tagged(out, 8, hold),
+            Command::Withdraw(withdraw) => tagged(out, 9, withdraw),
+            Command::Freeze(freeze) => tagged(out, 10, freeze),
+            Command::Change(change) => tagged(out, 11, change),
+            Command::Thaw(thaw) => tagged(out, 12, thaw),
+            Command::Lift { by } => tagged(out, 13, by),
+            Command::Rules { number } => tagged(out, 14, number),
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Command, DecodeError> {
+        Ok(match input.byte()? {
+            1 => Command::Acquire(input.take()?),
+            2 => Command::Release(input.take()?),
+            3 => Command::ReleaseAll(input.take()?),
+            4 => Command::Renew(input.take()?),
+            5 => Command::Expire(input.take()?),
+            6 => Command::Tick,
+            7 => Command::Ask(input.take()?),
+            8 => Command::Break(input.take()?),
+            9 => Command::Withdraw(input.take()?),
+            10 => Command::Freeze(input.take()?),
+            11 => Command::Change(input.take()?),
+            12 => Command::Thaw(input.take()?),
+            13 => Command::Lift { by: input.take()? },
+            14 => Command::Rules {
+                number: input.take()?,
+            },
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "command",
+                    found,
+                });
+            }
+        })
+    }
+}
+
+fn tagged<T: Record>(out: &mut Writer, tag: u8, value: &T) {
+    out.byte(tag);
+    out.put(value);
+}

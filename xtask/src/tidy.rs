@@ -1,0 +1,77 @@
+//! The rules of the repository, as a program and as a test.
+//!
+//! Each check looks at the tracked files and returns complaints: what is wrong, where, and what to
+//! do. All complaints are shown at once.
+
+use std::path::Path;
+use std::process::Command;
+
+mod arrows;
+mod files;
+mod rules;
+
+/// A tracked text file.
+pub(crate) struct Source {
+    /// Its path from the repository's root, with `/`.
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+/// Runs all checks and fails with everything found.
+pub(crate) fn run(root: &Path) -> Result<(), String> {
+    let sources = tracked(root)?;
+    let mut complaints = arrows::check(root)?;
+    complaints.extend(files::check(&sources));
+    complaints.extend(rules::check(&sources));
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{} complaints\n{}",
+        complaints.len(),
+        complaints.join("\n")
+    ))
+}
+
+/// What git knows of, and what it would know after `git add`; files that are not text are left out.
+fn tracked(root: &Path) -> Result<Vec<Source>, String> {
+    let output = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cannot start git: {error}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "git ls-files: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
+    }
+    let names = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(names
+        .split('\0')
+        .filter(|name| !name.is_empty())
+        .filter_map(|name| {
+            let text = std::fs::read_to_string(root.join(name)).ok()?;
+            Some(Source {
+                path: name.to_owned(),
+                text,
+            })
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_repository_is_tidy() {
+        if let Err(complaints) = super::run(&crate::root()) {
+            panic!("{complaints}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Which crate may use which. Arrows point one way; what is not listed here is not allowed.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Crate, then what it may depend on. Dev-dependencies count too, except those of [`FOR_TESTS`].
+const ARROWS: &[(&str, &[&str])] = &[
+    ("tenure-core", &[]),
+    ("tenure-log", &[]),
+    ("tenure-node", &["tenure-core"]),
+    ("tenure-sim", &["tenure-node", "tenure-log", "tenure-core"]),
+    (
+        "tenure-cluster",
+        &["tenure-node", "tenure-log", "tenure-core"],
+    ),
+    (
+        "tenure-server",
+        &["tenure-cluster", "tenure-node", "tenure-core"],
+    ),
+    ("tenure-files", &[]),
+    // A directory store publishes and removes its objects by the same rules as lock files.
+    ("tenure-store", &["tenure-files"]),
+    ("tenure", &["tenure-files", "tenure-store", "tenure-core"]),
+    (
+        "tenure-cli",
+        &[
+            "tenure",
+            "tenure-server",
+            "tenure-files",
+            "tenure-store",
+            "tenure-core",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// What benchmarks and tests may use in addition.
+const FOR_TESTS: &[(&str, &[&str])] = &[
+    // The benchmark replicates between real logs.
+    ("tenure-node", &["tenure-log"]),
+];
+
+pub(super) fn check(root: &Path) -> Result<Vec<String>, String> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--format-version",
+            "1",
+            "--offline",
+        ])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata does not parse: {error}"))?;
+    let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
+    let ours: Vec<&str> = packages
+        .iter()
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    let mut complaints = Vec::new();
+    for package in &packages {
+        let Some(name) = package["name"].as_str() else {
+            continue;
+        };
+        let Some(allowed) = listed(ARROWS, name) else {
+            complaints.push(format!(
+                "{name}: a new crate needs a line in xtask/src/tidy/arrows.rs"
+            ));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let Some(used) = dependency["name"].as_str() else {
+                continue;
+            };
+            if !ours.contains(&used) || used == name || allowed.contains(&used) {
+                continue;
+            }
+            let in_tests = dependency["kind"].as_str() == Some("dev");
+            if in_tests && listed(FOR_TESTS, name).is_some_and(|extra| extra.contains(&used)) {
+                continue;
+            }
+            complaints.push(format!(
+                "{name} must not use {used} (see ARCHITECTURE.md, code map)"
+            ));
+        }
+    }
+    Ok(complaints)
+}
+
+fn listed(table: &'static [(&str, &[&str])], name: &str) -> Option<&'static [&'static str]> {
+    table
+        .iter()
+        .find(|(crate_name, _)| *crate_name == name)
+        .map(|(_, allowed)| *allowed)
+}

@@ -1,0 +1,142 @@
+//! Leftovers, dead files, modules without a word on what they are, links that lead nowhere.
+
+use super::Source;
+
+/// Words that must not be left in the repository, and why.
+const LEFTOVERS: &[(&str, &str)] = &[
+    (
+        concat!("TO", "DO"),
+        "finish it, or write down the limit as a fact",
+    ),
+    (concat!("FIX", "ME"), "mend it"),
+    (concat!("X", "XX"), "mend it"),
+    (concat!("/work", "/"), "a place of one machine"),
+    (concat!("/ro", "ot/"), "a place of one machine"),
+    (concat!("../sha", "red"), "not part of the repository"),
+];
+
+pub(super) fn check(sources: &[Source]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for source in sources {
+        leftovers(source, &mut complaints);
+        if source.path.ends_with(".rs") {
+            opening(source, &mut complaints);
+            reachable(source, sources, &mut complaints);
+        }
+        if source.path.ends_with(".md") {
+            links(source, sources, &mut complaints);
+        }
+    }
+    complaints
+}
+
+fn leftovers(source: &Source, complaints: &mut Vec<String>) {
+    if source.path == "Cargo.lock" || source.path.contains("/vectors/") {
+        return;
+    }
+    for (number, line) in source.text.lines().enumerate() {
+        for (word, why) in LEFTOVERS {
+            if line.contains(word) {
+                complaints.push(format!("{}:{}: `{word}`: {why}", source.path, number + 1));
+            }
+        }
+    }
+}
+
+/// Every file of code opens with its idea.
+fn opening(source: &Source, complaints: &mut Vec<String>) {
+    let first = source.text.lines().find(|line| !line.starts_with("#!["));
+    if !first.is_some_and(|line| line.starts_with("//!")) {
+        complaints.push(format!(
+            "{}: open with `//!`: what is the idea of this file?",
+            source.path
+        ));
+    }
+}
+
+/// A source file that no `mod` names is dead. Targets found by cargo itself are not looked for.
+fn reachable(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
+    let Some((folder, file)) = source.path.rsplit_once('/') else {
+        return;
+    };
+    let stem = file.trim_end_matches(".rs");
+    let target_folder = ["/tests", "/benches", "/examples", "/src/bin"]
+        .iter()
+        .any(|kind| folder.ends_with(kind));
+    if matches!(stem, "lib" | "main" | "build") || target_folder {
+        return;
+    }
+    let (module, home) = if stem == "mod" {
+        let Some((parent, name)) = folder.rsplit_once('/') else {
+            return;
+        };
+        (name, parent)
+    } else {
+        (stem, folder)
+    };
+    let declared = sources.iter().any(|other| {
+        let declares = other.text.lines().any(|line| {
+            let line = line.trim_start();
+            let line = line.strip_prefix("pub(crate) ").unwrap_or(line);
+            let line = line.strip_prefix("pub(super) ").unwrap_or(line);
+            let line = line.strip_prefix("pub ").unwrap_or(line);
+            line.strip_prefix("mod ")
+                .is_some_and(|rest| rest.trim_end() == format!("{module};"))
+        });
+        declares
+            && (other.path.starts_with(&format!("{home}/")) || other.path == format!("{home}.rs"))
+    });
+    let by_path = sources
+        .iter()
+        .any(|other| other.text.contains(&format!("/{file}\"]")));
+    if !declared && !by_path {
+        complaints.push(format!(
+            "{}: no `mod {module};` leads here: a dead file?",
+            source.path
+        ));
+    }
+}
+
+/// Relative links in documents lead to files of the repository.
+fn links(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
+    for piece in source.text.split("](").skip(1) {
+        let Some(target) = piece.split(')').next() else {
+            continue;
+        };
+        let target = target.split('#').next().unwrap_or(target);
+        if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+            continue;
+        }
+        let folder = source
+            .path
+            .rsplit_once('/')
+            .map_or("", |(folder, _)| folder);
+        let Some(resolved) = resolve(folder, target) else {
+            complaints.push(format!(
+                "{}: the link {target} leaves the repository",
+                source.path
+            ));
+            continue;
+        };
+        let found = sources
+            .iter()
+            .any(|other| other.path == resolved || other.path.starts_with(&format!("{resolved}/")));
+        if !found {
+            complaints.push(format!("{}: the link {target} leads nowhere", source.path));
+        }
+    }
+}
+
+fn resolve(folder: &str, target: &str) -> Option<String> {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
