@@ -55,6 +55,8 @@ struct Slot {
     state: State,
     /// Renewals that were received in time and whose round is still out.
     renewals: u32,
+    /// Whether it was renewed without an entry since it was set (R122).
+    renewed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,7 @@ impl Leases {
             slot.epoch = epoch;
             slot.deadline = deadline;
             slot.state = State::Running;
+            slot.renewed = false;
             self.enqueue(at);
             return;
         }
@@ -115,6 +118,7 @@ impl Leases {
             generation: 0,
             state: State::Running,
             renewals: 0,
+            renewed: false,
         };
         let at = match self.free.pop() {
             Some(at) => {
@@ -207,8 +211,15 @@ impl Leases {
         if let Some((at, slot)) = self.slot(namespace, owner) {
             debug_assert_eq!(slot.state, State::Running, "a lease in its end is not renewed");
             slot.deadline = deadline;
+            slot.renewed = true;
             self.enqueue(at);
         }
+    }
+
+    /// Whether it was renewed without an entry since it was set.
+    pub(crate) fn renewed_since_set(&self, namespace: &Namespace, owner: &OwnerId) -> bool {
+        self.find(namespace, owner)
+            .is_some_and(|slot| self.slots[slot as usize].renewed)
     }
 
     /// How a lease stands.

@@ -169,6 +169,11 @@ impl<W> Rounds<W> {
         next.chain(flying).chain(held).collect()
     }
 
+    /// Whether a round should be started.
+    pub(crate) fn wants_start(&self) -> bool {
+        !self.next.is_empty()
+    }
+
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
         let flying: usize = self.flying.iter().map(|flying| flying.waiters.len()).sum();

@@ -1,7 +1,7 @@
 //! A frame: everything that one turn of a node has to say to one peer.
 //!
 //! ```text
-//!   version, sender, then items: kind, length, content
+//!   version, sender, its start, number of the frame, then items: kind, length, content
 //! ```
 //!
 //! An item of a kind that this release does not know is skipped, so that the next release may say
@@ -10,7 +10,7 @@
 use bytes::Bytes;
 
 use super::{CodecError, Read, Reader, Writer};
-use crate::NodeId;
+use crate::Member;
 
 /// Frames longer than this are refused. An append is at most half a megabyte, a chunk is smaller.
 pub(crate) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
@@ -22,9 +22,11 @@ pub(crate) struct FrameWriter {
 }
 
 impl FrameWriter {
-    pub(crate) fn new(sender: NodeId) -> FrameWriter {
+    pub(crate) fn new(sender: Member, start: u64, number: u64) -> FrameWriter {
         let mut writer = Writer::with_version();
-        writer.number(u64::from(sender.number()));
+        writer.number(sender.pack());
+        writer.number(start);
+        writer.number(number);
         FrameWriter { writer }
     }
 
@@ -45,7 +47,11 @@ impl FrameWriter {
 /// A frame that was received.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    pub(crate) sender: NodeId,
+    pub(crate) sender: Member,
+    /// Which process of the sender.
+    pub(crate) start: u64,
+    /// Which frame of that process.
+    pub(crate) number: u64,
     reader: Reader,
 }
 
@@ -55,8 +61,17 @@ impl Frame {
             return Err(CodecError::Limit(bytes.len() as u64));
         }
         let mut reader = Reader::versioned(bytes)?;
-        let sender = NodeId::new(reader.small()?).ok_or(CodecError::Invalid("node id"))?;
-        Ok(Frame { sender, reader })
+        let sender = Member::unpack(reader.number()?).ok_or(CodecError::Invalid("member"))?;
+        let (start, number) = (reader.number()?, reader.number()?);
+        if number > u64::MAX / 2 {
+            return Err(CodecError::Limit(number));
+        }
+        Ok(Frame {
+            sender,
+            start,
+            number,
+            reader,
+        })
     }
 
     /// The next item: its kind and content.

@@ -154,6 +154,11 @@ impl Reader {
         self.bytes.len()
     }
 
+    /// All that is left.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        std::mem::take(&mut self.bytes)
+    }
+
     pub(crate) fn end(&self) -> Read<()> {
         match self.bytes.len() {
             0 => Ok(()),

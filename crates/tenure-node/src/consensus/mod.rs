@@ -302,6 +302,8 @@ pub(crate) trait Consensus {
     fn unreachable(&mut self, peer: Member);
     /// A snapshot reached its peer, or did not.
     fn snapshot_sent(&mut self, peer: Member, arrived: bool);
+    /// Whether [`Consensus::take`] would find anything.
+    fn has_work(&self) -> bool;
     /// What there is to do, if anything.
     fn take(&mut self) -> Option<Work>;
     /// The writes of all work up to this number are durable.

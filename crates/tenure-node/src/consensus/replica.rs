@@ -196,6 +196,10 @@ impl Consensus for Replica {
         self.raw.report_snapshot(peer.pack(), status);
     }
 
+    fn has_work(&self) -> bool {
+        self.raw.has_ready()
+    }
+
     fn take(&mut self) -> Option<Work> {
         if !self.raw.has_ready() {
             return None;
