@@ -24,16 +24,24 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod aged;
 pub mod codec;
 pub mod command;
 pub mod deadlock;
 pub mod event;
+mod hash;
 pub mod lease;
+mod links;
 pub mod outcome;
 pub mod path;
 pub mod policy;
 pub mod query;
+mod ring;
+mod slab;
 pub mod space;
 pub mod system;
 pub mod table;
+mod tree;
 pub mod value;
+
+pub use hash::Fingerprint;

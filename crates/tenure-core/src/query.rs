@@ -27,8 +27,8 @@ pub struct LeaseView<'a> {
     pub epoch: u64,
     /// Its first epoch: tells whether this is still the lease that was renewed (R105).
     pub born: u64,
-    /// Somebody asked the owner to let go, and that still stands (R93, R116).
-    pub asked: bool,
+    /// The lease time until which it counts that somebody asked the owner to let go (R93, R116); zero if nobody did.
+    pub asked_until: u64,
 }
 
 /// All that is known of one path (R141).

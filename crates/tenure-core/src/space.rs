@@ -1,18 +1,63 @@
-//! The lock state machine of one group.
+//! The lock state machine of one group: commands in, outcomes and events out.
+//!
+//! ```text
+//!             ┌ judge.rs: may it be granted, and if not, what is in the way?
+//! acquire.rs ─┼ claims.rs: who holds what, in the tree with its counts
+//!             └ queue.rs: who waits, and on what ──▶ sweep.rs: who is next when something goes
+//! release.rs, change.rs: what gives back or takes away
+//! queries.rs: what can be asked      snapshot.rs: all of it as bytes      check.rs: what must hold
+//! ```
+//!
+//! There is no clock here: time is a number that comes with each entry, and leases end only by
+//! `Expire`. What else ends by its time is void in every lookup from then on, and removed by the
+//! entries that follow.
 
+mod acquire;
+mod answers;
+mod change;
+#[cfg(any(test, feature = "check"))]
+mod check;
+mod claims;
+mod judge;
+mod memory;
+mod namespaces;
+mod queries;
+mod queue;
+mod release;
+mod report;
+mod sessions;
+mod snapshot;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::codec::DecodeError;
-use crate::command::{Command, Route, Selection};
-use crate::event::{Event, LockChange};
-use crate::outcome::{Applied, Outcome};
-use crate::path::{Namespace, Path};
-use crate::policy::{BlockReason, Missing, Mode};
-use crate::query::{
-    Counts, DumpCursor, DumpPage, EventsAfter, Explanation, FenceCheck, Inspection, LeaseView,
-    OwnerLocks, WaitsFor,
-};
-use crate::value::{Fence, OwnerId, Stamp};
+use crate::aged::Aged;
+use crate::command::Command;
+use crate::event::{ChangeKind, Event, LockChange};
+use crate::hash::Hasher;
+use crate::links::Links;
+use crate::outcome::{Applied, LeaseChange, Outcome};
+use crate::path::Namespace;
+use crate::ring::EventRing;
+use crate::slab::Slab;
+use crate::tree::Tree;
+use crate::value::{Fence, Stamp};
+
+use self::answers::Answers;
+use self::change::{RegionFloor, Routes};
+use self::claims::Claim;
+use self::memory::Capacity;
+use self::namespaces::Namespaces;
+use self::queue::Waiter;
+use self::sessions::Sessions;
+
+pub use crate::hash::HashSeed;
+
+/// The rules that this release applies by.
+pub const RULES: u32 = 1;
 
 /// How much a space keeps. Part of its state: the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,186 +92,194 @@ impl Default for SpaceLimits {
     }
 }
 
-/// Keys the hash tables of one process. It never shows in any answer and need not be the same on
-/// all replicas: give a random one where clients are not trusted, so that nobody can aim at collisions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HashSeed(pub u64);
-
 /// The lock state machine of one group.
-pub struct Space {}
+#[derive(Clone, Debug)]
+pub struct Space {
+    limits: SpaceLimits,
+    rules: u32,
+    time: u64,
+    // The wall clock hint of the entry being applied; serves event ids and nothing else.
+    wall: u64,
+    namespaces: Namespaces,
+    region_floors: BTreeMap<Namespace, Vec<RegionFloor>>,
+    tree: Tree,
+    claims: Slab<Claim>,
+    sessions: Sessions,
+    waiters: Slab<Waiter>,
+    // The number of the last waiter.
+    next_waiter: u64,
+    // When waiters' times are over: (end, number, waiter).
+    ends: BTreeSet<(u64, u64, u32)>,
+    links: Links,
+    marks: Aged<Fence>,
+    capacities: Aged<Capacity>,
+    answers: Answers,
+    events: EventRing,
+    routes: Routes,
+    // The last epoch given to a lease.
+    epoch: u64,
+    // The highest fence minted below `Fence::DRIVEN` (R75).
+    minted: u64,
+    // Leases of more than a minute.
+    long_leases: u32,
+    watching: bool,
+    // Waiters to be looked at before the command ends: (number, waiter).
+    pending: BTreeSet<(u64, u32)>,
+    out: Out,
+}
+
+/// What the command being applied has done so far.
+#[derive(Clone, Debug, Default)]
+struct Out {
+    events: Vec<Event>,
+    leases: Vec<LeaseChange>,
+    changes: Vec<LockChange>,
+}
+
+/// Why a claim ends, for those who watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Released,
+    Expired,
+    Killed,
+}
+
+impl Ending {
+    fn change(self) -> ChangeKind {
+        match self {
+            Ending::Released => ChangeKind::Released,
+            Ending::Expired => ChangeKind::Expired,
+            Ending::Killed => ChangeKind::Killed,
+        }
+    }
+}
 
 impl Space {
     /// An empty space.
-    pub fn new(_limits: SpaceLimits, _seed: HashSeed) -> Space {
-        Space {}
+    pub fn new(limits: SpaceLimits, seed: HashSeed) -> Space {
+        let hasher = Hasher::new(seed);
+        Space {
+            rules: RULES,
+            time: 0,
+            wall: 0,
+            namespaces: Namespaces::new(hasher, limits.idle_namespaces),
+            region_floors: BTreeMap::new(),
+            tree: Tree::new(hasher),
+            claims: Slab::new(),
+            sessions: Sessions::new(hasher),
+            waiters: Slab::new(),
+            next_waiter: 0,
+            ends: BTreeSet::new(),
+            links: Links::new(),
+            marks: Aged::new(hasher),
+            capacities: Aged::new(hasher),
+            answers: Answers::new(limits.answers),
+            events: EventRing::new(limits.events),
+            routes: Routes::default(),
+            epoch: 0,
+            minted: 0,
+            long_leases: 0,
+            watching: false,
+            pending: BTreeSet::new(),
+            out: Out::default(),
+            limits,
+        }
     }
 
     /// Applies one command. The same commands in the same order give the same space everywhere.
-    pub fn apply(&mut self, _stamp: Stamp, _command: Command) -> Applied {
+    pub fn apply(&mut self, stamp: Stamp, command: Command) -> Applied {
+        self.pass_time(stamp);
+        let outcome = match command {
+            Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
+            Command::Release(release) => Outcome::Release(self.release(release)),
+            Command::ReleaseAll(release) => Outcome::Touched(self.release_all(release)),
+            Command::Renew(renew) => Outcome::Renew(self.renew(&renew)),
+            Command::Expire(expire) => Outcome::Expired(self.expire(&expire)),
+            Command::Tick => Outcome::Done,
+            Command::Ask(ask) => Outcome::Touched(self.ask(&ask)),
+            Command::Break(hold) => Outcome::Break(self.break_hold(hold)),
+            Command::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(&withdraw)),
+            Command::Freeze(freeze) => Outcome::Frozen(self.freeze(freeze)),
+            Command::Change(change) => {
+                self.change(change);
+                Outcome::Done
+            }
+            Command::Thaw(thaw) => {
+                self.thaw(&thaw);
+                Outcome::Done
+            }
+            Command::Lift { by } => {
+                self.lift(by);
+                Outcome::Done
+            }
+            Command::Rules { number } => {
+                self.rules = self.rules.max(number);
+                Outcome::Done
+            }
+        };
+        debug_assert!(self.pending.is_empty(), "every freed waiter was looked at");
+        let Out {
+            events,
+            leases,
+            changes,
+        } = core::mem::take(&mut self.out);
         Applied {
-            outcome: Outcome::Done,
-            events: Vec::new(),
-            leases: Vec::new(),
-            changes: Vec::new(),
+            outcome,
+            events,
+            leases,
+            changes,
         }
     }
 
-    /// The largest stamp seen.
-    pub fn time(&self) -> u64 {
-        0
+    /// What ends by the stamp ends before the command (leases.md).
+    fn pass_time(&mut self, stamp: Stamp) {
+        self.time = self.time.max(stamp.time);
+        self.wall = stamp.wall;
+        let mut sessions = Vec::new();
+        while let Some((end, _, id)) = self.ends.first().copied()
+            && end <= self.time
+        {
+            sessions.push(self.waiters[id].session);
+            self.leave(id);
+        }
+        if !sessions.is_empty() {
+            for session in sessions {
+                self.settle_session(session);
+            }
+            self.sweep();
+        }
+        self.answers.forget(self.time);
+        self.events.forget(self.time);
+        self.forget_capacities();
     }
 
-    /// The number of the rules that it applies by.
-    pub fn rules(&self) -> u32 {
-        1
+    /// Raises every counter and floor, as far as there are numbers.
+    fn lift(&mut self, by: u64) {
+        let raise = |number: u64| number.saturating_add(by).min(Fence::MINTED_END - 1);
+        let numbers: Vec<u32> = self.namespaces.iter().map(|(number, _)| number).collect();
+        for number in numbers {
+            let state = &mut self.namespaces[number];
+            state.high = raise(state.high);
+            state.floor = state.high;
+        }
+        for moved in self.region_floors.values_mut().flatten() {
+            moved.floor = raise(moved.floor);
+        }
+        let highest = self.namespaces.floor.max(self.minted);
+        self.namespaces.floor = raise(highest).min(Fence::DRIVEN - 1).max(highest);
+        self.minted = self.minted.max(self.namespaces.floor);
+        self.epoch = self.epoch.saturating_add(by);
+        self.next_waiter = self.next_waiter.saturating_add(by);
+        self.events.sequence = self.events.sequence.saturating_add(by);
     }
 
     /// From now on `apply` tells what those who watch see (E8). Volatile: no part of the state.
-    pub fn watch(&mut self) {}
+    pub fn watch(&mut self) {
+        self.watching = true;
+    }
 
     /// From now on it does not.
-    pub fn unwatch(&mut self) {}
-
-    /// Writes the whole state behind what is in `bytes`. Equal states give equal bytes.
-    pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
-        bytes
+    pub fn unwatch(&mut self) {
+        self.watching = false;
     }
-
-    /// Reads a state back.
-    pub fn decode_snapshot(_bytes: &[u8], seed: HashSeed) -> Result<Space, DecodeError> {
-        Ok(Space::new(SpaceLimits::default(), seed))
-    }
-
-    /// All leases, in no particular order.
-    pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
-        core::iter::empty()
-    }
-
-    /// One lease.
-    pub fn lease(&self, _namespace: &Namespace, _owner: &OwnerId) -> Option<LeaseView<'_>> {
-        None
-    }
-
-    /// What an unlogged renewal needs: the lease, or why there is none (R90).
-    pub fn renewal(&self, _ns: &Namespace, _owner: &OwnerId) -> Result<LeaseView<'_>, Missing> {
-        Err(Missing::Alive)
-    }
-
-    /// The lease time at which the next waiter's time is over.
-    pub fn next_waiter_end(&self) -> Option<u64> {
-        None
-    }
-
-    /// Whether there is a waiter or a lease of more than a minute (leases.md step 7).
-    pub fn wants_ticks(&self) -> bool {
-        false
-    }
-
-    /// All that is known of one path (R141).
-    pub fn inspect(&self, _namespace: &Namespace, _path: &Path, _now: u64) -> Inspection {
-        Inspection::default()
-    }
-
-    /// An owner's holds (R142).
-    pub fn owner_locks(&self, _owner: &OwnerId, _selection: &Selection) -> OwnerLocks {
-        OwnerLocks::default()
-    }
-
-    /// The next page of all holds (R143).
-    pub fn dump(&self, _after: Option<DumpCursor>, _page: usize) -> DumpPage {
-        DumpPage::default()
-    }
-
-    /// Whether an owner's fence on a path is the one in force (R73).
-    pub fn assert_fencing(
-        &self,
-        _namespace: &Namespace,
-        _owner: &OwnerId,
-        _path: &Path,
-        _fence: Fence,
-    ) -> FenceCheck {
-        FenceCheck::StaleOwner
-    }
-
-    /// Whether a conflict that was reported still exists (R109).
-    pub fn is_blocking(
-        &self,
-        _namespace: &Namespace,
-        _owner: &OwnerId,
-        _path: &Path,
-        _reason: BlockReason,
-        _now: u64,
-    ) -> bool {
-        false
-    }
-
-    /// Whether an owner has a lease or a place in line in the selected namespaces (R118).
-    pub fn owner_alive(&self, _owner: &OwnerId, _selection: &Selection, _now: u64) -> bool {
-        false
-    }
-
-    /// The namespaces here in which an owner has anything, in byte order (R130).
-    pub fn owner_namespaces(&self, _owner: &OwnerId) -> Vec<Namespace> {
-        Vec::new()
-    }
-
-    /// Would this acquire succeed now, and if not, why (E7)?
-    pub fn explain(
-        &self,
-        route: &Route,
-        _owner: &OwnerId,
-        _path: &Path,
-        _mode: Mode,
-        _now: u64,
-    ) -> Explanation {
-        Explanation {
-            namespace: route.namespace.clone(),
-            algorithm: route.algorithm,
-            conflict: None,
-            blockers: Vec::new(),
-            ahead: Vec::new(),
-            position: 1,
-        }
-    }
-
-    /// Whom an owner's waiters here wait for (E5).
-    pub fn waits_for(&self, _owner: &OwnerId, _now: u64) -> Vec<WaitsFor> {
-        Vec::new()
-    }
-
-    /// The events that followed a sequence number.
-    pub fn events_after(&self, _sequence: u64) -> EventsAfter {
-        EventsAfter::Complete(Vec::new())
-    }
-
-    /// The sequence number of the last event.
-    pub fn last_event(&self) -> u64 {
-        0
-    }
-
-    /// The GRANTs that a new subscriber of this owner must still be told (R122), at most one a namespace.
-    /// A renewal clears one only in the leader's memory: the caller leaves out those whose owner renewed
-    /// since (`Event::id` and namespace tell which).
-    pub fn standing_grants(&self, _owner: &OwnerId, _now: u64) -> Vec<Event> {
-        Vec::new()
-    }
-
-    /// The present holds (as `Granted`) and waiters (as `Queued`) under a prefix (E8).
-    pub fn watch_snapshot(&self, _prefix: &Namespace, _now: u64) -> Vec<LockChange> {
-        Vec::new()
-    }
-
-    /// The highest fence minted here, driven namespaces left aside (R75).
-    pub fn highest_minted(&self) -> Option<Fence> {
-        None
-    }
-
-    /// How much is in it.
-    pub fn counts(&self) -> Counts {
-        Counts::default()
-    }
-
-    /// What must hold between any two commands. Panics if it does not.
-    #[cfg(any(test, feature = "check"))]
-    pub fn check(&self) {}
 }
