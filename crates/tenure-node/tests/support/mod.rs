@@ -2,6 +2,9 @@
 //! goes through bytes, disks forget what was not synced, time moves by hand.
 
 #![allow(dead_code, reason = "each test uses its own part of this")]
+#![allow(unreachable_pub, reason = "a module of several test crates")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(missing_docs, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
