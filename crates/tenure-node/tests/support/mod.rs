@@ -320,7 +320,7 @@ impl Cluster {
             let wants = self.seats[at]
                 .node
                 .as_ref()
-                .is_some_and(|node| node.wake_in() == 0 || self.now % 10 == 0);
+                .is_some_and(|node| node.wake_in() == 0 || self.now.is_multiple_of(10));
             if wants {
                 self.inputs(at, Vec::new());
             }
