@@ -105,6 +105,8 @@ pub(crate) struct Group {
     pub(crate) applied: Place,
     batch: Batch,
     proposed: VecDeque<Proposed>,
+    /// How many commands are in `proposed`.
+    proposed_commands: usize,
     lead: Lead,
     known: (u64, Role, Option<Member>),
     /// Writes handed out whose durability was not reported yet.
@@ -135,6 +137,7 @@ impl Group {
             applied,
             batch: Batch::default(),
             proposed: VecDeque::new(),
+            proposed_commands: 0,
             lead: Lead::Not,
             unsynced: 0,
             arrived: None,
@@ -197,12 +200,7 @@ impl Group {
 
     /// How much waits here, for the budget (R151).
     pub(crate) fn load(&self) -> usize {
-        let proposed: usize = self
-            .proposed
-            .iter()
-            .map(|proposed| proposed.commands.commands.len())
-            .sum();
-        self.batch.len() + proposed + self.lead.load()
+        self.batch.len() + self.proposed_commands + self.lead.load()
     }
 
     /// Takes an operation. It is answered exactly once, through [`Turn::answers`].
@@ -388,6 +386,7 @@ impl Group {
             match self.replica.propose(bytes) {
                 Ok(place) => {
                     leading.stamped(turn.reading);
+                    self.proposed_commands += commands.commands.len();
                     self.proposed.push_back(Proposed { place, commands });
                 }
                 Err(_dropped) => {
@@ -460,7 +459,7 @@ impl Group {
     fn take_own(&mut self, place: Place, turn: &mut Turn) -> Option<Commands> {
         let front = self.proposed.front()?;
         if front.place == place {
-            return self.proposed.pop_front().map(|own| own.commands);
+            return self.pop_proposed();
         }
         // Terms never fall along a log: behind an entry of a later term nothing of an earlier one
         // can be left.
@@ -472,11 +471,17 @@ impl Group {
         None
     }
 
+    fn pop_proposed(&mut self) -> Option<Commands> {
+        let commands = self.proposed.pop_front()?.commands;
+        self.proposed_commands -= commands.commands.len();
+        Some(commands)
+    }
+
     fn resolve_front(&mut self, fate: Fate, turn: &mut Turn) {
-        let Some(lost) = self.proposed.pop_front() else {
+        let Some(lost) = self.pop_proposed() else {
             return;
         };
-        for (ticket, command) in lost.commands.commands {
+        for (ticket, command) in lost.commands {
             match (ticket, fate) {
                 (Some(ticket), Fate::NeverHappened) => {
                     turn.returned.push((ticket, command.into_op()));

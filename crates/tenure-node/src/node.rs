@@ -50,6 +50,8 @@ pub struct Node {
     is_active: Vec<bool>,
     /// Groups that go on in the next turn.
     again: BTreeSet<GroupId>,
+    /// Groups that did something in this turn.
+    pub(crate) touched: Vec<GroupId>,
     /// When groups have something due; the earliest known time of each is in `due_at` too.
     due: BinaryHeap<Reverse<(u64, GroupId)>>,
     due_at: Vec<u64>,
@@ -90,6 +92,7 @@ impl Node {
             active: Vec::new(),
             is_active: vec![false; count],
             again: BTreeSet::new(),
+            touched: Vec::new(),
             due: BinaryHeap::new(),
             due_at: vec![u64::MAX; count],
             next_tick: clock.reading() + TICK_MS,
@@ -331,6 +334,7 @@ impl Node {
                         self.again.insert(id);
                     }
                     self.register_due(id);
+                    self.touched.push(id);
                 }
                 if self.turn.stop.is_some() {
                     return;

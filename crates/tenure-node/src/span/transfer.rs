@@ -56,12 +56,11 @@ struct Incoming {
 impl Node {
     /// Logs that outweigh what they are worth are cut, behind a saved snapshot.
     pub(crate) fn cut_logs(&mut self) {
-        let limits = self.config.limits.clone();
-        for at in 0..self.groups.len() {
-            let Some(group) = &mut self.groups[at] else {
+        for id in std::mem::take(&mut self.touched) {
+            let limits = &self.config.limits;
+            let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
                 continue;
             };
-            let id = group.id;
             let wanted = group.replica.store().take_wanted();
             if wanted {
                 self.offer_state(id);
