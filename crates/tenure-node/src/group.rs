@@ -44,8 +44,8 @@ pub(crate) struct Turn {
     pub(crate) rounds: RoundCounter,
     pub(crate) writes: Vec<(GroupId, Record)>,
     pub(crate) must_sync: bool,
-    /// Which work of which group this turn's writes complete.
-    pub(crate) numbers: Vec<(GroupId, u64)>,
+    /// Which work of which replica this turn's writes complete.
+    pub(crate) numbers: Vec<Written>,
     pub(crate) messages: Vec<(GroupId, Message)>,
     pub(crate) after: Vec<(GroupId, Message)>,
     pub(crate) answers: Vec<(Ticket, OpAnswer)>,
@@ -54,6 +54,15 @@ pub(crate) struct Turn {
     pub(crate) news: Vec<(GroupId, News)>,
     /// Something is broken beyond repair.
     pub(crate) stop: Option<String>,
+}
+
+/// The work of a replica that a batch contains. A replica that was removed and came back is another
+/// one: what its predecessor wrote is no news to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) group: GroupId,
+    pub(crate) replica: u64,
+    pub(crate) number: u64,
 }
 
 impl Turn {
@@ -99,6 +108,8 @@ pub(crate) enum News {
 /// See the module.
 pub(crate) struct Group {
     pub(crate) id: GroupId,
+    /// Counts the replicas that this process has opened.
+    number: u64,
     pub(crate) me: Member,
     pub(crate) replica: Replica,
     pub(crate) machine: Machine,
@@ -127,10 +138,17 @@ struct Proposed {
 }
 
 impl Group {
-    pub(crate) fn new(id: GroupId, me: Member, replica: Replica, machine: Machine) -> Group {
+    pub(crate) fn new(
+        id: GroupId,
+        number: u64,
+        me: Member,
+        replica: Replica,
+        machine: Machine,
+    ) -> Group {
         let applied = replica.store().base().place;
         Group {
             id,
+            number,
             me,
             known: (replica.term(), Role::Follower, None),
             machine,
@@ -248,7 +266,11 @@ impl Group {
     }
 
     /// The writes of a turn are durable.
-    pub(crate) fn persisted(&mut self, number: u64) {
+    pub(crate) fn persisted(&mut self, written: Written) {
+        if written.replica != self.number {
+            return;
+        }
+        let number = written.number;
         self.unsynced -= 1;
         self.replica.persisted(number);
         if let Some((installed_by, index)) = self.installing
@@ -293,7 +315,11 @@ impl Group {
             turn.must_sync |= work.must_sync;
             if wrote {
                 self.unsynced += 1;
-                turn.numbers.push((self.id, work.number));
+                turn.numbers.push(Written {
+                    group: self.id,
+                    replica: self.number,
+                    number: work.number,
+                });
             } else if self.unsynced == 0 {
                 self.replica.persisted(work.number);
             }

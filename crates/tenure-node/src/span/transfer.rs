@@ -53,6 +53,16 @@ struct Incoming {
     data: BytesMut,
 }
 
+impl Transfers {
+    /// The replica is gone.
+    pub(crate) fn forget(&mut self, id: GroupId) {
+        self.offered.remove(&id);
+        self.incoming.remove(&id);
+        self.saving.remove(&id);
+        self.outgoing.retain(|(group, _), _| *group != id);
+    }
+}
+
 impl Node {
     /// Logs that outweigh what they are worth are cut, behind a saved snapshot.
     pub(crate) fn cut_logs(&mut self) {
