@@ -298,7 +298,7 @@ impl Group {
             if let Some(base) = work.snapshot {
                 self.install(base.place, turn);
                 self.installing = Some((work.number, base.place.index));
-                turn.writes.push((self.id, Record::Base(base)));
+                turn.writes.push((self.id, Record::Installed(base)));
                 wrote = true;
             }
             if !work.entries.is_empty() {

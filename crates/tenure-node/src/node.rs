@@ -119,7 +119,7 @@ impl Node {
             if opened.newborn {
                 let base = opened.found.base.clone();
                 let state = opened.found.hard_state;
-                node.turn.writes.push((id, Record::Base(base)));
+                node.turn.writes.push((id, Record::Born(base)));
                 node.turn.writes.push((id, Record::HardState(state)));
                 node.turn.must_sync = true;
             }

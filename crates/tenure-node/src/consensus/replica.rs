@@ -299,6 +299,7 @@ impl Consensus for Replica {
 }
 
 /// The state of a replica as it is found at start.
+#[derive(Debug)]
 pub(crate) struct Found {
     /// What its log stands on.
     pub(crate) base: super::Base,

@@ -25,8 +25,10 @@ struct Disk {
 }
 
 impl Disk {
-    fn write(&mut self, entries: Bytes, hard_state: Option<Bytes>) {
-        for entry in codec::entries(entries).unwrap() {
+    fn write(&mut self, entries: Vec<(Place, Bytes)>, hard_state: Option<Bytes>) {
+        for (place, payload) in entries {
+            let payload = codec::payload(payload).unwrap();
+            let entry = Entry { place, payload };
             self.entries
                 .retain(|old| old.place.index < entry.place.index);
             self.entries.push(entry);
@@ -51,10 +53,12 @@ struct Seat {
     replica: Replica,
     disk: Disk,
     /// Writes not yet durable, and the messages that wait for each.
-    unsynced: VecDeque<(u64, Bytes, Option<Bytes>, Vec<Message>)>,
+    unsynced: VecDeque<Unsynced>,
     applied: Vec<(u64, Bytes)>,
     confirmed: Vec<(Round, u64)>,
 }
+
+type Unsynced = (u64, Vec<(Place, Bytes)>, Option<Bytes>, Vec<Message>);
 
 struct Room {
     seats: Vec<Seat>,
@@ -118,8 +122,11 @@ impl Room {
             seat.confirmed.extend(work.confirmed);
             seat.unsynced.push_back((
                 work.number,
-                codec::encode_entries(&work.entries),
-                work.hard_state.as_ref().map(codec::encode_hard_state),
+                work.entries
+                    .iter()
+                    .map(|entry| (entry.place, entry.payload_bytes()))
+                    .collect(),
+                work.hard_state.as_ref().map(HardState::to_bytes),
                 work.after,
             ));
         }

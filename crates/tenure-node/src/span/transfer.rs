@@ -123,7 +123,7 @@ impl Node {
         if keep_from > store.base().place.index {
             group.replica.store_mut().compact(keep_from, membership);
         }
-        self.turn.writes.push((id, Record::Base(base)));
+        self.turn.writes.push((id, Record::Cut(base)));
         self.turn.writes.push((id, Record::HardState(hard_state)));
     }
 
