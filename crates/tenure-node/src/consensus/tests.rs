@@ -196,7 +196,7 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
     let mut room = Room::new(seed, 10);
     let mut committed: Vec<(u64, Bytes)> = Vec::new();
     let mut proposed = 0u64;
-    for turn in 0..20_000u64 {
+    for turn in 0..8_000u64 {
         room.step();
         if turn % 40 == 0
             && let Some(at) = room.leader()
@@ -207,7 +207,7 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
             }
             room.work(at);
         }
-        if turn % 4_999 == 4_998 {
+        if turn % 1_999 == 1_998 {
             let victim = room.random.below(3) as usize;
             room.crash(victim);
         }
@@ -222,7 +222,7 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
     }
     // Heal: no more loss, and everybody catches up with what was ever applied anywhere.
     room.loss = 0;
-    for _ in 0..20_000 {
+    for _ in 0..10_000 {
         room.step();
     }
     for seat in &room.seats {

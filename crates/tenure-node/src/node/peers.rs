@@ -135,6 +135,10 @@ impl Node {
             return;
         }
         self.peers.nodes.insert(from);
+        // Whoever speaks is there again.
+        if self.peers.down.contains(&from) {
+            self.peer_up(from);
+        }
         loop {
             match frame.next() {
                 Ok(None) => return,
