@@ -6,6 +6,8 @@
 
 mod consensus;
 mod frame;
+#[cfg(test)]
+mod tests;
 
 use bytes::{Bytes, BytesMut};
 
