@@ -1,0 +1,160 @@
+//! From what a log held to the replicas of a node.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::codec::{self, CodecError};
+use crate::consensus::{Base, Found, HardState, Membership, Place};
+use crate::{Entry, GroupId, Member};
+
+/// Collects what a node left behind. See the driver's contract at the top of the crate.
+#[derive(Debug, Default)]
+pub struct Recovery {
+    groups: BTreeMap<GroupId, Opened>,
+}
+
+/// What the log held for one group, in the bytes in which it was written.
+#[derive(Clone, Debug, Default)]
+pub struct Remains {
+    /// The last [`HardState`], as [`HardState::to_bytes`] wrote it; empty if there never was one.
+    pub hard_state: Bytes,
+    /// The last base: where it is, and its membership as [`Membership::to_bytes`] wrote it.
+    pub base: Option<(Place, Bytes)>,
+    /// The entries behind the base, each as [`Entry::payload_bytes`] wrote it.
+    pub entries: Vec<(Place, Bytes)>,
+}
+
+/// Why a log cannot be used. A node must not start with a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    /// Something cannot be read.
+    #[error("{group}: {error}")]
+    Codec {
+        /// Of which group.
+        group: GroupId,
+        /// What is wrong.
+        error: CodecError,
+    },
+    /// Entries are missing.
+    #[error("{group}: after entry {last} comes {next}")]
+    Gap {
+        /// Of which group.
+        group: GroupId,
+        /// The last entry that is there.
+        last: u64,
+        /// The one that comes next.
+        next: u64,
+    },
+    /// The snapshot that the log stands on was not given.
+    #[error("{group}: the snapshot of entry {index} is missing")]
+    NoSnapshot {
+        /// Of which group.
+        group: GroupId,
+        /// Up to which entry.
+        index: u64,
+    },
+}
+
+impl Recovery {
+    /// Nothing was left behind, so far.
+    pub fn new() -> Recovery {
+        Recovery::default()
+    }
+
+    /// What the log held for one group.
+    pub fn group(&mut self, group: GroupId, remains: Remains) -> Result<(), RecoveryError> {
+        let codec = |error| RecoveryError::Codec { group, error };
+        let hard_state = if remains.hard_state.is_empty() {
+            HardState::default()
+        } else {
+            codec::hard_state(remains.hard_state).map_err(codec)?
+        };
+        let base = match remains.base {
+            None => Base::default(),
+            Some((place, membership)) => Base {
+                place,
+                membership: codec::membership(membership).map_err(codec)?,
+            },
+        };
+        let mut entries = Vec::with_capacity(remains.entries.len());
+        let mut last = base.place.index;
+        for (place, payload) in remains.entries {
+            if place.index != last + 1 {
+                let next = place.index;
+                return Err(RecoveryError::Gap { group, last, next });
+            }
+            last = place.index;
+            let payload = codec::payload(payload).map_err(codec)?;
+            entries.push(Entry { place, payload });
+        }
+        let found = Found {
+            base,
+            hard_state,
+            entries,
+        };
+        let opened = Opened {
+            found,
+            state: None,
+            newborn: false,
+        };
+        self.groups.insert(group, opened);
+        Ok(())
+    }
+
+    /// On an empty disk: this node is one of the first replicas of a group. All first replicas are
+    /// told the same voters.
+    pub fn born(&mut self, group: GroupId, voters: Vec<Member>) {
+        let found = Found::newborn(Membership {
+            voters,
+            ..Membership::default()
+        });
+        let opened = Opened {
+            found,
+            state: None,
+            newborn: true,
+        };
+        self.groups.insert(group, opened);
+    }
+
+    /// The snapshots that are needed: group and index.
+    pub fn snapshots(&self) -> Vec<(GroupId, u64)> {
+        let needed = |(group, opened): (&GroupId, &Opened)| {
+            let index = opened.found.base.place.index;
+            (index > Base::BIRTH.index).then_some((*group, index))
+        };
+        self.groups.iter().filter_map(needed).collect()
+    }
+
+    /// One of them.
+    pub fn state(&mut self, group: GroupId, data: Bytes) {
+        if let Some(opened) = self.groups.get_mut(&group) {
+            opened.state = Some(data);
+        }
+    }
+
+    /// The groups that this node has something of.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> {
+        self.groups.keys().copied()
+    }
+
+    pub(crate) fn take(self) -> Result<Vec<(GroupId, Opened)>, RecoveryError> {
+        for (group, opened) in &self.groups {
+            let index = opened.found.base.place.index;
+            if index > Base::BIRTH.index && opened.state.is_none() {
+                let group = *group;
+                return Err(RecoveryError::NoSnapshot { group, index });
+            }
+        }
+        Ok(self.groups.into_iter().collect())
+    }
+}
+
+/// One replica, ready to be opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) found: Found,
+    pub(crate) state: Option<Bytes>,
+    /// Its birth is not written yet.
+    pub(crate) newborn: bool,
+}
