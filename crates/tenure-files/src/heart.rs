@@ -3,10 +3,12 @@
 //!
 //! It is started by the first hold that needs it, never before a lock is held. A hold is looked at
 //! for the first time a moment after it began, so that short holds cost the heart nothing at all.
+//! A hold may listen for a second name in its directory, by which somebody asks for the lock.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +18,7 @@ use rustix::fs::inotify;
 
 use crate::error::Class;
 use crate::hold::Hold;
-use crate::process::PerProcess;
+use crate::process::{PerProcess, own_pid};
 use crate::wait::{DirEvent, drain_eventfd, read_events, timespec};
 
 /// How often a hold is looked after. `None` means never.
@@ -28,8 +30,21 @@ pub struct Care {
     pub check: Option<Duration>,
 }
 
+/// A name beside the lock by which somebody may ask for it.
+#[derive(Clone)]
+pub struct Listen {
+    /// The name in the hold's directory.
+    pub name: OsString,
+    /// How often to look without an event.
+    pub poll: Duration,
+    /// Looks. Called on the heart's thread, whenever the name may have changed.
+    pub look: Arc<dyn Fn(&Arc<Hold>) + Send + Sync>,
+}
+
 /// Holds younger than this are left alone.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
+/// Somebody who asks is in a hurry.
+const FIRST_LISTEN: Duration = Duration::from_millis(1);
 
 /// What the heart watches a directory for: whatever can take a lock away.
 fn interference() -> inotify::WatchFlags {
@@ -39,17 +54,32 @@ fn interference() -> inotify::WatchFlags {
 
 /// A hold under care. Dropping it ends the care.
 #[derive(Debug)]
-pub struct Cared(u64);
+pub struct Cared {
+    id: u64,
+    /// A forked child has a heart of its own, with numbers of its own.
+    process: u32,
+}
 
 /// Begins to beat for `hold` and to watch it.
 pub fn care_for(hold: &Arc<Hold>, care: Care) -> Cared {
+    care_and_listen(hold, care, None)
+}
+
+/// The same, and listens for somebody who asks.
+pub fn care_and_listen(hold: &Arc<Hold>, care: Care, listen: Option<Listen>) -> Cared {
     let now = Instant::now();
+    let first = match &listen {
+        Some(_) => FIRST_LISTEN,
+        None => FIRST_LOOK,
+    };
     let patient = Patient {
         hold: Arc::downgrade(hold),
         care,
         next_beat: care.beat.map(|every| now + every),
         next_check: care.check.map(|every| now + every),
-        first_look: Some(now + FIRST_LOOK),
+        first_look: Some(now + first),
+        next_listen: None,
+        listen,
         watch: None,
     };
     let heart = HEART.get();
@@ -65,13 +95,19 @@ pub fn care_for(hold: &Arc<Hold>, care: Care) -> Cared {
         }
         (Some(_), _) => {}
     }
-    Cared(id)
+    Cared {
+        id,
+        process: own_pid(),
+    }
 }
 
 impl Drop for Cared {
     fn drop(&mut self) {
+        if self.process != own_pid() {
+            return;
+        }
         let mut state = HEART.get().lock();
-        if let Some(patient) = state.patients.remove(&self.0)
+        if let Some(patient) = state.patients.remove(&self.id)
             && patient.watch.is_some()
         {
             // The watch is taken off by the thread, which owns the inotify descriptor.
@@ -102,6 +138,8 @@ struct Patient {
     next_beat: Option<Instant>,
     next_check: Option<Instant>,
     first_look: Option<Instant>,
+    next_listen: Option<Instant>,
+    listen: Option<Listen>,
     watch: Option<Watch>,
 }
 
@@ -114,6 +152,7 @@ struct Watch {
 enum Task {
     Beat(Arc<Hold>),
     Check(Arc<Hold>),
+    Listen(Arc<Hold>, Listen),
 }
 
 impl Heart {
@@ -124,10 +163,15 @@ impl Heart {
 
 impl Patient {
     fn due(&self) -> Option<Instant> {
-        [self.next_beat, self.next_check, self.first_look]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.next_beat,
+            self.next_check,
+            self.first_look,
+            self.next_listen,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 }
 
@@ -179,7 +223,7 @@ fn run(wake: &OwnedFd) {
         if let Some(inotify) = &inotify {
             let events = read_events(inotify);
             let touched = heart.lock().touched(&events);
-            touched.into_iter().map(Task::Check).for_each(perform);
+            touched.into_iter().for_each(perform);
         }
     }
 }
@@ -192,6 +236,12 @@ impl State {
             let Some(hold) = patient.hold.upgrade() else {
                 continue;
             };
+            if let Some(listen) = &patient.listen
+                && (is_due(patient.next_listen) || is_due(patient.first_look))
+            {
+                patient.next_listen = Some(now + listen.poll);
+                tasks.push(Task::Listen(Arc::clone(&hold), listen.clone()));
+            }
             if is_due(patient.next_beat) {
                 patient.next_beat = patient.care.beat.map(|every| now + every);
                 tasks.push(Task::Beat(hold));
@@ -247,27 +297,39 @@ impl State {
         }
     }
 
-    fn touched(&self, events: &[DirEvent]) -> Vec<Arc<Hold>> {
-        self.patients
-            .values()
-            .filter(|patient| {
-                patient.watch.as_ref().is_some_and(|watch| {
-                    events
-                        .iter()
-                        .any(|event| event.concerns(watch.descriptor, &watch.name))
-                })
-            })
-            .filter_map(|patient| patient.hold.upgrade())
-            .collect()
+    fn touched(&self, events: &[DirEvent]) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for patient in self.patients.values() {
+            let (Some(watch), Some(hold)) = (&patient.watch, patient.hold.upgrade()) else {
+                continue;
+            };
+            let changed = |name: &OsStr| {
+                events
+                    .iter()
+                    .any(|event| event.concerns(watch.descriptor, name))
+            };
+            if let Some(listen) = patient.listen.as_ref().filter(|it| changed(&it.name)) {
+                tasks.push(Task::Listen(Arc::clone(&hold), listen.clone()));
+            }
+            if changed(&watch.name) {
+                tasks.push(Task::Check(hold));
+            }
+        }
+        tasks
     }
 }
 
 fn perform(task: Task) {
-    let result = match &task {
+    // A callback that panics must not stop the heart of every other lock of this process.
+    let done = catch_unwind(AssertUnwindSafe(|| match &task {
         Task::Beat(hold) => hold.beat(),
         Task::Check(hold) => hold.check(),
-    };
+        Task::Listen(hold, listen) => {
+            (listen.look)(hold);
+            Ok(())
+        }
+    }));
     // A loss has told its listeners. A beat that could not be written is tried again next time; a
     // released hold needs nothing.
-    debug_assert!(result.is_ok() || result.is_err_and(|error| error.class() != Class::BadInput));
+    debug_assert!(!matches!(done, Ok(Err(error)) if error.class() == Class::BadInput));
 }
