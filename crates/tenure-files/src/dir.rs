@@ -132,6 +132,11 @@ impl FileId {
             inode: stat.st_ino,
         }
     }
+
+    /// The number within its file system.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
 }
 
 /// How far a file system reaches.

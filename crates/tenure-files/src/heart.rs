@@ -38,8 +38,11 @@ pub struct Listen {
     /// How often to look without an event.
     pub poll: Duration,
     /// Looks. Called on the heart's thread, whenever the name may have changed.
-    pub look: Arc<dyn Fn(&Arc<Hold>) + Send + Sync>,
+    pub look: Arc<Look>,
 }
+
+/// What a hold does when somebody may have asked.
+pub type Look = dyn Fn(&Arc<Hold>) + Send + Sync;
 
 /// Holds younger than this are left alone.
 const FIRST_LOOK: Duration = Duration::from_millis(50);

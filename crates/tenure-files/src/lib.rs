@@ -17,8 +17,10 @@
 
 pub mod clean;
 pub mod clock;
+mod deadline;
 pub mod dir;
 pub mod error;
+pub mod exclusive;
 pub mod fence;
 pub mod heart;
 pub mod hold;
@@ -29,6 +31,8 @@ pub mod publish;
 pub mod record;
 pub mod remove;
 pub mod text;
+pub mod upload;
 pub mod wait;
 
+pub use deadline::Wait;
 pub use error::{Blocker, Class, Decision, Error, Result};

@@ -66,6 +66,16 @@ pub fn remove(dir: &Dir, record: &mut Record, pause: Pause<'_>) -> Result<Remova
     take_away(dir, record.name(), record.id(), pause)
 }
 
+/// Removes a record that was shown, whether its holder lives or not (`break --force`): as above, but
+/// without the `flock`, which a living holder has. The holder notices (K34).
+pub fn remove_by_force(dir: &Dir, record: &Record) -> Result<Removal> {
+    let failed = |errno| Error::io(dir.join(record.name()), "cannot compare the lock", errno);
+    if !dir.leads_to(record.name(), record.id()).map_err(failed)? {
+        return Ok(Removal::Changed);
+    }
+    take_away(dir, record.name(), record.id(), &no_pause)
+}
+
 /// K26 alone: renames the name away, and unlinks it if it was the file that was meant. The caller
 /// has done K24 and K25 and keeps a descriptor of the file open.
 pub(crate) fn take_away(dir: &Dir, name: &OsStr, id: FileId, pause: Pause<'_>) -> Result<Removal> {
