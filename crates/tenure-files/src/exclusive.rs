@@ -38,7 +38,7 @@ pub use crate::deadline::Wait;
 use crate::identity::Here;
 use crate::process::{Presence, presence, valid_pid};
 pub use answer::{Answer, Work};
-pub use inspect::{Force, Inspection, Sighting, inspect};
+pub use inspect::{Inspection, inspect};
 pub use record::{Record, RecordError};
 pub use server::{Cycle, Server};
 pub use tool::{Guard, Quiesce, Tool};

@@ -30,6 +30,7 @@ pub mod process;
 pub mod publish;
 pub mod record;
 pub mod remove;
+pub mod sighting;
 pub mod text;
 pub mod upload;
 pub mod wait;

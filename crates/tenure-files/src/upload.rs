@@ -26,6 +26,7 @@ mod client;
 mod file;
 mod held;
 mod id;
+mod inspect;
 mod judge;
 mod memory;
 mod record;
@@ -41,10 +42,11 @@ pub use crate::deadline::Wait;
 use crate::dir::FileId;
 use crate::error::Result;
 use crate::identity::{Identity, Token};
-pub use client::ClientAnswer;
+pub use client::{ClientAnswer, takes_lock};
 pub use file::{Fencing, FileLocker, Options, Times};
 pub use held::FileHold;
 pub use id::{UploadId, UploadIdError};
+pub use inspect::{Cleaned, Inspection};
 pub use memory::MemoryLocker;
 
 /// Told to the holder when somebody wants the lock. It may release from inside; it must not mind being

@@ -1,5 +1,7 @@
 //! Every vector of the exclusive-lock protocol, decided by a server and refused or granted to a tool.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
 mod common;
 
 use std::collections::BTreeSet;
@@ -97,6 +99,9 @@ fn the_table_has_every_vector() {
     let present = vector_files("exclusive");
     assert_eq!(listed, present.iter().map(String::as_str).collect());
 }
+
+/// Puts something where the lock belongs.
+type Make<'a> = &'a dyn Fn(&Place);
 
 struct Place {
     temp: tempfile::TempDir,
@@ -212,7 +217,7 @@ fn no_file_or_no_directory_is_no_lock() {
 fn special_files_are_skipped() {
     let machine = Machine::new();
     let valid = machine.vector("exclusive", "valid-alive.tmpl");
-    let cases: [(&str, &dyn Fn(&Place)); 4] = [
+    let cases: [(&str, Make<'_>); 4] = [
         ("directory", &|place| fs::create_dir(place.lock()).unwrap()),
         ("dangling symlink", &|place| {
             symlink("nowhere", place.lock()).unwrap()

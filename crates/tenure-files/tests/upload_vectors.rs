@@ -1,6 +1,8 @@
 //! Every vector of the upload-lock protocol: what a newcomer decides about a lock, and what a holder
 //! does about a request.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
 mod common;
 
 use std::collections::BTreeSet;
@@ -71,6 +73,9 @@ fn the_table_has_every_vector() {
         .map(String::as_str);
     assert_eq!(listed, locks.collect());
 }
+
+/// Puts something where the lock belongs.
+type Make<'a> = &'a dyn Fn(&Place);
 
 struct Place {
     temp: tempfile::TempDir,
@@ -163,7 +168,7 @@ fn large_old_junk_is_refused() {
 /// U13.1, K28: what is not a regular file is refused at once and stays.
 #[test]
 fn special_files_are_refused() {
-    let cases: [(&str, &dyn Fn(&Place)); 3] = [
+    let cases: [(&str, Make<'_>); 3] = [
         ("directory", &|place| fs::create_dir(place.lock()).unwrap()),
         ("dangling symlink", &|place| {
             symlink("nowhere", place.lock()).unwrap()

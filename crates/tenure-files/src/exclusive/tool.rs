@@ -29,8 +29,6 @@ use crate::wait::{Waiter, jittered};
 const RECLAIM_TRIES: u32 = 5;
 /// A record that nobody can read may be one that an original is writing; this long (X14.2).
 const WRITING_TIME: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_secs(1);
-const HEARTBEAT: Duration = Duration::from_secs(10);
 const HOLDER_MAX: usize = 200;
 
 /// A tool that wants a database for itself.
@@ -44,6 +42,8 @@ pub struct Tool {
     quiesce: Quiesce,
     durability: Durability,
     room: Room,
+    heartbeat: Duration,
+    poll: Duration,
     judging: Judging,
 }
 
@@ -74,6 +74,8 @@ impl Tool {
             quiesce: Quiesce::For(Duration::from_secs(30)),
             durability: Durability::Durable,
             room: Room::None,
+            heartbeat: Duration::from_secs(10),
+            poll: Duration::from_secs(1),
             judging: Judging::default(),
         })
     }
@@ -113,6 +115,20 @@ impl Tool {
         self
     }
 
+    /// The interval of the heartbeat; 10 s unless said otherwise (X16).
+    #[must_use]
+    pub fn heartbeat(mut self, interval: Duration) -> Tool {
+        self.heartbeat = interval;
+        self
+    }
+
+    /// How often a waiter looks without being told of a change; every second unless said otherwise.
+    #[must_use]
+    pub fn poll(mut self, interval: Duration) -> Tool {
+        self.poll = interval;
+        self
+    }
+
     /// Takes a fencing number with the lock (K39).
     #[must_use]
     pub fn fenced(mut self) -> Tool {
@@ -142,7 +158,7 @@ impl Tool {
             token,
         ));
         let care = Care {
-            beat: Some(HEARTBEAT),
+            beat: Some(self.heartbeat),
             check: None,
         };
         let mut guard = Guard {
@@ -231,7 +247,7 @@ impl Tool {
                 waiter.arm();
                 continue;
             }
-            let poll = Instant::now() + jittered(POLL);
+            let poll = Instant::now() + jittered(self.poll);
             waiter.wait(deadline.map_or(poll, |deadline| deadline.min(poll)));
         }
     }

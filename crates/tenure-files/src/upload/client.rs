@@ -13,6 +13,16 @@ pub struct ClientAnswer {
     pub text: Option<&'static str>,
 }
 
+/// Whether a request takes the upload's lock before it reads any state (U9). Reading needs it too: the
+/// protocol has no shared mode. A `POST` takes it after the upload was created, if it has a body.
+pub fn takes_lock(method: &str, has_body: bool) -> bool {
+    match method {
+        "HEAD" | "PATCH" | "GET" | "DELETE" => true,
+        "POST" => has_body,
+        _ => false,
+    }
+}
+
 impl ClientAnswer {
     /// Another request asked for the upload, and this one gave way.
     pub const INTERRUPTED: ClientAnswer = ClientAnswer {
@@ -63,5 +73,34 @@ impl ClientAnswer {
             | Class::Unsupported
             | Class::Io => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// U9: everything that touches an upload takes its lock, reading included.
+    #[test]
+    fn reading_takes_the_lock_too() {
+        for method in ["HEAD", "PATCH", "GET", "DELETE"] {
+            assert!(takes_lock(method, false), "{method}");
+        }
+        assert!(takes_lock("POST", true));
+        assert!(!takes_lock("POST", false));
+        assert!(!takes_lock("OPTIONS", false));
+    }
+
+    /// Clients repeat on 5xx, so a time-out must be one; giving way must not.
+    #[test]
+    fn a_timeout_is_repeated_and_an_interruption_is_not() {
+        let answer =
+            |class| ClientAnswer::for_class(class).map(|answer| (answer.status, answer.code));
+        assert_eq!(answer(Class::Timeout), Some((500, "ERR_LOCK_TIMEOUT")));
+        assert_eq!(answer(Class::NotFound), Some((404, "ERR_UPLOAD_NOT_FOUND")));
+        assert_eq!(answer(Class::Held), Some((423, "ERR_UPLOAD_LOCKED")));
+        assert_eq!(answer(Class::Io), None);
+        assert_eq!(ClientAnswer::INTERRUPTED.status, 400);
+        assert_eq!(ClientAnswer::SHUTDOWN.status, 503);
     }
 }

@@ -113,7 +113,7 @@ pub struct FileLocker {
 }
 
 /// Locks of this process, by directory and name: in front of the disk (U11).
-static TABLE: PerProcess<Arc<Table<Key>>> = PerProcess::new();
+pub(super) static TABLE: PerProcess<Arc<Table<Key>>> = PerProcess::new();
 
 impl FileLocker {
     /// A locker for the uploads in `dir`, which must exist (U3).
@@ -195,7 +195,7 @@ impl UploadLocker for FileLocker {
     }
 }
 
-fn key(dir: &Dir, names: &Names) -> Result<Key> {
+pub(super) fn key(dir: &Dir, names: &Names) -> Result<Key> {
     let stat = rustix::fs::fstat(dir)
         .map_err(|errno| Error::io(dir.path(), "cannot stat the directory", errno))?;
     Ok(Key {

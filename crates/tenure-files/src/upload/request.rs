@@ -207,6 +207,11 @@ impl Stop {
         Content::read(&self.file).unwrap_or_default()
     }
 
+    /// When it was made or last renewed.
+    pub(super) fn modified(&self) -> SystemTime {
+        self.modified
+    }
+
     /// Whether the holder with this token, who acquired at that time, is meant (U15).
     pub(super) fn is_for(&self, token: &str, acquired: SystemTime) -> Option<ReleaseRequest> {
         let content = self.content();

@@ -74,6 +74,13 @@ impl<K: Eq + Hash + Clone + 'static> Table<K> {
         }
     }
 
+    /// Asks whoever holds `key` in this process; `false` if nobody does.
+    pub(crate) fn ask(&self, key: &K, request: &ReleaseRequest) -> bool {
+        let seat = lock(&self.seats).get(key).cloned();
+        let holder = seat.and_then(|seat| seat.on_request());
+        holder.inspect(|ask| ask(request)).is_some()
+    }
+
     fn sit(self: &Arc<Self>, key: &K) -> Result<Ticket<K>, Arc<Seat>> {
         let mut seats = lock(&self.seats);
         match seats.get(key) {

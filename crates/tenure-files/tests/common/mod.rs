@@ -2,6 +2,8 @@
 //! alive, dead, or somebody else's.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod actor;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -154,4 +156,17 @@ pub(crate) fn set_age(path: &Path, age: Duration) {
 pub(crate) fn make_fifo(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO can be made");
+}
+
+/// Waits until something is true that no event tells of; fails if it never is.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let give_up = std::time::Instant::now() + actor::PATIENCE;
+    while !is_true() {
+        assert!(
+            std::time::Instant::now() < give_up,
+            "never happened: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
