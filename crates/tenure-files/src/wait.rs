@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -147,7 +148,7 @@ impl<'d> Waiter<'d> {
             .flatten();
         let ready = match by_process {
             Some(ready) => Some(ready),
-            None if identity.flock == Some(true) => lock_end(record),
+            None if identity.flock == Some(true) => lock_end(record.file(), record.id()),
             None => None,
         };
         self.death = ready.map(|ready| Death {
@@ -167,6 +168,13 @@ impl<'d> Waiter<'d> {
                 file: record.id(),
                 ready,
             });
+        }
+    }
+
+    /// Follows whoever has the `flock` of a file or directory.
+    pub fn follow_lock(&mut self, file: &File, id: FileId) {
+        if self.dir.is_local() && self.death.as_ref().is_none_or(|death| death.file != id) {
+            self.death = lock_end(file, id).map(|ready| Death { file: id, ready });
         }
     }
 
@@ -235,18 +243,18 @@ fn process_end(pid: u32, start: Option<u64>) -> Option<Arc<OwnedFd>> {
 /// The files whose `flock` a thread is waiting for, and who wants to know.
 type LockWatches = Mutex<HashMap<FileId, Weak<OwnedFd>>>;
 
-/// An eventfd that becomes readable when the record's `flock` could be had. One thread per file,
+/// An eventfd that becomes readable when the file's `flock` could be had. One thread per file,
 /// however many wait and however often they give up: a thread in `flock` cannot be called back.
-fn lock_end(record: &Record) -> Option<Arc<OwnedFd>> {
+fn lock_end(file: &File, id: FileId) -> Option<Arc<OwnedFd>> {
     static WATCHES: PerProcess<LockWatches> = PerProcess::new();
     let watches = WATCHES.get();
     let mut known = watches.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(ready) = known.get(&record.id()).and_then(Weak::upgrade) {
+    if let Some(ready) = known.get(&id).and_then(Weak::upgrade) {
         return Some(ready);
     }
     let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
-    let file = record.file().try_clone().ok()?;
-    let (id, signalled) = (record.id(), Arc::clone(&ready));
+    let file = file.try_clone().ok()?;
+    let signalled = Arc::clone(&ready);
     thread::Builder::new()
         .name("tenure-flock".into())
         .spawn(move || {

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use tenure_files::identity::Here;
+
 /// A user that is neither root nor the owner of anything here.
 pub(crate) const OTHER_USER: u32 = 65_534;
 
@@ -18,6 +20,10 @@ pub(crate) const OTHER_USER: u32 = 65_534;
 pub(crate) struct Living(Child);
 
 impl Living {
+    pub(crate) fn new() -> Living {
+        Living::spawn()
+    }
+
     pub(crate) fn spawn() -> Living {
         Living(
             Command::new("sleep")
@@ -38,7 +44,7 @@ impl Living {
     }
 
     pub(crate) fn start(&self) -> u64 {
-        start_time(self.pid()).expect("it lives")
+        tenure_files::process::start_time(self.pid()).expect("it lives")
     }
 }
 
@@ -59,16 +65,6 @@ pub(crate) fn dead_pid() -> u32 {
     child.id()
 }
 
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()
-}
-
 pub(crate) fn host() -> String {
     rustix::system::uname()
         .nodename()
@@ -80,7 +76,6 @@ pub(crate) fn host() -> String {
 pub(crate) struct Machine {
     pub(crate) alive: Living,
     pub(crate) other_user: Living,
-    pub(crate) dead: u32,
 }
 
 impl Machine {
@@ -88,7 +83,6 @@ impl Machine {
         Machine {
             alive: Living::spawn(),
             other_user: Living::spawn_as_other_user(),
-            dead: dead_pid(),
         }
     }
 
@@ -99,28 +93,12 @@ impl Machine {
         if !file.ends_with(".tmpl") {
             return bytes;
         }
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
-        let mut text = String::from_utf8(bytes).expect("templates are text");
-        for (placeholder, value) in [
-            ("@ALIVE_PID@", self.alive.pid().to_string()),
-            ("@ALIVE_START@", self.alive.start().to_string()),
-            ("@ALIVE_PID_HEX@", format!("{:x}", self.alive.pid())),
-            ("@DEAD_PID@", self.dead.to_string()),
-            ("@OTHER_USER_PID@", self.other_user.pid().to_string()),
-            ("@OWN_PID@", std::process::id().to_string()),
-            ("@HOST@", host()),
-            ("@HOST_UPPER@", host().to_ascii_uppercase()),
-            ("@BOOT@", boot.trim_end().to_owned()),
-            ("@PIDNS@", pid_namespace().to_string()),
-            ("@OTHER_PIDNS@", "4026539999".to_owned()),
-        ] {
-            text = text.replace(placeholder, &value);
-        }
-        assert!(
-            !text.contains('@'),
-            "a placeholder is left in {file}: {text}"
-        );
-        text.into_bytes()
+        let other_user = self.other_user.pid().to_string();
+        let text = String::from_utf8(bytes).expect("templates are text");
+        fill(
+            text.replace("@OTHER_USER_PID@", &other_user).as_bytes(),
+            &self.alive,
+        )
     }
 }
 
@@ -169,4 +147,40 @@ pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Fills the placeholders of a vector with values of this machine and `living`.
+pub(crate) fn fill(template: &[u8], living: &Living) -> Vec<u8> {
+    let here = Here::now();
+    let alive = living.pid();
+    let mut text = String::from_utf8(template.to_vec()).expect("templates are text");
+    for (placeholder, value) in [
+        ("@ALIVE_PID@", alive.to_string()),
+        ("@ALIVE_START@", living.start().to_string()),
+        ("@ALIVE_PID_HEX@", format!("{alive:x}")),
+        ("@DEAD_PID@", dead_pid().to_string()),
+        ("@OWN_PID@", std::process::id().to_string()),
+        ("@HOST@", here.host.clone()),
+        ("@HOST_UPPER@", here.host.to_uppercase()),
+        ("@BOOT@", here.boot.clone().expect("Linux")),
+        ("@PIDNS@", here.pidns.expect("Linux").to_string()),
+        ("@OTHER_PIDNS@", "4026539999".to_owned()),
+    ] {
+        text = text.replace(placeholder, &value);
+    }
+    assert!(!text.contains('@'), "a placeholder is left in {text}");
+    text.into_bytes()
+}
+
+pub(crate) fn set_modified(path: &Path, time: SystemTime) {
+    let file = fs::File::options()
+        .read(true)
+        .open(path)
+        .expect("the file is there");
+    file.set_modified(time).expect("its time can be set");
+}
+
+/// 2026-03-07T09:00:30Z, the clock of the vectors.
+pub(crate) fn vector_clock() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_772_874_030)
 }
