@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::wait::Cancel;
+
 /// Whether and how long to wait for a lock that is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
@@ -24,5 +26,34 @@ impl Wait {
             Wait::For(time) => now.checked_add(time),
             Wait::Forever => None,
         }
+    }
+}
+
+/// A wait under way: until when, and who may call it off.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) cancel: Option<Cancel>,
+}
+
+impl Patience {
+    /// Begins now.
+    pub(crate) fn new(wait: Wait, cancel: Option<Cancel>) -> Patience {
+        Patience {
+            deadline: wait.deadline(),
+            cancel,
+        }
+    }
+
+    /// Whether the time is up, or the wait was called off.
+    pub(crate) fn is_over(&self) -> bool {
+        self.deadline
+            .is_some_and(|deadline| deadline <= Instant::now())
+            || self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
+    }
+
+    /// `at`, or the deadline if that is earlier.
+    pub(crate) fn until(&self, at: Instant) -> Instant {
+        self.deadline.map_or(at, |deadline| deadline.min(at))
     }
 }

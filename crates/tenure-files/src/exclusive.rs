@@ -41,7 +41,7 @@ pub use answer::{Answer, Work};
 pub use inspect::{Inspection, inspect};
 pub use record::{Record, RecordError};
 pub use server::{Cycle, Server};
-pub use tool::{Guard, Quiesce, Tool};
+pub use tool::{Guard, Quiesce, Tool, adopt};
 
 /// The lock's name in the database's directory (X1).
 pub const FILE_NAME: &str = ".exclusive-lock";

@@ -41,7 +41,9 @@ use crate::clock::Clock;
 pub use crate::deadline::Wait;
 use crate::dir::FileId;
 use crate::error::Result;
+use crate::future;
 use crate::identity::{Identity, Token};
+use crate::wait::Cancel;
 pub use client::{ClientAnswer, takes_lock};
 pub use file::{Fencing, FileLocker, Options, Times};
 pub use held::FileHold;
@@ -71,6 +73,11 @@ pub struct LockRequest {
     pub purpose: Option<String>,
     /// Called when somebody else wants the lock.
     pub on_request: OnRequest,
+    /// Ends the wait from another thread.
+    pub cancel: Option<Cancel>,
+    /// The lock shall follow the life of this process of our PID namespace instead of ours, and
+    /// outlive us (C13). Not for locks in memory.
+    pub follows: Option<u32>,
 }
 
 /// Locks uploads by their identifier (U23).
@@ -80,15 +87,27 @@ pub trait UploadLocker: Send + Sync {
 
     /// The same without a purpose.
     fn lock(&self, id: &UploadId, wait: Wait, on_request: OnRequest) -> Result<Guard> {
-        self.lock_for(
-            id,
+        self.lock_for(id, LockRequest::new(wait, on_request))
+    }
+}
+
+/// Locks on a thread of its own, for callers that await. Dropping the future withdraws: a lock that is
+/// granted at that very moment is given back.
+pub fn lock_async<L: UploadLocker + Clone + 'static>(
+    locker: &L,
+    id: &UploadId,
+    request: LockRequest,
+) -> future::Blocking<Result<Guard>> {
+    let (locker, id) = (locker.clone(), id.clone());
+    future::run(move |cancel| {
+        locker.lock_for(
+            &id,
             LockRequest {
-                wait,
-                purpose: None,
-                on_request,
+                cancel: Some(cancel),
+                ..request
             },
         )
-    }
+    })
 }
 
 /// A held upload lock. Dropping it releases; only [`release`](Guard::release) can say how that went.
@@ -136,6 +155,15 @@ impl Guard {
         self.file().map_or(Ok(()), FileHold::check)
     }
 
+    /// Lets go of the handle and leaves the record, which follows the process that it names (C13).
+    /// `None` for a lock in memory, which is given back.
+    pub fn leave(self) -> Option<Token> {
+        match self.hold {
+            Holding::Memory { .. } => None,
+            Holding::File(hold) => Some(hold.leave()),
+        }
+    }
+
     /// Gives the lock back, and says if it had been lost before.
     pub fn release(self) -> Result<()> {
         match self.hold {
@@ -154,6 +182,17 @@ impl fmt::Debug for Guard {
 }
 
 impl LockRequest {
+    /// A request without a purpose, for this process.
+    pub fn new(wait: Wait, on_request: OnRequest) -> LockRequest {
+        LockRequest {
+            wait,
+            purpose: None,
+            on_request,
+            cancel: None,
+            follows: None,
+        }
+    }
+
     /// What the holder is told.
     fn release_request(&self) -> ReleaseRequest {
         ReleaseRequest::new(self.purpose.clone())

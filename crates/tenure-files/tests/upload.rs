@@ -7,8 +7,10 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,8 +22,9 @@ use tenure_files::publish::Durability;
 use tenure_files::sighting::Force;
 use tenure_files::upload::{
     Fencing, FileLocker, Guard, LockRequest, OnRequest, Options, ReleaseRequest, Times, UploadId,
-    UploadLocker, Wait,
+    UploadLocker, Wait, lock_async,
 };
+use tenure_files::wait::Cancel;
 
 struct Place {
     temp: tempfile::TempDir,
@@ -135,9 +138,8 @@ fn a_locker_needs_its_directory() {
 fn the_record_is_a_pid_and_one_line() {
     let place = Place::new();
     let request = LockRequest {
-        wait: Wait::No,
         purpose: Some("PATCH up/7".into()),
-        on_request: nothing(),
+        ..LockRequest::new(Wait::No, nothing())
     };
     let guard = place.locker().lock_for(&up(), request).unwrap();
     let text = fs::read_to_string(place.lock()).unwrap();
@@ -163,9 +165,8 @@ fn a_record_stays_within_its_limit() {
     let place = Place::new();
     let purpose = Some("x".repeat(4000));
     let request = LockRequest {
-        wait: Wait::No,
         purpose,
-        on_request: nothing(),
+        ..LockRequest::new(Wait::No, nothing())
     };
     let error = place.locker().lock_for(&up(), request).unwrap_err();
     assert_eq!(error.class(), Class::BadInput);
@@ -814,5 +815,102 @@ fn originals_and_tenure_hand_over_to_each_other() {
         second.says("asked");
         second.kill();
         third.says("held");
+    }
+}
+
+/// C13: a hold that follows another process survives its handle, is adopted by its token, and dies with
+/// that process.
+#[test]
+fn a_hold_may_follow_another_process() {
+    let place = Place::new();
+    let followed = Living::spawn();
+    let lock = || {
+        let follows = Some(followed.pid());
+        let request = LockRequest {
+            follows,
+            ..LockRequest::new(Wait::No, nothing())
+        };
+        place
+            .locker()
+            .lock_for(&up(), request)
+            .unwrap()
+            .leave()
+            .unwrap()
+    };
+    let token = lock();
+    assert_eq!(place.block()["pid"], followed.pid());
+    assert_eq!(place.block()["flock"], false);
+    let error = place.locker().lock(&up(), Wait::No, nothing()).unwrap_err();
+    assert_eq!(error.class(), Class::Held);
+    place
+        .locker()
+        .adopt(&up(), token)
+        .unwrap()
+        .release()
+        .unwrap();
+    lock();
+    drop(followed);
+    drop(place.locker().lock(&up(), Wait::No, nothing()).unwrap());
+}
+
+/// A wait that is called off ends at once, on disk and in memory, and leaves no request.
+#[test]
+fn a_cancelled_wait_ends() {
+    let place = Place::new();
+    let on_disk = Actor::spawn(&["hold", "upload"], place.dir());
+    on_disk.says("held");
+    let other = UploadId::new("other").unwrap();
+    let _in_memory = place.locker().lock(&other, Wait::No, nothing()).unwrap();
+    for id in [up(), other] {
+        let cancel = Cancel::new().unwrap();
+        let request = LockRequest {
+            cancel: Some(cancel.clone()),
+            ..LockRequest::new(Wait::Forever, nothing())
+        };
+        let class = thread::scope(|scope| {
+            let waiter = scope.spawn(|| place.locker().lock_for(&id, request));
+            if id == up() {
+                on_disk.says("asked");
+            }
+            cancel.cancel();
+            waiter.join().unwrap().unwrap_err().class()
+        });
+        assert_eq!(class, Class::Timeout);
+    }
+    assert_eq!(place.names(), ["other.lock", "up.lock"]);
+}
+
+/// For callers that await: the future resolves, and a dropped one withdraws.
+#[test]
+fn a_future_resolves_and_a_dropped_one_withdraws() {
+    let place = Place::new();
+    let locker = place.locker();
+    let mut held = Actor::spawn(&["hold", "upload"], place.dir());
+    held.says("held");
+    let request = || LockRequest::new(Wait::Forever, nothing());
+    drop(lock_async(&locker, &up(), request()));
+    let future = lock_async(&locker, &up(), request());
+    held.says("asked");
+    held.tell("release");
+    let guard = block_on(future).unwrap();
+    guard.release().unwrap();
+    eventually("nothing is left", || place.names().is_empty());
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
     }
 }

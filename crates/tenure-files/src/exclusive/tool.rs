@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -13,9 +14,11 @@ use rustix::io::Errno;
 use super::judge::{Judged, address, judge};
 use super::{FILE_NAME, GATE_NAME, Judging, Wait, gate, record};
 use crate::clock;
+use crate::deadline::Patience;
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::fence;
+use crate::future;
 use crate::heart::{Care, Cared, care_for};
 use crate::hold::{Hold, Loss};
 use crate::identity::{Here, Identity, Token};
@@ -23,7 +26,7 @@ use crate::publish::{self, Draft, Durability, Published};
 use crate::record::{Record as Found, flock_failed, timestamp};
 use crate::remove::{Removal, no_pause, remove};
 use crate::text::Room;
-use crate::wait::{Waiter, jittered};
+use crate::wait::{Cancel, Waiter, jittered};
 
 /// How often a dead lock is reclaimed in vain before the race counts as lost (X14.2).
 const RECLAIM_TRIES: u32 = 5;
@@ -45,6 +48,8 @@ pub struct Tool {
     heartbeat: Duration,
     poll: Duration,
     judging: Judging,
+    cancel: Option<Cancel>,
+    follows: Option<u32>,
 }
 
 /// Whether to wait for cycles of Tenure servers that began before the lock appeared (X20).
@@ -77,6 +82,8 @@ impl Tool {
             heartbeat: Duration::from_secs(10),
             poll: Duration::from_secs(1),
             judging: Judging::default(),
+            cancel: None,
+            follows: None,
         })
     }
 
@@ -143,13 +150,34 @@ impl Tool {
         self
     }
 
+    /// Ends a wait from another thread.
+    #[must_use]
+    pub fn cancel(mut self, cancel: Cancel) -> Tool {
+        self.cancel = Some(cancel);
+        self
+    }
+
+    /// The lock shall follow the life of this process of our PID namespace instead of ours (C13).
+    #[must_use]
+    pub fn follows(mut self, pid: u32) -> Tool {
+        self.follows = Some(pid);
+        self
+    }
+
+    /// Claims the database on a thread of its own, for callers that await. Dropping the future
+    /// withdraws: a lock that is granted at that very moment is given back.
+    pub fn acquire_async(&self, wait: Wait) -> future::Blocking<Result<Guard>> {
+        let tool = self.clone();
+        future::run(move |cancel| tool.cancel(cancel).acquire(wait))
+    }
+
     /// Claims the database.
     pub fn acquire(&self, wait: Wait) -> Result<Guard> {
-        let deadline = wait.deadline();
+        let patience = Patience::new(wait, self.cancel.clone());
         let dir = Arc::new(Dir::open(&self.dir)?);
         let token = Token::random();
         let bytes = self.record(&dir, token)?;
-        let published = self.publish(&dir, &bytes, wait, deadline)?;
+        let published = self.publish(&dir, &bytes, wait, &patience)?;
         let hold = Arc::new(Hold::new(
             dir,
             OsStr::new(FILE_NAME),
@@ -161,8 +189,10 @@ impl Tool {
             beat: Some(self.heartbeat),
             check: None,
         };
+        // Nobody beats for a hold that outlives us.
+        let cared = self.follows.is_none().then(|| care_for(&hold, care));
         let mut guard = Guard {
-            care: Some(care_for(&hold, care)),
+            care: cared,
             hold,
             fence: None,
         };
@@ -186,19 +216,19 @@ impl Tool {
         dir: &Dir,
         bytes: &[u8],
         wait: Wait,
-        deadline: Option<Instant>,
+        patience: &Patience,
     ) -> Result<Published> {
         let name = OsStr::new(FILE_NAME);
         let mut draft = Draft::new(dir, name, self.publishing());
         draft.write(bytes)?;
-        let mut waiter = Waiter::new(dir, &[name], None);
+        let mut waiter = Waiter::new(dir, &[name], self.cancel.clone());
         let mut problem_since: Option<(Option<Sight>, Instant)> = None;
         let mut reclaims = 0;
         loop {
             if let Some(published) = draft.publish()? {
                 return Ok(published);
             }
-            let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let is_over = patience.is_over();
             match judge(dir, &self.judging)? {
                 Judged::Free => continue,
                 Judged::Dead { mut found, .. } => {
@@ -247,14 +277,16 @@ impl Tool {
                 waiter.arm();
                 continue;
             }
-            let poll = Instant::now() + jittered(self.poll);
-            waiter.wait(deadline.map_or(poll, |deadline| deadline.min(poll)));
+            waiter.wait(patience.until(Instant::now() + jittered(self.poll)));
         }
     }
 
     /// X2, X6.
     fn record(&self, dir: &Dir, token: Token) -> Result<Vec<u8>> {
-        let own = Identity::own(token, dir.is_local());
+        let own = match self.follows {
+            Some(pid) => Identity::following(pid, token, dir.is_local()),
+            None => Identity::own(token, dir.is_local()),
+        };
         let started = clock::format(SystemTime::now())
             .ok_or_else(|| Error::new(Class::Io, dir.path(), "the clock is beyond the calendar"))?;
         let fields = record::Written {
@@ -390,6 +422,13 @@ impl Guard {
         self.hold.on_lost(listener);
     }
 
+    /// Lets go of the handle and leaves the record, which follows the process that it names (C13).
+    pub fn leave(mut self) -> Token {
+        self.care = None;
+        self.hold.leave();
+        self.hold.token()
+    }
+
     /// Gives the database back. A record that is gone or another's is `Compromised`, not success (X17).
     pub fn release(mut self) -> Result<()> {
         self.care = None;
@@ -403,4 +442,17 @@ impl Drop for Guard {
         // Released before, or lost: nothing more to do, and nobody here to be told.
         let _ = self.hold.release();
     }
+}
+
+impl AsFd for Guard {
+    /// The locked descriptor, for a child that shall keep the lock (K38).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.hold.as_fd()
+    }
+}
+
+/// Takes over a hold that follows another process, by its token: for `renew` and `unlock` (C13).
+pub fn adopt(dir: impl AsRef<Path>, token: Token) -> Result<Hold> {
+    let dir = Arc::new(Dir::open(dir)?);
+    Hold::adopt(dir, OsStr::new(FILE_NAME), record::LIMIT, token)
 }

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::fstat;
 
-use super::file::{Fencing, Options, is_over};
+use super::file::{Fencing, Options};
 use super::held::{Ear, FileHold};
 use super::judge::{Held, Judged, judge};
 use super::record::{self, LIMIT};
 use super::request::{self, Stop, Test};
 use super::table::Ticket;
 use super::{Judging, Key, LockRequest, Names, ReleaseRequest, Wait};
+use crate::deadline::Patience;
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::fence;
@@ -33,7 +34,7 @@ pub(super) struct Acquirer<'a> {
     pub(super) options: &'a Options,
     pub(super) judging: Judging,
     pub(super) asking: ReleaseRequest,
-    pub(super) deadline: Option<Instant>,
+    pub(super) patience: Patience,
 }
 
 /// What has been done so far to get the holder to stop.
@@ -56,7 +57,7 @@ impl Acquirer<'_> {
         request: LockRequest,
     ) -> Result<FileHold> {
         let token = Token::random();
-        let bytes = self.record(&dir, token, request.purpose.as_deref())?;
+        let bytes = self.record(&dir, token, &request)?;
         let mut asked = Asked::default();
         let published = match self.wait_and_publish(&dir, &bytes, request.wait, &mut asked) {
             Ok(published) => published,
@@ -78,7 +79,7 @@ impl Acquirer<'_> {
     ) -> Result<Published> {
         let mut draft = Draft::new(dir, &self.names.lock, self.publishing());
         draft.write(bytes)?;
-        let mut waiter = Waiter::new(dir, &[&self.names.lock], None);
+        let mut waiter = Waiter::new(dir, &[&self.names.lock], self.patience.cancel.clone());
         loop {
             if let Some(published) = draft.publish()? {
                 return Ok(published);
@@ -91,7 +92,7 @@ impl Acquirer<'_> {
                     Removal::Busy => self.pause(&mut waiter),
                 },
                 Judged::Held(held) => {
-                    if wait == Wait::No || is_over(self.deadline) {
+                    if wait == Wait::No || self.patience.is_over() {
                         return Err(self.gave_up(dir, *held, wait));
                     }
                     self.ask(dir, &held, asked)?;
@@ -129,15 +130,14 @@ impl Acquirer<'_> {
             .test
             .as_ref()
             .map(|test| now + self.options.times.confirm.saturating_sub(test.age()));
-        let until = [Some(renewal), proof, self.deadline];
-        let until = until.into_iter().flatten().min().unwrap_or(now);
-        match waiter.wait(until) {
+        let until = proof.map_or(renewal, |proof| proof.min(renewal));
+        match waiter.wait(self.patience.until(until)) {
             Woken::Event | Woken::HolderGone | Woken::Time | Woken::Cancelled => {}
         }
     }
 
     fn pause(&self, waiter: &mut Waiter<'_>) {
-        if !is_over(self.deadline) {
+        if !self.patience.is_over() {
             waiter.wait(Instant::now() + VANISH_RETRY);
         }
     }
@@ -250,12 +250,12 @@ impl Acquirer<'_> {
     }
 
     /// U4, U5.
-    fn record(&self, dir: &Dir, token: Token, purpose: Option<&str>) -> Result<Vec<u8>> {
-        let bytes = record::encode(
-            &Identity::own(token, dir.is_local()),
-            self.options.fence,
-            purpose,
-        );
+    fn record(&self, dir: &Dir, token: Token, request: &LockRequest) -> Result<Vec<u8>> {
+        let holder = match request.follows {
+            Some(pid) => Identity::following(pid, token, dir.is_local()),
+            None => Identity::own(token, dir.is_local()),
+        };
+        let bytes = record::encode(&holder, self.options.fence, request.purpose.as_deref());
         if bytes.len() > LIMIT {
             let what = "the purpose is too long for the record";
             return Err(Error::new(

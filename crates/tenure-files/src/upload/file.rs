@@ -3,17 +3,20 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::acquire::Acquirer;
 use super::held::FileHold;
+use super::record::LIMIT;
 use super::table::{Table, Taken};
 use super::{
     Guard, Judging, Key, LockRequest, Names, ReleaseRequest, UploadId, UploadLocker, Wait,
 };
+use crate::deadline::Patience;
 use crate::dir::{Dir, FileId};
 use crate::error::{Blocker, Class, Error, Result};
-use crate::identity::host_name;
+use crate::hold::Hold;
+use crate::identity::{Token, host_name};
 use crate::liveness::{Proof, Verdict};
 use crate::process::{PerProcess, own_pid};
 use crate::publish::Durability;
@@ -147,6 +150,12 @@ impl FileLocker {
         Wait::For(self.options.times.acquire_timeout)
     }
 
+    /// Takes over a hold that follows another process, by its token: for `renew` and `unlock` (C13).
+    pub fn adopt(&self, id: &UploadId, token: Token) -> Result<Hold> {
+        let dir = Arc::new(self.open_dir(id)?);
+        Hold::adopt(dir, &self.names(id).lock, LIMIT, token)
+    }
+
     /// The directory of one upload's files; a missing one is not made (U1).
     pub(super) fn open_dir(&self, id: &UploadId) -> Result<Dir> {
         match id.split() {
@@ -174,21 +183,21 @@ impl FileLocker {
 
 impl UploadLocker for FileLocker {
     fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<Guard> {
-        let deadline = request.wait.deadline();
+        let patience = Patience::new(request.wait, request.cancel.clone());
         let dir = self.open_dir(id)?;
         let names = self.names(id);
         let asking = request.release_request();
         let key = key(&dir, &names)?;
         let ticket = TABLE
             .get()
-            .enter(&key, &asking, deadline)
+            .enter(&key, &asking, &patience)
             .map_err(|Taken| taken(&dir, &names, request.wait))?;
         let acquirer = Acquirer {
             names,
             options: &self.options,
             judging: self.judging(),
             asking,
-            deadline,
+            patience,
         };
         let hold: FileHold = acquirer.acquire(dir, ticket, request)?;
         Ok(Guard::on_disk(id.clone(), hold))
@@ -218,11 +227,6 @@ fn taken(dir: &Dir, names: &Names, wait: Wait) -> Error {
         since: None,
         verdict: Verdict::Alive(Proof::Ourselves),
     })
-}
-
-/// Whether `deadline` has passed.
-pub(super) fn is_over(deadline: Option<Instant>) -> bool {
-    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
 impl ReleaseRequest {

@@ -1,6 +1,7 @@
 //! A held upload lock on disk: the record, its heartbeat, and the ear for requests (U15, U18, U19).
 
 use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -12,6 +13,7 @@ use crate::dir::Dir;
 use crate::error::Result;
 use crate::heart::Cared;
 use crate::hold::{Hold, Loss};
+use crate::identity::Token;
 
 /// The lock of one upload, held by this process.
 pub struct FileHold {
@@ -133,6 +135,13 @@ impl FileHold {
         self.hold.check()
     }
 
+    /// Leaves the record to the process that it follows. The table forgets it: it is another's now.
+    pub(super) fn leave(mut self) -> Token {
+        self.care = None;
+        self.hold.leave();
+        self.hold.token()
+    }
+
     pub(super) fn release(mut self) -> Result<()> {
         self.give_back()
     }
@@ -154,5 +163,12 @@ impl Drop for FileHold {
     fn drop(&mut self) {
         // A lock that was released before, or lost, needs nothing more; nobody is here to be told.
         let _ = self.give_back();
+    }
+}
+
+impl AsFd for FileHold {
+    /// The locked descriptor, for a child that shall keep the lock (K38).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.hold.as_fd()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::table::{Table, Taken};
 use super::{Guard, LockRequest, UploadId, UploadLocker};
-use crate::deadline::Wait;
+use crate::deadline::{Patience, Wait};
 use crate::error::{Class, Error, Result};
 
 /// Locks uploads of a store that has no shared directory.
@@ -26,19 +26,17 @@ impl MemoryLocker {
 impl UploadLocker for MemoryLocker {
     fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<Guard> {
         let asking = request.release_request();
-        let ticket = self
-            .table
-            .enter(id, &asking, request.wait.deadline())
-            .map_err(|Taken| {
-                let (class, what) = match request.wait {
-                    Wait::No => (Class::Held, "another request of this process has it"),
-                    Wait::For(_) | Wait::Forever => (
-                        Class::Timeout,
-                        "another request of this process did not let go in time",
-                    ),
-                };
-                Error::new(class, id.as_str(), what)
-            })?;
+        let patience = Patience::new(request.wait, request.cancel.clone());
+        let ticket = self.table.enter(id, &asking, &patience).map_err(|Taken| {
+            let (class, what) = match request.wait {
+                Wait::No => (Class::Held, "another request of this process has it"),
+                Wait::For(_) | Wait::Forever => (
+                    Class::Timeout,
+                    "another request of this process did not let go in time",
+                ),
+            };
+            Error::new(class, id.as_str(), what)
+        })?;
         ticket.hold(request.on_request);
         Ok(Guard::in_memory(id.clone(), ticket))
     }

@@ -12,9 +12,12 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{OnRequest, ReleaseRequest};
+use crate::deadline::Patience;
+
+const CANCEL_POLL: Duration = Duration::from_millis(20);
 
 /// All places held or being acquired, by key.
 pub(crate) struct Table<K> {
@@ -49,28 +52,28 @@ impl<K> Default for Table<K> {
 }
 
 impl<K: Eq + Hash + Clone + 'static> Table<K> {
-    /// Takes the seat of `key`, asking whoever has it to leave; gives up at `deadline`.
+    /// Takes the seat of `key`, asking whoever has it to leave, as long as the patience lasts.
     ///
-    /// A deadline that has passed means: do not wait, and do not ask either (U14).
+    /// None at all means: do not wait, and do not ask either (U14).
     pub(crate) fn enter(
         self: &Arc<Self>,
         key: &K,
         request: &ReleaseRequest,
-        deadline: Option<Instant>,
+        patience: &Patience,
     ) -> Result<Ticket<K>, Taken> {
         loop {
             let taken_by = match self.sit(key) {
                 Ok(ticket) => return Ok(ticket),
                 Err(seat) => seat,
             };
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if patience.is_over() {
                 return Err(Taken);
             }
             let holder = taken_by.on_request();
             if let Some(ask) = &holder {
                 ask(request);
             }
-            self.wait_while(key, &taken_by, holder.is_some(), deadline);
+            self.wait_while(key, &taken_by, holder.is_some(), patience);
         }
     }
 
@@ -98,21 +101,25 @@ impl<K: Eq + Hash + Clone + 'static> Table<K> {
     }
 
     /// Until the seat is left or, where nobody could be asked, its acquirer has become the holder.
-    fn wait_while(&self, key: &K, seat: &Arc<Seat>, held: bool, deadline: Option<Instant>) {
+    fn wait_while(&self, key: &K, seat: &Arc<Seat>, held: bool, patience: &Patience) {
         let mut seats = lock(&self.seats);
         loop {
             let still_there = seats.get(key).is_some_and(|now| Arc::ptr_eq(now, seat));
             if !still_there || seat.on_request().is_some() != held {
                 return;
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            seats = match left {
-                Some(left) if left.is_zero() => return,
-                Some(left) => {
-                    seat.changed
-                        .wait_timeout(seats, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
+            if patience.is_over() {
+                return;
+            }
+            // A condition variable knows no cancellation: look for one now and then.
+            let slice = patience.cancel.as_ref().map(|_| CANCEL_POLL);
+            let left = patience
+                .deadline
+                .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            seats = match [slice, left].into_iter().flatten().min() {
+                Some(time) => {
+                    let waited = seat.changed.wait_timeout(seats, time);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
                 }
                 None => seat
                     .changed
