@@ -1,5 +1,10 @@
 //! The rules of the sidecar lock within one process: acquire, wait, reclaim, hold, release.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+
 mod common;
 
 use std::os::unix::fs::PermissionsExt;

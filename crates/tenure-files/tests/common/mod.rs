@@ -1,6 +1,10 @@
 //! What several test files share: directories, processes that live and die on command, and the
 //! placeholders of the vectors.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
