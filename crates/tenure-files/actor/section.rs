@@ -21,7 +21,8 @@ pub(crate) struct Section {
 
 impl Section {
     pub(crate) fn new(dir: &Path) -> Section {
-        let tally = dir.join(format!("tally.{}", std::process::id()));
+        let me = std::process::id();
+        let tally = dir.join(format!("tally.{me}.{}", start_time(me).unwrap_or(0)));
         Section {
             dir: dir.to_owned(),
             tally,
@@ -59,7 +60,8 @@ impl Section {
             self.report(&format!("double: {pid} is inside"));
             return false;
         }
-        let tally = fs::read_to_string(self.dir.join(format!("tally.{pid}"))).unwrap_or_default();
+        let tally =
+            fs::read_to_string(self.dir.join(format!("tally.{pid}.{start}"))).unwrap_or_default();
         let tallied = self::numbers(&tally).get(1).copied().unwrap_or(0);
         if self.counter() == before + 1 && tallied < before + 1 {
             self.report("recovered");

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use tenure_files::exclusive::{self, Quiesce, Tool};
 use tenure_files::publish::Durability;
+use tenure_files::sidecar;
 use tenure_files::upload::{self, FileLocker, UploadId, UploadLocker};
 use tenure_files::{Error, Wait};
 
 use crate::{original_exclusive, original_upload};
 
 pub(crate) enum Who {
+    Sidecar(Box<sidecar::Options>),
     Exclusive(Tool),
     Upload(FileLocker),
     OriginalUpload(PathBuf, original_upload::Times),
@@ -20,6 +22,7 @@ pub(crate) enum Who {
 
 /// A held lock of any kind.
 pub(crate) enum Held {
+    Sidecar(sidecar::Guard),
     Exclusive(exclusive::Guard),
     Upload(upload::Guard),
     OriginalUpload(original_upload::Held),
@@ -30,7 +33,7 @@ pub(crate) enum Held {
 type Outcome<T> = Result<T, String>;
 
 impl Who {
-    /// `exclusive`, `upload`, `upload-foreign-pids`, `original-upload`, `original-exclusive`.
+    /// `sidecar`, `exclusive`, `upload`, `upload-foreign-pids`, `original-upload`, `original-exclusive`.
     pub(crate) fn parse(text: &str, dir: &Path) -> Who {
         let upload = |foreign_pids| {
             let options = upload::Options {
@@ -52,6 +55,10 @@ impl Who {
                     .durability(Durability::Fast);
                 Who::Exclusive(tool.quiesce(Quiesce::Skip).poll(NEVER))
             }
+            "sidecar" => {
+                let options = sidecar::Options::new(dir.join("state.json"));
+                Who::Sidecar(Box::new(options.durability(Durability::Fast)))
+            }
             "upload" => upload(false),
             "upload-foreign-pids" => upload(true),
             "original-upload" => Who::OriginalUpload(dir.to_owned(), fast()),
@@ -70,6 +77,11 @@ impl Who {
                 .acquire(Wait::For(wait))
                 .map(Held::Exclusive)
                 .map_err(class),
+            Who::Sidecar(options) => {
+                let options = options.as_ref().clone().timeout(wait);
+                let guard = sidecar::Manager::new("actor").acquire(&options);
+                guard.map(Held::Sidecar).map_err(class)
+            }
             Who::Upload(locker) => {
                 let id = UploadId::new("up").unwrap();
                 let guard = locker.lock(&id, Wait::For(wait), Arc::new(move |_| on_request()));
@@ -98,6 +110,7 @@ impl Held {
         match self {
             Held::Exclusive(guard) => guard.check().map_err(class),
             Held::Upload(guard) => guard.check().map_err(class),
+            Held::Sidecar(guard) => guard.verify_still_held().map_err(class),
             // Originals never look.
             Held::OriginalUpload(_) | Held::OriginalExclusive(_) => Ok(()),
         }
@@ -107,6 +120,7 @@ impl Held {
         match self {
             Held::Exclusive(guard) => guard.release().map_err(class),
             Held::Upload(guard) => guard.release().map_err(class),
+            Held::Sidecar(guard) => guard.release().map_err(class),
             Held::OriginalUpload(held) => {
                 held.release();
                 Ok(())

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::actor::{Actor, PATIENCE};
-use common::{Living, Machine, OTHER_USER, dead_pid, eventually, host};
+use common::{Living, Machine, OTHER_USER, dead_pid, eventually, host, is_waiting};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use tenure_files::error::Class;
@@ -293,17 +293,6 @@ fn a_waiter_is_woken_by_release_and_by_death() {
         waiter.says("held");
         waiter.kill();
     }
-}
-
-/// A waiter has an inotify descriptor.
-fn is_waiting(pid: u32) -> bool {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return false;
-    };
-    descriptors
-        .flatten()
-        .filter_map(|entry| fs::read_link(entry.path()).ok())
-        .any(|target| target.to_string_lossy().contains("inotify"))
 }
 
 /// X14.2: a waiter gives a malformed record time, because an original may be writing it.

@@ -1,5 +1,10 @@
 //! The sidecar vectors: for each of them what Tenure decides, without and with approval.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+
 mod common;
 
 use std::path::PathBuf;

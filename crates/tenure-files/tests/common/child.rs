@@ -1,5 +1,11 @@
 //! Other processes: the test binary runs itself again in a role, and tells its parent by lines.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -9,11 +15,19 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "TENURE_TEST_ROLE";
 const TARGET: &str = "TENURE_TEST_TARGET";
 
+/// What a process is to do with a target, and the name for it.
+pub(crate) type Role = (&'static str, fn(&Path));
+
 /// Runs the role that a parent gave this process, if any. Called by the one test named `child`.
-pub(crate) fn play(roles: &[(&str, fn(&Path))]) {
-    let Ok(role) = std::env::var(ROLE) else { return };
+pub(crate) fn play(roles: &[Role]) {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
     let target = std::env::var(TARGET).expect("a role has a target");
-    let (_, play) = roles.iter().find(|(name, _)| *name == role).expect("a known role");
+    let (_, play) = roles
+        .iter()
+        .find(|(name, _)| *name == role)
+        .expect("a known role");
     play(Path::new(&target));
     std::process::exit(0);
 }
@@ -42,33 +56,58 @@ pub(crate) struct Player {
 }
 
 impl Player {
+    /// This test binary in a role.
     pub(crate) fn new(role: &str, target: &Path) -> Player {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Player::with(role, target, &[])
+    }
+
+    /// The same, with more to know.
+    pub(crate) fn with(role: &str, target: &Path, environment: &[(&str, &str)]) -> Player {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(TARGET, target)
+            .envs(environment.iter().copied());
+        Player::of(command)
+    }
+
+    /// Any program that speaks in lines that begin with `> `.
+    pub(crate) fn of(mut command: Command) -> Player {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let stdin = child.stdin.take();
         let words = listen(child.stdout.take().unwrap());
-        Player { child, stdin, words }
+        Player {
+            child,
+            stdin,
+            words,
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next word, and when it came.
-    pub(crate) fn next(&self) -> (Instant, String) {
-        self.words.recv_timeout(Duration::from_secs(30)).expect("the child said something")
+    pub(crate) fn expect(&self, word: &str) -> Instant {
+        self.expect_within(word, Duration::from_secs(30))
     }
 
-    pub(crate) fn expect(&self, word: &str) -> Instant {
-        let (at, said) = self.next();
+    pub(crate) fn expect_within(&self, word: &str, patience: Duration) -> Instant {
+        let (at, said) = self
+            .words
+            .recv_timeout(patience)
+            .expect("the child said something");
         assert_eq!(said, word);
         at
+    }
+
+    /// The next word within this time, if one comes.
+    pub(crate) fn hear_within(&self, patience: Duration) -> Option<String> {
+        self.words.recv_timeout(patience).ok().map(|(_, word)| word)
     }
 
     pub(crate) fn tell(&mut self, word: &str) {
@@ -81,7 +120,6 @@ impl Player {
     }
 
     pub(crate) fn wait(mut self) -> ExitStatus {
-        drop(self.stdin.take());
         self.child.wait().unwrap()
     }
 

@@ -1,6 +1,7 @@
 //! What the tests of this crate share: the machine's values for vector templates, and processes to be
 //! alive, dead, or somebody else's.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 pub(crate) mod actor;
 
@@ -183,4 +184,15 @@ pub(crate) fn set_modified(path: &Path, time: SystemTime) {
 /// 2026-03-07T09:00:30Z, the clock of the vectors.
 pub(crate) fn vector_clock() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_772_874_030)
+}
+
+/// Whether a process waits for a lock: a waiter has an inotify descriptor.
+pub(crate) fn is_waiting(pid: u32) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    descriptors
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .any(|target| target.to_string_lossy().contains("inotify"))
 }
