@@ -104,9 +104,13 @@ fn numbers(text: &str) -> Vec<u64> {
         .collect()
 }
 
-/// Field 22 of the process's stat, `None` if it does not run (a zombie does not).
+/// Field 22 of the process's stat, `None` if it does not run any more. A killed process gives up its
+/// kernel locks while it is on its way out, a moment before it is a zombie: it runs no more code of its
+/// own then, and its flags (field 9) say so.
 fn start_time(pid: u32) -> Option<u64> {
+    const EXITING: u64 = 0x4;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    (!matches!(fields[0], "Z" | "X")).then(|| fields[19].parse().ok())?
+    let is_over = matches!(fields[0], "Z" | "X") || fields[6].parse::<u64>().ok()? & EXITING != 0;
+    (!is_over).then(|| fields[19].parse().ok())?
 }

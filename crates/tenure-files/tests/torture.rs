@@ -106,7 +106,7 @@ fn torture(who: &str) {
             }
             !goes_on
         });
-        thread::sleep(Duration::from_micros(dice.throw(6_000)));
+        thread::sleep(Duration::from_micros(dice.throw(40_000)));
     }
     for worker in &workers {
         worker.signal(Signal::CONT);
