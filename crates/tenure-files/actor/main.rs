@@ -35,7 +35,7 @@ fn main() {
     match args[1..] {
         ["hold", who, dir] => hold(&Who::parse(who, Path::new(dir))),
         ["try", who, dir] => attempt(&Who::parse(who, Path::new(dir))),
-        ["work", who, dir] => work(&Who::parse(who, Path::new(dir)), Path::new(dir)),
+        ["work", who, dir] => work(who, Path::new(dir)),
         ["cycle", dir] => cycle(Path::new(dir)),
         ["original-server", dir] => say(original_server(Path::new(dir))),
         _ => panic!("unknown arguments: {args:?}"),
@@ -71,8 +71,9 @@ fn attempt(who: &Who) {
     }
 }
 
-fn work(who: &Who, dir: &Path) {
-    let mut section = Section::new(dir);
+fn work(name: &str, dir: &Path) {
+    let who = Who::parse(name, dir);
+    let mut section = Section::new(dir, name);
     let mut dice = u64::from(std::process::id());
     while !dir.join("stop").exists() {
         match who.acquire(Duration::from_secs(60), Arc::new(|| {})) {
@@ -81,10 +82,10 @@ fn work(who: &Who, dir: &Path) {
                 let pause = Duration::from_micros((dice >> 33) % 200);
                 section.pass(|| std::thread::sleep(pause));
                 if held.check().is_err() | held.release().is_err() {
-                    section.report("noticed");
+                    section.report(&format!("noticed {}", std::process::id()));
                 }
             }
-            Err(class) => section.report(&format!("refused: {class}")),
+            Err(class) => section.report(&format!("refused with {class}")),
         }
     }
 }

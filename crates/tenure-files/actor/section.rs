@@ -17,16 +17,18 @@ pub(crate) struct Section {
     dir: PathBuf,
     tally: PathBuf,
     finished: u64,
+    who: String,
 }
 
 impl Section {
-    pub(crate) fn new(dir: &Path) -> Section {
+    pub(crate) fn new(dir: &Path, who: &str) -> Section {
         let me = std::process::id();
         let tally = dir.join(format!("tally.{me}.{}", start_time(me).unwrap_or(0)));
         Section {
             dir: dir.to_owned(),
             tally,
             finished: 0,
+            who: who.to_owned(),
         }
     }
 
@@ -40,7 +42,10 @@ impl Section {
         work();
         write(&self.dir.join("counter"), &format!("{}", before + 1));
         self.finished += 1;
-        write(&self.tally, &format!("{} {}", self.finished, before + 1));
+        write(
+            &self.tally,
+            &format!("{} {} {}", self.finished, before + 1, self.who),
+        );
         write(&self.dir.join("inside"), "");
         alone
     }
@@ -53,11 +58,11 @@ impl Section {
             return true;
         };
         if pid == u64::from(std::process::id()) {
-            self.report("double: still inside myself");
+            self.report(&format!("double {pid}"));
             return false;
         }
         if u32::try_from(pid).ok().and_then(start_time) == Some(start) {
-            self.report(&format!("double: {pid} is inside"));
+            self.report(&format!("double {pid}"));
             return false;
         }
         let tally =

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_files::exclusive::{self, Quiesce, Tool};
+use tenure_files::exclusive::{self, Cycle, Quiesce, Server, Tool};
 use tenure_files::publish::Durability;
 use tenure_files::sidecar;
 use tenure_files::upload::{self, FileLocker, UploadId, UploadLocker};
@@ -13,6 +13,7 @@ use tenure_files::{Error, Wait};
 use crate::{original_exclusive, original_upload};
 
 pub(crate) enum Who {
+    Server(Server),
     Sidecar(Box<sidecar::Options>),
     Exclusive(Tool),
     Upload(FileLocker),
@@ -22,6 +23,7 @@ pub(crate) enum Who {
 
 /// A held lock of any kind.
 pub(crate) enum Held {
+    Cycle(Cycle),
     Sidecar(sidecar::Guard),
     Exclusive(exclusive::Guard),
     Upload(upload::Guard),
@@ -33,7 +35,8 @@ pub(crate) enum Held {
 type Outcome<T> = Result<T, String>;
 
 impl Who {
-    /// `sidecar`, `exclusive`, `upload`, `upload-foreign-pids`, `original-upload`, `original-exclusive`.
+    /// `sidecar`, `exclusive`, `exclusive-alone` (waits for cycles), `server` (runs cycles),
+    /// `upload`, `upload-foreign-pids`, `original-upload`, `original-exclusive`.
     pub(crate) fn parse(text: &str, dir: &Path) -> Who {
         let upload = |foreign_pids| {
             let options = upload::Options {
@@ -54,6 +57,13 @@ impl Who {
                     .unwrap()
                     .durability(Durability::Fast);
                 Who::Exclusive(tool.quiesce(Quiesce::Skip).poll(NEVER))
+            }
+            "server" => Who::Server(Server::new(dir)),
+            "exclusive-alone" => {
+                let tool = Tool::new(dir, "actor")
+                    .unwrap()
+                    .durability(Durability::Fast);
+                Who::Exclusive(tool.poll(NEVER))
             }
             "sidecar" => {
                 let options = sidecar::Options::new(dir.join("state.json"));
@@ -82,6 +92,13 @@ impl Who {
                 let guard = sidecar::Manager::new("actor").acquire(&options);
                 guard.map(Held::Sidecar).map_err(class)
             }
+            Who::Server(server) => loop {
+                // Whoever is told to skip comes back for the next cycle.
+                match server.begin_cycle() {
+                    Ok(cycle) => return Ok(Held::Cycle(cycle)),
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            },
             Who::Upload(locker) => {
                 let id = UploadId::new("up").unwrap();
                 let guard = locker.lock(&id, Wait::For(wait), Arc::new(move |_| on_request()));
@@ -112,7 +129,7 @@ impl Held {
             Held::Upload(guard) => guard.check().map_err(class),
             Held::Sidecar(guard) => guard.verify_still_held().map_err(class),
             // Originals never look.
-            Held::OriginalUpload(_) | Held::OriginalExclusive(_) => Ok(()),
+            Held::OriginalUpload(_) | Held::OriginalExclusive(_) | Held::Cycle(_) => Ok(()),
         }
     }
 
@@ -121,6 +138,10 @@ impl Held {
             Held::Exclusive(guard) => guard.release().map_err(class),
             Held::Upload(guard) => guard.release().map_err(class),
             Held::Sidecar(guard) => guard.release().map_err(class),
+            Held::Cycle(cycle) => {
+                drop(cycle);
+                Ok(())
+            }
             Held::OriginalUpload(held) => {
                 held.release();
                 Ok(())

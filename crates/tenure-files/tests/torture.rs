@@ -1,37 +1,36 @@
-//! Many processes, one lock, and a controller that kills and stops them at random.
+//! 16 processes, one lock, and a controller that kills and stops them at random: nobody is inside with
+//! anybody, and no section is lost.
 //!
-//! Every worker that enters the critical section looks whether the one before still runs, and counts in
-//! a plain file (see `actor/section.rs`). At the end the counter must equal the sections that were
-//! finished, and nobody may have met anybody.
-//!
-//! `TENURE_TORTURE_SECONDS` makes each protocol run for that long instead, `TENURE_TORTURE_SEED` repeats
-//! the order of interventions (not the scheduling).
+//! `TENURE_TORTURE_SECONDS` makes each protocol run for that long, `TENURE_TORTURE_SEED` repeats the
+//! order of interventions (not the scheduling).
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
+#![allow(
+    clippy::print_stdout,
+    reason = "figures that are measured, not asserted"
+)]
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-use std::sync::Mutex;
-use std::thread;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::actor::Actor;
-use common::eventually;
-use rustix::process::Signal;
+use common::crowd::{Blows, Crowd};
+use common::{eventually, is_waiting};
 
 const WORKERS: usize = 16;
-/// Sections per protocol; 20,000 and more over all of them.
+/// Sections per protocol; above 20,000 over all of them.
 const SECTIONS: u64 = 7_000;
-/// Without progress for this long, somebody waits who should not.
-const STALL: Duration = Duration::from_secs(20);
 
-/// One protocol at a time: two tortures at once would measure the scheduler.
-static ALONE: Mutex<()> = Mutex::new(());
+/// One at a time: two tortures at once would measure the scheduler.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-/// K10, K22–K27, S15–S22: nobody is inside with anybody, whatever is killed or stopped.
+/// K10, K22–K27, S15–S22.
 #[test]
 fn sidecar_locks_survive_kill_and_stop() {
     torture("sidecar");
@@ -50,173 +49,36 @@ fn upload_locks_survive_kill_and_stop() {
 }
 
 fn torture(who: &str) {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path();
-    let mut dice = Dice::new();
-    let spawn = || Actor::spawn(&["work", who], dir);
-    let mut workers: Vec<Actor> = (0..WORKERS).map(|_| spawn()).collect();
-    let mut stopped: BTreeMap<usize, Instant> = BTreeMap::new();
-    let (mut kills, mut stops, mut hits) = (0_u32, 0_u32, 0_u32);
+    let _alone = alone();
+    let mut crowd = Crowd::start(&[who; WORKERS]);
     let began = Instant::now();
-    let mut progress = (0, began);
-    loop {
-        let sections = number(&dir.join("counter"));
-        if is_enough(sections, began) {
-            break;
+    crowd.run(Blows::KillAndStop, |sections| {
+        match std::env::var("TENURE_TORTURE_SECONDS") {
+            Ok(seconds) => began.elapsed().as_secs() >= seconds.parse().expect("seconds"),
+            Err(_) => sections >= SECTIONS,
         }
-        if sections > progress.0 {
-            progress = (sections, Instant::now());
-        }
-        assert!(
-            progress.1.elapsed() < STALL,
-            "{who}: nobody got in for {STALL:?} after {sections} sections, seed {}\n{}",
-            dice.seed,
-            scene(dir, &workers),
-        );
-        // Half of the blows go to whoever is inside, the others to anybody: waiters, judges, reclaimers.
-        let inside = numbers(&dir.join("inside")).first().copied();
-        let holder = workers
-            .iter()
-            .position(|worker| Some(u64::from(worker.pid())) == inside);
-        let victim = match holder {
-            Some(holder) if dice.throw(2) == 0 => holder,
-            _ => usize::try_from(dice.throw(WORKERS as u64)).unwrap(),
-        };
-        hits += u32::from(Some(victim) == holder);
-        match dice.throw(3) {
-            0 => {
-                stopped.remove(&victim);
-                std::mem::replace(&mut workers[victim], spawn()).kill();
-                kills += 1;
-            }
-            _ => {
-                workers[victim].signal(Signal::STOP);
-                let time = Duration::from_micros(dice.throw(8_000));
-                stopped.insert(victim, Instant::now() + time);
-                stops += 1;
-            }
-        }
-        stopped.retain(|&worker, until| {
-            let goes_on = *until <= Instant::now();
-            if goes_on {
-                workers[worker].signal(Signal::CONT);
-            }
-            !goes_on
-        });
-        thread::sleep(Duration::from_micros(dice.throw(40_000)));
-    }
-    for worker in &workers {
-        worker.signal(Signal::CONT);
-    }
-    fs::write(dir.join("stop"), "").unwrap();
-    eventually("all workers come to their end", || {
-        workers.iter_mut().all(Actor::has_ended)
     });
-    drop(workers);
     let took = began.elapsed();
-    let finished = judge(dir, who, dice.seed);
-    println!(
-        "{who}: {finished} sections in {took:.1?}, {kills} killed, {stops} stopped, {hits} of them inside"
-    );
-}
-
-fn is_enough(sections: u64, began: Instant) -> bool {
-    match std::env::var("TENURE_TORTURE_SECONDS") {
-        Ok(seconds) => began.elapsed().as_secs() >= seconds.parse().expect("a number of seconds"),
-        Err(_) => sections >= SECTIONS,
-    }
-}
-
-/// The counter equals the finished sections, and nobody had anything to report.
-fn judge(dir: &Path, who: &str, seed: u64) -> u64 {
-    let report = fs::read_to_string(dir.join("report")).unwrap_or_default();
-    let (recovered, bad): (Vec<&str>, Vec<&str>) =
-        report.lines().partition(|line| *line == "recovered");
-    assert!(bad.is_empty(), "{who}, seed {seed}: {bad:?}");
-    let tallies: u64 = fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            path.file_name()
-                .unwrap()
-                .to_string_lossy()
-                .starts_with("tally.")
-        })
-        .map(|path| number(&path))
-        .sum();
-    let finished = tallies + recovered.len() as u64;
+    let evidence = crowd.evidence();
+    assert!(evidence.doubles.is_empty(), "{who}: {evidence:?}");
+    assert_eq!(evidence.noticed, BTreeSet::new(), "{who}: a lock was lost");
+    assert!(evidence.complaints.is_empty(), "{who}: {evidence:?}");
     assert_eq!(
-        number(&dir.join("counter")),
-        finished,
-        "{who}, seed {seed}: sections were lost"
+        evidence.counter, evidence.finished,
+        "{who}: sections were lost"
     );
-    finished
+    println!(
+        "{who}: {} sections in {took:.1?}, {} killed",
+        evidence.finished,
+        evidence.killed.len()
+    );
 }
 
-/// What can be seen when nothing moves.
-fn scene(dir: &Path, workers: &[Actor]) -> String {
-    let mut text = String::new();
-    for entry in fs::read_dir(dir).unwrap().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with("tally.") {
-            let content = fs::read(entry.path()).unwrap_or_default();
-            text += &format!("{name}: {}\n", String::from_utf8_lossy(&content).trim());
-        }
-    }
-    for worker in workers {
-        let pid = worker.pid();
-        let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        text += &format!("{pid}: {wchan} {}\n", stat.get(..40).unwrap_or(&stat));
-    }
-    text + &fs::read_to_string("/proc/locks").unwrap_or_default()
-}
-
-fn number(path: &Path) -> u64 {
-    numbers(path).first().copied().unwrap_or(0)
-}
-
-fn numbers(path: &Path) -> Vec<u64> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect()
-}
-
-/// A small generator whose seed can be given.
-struct Dice {
-    seed: u64,
-    state: u64,
-}
-
-impl Dice {
-    fn new() -> Dice {
-        let seed = match std::env::var("TENURE_TORTURE_SEED") {
-            Ok(seed) => seed.parse().expect("a number"),
-            Err(_) => u64::from(std::process::id()),
-        };
-        Dice { seed, state: seed }
-    }
-
-    fn throw(&mut self, sides: u64) -> u64 {
-        self.state = self
-            .state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695);
-        (self.state >> 33) % sides
-    }
-}
-
-/// K42, S22: how long it takes a waiter to have the lock of a killed holder. Measured and printed; that it
-/// happens by an event is what the rules' own tests show.
+/// K42, S22: how long it takes a waiter to have the lock of a killed holder. Measured and printed; that
+/// it happens by an event is what the rules' own tests show.
 #[test]
 fn takeover_is_measured() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = alone();
     for who in ["sidecar", "exclusive", "upload"] {
         let temp = tempfile::tempdir().unwrap();
         let mut holder = Actor::spawn(&["hold", who], temp.path());
@@ -224,7 +86,7 @@ fn takeover_is_measured() {
         let mut times: Vec<Duration> = (0..20)
             .map(|_| {
                 let waiter = Actor::spawn(&["hold", who], temp.path());
-                eventually("the waiter waits", || common::is_waiting(waiter.pid()));
+                eventually("the waiter waits", || is_waiting(waiter.pid()));
                 let killed = Instant::now();
                 std::mem::replace(&mut holder, waiter).kill();
                 holder.says("held");

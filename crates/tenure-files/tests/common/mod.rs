@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 pub(crate) mod actor;
+pub(crate) mod crowd;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
