@@ -19,7 +19,7 @@ use super::judge::{self, Judged, Ruling};
 use super::options::{Options, Payload};
 use super::payload::compose;
 use super::place::{Parent, Place};
-use super::reclaim::{self, Foreign, Observation, ReclaimGuard};
+use super::reclaim::{self, Observation, ReclaimGuard, Standing};
 use super::table::{self, Entry, Listed};
 use crate::error::{Blocker, Class, Decision, Error, Result};
 use crate::heart::{self, Care};
@@ -191,25 +191,30 @@ impl Acquisition<'_> {
 
     /// S16.1: a guard that is not ours means wait, unless it was left behind (S22).
     fn guard_in_the_way(&mut self) -> Result<Option<Obstacle>> {
-        match reclaim::look(self.place)? {
-            Foreign::None => Ok(None),
-            Foreign::Locked(file, id) => {
+        let stands = Ok(Some(Obstacle::guard(None)));
+        match reclaim::standing(self.place)? {
+            Standing::None => Ok(None),
+            Standing::Left(file, id) => match reclaim::take_down(self.place, &file, id)? {
+                true => Ok(None),
+                false => stands,
+            },
+            Standing::Locked(file, id) => {
                 if self.is_patient {
                     self.waiter.follow_lock(&file, id);
                 }
-                Ok(Some(Obstacle::guard(None)))
+                stands
             }
-            Foreign::Directory(stat) => {
+            Standing::Directory(stat) => {
                 match self
                     .observation
                     .remove_if_left(self.place, &stat, self.options)?
                 {
                     true => Ok(None),
-                    false => Ok(Some(Obstacle::guard(None))),
+                    false => stands,
                 }
             }
-            Foreign::File => self.guard_file_in_the_way(),
-            Foreign::Other => Ok(Some(Obstacle::guard(None))),
+            Standing::File(_) => self.guard_file_in_the_way(),
+            Standing::Other(_) => stands,
         }
     }
 
