@@ -327,9 +327,10 @@ impl Hold {
                 seen: SystemTime::now(),
             }))
         };
-        if let Some(cause) = self.look()? {
+        if let Some(cause) = self.look_at_name()? {
             return lost(cause);
         }
+        // All bytes, and with them the token.
         let now = read_at_most(&self.file, bytes.len() + 1)
             .map_err(|errno| Error::io(self.path(), "cannot read the lock", errno))?;
         if now != bytes {
@@ -343,17 +344,23 @@ impl Hold {
 
     /// The two questions of K34: does the name lead to our file, and is the token ours?
     fn look(&self) -> Result<Option<LossCause>> {
-        let failed = |errno| Error::io(self.path(), "cannot check the lock", errno);
-        match self.dir.stat(&self.name) {
-            Ok(stat) if FileId::of(&stat) == self.id => {}
-            Ok(_) => return Ok(Some(LossCause::Replaced)),
-            Err(rustix::io::Errno::NOENT) => return Ok(Some(LossCause::Gone)),
-            Err(errno) => return Err(failed(errno)),
+        if let Some(cause) = self.look_at_name()? {
+            return Ok(Some(cause));
         }
+        let failed = |errno| Error::io(self.path(), "cannot check the lock", errno);
         let mut token = [0; TOKEN_DIGITS];
         let read = rustix::io::pread(&self.file, &mut token, self.token_at).map_err(failed)?;
         let is_ours = token[..read] == *self.token.to_string().as_bytes();
         Ok((!is_ours).then_some(LossCause::Overwritten))
+    }
+
+    fn look_at_name(&self) -> Result<Option<LossCause>> {
+        match self.dir.stat(&self.name) {
+            Ok(stat) if FileId::of(&stat) == self.id => Ok(None),
+            Ok(_) => Ok(Some(LossCause::Replaced)),
+            Err(rustix::io::Errno::NOENT) => Ok(Some(LossCause::Gone)),
+            Err(errno) => Err(Error::io(self.path(), "cannot check the lock", errno)),
+        }
     }
 
     fn must_be_ours(&self) -> Result<()> {

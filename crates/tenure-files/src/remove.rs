@@ -66,11 +66,13 @@ pub fn remove(dir: &Dir, record: &mut Record, pause: Pause<'_>) -> Result<Remova
     take_away(dir, record.name(), record.id(), pause)
 }
 
-/// Removes a record that was shown, whether its holder lives or not (`break --force`): as above, but
-/// without the `flock`, which a living holder has. The holder notices (K34).
-pub fn remove_by_force(dir: &Dir, record: &Record) -> Result<Removal> {
+/// Removes a record that a person decided against, whoever holds it: no `flock` is asked for, but it
+/// must still be the file and the bytes that were shown (K25, K26).
+pub fn force_remove(dir: &Dir, record: &Record) -> Result<Removal> {
     let failed = |errno| Error::io(dir.join(record.name()), "cannot compare the lock", errno);
-    if !dir.leads_to(record.name(), record.id()).map_err(failed)? {
+    if !record.is_unchanged().map_err(failed)?
+        || !dir.leads_to(record.name(), record.id()).map_err(failed)?
+    {
         return Ok(Removal::Changed);
     }
     take_away(dir, record.name(), record.id(), &no_pause)
@@ -326,6 +328,23 @@ mod tests {
             "{names:?}"
         );
         assert_eq!(names.len(), 2);
+    }
+
+    /// X24, K25: force removes what was shown, locked or not, and nothing that came later.
+    #[test]
+    fn force_removes_what_was_shown() {
+        let place = place();
+        let holder = File::open(place.temp.path().join(NAME)).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+        let shown = place.judged();
+        place.replace("later");
+        assert_eq!(force_remove(&place.dir, &shown).unwrap(), Removal::Changed);
+        assert_eq!(place.read().as_deref(), Some("later"));
+        assert_eq!(
+            force_remove(&place.dir, &place.judged()).unwrap(),
+            Removal::Removed
+        );
+        assert!(place.names().is_empty());
     }
 
     /// K27: ten judges of one dead lock, one removal, and a fresh lock is never hit.

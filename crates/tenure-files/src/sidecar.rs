@@ -17,6 +17,7 @@
 //! lost lock is noticed.
 
 mod acquire;
+mod inspect;
 mod judge;
 mod options;
 mod payload;
@@ -32,6 +33,9 @@ use std::time::SystemTime;
 
 #[doc(hidden)]
 pub use acquire::Point;
+pub use inspect::{
+    Broken, Force, GuardState, LockState, State, break_guard, break_lock, inspect, list,
+};
 pub use judge::peer_code;
 pub use options::{Candidate, Heartbeat, Options, Payload, Recovery, Retry, Suspect};
 pub use payload::LIMIT;

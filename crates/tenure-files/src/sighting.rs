@@ -8,8 +8,10 @@ use std::path::PathBuf;
 
 use crate::dir::{Dir, FileId};
 use crate::error::{Blocker, Class, Error, Result};
+use crate::fence;
+use crate::publish;
 use crate::record::Record;
-use crate::remove::{Removal, no_pause, remove, remove_by_force, take_away};
+use crate::remove::{Removal, force_remove, no_pause, remove, take_away};
 
 /// A lock, or whatever stands in its place.
 #[derive(Debug)]
@@ -97,11 +99,12 @@ impl Sighting {
                     .next("break it with --force"));
             }
             (Force::No, State::Problem(error), _) => return Err(error),
-            (Force::Yes, _, Thing::Record(record)) => remove_by_force(&self.dir, &record)?,
+            (Force::Yes, _, Thing::Record(record)) => force_remove(&self.dir, &record)?,
             (Force::Yes, _, Thing::Other(id)) => take_away(&self.dir, &self.name, id, &no_pause)?,
             (_, _, Thing::Nothing | Thing::Other(_)) => Removal::Changed,
         };
         match removal {
+            Removal::Removed if force == Force::Yes => shut_out(&self.dir),
             Removal::Removed => Ok(()),
             Removal::Busy => Err(Error::new(
                 Class::Held,
@@ -113,5 +116,13 @@ impl Sighting {
                 Err(Error::new(Class::LostRace, path, what).next("look again"))
             }
         }
+    }
+}
+
+/// Where fences are in use, the number rises, so that a holder that was broken is shut out (C16).
+fn shut_out(dir: &Dir) -> Result<()> {
+    match fence::last(dir)? {
+        Some(_) => fence::next(dir, publish::Options::default()).map(drop),
+        None => Ok(()),
     }
 }

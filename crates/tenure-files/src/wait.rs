@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::inotify::WatchFlags;
 use rustix::fs::{FlockOperation, flock, inotify};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -72,6 +73,7 @@ pub struct Waiter<'d> {
     names: Vec<OsString>,
     inotify: Option<(OwnedFd, i32)>,
     is_armed: bool,
+    events: WatchFlags,
     death: Option<Death>,
     cancel: Option<Cancel>,
 }
@@ -87,14 +89,28 @@ impl<'d> Waiter<'d> {
     /// Waits for these names in `dir`.
     pub fn new(dir: &'d Dir, names: &[&OsStr], cancel: Option<Cancel>) -> Waiter<'d> {
         let names = names.iter().map(|&name| name.to_owned()).collect();
+        let events = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::ATTRIB
+            | WatchFlags::MODIFY;
         Waiter {
             dir,
             names,
             inotify: None,
             is_armed: false,
+            events,
             death: None,
             cancel,
         }
+    }
+
+    /// Wakes only when a name goes: for those who wait for nothing else, among many.
+    #[must_use]
+    pub fn for_names_to_go(mut self) -> Waiter<'d> {
+        self.events = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
+        self
     }
 
     /// Whether [`arm`](Waiter::arm) was called.
@@ -109,19 +125,11 @@ impl<'d> Waiter<'d> {
         if self.inotify.is_some() || !self.dir.is_local() {
             return;
         }
-        use inotify::{CreateFlags, WatchFlags};
         // Without inotify (limits reached) polling remains.
-        let Ok(fd) = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) else {
-            return;
-        };
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let Ok(fd) = inotify::init(flags) else { return };
         let path = format!("/proc/self/fd/{}", self.dir.as_fd().as_raw_fd());
-        let events = WatchFlags::CREATE
-            | WatchFlags::DELETE
-            | WatchFlags::MOVED_FROM
-            | WatchFlags::MOVED_TO
-            | WatchFlags::ATTRIB
-            | WatchFlags::MODIFY;
-        if let Ok(descriptor) = inotify::add_watch(&fd, path, events) {
+        if let Ok(descriptor) = inotify::add_watch(&fd, path, self.events) {
             self.inotify = Some((fd, descriptor));
         }
     }

@@ -350,7 +350,7 @@ impl Contest {
         Contest {
             version,
             policy,
-            count: 600,
+            count: 510,
             kills,
             dwell_ms: 0,
         }

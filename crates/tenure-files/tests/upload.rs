@@ -796,6 +796,19 @@ fn fences_grow() {
     assert_eq!(numbers, [1, 2, 3]);
 }
 
+/// C16: breaking a live lock by force raises the fence, so that its holder is shut out.
+#[test]
+fn force_raises_the_fence() {
+    let place = Place::new();
+    let locker = place.locker_with(|options| options.fence = Fencing::Taken);
+    let lock = || locker.lock(&up(), Wait::No, nothing()).unwrap();
+    let _broken = lock();
+    let seen = locker.inspect(&up()).unwrap().sighting.unwrap();
+    seen.break_it(Force::Yes).unwrap();
+    let counter = fs::read_to_string(place.dir().join(".tenure-fence")).unwrap();
+    assert_eq!(counter.trim().parse::<u64>().unwrap(), 2);
+}
+
 /// Interop, one at a time: each side keeps the other out, asks it, and takes over when it was killed.
 #[test]
 fn originals_and_tenure_hand_over_to_each_other() {

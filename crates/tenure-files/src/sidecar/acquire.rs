@@ -19,7 +19,7 @@ use super::judge::{self, Judged, Ruling};
 use super::options::{Options, Payload};
 use super::payload::compose;
 use super::place::{Parent, Place};
-use super::reclaim::{self, Foreign, Observation, ReclaimGuard};
+use super::reclaim::{self, Observation, ReclaimGuard, Standing};
 use super::table::{self, Entry, Listed};
 use crate::error::{Blocker, Class, Decision, Error, Result};
 use crate::heart::{self, Care};
@@ -49,8 +49,7 @@ pub enum Point {
 pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<Entry>> {
     options.check()?;
     let place = Place::of(options, Parent::Create)?;
-    let token = Token::random();
-    let local = place.dir.is_local();
+    let (here, token, local) = (Here::now(), Token::random(), place.dir.is_local());
     let identity = match options.follows {
         Some(pid) => Identity::following(pid, token, local),
         None => Identity::own(token, local),
@@ -65,15 +64,16 @@ pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<Entry>> {
         key,
         options,
         place: &place,
-        here: Here::now(),
+        here,
         token,
         identity,
         draft: Draft::new(&place.dir, &place.lock_name, draft_options),
         drafted: None,
-        waiter: Waiter::new(&place.dir, &names, options.cancel.clone()),
+        waiter: Waiter::new(&place.dir, &names, options.cancel.clone()).for_names_to_go(),
         budget: Budget::new(options),
         observation: Observation::default(),
         was_taken: false,
+        is_patient: false,
     }
     .run()
 }
@@ -92,7 +92,13 @@ struct Acquisition<'a> {
     observation: Observation,
     /// Once we have met a lock, we look before we publish.
     was_taken: bool,
+    /// Whether whoever is in the way has been there long enough to be followed.
+    is_patient: bool,
 }
+
+/// How long something stands in the way before its holder is followed (K42). Under contention
+/// locks change hands faster, and each holder would be judged by all who wait.
+const GLANCE: Duration = Duration::from_millis(5);
 
 struct Drafted {
     payload: Payload,
@@ -110,13 +116,30 @@ enum Attempt {
 
 /// What is in the way, and under which class it is reported if it stays.
 struct Obstacle {
+    what: What,
     class: Class,
     blocker: Option<Blocker>,
 }
 
-impl From<Option<Blocker>> for Obstacle {
-    fn from(blocker: Option<Blocker>) -> Obstacle {
+/// The name whose end we wait for.
+#[derive(Clone, Copy)]
+enum What {
+    Lock,
+    Guard,
+}
+
+impl Obstacle {
+    fn lock(blocker: Option<Blocker>) -> Obstacle {
         Obstacle {
+            what: What::Lock,
+            class: Class::Timeout,
+            blocker,
+        }
+    }
+
+    fn guard(blocker: Option<Blocker>) -> Obstacle {
+        Obstacle {
+            what: What::Guard,
             class: Class::Timeout,
             blocker,
         }
@@ -129,7 +152,7 @@ impl Acquisition<'_> {
             match self.attempt()? {
                 Attempt::Held(entry) => return Ok(entry),
                 Attempt::Vanished if self.budget.spend() => {}
-                Attempt::Vanished => return Err(self.in_vain(None.into())),
+                Attempt::Vanished => return Err(self.in_vain(Obstacle::lock(None))),
                 Attempt::Blocked(obstacle) => self.wait(obstacle)?,
             }
         }
@@ -168,23 +191,30 @@ impl Acquisition<'_> {
 
     /// S16.1: a guard that is not ours means wait, unless it was left behind (S22).
     fn guard_in_the_way(&mut self) -> Result<Option<Obstacle>> {
-        match reclaim::look(self.place)? {
-            Foreign::None => Ok(None),
-            Foreign::Locked(file, id) => {
-                self.waiter.follow_lock(&file, id);
-                Ok(Some(None.into()))
+        let stands = Ok(Some(Obstacle::guard(None)));
+        match reclaim::standing(self.place)? {
+            Standing::None => Ok(None),
+            Standing::Left(file, id) => match reclaim::take_down(self.place, &file, id)? {
+                true => Ok(None),
+                false => stands,
+            },
+            Standing::Locked(file, id) => {
+                if self.is_patient {
+                    self.waiter.follow_lock(&file, id);
+                }
+                stands
             }
-            Foreign::Directory(stat) => {
+            Standing::Directory(stat) => {
                 match self
                     .observation
                     .remove_if_left(self.place, &stat, self.options)?
                 {
                     true => Ok(None),
-                    false => Ok(Some(None.into())),
+                    false => stands,
                 }
             }
-            Foreign::File => self.guard_file_in_the_way(),
-            Foreign::Other => Ok(Some(None.into())),
+            Standing::File(_) => self.guard_file_in_the_way(),
+            Standing::Other(_) => stands,
         }
     }
 
@@ -200,7 +230,7 @@ impl Acquisition<'_> {
         {
             return Ok(None);
         }
-        Ok(Some(Some(judged.blocker).into()))
+        Ok(Some(Obstacle::guard(Some(judged.blocker))))
     }
 
     /// S16.2, by way of a draft that is kept for the next attempt. `None`: the name is taken.
@@ -292,11 +322,13 @@ impl Acquisition<'_> {
             Ruling::Stale => Err(judge::stale(self.place, judged.blocker, self.options.stale)),
             Ruling::Unreadable => Ok(Attempt::Blocked(Obstacle {
                 class: Class::Unreadable,
-                blocker: Some(judged.blocker),
+                ..Obstacle::lock(Some(judged.blocker))
             })),
             Ruling::Wait => {
-                self.follow(&judged);
-                Ok(Attempt::Blocked(Some(judged.blocker).into()))
+                if self.is_patient {
+                    self.follow(&judged);
+                }
+                Ok(Attempt::Blocked(Obstacle::lock(Some(judged.blocker))))
             }
         }
     }
@@ -319,7 +351,7 @@ impl Acquisition<'_> {
     /// S21. The dead file's own lock is taken before the guard is put up: whoever has it is alive
     /// or at the same work, and the guard would only disturb.
     fn reclaim(&mut self, judged: Judged) -> Result<Attempt> {
-        let obstacle = Attempt::Blocked(Some(judged.blocker).into());
+        let obstacle = Attempt::Blocked(Obstacle::lock(Some(judged.blocker)));
         let Some(mut record) = judged.record else {
             return Ok(obstacle);
         };
@@ -390,14 +422,46 @@ impl Acquisition<'_> {
             self.waiter.arm();
             return Ok(());
         }
-        match self.waiter.wait(self.budget.next_attempt()) {
-            Woken::Event | Woken::HolderGone => Ok(()),
-            Woken::Time => {
-                self.budget.attempt_is_due();
-                Ok(())
+        loop {
+            let due = self.budget.next_attempt();
+            let until = if self.is_patient {
+                due
+            } else {
+                due.min(Instant::now() + GLANCE)
+            };
+            match self.waiter.wait(until) {
+                Woken::Event if self.is_gone(&obstacle) => {
+                    self.is_patient = false;
+                    self.was_taken = false;
+                    return Ok(());
+                }
+                // It went, and another was quicker: no need to judge that one now.
+                Woken::Event => self.is_patient = false,
+                Woken::HolderGone => return Ok(()),
+                Woken::Time => {
+                    self.is_patient = true;
+                    if Instant::now() >= due {
+                        self.budget.attempt_is_due();
+                    }
+                    return Ok(());
+                }
+                Woken::Cancelled => {
+                    return Err(self.in_vain(obstacle).next("the wait was cancelled"));
+                }
             }
-            Woken::Cancelled => Err(self.in_vain(obstacle).next("the wait was cancelled")),
+            if Instant::now() >= due {
+                self.budget.attempt_is_due();
+                return Ok(());
+            }
         }
+    }
+
+    fn is_gone(&self, obstacle: &Obstacle) -> bool {
+        let name = match obstacle.what {
+            What::Lock => &self.place.lock_name,
+            What::Guard => &self.place.guard_name,
+        };
+        matches!(self.place.dir.stat(name), Err(rustix::io::Errno::NOENT))
     }
 
     fn in_vain(&self, obstacle: Obstacle) -> Error {
@@ -405,7 +469,7 @@ impl Acquisition<'_> {
     }
 
     fn held_here(&self, entry: &Entry) -> Obstacle {
-        Some(Blocker {
+        Obstacle::lock(Some(Blocker {
             address: self.place.address(),
             pid: Some(std::process::id()),
             host: Some(self.here.host.clone()),
@@ -413,8 +477,7 @@ impl Acquisition<'_> {
             token: Some(entry.hold.token().to_string()),
             since: Some(entry.since),
             verdict: Verdict::Alive(Proof::Ourselves),
-        })
-        .into()
+        }))
     }
 }
 

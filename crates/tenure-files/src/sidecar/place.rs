@@ -73,13 +73,13 @@ pub(super) fn normalize(target: &Path, parent: Parent) -> Result<PathBuf> {
             "is not a path to a file",
         ));
     };
-    if parent == Parent::Create {
+    let mut real = directory.canonicalize();
+    if real.is_err() && parent == Parent::Create {
         std::fs::create_dir_all(directory)
             .map_err(|error| Error::io(directory, "cannot create the directory", error))?;
+        real = directory.canonicalize();
     }
-    Ok(directory
-        .canonicalize()
-        .map_or_else(|_| absolute.clone(), |real| real.join(name)))
+    Ok(real.map_or_else(|_| absolute.clone(), |real| real.join(name)))
 }
 
 /// Removes `.` and `..` by the letter, as the original does before it looks at the disk.

@@ -155,23 +155,25 @@ fn open_directory(dir: &Dir, name: &OsStr) -> rustix::io::Result<File> {
     openat(dir, name, flags, Mode::empty()).map(File::from)
 }
 
-/// Somebody's guard, as it stands now.
+/// A guard, as it stands now.
 #[derive(Debug)]
-pub(super) enum Foreign {
-    /// There is none, or it was left by a dead Tenure and is gone now.
+pub(super) enum Standing {
+    /// There is none.
     None,
     /// A directory whose lock a living process has: it will be gone in a moment.
     Locked(File, FileId),
+    /// A directory with our mark and a free lock, which is ours now: a dead Tenure left it (S22).
+    Left(File, FileId),
     /// A directory without a lock: an original's.
     Directory(Stat),
     /// A file: carries a record like a lock, and is judged like one.
-    File,
+    File(Stat),
     /// Neither; its existence counts (S3).
-    Other,
+    Other(Stat),
 }
 
-/// Looks at the guard of a place and removes it if a dead Tenure left it (S22).
-pub(super) fn look(place: &Place) -> Result<Foreign> {
+/// Looks at the guard of a place.
+pub(super) fn standing(place: &Place) -> Result<Standing> {
     let Place {
         dir,
         guard_name: name,
@@ -180,36 +182,46 @@ pub(super) fn look(place: &Place) -> Result<Foreign> {
     let failed = |errno| Error::io(dir.join(name), "cannot look at the reclaim guard", errno);
     let stat = match dir.stat(name) {
         Ok(stat) => stat,
-        Err(Errno::NOENT) => return Ok(Foreign::None),
+        Err(Errno::NOENT) => return Ok(Standing::None),
         Err(errno) => return Err(failed(errno)),
     };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => {}
-        FileType::RegularFile => return Ok(Foreign::File),
-        _ => return Ok(Foreign::Other),
+        FileType::RegularFile => return Ok(Standing::File(stat)),
+        _ => return Ok(Standing::Other(stat)),
     }
     let file = match open_directory(dir, name) {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(Foreign::None),
-        Err(_) => return Ok(Foreign::Directory(stat)),
+        Err(Errno::NOENT) => return Ok(Standing::None),
+        Err(_) => return Ok(Standing::Directory(stat)),
     };
     let stat = fstat(&file).map_err(failed)?;
     let id = FileId::of(&stat);
     if !try_flock(&file, dir, name)? {
-        return Ok(Foreign::Locked(file, id));
+        return Ok(Standing::Locked(file, id));
     }
-    if stat.st_mode & 0o7777 != MARK || !dir.is_local() {
-        return Ok(Foreign::Directory(stat));
+    match stat.st_mode & 0o7777 == MARK && dir.is_local() {
+        true => Ok(Standing::Left(file, id)),
+        false => Ok(Standing::Directory(stat)),
     }
+}
+
+/// Takes down a guard that a dead Tenure left. `false`: it could not be, and counts.
+pub(super) fn take_down(place: &Place, _locked: &File, id: FileId) -> Result<bool> {
+    let Place {
+        dir,
+        guard_name: name,
+        ..
+    } = place;
+    let failed = |errno| Error::io(dir.join(name), "cannot look at the reclaim guard", errno);
     // We have its lock, so no other Tenure is about to remove it and put up a new one.
-    if dir.leads_to(name, id).map_err(failed)? {
-        match unlinkat(dir.as_ref(), name, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            // Not empty, or not ours to remove: it stays, and counts.
-            Err(_) => return Ok(Foreign::Directory(stat)),
-        }
+    if !dir.leads_to(name, id).map_err(failed)? {
+        return Ok(true);
     }
-    Ok(Foreign::None)
+    match unlinkat(dir.as_ref(), name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(_) => Ok(false), // Not empty, or not ours to remove.
+    }
 }
 
 /// How long a guard of an original has been seen standing still.
@@ -272,12 +284,12 @@ pub(super) fn remove_unlocked(place: &Place) -> Result<bool> {
 }
 
 /// The guards of this process, so that a normal exit in between takes them down (S27).
-static STANDING: PerProcess<Mutex<Vec<Standing>>> = PerProcess::new();
+static OWN_GUARDS: PerProcess<Mutex<Vec<OwnGuard>>> = PerProcess::new();
 
-type Standing = (Arc<Dir>, OsString);
+type OwnGuard = (Arc<Dir>, OsString);
 
 fn remember(dir: &Arc<Dir>, name: &OsStr) {
-    let mut standing = STANDING
+    let mut standing = OWN_GUARDS
         .get()
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
@@ -285,7 +297,7 @@ fn remember(dir: &Arc<Dir>, name: &OsStr) {
 }
 
 fn forget(dir: &Arc<Dir>, name: &OsStr) {
-    let mut standing = STANDING
+    let mut standing = OWN_GUARDS
         .get()
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
@@ -299,9 +311,86 @@ fn forget(dir: &Arc<Dir>, name: &OsStr) {
 
 /// Takes down all guards of this process.
 pub(super) fn remove_own_guards() {
-    if let Ok(standing) = STANDING.get().try_lock() {
+    if let Ok(standing) = OWN_GUARDS.get().try_lock() {
         for (dir, name) in standing.iter() {
             let _ = unlinkat(dir.as_ref(), name, AtFlags::REMOVEDIR);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::sidecar::place::Parent;
+
+    /// S22: an original's guard goes only if it stood still by both clocks, was seen to, and the
+    /// policy allows it; never while somebody has its lock.
+    #[test]
+    fn an_originals_guard_must_be_seen_standing_still() {
+        let temp = tempfile::tempdir().unwrap();
+        let options = Options::new(temp.path().join("state.json"))
+            .recovery(Recovery::RemoveIfUnchanged)
+            .clock(Clock::fixed(
+                std::time::SystemTime::now() + Duration::from_secs(3600),
+            ));
+        let place = Place::of(&options, Parent::Create).unwrap();
+        let path = place.dir.join(&place.guard_name);
+        std::fs::create_dir(&path).unwrap();
+        let stat = place.dir.stat(&place.guard_name).unwrap();
+        let seen_for = |age: Duration, modified| Observation {
+            seen: Some((
+                FileId::of(&stat),
+                modified,
+                Instant::now().checked_sub(age).unwrap(),
+            )),
+        };
+        let long = OBSERVED + Duration::from_secs(1);
+        let removes = |mut observation: Observation, options: &Options| {
+            observation.remove_if_left(&place, &stat, options).unwrap()
+        };
+        assert!(
+            !removes(Observation::default(), &options),
+            "never seen before"
+        );
+        assert!(!removes(
+            seen_for(Duration::from_secs(9), stat.st_mtime),
+            &options
+        ));
+        assert!(
+            !removes(seen_for(long, stat.st_mtime - 1), &options),
+            "it moved"
+        );
+        let young = options.clone().clock(Clock::SYSTEM);
+        assert!(
+            !removes(seen_for(long, stat.st_mtime), &young),
+            "young by the file's clock"
+        );
+        let closed = options.clone().recovery(Recovery::FailClosed);
+        assert!(!removes(seen_for(long, stat.st_mtime), &closed));
+        let holder = File::open(&path).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+        assert!(!removes(seen_for(long, stat.st_mtime), &options), "locked");
+        drop(holder);
+        assert!(path.is_dir());
+        assert!(removes(seen_for(long, stat.st_mtime), &options));
+        assert!(!path.exists());
+    }
+
+    /// S21.2: only one guard at a time; it is locked and marked; dropping it takes it down.
+    #[test]
+    fn there_is_one_guard_at_a_time() {
+        let temp = tempfile::tempdir().unwrap();
+        let options = Options::new(temp.path().join("state.json"));
+        let place = Place::of(&options, Parent::Create).unwrap();
+        for make in [ReclaimGuard::make, ReclaimGuard::make_plainly] {
+            let first = make(&place).unwrap().expect("there is none yet");
+            assert!(matches!(standing(&place).unwrap(), Standing::Locked(..)));
+            assert!(ReclaimGuard::make(&place).unwrap().is_none());
+            assert!(ReclaimGuard::make_plainly(&place).unwrap().is_none());
+            drop(first);
+            assert!(matches!(standing(&place).unwrap(), Standing::None));
+            assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
         }
     }
 }
