@@ -5,6 +5,7 @@
 //!   actor try WHO DIR      one attempt: says `ok` or the class of the refusal
 //!   actor work WHO DIR     pass through the critical section in DIR again and again, until DIR/stop exists
 //!   actor cycle DIR        one cycle of a Tenure server: says `running` or `skip`, ends with stdin
+//!   actor fork WHO DIR     lock, fork: says what releasing does in the child, then in the parent
 //!   actor original-server DIR    the original server's question: says `skip` or `proceed`
 //!
 //! WHO is a protocol, or an original's stand-in.
@@ -36,6 +37,7 @@ fn main() {
         ["hold", who, dir] => hold(&Who::parse(who, Path::new(dir))),
         ["try", who, dir] => attempt(&Who::parse(who, Path::new(dir))),
         ["work", who, dir] => work(who, Path::new(dir)),
+        ["fork", who, dir] => fork(&Who::parse(who, Path::new(dir))),
         ["cycle", dir] => cycle(Path::new(dir)),
         ["original-server", dir] => say(original_server(Path::new(dir))),
         _ => panic!("unknown arguments: {args:?}"),
@@ -88,6 +90,36 @@ fn work(name: &str, dir: &Path) {
             Err(class) => section.report(&format!("refused with {class}")),
         }
     }
+}
+
+/// What a copy of the handle does in a forked child, and whether the parent's still works after it.
+fn fork(who: &Who) {
+    let held = who
+        .acquire(Duration::from_secs(60), Arc::new(|| {}))
+        .unwrap();
+    #[allow(unsafe_code, reason = "this is about fork, which has no safe form")]
+    // SAFETY: the child only uses the handle and ends without running destructors of others.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        say(&format!(
+            "child: {}",
+            held.release().err().as_deref().unwrap_or("ok")
+        ));
+        #[allow(
+            unsafe_code,
+            reason = "a forked child must not run its parent's exit handlers"
+        )]
+        // SAFETY: plain system call.
+        unsafe {
+            libc::_exit(0)
+        };
+    }
+    let _ = std::io::stdin().lock().lines().next();
+    let outcome = held.check().and_then(|()| held.release());
+    say(&format!(
+        "parent: {}",
+        outcome.err().as_deref().unwrap_or("ok")
+    ));
 }
 
 fn original_server(dir: &Path) -> &'static str {

@@ -16,12 +16,13 @@ use super::{FILE_NAME, GATE_NAME, Judging, Wait, gate, record};
 use crate::clock;
 use crate::deadline::Patience;
 use crate::dir::{Dir, FileId};
-use crate::error::{Class, Error, Result};
+use crate::error::{Blocker, Class, Error, Result};
 use crate::fence;
 use crate::future;
 use crate::heart::{Care, Cared, care_for};
 use crate::hold::{Hold, Loss};
 use crate::identity::{Here, Identity, Token};
+use crate::liveness::{Proof, Verdict};
 use crate::publish::{self, Draft, Durability, Published};
 use crate::record::{Record as Found, flock_failed, timestamp};
 use crate::remove::{Removal, no_pause, remove};
@@ -231,27 +232,21 @@ impl Tool {
             let is_over = patience.is_over();
             match judge(dir, &self.judging)? {
                 Judged::Free => continue,
-                Judged::Dead { mut found, .. } => {
+                Judged::Dead { mut found, blocker } => {
                     reclaims += 1;
                     if reclaims > RECLAIM_TRIES && is_over {
                         return Err(lost_race(dir));
                     }
                     match remove(dir, &mut found, &no_pause)? {
                         Removal::Removed | Removal::Changed => continue,
-                        Removal::Busy => {}
+                        Removal::Busy if is_over => {
+                            return Err(in_vain(dir, Class::Held, wait, still_locked(blocker)));
+                        }
+                        Removal::Busy => waiter.follow_lock(found.file(), found.id()),
                     }
                 }
                 Judged::Held { blocker, class, .. } if is_over => {
-                    let (class, what) = match (class, wait) {
-                        (Class::Foreign, Wait::No) => {
-                            (class, "held by somebody who cannot be checked from here")
-                        }
-                        (_, Wait::No) => (class, "held"),
-                        (_, Wait::For(_) | Wait::Forever) => {
-                            (Class::Timeout, "not released in time")
-                        }
-                    };
-                    return Err(Error::new(class, dir.join(name), what).blocked_by(blocker));
+                    return Err(in_vain(dir, class, wait, blocker));
                 }
                 Judged::Held { found, by, .. } => {
                     problem_since = None;
@@ -344,6 +339,24 @@ fn follow(waiter: &mut Waiter<'_>, found: &Found, by: &Identity) {
         (false, Some(pid)) => waiter.follow_process(found, pid, None),
         (false, None) => {}
     }
+}
+
+/// K24: somebody has the kernel's lock: the holder after all, or another judge.
+fn still_locked(blocker: Blocker) -> Blocker {
+    Blocker {
+        verdict: Verdict::Alive(Proof::KernelLock),
+        ..blocker
+    }
+}
+
+/// X14.2: the class for one who did not wait, or waited to the end.
+fn in_vain(dir: &Dir, class: Class, wait: Wait, blocker: Blocker) -> Error {
+    let (class, what) = match (class, wait) {
+        (Class::Foreign, Wait::No) => (class, "held by somebody who cannot be checked from here"),
+        (_, Wait::No) => (class, "held"),
+        (_, Wait::For(_) | Wait::Forever) => (Class::Timeout, "not released in time"),
+    };
+    Error::new(class, dir.join(FILE_NAME), what).blocked_by(blocker)
 }
 
 fn lost_race(dir: &Dir) -> Error {

@@ -8,7 +8,7 @@ use rustix::fs::fstat;
 
 use super::file::{Fencing, Options};
 use super::held::{Ear, FileHold};
-use super::judge::{Held, Judged, judge};
+use super::judge::{Held, Judged, judge, locked};
 use super::record::{self, LIMIT};
 use super::request::{self, Stop, Test};
 use super::table::Ticket;
@@ -89,7 +89,15 @@ impl Acquirer<'_> {
                 Judged::Refused(error) => return Err(error),
                 Judged::Dead(mut found) => match remove(dir, &mut found, &no_pause)? {
                     Removal::Removed | Removal::Changed => {}
-                    Removal::Busy => self.pause(&mut waiter),
+                    // K24: somebody has the kernel's lock: the holder after all, or another judge.
+                    Removal::Busy if self.patience.is_over() => {
+                        let held = locked(found, &self.names);
+                        return Err(self.gave_up(dir, held, wait));
+                    }
+                    Removal::Busy => {
+                        waiter.follow_lock(found.file(), found.id());
+                        waiter.wait(self.patience.until(Instant::now() + VANISH_RETRY * 10));
+                    }
                 },
                 Judged::Held(held) => {
                     if wait == Wait::No || self.patience.is_over() {

@@ -17,7 +17,7 @@ use crate::clock::age;
 use crate::dir::Dir;
 use crate::error::{Blocker, Class, Error, Result};
 use crate::identity::{Here, Identity};
-use crate::liveness::{self, Doubt, Verdict};
+use crate::liveness::{self, Doubt, Proof, Verdict};
 use crate::process::own_pid;
 use crate::record::Record as Found;
 
@@ -187,6 +187,18 @@ fn unopened(error: Error, dir: &Dir, names: &Names) -> Judged {
                 .next("it looks like an upload of that name; take another identifier"),
         ),
         _ => Judged::Refused(error),
+    }
+}
+
+/// A lock that looked dead and whose kernel lock somebody has all the same.
+pub(super) fn locked(found: Found, names: &Names) -> Held {
+    let by = Record::parse(found.bytes()).tenure;
+    Held {
+        blocker: blocker(names, by.as_ref(), Verdict::Alive(Proof::KernelLock)),
+        found: Some(found),
+        by,
+        class: Class::Held,
+        doubtful: false,
     }
 }
 

@@ -30,6 +30,7 @@ impl Living {
         Living(
             Command::new("sleep")
                 .arg("1000")
+                .stdout(Stdio::null())
                 .spawn()
                 .expect("sleep can be started"),
         )
@@ -37,7 +38,11 @@ impl Living {
 
     /// One that belongs to another user. Needs root, like the other tests about users.
     pub(crate) fn spawn_as_other_user() -> Living {
-        let child = Command::new("sleep").arg("1000").uid(OTHER_USER).spawn();
+        let child = Command::new("sleep")
+            .arg("1000")
+            .uid(OTHER_USER)
+            .stdout(Stdio::null())
+            .spawn();
         Living(child.expect("these tests run as root, so that they can become another user"))
     }
 
