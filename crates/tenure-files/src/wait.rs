@@ -298,7 +298,7 @@ impl DirEvent {
     }
 }
 
-/// All events that have come, without blocking.
+/// Events that have come, without blocking.
 pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
     use std::os::unix::ffi::OsStrExt;
     let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -312,6 +312,10 @@ pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
             descriptor: event.wd(),
             name,
         });
+        // What comes later wakes the next poll; another read here would mostly find nothing.
+        if reader.is_buffer_empty() {
+            break;
+        }
     }
     events
 }
