@@ -85,6 +85,15 @@ fn child() {
         ("exit and retain", |target| {
             exit(options(target).retain_on_exit())
         }),
+        ("exit in the guarded section", |target| {
+            let pause = |point| {
+                if point == Point::GuardMade {
+                    say("in the guarded section");
+                    std::process::exit(0);
+                }
+            };
+            let _ = Manager::new("exit").acquire(&options(target).pause(pause));
+        }),
         ("hold and listen to signals", hold_and_listen),
         ("fork", fork),
         ("inherit", inherit),
@@ -214,6 +223,20 @@ fn a_normal_exit_releases() {
         assert!(player.wait().success());
         assert_eq!(place.lock.exists(), stays, "{role}");
     }
+}
+
+/// S27: a normal exit in the middle of a reclaim takes the guard down: an original would wait for it
+/// for ever.
+#[test]
+fn a_normal_exit_takes_the_guard_down() {
+    let place = Place::new();
+    let holder = Player::new("hold", &place.target);
+    holder.expect("held");
+    holder.kill();
+    let reclaimer = Player::new("exit in the guarded section", &place.target);
+    reclaimer.expect("in the guarded section");
+    assert!(reclaimer.wait().success());
+    assert_eq!(place.names(), ["state.json.lock"]);
 }
 
 fn hold_and_listen(target: &Path) {
