@@ -21,7 +21,7 @@ use crate::clock::boottime;
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::identity::{BEAT_DIGITS, FENCE_ROOM, TOKEN_DIGITS, Token};
-use crate::process::own_pid;
+use crate::process::Incarnation;
 use crate::publish::{Published, Way};
 use crate::record::{Record, read_at_most, try_flock};
 use crate::remove::{Removal, no_pause, take_away};
@@ -70,7 +70,7 @@ pub struct Hold {
     token: Token,
     token_at: u64,
     acquired: SystemTime,
-    pid: u32,
+    process: Incarnation,
     state: Mutex<State>,
 }
 
@@ -108,7 +108,7 @@ impl Hold {
             token,
             token_at,
             acquired: published.modified,
-            pid: own_pid(),
+            process: Incarnation::current(),
             state: Mutex::new(State {
                 phase: Phase::Held,
                 bytes,
@@ -186,7 +186,7 @@ impl Hold {
 
     /// Whether this process may act on it: a copy that came over `fork` may not (K36).
     pub fn is_ours(&self) -> bool {
-        self.pid == own_pid()
+        self.process == Incarnation::current()
     }
 
     /// The record as it stands, as far as we know.

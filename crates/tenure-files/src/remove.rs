@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(place.read().as_deref(), Some("dead"));
     }
 
-    /// K22, K25: replaced before the comparison, even by equal bytes: another file, so hands off.
+    /// K22, K23, K25: replaced before the comparison, even by equal bytes: another file, so hands off.
     #[test]
     fn a_replaced_record_is_left_alone() {
         let place = place();

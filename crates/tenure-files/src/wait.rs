@@ -126,8 +126,7 @@ impl<'d> Waiter<'d> {
             return;
         }
         // Without inotify (limits reached) polling remains.
-        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        let Ok(fd) = inotify::init(flags) else { return };
+        let Some(fd) = take_inotify() else { return };
         let path = format!("/proc/self/fd/{}", self.dir.as_fd().as_raw_fd());
         if let Ok(descriptor) = inotify::add_watch(&fd, path, self.events) {
             self.inotify = Some((fd, descriptor));
@@ -239,6 +238,41 @@ impl<'d> Waiter<'d> {
     }
 }
 
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some((fd, descriptor)) = self.inotify.take() {
+            let _ = inotify::remove_watch(&fd, descriptor);
+            put_back_inotify(fd);
+        }
+    }
+}
+
+/// Inotify descriptors that are not in use. Closing one waits for the kernel to see all its readers
+/// gone, 8 ms and more, and whoever has just got its lock must not wait for that.
+static IDLE: PerProcess<Mutex<Vec<OwnedFd>>> = PerProcess::new();
+
+/// More are closed: waiting threads beyond this number are rare.
+const MOST_IDLE: usize = 16;
+
+fn take_inotify() -> Option<OwnedFd> {
+    let idle = IDLE
+        .get()
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .pop();
+    idle.or_else(|| {
+        inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok()
+    })
+}
+
+/// Events of the old watch may still come; they carry its number, which is never used again.
+fn put_back_inotify(fd: OwnedFd) {
+    let mut idle = IDLE.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if idle.len() < MOST_IDLE {
+        idle.push(fd);
+    }
+}
+
 /// A pidfd that becomes readable when the process ends. `None` if it is not there any more, or not
 /// the one that is meant.
 fn process_end(pid: u32, start: Option<u64>) -> Option<Arc<OwnedFd>> {
@@ -298,7 +332,7 @@ impl DirEvent {
     }
 }
 
-/// All events that have come, without blocking.
+/// Events that have come, without blocking.
 pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
     use std::os::unix::ffi::OsStrExt;
     let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -312,6 +346,10 @@ pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
             descriptor: event.wd(),
             name,
         });
+        // What comes later wakes the next poll; another read here would mostly find nothing.
+        if reader.is_buffer_empty() {
+            break;
+        }
     }
     events
 }

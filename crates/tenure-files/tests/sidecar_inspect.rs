@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// S30: `why` names holder, verdict and decision, and changes nothing.
+/// S30, K1: `why` names holder, verdict and decision, and changes nothing.
 #[test]
 fn looking_names_the_holder_and_changes_nothing() {
     let place = Place::new();

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use child::{Player, hear, say};
 use rustix::process::Signal;
 use tenure_files::Class;
+use tenure_files::process::{Presence, presence};
 use tenure_files::publish::Durability;
 use tenure_files::sidecar::{Manager, Options, Point, Retry, acquire_async};
 
@@ -84,9 +85,20 @@ fn child() {
         ("exit and retain", |target| {
             exit(options(target).retain_on_exit())
         }),
+        ("exit in the guarded section", |target| {
+            let pause = |point| {
+                if point == Point::GuardMade {
+                    say("in the guarded section");
+                    std::process::exit(0);
+                }
+            };
+            let _ = Manager::new("exit").acquire(&options(target).pause(pause));
+        }),
         ("hold and listen to signals", hold_and_listen),
         ("fork", fork),
         ("inherit", inherit),
+        ("end the main thread", end_the_main_thread),
+        ("judge another user's process", judge_another_users_process),
     ]);
 }
 
@@ -213,6 +225,20 @@ fn a_normal_exit_releases() {
     }
 }
 
+/// S27: a normal exit in the middle of a reclaim takes the guard down: an original would wait for it
+/// for ever.
+#[test]
+fn a_normal_exit_takes_the_guard_down() {
+    let place = Place::new();
+    let holder = Player::new("hold", &place.target);
+    holder.expect("held");
+    holder.kill();
+    let reclaimer = Player::new("exit in the guarded section", &place.target);
+    reclaimer.expect("in the guarded section");
+    assert!(reclaimer.wait().success());
+    assert_eq!(place.names(), ["state.json.lock"]);
+}
+
 fn hold_and_listen(target: &Path) {
     take_signals();
     tenure_files::exit::release_on_signals().unwrap();
@@ -328,6 +354,92 @@ fn an_inherited_descriptor_keeps_the_lock() {
     let took = waiter.expect("got it").duration_since(ended);
     assert!(took < Duration::from_secs(5), "{took:?}: not by event");
     assert!(waiter.wait().success());
+}
+
+/// A process whose main thread has ended while another works.
+fn end_the_main_thread(_: &Path) {
+    #[allow(
+        unsafe_code,
+        reason = "a test thread is never the main thread; that of a fork is"
+    )]
+    // SAFETY: the child only starts a thread, says a word, and ends its own thread by `exit`.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60)));
+            say(&std::process::id().to_string());
+            libc::syscall(libc::SYS_exit, 0);
+        }
+        let mut status = 0;
+        libc::waitpid(child, &mut status, 0);
+    }
+}
+
+/// K13: a main thread that ended looks like a zombie; the process is alive as long as another
+/// thread is, and gone after that.
+#[test]
+fn a_process_lives_in_its_last_thread() {
+    let place = Place::new();
+    let player = Player::new("end the main thread", &place.target);
+    let pid = player.hear_within(Duration::from_secs(30)).unwrap();
+    let looks_dead = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit(')')
+            .next()
+            .unwrap()
+            .trim_start()
+            .starts_with('Z')
+    };
+    while !looks_dead() {
+        std::thread::yield_now();
+    }
+    let number: u32 = pid.parse().unwrap();
+    assert_eq!(presence(number, None), Presence::Running);
+    let raw = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+    rustix::process::kill_process(raw, Signal::KILL).unwrap();
+    assert!(player.wait().success());
+    assert_eq!(presence(number, None), Presence::Gone);
+}
+
+fn judge_another_users_process(target: &Path) {
+    let pid: u32 = target
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let raw = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let signal = rustix::process::test_kill_process(raw);
+    assert_eq!(
+        signal,
+        Err(rustix::io::Errno::PERM),
+        "the test needs two users"
+    );
+    say(&format!("{:?}", presence(pid, None)));
+}
+
+/// K16: a process that we may not signal is alive. As root we judge as somebody else.
+#[test]
+fn another_users_process_is_alive() {
+    let place = Place::new();
+    let (target, is_root) = (
+        place.temp.path().join("1"),
+        rustix::process::geteuid().is_root(),
+    );
+    let role = "judge another user's process";
+    let player = match is_root {
+        false => Player::new(role, &target),
+        true => {
+            // The other user must be able to run the test binary, wherever that lies.
+            let program = place.temp.path().join("program");
+            std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+            let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(place.temp.path(), open).unwrap();
+            Player::as_user(65534, &program, role, &target)
+        }
+    };
+    player.expect("Running");
 }
 
 struct Unpark(std::thread::Thread);

@@ -74,6 +74,7 @@ pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<Entry>> {
         observation: Observation::default(),
         was_taken: false,
         is_patient: false,
+        is_racing: false,
     }
     .run()
 }
@@ -94,6 +95,8 @@ struct Acquisition<'a> {
     was_taken: bool,
     /// Whether whoever is in the way has been there long enough to be followed.
     is_patient: bool,
+    /// Woken because the name was free: if another is quicker now, that one is alive and well.
+    is_racing: bool,
 }
 
 /// How long something stands in the way before its holder is followed (K42). Under contention
@@ -176,8 +179,10 @@ impl Acquisition<'_> {
         {
             return self.answer(judged);
         }
+        let was_racing = std::mem::take(&mut self.is_racing);
         match self.publish()? {
             Some(hold) => self.second_look(hold),
+            None if was_racing => Ok(Attempt::Blocked(Obstacle::lock(None))),
             None => {
                 self.was_taken = true;
                 self.options.at(Point::Taken);
@@ -433,6 +438,7 @@ impl Acquisition<'_> {
                 Woken::Event if self.is_gone(&obstacle) => {
                     self.is_patient = false;
                     self.was_taken = false;
+                    self.is_racing = true;
                     return Ok(());
                 }
                 // It went, and another was quicker: no need to judge that one now.
@@ -440,6 +446,7 @@ impl Acquisition<'_> {
                 Woken::HolderGone => return Ok(()),
                 Woken::Time => {
                     self.is_patient = true;
+                    self.was_taken = true;
                     if Instant::now() >= due {
                         self.budget.attempt_is_due();
                     }
@@ -464,7 +471,11 @@ impl Acquisition<'_> {
         matches!(self.place.dir.stat(name), Err(rustix::io::Errno::NOENT))
     }
 
-    fn in_vain(&self, obstacle: Obstacle) -> Error {
+    fn in_vain(&mut self, mut obstacle: Obstacle) -> Error {
+        if obstacle.blocker.is_none() {
+            // We lost a race and did not look at the winner. The message should name it (K5).
+            obstacle.blocker = self.judge().ok().flatten().map(|judged| judged.blocker);
+        }
         judge::timeout(self.place, obstacle.class, obstacle.blocker).decided(Decision::Wait)
     }
 

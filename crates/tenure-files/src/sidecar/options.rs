@@ -68,6 +68,9 @@ impl Default for Retry {
     }
 }
 
+/// No interval is longer: what the original's timers can do, almost 25 days.
+const LONGEST: Duration = Duration::from_millis(2_147_483_647);
+
 impl Retry {
     /// Exactly one attempt.
     pub fn none() -> Retry {
@@ -83,7 +86,8 @@ impl Retry {
         let (min, max) = (millis(self.min_timeout), millis(self.max_timeout));
         let grown = min * self.factor.powf(f64::from(n));
         let base = max.min(min.max(grown));
-        Duration::from_secs_f64(max.min((base * jitter).round()) / 1000.0)
+        let delay = max.min((base * jitter).round()) / 1000.0;
+        Duration::try_from_secs_f64(delay).map_or(LONGEST, |delay| delay.min(LONGEST))
     }
 }
 
@@ -343,15 +347,15 @@ impl Options {
 
     /// The heartbeat interval in force; `None` without heartbeats.
     pub fn heartbeat_interval(&self) -> Option<Duration> {
-        const LONGEST: Duration = Duration::from_secs(10);
+        const SLOWEST: Duration = Duration::from_secs(10);
         match self.heartbeat {
             // Nobody beats for a hold that follows another process.
             _ if self.follows.is_some() => None,
             Heartbeat::Off => None,
             Heartbeat::Every(interval) => Some(interval),
             Heartbeat::Auto => Some(match self.stale {
-                Some(stale) => (stale / 3).clamp(Duration::from_millis(100), LONGEST),
-                None => LONGEST,
+                Some(stale) => (stale / 3).clamp(Duration::from_millis(100), SLOWEST),
+                None => SLOWEST,
             }),
         }
     }
@@ -367,13 +371,12 @@ impl Options {
             return refuse("retry.min_timeout must not exceed retry.max_timeout");
         }
         if let Heartbeat::Every(interval) = self.heartbeat
-            && interval < Duration::from_millis(100)
+            && !(Duration::from_millis(100)..=LONGEST).contains(&interval)
         {
-            return refuse("the heartbeat must be off or at least 100 ms");
+            return refuse("the heartbeat must be off or 100 to 2147483647 ms");
         }
-        let longest = Duration::from_millis(2_147_483_647);
         if let Some(interval) = self.check_interval
-            && !(Duration::from_millis(1)..=longest).contains(&interval)
+            && !(Duration::from_millis(1)..=LONGEST).contains(&interval)
         {
             return refuse("check_interval must be 1 to 2147483647 ms");
         }
@@ -440,6 +443,11 @@ mod tests {
             "never below the first delay"
         );
         assert_eq!(doubling.delay(u32::MAX, 1.0).as_millis(), 1000);
+        let endless = Retry {
+            max_timeout: Duration::MAX,
+            ..doubling
+        };
+        assert_eq!(endless.delay(u32::MAX, 1.9), LONGEST);
     }
 
     /// S11, S24: a third of the stale time, at most 10 s; nobody beats for another process.
@@ -485,6 +493,7 @@ mod tests {
                 ..retry
             }),
             options().heartbeat(Heartbeat::Every(Duration::from_millis(99))),
+            options().heartbeat(Heartbeat::Every(Duration::MAX)),
             options().check_interval(Duration::ZERO),
             options().check_interval(Duration::from_secs(3_000_000)),
             options().follows(0),

@@ -35,7 +35,7 @@ pub(super) fn compose(
              is; leave it out, or turn the heartbeat off",
         );
     }
-    let indented = |value: &Value| format!("{value:#}");
+    let indented = |value: &Value| text::value_text(value, Layout::Indented);
     let mut members: Vec<(&str, String)> = payload
         .iter()
         .map(|(name, value)| (name.as_str(), indented(value)))

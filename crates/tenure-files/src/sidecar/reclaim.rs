@@ -289,6 +289,7 @@ static OWN_GUARDS: PerProcess<Mutex<Vec<OwnGuard>>> = PerProcess::new();
 type OwnGuard = (Arc<Dir>, OsString);
 
 fn remember(dir: &Arc<Dir>, name: &OsStr) {
+    crate::exit::at_exit(remove_own_guards);
     let mut standing = OWN_GUARDS
         .get()
         .lock()
@@ -310,7 +311,7 @@ fn forget(dir: &Arc<Dir>, name: &OsStr) {
 }
 
 /// Takes down all guards of this process.
-pub(super) fn remove_own_guards() {
+fn remove_own_guards() {
     if let Ok(standing) = OWN_GUARDS.get().try_lock() {
         for (dir, name) in standing.iter() {
             let _ = unlinkat(dir.as_ref(), name, AtFlags::REMOVEDIR);

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use super::options::Payload;
-use super::reclaim;
 use crate::error::Result;
 use crate::heart::Cared;
 use crate::hold::Hold;
@@ -155,5 +154,4 @@ fn release_at_exit() {
     for entry in entries.iter().filter(|entry| !entry.retain_on_exit) {
         let _ = entry.hold.release();
     }
-    reclaim::remove_own_guards();
 }

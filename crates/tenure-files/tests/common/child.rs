@@ -63,12 +63,15 @@ impl Player {
 
     /// The same, with more to know.
     pub(crate) fn with(role: &str, target: &Path, environment: &[(&str, &str)]) -> Player {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(TARGET, target)
-            .envs(environment.iter().copied());
+        let mut command = in_role(&std::env::current_exe().unwrap(), role, target);
+        command.envs(environment.iter().copied());
+        Player::of(command)
+    }
+
+    /// A copy of this test binary in a role, run by another user.
+    pub(crate) fn as_user(uid: u32, program: &Path, role: &str, target: &Path) -> Player {
+        let mut command = in_role(program, role, target);
+        std::os::unix::process::CommandExt::uid(&mut command, uid);
         Player::of(command)
     }
 
@@ -148,4 +151,13 @@ fn listen(stdout: ChildStdout) -> Receiver<(Instant, String)> {
         }
     });
     words
+}
+
+fn in_role(program: &Path, role: &str, target: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(TARGET, target);
+    command
 }
