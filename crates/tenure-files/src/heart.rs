@@ -18,7 +18,7 @@ use rustix::fs::inotify;
 
 use crate::error::Class;
 use crate::hold::Hold;
-use crate::process::{PerProcess, own_pid};
+use crate::process::{Incarnation, PerProcess};
 use crate::wait::{DirEvent, drain_eventfd, read_events, timespec};
 
 /// How often a hold is looked after. `None` means never.
@@ -60,7 +60,7 @@ fn interference() -> inotify::WatchFlags {
 pub struct Cared {
     id: u64,
     /// A forked child has a heart of its own, with numbers of its own.
-    process: u32,
+    process: Incarnation,
 }
 
 /// Begins to beat for `hold` and to watch it.
@@ -100,13 +100,13 @@ pub fn care_and_listen(hold: &Arc<Hold>, care: Care, listen: Option<Listen>) -> 
     }
     Cared {
         id,
-        process: own_pid(),
+        process: Incarnation::current(),
     }
 }
 
 impl Drop for Cared {
     fn drop(&mut self) {
-        if self.process != own_pid() {
+        if self.process != Incarnation::current() {
             return;
         }
         let mut state = HEART.get().lock();

@@ -304,13 +304,12 @@ fn a_record_that_is_being_written_is_waited_for() {
         place.tool().acquire(Wait::No).unwrap_err().class(),
         Class::Malformed
     );
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| place.tool().acquire(Wait::For(PATIENCE)).map(drop));
-        eventually("the waiter waits", || is_waiting(std::process::id()));
-        place.write(std::process::id(), &host());
-        fs::remove_file(place.lock()).unwrap();
-        waiter.join().unwrap().unwrap();
-    });
+    let waiter = Actor::spawn(&["hold", "exclusive"], place.dir());
+    eventually("the waiter waits", || is_waiting(waiter.pid()));
+    assert!(waiter.is_silent());
+    place.write(std::process::id(), &host());
+    fs::remove_file(place.lock()).unwrap();
+    waiter.says("held");
 }
 
 /// X14.2: one that stays as it is for 10 s is refused, and left.

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::GATE_NAME;
 use crate::dir::Dir;
 use crate::error::{Class, Error, Result};
-use crate::process::own_pid;
+use crate::process::Incarnation;
 use crate::record;
 
 /// A share of the gate, held while a server's cycle runs.
@@ -25,7 +25,7 @@ use crate::record;
 pub(super) struct Share {
     gate: File,
     /// A forked child has the same open file: unlocking it there would open the gate under its parent.
-    process: u32,
+    process: Incarnation,
 }
 
 impl Share {
@@ -36,7 +36,7 @@ impl Share {
         match flock(&gate, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(Some(Share {
                 gate,
-                process: own_pid(),
+                process: Incarnation::current(),
             })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(record::flock_failed(dir, OsStr::new(GATE_NAME), errno)),
@@ -46,7 +46,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if self.process == own_pid() {
+        if self.process == Incarnation::current() {
             // Not by closing alone: a child forked during the cycle has the descriptor too.
             let _ = flock(&self.gate, FlockOperation::Unlock);
         }

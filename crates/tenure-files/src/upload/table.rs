@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::{OnRequest, ReleaseRequest};
 use crate::deadline::Patience;
+use crate::process::Incarnation;
 
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
@@ -37,7 +38,7 @@ pub(crate) struct Taken;
 
 struct Seat {
     /// A forked child has a copy of the table, but none of the locks in it.
-    process: u32,
+    process: Incarnation,
     /// `None` while the disk is being asked: there is nothing to let go of yet.
     holder: Mutex<Option<OnRequest>>,
     changed: Condvar,
@@ -87,7 +88,7 @@ impl<K: Eq + Hash + Clone + 'static> Table<K> {
     fn sit(self: &Arc<Self>, key: &K) -> Result<Ticket<K>, Arc<Seat>> {
         let mut seats = lock(&self.seats);
         match seats.get(key) {
-            Some(seat) if seat.process == std::process::id() => Err(Arc::clone(seat)),
+            Some(seat) if seat.process == Incarnation::current() => Err(Arc::clone(seat)),
             _ => {
                 let seat = Arc::new(Seat::new());
                 seats.insert(key.clone(), Arc::clone(&seat));
@@ -142,7 +143,7 @@ impl<K: Eq + Hash + Clone + 'static> Ticket<K> {
 
 impl<K: Eq + Hash + Clone + 'static> Drop for Ticket<K> {
     fn drop(&mut self) {
-        if self.seat.process != std::process::id() {
+        if self.seat.process != Incarnation::current() {
             return;
         }
         let mut seats = lock(&self.table.seats);
@@ -159,7 +160,7 @@ impl<K: Eq + Hash + Clone + 'static> Drop for Ticket<K> {
 impl Seat {
     fn new() -> Seat {
         Seat {
-            process: std::process::id(),
+            process: Incarnation::current(),
             holder: Mutex::new(None),
             changed: Condvar::new(),
         }
