@@ -32,6 +32,8 @@ use tenure_files::text::parse_object;
 const G1: &str = "0.1.2";
 const G2: &str = "0.4.1";
 const G3: &str = "0.5.0";
+/// The newest of the third generation.
+const NEWEST: &str = "0.21.0";
 
 /// The directory that the package of this version is installed in.
 fn package(version: &str) -> PathBuf {
@@ -109,7 +111,7 @@ impl Place {
 /// One at a time: each side keeps the other out, waits for it, and gets the lock after it.
 #[test]
 fn one_at_a_time_both_sides_keep_each_other_out() {
-    for version in [G1, G2, G3] {
+    for version in [G1, G2, G3, NEWEST] {
         let place = Place::new();
         let locks = Manager::new("ours");
 
@@ -144,7 +146,7 @@ fn one_at_a_time_both_sides_keep_each_other_out() {
 /// stopped one is not.
 #[test]
 fn a_killed_original_is_replaced() {
-    for version in [G1, G2, G3] {
+    for version in [G1, G2, G3, NEWEST] {
         let place = Place::new();
         let holder = original(version, "hold", &place.target, &[]);
         holder.expect("held");
@@ -183,7 +185,7 @@ fn a_beating_lock_is_never_stale_for_an_original() {
     {
         std::thread::sleep(Duration::from_millis(10));
     }
-    for version in [G1, G2, G3] {
+    for version in [G1, G2, G3, NEWEST] {
         original(version, "try", &place.target, &[]).expect("file_lock_timeout");
     }
     held.verify_still_held().unwrap();

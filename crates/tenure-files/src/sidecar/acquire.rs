@@ -162,6 +162,7 @@ impl Acquisition<'_> {
     }
 
     fn attempt(&mut self) -> Result<Attempt> {
+        let was_racing = std::mem::take(&mut self.is_racing);
         match table::enter(
             self.key,
             &self.place.target,
@@ -179,7 +180,6 @@ impl Acquisition<'_> {
         {
             return self.answer(judged);
         }
-        let was_racing = std::mem::take(&mut self.is_racing);
         match self.publish()? {
             Some(hold) => self.second_look(hold),
             None if was_racing => Ok(Attempt::Blocked(Obstacle::lock(None))),
@@ -311,8 +311,15 @@ impl Acquisition<'_> {
             has_waited = true;
             self.wait(obstacle).inspect_err(|_| give_up(&hold))?;
         }
-        if has_waited && hold.check().is_err() {
-            return Ok(Attempt::Vanished);
+        if has_waited {
+            match hold.check() {
+                Ok(()) => {}
+                Err(error) if error.class() == Class::Compromised => return Ok(Attempt::Vanished),
+                Err(error) => {
+                    give_up(&hold);
+                    return Err(error);
+                }
+            }
         }
         self.settle(hold).map(Attempt::Held)
     }
@@ -392,6 +399,17 @@ impl Acquisition<'_> {
                 .inspect_err(|_| give_up(&hold))?;
             fence = Some(number);
         }
+        // Nobody beats for a hold that follows another process, and it outlives our watch.
+        let cared = self.options.follows.is_none().then(|| {
+            let beat = self.options.heartbeat_interval();
+            heart::care_for(
+                &hold,
+                Care {
+                    beat,
+                    check: self.options.check_interval,
+                },
+            )
+        });
         let entry = Arc::new(Entry {
             key: self.key.to_owned(),
             target: self.place.target.clone(),
@@ -401,18 +419,10 @@ impl Acquisition<'_> {
             since: SystemTime::now(),
             fence,
             retain_on_exit: self.options.retain_on_exit,
-            cared: Mutex::new(None),
+            cared: Mutex::new(cared),
             hold,
         });
         table::insert(&entry);
-        if self.options.follows.is_none() {
-            let care = Care {
-                beat: self.options.heartbeat_interval(),
-                check: self.options.check_interval,
-            };
-            let cared = heart::care_for(&entry.hold, care);
-            *entry.cared.lock().expect("nobody else has seen the entry") = Some(cared);
-        }
         Ok(entry)
     }
 
