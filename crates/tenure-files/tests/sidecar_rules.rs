@@ -19,6 +19,7 @@ use serde_json::json;
 use tenure_files::Class;
 use tenure_files::identity::{Identity, Token};
 use tenure_files::publish::{Durability, Way};
+use tenure_files::remove::Step;
 use tenure_files::sidecar::{
     Guard, Heartbeat, Manager, Options, Payload, Point, Recovery, Retry, with_lock,
 };
@@ -335,6 +336,9 @@ fn a_dead_lock_is_replaced_under_the_guard() {
     let story = Arc::new(Mutex::new(Vec::new()));
     let (told, guard, lock) = (Arc::clone(&story), place.guard.clone(), place.lock.clone());
     let options = place.once().pause(move |point| {
+        if matches!(point, Point::Removal(_)) {
+            return;
+        }
         let marked = std::fs::metadata(&guard).is_ok_and(|meta| meta.mode_bits() == 0o1700);
         let locked = std::fs::File::open(&guard).is_ok_and(|guard| guard.try_lock().is_err());
         told.lock()
@@ -375,6 +379,52 @@ fn a_lock_that_changes_under_the_guard_stays() {
     assert_eq!(class(manager("r").acquire(&options)), Class::Timeout);
     assert_eq!(std::fs::read(&place.lock).unwrap(), b"awake");
     assert_eq!(place.names(), ["state.json.lock"]);
+}
+
+/// K26: an original's lock that is displaced and cannot go back is reported, kept aside, and the
+/// name counts as held; without anybody to tell, that is the error.
+#[test]
+fn a_displaced_lock_is_reported_and_the_name_is_held() {
+    for listening in [true, false] {
+        let place = Place::new();
+        place.put_dead_lock();
+        let lock = place.lock.clone();
+        let interfere = move |point| match point {
+            Point::Removal(Step::BeforeRename) => {
+                std::fs::remove_file(&lock).unwrap();
+                std::fs::write(&lock, r#"{"note":"second"}"#).unwrap();
+            }
+            Point::Removal(Step::BeforePutBack) => {
+                std::fs::write(&lock, r#"{"note":"third"}"#).unwrap();
+            }
+            _ => {}
+        };
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let mut options = place.once().pause(interfere);
+        if listening {
+            let told = Arc::clone(&told);
+            options = options.on_displaced(move |error| {
+                told.lock()
+                    .unwrap()
+                    .push((error.class(), error.to_string()));
+            });
+        }
+        let expected = if listening {
+            Class::Timeout
+        } else {
+            Class::Compromised
+        };
+        assert_eq!(class(manager("k").acquire(&options)), expected);
+        let told = told.lock().unwrap();
+        assert_eq!(told.len(), usize::from(listening));
+        for (class, text) in told.iter() {
+            assert_eq!(*class, Class::Compromised);
+            assert!(text.contains("second") && text.contains("third"), "{text}");
+        }
+        assert_eq!(place.payload()["note"], "third");
+        let kept = |name: &String| name.starts_with(".state.json.lock.kept-");
+        assert_eq!(place.names().iter().filter(|name| kept(name)).count(), 1);
+    }
 }
 
 fn host() -> String {

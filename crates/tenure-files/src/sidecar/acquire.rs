@@ -27,7 +27,7 @@ use crate::hold::Hold;
 use crate::identity::{Here, Identity, Token};
 use crate::liveness::{Proof, Verdict};
 use crate::publish::{self, Draft, Published};
-use crate::remove::{Removal, no_pause, remove};
+use crate::remove::{Removal, Step, no_pause, remove};
 use crate::wait::{Waiter, Woken, random_fraction};
 
 /// Moments at which a test may let the world change.
@@ -39,6 +39,8 @@ pub enum Point {
     Published,
     /// Our reclaim guard stands; the dead lock is removed next.
     GuardMade,
+    /// A step of the removal itself.
+    Removal(Step),
     /// The dead lock is gone; our record is published next.
     DeadRemoved,
     /// Our record stands; the guard is taken down next.
@@ -374,9 +376,20 @@ impl Acquisition<'_> {
             return Ok(obstacle);
         };
         self.options.at(Point::GuardMade);
-        match remove(&self.place.dir, &mut record, &no_pause)? {
-            Removal::Removed => {}
-            Removal::Busy | Removal::Changed => return Ok(obstacle),
+        let pause = |step| self.options.at(Point::Removal(step));
+        match (
+            remove(&self.place.dir, &mut record, &pause),
+            &self.options.on_displaced,
+        ) {
+            (Ok(Removal::Removed), _) => {}
+            (Ok(Removal::Busy | Removal::Changed), _) => return Ok(obstacle),
+            // K26: two others may believe that they hold it. Whoever listens is told; the name is
+            // held all the same.
+            (Err(error), Some(tell)) if error.class() == Class::Compromised => {
+                tell(&error);
+                return Ok(obstacle);
+            }
+            (Err(error), _) => return Err(error),
         }
         self.options.at(Point::DeadRemoved);
         self.refresh_draft()?;
