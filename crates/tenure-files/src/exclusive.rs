@@ -1,8 +1,10 @@
 //! Exclusive locks: a tool claims a whole database, and the database's own server leaves it alone.
 //!
-//!   tool:    publish `.exclusive-lock` ──▶ wait for running cycles ──▶ work ──▶ remove it
-//!   server:  share the gate ──▶ is there a lock? ──yes──▶ skip this cycle
-//!                                                └─no───▶ work ──▶ leave the gate
+//! ```text
+//! tool:    publish `.exclusive-lock` ──▶ wait for running cycles ──▶ work ──▶ remove it
+//! server:  share the gate ──▶ is there a lock? ──yes──▶ skip this cycle
+//!                                              └─no───▶ work ──▶ leave the gate
+//! ```
 //!
 //! The published protocol keeps server and tools apart. Tenure adds that tools exclude each other, that
 //! the lock of a dead tool is recognised on proof and removed without hitting a live one, and that a

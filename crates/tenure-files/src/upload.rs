@@ -1,9 +1,11 @@
 //! Upload locks: one request at a time works on a resumable upload, and a newcomer can ask the one
 //! before it to stop.
 //!
-//!   newcomer ──held──▶ request (`ID.stop`, or memory) ──▶ holder's callback ──▶ saves, releases
-//!       ▲                                                                          │
-//!       └──────────────────────── gets the lock ◀──────────────────────────────────┘
+//! ```text
+//! newcomer ──held──▶ request (`ID.stop`, or memory) ──▶ holder's callback ──▶ saves, releases
+//!     ▲                                                                          │
+//!     └──────────────────────── gets the lock ◀──────────────────────────────────┘
+//! ```
 //!
 //! Two lockers with one trait: [`FileLocker`] shares its files with every process that works in the
 //! upload directory, the original upload server included; [`MemoryLocker`] is for one process.

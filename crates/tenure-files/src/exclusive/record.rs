@@ -50,7 +50,7 @@ pub enum RecordError {
 }
 
 impl Record {
-    /// Reads a record; `bytes` is the whole file, or its first [`LIMIT`] + 1 bytes.
+    /// Reads a record; `bytes` is the whole file, or a little more of it than a record may have.
     pub fn parse(bytes: &[u8]) -> Result<Record, RecordError> {
         if bytes.len() > LIMIT {
             return Err(RecordError::too_large());

@@ -27,7 +27,7 @@ use crate::hold::Hold;
 use crate::identity::{Here, Identity, Token};
 use crate::liveness::{Proof, Verdict};
 use crate::publish::{self, Draft, Published};
-use crate::remove::{Removal, no_pause, remove};
+use crate::remove::{Removal, Step, no_pause, remove};
 use crate::wait::{Waiter, Woken, random_fraction};
 
 /// Moments at which a test may let the world change.
@@ -39,6 +39,8 @@ pub enum Point {
     Published,
     /// Our reclaim guard stands; the dead lock is removed next.
     GuardMade,
+    /// A step of the removal itself.
+    Removal(Step),
     /// The dead lock is gone; our record is published next.
     DeadRemoved,
     /// Our record stands; the guard is taken down next.
@@ -162,6 +164,7 @@ impl Acquisition<'_> {
     }
 
     fn attempt(&mut self) -> Result<Attempt> {
+        let was_racing = std::mem::take(&mut self.is_racing);
         match table::enter(
             self.key,
             &self.place.target,
@@ -179,7 +182,6 @@ impl Acquisition<'_> {
         {
             return self.answer(judged);
         }
-        let was_racing = std::mem::take(&mut self.is_racing);
         match self.publish()? {
             Some(hold) => self.second_look(hold),
             None if was_racing => Ok(Attempt::Blocked(Obstacle::lock(None))),
@@ -311,8 +313,15 @@ impl Acquisition<'_> {
             has_waited = true;
             self.wait(obstacle).inspect_err(|_| give_up(&hold))?;
         }
-        if has_waited && hold.check().is_err() {
-            return Ok(Attempt::Vanished);
+        if has_waited {
+            match hold.check() {
+                Ok(()) => {}
+                Err(error) if error.class() == Class::Compromised => return Ok(Attempt::Vanished),
+                Err(error) => {
+                    give_up(&hold);
+                    return Err(error);
+                }
+            }
         }
         self.settle(hold).map(Attempt::Held)
     }
@@ -367,9 +376,20 @@ impl Acquisition<'_> {
             return Ok(obstacle);
         };
         self.options.at(Point::GuardMade);
-        match remove(&self.place.dir, &mut record, &no_pause)? {
-            Removal::Removed => {}
-            Removal::Busy | Removal::Changed => return Ok(obstacle),
+        let pause = |step| self.options.at(Point::Removal(step));
+        match (
+            remove(&self.place.dir, &mut record, &pause),
+            &self.options.on_displaced,
+        ) {
+            (Ok(Removal::Removed), _) => {}
+            (Ok(Removal::Busy | Removal::Changed), _) => return Ok(obstacle),
+            // K26: two others may believe that they hold it. Whoever listens is told; the name is
+            // held all the same.
+            (Err(error), Some(tell)) if error.class() == Class::Compromised => {
+                tell(&error);
+                return Ok(obstacle);
+            }
+            (Err(error), _) => return Err(error),
         }
         self.options.at(Point::DeadRemoved);
         self.refresh_draft()?;
@@ -392,6 +412,17 @@ impl Acquisition<'_> {
                 .inspect_err(|_| give_up(&hold))?;
             fence = Some(number);
         }
+        // Nobody beats for a hold that follows another process, and it outlives our watch.
+        let cared = self.options.follows.is_none().then(|| {
+            let beat = self.options.heartbeat_interval();
+            heart::care_for(
+                &hold,
+                Care {
+                    beat,
+                    check: self.options.check_interval,
+                },
+            )
+        });
         let entry = Arc::new(Entry {
             key: self.key.to_owned(),
             target: self.place.target.clone(),
@@ -401,18 +432,10 @@ impl Acquisition<'_> {
             since: SystemTime::now(),
             fence,
             retain_on_exit: self.options.retain_on_exit,
-            cared: Mutex::new(None),
+            cared: Mutex::new(cared),
             hold,
         });
         table::insert(&entry);
-        if self.options.follows.is_none() {
-            let care = Care {
-                beat: self.options.heartbeat_interval(),
-                check: self.options.check_interval,
-            };
-            let cared = heart::care_for(&entry.hold, care);
-            *entry.cared.lock().expect("nobody else has seen the entry") = Some(cared);
-        }
         Ok(entry)
     }
 

@@ -124,6 +124,7 @@ pub struct Candidate<'a> {
 type PayloadFn = dyn Fn() -> Payload + Send + Sync;
 type ShouldReclaim = dyn Fn(&Suspect<'_>) -> bool + Send + Sync;
 type Approve = dyn Fn(&Candidate<'_>) -> bool + Send + Sync;
+type OnDisplaced = dyn Fn(&Error) + Send + Sync;
 type PauseFn = dyn Fn(Point) + Send + Sync;
 
 /// What to lock, and how. Everything but the target has a default.
@@ -138,6 +139,7 @@ pub struct Options {
     pub(super) payload: Option<Arc<PayloadFn>>,
     pub(super) should_reclaim: Option<Arc<ShouldReclaim>>,
     pub(super) approve: Option<Arc<Approve>>,
+    pub(super) on_displaced: Option<Arc<OnDisplaced>>,
     pub(super) reentrant_owner: Option<String>,
     pub(super) metadata: Payload,
     pub(super) retain_on_exit: bool,
@@ -167,6 +169,7 @@ impl Options {
             payload: None,
             should_reclaim: None,
             approve: None,
+            on_displaced: None,
             reentrant_owner: None,
             metadata: Map::new(),
             retain_on_exit: false,
@@ -243,6 +246,14 @@ impl Options {
         approve: impl Fn(&Candidate<'_>) -> bool + Send + Sync + 'static,
     ) -> Options {
         self.approve = Some(Arc::new(approve));
+        self
+    }
+
+    /// Told when a removal displaced the live lock of an original and could not put it back (K26);
+    /// the wait then goes on. Without it, that ends the acquisition with `Compromised`.
+    #[must_use]
+    pub fn on_displaced(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Options {
+        self.on_displaced = Some(Arc::new(tell));
         self
     }
 

@@ -288,3 +288,93 @@ fn object(identity: &Identity) -> Value {
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "6f0c4f9d2d7f4a0fb1f6f6f1f0a9d3c2";
+
+    struct Place {
+        _temp: tempfile::TempDir,
+        dir: Dir,
+        names: Names,
+    }
+
+    impl Place {
+        fn with(text: &str, modified: SystemTime) -> Place {
+            let temp = tempfile::tempdir().unwrap();
+            let path = temp.path().join("up.stop");
+            std::fs::write(&path, text).unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(modified).unwrap();
+            let names = Names {
+                lock: "up.lock".into(),
+                stop: "up.stop".into(),
+                address: "upload:up".into(),
+            };
+            let dir = Dir::open(temp.path()).unwrap();
+            Place {
+                _temp: temp,
+                dir,
+                names,
+            }
+        }
+    }
+
+    /// U15: an address decides; without one, the time.
+    #[test]
+    fn a_request_is_meant_by_address_or_by_time() {
+        let acquired = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let (earlier, later) = (
+            acquired - Duration::from_secs(1),
+            acquired + Duration::from_millis(1),
+        );
+        let this = format!("tenure {{\"v\":1,\"for\":\"{TOKEN}\"}}\n");
+        let other = "tenure {\"v\":1,\"for\":\"00000000000000000000000000000000\"}\n";
+        for (text, time, is_meant) in [
+            ("", later, true),
+            ("???", later, true),
+            ("tenure {\"v\":1,\"for\":\"\"}", later, true),
+            ("", acquired, false),
+            ("", earlier, false),
+            (this.as_str(), later, true),
+            (this.as_str(), earlier, true),
+            (other, later, false),
+            (other, earlier, false),
+        ] {
+            let place = Place::with(text, time);
+            let stop = look(&place.dir, &place.names).unwrap();
+            assert_eq!(
+                stop.is_for(TOKEN, acquired).is_some(),
+                is_meant,
+                "{text:?} at {time:?}"
+            );
+        }
+    }
+
+    /// U16, U19: only the request that was seen is removed: same file, same time.
+    #[test]
+    fn only_the_request_that_was_seen_is_removed() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let by = ReleaseRequest::default();
+
+        let place = Place::with("", time);
+        let seen = look(&place.dir, &place.names).unwrap();
+        make(&place.dir, &place.names, None, &by, None)
+            .unwrap()
+            .unwrap();
+        assert!(!seen.remove(&place.dir), "it was renewed");
+        assert!(look(&place.dir, &place.names).is_some());
+
+        let seen = look(&place.dir, &place.names).unwrap();
+        unlinkat(&place.dir, &place.names.stop, AtFlags::empty()).unwrap();
+        make(&place.dir, &place.names, None, &by, None)
+            .unwrap()
+            .unwrap();
+        assert!(!seen.remove(&place.dir), "it is another file");
+        let seen = look(&place.dir, &place.names).unwrap();
+        assert!(seen.remove(&place.dir));
+        assert!(look(&place.dir, &place.names).is_none());
+    }
+}

@@ -1,6 +1,7 @@
 //! Real processes that take part in a test, and are killed, stopped and asked.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +17,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Actor {
     child: Child,
     lines: Receiver<String>,
+    /// Its program, if it runs a copy.
+    copy: Option<tempfile::TempDir>,
 }
 
 impl Actor {
@@ -29,24 +32,33 @@ impl Actor {
 
     /// As another user. The program is copied to where that user can read it.
     pub(crate) fn spawn_as(user: u32, args: &[&str], dir: &Path) -> Actor {
-        let program = std::env::temp_dir().join(format!("tenure-actor-{}", std::process::id()));
-        static COPIED: std::sync::Once = std::sync::Once::new();
-        COPIED.call_once(|| {
-            std::fs::copy(env!("CARGO_BIN_EXE_tenure-files-actor"), &program).expect("copied");
-        });
+        let copy = tempfile::tempdir().expect("a place for the copy");
+        let program = copy.path().join("actor");
+        std::fs::copy(env!("CARGO_BIN_EXE_tenure-files-actor"), &program).expect("copied");
+        let everybody = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(copy.path(), everybody).expect("it is ours");
         let mut command = Command::new(&program);
         command.uid(user).gid(user);
-        Actor::start(command, args, dir)
+        let mut actor = Actor::start(command, args, dir);
+        actor.copy = Some(copy);
+        actor
     }
 
     pub(crate) fn start(mut command: Command, args: &[&str], dir: &Path) -> Actor {
-        let mut child = command
+        command
             .args(args)
             .arg(dir)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the actor can be started");
+            .stdout(Stdio::piped());
+        let mut child = loop {
+            match command.spawn() {
+                Ok(child) => break child,
+                // Another thread forked while our copy was open for writing; that child is about to
+                // close it.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::yield_now(),
+                Err(error) => panic!("the actor cannot be started: {error}"),
+            }
+        };
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let (line, lines) = channel();
         thread::spawn(move || {
@@ -55,7 +67,11 @@ impl Actor {
                 .map_while(Result::ok)
                 .try_for_each(|l| line.send(l))
         });
-        Actor { child, lines }
+        Actor {
+            child,
+            lines,
+            copy: None,
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {

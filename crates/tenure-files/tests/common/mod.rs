@@ -5,6 +5,7 @@
 
 pub(crate) mod actor;
 pub(crate) mod crowd;
+pub(crate) mod uploads;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -84,7 +84,9 @@ function enter(me) {
     while (Date.now() < until && runs(before.split(" ")[1]) && read("inside") === before);
     if (runs(before.split(" ")[1])) append("doubles", `${before} ; ${me} ; ${whose()}`);
   }
-  fs.writeFileSync(at("inside"), me);
+  // In one step: two who are inside at once must not mix their names.
+  fs.writeFileSync(at(`inside-${process.pid}`), me);
+  fs.renameSync(at(`inside-${process.pid}`), at("inside"));
 }
 
 function leave(me) {
@@ -104,13 +106,17 @@ const approving = {
 for (let n = 0; n < Number(count); n++) {
   const me = `original ${process.pid} ${n}`;
   let handle;
-  try {
-    handle = await locks.acquire(
-      options({ retry: poll, timeoutMs: 60_000, ...(policy === "approve" ? approving : {}) }),
-    );
-  } catch (error) {
-    append("failures", `${me}: ${error.code ?? error}`);
-    process.exit(1);
+  while (!handle) {
+    try {
+      handle = await locks.acquire(
+        options({ retry: poll, timeoutMs: 60_000, ...(policy === "approve" ? approving : {}) }),
+      );
+    } catch (error) {
+      // The second generation calls a lock stale that vanishes while it looks.
+      if (error.code === "file_lock_stale") continue;
+      append("failures", `${me}: ${error.code ?? error}`);
+      process.exit(1);
+    }
   }
   enter(me);
   const next = Number(read("counter") || "0") + 1;
