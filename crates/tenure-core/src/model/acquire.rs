@@ -182,7 +182,7 @@ impl Model {
                 if claim.mode != Mode::Write || algorithm == Algorithm::Semaphore {
                     continue;
                 }
-                let Some(stored) = self.mark(namespace, &request.path) else {
+                let Some(stored) = self.fence_of(claim) else {
                     return Verdict::Lost(Some(request.path.clone()), Missing::Fence);
                 };
                 if stale == Stale::Matters && fence.is_some_and(|fence| fence < stored) {
@@ -351,7 +351,7 @@ impl Model {
         self.claims
             .iter()
             .filter(|claim| claim.namespace == *namespace && claim.path == *path)
-            .min_by(|a, b| (a.mode, &a.owner).cmp(&(b.mode, &b.owner)))
+            .min_by_key(|claim| (claim.mode != Mode::Write, claim.owner.clone(), claim.mode))
             .map(|claim| self.describe(claim))
     }
 
