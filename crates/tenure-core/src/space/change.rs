@@ -89,12 +89,15 @@ impl Space {
             .iter()
             .filter(|(version, _)| *version > route.version)
             .collect();
-        paths
-            .any(|path| {
-                !route.namespace.contains(path)
-                    || newer.iter().any(|(_, region)| region.contains(path))
-            })
-            .then_some(routes.newest)
+        let mut concerns = None;
+        for path in paths {
+            if !route.namespace.contains(path) {
+                return Some(routes.newest);
+            }
+            let here = newer.iter().filter(|(_, region)| region.contains(path));
+            concerns = concerns.max(here.map(|(version, _)| *version).max());
+        }
+        concerns
     }
 
     /// The change that holds one of these paths back, if any.
