@@ -139,6 +139,19 @@ impl Twins {
         twins.sort();
         same("leases", &leases, &twins)?;
         same("holds", &self.dump(3)?, &sorted(model.holds()))?;
+        for prefix in ["t", "t:/a/b"] {
+            let prefix = Namespace::parse(prefix).unwrap();
+            let all = |changes: Vec<LockChange>| {
+                let mut changes = by_path(&changes);
+                changes.sort_by_key(|change| change.kind);
+                changes
+            };
+            same(
+                &format!("what is seen under {prefix}"),
+                &all(space.watch_snapshot(&prefix, now)),
+                &all(model.watch_snapshot(&prefix)),
+            )?;
+        }
         for path in paths {
             let namespace = self.world.table.namespace_of(path);
             let (found, expected) = (
