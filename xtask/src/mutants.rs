@@ -148,45 +148,44 @@ fn first_failure(home: &Path, programs: &[PathBuf]) -> Result<Option<String>, St
     for program in programs {
         let file = fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let child = Command::new(program)
+            // Quick tests need not wait for slow ones.
+            .args(["--test-threads", "4"])
             .current_dir(home)
             .env("CARGO_MANIFEST_DIR", home)
             .stdout(file)
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
-        let finished = wait(child)?;
-        let said = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let said = String::from_utf8_lossy(&said);
-        let failed: Vec<&str> = said
-            .lines()
-            .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
-            .collect();
-        match (finished, failed.as_slice()) {
-            (Some(true), []) => {}
-            (Some(_), [only]) => return Ok(Some((*only).to_string())),
-            (Some(_), [first, others @ ..]) => {
-                return Ok(Some(format!("{first} and {} more", others.len())));
-            }
-            (Some(false), []) => return Ok(Some(format!("{} died", program.display()))),
-            (None, _) => return Ok(Some(format!("{} hangs", program.display()))),
+        let noticed = watch(child, &log, program)?;
+        if noticed.is_some() {
+            return Ok(noticed);
         }
     }
     Ok(None)
 }
 
-/// Whether the program ended well; `None` if it had to be stopped.
-fn wait(mut child: Child) -> Result<Option<bool>, String> {
+/// Waits for the end of a program or for its first failed test, whichever comes first.
+fn watch(mut child: Child, log: &Path, program: &Path) -> Result<Option<String>, String> {
     let start = Instant::now();
     loop {
-        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
-            return Ok(Some(status.success()));
-        }
-        if start.elapsed() > PATIENCE {
+        let ended = child.try_wait().map_err(|error| error.to_string())?;
+        let said = fs::read(log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let said = String::from_utf8_lossy(&said);
+        let failed = said
+            .lines()
+            .find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        let hangs = start.elapsed() > PATIENCE;
+        if ended.is_none() && (failed.is_some() || hangs) {
             child.kill().map_err(|error| error.to_string())?;
             child.wait().map_err(|error| error.to_string())?;
-            return Ok(None);
         }
-        std::thread::sleep(Duration::from_millis(20));
+        match (ended, failed) {
+            (_, Some(test)) => return Ok(Some(test.to_string())),
+            (Some(status), None) if status.success() => return Ok(None),
+            (Some(_), None) => return Ok(Some(format!("{} died", program.display()))),
+            (None, None) if hangs => return Ok(Some(format!("{} hangs", program.display()))),
+            (None, None) => std::thread::sleep(Duration::from_millis(50)),
+        }
     }
 }
 

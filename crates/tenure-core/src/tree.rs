@@ -481,11 +481,7 @@ mod tests {
             tree.prune(node);
         }
         assert!(tree.ordered_children(root).is_none(), "nobody asked for it");
-        assert_eq!(
-            tree.extras.len(),
-            1,
-            "settled when something is pruned there"
-        );
+        assert_eq!(tree.extras.len(), 0, "nothing is left of it");
     }
 
     #[test]

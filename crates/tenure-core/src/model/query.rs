@@ -8,7 +8,7 @@ use super::acquire::{Stale, Verdict};
 use super::rules::Want;
 use super::{Model, Waiter, selects};
 use crate::command::{Acquire, Request, Route, Selection, State, Wait};
-use crate::event::Event;
+use crate::event::{ChangeKind, Event, LockChange};
 use crate::path::{Namespace, Path};
 use crate::policy::{BlockReason, Mode};
 use crate::query::{
@@ -263,6 +263,38 @@ impl Model {
             position: 1 + ahead.len() as u32,
             ahead,
         }
+    }
+
+    /// E8: the present holds and waiters under a prefix, in no order.
+    pub fn watch_snapshot(&self, prefix: &Namespace) -> Vec<LockChange> {
+        let held = self.claims.iter().map(|claim| LockChange {
+            namespace: claim.namespace.clone(),
+            kind: ChangeKind::Granted,
+            owner: Some(claim.owner.clone()),
+            path: Some(claim.path.clone()),
+            mode: Some(claim.mode),
+            fence: self.fence_of(claim),
+            holder: self.holder_of(&claim.namespace, &claim.owner),
+        });
+        let wanted = self.waiters.iter().flat_map(|waiter| {
+            waiter.new_requests().map(|request| LockChange {
+                namespace: waiter.acquire.route.namespace.clone(),
+                kind: ChangeKind::Queued,
+                owner: Some(waiter.acquire.owner.clone()),
+                path: Some(request.path.clone()),
+                mode: Some(request.mode),
+                fence: waiter.fence.filter(|_| request.mode == Mode::Write),
+                holder: waiter.acquire.holder.clone(),
+            })
+        });
+        let mut all: Vec<LockChange> = held.chain(wanted).collect();
+        all.retain(|change| {
+            change
+                .path
+                .as_ref()
+                .is_some_and(|path| prefix.contains(path))
+        });
+        all
     }
 
     /// R122: where a new subscriber is told of a grant, and at which fence.

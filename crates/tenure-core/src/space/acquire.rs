@@ -196,7 +196,7 @@ impl Space {
             waiter.fence = fence;
             // A description stays until another one is sent (E3).
             let holder = waiter.request.holder.take();
-            waiter.request = Box::new(acquire);
+            *waiter.request = acquire;
             waiter.request.holder = waiter.request.holder.take().or(holder);
             old
         } else {

@@ -300,10 +300,10 @@ impl Space {
             }
         }
         let node = spot.at?;
-        if let Some(writer) = self.foreign_claim(session, node, Kind::Write) {
-            if !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit()) {
-                return Some(Obstacle::Writer { node });
-            }
+        if let Some(writer) = self.foreign_claim(session, node, Kind::Write)
+            && !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit())
+        {
+            return Some(Obstacle::Writer { node });
         }
         if writes {
             let read = self.foreign_claim(session, node, Kind::Read).is_some();

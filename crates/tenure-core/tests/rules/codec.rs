@@ -10,9 +10,13 @@ use tenure_core::event::*;
 use tenure_core::outcome::*;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::*;
+use tenure_core::space::{HashSeed, Space};
+use tenure_core::system::System;
 use tenure_core::value::*;
 
 use crate::dice::Dice;
+use crate::random::story;
+use crate::twins::Twins;
 
 /// Counts what each thread has allocated and not given back, and the most it ever had.
 pub(crate) struct Counting;
@@ -430,5 +434,54 @@ fn a_lying_length_does_not_allocate() {
             [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f],
         );
         harmless::<Command>(&bytes);
+    }
+}
+
+/// Truncated, bent and random snapshots are refused or read; memory stays in bounds, nothing panics.
+/// (A bent number that is read is the log's business: its records have checksums.)
+#[test]
+fn a_broken_snapshot_does_no_harm() {
+    let mut dice = Dice::new(6);
+    for seed in 0..40 {
+        let mut twins = Twins::new();
+        for step in story(seed, 80) {
+            twins.take(&step).unwrap();
+        }
+        let bytes = twins.space.encode_snapshot(Vec::new());
+        for _ in 0..60 {
+            let mut broken = bytes.clone();
+            match dice.below(3) {
+                0 => broken.truncate(dice.below(bytes.len() as u64) as usize),
+                1 => {
+                    let at = dice.below(bytes.len() as u64) as usize;
+                    broken[at] ^= 1 << dice.below(8);
+                }
+                _ => {
+                    let at = dice.below(bytes.len() as u64) as usize;
+                    let lie = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f];
+                    broken.splice(at..at + 1, lie);
+                }
+            }
+            let most = most_memory(|| Space::decode_snapshot(&broken, HashSeed(9)));
+            assert!(
+                most <= 65_536 + 512 * broken.len(),
+                "{most} for {}",
+                broken.len()
+            );
+        }
+    }
+    for _ in 0..20_000 {
+        let mut noise = dice.list(200, |dice| dice.number() as u8);
+        if let Some(first) = noise.first_mut() {
+            *first = 1;
+        }
+        let most =
+            most_memory(|| Space::decode_snapshot(&noise, HashSeed(9)).map(|space| space.check()));
+        assert!(
+            most <= 65_536 + 512 * noise.len(),
+            "{most} for {}",
+            noise.len()
+        );
+        let _ = System::decode_snapshot(&noise);
     }
 }

