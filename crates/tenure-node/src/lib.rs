@@ -169,6 +169,11 @@ pub enum Input {
         /// Up to which entry.
         index: u64,
     },
+    /// The log wants to free the file in which this group's oldest entries are: make a snapshot.
+    CutLog {
+        /// Which group.
+        group: GroupId,
+    },
     /// Change who replicates a group; the leader's node must be asked. Answered by [`Output::Changed`].
     Change {
         /// Its name, chosen by the driver.
