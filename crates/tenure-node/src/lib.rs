@@ -47,6 +47,7 @@
 //! over first. A node may be dropped at any time; that is a crash, and loses nothing acknowledged.
 
 mod batch;
+mod budget;
 mod clock;
 mod codec;
 mod config;

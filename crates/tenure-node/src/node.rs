@@ -279,8 +279,10 @@ impl Node {
     fn tick(&mut self) {
         let reading = self.reading();
         self.span_deadlines(reading);
-        while self.next_tick <= reading {
-            self.next_tick += TICK_MS;
+        if self.next_tick <= reading {
+            // One tick a step: what a stuck process missed is not made up for, or it would take
+            // its own sleep for the silence of others.
+            self.next_tick = (self.next_tick + TICK_MS).max(reading);
             for at in 0..self.groups.len() {
                 if let Some(group) = &mut self.groups[at] {
                     group.tick(&mut self.turn);
