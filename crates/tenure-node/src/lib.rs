@@ -47,6 +47,7 @@
 //! over first. A node may be dropped at any time; that is a crash, and loses nothing acknowledged.
 
 mod batch;
+mod budget;
 mod clock;
 mod codec;
 mod config;
@@ -168,6 +169,11 @@ pub enum Input {
         group: GroupId,
         /// Up to which entry.
         index: u64,
+    },
+    /// The log wants to free the file in which this group's oldest entries are: make a snapshot.
+    CutLog {
+        /// Which group.
+        group: GroupId,
     },
     /// Change who replicates a group; the leader's node must be asked. Answered by [`Output::Changed`].
     Change {

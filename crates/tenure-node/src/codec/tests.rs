@@ -174,11 +174,12 @@ fn an_unknown_item_is_skipped() {
         node: NodeId::new(1).unwrap(),
         life: 1,
     };
-    let mut writer = FrameWriter::new(me, 3, 4);
+    let mut writer = FrameWriter::new(me, 3, 2, 4);
     writer.item(250, |out| out.text("from the future"));
     writer.item(6, |out| out.number(5));
     let mut frame = Frame::open(writer.finish()).unwrap();
-    assert_eq!((frame.sender, frame.start, frame.number), (me, 3, 4));
+    assert_eq!((frame.sender, frame.start), (me, 3));
+    assert_eq!((frame.slot, frame.number), (2, 4));
     assert_eq!(frame.next().unwrap().map(|(kind, _)| kind), Some(250));
     let (kind, mut content) = frame.next().unwrap().unwrap();
     assert_eq!((kind, content.number()), (6, Ok(5)));

@@ -150,20 +150,26 @@ fn odd_answer() -> Failure {
     }
 }
 
+/// Numbers that other nodes repeat in their answers never mean two things: each process counts from
+/// a place of its own, and answers name the life that asked.
+fn first_number(config: &Config) -> u64 {
+    config.start << 40
+}
+
 impl Span {
     pub(crate) fn new(config: &Config, table: NamespaceTable) -> Span {
         Span {
-            next_id: 0,
+            next_id: first_number(config),
             calls: BTreeMap::new(),
             by_client: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             timers: BTreeSet::new(),
             ready: Vec::new(),
-            forward: forward::Forward::default(),
+            forward: forward::Forward::new(first_number(config)),
             resolve: resolve::Resolve::new(config, table),
             sweeps: sweep::Sweeps::default(),
             events: events::Events::new(config),
-            watches: watch::Watches::default(),
+            watches: watch::Watches::new(first_number(config)),
             policy: policy::Drivers::default(),
             ticks: 0,
         }
@@ -176,6 +182,10 @@ impl Span {
 
     pub(crate) fn waiting_calls(&self) -> usize {
         self.calls.len()
+    }
+
+    pub(crate) fn waiting_operations(&self) -> usize {
+        self.forward.load()
     }
 
     /// The next reading at which a call wants attention.
@@ -202,7 +212,7 @@ impl Node {
 
     /// A client calls.
     pub(crate) fn call(&mut self, client: RequestId, request: ClientRequest, timeout_ms: u64) {
-        if self.span.calls.len() >= self.config.limits.node_inflight {
+        if !self.has_room_for_calls() {
             let answer = Err(Failure::Unavailable {
                 why: "too much is waiting on this node: try again",
                 nothing_happened: Certain::Yes,
@@ -355,6 +365,8 @@ impl Node {
         self.span.ticks += 1;
         self.retry_parked();
         self.retry_sweeps();
+        self.retry_table();
+        self.retry_changes();
         if self.span.ticks.is_multiple_of(10) {
             self.resend_lost();
             self.resume_changes();
@@ -415,13 +427,13 @@ impl Node {
     /// An item of a frame that is about more than consensus.
     pub(crate) fn receive_span(&mut self, from: Member, kind: u8, content: Reader) -> Read<()> {
         match kind {
-            item::FORWARD => self.receive_forward(from.node, content),
+            item::FORWARD => self.receive_forward(from, content),
             item::ANSWER => self.receive_answer(from.node, content),
-            item::SWEEP => self.receive_sweep(from.node, content),
+            item::SWEEP => self.receive_sweep(from, content),
             item::SWEPT => self.receive_swept(from.node, content),
             item::FOLLOW => self.receive_follow(from.node, content),
             item::EVENTS => self.receive_events(from.node, content),
-            item::WATCH => self.receive_watch(from.node, content),
+            item::WATCH => self.receive_watch(from, content),
             item::CHANGES => self.receive_changes(from.node, content),
             item::CHUNK => self.receive_chunk(from, content),
             item::CHUNK_TAKEN => self.receive_chunk_taken(from, content),

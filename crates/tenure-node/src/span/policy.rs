@@ -82,6 +82,8 @@ pub(crate) enum Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Drivers {
     running: BTreeMap<u64, Driver>,
+    /// Steps that failed, to be done again with the next tick.
+    again: BTreeSet<(u64, u32)>,
 }
 
 #[derive(Debug)]
@@ -268,19 +270,17 @@ impl Node {
         };
         let failed = failure_of(&answer).is_some();
         match (&mut driver.stage, answer) {
-            // A step that may not have happened is simply done again: all of them may be.
-            (Stage::Telling { view, .. }, _) if failed && part != SYSTEM_PART => {
-                let command = view.command.clone();
-                let op = Op::Command(Box::new(command));
-                self.ask_for_change(change, part, GroupId(part), op);
-            }
-            (Stage::Looking | Stage::Deciding | Stage::Finishing, _) if failed => {
-                self.look_at_change(change);
+            // A step that may not have happened is simply done again, a little later: all of them
+            // may be.
+            (_, _) if failed => {
+                self.span.policy.again.insert((change, part));
             }
             (Stage::Looking, OpAnswer::Found(found)) => match *found {
                 Found::Change(Some(view)) => self.tell_groups(change, view),
                 Found::Change(None) => self.change_over(change),
-                _ => self.look_at_change(change),
+                _ => {
+                    self.span.policy.again.insert((change, part));
+                }
             },
             (Stage::Telling { open, report, .. }, OpAnswer::Applied { outcome, .. }) => {
                 open.remove(&GroupId(part));
@@ -295,6 +295,25 @@ impl Node {
             (Stage::Deciding, OpAnswer::System(_)) => self.look_at_change(change),
             (Stage::Finishing, OpAnswer::System(_)) => self.change_over(change),
             _ => {}
+        }
+    }
+
+    /// With every tick: what failed is done again.
+    pub(crate) fn retry_changes(&mut self) {
+        for (change, part) in std::mem::take(&mut self.span.policy.again) {
+            let Some(driver) = self.span.policy.running.get(&change) else {
+                continue;
+            };
+            match &driver.stage {
+                Stage::Telling { view, .. } if part != SYSTEM_PART => {
+                    let op = Op::Command(Box::new(view.command.clone()));
+                    self.ask_for_change(change, part, GroupId(part), op);
+                }
+                Stage::Telling { .. } => {}
+                Stage::Looking | Stage::Deciding | Stage::Finishing => {
+                    self.look_at_change(change);
+                }
+            }
         }
     }
 
