@@ -1,0 +1,4 @@
+//! The tests of the repository lock from outside: model, servers, faults, clocks.
+
+mod server;
+mod support;
