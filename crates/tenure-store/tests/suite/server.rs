@@ -22,13 +22,19 @@ fn client(server: &S3Server) -> AmazonS3 {
         .with_region("eu-test-1")
         .with_access_key_id("key")
         .with_secret_access_key("secret")
-        .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
+        .with_retry(RetryConfig {
+            max_retries: 0,
+            ..RetryConfig::default()
+        })
         .build()
         .expect("a client for the test server")
 }
 
 fn mode(mode: PutMode) -> PutOptions {
-    PutOptions { mode, ..PutOptions::default() }
+    PutOptions {
+        mode,
+        ..PutOptions::default()
+    }
 }
 
 fn body(text: &'static str) -> PutPayload {
@@ -39,14 +45,30 @@ fn body(text: &'static str) -> PutPayload {
 async fn conditions_on_put_are_decided_by_what_is_there() {
     let server = S3Server::start();
     let (store, key) = (client(&server), Path::from("index/lock.exclusive"));
-    let first = store.put_opts(&key, body("one"), mode(PutMode::Create)).await.unwrap();
-    let again = store.put_opts(&key, body("two"), mode(PutMode::Create)).await;
-    assert!(matches!(again, Err(Error::AlreadyExists { .. })), "{again:?}");
+    let first = store
+        .put_opts(&key, body("one"), mode(PutMode::Create))
+        .await
+        .unwrap();
+    let again = store
+        .put_opts(&key, body("two"), mode(PutMode::Create))
+        .await;
+    assert!(
+        matches!(again, Err(Error::AlreadyExists { .. })),
+        "{again:?}"
+    );
 
-    let version = |e_tag: &Option<String>| UpdateVersion { e_tag: e_tag.clone(), version: None };
+    let version = |e_tag: &Option<String>| UpdateVersion {
+        e_tag: e_tag.clone(),
+        version: None,
+    };
     let update = |e_tag| mode(PutMode::Update(version(e_tag)));
-    let second = store.put_opts(&key, body("two"), update(&first.e_tag)).await.unwrap();
-    let late = store.put_opts(&key, body("three"), update(&first.e_tag)).await;
+    let second = store
+        .put_opts(&key, body("two"), update(&first.e_tag))
+        .await
+        .unwrap();
+    let late = store
+        .put_opts(&key, body("three"), update(&first.e_tag))
+        .await;
     assert!(matches!(late, Err(Error::Precondition { .. })), "{late:?}");
     assert_ne!(first.e_tag, second.e_tag);
     assert_eq!(server.object(key.as_ref()).unwrap().bytes, "two");
@@ -61,7 +83,10 @@ async fn of_simultaneous_creates_one_wins() {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
             let key = Path::from("index/lock.exclusive");
-            store.put_opts(&key, body("mine"), mode(PutMode::Create)).await.is_ok()
+            store
+                .put_opts(&key, body("mine"), mode(PutMode::Create))
+                .await
+                .is_ok()
         })
     });
     let mut won = 0;
@@ -78,11 +103,19 @@ async fn weak_servers_are_weak() {
     let (store, key) = (client(&server), Path::from("k"));
     server.set_conditions(Conditions::Ignored);
     for text in ["one", "two"] {
-        store.put_opts(&key, body(text), mode(PutMode::Create)).await.unwrap();
+        store
+            .put_opts(&key, body(text), mode(PutMode::Create))
+            .await
+            .unwrap();
     }
     assert_eq!(server.object("k").unwrap().bytes, "two");
     server.set_conditions(Conditions::Refused(501));
-    assert!(store.put_opts(&key, body("three"), mode(PutMode::Create)).await.is_err());
+    assert!(
+        store
+            .put_opts(&key, body("three"), mode(PutMode::Create))
+            .await
+            .is_err()
+    );
     assert_eq!(server.object("k").unwrap().bytes, "two");
 }
 
@@ -92,7 +125,13 @@ async fn keys_with_plus_and_colon_are_stored_and_listed() {
     let server = S3Server::start();
     server.set_page_size(2);
     let store = client(&server);
-    let names = ["2026-03-07T09:00:00.1+05:30", "2026-03-07T09:00:00Z", "a b", "c", "d"];
+    let names = [
+        "2026-03-07T09:00:00.1+05:30",
+        "2026-03-07T09:00:00Z",
+        "a b",
+        "c",
+        "d",
+    ];
     for name in names {
         let key = Path::parse(format!("index/lock.shared/{name}")).unwrap();
         store.put(&key, body("x")).await.unwrap();
@@ -100,11 +139,17 @@ async fn keys_with_plus_and_colon_are_stored_and_listed() {
     }
     let prefix = Path::from("index/lock.shared");
     let listed: Vec<_> = store.list(Some(&prefix)).try_collect().await.unwrap();
-    let mut listed: Vec<_> =
-        listed.iter().map(|meta| meta.location.filename().unwrap().to_owned()).collect();
+    let mut listed: Vec<_> = listed
+        .iter()
+        .map(|meta| meta.location.filename().unwrap().to_owned())
+        .collect();
     listed.sort();
     assert_eq!(listed, names);
-    let lists = server.take_seen().iter().filter(|seen| seen.kind == Kind::List).count();
+    let lists = server
+        .take_seen()
+        .iter()
+        .filter(|seen| seen.kind == Kind::List)
+        .count();
     assert_eq!(lists, 3, "five keys on pages of two");
 }
 
@@ -115,7 +160,10 @@ async fn times_come_from_the_servers_clock() {
     server.clock().stand_at_ms(1_772_874_030_900);
     let (store, key) = (client(&server), Path::from("k"));
     store.put(&key, body("x")).await.unwrap();
-    let head = GetOptions { head: true, ..GetOptions::default() };
+    let head = GetOptions {
+        head: true,
+        ..GetOptions::default()
+    };
     let meta = store.get_opts(&key, head).await.unwrap().meta;
     assert_eq!(meta.last_modified.timestamp_millis(), 1_772_874_030_000);
 }
@@ -169,7 +217,11 @@ async fn a_request_can_come_late_or_be_overtaken() {
         store.put(&second, body("2")).await
     });
     (one.unwrap(), two.unwrap());
-    let order: Vec<_> = server.take_seen().into_iter().map(|seen| seen.key).collect();
+    let order: Vec<_> = server
+        .take_seen()
+        .into_iter()
+        .map(|seen| seen.key)
+        .collect();
     assert_eq!(order[order.len() - 2..], ["second", "first"]);
 }
 

@@ -66,10 +66,19 @@ struct Frame<S: State> {
 /// Explores everything from `start`. Stops at the first fault.
 pub fn explore<S: State>(start: S) -> Explored {
     let mut seen: HashSet<u64, BuildHasherDefault<Same>> = HashSet::default();
-    let mut explored = Explored { states: 1, transitions: 0, ends: 0, fault: None };
+    let mut explored = Explored {
+        states: 1,
+        transitions: 0,
+        ends: 0,
+        fault: None,
+    };
     seen.insert(digest(&start));
     let actions = start.actions();
-    let mut path = vec![Frame { state: start, actions, taken: None }];
+    let mut path = vec![Frame {
+        state: start,
+        actions,
+        taken: None,
+    }];
     while let Some(frame) = path.last_mut() {
         let Some(action) = frame.actions.pop() else {
             path.pop();
@@ -90,7 +99,11 @@ pub fn explore<S: State>(start: S) -> Explored {
         }
         let actions = state.actions();
         explored.ends += usize::from(actions.is_empty());
-        path.push(Frame { state, actions, taken: None });
+        path.push(Frame {
+            state,
+            actions,
+            taken: None,
+        });
     }
     explored
 }

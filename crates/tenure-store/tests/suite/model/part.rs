@@ -16,7 +16,10 @@ pub struct Part<T> {
 impl<T: Clone + Hash> Part<T> {
     pub fn new(value: T) -> Part<T> {
         let digest = digest(&value);
-        Part { value: Rc::new(value), digest }
+        Part {
+            value: Rc::new(value),
+            digest,
+        }
     }
 
     /// Changes the value, in a copy of its own.
@@ -29,7 +32,10 @@ impl<T: Clone + Hash> Part<T> {
 
 impl<T> Clone for Part<T> {
     fn clone(&self) -> Part<T> {
-        Part { value: Rc::clone(&self.value), digest: self.digest }
+        Part {
+            value: Rc::clone(&self.value),
+            digest: self.digest,
+        }
     }
 }
 

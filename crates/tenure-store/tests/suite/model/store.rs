@@ -42,7 +42,12 @@ pub struct Store {
 
 impl Store {
     pub fn new(level: Level, clock: StoreClock) -> Store {
-        Store { level, clock, objects: BTreeMap::new(), dead: Vec::new() }
+        Store {
+            level,
+            clock,
+            objects: BTreeMap::new(),
+            dead: Vec::new(),
+        }
     }
 
     pub fn bury(&mut self, process: usize) {
@@ -51,7 +56,9 @@ impl Store {
 
     /// Whether anything lies under this key that this process wrote.
     pub fn has_of(&self, process: usize) -> bool {
-        self.objects.iter().any(|(key, stored)| *key != Key::Fence && stored.writer == process)
+        self.objects
+            .iter()
+            .any(|(key, stored)| *key != Key::Fence && stored.writer == process)
     }
 
     /// A look of a Tenure process.
@@ -70,14 +77,20 @@ impl Store {
     pub fn write(&mut self, process: usize, op: &Op, now: Timestamp) -> Answer {
         match op {
             Op::Create(key, body) => {
-                assert!(self.level >= Level::Writes, "a conditional write at level 0");
+                assert!(
+                    self.level >= Level::Writes,
+                    "a conditional write at level 0"
+                );
                 if self.objects.contains_key(key) {
                     return Answer::Refused(Why::Condition);
                 }
                 self.put(process, key, body, now)
             }
             Op::Replace(key, body, version) | Op::Renew(key, body, version) => {
-                assert!(self.level >= Level::Writes, "a conditional write at level 0");
+                assert!(
+                    self.level >= Level::Writes,
+                    "a conditional write at level 0"
+                );
                 match self.objects.get(key) {
                     Some(stored) if stored.version == *version => self.put(process, key, body, now),
                     Some(_) | None => Answer::Refused(Why::Condition),
@@ -85,7 +98,10 @@ impl Store {
             }
             Op::Put(key, body) => self.put(process, key, body, now),
             Op::DeleteVersion(key, version) => {
-                assert!(self.level >= Level::Deletes, "a conditional delete below level 2");
+                assert!(
+                    self.level >= Level::Deletes,
+                    "a conditional delete below level 2"
+                );
                 match self.objects.get(key) {
                     Some(stored) if stored.version == *version => self.delete(key),
                     Some(_) => Answer::Refused(Why::Condition),
@@ -104,26 +120,40 @@ impl Store {
         match step {
             Step::Read(path) => {
                 let key = Key::lock(path).expect("an original reads locks");
-                Got::Record(self.objects.get(&key).and_then(|stored| match &stored.content {
-                    Content::Record(record) => Some(as_original_sees(record)),
-                    Content::Fence(_) | Content::Unreadable { .. } => None,
-                }))
+                Got::Record(
+                    self.objects
+                        .get(&key)
+                        .and_then(|stored| match &stored.content {
+                            Content::Record(record) => Some(as_original_sees(record)),
+                            Content::Fence(_) | Content::Unreadable { .. } => None,
+                        }),
+                )
             }
             Step::ListShared => Got::Keys(self.shared().iter().map(Key::path).collect()),
             Step::Write(path, record) => {
                 let key = Key::lock(path).expect("an original writes locks");
-                self.put(process, &key, &Body::Record(as_original_writes(record)), now);
+                self.put(
+                    process,
+                    &key,
+                    &Body::Record(as_original_writes(record)),
+                    now,
+                );
                 Got::Done
             }
             Step::Delete(path) => {
-                self.objects.remove(&Key::lock(path).expect("an original deletes locks"));
+                self.objects
+                    .remove(&Key::lock(path).expect("an original deletes locks"));
                 Got::Done
             }
         }
     }
 
     fn shared(&self) -> Vec<Key> {
-        self.objects.keys().filter(|key| matches!(key, Key::Shared(_))).cloned().collect()
+        self.objects
+            .keys()
+            .filter(|key| matches!(key, Key::Shared(_)))
+            .cloned()
+            .collect()
     }
 
     fn show(&self, stored: &Stored, now: Timestamp) -> Object {
@@ -135,7 +165,11 @@ impl Store {
                 StoreClock::Shown => Some(now),
                 StoreClock::Hidden => None,
             },
-            life: if self.dead.contains(&stored.writer) { Life::Dead } else { Life::Unknown },
+            life: if self.dead.contains(&stored.writer) {
+                Life::Dead
+            } else {
+                Life::Unknown
+            },
         }
     }
 
@@ -146,7 +180,12 @@ impl Store {
             Body::Probe(_) => unreachable!("the level of the model's store is known"),
         };
         let version = Version::tag(format!("{:x}", digest(&content)));
-        let stored = Stored { content, version: version.clone(), modified, writer };
+        let stored = Stored {
+            content,
+            version: version.clone(),
+            modified,
+            writer,
+        };
         self.objects.insert(key.clone(), stored);
         Answer::Written(version)
     }

@@ -68,9 +68,7 @@ impl Tenure {
     pub fn works(&self, now: Now) -> bool {
         match &self.stage {
             Stage::Holding(hold) => {
-                !self.released
-                    && *hold.status() == Status::Held
-                    && now.boot < hold.valid_until()
+                !self.released && *hold.status() == Status::Held && now.boot < hold.valid_until()
             }
             Stage::Acquiring(_) | Stage::Ended => false,
         }
@@ -83,24 +81,33 @@ impl Tenure {
 
     /// Whether its owner may want a lapsed lock back.
     pub fn may_revive(&self, now: Now) -> bool {
-        let Stage::Holding(hold) = &self.stage else { return false };
+        let Stage::Holding(hold) = &self.stage else {
+            return false;
+        };
         let lapsed = now.boot >= hold.valid_until() && !matches!(hold.status(), Status::Lost(_));
         self.rests() && lapsed && !self.released && self.revivals_left > 0
     }
 
     fn rests(&self) -> bool {
-        matches!((&self.stage, &self.io), (Stage::Holding(_), Io::Sent(Op::WaitUntil(_))))
+        matches!(
+            (&self.stage, &self.io),
+            (Stage::Holding(_), Io::Sent(Op::WaitUntil(_)))
+        )
     }
 
     pub fn release(&mut self, now: Now) {
-        let Stage::Holding(hold) = &mut self.stage else { unreachable!("only a holder releases") };
+        let Stage::Holding(hold) = &mut self.stage else {
+            unreachable!("only a holder releases")
+        };
         hold.release();
         self.released = true;
         self.take(Answer::Waited, now).go_on(now);
     }
 
     pub fn revive(&mut self, now: Now) {
-        let Stage::Holding(hold) = &mut self.stage else { unreachable!("only a holder revives") };
+        let Stage::Holding(hold) = &mut self.stage else {
+            unreachable!("only a holder revives")
+        };
         hold.tick(now);
         hold.revive();
         self.revivals_left -= 1;
@@ -109,7 +116,10 @@ impl Tenure {
 
     /// The answer is there, and stays unread.
     pub fn keep(&mut self, answer: Answer) {
-        self.io = Io::Answered { answer, ticked: false };
+        self.io = Io::Answered {
+            answer,
+            ticked: false,
+        };
     }
 
     /// Reads the answer.

@@ -44,8 +44,8 @@ pub struct Scene {
     pub players: &'static [Player],
     /// What originals and stores without conditions are granted.
     pub late: Late,
-    /// Spans by which time may move, each at most so many times.
-    pub ticks: &'static [(Duration, u8)],
+    /// Spans by which time moves, in this order, at any moments.
+    pub ticks: &'static [Duration],
     /// How many answers may be lost, and with them perhaps the request.
     pub losses: u8,
     /// How many processes may die on the machine of the others (P22 c).
@@ -69,7 +69,7 @@ pub struct World {
     processes: Vec<Part<Process>>,
     /// When each process last had an answer to a look at a key it may overwrite.
     looked: Vec<Option<Duration>>,
-    ticks_left: Vec<u8>,
+    ticked: usize,
     losses_left: u8,
     deaths_left: u8,
 }
@@ -80,7 +80,7 @@ impl std::hash::Hash for World {
         self.store.hash(state);
         self.processes.hash(state);
         self.looked.hash(state);
-        self.ticks_left.hash(state);
+        self.ticked.hash(state);
         (self.losses_left, self.deaths_left).hash(state);
     }
 }
@@ -111,13 +111,18 @@ pub enum Action {
     Release(usize),
     Revive(usize),
     Die(usize),
-    Tick(usize),
+    Tick,
 }
 
 impl World {
     pub fn new(scene: &'static Scene) -> World {
-        let settings = Settings { retries: 1, ..Settings::default() };
-        let terms = settings.terms(scene.level).expect("the defaults are lawful");
+        let settings = Settings {
+            retries: 1,
+            ..Settings::default()
+        };
+        let terms = settings
+            .terms(scene.level)
+            .expect("the defaults are lawful");
         let settle = terms.settle;
         let mut world = World {
             scene,
@@ -126,15 +131,18 @@ impl World {
             store: Part::new(Store::new(scene.level, scene.clock)),
             processes: Vec::new(),
             looked: vec![None; scene.players.len()],
-            ticks_left: scene.ticks.iter().map(|(_, times)| *times).collect(),
+            ticked: 0,
             losses_left: scene.losses,
             deaths_left: scene.deaths,
         };
         for (number, player) in scene.players.iter().enumerate() {
             let process = match player {
-                Player::Tenure(mode) => {
-                    Process::Tenure(Box::new(Tenure::new(number, *mode, terms.clone(), world.clocks())))
-                }
+                Player::Tenure(mode) => Process::Tenure(Box::new(Tenure::new(
+                    number,
+                    *mode,
+                    terms.clone(),
+                    world.clocks(),
+                ))),
                 Player::Original(mode) => {
                     // Two originals never read the same time: their keys would be one.
                     let started = world.wall() + Duration::from_millis(number as u64 + 1);
@@ -152,7 +160,10 @@ impl World {
     }
 
     fn clocks(&self) -> Now {
-        Now { boot: Boot(self.now), wall: self.wall() }
+        Now {
+            boot: Boot(self.now),
+            wall: self.wall(),
+        }
     }
 
     fn mode(&self, process: usize) -> Mode {
@@ -177,7 +188,9 @@ impl World {
     /// Pairs that work and must not, of the kind asked for.
     pub fn double_hold(&self, between: fn(bool, bool) -> bool) -> Option<(usize, usize)> {
         let all = 0..self.processes.len();
-        let pairs = all.clone().flat_map(|one| all.clone().skip(one + 1).map(move |two| (one, two)));
+        let pairs = all
+            .clone()
+            .flat_map(|one| all.clone().skip(one + 1).map(move |two| (one, two)));
         pairs.into_iter().find(|&(one, two)| {
             between(self.is_tenure(one), self.is_tenure(two))
                 && (self.mode(one) == Mode::Exclusive || self.mode(two) == Mode::Exclusive)
@@ -195,7 +208,7 @@ impl World {
     }
 
     fn may_pause(&self) -> bool {
-        self.ticks_left.iter().any(|left| *left > 0)
+        self.ticked < self.scene.ticks.len()
     }
 
     fn tenure_actions(&self, number: usize, tenure: &Tenure, actions: &mut Vec<Action>) {
@@ -222,8 +235,7 @@ impl World {
                     }
                 }
                 if self.may_pause() {
-                    actions.push(Action::Go(number, Pause::BeforeNext));
-                    actions.push(Action::Go(number, Pause::BeforeAnswer));
+                    self.pauses(number, op, actions);
                 }
                 actions.push(Action::Go(number, Pause::No));
             }
@@ -233,6 +245,45 @@ impl World {
         }
         if tenure.may_revive(self.clocks()) {
             actions.push(Action::Revive(number));
+        }
+    }
+
+    /// The pauses that make a difference: those after which the process goes on in another way.
+    /// The test is made with the machine itself, at every time that may come.
+    fn pauses(&self, number: usize, op: &Op, actions: &mut Vec<Action>) {
+        let answer = match op {
+            Op::Read(_) | Op::ListShared => self.store.read(op, self.wall()),
+            _ => self
+                .store
+                .clone()
+                .change(|store| store.write(number, op, self.wall())),
+        };
+        let now = self.clocks();
+        let tenure = self.tenure(number);
+        let at_once = {
+            let mut t = tenure.clone();
+            t.take(answer.clone(), now).go_on(now);
+            t
+        };
+        let mut later = now;
+        let (mut answer_differs, mut next_differs) = (false, false);
+        for span in &self.scene.ticks[self.ticked..] {
+            later = Now {
+                boot: later.boot + *span,
+                wall: later.wall + *span,
+            };
+            let mut paused = tenure.clone();
+            paused.take(answer.clone(), later).go_on(later);
+            answer_differs |= paused != at_once;
+            let mut paused = tenure.clone();
+            paused.take(answer.clone(), now).go_on(later);
+            next_differs |= paused != at_once;
+        }
+        if answer_differs {
+            actions.push(Action::Go(number, Pause::BeforeAnswer));
+        }
+        if next_differs {
+            actions.push(Action::Go(number, Pause::BeforeNext));
         }
     }
 
@@ -289,9 +340,13 @@ impl World {
         let Process::Original(original) = &*self.processes[number] else {
             unreachable!("an action of an original");
         };
-        let step = original.step(wall).expect("an original goes when it has a step");
+        let step = original
+            .step(wall)
+            .expect("an original goes when it has a step");
         let before = original.about_to_write();
-        let got = self.store.change(|store| store.apply_original(number, &step, wall));
+        let got = self
+            .store
+            .change(|store| store.apply_original(number, &step, wall));
         let after = self.change_original(number, |original| {
             original.answer(got, wall);
             original.about_to_write()
@@ -325,9 +380,9 @@ impl World {
         })
     }
 
-    fn tick(&mut self, which: usize) {
-        self.now += self.scene.ticks[which].0;
-        self.ticks_left[which] -= 1;
+    fn tick(&mut self) {
+        self.now += self.scene.ticks[self.ticked];
+        self.ticked += 1;
         for number in 0..self.processes.len() {
             if matches!(&*self.processes[number], Process::Tenure(tenure) if tenure.stands()) {
                 self.change_tenure(number, Tenure::tick);
@@ -344,15 +399,18 @@ impl State for World {
         for (number, process) in self.processes.iter().enumerate() {
             match &**process {
                 Process::Tenure(tenure) => self.tenure_actions(number, tenure, &mut actions),
-                Process::Original(original) => self.original_actions(number, original, &mut actions),
+                Process::Original(original) => {
+                    self.original_actions(number, original, &mut actions)
+                }
                 Process::Dead => continue,
             }
             if self.deaths_left > 0 && self.store.has_of(number) {
                 actions.push(Action::Die(number));
             }
         }
-        let ticks = self.ticks_left.iter().enumerate().filter(|(_, left)| **left > 0);
-        actions.extend(ticks.map(|(which, _)| Action::Tick(which)));
+        if self.may_pause() {
+            actions.push(Action::Tick);
+        }
         actions
     }
 
@@ -382,7 +440,7 @@ impl State for World {
                 self.processes[number] = Part::new(Process::Dead);
                 self.store.change(|store| store.bury(number));
             }
-            Action::Tick(which) => self.tick(which),
+            Action::Tick => self.tick(),
         }
     }
 
@@ -392,7 +450,11 @@ impl State for World {
 
     fn fault(&self) -> Option<String> {
         let (one, two) = self.double_hold(|one, two| one && two)?;
-        Some(format!("{} and {} both hold", Name(self, one), Name(self, two)))
+        Some(format!(
+            "{} and {} both hold",
+            Name(self, one),
+            Name(self, two)
+        ))
     }
 }
 
@@ -401,7 +463,11 @@ struct Name<'a>(&'a World, usize);
 impl fmt::Display for Name<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Name(world, number) = self;
-        let kind = if world.is_tenure(*number) { "Tenure" } else { "original" };
+        let kind = if world.is_tenure(*number) {
+            "Tenure"
+        } else {
+            "original"
+        };
         write!(out, "{kind} {number} ({:?})", world.mode(*number))
     }
 }
@@ -423,16 +489,26 @@ impl fmt::Display for Told<'_> {
         match *action {
             Action::Go(number, Pause::No) => write!(out, "{}: {}", name(number), asks(number)),
             Action::Go(number, pause) => {
-                write!(out, "{}: {}, then stands ({pause:?})", name(number), asks(number))
+                write!(
+                    out,
+                    "{}: {}, then stands ({pause:?})",
+                    name(number),
+                    asks(number)
+                )
             }
             Action::Lose(number, request) => {
-                write!(out, "{}: {}, answer lost, request {request:?}", name(number), asks(number))
+                write!(
+                    out,
+                    "{}: {}, answer lost, request {request:?}",
+                    name(number),
+                    asks(number)
+                )
             }
             Action::Resume(number) => write!(out, "{} goes on", name(number)),
             Action::Release(number) => write!(out, "{} is told to release", name(number)),
             Action::Revive(number) => write!(out, "{} is told to revive", name(number)),
             Action::Die(number) => write!(out, "{} dies", name(number)),
-            Action::Tick(which) => write!(out, "{:?} pass", world.scene.ticks[which].0),
+            Action::Tick => write!(out, "{:?} pass", world.scene.ticks[world.ticked]),
         }
     }
 }

@@ -59,7 +59,14 @@ impl Foreign {
             }
             Foreign::GcpStorageEmulator => {
                 let mut command = Command::new(at.join("bin/gcp-storage-emulator"));
-                command.args(["start", "--host", "127.0.0.1", "--port", &port, "--in-memory"]);
+                command.args([
+                    "start",
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    &port,
+                    "--in-memory",
+                ]);
                 command.args(["--default-bucket", super::s3_server::BUCKET]);
                 command
             }
@@ -72,7 +79,9 @@ impl Foreign {
         fs::create_dir_all(&all).expect("a directory for foreign servers");
         let home = all.join(self.package().replace(['[', ']', ',', '@', '='], "-"));
         let guard = File::create(home.with_extension("lock")).expect("a lock file");
-        guard.lock().expect("a file lock: two test runs may want to install at once");
+        guard
+            .lock()
+            .expect("a file lock: two test runs may want to install at once");
         let complete = home.join("complete");
         if !complete.exists() {
             // A half-finished installation may be there; both installers start over.
@@ -95,7 +104,10 @@ impl Running {
     pub fn start(what: Foreign) -> Running {
         let home = what.home();
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = free.local_addr().expect("a bound port has an address").port();
+        let port = free
+            .local_addr()
+            .expect("a bound port has an address")
+            .port();
         drop(free);
         let child = what
             .command(&home, port)
@@ -130,7 +142,9 @@ impl Drop for Running {
 }
 
 fn run(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?} failed: {told}");
 }

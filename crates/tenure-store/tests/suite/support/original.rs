@@ -49,7 +49,11 @@ pub struct OriginalRecord {
 impl OriginalRecord {
     /// As the original writes it: JSON, not compressed.
     pub fn to_json(&self) -> String {
-        let shared = if self.is_shared { r#","is_shared":true"# } else { "" };
+        let shared = if self.is_shared {
+            r#","is_shared":true"#
+        } else {
+            ""
+        };
         let operation = if self.is_shared { "backup" } else { "prune" };
         let expires = self.expires.expect("an original writes dates");
         let (holder, acquired_at) = (&self.holder, &self.acquired_at);
@@ -68,13 +72,20 @@ impl OriginalRecord {
 enum Phase {
     LookAtExclusive,
     ListShared,
-    LookAtShared { left: Vec<String> },
+    LookAtShared {
+        left: Vec<String>,
+    },
     Write,
     Verify,
     LookAgain,
     Withdraw,
-    Holding { refreshed: Timestamp, refreshing: bool },
-    LookAtOwn { then: Then },
+    Holding {
+        refreshed: Timestamp,
+        refreshing: bool,
+    },
+    LookAtOwn {
+        then: Then,
+    },
     Refresh,
     Delete,
     Ended,
@@ -107,14 +118,24 @@ impl Original {
             Mode::Shared => format!("index/lock.shared/{now}"),
         };
         let holder = holder.to_owned();
-        Original { mode, holder, acquired: now, key, phase: Phase::LookAtExclusive }
+        Original {
+            mode,
+            holder,
+            acquired: now,
+            key,
+            phase: Phase::LookAtExclusive,
+        }
     }
 
     /// Whether it works, in the belief that it holds the lock. It goes on working when it has
     /// lost it (hole 3).
     pub fn works(&self) -> bool {
         match self.phase {
-            Phase::Holding { .. } | Phase::LookAtOwn { then: Then::Refresh } | Phase::Refresh => true,
+            Phase::Holding { .. }
+            | Phase::LookAtOwn {
+                then: Then::Refresh,
+            }
+            | Phase::Refresh => true,
             Phase::LookAtExclusive
             | Phase::ListShared
             | Phase::LookAtShared { .. }
@@ -122,7 +143,9 @@ impl Original {
             | Phase::Verify
             | Phase::LookAgain
             | Phase::Withdraw
-            | Phase::LookAtOwn { then: Then::Release }
+            | Phase::LookAtOwn {
+                then: Then::Release,
+            }
             | Phase::Delete
             | Phase::Ended => false,
         }
@@ -154,7 +177,10 @@ impl Original {
     /// When it acts by itself next, if it only waits.
     pub fn wakes(&self) -> Option<Timestamp> {
         match self.phase {
-            Phase::Holding { refreshed, refreshing: true } => Some(refreshed + REFRESH),
+            Phase::Holding {
+                refreshed,
+                refreshing: true,
+            } => Some(refreshed + REFRESH),
             _ => None,
         }
     }
@@ -162,13 +188,20 @@ impl Original {
     /// The timer rang: look at the own record and refresh it.
     pub fn wake(&mut self) {
         assert!(self.wakes().is_some(), "only a holder refreshes");
-        self.phase = Phase::LookAtOwn { then: Then::Refresh };
+        self.phase = Phase::LookAtOwn {
+            then: Then::Refresh,
+        };
     }
 
     /// The work is done: give the lock back.
     pub fn release(&mut self) {
-        assert!(matches!(self.phase, Phase::Holding { .. }), "only a holder releases");
-        self.phase = Phase::LookAtOwn { then: Then::Release };
+        assert!(
+            matches!(self.phase, Phase::Holding { .. }),
+            "only a holder releases"
+        );
+        self.phase = Phase::LookAtOwn {
+            then: Then::Release,
+        };
     }
 
     /// What it wants from the store now, if anything.
@@ -177,12 +210,10 @@ impl Original {
         match &self.phase {
             Phase::LookAtExclusive | Phase::LookAgain => Some(Step::Read(exclusive)),
             Phase::ListShared => Some(Step::ListShared),
-            Phase::LookAtShared { left } => {
-                Some(Step::Read(left.last().expect("an empty list is not looked at").clone()))
-            }
-            Phase::Write | Phase::Refresh => {
-                Some(Step::Write(self.key.clone(), self.record(now)))
-            }
+            Phase::LookAtShared { left } => Some(Step::Read(
+                left.last().expect("an empty list is not looked at").clone(),
+            )),
+            Phase::Write | Phase::Refresh => Some(Step::Write(self.key.clone(), self.record(now))),
             Phase::Verify | Phase::LookAtOwn { .. } => Some(Step::Read(self.key.clone())),
             Phase::Withdraw | Phase::Delete => Some(Step::Delete(self.key.clone())),
             Phase::Holding { .. } | Phase::Ended => None,
@@ -193,7 +224,8 @@ impl Original {
     pub fn answer(&mut self, got: Got, now: Timestamp) {
         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
         self.phase = match (phase, got) {
-            (Phase::LookAtExclusive, Got::Record(record)) => match (blocks(record, now), self.mode) {
+            (Phase::LookAtExclusive, Got::Record(record)) => match (blocks(record, now), self.mode)
+            {
                 (true, _) => Phase::Ended,
                 (false, Mode::Exclusive) => Phase::ListShared,
                 (false, Mode::Shared) => Phase::Write,
@@ -201,26 +233,39 @@ impl Original {
             (Phase::ListShared, Got::Keys(keys)) => look_at(keys),
             (Phase::LookAtShared { mut left }, Got::Record(record)) => {
                 left.pop();
-                if blocks(record, now) { Phase::Ended } else { look_at(left) }
+                if blocks(record, now) {
+                    Phase::Ended
+                } else {
+                    look_at(left)
+                }
             }
             (Phase::Write, Got::Done) => match self.mode {
                 Mode::Exclusive => Phase::Verify,
                 Mode::Shared => Phase::LookAgain,
             },
             (Phase::Verify, Got::Record(record)) => {
-                if self.is_own(record) { holding(now) } else { Phase::Ended }
-            }
-            (Phase::LookAgain, Got::Record(record)) => {
-                if blocks(record, now) { Phase::Withdraw } else { holding(now) }
-            }
-            (Phase::LookAtOwn { then }, Got::Record(record)) => {
-                match (self.is_own(record), then) {
-                    (true, Then::Refresh) => Phase::Refresh,
-                    (true, Then::Release) => Phase::Delete,
-                    (false, Then::Refresh) => Phase::Holding { refreshed: now, refreshing: false },
-                    (false, Then::Release) => Phase::Ended,
+                if self.is_own(record) {
+                    holding(now)
+                } else {
+                    Phase::Ended
                 }
             }
+            (Phase::LookAgain, Got::Record(record)) => {
+                if blocks(record, now) {
+                    Phase::Withdraw
+                } else {
+                    holding(now)
+                }
+            }
+            (Phase::LookAtOwn { then }, Got::Record(record)) => match (self.is_own(record), then) {
+                (true, Then::Refresh) => Phase::Refresh,
+                (true, Then::Release) => Phase::Delete,
+                (false, Then::Refresh) => Phase::Holding {
+                    refreshed: now,
+                    refreshing: false,
+                },
+                (false, Then::Release) => Phase::Ended,
+            },
             (Phase::Refresh, Got::Done) => holding(now),
             (Phase::Withdraw | Phase::Delete, Got::Done) => Phase::Ended,
             (phase, got) => panic!("{got:?} is no answer in {phase:?}"),
@@ -248,9 +293,16 @@ fn blocks(record: Option<OriginalRecord>, now: Timestamp) -> bool {
 }
 
 fn look_at(left: Vec<String>) -> Phase {
-    if left.is_empty() { Phase::Write } else { Phase::LookAtShared { left } }
+    if left.is_empty() {
+        Phase::Write
+    } else {
+        Phase::LookAtShared { left }
+    }
 }
 
 fn holding(now: Timestamp) -> Phase {
-    Phase::Holding { refreshed: now, refreshing: true }
+    Phase::Holding {
+        refreshed: now,
+        refreshing: true,
+    }
 }

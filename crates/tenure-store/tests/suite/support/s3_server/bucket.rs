@@ -40,7 +40,11 @@ pub(super) struct Bucket {
 
 impl Default for Bucket {
     fn default() -> Bucket {
-        Bucket { objects: BTreeMap::new(), conditions: Conditions::Honoured, page_size: 1000 }
+        Bucket {
+            objects: BTreeMap::new(),
+            conditions: Conditions::Honoured,
+            page_size: 1000,
+        }
     }
 }
 
@@ -66,7 +70,14 @@ impl Bucket {
 
     pub(super) fn plant(&mut self, key: &str, bytes: Bytes, modified_ms: i64) {
         let etag = etag(&bytes);
-        self.objects.insert(key.to_owned(), Object { bytes, etag, modified_ms });
+        self.objects.insert(
+            key.to_owned(),
+            Object {
+                bytes,
+                etag,
+                modified_ms,
+            },
+        );
     }
 
     fn put(&mut self, call: &Call, now_ms: i64) -> Answer {
@@ -129,7 +140,10 @@ impl Bucket {
         let page: Vec<Listed> = found
             .by_ref()
             .take(limit)
-            .map(|(key, object)| Listed { key: key.clone(), object: object.clone() })
+            .map(|(key, object)| Listed {
+                key: key.clone(),
+                object: object.clone(),
+            })
             .collect();
         let next = found.next().and(page.last().map(|last| last.key.clone()));
         Answer::page(&call.key, page, next)
@@ -139,7 +153,9 @@ impl Bucket {
 /// With a delimiter, what lies deeper is a common prefix and not an object. Nobody here asks for
 /// the common prefixes themselves, so they are left out.
 fn below_delimiter(rest: &str, call: &Call) -> bool {
-    call.delimiter.as_ref().is_some_and(|delimiter| rest.contains(delimiter.as_str()))
+    call.delimiter
+        .as_ref()
+        .is_some_and(|delimiter| rest.contains(delimiter.as_str()))
 }
 
 fn etag(bytes: &[u8]) -> String {

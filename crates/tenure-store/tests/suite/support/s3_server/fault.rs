@@ -54,12 +54,24 @@ pub struct Plan {
 impl Plan {
     /// The fault, for the next request of this kind.
     pub fn on(kind: Kind, fault: Fault) -> Plan {
-        Plan { kind: Some(kind), key_part: String::new(), skip: 0, times: 1, fault }
+        Plan {
+            kind: Some(kind),
+            key_part: String::new(),
+            skip: 0,
+            times: 1,
+            fault,
+        }
     }
 
     /// The fault, for the next request whatever it is.
     pub fn on_any(fault: Fault) -> Plan {
-        Plan { kind: None, key_part: String::new(), skip: 0, times: 1, fault }
+        Plan {
+            kind: None,
+            key_part: String::new(),
+            skip: 0,
+            times: 1,
+            fault,
+        }
     }
 
     /// Only where the key contains this.

@@ -155,7 +155,13 @@ impl S3Server {
     /// All keys that start like this, in order.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         let shared = self.lock();
-        shared.bucket.objects.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
+        shared
+            .bucket
+            .objects
+            .keys()
+            .filter(|key| key.starts_with(prefix))
+            .cloned()
+            .collect()
     }
 
     /// Puts an object there behind the protocol's back, as old as said by the server's clock.
@@ -191,7 +197,9 @@ impl Drop for S3Server {
 
 impl Inside {
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.shared
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -202,7 +210,9 @@ struct Cut;
 async fn serve(listener: TcpListener, inside: Inside) {
     let app = Router::new().fallback(handle).with_state(inside);
     loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
         let app = TowerToHyperService::new(app.clone());
         tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request| {
@@ -226,7 +236,9 @@ async fn serve(listener: TcpListener, inside: Inside) {
 
 async fn handle(State(inside): State<Inside>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let Ok(body) = axum::body::to_bytes(body, 1 << 20).await else { return cut() };
+    let Ok(body) = axum::body::to_bytes(body, 1 << 20).await else {
+        return cut();
+    };
     let call = match Call::parse(&parts, body) {
         Ok(call) => call,
         Err(answer) => return answer.into_response(inside.clock.now_ms()),
@@ -297,7 +309,12 @@ impl Inside {
 
 fn seen(call: &Call, status: Option<u16>) -> Seen {
     let condition = call.condition.as_ref().map(ToString::to_string);
-    Seen { kind: call.kind, key: call.key.clone(), condition, status }
+    Seen {
+        kind: call.kind,
+        key: call.key.clone(),
+        condition,
+        status,
+    }
 }
 
 fn cut() -> Response {

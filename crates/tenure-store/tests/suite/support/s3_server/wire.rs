@@ -71,10 +71,16 @@ impl Call {
             Kind::BulkDelete => bulk_keys(&body),
             Kind::Put | Kind::Get | Kind::Head | Kind::Delete | Kind::List => Vec::new(),
         };
-        let after = query.get("continuation-token").or_else(|| query.get("start-after"));
+        let after = query
+            .get("continuation-token")
+            .or_else(|| query.get("start-after"));
         Ok(Call {
             kind,
-            key: if kind == Kind::List { query.get("prefix").cloned().unwrap_or_default() } else { key },
+            key: if kind == Kind::List {
+                query.get("prefix").cloned().unwrap_or_default()
+            } else {
+                key
+            },
             keys,
             condition: condition(&parts.headers)?,
             range: range(&parts.headers)?,
@@ -87,7 +93,11 @@ impl Call {
 }
 
 fn condition(headers: &HeaderMap) -> Result<Option<Condition>, Answer> {
-    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let text = |name| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().unwrap_or_default())
+    };
     match (text(header::IF_NONE_MATCH), text(header::IF_MATCH)) {
         (None, None) => Ok(None),
         (Some("*"), None) => Ok(Some(Condition::Absent)),
@@ -97,14 +107,20 @@ fn condition(headers: &HeaderMap) -> Result<Option<Condition>, Answer> {
 }
 
 fn range(headers: &HeaderMap) -> Result<Option<(usize, usize)>, Answer> {
-    let Some(value) = headers.get(header::RANGE) else { return Ok(None) };
+    let Some(value) = headers.get(header::RANGE) else {
+        return Ok(None);
+    };
     let parsed = value
         .to_str()
         .ok()
         .and_then(|text| text.strip_prefix("bytes="))
         .and_then(|text| text.split_once('-'))
         .and_then(|(first, last)| {
-            let last = if last.is_empty() { usize::MAX } else { last.parse().ok()? };
+            let last = if last.is_empty() {
+                usize::MAX
+            } else {
+                last.parse().ok()?
+            };
             Some((first.parse().ok()?, last))
         });
     parsed.map(Some).ok_or(Answer::error(400))
@@ -139,8 +155,16 @@ fn decode(text: &str) -> Option<String> {
 
 fn bulk_keys(body: &[u8]) -> Vec<String> {
     let body = String::from_utf8_lossy(body);
-    let keys = body.split("<Key>").skip(1).filter_map(|part| part.split_once("</Key>"));
-    keys.map(|(key, _)| key.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")).collect()
+    let keys = body
+        .split("<Key>")
+        .skip(1)
+        .filter_map(|part| part.split_once("</Key>"));
+    keys.map(|(key, _)| {
+        key.replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .replace("&amp;", "&")
+    })
+    .collect()
 }
 
 /// One line of a list.
@@ -164,7 +188,13 @@ impl Answer {
     }
 
     pub(super) fn empty(status: u16) -> Answer {
-        Answer { status, object: None, part: None, etag: None, xml: String::new() }
+        Answer {
+            status,
+            object: None,
+            part: None,
+            etag: None,
+            xml: String::new(),
+        }
     }
 
     pub(super) fn error(status: u16) -> Answer {
@@ -182,19 +212,32 @@ impl Answer {
             _ => "InternalError",
         };
         let xml = format!("<Error><Code>{code}</Code><Message>on demand</Message></Error>");
-        Answer { xml, ..Answer::empty(status) }
+        Answer {
+            xml,
+            ..Answer::empty(status)
+        }
     }
 
     pub(super) fn stored(etag: String) -> Answer {
-        Answer { etag: Some(etag), ..Answer::empty(200) }
+        Answer {
+            etag: Some(etag),
+            ..Answer::empty(200)
+        }
     }
 
     pub(super) fn object(object: Object) -> Answer {
-        Answer { object: Some(object), ..Answer::empty(200) }
+        Answer {
+            object: Some(object),
+            ..Answer::empty(200)
+        }
     }
 
     pub(super) fn part(object: Object, part: Range<usize>) -> Answer {
-        Answer { object: Some(object), part: Some(part), ..Answer::empty(206) }
+        Answer {
+            object: Some(object),
+            part: Some(part),
+            ..Answer::empty(206)
+        }
     }
 
     pub(super) fn deleted(keys: &[String]) -> Answer {
@@ -202,7 +245,10 @@ impl Answer {
         for key in keys {
             write!(xml, "<Deleted><Key>{}</Key></Deleted>", escape(key)).expect("a string grows");
         }
-        Answer { xml: xml + "</DeleteResult>", ..Answer::empty(200) }
+        Answer {
+            xml: xml + "</DeleteResult>",
+            ..Answer::empty(200)
+        }
     }
 
     pub(super) fn page(prefix: &str, page: Vec<Listed>, next: Option<String>) -> Answer {
@@ -227,7 +273,10 @@ impl Answer {
             )
             .expect("a string grows");
         }
-        Answer { xml: xml + "</ListBucketResult>", ..Answer::empty(200) }
+        Answer {
+            xml: xml + "</ListBucketResult>",
+            ..Answer::empty(200)
+        }
     }
 
     pub(super) fn into_response(self, now_ms: i64) -> Response {
@@ -253,12 +302,17 @@ impl Answer {
             }
             None => Body::from(self.xml),
         };
-        response.body(body).expect("headers of this server are legal")
+        response
+            .body(body)
+            .expect("headers of this server are legal")
     }
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 fn http_date(at_ms: i64) -> String {
