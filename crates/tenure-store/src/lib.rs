@@ -8,6 +8,7 @@
 
 pub mod judge;
 pub mod key;
+pub mod onion;
 pub mod record;
 pub mod steps;
 pub mod terms;

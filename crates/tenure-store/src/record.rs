@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use tenure_files::identity as process;
 
 use crate::time::parse_stamp;
 
@@ -33,13 +34,10 @@ pub struct Record {
 }
 
 /// The holder's identity as Tenure knows it (K6). Every member is optional for a reader.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Block {
-    /// Version of the block.
-    pub v: u32,
     /// Process id as the holder itself sees it.
-    pub pid: Option<i64>,
+    pub pid: Option<u32>,
     /// Start time of that process in clock ticks since boot.
     pub start: Option<u64>,
     /// Names one run of one kernel.
@@ -145,11 +143,42 @@ impl Record {
 }
 
 impl Block {
-    /// Digits of the largest fencing number; the room that is always left for one (K39).
-    const FENCE_ROOM: usize = 20;
+    /// The block as a judge of processes reads it (K10–K14).
+    pub fn identity(&self) -> process::Identity {
+        process::Identity {
+            pid: self.pid,
+            start: self.start,
+            boot: self.boot.clone(),
+            pidns: self.pidns,
+            host: self.host.clone(),
+            token: self.token.clone(),
+            beat: None,
+            flock: self.flock,
+            local: self.local,
+            fence: self.fence,
+            ttl: self.ttl,
+        }
+    }
+
+    /// Wrong types and impossible numbers count as missing (K9, K15).
+    fn from_json(block: &serde_json::Map<String, serde_json::Value>) -> Block {
+        let read = process::Identity::from_json(block);
+        Block {
+            pid: read.pid,
+            start: read.start,
+            boot: read.boot,
+            pidns: read.pidns,
+            host: read.host,
+            token: read.token,
+            flock: read.flock,
+            local: read.local,
+            fence: read.fence,
+            ttl: read.ttl,
+        }
+    }
 
     fn to_json(&self) -> String {
-        let mut members = vec![format!(r#""v":{}"#, self.v)];
+        let mut members = vec![r#""v":1"#.to_owned()];
         let mut add = |name: &str, value: Option<String>| {
             members.extend(value.map(|value| format!(r#""{name}":{value}"#)));
         };
@@ -176,7 +205,7 @@ impl Block {
             .map_or_else(|| "null".to_owned(), |fence| fence.to_string());
         add(
             "fence",
-            Some(format!("{fence:<width$}", width = Self::FENCE_ROOM)),
+            Some(format!("{fence:<width$}", width = process::FENCE_ROOM)),
         );
         format!("{{{}}}", members.join(","))
     }
@@ -224,9 +253,9 @@ impl<'de> Deserialize<'de> for Parsed {
                             continue;
                         }
                         "tenure" => {
-                            // An extra field to everyone else: a broken block is no block.
+                            // An extra field to everyone else: it cannot break the record (K4).
                             let value = map.next_value::<serde_json::Value>()?;
-                            record.tenure = serde_json::from_value(value).ok();
+                            record.tenure = value.as_object().map(Block::from_json);
                             continue;
                         }
                         _ => {
@@ -256,7 +285,6 @@ mod tests {
             expires_at: "2026-03-07T09:01:00.482913000Z".into(),
             is_shared: false,
             tenure: Some(Block {
-                v: 1,
                 token: Some("6f0c4f9d2d7f4a0fb1f6f6f1f0a9d3c2".into()),
                 ttl: Some(60),
                 ..Block::default()
@@ -330,17 +358,15 @@ mod tests {
     /// K4: a block that makes no sense is an unknown field, not a broken record.
     #[test]
     fn a_broken_block_is_ignored() {
-        for json in [
-            r#"{"tenure":7}"#,
-            r#"{"tenure":{"ttl":"x"}}"#,
-            r#"{"tenure":null}"#,
-        ] {
+        for json in [r#"{"tenure":7}"#, r#"{"tenure":null}"#] {
             assert_eq!(
                 Record::parse(json.as_bytes()).unwrap().tenure,
                 None,
                 "{json}"
             );
         }
+        let json = br#"{"tenure":{"ttl":"x","pid":4294967297}}"#;
+        assert_eq!(Record::parse(json).unwrap().tenure, Some(Block::default()));
     }
 
     /// P16, P22: no record can claim a ttl that nobody may have.

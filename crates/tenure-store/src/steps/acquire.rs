@@ -260,7 +260,6 @@ impl Acquire {
             },
         };
         let block = Block {
-            v: 1,
             token: Some(self.dice.token()),
             ttl: Some(self.terms.ttl.as_secs()),
             fence: None,
