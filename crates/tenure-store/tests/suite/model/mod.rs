@@ -9,7 +9,7 @@ mod world;
 use std::time::Duration;
 use std::time::Instant;
 
-use tenure_store::terms::Level;
+use tenure_store::terms::{Company, Level};
 
 use crate::support::Mode::{Exclusive, Shared};
 use explore::explore;
@@ -73,6 +73,9 @@ fn env() {
             Late::Any
         },
         ticks: ticks.leak(),
+        company: if get("ALONE", "0") == "1" { Company::TenureOnly } else { Company::Originals },
+        fence: if get("FENCE", "1") == "1" { world::Fence::AtOnce } else { world::Fence::Interleaved },
+        stands: get("STANDS", "200").parse().unwrap(),
         losses: get("LOSSES", "0").parse().unwrap(),
         deaths: get("DEATHS", "0").parse().unwrap(),
     });
