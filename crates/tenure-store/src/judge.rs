@@ -206,15 +206,17 @@ impl std::fmt::Display for Verdict {
 pub struct Sightings(BTreeMap<Key, (Version, Boot)>);
 
 impl Sightings {
-    /// Notes one more look at `key`, and says for how long it has not changed.
-    pub fn note(&mut self, key: &Key, version: &Version, now: Boot) -> Duration {
+    /// Notes one more look at `key`, and says for how long it has not changed: from the answer
+    /// that showed it first until the question that showed it last. What happened before the one
+    /// was read or after the other was asked, nobody watched.
+    pub fn note(&mut self, key: &Key, version: &Version, asked: Boot, answered: Boot) -> Duration {
         if !version.says_something() {
             return Duration::ZERO;
         }
         match self.0.get(key) {
-            Some((seen, since)) if seen == version => now.since(*since),
+            Some((seen, since)) if seen == version => asked.since(*since),
             Some(_) | None => {
-                self.0.insert(key.clone(), (version.clone(), now));
+                self.0.insert(key.clone(), (version.clone(), answered));
                 Duration::ZERO
             }
         }
@@ -252,7 +254,8 @@ impl Object {
     }
 }
 
-/// Judges `object` at `key`, after it was `watched` unchanged for so long.
+/// Judges `object` at `key`, after it was `watched` unchanged for so long. `now` is when it was
+/// asked for.
 pub fn judge(key: &Key, object: &Object, watched: Duration, now: Now, skew: Duration) -> Verdict {
     let age = object.age(now, skew);
     match &object.content {

@@ -209,14 +209,14 @@ impl Acquire {
     }
 
     /// P28.1, P30.1: what is at the exclusive key decides how to go on.
-    fn looked(&mut self, found: Option<Object>, now: Now) -> Progress<End> {
+    fn looked(&mut self, found: Option<Object>, asked: Now, now: Now) -> Progress<End> {
         let expect = match found {
             None => {
                 self.sightings.forget(&Key::Exclusive);
                 Expect::Nothing
             }
             Some(object) => {
-                let blocker = self.judged(Key::Exclusive, object, now);
+                let blocker = self.judged(Key::Exclusive, object, asked, now);
                 if blocker.verdict.blocks() {
                     return self.refuse(Refusal::Held(Box::new(blocker)), now);
                 }
@@ -233,9 +233,11 @@ impl Acquire {
         }
     }
 
-    fn judged(&mut self, key: Key, object: Object, now: Now) -> Blocker {
-        let watched = self.sightings.note(&key, &object.version, now.boot);
-        let verdict = judge(&key, &object, watched, now, self.terms.skew);
+    fn judged(&mut self, key: Key, object: Object, asked: Now, now: Now) -> Blocker {
+        let watched = self
+            .sightings
+            .note(&key, &object.version, asked.boot, now.boot);
+        let verdict = judge(&key, &object, watched, asked, self.terms.skew);
         Blocker {
             key,
             object,
@@ -289,11 +291,7 @@ impl Acquire {
                     return self.refuse(Refusal::LostRace { to }, now);
                 }
                 self.round += 1;
-                match self.request.mode {
-                    Mode::Exclusive => self.looked(found, now),
-                    // Not the exclusive key, so it says nothing about it: look again.
-                    Mode::Shared => self.go(Stage::look(&self.terms)),
-                }
+                self.go(Stage::look(&self.terms))
             }
             Wrote::Overtaken(object) => {
                 let to = self.other(Some(object), now);
@@ -308,7 +306,7 @@ impl Acquire {
     fn other(&mut self, found: Option<Object>, now: Now) -> Option<Box<Blocker>> {
         match self.request.mode {
             Mode::Exclusive => {
-                found.map(|object| Box::new(self.judged(Key::Exclusive, object, now)))
+                found.map(|object| Box::new(self.judged(Key::Exclusive, object, now, now)))
             }
             Mode::Shared => None,
         }
@@ -435,8 +433,10 @@ impl Steps for Acquire {
         match self.stage.clone() {
             Stage::Looking(mut ask) => match ask.answer(answer, now) {
                 Progress::Going => self.go(Stage::Looking(ask)),
-                Progress::Done(Ok(Answer::Found(object))) => self.looked(Some(object), now),
-                Progress::Done(Ok(Answer::Absent)) => self.looked(None, now),
+                Progress::Done(Ok(Answer::Found(object))) => {
+                    self.looked(Some(object), ask.asked(now), now)
+                }
+                Progress::Done(Ok(Answer::Absent)) => self.looked(None, now, now),
                 Progress::Done(Ok(other)) => self.refuse(Refusal::Store(unexpected(other)), now),
                 Progress::Done(Err(failure)) => self.refuse(Refusal::Store(failure), now),
             },

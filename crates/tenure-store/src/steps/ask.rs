@@ -12,6 +12,7 @@ pub(super) struct Ask {
     retries: u8,
     pause: Duration,
     until: Option<Boot>,
+    asked: Option<Now>,
 }
 
 impl Ask {
@@ -21,17 +22,30 @@ impl Ask {
             retries,
             pause: Duration::from_millis(200),
             until: None,
+            asked: None,
         }
+    }
+}
+
+impl Ask {
+    /// What the clocks showed before the question went out. Whatever the answer shows may have
+    /// changed since, so a judgement of it counts from here: a process that stands still before it
+    /// reads an answer must not take its own pause for the age of somebody's lock.
+    pub(super) fn asked(&self, answered: Now) -> Now {
+        self.asked.unwrap_or(answered)
     }
 }
 
 impl Steps for Ask {
     type End = Result<Answer, Failure>;
 
-    fn next(&mut self, _now: Now) -> Op {
+    fn next(&mut self, now: Now) -> Op {
         match self.until {
             Some(until) => Op::WaitUntil(until),
-            None => self.op.clone(),
+            None => {
+                self.asked.get_or_insert(now);
+                self.op.clone()
+            }
         }
     }
 
@@ -48,6 +62,7 @@ impl Steps for Ask {
             return Progress::Done(Err(failure));
         }
         self.retries -= 1;
+        self.asked = None;
         self.until = Some(now.boot + self.pause);
         self.pause = (self.pause * 2).min(Duration::from_secs(2));
         Progress::Going

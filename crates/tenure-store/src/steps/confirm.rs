@@ -111,7 +111,13 @@ impl Confirm {
         Progress::Going
     }
 
-    fn answered(&mut self, question: Question, answer: Answer, now: Now) -> Progress<Confirmed> {
+    fn answered(
+        &mut self,
+        question: Question,
+        answer: Answer,
+        asked: Now,
+        now: Now,
+    ) -> Progress<Confirmed> {
         match question {
             Question::OwnDate(conflicts) => match self.read_own(answer) {
                 Ok(own) => self.dated(&own, &conflicts, now),
@@ -122,7 +128,7 @@ impl Confirm {
                 self.doing = Doing::Surveying(survey, Look::Last);
                 Progress::Going
             }
-            Question::Exclusive(look) => self.exclusive(answer, look, now),
+            Question::Exclusive(look) => self.exclusive(answer, look, asked, now),
             Question::Settled => self.settled(),
             Question::StillOurs => match self.read_own(answer) {
                 Ok(_) => self.held(),
@@ -197,13 +203,21 @@ impl Confirm {
         }
     }
 
-    fn exclusive(&mut self, answer: Answer, look: Look, now: Now) -> Progress<Confirmed> {
+    fn exclusive(
+        &mut self,
+        answer: Answer,
+        look: Look,
+        asked: Now,
+        now: Now,
+    ) -> Progress<Confirmed> {
         match answer {
             Answer::Absent => self.sightings.forget(&Key::Exclusive),
             Answer::Found(object) => {
                 let key = Key::Exclusive;
-                let watched = self.sightings.note(&key, &object.version, now.boot);
-                let verdict = judge(&key, &object, watched, now, self.terms.skew);
+                let watched = self
+                    .sightings
+                    .note(&key, &object.version, asked.boot, now.boot);
+                let verdict = judge(&key, &object, watched, asked, self.terms.skew);
                 if verdict.blocks() {
                     let blocker = Blocker {
                         key,
@@ -250,9 +264,10 @@ impl Steps for Confirm {
             }
             Doing::Asking(ask, question) => {
                 let question = question.clone();
+                let asked = ask.asked(now);
                 match ask.answer(answer, now) {
                     Progress::Going => Progress::Going,
-                    Progress::Done(Ok(answer)) => self.answered(question, answer, now),
+                    Progress::Done(Ok(answer)) => self.answered(question, answer, asked, now),
                     Progress::Done(Err(failure)) => Progress::Done(Confirmed::Failed(failure)),
                 }
             }

@@ -408,7 +408,7 @@ impl Hold {
         }
     }
 
-    fn watched_exclusive(&mut self, answer: Answer, now: Now) -> Progress<Released> {
+    fn watched_exclusive(&mut self, answer: Answer, asked: Now, now: Now) -> Progress<Released> {
         match answer {
             Answer::Absent => {
                 self.sightings.forget(&Key::Exclusive);
@@ -416,8 +416,10 @@ impl Hold {
             }
             Answer::Found(object) => {
                 let key = Key::Exclusive;
-                let watched = self.sightings.note(&key, &object.version, now.boot);
-                let verdict = judge(&key, &object, watched, now, self.terms.skew);
+                let watched = self
+                    .sightings
+                    .note(&key, &object.version, asked.boot, now.boot);
+                let verdict = judge(&key, &object, watched, asked, self.terms.skew);
                 let blocker = Blocker {
                     key,
                     object,
@@ -578,7 +580,7 @@ impl Steps for Hold {
                 Progress::Done(end) => self.renewed(end, now),
             },
             Doing::WatchingOwn(_) => self.watched_own(answer, now),
-            Doing::WatchingExclusive(_) => self.watched_exclusive(answer, now),
+            Doing::WatchingExclusive(ask) => self.watched_exclusive(answer, ask.asked(now), now),
             Doing::WatchingShared(mut survey) => match survey.answer(answer, now) {
                 Progress::Going => self.go(Doing::WatchingShared(survey)),
                 Progress::Done(Ok((view, sightings))) => {

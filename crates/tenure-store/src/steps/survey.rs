@@ -83,8 +83,11 @@ impl Survey {
     }
 
     fn see(&mut self, key: Key, object: Object, now: Now) {
-        let watched = self.sightings.note(&key, &object.version, now.boot);
-        let verdict = judge(&key, &object, watched, now, self.terms.skew);
+        let asked = self.asking.asked(now);
+        let watched = self
+            .sightings
+            .note(&key, &object.version, asked.boot, now.boot);
+        let verdict = judge(&key, &object, watched, asked, self.terms.skew);
         self.view.locks.push(Blocker {
             key,
             object,

@@ -1,0 +1,7 @@
+//! What the tests share.
+
+pub mod foreign;
+pub mod original;
+pub mod s3_server;
+
+pub use tenure_store::terms::Mode;
