@@ -166,6 +166,16 @@ impl Hold {
         }
     }
 
+    /// Takes over a lock that another process took. Nothing of its lease is relied on: it counts
+    /// as lapsed until it is revived.
+    pub fn adopted(terms: Terms, acquired: Acquired, now: Now) -> Hold {
+        let status = Status::Lapsed { since: now.boot };
+        Hold {
+            status,
+            ..Hold::new(terms, acquired)
+        }
+    }
+
     /// Whether it is held. Call [`Hold::tick`] first.
     pub fn status(&self) -> &Status {
         &self.status
