@@ -35,6 +35,15 @@ pub enum Late {
     Any,
 }
 
+/// Which two must never hold at once, beyond what the modes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// Two Tenure processes.
+    TenureAmongThemselves,
+    /// Any two.
+    Everybody,
+}
+
 /// How the requests for a fencing number are played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
@@ -64,6 +73,8 @@ pub struct Scene {
     pub stands: u8,
     /// How many answers may be lost, and with them perhaps the request.
     pub losses: u8,
+    /// Whose double hold is a fault.
+    pub judge: Judge,
     /// How many processes may die on the machine of the others (P22 c).
     pub deaths: u8,
 }
@@ -203,18 +214,17 @@ impl World {
         }
     }
 
-    /// Pairs that work and must not, of the kind asked for.
-    pub fn double_hold(&self, between: fn(bool, bool) -> bool) -> Option<(usize, usize)> {
-        let all = 0..self.processes.len();
-        let pairs = all
-            .clone()
-            .flat_map(|one| all.clone().skip(one + 1).map(move |two| (one, two)));
-        pairs.into_iter().find(|&(one, two)| {
-            between(self.is_tenure(one), self.is_tenure(two))
-                && (self.mode(one) == Mode::Exclusive || self.mode(two) == Mode::Exclusive)
-                && self.works(one)
-                && self.works(two)
-        })
+    /// Two that work and must not.
+    fn double_hold(&self) -> Option<(usize, usize)> {
+        let judged = |number| match self.scene.judge {
+            Judge::TenureAmongThemselves => self.is_tenure(number),
+            Judge::Everybody => true,
+        };
+        let working: Vec<usize> =
+            (0..self.processes.len()).filter(|&number| judged(number) && self.works(number)).collect();
+        let exclusive = working.iter().find(|&&number| self.mode(number) == Mode::Exclusive)?;
+        let other = working.iter().find(|number| *number != exclusive)?;
+        Some((*exclusive, *other))
     }
 
     /// Whether a write without a condition would still come in time.
@@ -487,7 +497,7 @@ impl State for World {
     }
 
     fn fault(&self) -> Option<String> {
-        let (one, two) = self.double_hold(|one, two| one && two)?;
+        let (one, two) = self.double_hold()?;
         Some(format!(
             "{} and {} both hold",
             Name(self, one),
