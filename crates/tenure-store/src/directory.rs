@@ -90,6 +90,13 @@ impl Directory {
     }
 }
 
+impl Directory {
+    /// Does one operation on this thread.
+    pub fn perform_here(&self, op: Op) -> Answer {
+        self.0.perform(op)
+    }
+}
+
 impl Store for Directory {
     fn perform(&self, op: Op) -> BoxFuture<'_, Answer> {
         let inner = Arc::clone(&self.0);
@@ -188,13 +195,20 @@ impl Inner {
         let Some(place) = self.find(key)? else {
             return Ok(Answer::Absent);
         };
+        // The time first: a pause between the two would otherwise count as age of the record.
+        let now = self.now_in(&place.dir);
         match place.open()? {
             None => Ok(Answer::Absent),
-            Some(mut file) => Ok(Answer::Found(self.object(&place, &mut file)?)),
+            Some(mut file) => Ok(Answer::Found(self.object(&place, &mut file, now)?)),
         }
     }
 
-    fn object(&self, place: &Place, file: &mut LockFile) -> Result<Object, Failure> {
+    fn object(
+        &self,
+        place: &Place,
+        file: &mut LockFile,
+        store_now: Option<Timestamp>,
+    ) -> Result<Object, Failure> {
         let content = match place.key {
             Key::Fence => Codec::decode_fence(file.bytes()),
             Key::Exclusive | Key::Shared(_) | Key::Probe(_) => {
@@ -216,7 +230,7 @@ impl Inner {
             content,
             version: version_of(file.file(), file.bytes()).map_err(io_failure)?,
             modified: timestamp(file.modified()),
-            store_now: self.now_in(&place.dir),
+            store_now,
             life,
         })
     }

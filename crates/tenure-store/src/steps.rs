@@ -73,6 +73,8 @@ mod survey;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod vectors;
+#[cfg(test)]
 mod world;
 mod write;
 

@@ -1,0 +1,4 @@
+//! The repository lock on real stores, through its public face.
+
+mod bucket;
+mod directory;
