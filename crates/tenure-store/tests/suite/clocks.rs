@@ -30,21 +30,22 @@ fn ttl(seconds: u64) -> Settings {
 /// gone is followed after its ttl and before twice its ttl, unless the reader's clock is behind.
 #[tokio::test]
 async fn no_clock_frees_a_live_lock_and_none_keeps_a_dead_one_for_ever() {
+    let time = Time::begin(ahead(0));
     for holder_ahead in SKEWS {
         for reader_ahead in SKEWS {
             for store_ahead in SKEWS {
-                one_takeover(holder_ahead, reader_ahead, store_ahead).await;
+                time.begin_again(ahead(store_ahead));
+                one_takeover(&time, holder_ahead, reader_ahead, store_ahead).await;
             }
         }
     }
 }
 
-async fn one_takeover(holder_ahead: i64, reader_ahead: i64, store_ahead: i64) {
+async fn one_takeover(time: &Time, holder_ahead: i64, reader_ahead: i64, store_ahead: i64) {
     let case = format!("holder {holder_ahead}, reader {reader_ahead}, store {store_ahead}");
     let settings = Settings::default();
-    let time = Time::begin(ahead(store_ahead));
-    let mut holder = Process::new(&time, 1, ahead(holder_ahead), &settings);
-    let mut reader = Process::new(&time, 2, ahead(reader_ahead), &settings);
+    let mut holder = Process::new(time, 1, ahead(holder_ahead), &settings);
+    let mut reader = Process::new(time, 2, ahead(reader_ahead), &settings);
     let mut hold = holder.hold(Mode::Exclusive).await;
     for moment in [20, 47, 61, 75, 119] {
         holder.keep(&mut hold, secs(moment)).await;

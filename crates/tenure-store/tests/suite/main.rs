@@ -2,7 +2,11 @@
 
 mod clocks;
 mod contention;
+mod costs;
 mod faults;
+mod foreign_servers;
 mod model;
 mod server;
+mod sigkill;
 mod support;
+mod vectors;

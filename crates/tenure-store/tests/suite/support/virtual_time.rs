@@ -27,16 +27,35 @@ const START: i64 = 1_772_874_030;
 /// The time of one test, and the server that lives in it.
 pub struct Time {
     pub server: S3Server,
+    /// All processes share a client: it knows nothing, and it is slow to make.
+    store: Objects,
     passed: Mutex<Duration>,
-    store_ahead: SignedDuration,
+    store_ahead: Mutex<SignedDuration>,
 }
 
 impl Time {
     /// Time begins. The server's clock is `store_ahead` of the right one.
     pub fn begin(store_ahead: SignedDuration) -> Time {
-        let time = Time { server: S3Server::start(), passed: Mutex::default(), store_ahead };
-        time.set(Duration::ZERO);
+        Time::begin_with(store_ahead, Codec::plain())
+    }
+
+    /// The same, with a data key.
+    pub fn begin_with(store_ahead: SignedDuration, codec: Codec) -> Time {
+        let server = S3Server::start();
+        let store = objects(&server, codec);
+        let (passed, ahead) = (Mutex::default(), Mutex::default());
+        let time = Time { server, store, passed, store_ahead: ahead };
+        time.begin_again(store_ahead);
         time
+    }
+
+    /// Time begins again, with an empty repository.
+    pub fn begin_again(&self, store_ahead: SignedDuration) {
+        *self.store_ahead.lock().expect("no panic while time is set") = store_ahead;
+        self.server.heal();
+        self.server.clear();
+        self.server.take_seen();
+        self.set(Duration::ZERO);
     }
 
     pub fn passed(&self) -> Duration {
@@ -56,7 +75,8 @@ impl Time {
 
     fn set(&self, moment: Duration) {
         *self.passed.lock().expect("no panic while time passes") = moment;
-        let store = Timestamp::from_second(START).expect("a date") + self.store_ahead + moment;
+        let ahead = *self.store_ahead.lock().expect("no panic while time is set");
+        let store = Timestamp::from_second(START).expect("a date") + ahead + moment;
         self.server.clock().stand_at_ms(store.as_millisecond());
     }
 }
@@ -64,7 +84,6 @@ impl Time {
 /// One process.
 pub struct Process<'a> {
     time: &'a Time,
-    store: Objects,
     terms: Terms,
     wall_ahead: SignedDuration,
     sightings: Sightings,
@@ -76,7 +95,6 @@ impl<'a> Process<'a> {
     pub fn new(time: &'a Time, seed: u128, wall_ahead: SignedDuration, settings: &Settings) -> Process<'a> {
         Process {
             time,
-            store: objects(&time.server, ""),
             terms: settings.terms(Level::Deletes).expect("lawful settings"),
             wall_ahead,
             sightings: Sightings::default(),
@@ -146,7 +164,7 @@ impl<'a> Process<'a> {
                     self.time.pass_until(self.moment(boot));
                     Answer::Waited
                 }
-                op => self.store.perform(op).await,
+                op => self.time.store.perform(op).await,
             };
             match hold.answer(answer, self.now()) {
                 Progress::Going => {}
@@ -173,7 +191,7 @@ impl<'a> Process<'a> {
                     self.time.pass_until(self.moment(boot));
                     Answer::Waited
                 }
-                op => self.store.perform(op).await,
+                op => self.time.store.perform(op).await,
             };
             let Progress::Going = hold.answer(answer, self.now()) else {
                 panic!("nobody asked for the end");
@@ -181,14 +199,15 @@ impl<'a> Process<'a> {
         }
     }
 
-    async fn drive<S: Steps>(&self, mut steps: S) -> S::End {
+    /// Drives a procedure to its end.
+    pub async fn drive<S: Steps>(&self, mut steps: S) -> S::End {
         loop {
             let answer = match steps.next(self.now()) {
                 Op::WaitUntil(boot) => {
                     self.time.pass_until(self.moment(boot));
                     Answer::Waited
                 }
-                op => self.store.perform(op).await,
+                op => self.time.store.perform(op).await,
             };
             if let Progress::Done(end) = steps.answer(answer, self.now()) {
                 return end;
@@ -216,9 +235,9 @@ pub fn s3_config(endpoint: &str) -> Vec<(String, String)> {
 }
 
 /// The store of a repository on the test server.
-pub fn objects(server: &S3Server, prefix: &str) -> Objects {
-    let Ok(Address::Bucket(bucket)) = format!("s3://{BUCKET}/{prefix}").parse() else {
+fn objects(server: &S3Server, codec: Codec) -> Objects {
+    let Ok(Address::Bucket(bucket)) = format!("s3://{BUCKET}").parse() else {
         unreachable!("an address of a bucket");
     };
-    Objects::open(&bucket, &config(server), Codec::plain()).expect("a client for the test server")
+    Objects::open(&bucket, &config(server), codec).expect("a client for the test server")
 }
