@@ -2,3 +2,4 @@
 
 mod bucket;
 mod directory;
+mod lease;
