@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, unlinkat};
 use rustix::io::Errno;
 use tenure_files::Class;
 use tenure_files::clock::Clock;
@@ -95,6 +95,25 @@ impl Directory {
     pub fn perform_here(&self, op: Op) -> Answer {
         self.0.perform(op)
     }
+
+    /// Removes what crashed processes left beside the locks (K20), and names it.
+    pub fn clean(&self) -> tenure_files::Result<Vec<PathBuf>> {
+        let mut cleaned = Vec::new();
+        for key in [
+            Key::Exclusive.path(),
+            Key::shared("", 0).path(),
+            Key::Fence.path(),
+        ] {
+            let path = self.0.base.join(key);
+            let Some(parent) = path.parent().filter(|parent| parent.is_dir()) else {
+                continue;
+            };
+            let dir = Dir::open(parent)?;
+            let names = tenure_files::clean::leftovers(&dir, Clock::SYSTEM)?;
+            cleaned.extend(names.into_iter().map(|name| parent.join(name)));
+        }
+        Ok(cleaned)
+    }
 }
 
 impl Store for Directory {
@@ -135,8 +154,8 @@ impl Inner {
             Op::Renew(key, body, version) => self.renew(key, &body, &version),
             // Never asked for at level 2; still the truth if it is.
             Op::Put(key, body) => self.create(key, &body),
-            Op::DeleteVersion(key, version) => self.delete(key, Some(&version)),
-            Op::Delete(key) => self.delete(key, None),
+            Op::DeleteVersion(key, version) => self.delete(key, &version),
+            Op::Delete(key) => self.delete_by_name(key),
             Op::WaitUntil(_) => Ok(Answer::Waited),
         };
         answer.unwrap_or_else(Answer::Failed)
@@ -281,29 +300,57 @@ impl Inner {
 
     fn replace(&self, key: Key, body: &Body, version: &Version) -> Result<Answer, Failure> {
         let place = self.make(key)?;
-        match self.remove(&place, Some(version))? {
+        match self.remove(&place, version)? {
             Answer::Deleted => self.publish(&place, body),
             Answer::Absent => Ok(Answer::Refused(Why::Condition)),
             other => Ok(other),
         }
     }
 
-    fn delete(&self, key: Key, version: Option<&Version>) -> Result<Answer, Failure> {
-        // Our own lock on our own file would keep us from it. It may go first: until the record
-        // has expired nobody removes it, and then he may.
-        self.held().remove(&key);
+    fn delete(&self, key: Key, version: &Version) -> Result<Answer, Failure> {
+        self.let_go(&key, version)?;
         match self.find(key)? {
             Some(place) => self.remove(&place, version),
             None => Ok(Answer::Absent),
         }
     }
 
-    fn remove(&self, place: &Place, version: Option<&Version>) -> Result<Answer, Failure> {
+    /// Our own lock on our own file would keep us from removing it. It may go first: until the
+    /// record has expired nobody else removes it, and then he may.
+    fn let_go(&self, key: &Key, version: &Version) -> Result<(), Failure> {
+        let mut held = self.held();
+        if let Some(file) = held.get(key) {
+            let mut bytes = vec![0; FILE_LIMIT];
+            let length = file.read_at(&mut bytes, 0).map_err(io_failure)?;
+            // Another lock of ours may lie there by now; that one stays guarded.
+            if version_of(file, &bytes[..length]).map_err(io_failure)? == *version {
+                held.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whatever is there, guarded or not: for scratch objects, and for breaking a live lock.
+    fn delete_by_name(&self, key: Key) -> Result<Answer, Failure> {
+        let Some(place) = self.find(key)? else {
+            return Ok(Answer::Absent);
+        };
+        // Only what could be a record: never a directory, never somebody's large file (K30).
+        if place.open()?.is_none() {
+            return Ok(Answer::Absent);
+        }
+        match unlinkat(&place.dir, &place.name, AtFlags::empty()) {
+            Ok(()) => Ok(Answer::Deleted),
+            Err(Errno::NOENT) => Ok(Answer::Absent),
+            Err(errno) => Err(io_failure(errno.into())),
+        }
+    }
+
+    fn remove(&self, place: &Place, version: &Version) -> Result<Answer, Failure> {
         let Some(mut file) = place.open()? else {
             return Ok(Answer::Absent);
         };
-        let seen = version_of(file.file(), file.bytes()).map_err(io_failure)?;
-        if version.is_some_and(|version| *version != seen) {
+        if version_of(file.file(), file.bytes()).map_err(io_failure)? != *version {
             return Ok(Answer::Refused(Why::Condition));
         }
         match remove(&place.dir, &mut file, &no_pause).map_err(|error| failure(&error))? {

@@ -160,7 +160,11 @@ pub(crate) async fn keep(
                 () = sleep_until(until) => Answer::Waited,
                 order = orders.recv(), if !waiting.over => {
                     waiting.take(order, &mut hold);
-                    Answer::Waited
+                    if waiting.left.is_some() {
+                        return waiting.answer_left();
+                    }
+                    // Not an answer: what is waited for may have nothing to do with the order.
+                    continue;
                 }
             },
             op => {
@@ -185,8 +189,7 @@ pub(crate) async fn keep(
             }
         };
         if waiting.left.is_some() {
-            waiting.answer_left();
-            return;
+            return waiting.answer_left();
         }
         let progress = hold.answer(answer, now());
         publish(&hold, &state);

@@ -302,7 +302,7 @@ fn failure(error: &object_store::Error, seen: Seen) -> Failure {
     }
 }
 
-/// An error with its causes, on one line.
+/// An error with its causes, on one line and safe to print: part of it is the server's own text.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -314,5 +314,6 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
         source = cause.source();
     }
-    text
+    let words: Vec<_> = text.split_whitespace().collect();
+    tenure_files::error::printable(&words.join(" "))
 }

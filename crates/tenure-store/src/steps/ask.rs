@@ -53,6 +53,12 @@ impl Steps for Ask {
         if self.until.take().is_some() {
             return Progress::Going;
         }
+        // A wait that was cut short is no wait: what it was for may still come.
+        if let (Op::WaitUntil(until), Answer::Waited) = (&self.op, &answer)
+            && now.boot < *until
+        {
+            return Progress::Going;
+        }
         let failure = match answer {
             Answer::Failed(failure) => failure,
             Answer::Refused(Why::Contention) => super::unexpected(answer),

@@ -14,8 +14,8 @@
 //! As any other machine, with three additions:
 //!
 //! - Orders ([`Hold::release`], [`Hold::revive`], [`Hold::check`]) may be given at any time. While
-//!   an operation is under way they wait for its answer; a wait may be cut short by answering
-//!   [`Answer::Waited`] early.
+//!   an operation is under way they wait for its answer; a wait may be abandoned, without an
+//!   answer, by calling [`Steps::next`] again.
 //! - [`Hold::tick`] may be called at any time, and must be called at [`Hold::valid_until`] even
 //!   while an operation is under way: a lease lapses by the clock, not by an answer.
 //! - After each call, [`Hold::status`] and [`Hold::take_notices`] say what is new.

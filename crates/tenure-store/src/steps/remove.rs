@@ -20,6 +20,7 @@ pub(super) struct Remove {
     which: Which,
     /// A delete was sent and its answer lost: absence may be our own doing.
     unclear: bool,
+    how: How,
     retries: u8,
     doing: Doing,
 }
@@ -33,6 +34,16 @@ pub(super) enum Which {
     Exactly(Version),
     /// Whatever is there.
     Anything,
+}
+
+/// How the store is asked to delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum How {
+    /// By version, as far as the store can.
+    Gently,
+    /// By name: in a directory the holder itself stands guard over its file (K24), and whoever
+    /// breaks a live lock means just that.
+    ByName,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +99,7 @@ impl Remove {
             key,
             which,
             unclear: false,
+            how: How::Gently,
             retries,
             doing,
         }
@@ -146,9 +158,13 @@ impl Steps for Remove {
     fn next(&mut self, now: Now) -> Op {
         match &mut self.doing {
             Doing::Reading(ask) | Doing::Pausing(ask) => ask.next(now),
-            Doing::Deleting(version) => match self.terms.level {
-                Level::Deletes => Op::DeleteVersion(self.key.clone(), version.clone()),
-                Level::Nothing | Level::Writes => Op::Delete(self.key.clone()),
+            Doing::Deleting(version) => match (self.terms.level, self.how) {
+                (Level::Deletes, How::Gently) => {
+                    Op::DeleteVersion(self.key.clone(), version.clone())
+                }
+                (Level::Deletes, How::ByName) | (Level::Nothing | Level::Writes, _) => {
+                    Op::Delete(self.key.clone())
+                }
             },
         }
     }
@@ -170,6 +186,10 @@ impl Steps for Remove {
                 Answer::Refused(Why::Condition) if self.retries > 0 => {
                     self.retries -= 1;
                     self.read()
+                }
+                Answer::Refused(Why::Contention) if self.which == Which::Anything => {
+                    self.how = How::ByName;
+                    Progress::Going
                 }
                 other => self.again(unexpected(other), now),
             },

@@ -705,6 +705,37 @@ fn a_lapsed_lock_comes_back_if_nobody_came() {
     }
 }
 
+/// P34: an order that comes while a revived lock settles does not shorten the wait.
+#[test]
+fn settling_is_not_cut_short() {
+    let mut world = World::new(Level::Deletes);
+    let mut hold = world.hold(Mode::Shared, "amy");
+    sleep(&mut world, &mut hold);
+    hold.revive();
+    let until = loop {
+        match hold.next(world.now) {
+            Op::WaitUntil(until) => break until,
+            op => {
+                let answer = world.perform(op);
+                assert_eq!(hold.answer(answer, world.now), Progress::Going);
+            }
+        }
+    };
+    assert!(until > world.now.boot);
+    hold.check();
+    assert_eq!(hold.next(world.now), Op::WaitUntil(until));
+    assert_eq!(
+        hold.answer(super::Answer::Waited, world.now),
+        Progress::Going
+    );
+    assert_eq!(
+        hold.next(world.now),
+        Op::WaitUntil(until),
+        "answered too early"
+    );
+    assert!(matches!(hold.status(), Status::Lapsed { .. }));
+}
+
 /// P34: the version alone proves nothing to a shared holder: an exclusive one passed it by.
 #[test]
 fn a_lapsed_shared_lock_does_not_come_back_beside_an_exclusive_one() {

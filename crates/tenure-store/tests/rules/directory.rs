@@ -319,7 +319,8 @@ async fn a_missing_repository_is_not_free() {
     assert_eq!(error.class(), Class::NotFound);
 }
 
-/// P31–P33, K34: a lock that somebody takes away is noticed when asked.
+/// P33, P37, K34: a live lock is broken by name, though its holder stands guard over it, and the
+/// holder notices when it asks.
 #[tokio::test]
 async fn a_lock_that_was_broken_is_lost() {
     let place = Place::new();
@@ -329,10 +330,9 @@ async fn a_lock_that_was_broken_is_lost() {
     let repository = place.repository();
     let view = repository.inspect().await.unwrap();
     let targets: Vec<Target> = view.locks.iter().map(Target::from).collect();
-    // A live holder of this machine keeps the kernel's lock: breaking waits for it in vain (K24),
-    // so an original's break is played here.
-    assert_eq!(targets.len(), 1);
-    std::fs::remove_file(place.path(EXCLUSIVE)).unwrap();
+    let broken = repository.break_locks(targets, Insist::Yes).await.unwrap();
+    assert_eq!(broken.removed, [Key::Exclusive], "{broken:?}");
+    assert!(broken.fence > guard.fence());
     let error = guard.check().await.unwrap_err();
     assert_eq!(error.class(), Class::Compromised);
     assert_eq!(guard.valid_for(), Duration::ZERO);
@@ -341,6 +341,20 @@ async fn a_lock_that_was_broken_is_lost() {
         guard.release().await.unwrap_err().class(),
         Class::Compromised
     );
+}
+
+/// K20: what a crash left behind is cleaned once it is old; a lock is not.
+#[tokio::test]
+async fn leftovers_are_cleaned() {
+    let place = Place::new();
+    let guard = lock(&place.repository(), Mode::Shared).await.unwrap();
+    let store = Directory::open(place.temp.path(), Codec::plain(), Access::Write).unwrap();
+    place.put("index/.lock.exclusive.dead-0123456789abcdef", b"{}", 3600);
+    // Its change time is now, whatever its modification time says: it is young.
+    assert!(store.clean().unwrap().is_empty());
+    let view = place.repository().inspect().await.unwrap();
+    assert_eq!(view.locks.len(), 1, "and it is no lock");
+    guard.release().await.unwrap();
 }
 
 /// P37: stale locks are broken by what was shown.
