@@ -23,6 +23,9 @@ pub(crate) trait State: Clone + Hash {
     /// What it means to go on like this, in one line.
     fn tell(&self, action: Self::Action) -> String;
 
+    /// Whether this is a state for whose sake all this is done.
+    fn counts(&self) -> bool;
+
     /// What is wrong with this state, if anything.
     fn fault(&self) -> Option<String>;
 }
@@ -31,6 +34,8 @@ pub(crate) trait State: Clone + Hash {
 pub(crate) struct Explored {
     /// Different states.
     pub(crate) states: usize,
+    /// Those that count.
+    pub(crate) counted: usize,
     /// Ways from one state to another.
     pub(crate) transitions: usize,
     /// States in which nothing more can happen.
@@ -68,6 +73,7 @@ pub(crate) fn explore<S: State>(start: S) -> Explored {
     let mut seen: HashSet<u64, BuildHasherDefault<Same>> = HashSet::default();
     let mut explored = Explored {
         states: 1,
+        counted: 0,
         transitions: 0,
         ends: 0,
         fault: None,
@@ -92,6 +98,7 @@ pub(crate) fn explore<S: State>(start: S) -> Explored {
             continue;
         }
         explored.states += 1;
+        explored.counted += usize::from(state.counts());
         if let Some(fault) = state.fault() {
             let told = |frame: &Frame<S>| frame.taken.map(|action| frame.state.tell(action));
             explored.fault = Some((path.iter().filter_map(told).collect(), fault));

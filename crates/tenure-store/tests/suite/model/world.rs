@@ -500,6 +500,10 @@ impl State for World {
         format!("{:>6.1} s  {}", self.now.as_secs_f32(), Told(self, action))
     }
 
+    fn counts(&self) -> bool {
+        (0..self.processes.len()).any(|number| self.works(number))
+    }
+
     fn fault(&self) -> Option<String> {
         let (one, two) = self.double_hold()?;
         Some(format!(
