@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tenure_store::key::Key;
 use tenure_store::steps::{Answer, Failure, Op};
-use tenure_store::terms::{Level, Settings};
+use tenure_store::terms::{Company, Level, Settings};
 use tenure_store::time::{Boot, Now};
 
 use super::explore::State;
@@ -35,6 +35,25 @@ pub enum Late {
     Any,
 }
 
+/// Which two must never hold at once, beyond what the modes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// Two Tenure processes.
+    TenureAmongThemselves,
+    /// Any two.
+    Everybody,
+}
+
+/// How the requests for a fencing number are played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// Like all others.
+    Interleaved,
+    /// At once with the request before them. No decision about holding rests on that object, and
+    /// nobody but its own requests can get in its way.
+    AtOnce,
+}
+
 /// What is explored: who plays, on what, and how much may happen.
 #[derive(Clone, Debug)]
 pub struct Scene {
@@ -46,8 +65,16 @@ pub struct Scene {
     pub late: Late,
     /// Spans by which time moves, in this order, at any moments.
     pub ticks: &'static [Duration],
+    /// Whether the user promised that there are no originals: then nobody waits for late writers.
+    pub company: Company,
+    /// Whether anything may happen between the requests for a fencing number.
+    pub fence: Fence,
+    /// How often a process may stand still between an answer and its next request.
+    pub stands: u8,
     /// How many answers may be lost, and with them perhaps the request.
     pub losses: u8,
+    /// Whose double hold is a fault.
+    pub judge: Judge,
     /// How many processes may die on the machine of the others (P22 c).
     pub deaths: u8,
 }
@@ -70,6 +97,7 @@ pub struct World {
     /// When each process last had an answer to a look at a key it may overwrite.
     looked: Vec<Option<Duration>>,
     ticked: usize,
+    stands_left: u8,
     losses_left: u8,
     deaths_left: u8,
 }
@@ -81,7 +109,7 @@ impl std::hash::Hash for World {
         self.processes.hash(state);
         self.looked.hash(state);
         self.ticked.hash(state);
-        (self.losses_left, self.deaths_left).hash(state);
+        (self.stands_left, self.losses_left, self.deaths_left).hash(state);
     }
 }
 
@@ -132,6 +160,7 @@ impl World {
             processes: Vec::new(),
             looked: vec![None; scene.players.len()],
             ticked: 0,
+            stands_left: scene.stands,
             losses_left: scene.losses,
             deaths_left: scene.deaths,
         };
@@ -185,18 +214,17 @@ impl World {
         }
     }
 
-    /// Pairs that work and must not, of the kind asked for.
-    pub fn double_hold(&self, between: fn(bool, bool) -> bool) -> Option<(usize, usize)> {
-        let all = 0..self.processes.len();
-        let pairs = all
-            .clone()
-            .flat_map(|one| all.clone().skip(one + 1).map(move |two| (one, two)));
-        pairs.into_iter().find(|&(one, two)| {
-            between(self.is_tenure(one), self.is_tenure(two))
-                && (self.mode(one) == Mode::Exclusive || self.mode(two) == Mode::Exclusive)
-                && self.works(one)
-                && self.works(two)
-        })
+    /// Two that work and must not.
+    fn double_hold(&self) -> Option<(usize, usize)> {
+        let judged = |number| match self.scene.judge {
+            Judge::TenureAmongThemselves => self.is_tenure(number),
+            Judge::Everybody => true,
+        };
+        let working: Vec<usize> =
+            (0..self.processes.len()).filter(|&number| judged(number) && self.works(number)).collect();
+        let exclusive = working.iter().find(|&&number| self.mode(number) == Mode::Exclusive)?;
+        let other = working.iter().find(|number| *number != exclusive)?;
+        Some((*exclusive, *other))
     }
 
     /// Whether a write without a condition would still come in time.
@@ -234,7 +262,7 @@ impl World {
                         actions.push(Action::Lose(number, Request::Applied));
                     }
                 }
-                if self.may_pause() {
+                if self.may_pause() && self.stands_left > 0 {
                     self.pauses(number, op, actions);
                 }
                 actions.push(Action::Go(number, Pause::No));
@@ -332,7 +360,14 @@ impl World {
                 tenure.take(answer, now);
             }
         });
+        if pause != Pause::No {
+            self.stands_left -= 1;
+        }
         self.note_look(number, &op);
+        let next = self.tenure(number).io();
+        if self.scene.fence == Fence::AtOnce && matches!(next, Io::Sent(op) if is_about_fence(op)) {
+            self.go_tenure(number, Pause::No, None);
+        }
     }
 
     fn go_original(&mut self, number: usize) {
@@ -388,6 +423,19 @@ impl World {
                 self.change_tenure(number, Tenure::tick);
             }
         }
+    }
+}
+
+fn is_about_fence(op: &Op) -> bool {
+    match op {
+        Op::Read(key) | Op::Create(key, _) | Op::Replace(key, _, _) | Op::Put(key, _) => {
+            *key == Key::Fence
+        }
+        Op::ListShared
+        | Op::Renew(..)
+        | Op::DeleteVersion(..)
+        | Op::Delete(_)
+        | Op::WaitUntil(_) => false,
     }
 }
 
@@ -449,7 +497,7 @@ impl State for World {
     }
 
     fn fault(&self) -> Option<String> {
-        let (one, two) = self.double_hold(|one, two| one && two)?;
+        let (one, two) = self.double_hold()?;
         Some(format!(
             "{} and {} both hold",
             Name(self, one),

@@ -30,12 +30,15 @@ pub struct Object {
     pub etag: String,
     /// By the server's clock; answers cut it to whole seconds.
     pub modified_ms: i64,
+    /// New with every write, as GCS counts. S3 clients do not look at it.
+    pub generation: u64,
 }
 
 pub(super) struct Bucket {
     pub(super) objects: BTreeMap<String, Object>,
     pub(super) conditions: Conditions,
     pub(super) page_size: usize,
+    written: u64,
 }
 
 impl Default for Bucket {
@@ -87,7 +90,7 @@ impl Bucket {
             Some(condition) if judged => match (condition, there) {
                 (Condition::Absent, Some(_)) => return Answer::error(412),
                 (Condition::Is(_), None) => return Answer::error(404),
-                (Condition::Is(etag), Some(object)) if *etag != object.etag => {
+                (Condition::Is(version), Some(object)) if !version.is_of(object) => {
                     return Answer::error(412);
                 }
                 (Condition::Absent, None) | (Condition::Is(_), Some(_)) => {}
@@ -95,7 +98,7 @@ impl Bucket {
             Some(_) | None => {}
         }
         self.plant(&call.key, call.body.clone(), now_ms);
-        Answer::stored(self.objects[&call.key].etag.clone())
+        Answer::stored(&self.objects[&call.key])
     }
 
     fn get(&self, call: &Call) -> Answer {
@@ -114,7 +117,7 @@ impl Bucket {
         if let (Some(condition), Conditions::Honoured) = (&call.condition, self.conditions) {
             match (condition, self.objects.get(&call.key)) {
                 (Condition::Absent, _) => return Answer::error(501),
-                (Condition::Is(etag), Some(object)) if *etag != object.etag => {
+                (Condition::Is(version), Some(object)) if !version.is_of(object) => {
                     return Answer::error(412);
                 }
                 // S3 calls the deletion of nothing a success, unless a version was demanded.

@@ -175,6 +175,11 @@ impl S3Server {
         self.lock().bucket.objects.remove(key);
     }
 
+    /// Removes all objects.
+    pub fn clear(&self) {
+        self.lock().bucket.objects.clear();
+    }
+
     /// Every request since the start or the last call of this function.
     pub fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.lock().seen)

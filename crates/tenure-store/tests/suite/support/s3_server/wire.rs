@@ -14,20 +14,40 @@ use super::BUCKET;
 use super::bucket::Object;
 use super::fault::Kind;
 
+const GENERATION: &str = "x-goog-generation";
+const GENERATION_MATCH: &str = "x-goog-if-generation-match";
+
 /// What the client demands of the object that is there now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     /// `If-None-Match: *`
     Absent,
-    /// `If-Match: <etag>`
-    Is(String),
+    /// `If-Match: <etag>`, or `x-goog-if-generation-match: <number>`
+    Is(Version),
+}
+
+/// How a client names one state of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    Tag(String),
+    Generation(String),
+}
+
+impl Version {
+    pub(super) fn is_of(&self, object: &Object) -> bool {
+        match self {
+            Version::Tag(tag) => *tag == object.etag,
+            Version::Generation(number) => *number == object.generation.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Condition {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Condition::Absent => write!(out, "if-none-match: *"),
-            Condition::Is(etag) => write!(out, "if-match: {etag}"),
+            Condition::Is(Version::Tag(tag)) => write!(out, "if-match: {tag}"),
+            Condition::Is(Version::Generation(number)) => write!(out, "generation: {number}"),
         }
     }
 }
@@ -92,16 +112,16 @@ impl Call {
     }
 }
 
+/// S3's two headers, and the one of GCS, where generation 0 is absence.
 fn condition(headers: &HeaderMap) -> Result<Option<Condition>, Answer> {
-    let text = |name| {
-        headers
-            .get(name)
-            .map(|value| value.to_str().unwrap_or_default())
-    };
-    match (text(header::IF_NONE_MATCH), text(header::IF_MATCH)) {
-        (None, None) => Ok(None),
-        (Some("*"), None) => Ok(Some(Condition::Absent)),
-        (None, Some(etag)) => Ok(Some(Condition::Is(etag.to_owned()))),
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    match (text("if-none-match"), text("if-match"), text(GENERATION_MATCH)) {
+        (None, None, None) => Ok(None),
+        (Some("*"), None, None) | (None, None, Some("0")) => Ok(Some(Condition::Absent)),
+        (None, Some(tag), None) => Ok(Some(Condition::Is(Version::Tag(tag.to_owned())))),
+        (None, None, Some(number)) => {
+            Ok(Some(Condition::Is(Version::Generation(number.to_owned()))))
+        }
         _ => Err(Answer::error(501)),
     }
 }
@@ -178,7 +198,7 @@ pub(super) struct Answer {
     status: u16,
     object: Option<Object>,
     part: Option<Range<usize>>,
-    etag: Option<String>,
+    version: Option<(String, u64)>,
     xml: String,
 }
 
@@ -283,8 +303,8 @@ impl Answer {
         let mut response = Response::builder()
             .status(StatusCode::from_u16(self.status).expect("statuses of this server are legal"))
             .header(header::DATE, http_date(now_ms));
-        if let Some(etag) = &self.etag {
-            response = response.header(header::ETAG, etag);
+        if let Some((etag, generation)) = &self.version {
+            response = response.header(header::ETAG, etag).header(GENERATION, *generation);
         }
         let body = match self.object {
             Some(object) => {
@@ -296,6 +316,7 @@ impl Answer {
                 }
                 response = response
                     .header(header::ETAG, &object.etag)
+                    .header(GENERATION, object.generation)
                     .header(header::LAST_MODIFIED, http_date(object.modified_ms))
                     .header(header::CONTENT_LENGTH, range.len());
                 Body::from(object.bytes.slice(range))
