@@ -23,7 +23,11 @@ fn ahead(seconds: i64) -> SignedDuration {
 }
 
 fn ttl(seconds: u64) -> Settings {
-    Settings { ttl: secs(seconds), refresh: secs(seconds / 2), ..Settings::default() }
+    Settings {
+        ttl: secs(seconds),
+        refresh: secs(seconds / 2),
+        ..Settings::default()
+    }
 }
 
 /// P20–P23: a holder that refreshes is never robbed, whatever the three clocks show; one that is
@@ -50,12 +54,22 @@ async fn one_takeover(time: &Time, holder_ahead: i64, reader_ahead: i64, store_a
     for moment in [20, 47, 61, 75, 119] {
         holder.keep(&mut hold, secs(moment)).await;
         assert_eq!(*hold.status(), Status::Held, "{case}");
-        assert!(!reader.gets(Mode::Exclusive).await, "{case}: robbed at {moment} s");
-        assert!(!reader.gets(Mode::Shared).await, "{case}: joined at {moment} s");
+        assert!(
+            !reader.gets(Mode::Exclusive).await,
+            "{case}: robbed at {moment} s"
+        );
+        assert!(
+            !reader.gets(Mode::Shared).await,
+            "{case}: joined at {moment} s"
+        );
     }
     // It is gone. Its lease counts from its last refresh, on its own clock of boot.
     let last = hold.valid_until().0 - secs(48 + 1001);
-    for (moment, free) in [(47, false), (59, false), (121, reader_ahead >= holder_ahead)] {
+    for (moment, free) in [
+        (47, false),
+        (59, false),
+        (121, reader_ahead >= holder_ahead),
+    ] {
         time.pass_until(last + secs(moment));
         let got = reader.gets(Mode::Exclusive).await;
         assert_eq!(got, free, "{case}: {moment} s after the last refresh");
@@ -86,7 +100,11 @@ async fn a_holder_with_another_ttl_is_judged_by_its_own() {
             time.pass(secs(1));
             assert!(time.passed() < sent + secs(2 * own), "ttl {own}: stuck");
         }
-        assert!(time.passed() + secs(3) >= secs(own), "ttl {own}: robbed at {:?}", time.passed());
+        assert!(
+            time.passed() + secs(3) >= secs(own),
+            "ttl {own}: robbed at {:?}",
+            time.passed()
+        );
     }
 }
 
@@ -101,16 +119,30 @@ async fn refreshes_that_fail_stop_the_work_before_anybody_may_follow() {
         let mut hold = holder.hold(mode).await;
         holder.keep(&mut hold, secs(29)).await;
         let valid = hold.valid_until();
-        time.server.plan(Plan::on(Kind::Put, Fault::Refuse(500)).key("lock.").always());
+        time.server.plan(
+            Plan::on(Kind::Put, Fault::Refuse(500))
+                .key("lock.")
+                .always(),
+        );
         holder.keep(&mut hold, secs(47)).await;
         assert_eq!((hold.status(), hold.valid_until()), (&Status::Held, valid));
         holder.keep(&mut hold, secs(59)).await;
-        assert!(matches!(hold.status(), Status::Lapsed { .. }), "{:?}", hold.status());
-        assert!(!reader.gets(Mode::Exclusive).await, "taken before the ttl was over");
+        assert!(
+            matches!(hold.status(), Status::Lapsed { .. }),
+            "{:?}",
+            hold.status()
+        );
+        assert!(
+            !reader.gets(Mode::Exclusive).await,
+            "taken before the ttl was over"
+        );
         time.pass_until(secs(79));
         time.server.heal();
         assert_eq!(holder.revive(&mut hold).await, Status::Held);
-        assert!(!reader.gets(Mode::Exclusive).await, "revived, and taken all the same");
+        assert!(
+            !reader.gets(Mode::Exclusive).await,
+            "revived, and taken all the same"
+        );
     }
 }
 

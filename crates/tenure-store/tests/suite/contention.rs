@@ -33,7 +33,10 @@ async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [Mode; 2
         lanes.spawn(async move {
             let mut tally = Tally::default();
             for repository in [&one, &two] {
-                repository.abilities().await.expect("a store that can be probed");
+                repository
+                    .abilities()
+                    .await
+                    .expect("a store that can be probed");
             }
             for _ in 0..rounds / LANES {
                 let contender = |repository, mode| lock_at(&start, repository, mode);
@@ -45,7 +48,11 @@ async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [Mode; 2
     }
     let mut all = Tally::default();
     while let Some(tally) = lanes.join_next().await {
-        let Tally { first, second, nobody } = tally.expect("a lane ends well");
+        let Tally {
+            first,
+            second,
+            nobody,
+        } = tally.expect("a lane ends well");
         all.first += first;
         all.second += second;
         all.nobody += nobody;
@@ -75,7 +82,10 @@ impl Tally {
 }
 
 async fn release(guard: Guard, won: &mut usize) {
-    guard.release().await.expect("the winner gives back what it holds");
+    guard
+        .release()
+        .await
+        .expect("the winner gives back what it holds");
     *won += 1;
 }
 
@@ -89,8 +99,13 @@ fn report(what: &str, tally: &Tally) {
 fn in_bucket(server: &S3Server) -> impl Fn(usize) -> Repository {
     let config = config(server);
     move |round| {
-        let place = format!("s3://{BUCKET}/round-{round}").parse().expect("an address");
-        let options = Options { config: config.clone(), ..Options::default() };
+        let place = format!("s3://{BUCKET}/round-{round}")
+            .parse()
+            .expect("an address");
+        let options = Options {
+            config: config.clone(),
+            ..Options::default()
+        };
         Repository::open(place, options).expect("a repository on the test server")
     }
 }
@@ -108,7 +123,14 @@ async fn two_exclusives_on_the_test_server() {
     let server = S3Server::start();
     let tally = race(ROUNDS, in_bucket(&server), [Exclusive, Exclusive]).await;
     report("exclusive against exclusive, S3", &tally);
-    assert_eq!(server.keys("").iter().filter(|key| key.contains("lock.exclusive")).count(), 0);
+    assert_eq!(
+        server
+            .keys("")
+            .iter()
+            .filter(|key| key.contains("lock.exclusive"))
+            .count(),
+        0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,8 +138,18 @@ async fn exclusive_against_shared_on_the_test_server() {
     let server = S3Server::start();
     let tally = race(ROUNDS, in_bucket(&server), [Exclusive, Shared]).await;
     report("exclusive against shared, S3", &tally);
-    let left = |part| server.keys("").iter().filter(|key| key.contains(part)).count();
-    assert_eq!((left("lock.exclusive"), left("lock.shared")), (0, 0), "records left behind");
+    let left = |part| {
+        server
+            .keys("")
+            .iter()
+            .filter(|key| key.contains(part))
+            .count()
+    };
+    assert_eq!(
+        (left("lock.exclusive"), left("lock.shared")),
+        (0, 0),
+        "records left behind"
+    );
 }
 
 /// Level 0: a server that ignores conditions and says 200. Settling takes their place.

@@ -9,7 +9,10 @@ use tenure_store::terms::Settings;
 use crate::support::Mode;
 use crate::support::virtual_time::{Process, Time};
 
-const DOC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/store-costs.md");
+const DOC: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/reference/store-costs.md"
+);
 
 /// The requests of one quiet life, step by step.
 async fn life(time: &Time, mode: Mode) -> [usize; 5] {
@@ -36,7 +39,10 @@ async fn the_document_tells_what_a_lock_costs() {
     let shared = life(&time, Mode::Shared).await;
     let process = Process::new(&time, 3, SignedDuration::ZERO, &Settings::default());
     time.server.take_seen();
-    process.drive(Probe::new(1, 3)).await.expect("the server can be probed");
+    process
+        .drive(Probe::new(1, 3))
+        .await
+        .expect("the server can be probed");
     let probe = time.server.take_seen().len();
 
     let doc = std::fs::read_to_string(DOC).expect("the document is there");
@@ -47,11 +53,16 @@ async fn the_document_tells_what_a_lock_costs() {
         "refresh",
         "release",
     ];
-    let mut lines = vec![format!("| probe the store, once per process | {probe} | {probe} |")];
+    let mut lines = vec![format!(
+        "| probe the store, once per process | {probe} | {probe} |"
+    )];
     for (step, (exclusive, shared)) in steps.iter().zip(exclusive.iter().zip(shared)) {
         lines.push(format!("| {step} | {exclusive} | {shared} |"));
     }
     let counted = lines.join("\n");
     println!("{counted}");
-    assert!(doc.contains(&counted), "{DOC} says something else than was counted:\n{counted}");
+    assert!(
+        doc.contains(&counted),
+        "{DOC} says something else than was counted:\n{counted}"
+    );
 }

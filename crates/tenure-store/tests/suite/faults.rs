@@ -54,7 +54,10 @@ async fn life(time: &Time, mode: Mode, plan: Option<Plan>) -> usize {
     process.keep(&mut hold, Duration::from_secs(40)).await;
     assert_eq!(*hold.status(), Status::Held, "{case}");
     let sent = hold.valid_until().0 - Duration::from_secs(48 + 1007);
-    assert!(sent >= Duration::from_secs(30), "{case}: not refreshed, last at {sent:?}");
+    assert!(
+        sent >= Duration::from_secs(30),
+        "{case}: not refreshed, last at {sent:?}"
+    );
     assert_eq!(process.release(hold).await, Released::Done, "{case}");
     assert_eq!(locks(time), [""; 0], "{case}: released, and left behind");
     time.server.take_seen().len()
@@ -76,7 +79,10 @@ async fn one_fault_never_costs_the_lock_nor_leaves_a_record() {
         }
     }
     println!("{lives} lives with one fault each");
-    assert!(lives > 200, "acquire, refresh and release are more requests than that");
+    assert!(
+        lives > 200,
+        "acquire, refresh and release are more requests than that"
+    );
 }
 
 /// P25: reads and lists that keep failing are never "free".
@@ -86,9 +92,13 @@ async fn a_store_that_cannot_be_read_is_not_free() {
         for fault in [Fault::Refuse(500), Fault::Refuse(403), Fault::LoseAnswer] {
             let time = Time::begin(SignedDuration::ZERO);
             let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
-            time.server.plan(Plan::on(kind, fault.clone()).key(key).always());
+            time.server
+                .plan(Plan::on(kind, fault.clone()).key(key).always());
             let end = process.acquire(Mode::Exclusive).await;
-            assert!(matches!(end, Err(Refusal::Store(_))), "{kind:?} {fault:?}: {end:?}");
+            assert!(
+                matches!(end, Err(Refusal::Store(_))),
+                "{kind:?} {fault:?}: {end:?}"
+            );
             assert_eq!(locks(&time), [""; 0]);
         }
     }
@@ -100,8 +110,14 @@ async fn a_failure_after_the_write_removes_the_record() {
     for mode in [Mode::Exclusive, Mode::Shared] {
         let time = Time::begin(SignedDuration::ZERO);
         let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
-        time.server.plan(Plan::on(Kind::List, Fault::Refuse(500)).skip(1).always());
-        time.server.plan(Plan::on(Kind::Get, Fault::Refuse(500)).key("lock.exclusive").skip(1).always());
+        time.server
+            .plan(Plan::on(Kind::List, Fault::Refuse(500)).skip(1).always());
+        time.server.plan(
+            Plan::on(Kind::Get, Fault::Refuse(500))
+                .key("lock.exclusive")
+                .skip(1)
+                .always(),
+        );
         let end = process.acquire(mode).await;
         assert!(matches!(end, Err(Refusal::Store(_))), "{mode:?}: {end:?}");
         assert_eq!(locks(&time), [""; 0], "{mode:?}");
@@ -113,8 +129,10 @@ async fn a_failure_after_the_write_removes_the_record() {
 async fn a_record_that_cannot_be_removed_is_confessed() {
     let time = Time::begin(SignedDuration::ZERO);
     let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
-    time.server.plan(Plan::on(Kind::List, Fault::Refuse(500)).skip(1).always());
-    time.server.plan(Plan::on(Kind::Delete, Fault::Refuse(500)).always());
+    time.server
+        .plan(Plan::on(Kind::List, Fault::Refuse(500)).skip(1).always());
+    time.server
+        .plan(Plan::on(Kind::Delete, Fault::Refuse(500)).always());
     let end = process.acquire(Mode::Exclusive).await;
     assert!(matches!(end, Err(Refusal::LeftBehind { .. })), "{end:?}");
     assert_eq!(locks(&time), ["index/lock.exclusive"]);
@@ -126,7 +144,8 @@ async fn a_write_that_comes_late_is_refused_by_its_own_twin() {
     let time = Time::begin(SignedDuration::ZERO);
     let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
     let gate = Gate::closed();
-    time.server.plan(Plan::on(Kind::Put, Fault::ApplyLater(gate.clone())).key("lock.exclusive"));
+    time.server
+        .plan(Plan::on(Kind::Put, Fault::ApplyLater(gate.clone())).key("lock.exclusive"));
     let mut hold = process.hold(Mode::Exclusive).await;
     let applied = time.server.take_seen().len();
     gate.open();

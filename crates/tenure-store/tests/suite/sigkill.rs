@@ -16,8 +16,16 @@ const CHILD: &str = "TENURE_TEST_HOLD_AT";
 const TTL: Duration = Duration::from_secs(30);
 
 fn open(place: &str, endpoint: &str) -> Repository {
-    let settings = Settings { ttl: TTL, refresh: Duration::from_secs(10), ..Settings::default() };
-    let options = Options { settings, config: s3_config(endpoint), ..Options::default() };
+    let settings = Settings {
+        ttl: TTL,
+        refresh: Duration::from_secs(10),
+        ..Settings::default()
+    };
+    let options = Options {
+        settings,
+        config: s3_config(endpoint),
+        ..Options::default()
+    };
     Repository::open(place.parse().expect("an address"), options).expect("a repository")
 }
 
@@ -26,7 +34,8 @@ fn open(place: &str, endpoint: &str) -> Repository {
 fn a_killed_holder_is_followed_after_its_ttl() {
     if let Ok(at) = std::env::var(CHILD) {
         let (place, endpoint) = at.split_once('|').expect("a place and an endpoint");
-        let _guard = wait(open(place, endpoint).lock(Want::new(Mode::Exclusive, "held"))).expect("free");
+        let _guard =
+            wait(open(place, endpoint).lock(Want::new(Mode::Exclusive, "held"))).expect("free");
         println!("\nheld");
         loop {
             std::thread::park();
@@ -45,13 +54,20 @@ fn a_killed_holder_is_followed_after_its_ttl() {
 
 fn follow(place: &str, endpoint: &str) {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["sigkill::a_killed_holder_is_followed_after_its_ttl", "--exact", "--nocapture"])
+        .args([
+            "sigkill::a_killed_holder_is_followed_after_its_ttl",
+            "--exact",
+            "--nocapture",
+        ])
         .env(CHILD, format!("{place}|{endpoint}"))
         .stdout(Stdio::piped())
         .spawn()
         .expect("this test starts again");
     let output = BufReader::new(child.stdout.take().expect("piped"));
-    let held = output.lines().map_while(Result::ok).any(|line| line == "held");
+    let held = output
+        .lines()
+        .map_while(Result::ok)
+        .any(|line| line == "held");
     assert!(held, "{place}: the child holds the lock");
     // Past the first refreshes, so that it is a refresh that has to lapse.
     let repository = open(place, endpoint);
@@ -70,11 +86,17 @@ fn follow(place: &str, endpoint: &str) {
     // Its last refresh was at most 10 s ago, and this very moment at the latest.
     let killed = Instant::now();
     while refused().is_some() {
-        assert!(killed.elapsed() < 2 * TTL, "{place}: stuck beyond twice its ttl");
+        assert!(
+            killed.elapsed() < 2 * TTL,
+            "{place}: stuck beyond twice its ttl"
+        );
         std::thread::sleep(Duration::from_millis(500));
     }
     // The follower settles for a second before it is told that it has the lock.
     let after = killed.elapsed();
     println!("{place}: free {:.1} s after the kill", after.as_secs_f32());
-    assert!(after >= TTL - Duration::from_secs(10), "{place}: free after {after:?}");
+    assert!(
+        after >= TTL - Duration::from_secs(10),
+        "{place}: free after {after:?}"
+    );
 }

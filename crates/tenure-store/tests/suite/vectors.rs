@@ -24,7 +24,9 @@ const HELD: Decision = Refuse(Class::Held);
 const UNREADABLE: Decision = Refuse(Class::Unreadable);
 
 fn bytes(file: &str) -> Vec<u8> {
-    let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/repository").join(file);
+    let at = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/vectors/repository")
+        .join(file);
     std::fs::read(&at).unwrap_or_else(|error| panic!("{}: {error}", at.display()))
 }
 
@@ -38,12 +40,19 @@ async fn decide(time: &Time, file: &str, age: u64, expected: Decision) {
     for (key, mode) in [
         ("index/lock.exclusive", Mode::Exclusive),
         ("index/lock.exclusive", Mode::Shared),
-        ("index/lock.shared/2026-03-07T09:00:00.482913+05:30", Mode::Exclusive),
-        ("index/lock.shared/2026-03-07T09:00:00.482913Z", Mode::Shared),
+        (
+            "index/lock.shared/2026-03-07T09:00:00.482913+05:30",
+            Mode::Exclusive,
+        ),
+        (
+            "index/lock.shared/2026-03-07T09:00:00.482913Z",
+            Mode::Shared,
+        ),
     ] {
         let case = format!("{file}, {age} s old, at {key}, {mode:?} wanted");
         time.begin_again(SignedDuration::ZERO);
-        time.server.plant(key, bytes(file), Duration::from_secs(age));
+        time.server
+            .plant(key, bytes(file), Duration::from_secs(age));
         let mut process = Process::new(time, 5, SignedDuration::ZERO, &Settings::default());
         let got = match process.acquire(mode).await {
             Ok(_) => Reclaim,
@@ -80,7 +89,11 @@ async fn every_vector_is_decided_as_the_table_says() {
         decide(&time, file, 30, HELD).await;
     }
     decide(&time, "future-2999.json", 90 * 86_400, HELD).await;
-    for file in ["stale-exclusive.json", "stale-exclusive.zst", "stale-shared.json"] {
+    for file in [
+        "stale-exclusive.json",
+        "stale-exclusive.zst",
+        "stale-shared.json",
+    ] {
         decide(&time, file, 1200, Reclaim).await;
     }
     decide(&time, "expired-but-young.json", 10, HELD).await;

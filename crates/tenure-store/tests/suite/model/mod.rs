@@ -110,7 +110,9 @@ fn holds(scene: Scene) {
 /// A fault that is known can be reached: the checker sees what it is meant to see.
 fn breaks(scene: Scene) {
     let name = scene.name;
-    let Some((way, fault)) = look(scene).fault else { panic!("{name}: the known hole is gone") };
+    let Some((way, fault)) = look(scene).fault else {
+        panic!("{name}: the known hole is gone")
+    };
     println!("{name}: {fault}\n{}", way.join("\n"));
 }
 
@@ -127,43 +129,101 @@ fn full() -> bool {
 #[test]
 fn two_processes_with_faults() {
     let ticks = if full() { FINE } else { SETTLE_LONG };
-    let faults = Scene { losses: 1, deaths: 1, stands: at_most(0), ticks, ..CALM };
-    holds(Scene { name: "E E, 1 loss, 1 death", ..faults.clone() });
-    holds(Scene { name: "E S, 1 loss, 1 death", players: &[E, S], ..faults });
+    let faults = Scene {
+        losses: 1,
+        deaths: 1,
+        stands: at_most(0),
+        ticks,
+        ..CALM
+    };
+    holds(Scene {
+        name: "E E, 1 loss, 1 death",
+        ..faults.clone()
+    });
+    holds(Scene {
+        name: "E S, 1 loss, 1 death",
+        players: &[E, S],
+        ..faults
+    });
 }
 
 /// P38 among the rest: the requests for fencing numbers in every order.
 #[test]
 fn two_processes_and_their_fencing_numbers() {
-    let fences = Scene { fence: Fence::Interleaved, company: Company::TenureOnly, ticks: LONG, ..CALM };
-    holds(Scene { name: "E E, fences interleaved", ..fences.clone() });
-    holds(Scene { name: "E S, fences interleaved", players: &[E, S], ..fences });
+    let fences = Scene {
+        fence: Fence::Interleaved,
+        company: Company::TenureOnly,
+        ticks: LONG,
+        ..CALM
+    };
+    holds(Scene {
+        name: "E E, fences interleaved",
+        ..fences.clone()
+    });
+    holds(Scene {
+        name: "E S, fences interleaved",
+        players: &[E, S],
+        ..fences
+    });
 }
 
 /// K45: a store that does not show its clock. Found here: a pause between reading and judging was
 /// taken for the age of a lock that had been refreshed meanwhile.
 #[test]
 fn a_store_without_a_clock() {
-    let hidden = Scene { clock: StoreClock::Hidden, stands: at_most(2), ..CALM };
-    holds(Scene { name: "E E, clock hidden", ..hidden.clone() });
-    holds(Scene { name: "E S, clock hidden", players: &[E, S], ..hidden });
+    let hidden = Scene {
+        clock: StoreClock::Hidden,
+        stands: at_most(2),
+        ..CALM
+    };
+    holds(Scene {
+        name: "E E, clock hidden",
+        ..hidden.clone()
+    });
+    holds(Scene {
+        name: "E S, clock hidden",
+        players: &[E, S],
+        ..hidden
+    });
 }
 
 /// P26 level 1: deletes without a condition, granted less than `settle` after the look.
 #[test]
 fn deletes_without_conditions() {
-    let level = Scene { level: Level::Writes, stands: at_most(1), ..CALM };
-    holds(Scene { name: "E E, level 1", ..level.clone() });
-    holds(Scene { name: "E S, level 1", players: &[E, S], ..level });
+    let level = Scene {
+        level: Level::Writes,
+        stands: at_most(1),
+        ..CALM
+    };
+    holds(Scene {
+        name: "E E, level 1",
+        ..level.clone()
+    });
+    holds(Scene {
+        name: "E S, level 1",
+        players: &[E, S],
+        ..level
+    });
 }
 
 /// P26 level 0: no conditions at all, writes granted less than `settle` after the look.
 #[test]
 fn writes_without_conditions() {
-    let level =
-        Scene { level: Level::Nothing, ticks: SETTLE3_LONG, stands: at_most(1), ..CALM };
-    holds(Scene { name: "E E, level 0", ..level.clone() });
-    holds(Scene { name: "E S, level 0", players: &[E, S], ..level });
+    let level = Scene {
+        level: Level::Nothing,
+        ticks: SETTLE3_LONG,
+        stands: at_most(1),
+        ..CALM
+    };
+    holds(Scene {
+        name: "E E, level 0",
+        ..level.clone()
+    });
+    holds(Scene {
+        name: "E S, level 0",
+        players: &[E, S],
+        ..level
+    });
 }
 
 /// Level 0 rests on promptness: a write that comes later than `settle` after its look breaks it.
@@ -181,9 +241,22 @@ fn level_zero_is_no_better_than_its_promptness() {
 /// Three processes. Nobody waits for originals here: that is fewer steps and less safety.
 #[test]
 fn three_processes() {
-    let three = Scene { company: Company::TenureOnly, ticks: LONG, stands: at_most(0), ..CALM };
-    holds(Scene { name: "E E S", players: &[E, E, S], ..three.clone() });
-    holds(Scene { name: "E S S", players: &[E, S, S], ..three });
+    let three = Scene {
+        company: Company::TenureOnly,
+        ticks: LONG,
+        stands: at_most(0),
+        ..CALM
+    };
+    holds(Scene {
+        name: "E E S",
+        players: &[E, E, S],
+        ..three.clone()
+    });
+    holds(Scene {
+        name: "E S S",
+        players: &[E, S, S],
+        ..three
+    });
 }
 
 /// Two exclusive and two shared.
@@ -196,26 +269,72 @@ fn four_processes() {
         stands: 0,
         ..CALM
     };
-    holds(Scene { name: "E E S S", ..four });
+    holds(Scene {
+        name: "E E S S",
+        ..four
+    });
 }
 
 /// Originals among Tenure processes, prompt as section 6 counts on.
 #[test]
 fn originals_among_us() {
-    let mixed = Scene { judge: Judge::Everybody, stands: 0, ..CALM };
-    holds(Scene { name: "E and an exclusive original", players: &[E, OE], ..mixed.clone() });
-    holds(Scene { name: "E and a shared original", players: &[E, OS], ..mixed.clone() });
-    holds(Scene { name: "S and an exclusive original", players: &[S, OE], ..mixed.clone() });
-    let short = Scene { ticks: SETTLE_STALE, ..mixed };
-    holds(Scene { name: "E E and an exclusive original", players: &[E, E, OE], ..short.clone() });
-    holds(Scene { name: "E S and an exclusive original", players: &[E, S, OE], ..short.clone() });
-    holds(Scene { name: "E S and a shared original", players: &[E, S, OS], ..short });
+    let mixed = Scene {
+        judge: Judge::Everybody,
+        stands: 0,
+        ..CALM
+    };
+    holds(Scene {
+        name: "E and an exclusive original",
+        players: &[E, OE],
+        ..mixed.clone()
+    });
+    holds(Scene {
+        name: "E and a shared original",
+        players: &[E, OS],
+        ..mixed.clone()
+    });
+    holds(Scene {
+        name: "S and an exclusive original",
+        players: &[S, OE],
+        ..mixed.clone()
+    });
+    let short = Scene {
+        ticks: SETTLE_STALE,
+        ..mixed
+    };
+    holds(Scene {
+        name: "E E and an exclusive original",
+        players: &[E, E, OE],
+        ..short.clone()
+    });
+    holds(Scene {
+        name: "E S and an exclusive original",
+        players: &[E, S, OE],
+        ..short.clone()
+    });
+    holds(Scene {
+        name: "E S and a shared original",
+        players: &[E, S, OS],
+        ..short
+    });
 }
 
 /// The holes of section 5, found when originals play alone.
 #[test]
 fn originals_alone_break() {
-    let alone = Scene { judge: Judge::Everybody, ticks: &[], ..CALM };
-    breaks(Scene { name: "hole 1: two exclusive originals", players: &[OE, OE], ..alone.clone() });
-    breaks(Scene { name: "hole 2: exclusive and shared original", players: &[OE, OS], ..alone });
+    let alone = Scene {
+        judge: Judge::Everybody,
+        ticks: &[],
+        ..CALM
+    };
+    breaks(Scene {
+        name: "hole 1: two exclusive originals",
+        players: &[OE, OE],
+        ..alone.clone()
+    });
+    breaks(Scene {
+        name: "hole 2: exclusive and shared original",
+        players: &[OE, OS],
+        ..alone
+    });
 }

@@ -220,9 +220,12 @@ impl World {
             Judge::TenureAmongThemselves => self.is_tenure(number),
             Judge::Everybody => true,
         };
-        let working: Vec<usize> =
-            (0..self.processes.len()).filter(|&number| judged(number) && self.works(number)).collect();
-        let exclusive = working.iter().find(|&&number| self.mode(number) == Mode::Exclusive)?;
+        let working: Vec<usize> = (0..self.processes.len())
+            .filter(|&number| judged(number) && self.works(number))
+            .collect();
+        let exclusive = working
+            .iter()
+            .find(|&&number| self.mode(number) == Mode::Exclusive)?;
         let other = working.iter().find(|number| *number != exclusive)?;
         Some((*exclusive, *other))
     }

@@ -44,7 +44,12 @@ impl Time {
         let server = S3Server::start();
         let store = objects(&server, codec);
         let (passed, ahead) = (Mutex::default(), Mutex::default());
-        let time = Time { server, store, passed, store_ahead: ahead };
+        let time = Time {
+            server,
+            store,
+            passed,
+            store_ahead: ahead,
+        };
         time.begin_again(store_ahead);
         time
     }
@@ -92,7 +97,12 @@ pub struct Process<'a> {
 
 impl<'a> Process<'a> {
     /// A process whose wall clock is `wall_ahead` of the right one.
-    pub fn new(time: &'a Time, seed: u128, wall_ahead: SignedDuration, settings: &Settings) -> Process<'a> {
+    pub fn new(
+        time: &'a Time,
+        seed: u128,
+        wall_ahead: SignedDuration,
+        settings: &Settings,
+    ) -> Process<'a> {
         Process {
             time,
             terms: settings.terms(Level::Deletes).expect("lawful settings"),
@@ -106,11 +116,15 @@ impl<'a> Process<'a> {
         let passed = self.time.passed();
         let wall = Timestamp::from_second(START).expect("a date") + self.wall_ahead + passed;
         // Machines boot at different times.
-        Now { boot: Boot(passed + Duration::from_secs(1000 + self.seed as u64)), wall }
+        Now {
+            boot: Boot(passed + Duration::from_secs(1000 + self.seed as u64)),
+            wall,
+        }
     }
 
     fn moment(&self, boot: Boot) -> Duration {
-        boot.0.saturating_sub(Duration::from_secs(1000 + self.seed as u64))
+        boot.0
+            .saturating_sub(Duration::from_secs(1000 + self.seed as u64))
     }
 
     /// Tries to take the lock, once.

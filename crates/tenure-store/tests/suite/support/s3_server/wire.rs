@@ -114,8 +114,16 @@ impl Call {
 
 /// S3's two headers, and the one of GCS, where generation 0 is absence.
 fn condition(headers: &HeaderMap) -> Result<Option<Condition>, Answer> {
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    match (text("if-none-match"), text("if-match"), text(GENERATION_MATCH)) {
+    let text = |name: &str| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().unwrap_or_default())
+    };
+    match (
+        text("if-none-match"),
+        text("if-match"),
+        text(GENERATION_MATCH),
+    ) {
         (None, None, None) => Ok(None),
         (Some("*"), None, None) | (None, None, Some("0")) => Ok(Some(Condition::Absent)),
         (None, Some(tag), None) => Ok(Some(Condition::Is(Version::Tag(tag.to_owned())))),
@@ -304,7 +312,9 @@ impl Answer {
             .status(StatusCode::from_u16(self.status).expect("statuses of this server are legal"))
             .header(header::DATE, http_date(now_ms));
         if let Some((etag, generation)) = &self.version {
-            response = response.header(header::ETAG, etag).header(GENERATION, *generation);
+            response = response
+                .header(header::ETAG, etag)
+                .header(GENERATION, *generation);
         }
         let body = match self.object {
             Some(object) => {
