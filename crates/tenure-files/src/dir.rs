@@ -75,6 +75,7 @@ impl Dir {
 
     /// The same directory, taken for one on a network: for tests of what must not be concluded
     /// there.
+    #[doc(hidden)]
     #[must_use]
     pub fn as_if_remote(mut self) -> Dir {
         self.file_system = FileSystem {

@@ -158,6 +158,7 @@ struct Inner {
     class: Class,
     path: PathBuf,
     what: String,
+    decision: Decision,
     blocker: Option<Blocker>,
     next: Option<String>,
     source: Option<io::Error>,
@@ -166,10 +167,15 @@ struct Inner {
 impl Error {
     /// A failure of this class about `path`; `what` completes the sentence "`path`: …".
     pub fn new(class: Class, path: impl AsRef<Path>, what: impl Into<String>) -> Error {
+        let decision = match class {
+            Class::Held | Class::Timeout | Class::Foreign | Class::LostRace => Decision::Wait,
+            _ => Decision::Refuse,
+        };
         Error(Box::new(Inner {
             class,
             path: path.as_ref().to_owned(),
             what: what.into(),
+            decision,
             blocker: None,
             next: None,
             source: None,
@@ -204,6 +210,26 @@ impl Error {
     pub fn next(mut self, next: impl Into<String>) -> Error {
         self.0.next = Some(next.into());
         self
+    }
+
+    /// The decision behind it, where that is not the usual one of its class.
+    #[must_use]
+    pub fn decided(mut self, decision: Decision) -> Error {
+        self.0.decision = decision;
+        self
+    }
+
+    /// The decision behind it (K1): a later attempt may succeed only after `Wait`.
+    pub fn decision(&self) -> Decision {
+        self.0.decision
+    }
+
+    /// How a command ends with it: the decision counts more than the class (C15).
+    pub fn exit_code(&self) -> u8 {
+        match (self.0.decision, self.0.class) {
+            (Decision::Wait | Decision::Skip, class) if class != Class::Timeout => 75,
+            (_, class) => class.exit_code(),
+        }
     }
 
     /// The class, for programs.
@@ -322,5 +348,15 @@ mod tests {
         assert_eq!(Class::Compromised.exit_code(), 120);
         assert_eq!(Class::BadInput.exit_code(), 2);
         assert_eq!(Class::Stale.exit_code(), 125);
+    }
+
+    /// C15: held means 75, also when the class is `Unreadable`.
+    #[test]
+    fn the_exit_code_follows_the_decision() {
+        let unreadable = || Error::new(Class::Unreadable, "x", "may not be read");
+        assert_eq!(unreadable().exit_code(), 125);
+        assert_eq!(unreadable().decided(Decision::Wait).exit_code(), 75);
+        assert_eq!(Error::new(Class::Timeout, "x", "in vain").exit_code(), 124);
+        assert_eq!(Error::new(Class::Held, "x", "held").exit_code(), 75);
     }
 }

@@ -21,7 +21,7 @@ use crate::clock::boottime;
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::identity::{BEAT_DIGITS, FENCE_ROOM, TOKEN_DIGITS, Token};
-use crate::process::own_pid;
+use crate::process::Incarnation;
 use crate::publish::{Published, Way};
 use crate::record::{Record, read_at_most, try_flock};
 use crate::remove::{Removal, no_pause, take_away};
@@ -70,7 +70,7 @@ pub struct Hold {
     token: Token,
     token_at: u64,
     acquired: SystemTime,
-    pid: u32,
+    process: Incarnation,
     state: Mutex<State>,
 }
 
@@ -108,7 +108,7 @@ impl Hold {
             token,
             token_at,
             acquired: published.modified,
-            pid: own_pid(),
+            process: Incarnation::current(),
             state: Mutex::new(State {
                 phase: Phase::Held,
                 bytes,
@@ -186,7 +186,7 @@ impl Hold {
 
     /// Whether this process may act on it: a copy that came over `fork` may not (K36).
     pub fn is_ours(&self) -> bool {
-        self.pid == own_pid()
+        self.process == Incarnation::current()
     }
 
     /// The record as it stands, as far as we know.
@@ -327,9 +327,10 @@ impl Hold {
                 seen: SystemTime::now(),
             }))
         };
-        if let Some(cause) = self.look()? {
+        if let Some(cause) = self.look_at_name()? {
             return lost(cause);
         }
+        // All bytes, and with them the token.
         let now = read_at_most(&self.file, bytes.len() + 1)
             .map_err(|errno| Error::io(self.path(), "cannot read the lock", errno))?;
         if now != bytes {
@@ -343,17 +344,23 @@ impl Hold {
 
     /// The two questions of K34: does the name lead to our file, and is the token ours?
     fn look(&self) -> Result<Option<LossCause>> {
-        let failed = |errno| Error::io(self.path(), "cannot check the lock", errno);
-        match self.dir.stat(&self.name) {
-            Ok(stat) if FileId::of(&stat) == self.id => {}
-            Ok(_) => return Ok(Some(LossCause::Replaced)),
-            Err(rustix::io::Errno::NOENT) => return Ok(Some(LossCause::Gone)),
-            Err(errno) => return Err(failed(errno)),
+        if let Some(cause) = self.look_at_name()? {
+            return Ok(Some(cause));
         }
+        let failed = |errno| Error::io(self.path(), "cannot check the lock", errno);
         let mut token = [0; TOKEN_DIGITS];
         let read = rustix::io::pread(&self.file, &mut token, self.token_at).map_err(failed)?;
         let is_ours = token[..read] == *self.token.to_string().as_bytes();
         Ok((!is_ours).then_some(LossCause::Overwritten))
+    }
+
+    fn look_at_name(&self) -> Result<Option<LossCause>> {
+        match self.dir.stat(&self.name) {
+            Ok(stat) if FileId::of(&stat) == self.id => Ok(None),
+            Ok(_) => Ok(Some(LossCause::Replaced)),
+            Err(rustix::io::Errno::NOENT) => Ok(Some(LossCause::Gone)),
+            Err(errno) => Err(Error::io(self.path(), "cannot check the lock", errno)),
+        }
     }
 
     fn must_be_ours(&self) -> Result<()> {

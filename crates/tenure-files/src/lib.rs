@@ -4,7 +4,7 @@
 //! ```text
 //!   sidecar   exclusive   upload                    the protocols: what a record means
 //!      └──────────┼──────────┘
-//!   hold ── heart                                   kept alive, watched, given back
+//!   hold ── heart    exit    future                 kept alive, watched, given back, awaited
 //!   publish   remove   wait   fence   clean         one step in, no live lock hit, no blind polling
 //!   identity ── liveness ── process                 who holds it, does it run, how do we know
 //!   dir   record   text   clock   error             paths, bytes, time, words
@@ -19,7 +19,9 @@ pub mod clean;
 pub mod clock;
 pub mod dir;
 pub mod error;
+pub mod exit;
 pub mod fence;
+pub mod future;
 pub mod heart;
 pub mod hold;
 pub mod identity;
@@ -28,6 +30,7 @@ pub mod process;
 pub mod publish;
 pub mod record;
 pub mod remove;
+pub mod sidecar;
 pub mod text;
 pub mod wait;
 

@@ -307,7 +307,7 @@ mod tests {
         );
     }
 
-    /// K14, K9: another namespace or missing members prove nothing.
+    /// K14, K9, K3: another namespace or missing members prove nothing.
     #[test]
     fn another_namespace_is_unknown() {
         let place = place();
@@ -325,13 +325,6 @@ mod tests {
             place.judge(&Identity::default()),
             Verdict::Unknown(Doubt::TooLittle)
         );
-    }
-
-    /// K16: a process that we may not signal is alive. Process 1 stands in for another user's; as
-    /// root the signal simply succeeds.
-    #[test]
-    fn a_process_we_may_not_signal_is_alive() {
-        assert_eq!(verdict_of_process(1, None), Verdict::Alive(Proof::Process));
     }
 
     /// K19: damage from before the boot is dead; younger damage may be a writer at work, and so may

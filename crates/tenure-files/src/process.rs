@@ -4,7 +4,8 @@
 //! apart (K12). Everything here reads `/proc` and sends signal 0, nothing else.
 
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -110,6 +111,37 @@ fn proc_is_ours() -> bool {
         .is_ok_and(|link| link.to_str() == Some(own_pid().to_string().as_str()))
 }
 
+/// Which process this is, told apart from its parent also where both have the same number: process
+/// 1 of a container may fork process 1 of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Incarnation {
+    pid: u32,
+    forks: u32,
+}
+
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+impl Incarnation {
+    pub(crate) fn current() -> Incarnation {
+        static COUNTING: Once = Once::new();
+        COUNTING.call_once(|| {
+            #[allow(unsafe_code, reason = "std cannot tell that the process was forked")]
+            // SAFETY: the handler only adds to an atomic, which is allowed after a fork.
+            unsafe {
+                libc::pthread_atfork(None, None, Some(count_fork));
+            }
+        });
+        Incarnation {
+            pid: own_pid(),
+            forks: FORKS.load(Ordering::Relaxed),
+        }
+    }
+}
+
+extern "C" fn count_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// A value that every process makes for itself. After a `fork` the child gets a fresh one: the
 /// parent's might be locked by a thread that does not exist in the child.
 pub(crate) struct PerProcess<T> {
@@ -117,7 +149,7 @@ pub(crate) struct PerProcess<T> {
 }
 
 struct Generation<T> {
-    pid: u32,
+    process: Incarnation,
     value: T,
     after_fork: OnceLock<Box<Generation<T>>>,
 }
@@ -130,14 +162,14 @@ impl<T: Default> PerProcess<T> {
     }
 
     pub(crate) fn get(&self) -> &T {
-        let pid = own_pid();
+        let process = Incarnation::current();
         let fresh = || Generation {
-            pid,
+            process,
             value: T::default(),
             after_fork: OnceLock::new(),
         };
         let mut generation = self.first.get_or_init(fresh);
-        while generation.pid != pid {
+        while generation.process != process {
             generation = generation.after_fork.get_or_init(|| Box::new(fresh()));
         }
         &generation.value

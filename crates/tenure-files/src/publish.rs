@@ -134,7 +134,12 @@ impl<'d> Draft<'d> {
 
     /// Sets the content. May be called again as long as the draft is not published.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let was_longer = self.bytes.len() > bytes.len();
         self.bytes = bytes.to_vec();
+        if was_longer && let Some(body) = &self.body {
+            rustix::fs::ftruncate(&body.file, bytes.len() as u64)
+                .map_err(|errno| self.failed("cannot shorten the lock file", errno))?;
+        }
         if self.way != Way::Create && self.body.is_some() {
             return self.fill();
         }
@@ -388,14 +393,11 @@ fn file_id(file: &File) -> rustix::io::Result<FileId> {
     fstat(file).map(|stat| FileId::of(&stat))
 }
 
-/// Writes the whole content in place; a longer older content is cut off.
+/// Writes the whole content from the start of the file.
 fn write_all(file: &File, bytes: &[u8]) -> rustix::io::Result<()> {
     let mut written = 0;
     while written < bytes.len() {
         written += rustix::io::pwrite(file, &bytes[written..], written as u64)?;
-    }
-    if fstat(file)?.st_size as u64 != bytes.len() as u64 {
-        rustix::fs::ftruncate(file, bytes.len() as u64)?;
     }
     Ok(())
 }

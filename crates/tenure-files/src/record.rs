@@ -167,13 +167,12 @@ pub(crate) fn read_at_most(file: impl AsFd, limit: usize) -> rustix::io::Result<
     loop {
         let read = rustix::io::pread(&file, &mut bytes[filled..], filled as u64)?;
         filled += read;
-        if read == 0 || filled == limit {
+        // A regular file gives less than was asked for only at its end.
+        if filled < bytes.len() || filled == limit {
             bytes.truncate(filled);
             return Ok(bytes);
         }
-        if filled == bytes.len() {
-            bytes.resize(limit.min(bytes.len() * 4), 0);
-        }
+        bytes.resize(limit.min(bytes.len() * 4), 0);
     }
 }
 

@@ -66,6 +66,18 @@ pub fn remove(dir: &Dir, record: &mut Record, pause: Pause<'_>) -> Result<Remova
     take_away(dir, record.name(), record.id(), pause)
 }
 
+/// Removes a record that a person decided against, whoever holds it: no `flock` is asked for, but it
+/// must still be the file and the bytes that were shown (K25, K26).
+pub fn force_remove(dir: &Dir, record: &Record) -> Result<Removal> {
+    let failed = |errno| Error::io(dir.join(record.name()), "cannot compare the lock", errno);
+    if !record.is_unchanged().map_err(failed)?
+        || !dir.leads_to(record.name(), record.id()).map_err(failed)?
+    {
+        return Ok(Removal::Changed);
+    }
+    take_away(dir, record.name(), record.id(), &no_pause)
+}
+
 /// K26 alone: renames the name away, and unlinks it if it was the file that was meant. The caller
 /// has done K24 and K25 and keeps a descriptor of the file open.
 pub(crate) fn take_away(dir: &Dir, name: &OsStr, id: FileId, pause: Pause<'_>) -> Result<Removal> {
@@ -249,7 +261,7 @@ mod tests {
         assert_eq!(place.read().as_deref(), Some("dead"));
     }
 
-    /// K22, K25: replaced before the comparison, even by equal bytes: another file, so hands off.
+    /// K22, K23, K25: replaced before the comparison, even by equal bytes: another file, so hands off.
     #[test]
     fn a_replaced_record_is_left_alone() {
         let place = place();
@@ -316,6 +328,23 @@ mod tests {
             "{names:?}"
         );
         assert_eq!(names.len(), 2);
+    }
+
+    /// X24, K25: force removes what was shown, locked or not, and nothing that came later.
+    #[test]
+    fn force_removes_what_was_shown() {
+        let place = place();
+        let holder = File::open(place.temp.path().join(NAME)).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+        let shown = place.judged();
+        place.replace("later");
+        assert_eq!(force_remove(&place.dir, &shown).unwrap(), Removal::Changed);
+        assert_eq!(place.read().as_deref(), Some("later"));
+        assert_eq!(
+            force_remove(&place.dir, &place.judged()).unwrap(),
+            Removal::Removed
+        );
+        assert!(place.names().is_empty());
     }
 
     /// K27: ten judges of one dead lock, one removal, and a fresh lock is never hit.

@@ -59,7 +59,10 @@ pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: La
                 text.push_str(&name);
                 text.push_str(": ");
                 // Strings hold no raw newline, so every one of them is layout.
-                text.push_str(&value.replace('\n', "\n  "));
+                for (index, line) in value.split('\n').enumerate() {
+                    text.push_str(if index == 0 { "" } else { "\n  " });
+                    text.push_str(line);
+                }
             }
             Layout::Compact => {
                 text.push_str(&name);
@@ -75,11 +78,13 @@ pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: La
     text
 }
 
-fn value_text(value: &Value, layout: Layout) -> String {
-    match layout {
-        Layout::Compact => value.to_string(),
-        Layout::Indented => format!("{value:#}"),
-    }
+/// A value as text.
+pub(crate) fn value_text(value: &Value, layout: Layout) -> String {
+    let text = match layout {
+        Layout::Compact => serde_json::to_string(value),
+        Layout::Indented => serde_json::to_string_pretty(value),
+    };
+    text.expect("a JSON value always has a text")
 }
 
 /// The object in a record's bytes, or nothing (S7): trailing white space is allowed, anything else

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::inotify::WatchFlags;
 use rustix::fs::{FlockOperation, flock, inotify};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -71,6 +73,7 @@ pub struct Waiter<'d> {
     names: Vec<OsString>,
     inotify: Option<(OwnedFd, i32)>,
     is_armed: bool,
+    events: WatchFlags,
     death: Option<Death>,
     cancel: Option<Cancel>,
 }
@@ -86,14 +89,28 @@ impl<'d> Waiter<'d> {
     /// Waits for these names in `dir`.
     pub fn new(dir: &'d Dir, names: &[&OsStr], cancel: Option<Cancel>) -> Waiter<'d> {
         let names = names.iter().map(|&name| name.to_owned()).collect();
+        let events = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::ATTRIB
+            | WatchFlags::MODIFY;
         Waiter {
             dir,
             names,
             inotify: None,
             is_armed: false,
+            events,
             death: None,
             cancel,
         }
+    }
+
+    /// Wakes only when a name goes: for those who wait for nothing else, among many.
+    #[must_use]
+    pub fn for_names_to_go(mut self) -> Waiter<'d> {
+        self.events = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
+        self
     }
 
     /// Whether [`arm`](Waiter::arm) was called.
@@ -108,19 +125,10 @@ impl<'d> Waiter<'d> {
         if self.inotify.is_some() || !self.dir.is_local() {
             return;
         }
-        use inotify::{CreateFlags, WatchFlags};
         // Without inotify (limits reached) polling remains.
-        let Ok(fd) = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) else {
-            return;
-        };
+        let Some(fd) = take_inotify() else { return };
         let path = format!("/proc/self/fd/{}", self.dir.as_fd().as_raw_fd());
-        let events = WatchFlags::CREATE
-            | WatchFlags::DELETE
-            | WatchFlags::MOVED_FROM
-            | WatchFlags::MOVED_TO
-            | WatchFlags::ATTRIB
-            | WatchFlags::MODIFY;
-        if let Ok(descriptor) = inotify::add_watch(&fd, path, events) {
+        if let Ok(descriptor) = inotify::add_watch(&fd, path, self.events) {
             self.inotify = Some((fd, descriptor));
         }
     }
@@ -147,7 +155,7 @@ impl<'d> Waiter<'d> {
             .flatten();
         let ready = match by_process {
             Some(ready) => Some(ready),
-            None if identity.flock == Some(true) => lock_end(record),
+            None if identity.flock == Some(true) => lock_end(record.file(), record.id()),
             None => None,
         };
         self.death = ready.map(|ready| Death {
@@ -167,6 +175,13 @@ impl<'d> Waiter<'d> {
                 file: record.id(),
                 ready,
             });
+        }
+    }
+
+    /// Follows whoever has the `flock` of a file or directory.
+    pub fn follow_lock(&mut self, file: &File, id: FileId) {
+        if self.dir.is_local() && self.death.as_ref().is_none_or(|death| death.file != id) {
+            self.death = lock_end(file, id).map(|ready| Death { file: id, ready });
         }
     }
 
@@ -223,6 +238,41 @@ impl<'d> Waiter<'d> {
     }
 }
 
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some((fd, descriptor)) = self.inotify.take() {
+            let _ = inotify::remove_watch(&fd, descriptor);
+            put_back_inotify(fd);
+        }
+    }
+}
+
+/// Inotify descriptors that are not in use. Closing one waits for the kernel to see all its readers
+/// gone, 8 ms and more, and whoever has just got its lock must not wait for that.
+static IDLE: PerProcess<Mutex<Vec<OwnedFd>>> = PerProcess::new();
+
+/// More are closed: waiting threads beyond this number are rare.
+const MOST_IDLE: usize = 16;
+
+fn take_inotify() -> Option<OwnedFd> {
+    let idle = IDLE
+        .get()
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .pop();
+    idle.or_else(|| {
+        inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok()
+    })
+}
+
+/// Events of the old watch may still come; they carry its number, which is never used again.
+fn put_back_inotify(fd: OwnedFd) {
+    let mut idle = IDLE.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if idle.len() < MOST_IDLE {
+        idle.push(fd);
+    }
+}
+
 /// A pidfd that becomes readable when the process ends. `None` if it is not there any more, or not
 /// the one that is meant.
 fn process_end(pid: u32, start: Option<u64>) -> Option<Arc<OwnedFd>> {
@@ -235,18 +285,18 @@ fn process_end(pid: u32, start: Option<u64>) -> Option<Arc<OwnedFd>> {
 /// The files whose `flock` a thread is waiting for, and who wants to know.
 type LockWatches = Mutex<HashMap<FileId, Weak<OwnedFd>>>;
 
-/// An eventfd that becomes readable when the record's `flock` could be had. One thread per file,
+/// An eventfd that becomes readable when the file's `flock` could be had. One thread per file,
 /// however many wait and however often they give up: a thread in `flock` cannot be called back.
-fn lock_end(record: &Record) -> Option<Arc<OwnedFd>> {
+fn lock_end(file: &File, id: FileId) -> Option<Arc<OwnedFd>> {
     static WATCHES: PerProcess<LockWatches> = PerProcess::new();
     let watches = WATCHES.get();
     let mut known = watches.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(ready) = known.get(&record.id()).and_then(Weak::upgrade) {
+    if let Some(ready) = known.get(&id).and_then(Weak::upgrade) {
         return Some(ready);
     }
     let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
-    let file = record.file().try_clone().ok()?;
-    let (id, signalled) = (record.id(), Arc::clone(&ready));
+    let file = file.try_clone().ok()?;
+    let signalled = Arc::clone(&ready);
     thread::Builder::new()
         .name("tenure-flock".into())
         .spawn(move || {
@@ -282,7 +332,7 @@ impl DirEvent {
     }
 }
 
-/// All events that have come, without blocking.
+/// Events that have come, without blocking.
 pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
     use std::os::unix::ffi::OsStrExt;
     let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -296,6 +346,10 @@ pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
             descriptor: event.wd(),
             name,
         });
+        // What comes later wakes the next poll; another read here would mostly find nothing.
+        if reader.is_buffer_empty() {
+            break;
+        }
     }
     events
 }

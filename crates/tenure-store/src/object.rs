@@ -31,7 +31,6 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// A bucket, seen as a store of locks.
-#[derive(Debug)]
 pub struct Objects {
     client: Box<dyn ObjectStore>,
     scheme: Scheme,
@@ -205,6 +204,16 @@ impl Objects {
             Op::Delete(key) => self.delete(&key, Deletion::Anything).await,
             Op::WaitUntil(_) => Ok(Answer::Waited),
         }
+    }
+}
+
+impl std::fmt::Debug for Objects {
+    /// Without the client, which has credentials inside.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Objects")
+            .field("scheme", &self.scheme)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
     }
 }
 

@@ -29,7 +29,7 @@ use crate::store::Store;
 use crate::terms::{Level, Mode, Settings, Terms};
 
 /// How a repository is opened. The defaults suit everybody.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Options {
     /// Times and tempers.
     pub settings: Settings,
@@ -41,6 +41,20 @@ pub struct Options {
     pub demand: Demand,
     /// Settings of the store's client, on top of the environment: `aws_endpoint`, `aws_region`, …
     pub config: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for Options {
+    /// Without the values of `config`: secrets are among them.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let config: Vec<_> = self.config.iter().map(|(key, _)| key).collect();
+        f.debug_struct("Options")
+            .field("settings", &self.settings)
+            .field("key", &self.key)
+            .field("seal", &self.seal)
+            .field("demand", &self.demand)
+            .field("config", &config)
+            .finish()
+    }
 }
 
 /// What the store must be able to do.
@@ -488,6 +502,33 @@ impl Inner {
     }
 }
 
+impl std::fmt::Debug for Repository {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Repository").field(&self.0.place).finish()
+    }
+}
+
 fn random() -> u128 {
     u128::from_be_bytes(Token::random().bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Secrets never get into a log.
+    #[test]
+    fn options_do_not_show_secrets() {
+        let options = Options {
+            key: Some(DataKey::new([0x5a; 32])),
+            config: vec![("aws_secret_access_key".into(), "hush".into())],
+            ..Options::default()
+        };
+        let shown = format!("{options:?}");
+        assert!(shown.contains("aws_secret_access_key"));
+        assert!(!shown.contains("hush") && !shown.contains("90"), "{shown}");
+        let place: Address = "s3://bucket".parse().unwrap();
+        let opened = format!("{:?}", Repository::open(place, options));
+        assert!(!opened.contains("hush"), "{opened}");
+    }
 }

@@ -69,6 +69,7 @@ mod hold;
 mod probe;
 mod remove;
 mod renew;
+mod revive;
 mod survey;
 #[cfg(test)]
 mod tests;

@@ -280,7 +280,8 @@ impl Acquire {
     fn wrote(&mut self, end: Wrote, now: Now) -> Progress<End> {
         match end {
             Wrote::Ours(own) => {
-                let sightings = std::mem::take(&mut self.sightings);
+                // A copy: a waiter that has to begin again goes on watching what it watched.
+                let sightings = self.sightings.clone();
                 let mode = self.request.mode;
                 let confirm = Confirm::new(self.terms.clone(), mode, own, sightings, now);
                 self.go(Stage::Confirming(confirm))

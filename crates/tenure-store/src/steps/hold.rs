@@ -23,10 +23,9 @@
 //! It ends only after `release`. A holder that lost its lock stops asking and waits for that.
 
 use super::ask::Ask;
-use super::confirm::{Confirm, Confirmed};
-use super::fence::TakeFence;
 use super::remove::{Remove, Removed};
 use super::renew::{Renew, Renewed};
+use super::revive::{Revive, Revived};
 use super::survey::Survey;
 use super::{Acquired, Answer, Blocker, Failure, Op, Own, Progress, Steps, ours, unexpected};
 use crate::judge::{Object, Sightings, judge};
@@ -67,9 +66,7 @@ enum Doing {
     WatchingExclusive(Ask),
     WatchingShared(Survey),
     Asserting(Ask),
-    RevivingByWrite(Renew),
-    RevivingByLook(Confirm),
-    RevivingByFence(TakeFence, Own),
+    Reviving(Revive),
     /// Revival failed for good: our record goes, then the lock is lost for this cause.
     GivingUp(Remove, Cause),
     Releasing(Remove),
@@ -266,9 +263,10 @@ impl Hold {
                     self.status = Status::Lost(Cause::Expired);
                     return None;
                 }
-                Some(Doing::RevivingByWrite(Renew::new(
-                    self.terms.clone(),
-                    self.own.clone(),
+                let sightings = self.sightings.clone();
+                let (terms, own) = (self.terms.clone(), self.own.clone());
+                Some(Doing::Reviving(Revive::new(
+                    terms, self.mode, own, sightings,
                 )))
             }
             Status::Held => {
@@ -464,60 +462,31 @@ impl Hold {
         }
     }
 
-    /// P34, first half: our own version was still there, so nobody touched it.
-    fn rewritten(&mut self, end: Renewed, now: Now) -> Progress<Released> {
+    fn revived(&mut self, own: Own, end: Revived, now: Now) -> Progress<Released> {
+        self.own = own;
         match end {
-            Renewed::Ours(own) => {
-                self.own = own.clone();
-                let sightings = std::mem::take(&mut self.sightings);
-                let confirm = Confirm::new(self.terms.clone(), self.mode, own, sightings, now);
-                self.go(Doing::RevivingByLook(confirm))
-            }
-            Renewed::Lost(found) => {
-                let cause = self.usurped(found, now);
-                self.lose(cause)
-            }
-            Renewed::Failed(own, failure) => {
-                self.own = own;
-                self.not_revived(failure)
-            }
-        }
-    }
-
-    /// P34, second half: and nobody came who ignores a stale record.
-    fn looked_around(&mut self, end: Confirmed, now: Now) -> Progress<Released> {
-        match end {
-            Confirmed::Held(own, sightings, _) => {
+            Revived::Held(fence, sightings) => {
                 self.sightings = sightings;
-                let fence = TakeFence::new(self.terms.clone(), self.mode);
-                self.go(Doing::RevivingByFence(fence, own))
+                self.held_again(fence, now)
             }
-            Confirmed::Conflict(blocker) => {
+            Revived::Intruder(blocker) => {
                 let remove = self.remove();
                 self.go(Doing::GivingUp(remove, Cause::Intruder(blocker)))
             }
-            Confirmed::Overtaken(found) => {
+            Revived::Lost(found) => {
                 let cause = self.usurped(found, now);
                 self.lose(cause)
             }
-            Confirmed::Failed(failure) => self.not_revived(failure),
+            Revived::Failed(failure) => self.not_revived(failure),
         }
     }
 
-    fn not_revived(&mut self, failure: Failure) -> Progress<Released> {
-        self.notices.push(Notice::NotRevived(failure));
-        self.rest()
-    }
-
-    fn revived(&mut self, mut own: Own, fence: Option<u64>, now: Now) -> Progress<Released> {
-        if let Some(block) = &mut own.record.tenure {
+    fn held_again(&mut self, fence: Option<u64>, now: Now) -> Progress<Released> {
+        if let Some(block) = &mut self.own.record.tenure {
             block.fence = fence;
         }
-        self.own = own;
         if now.boot >= self.valid_until() {
-            return self.not_revived(Failure::passing(
-                "the store took longer than the lease lasts",
-            ));
+            return self.not_revived(Failure::passing("the store took longer than the lease"));
         }
         self.fence = fence;
         self.status = Status::Held;
@@ -525,6 +494,11 @@ impl Hold {
         self.refresh_at = now.boot;
         self.check_at = now.boot + self.terms.refresh / 2;
         self.notices.push(Notice::Revived);
+        self.rest()
+    }
+
+    fn not_revived(&mut self, failure: Failure) -> Progress<Released> {
+        self.notices.push(Notice::NotRevived(failure));
         self.rest()
     }
 
@@ -560,13 +534,12 @@ impl Steps for Hold {
         }
         match &mut self.doing {
             Doing::Resting => Op::WaitUntil(self.wake_at()),
-            Doing::Renewing(renew) | Doing::RevivingByWrite(renew) => renew.next(now),
+            Doing::Renewing(renew) => renew.next(now),
+            Doing::Reviving(revive) => revive.next(now),
             Doing::WatchingOwn(ask) | Doing::WatchingExclusive(ask) | Doing::Asserting(ask) => {
                 ask.next(now)
             }
             Doing::WatchingShared(survey) => survey.next(now),
-            Doing::RevivingByLook(confirm) => confirm.next(now),
-            Doing::RevivingByFence(fence, _) => fence.next(now),
             Doing::GivingUp(remove, _) | Doing::Releasing(remove) => remove.next(now),
         }
     }
@@ -590,20 +563,9 @@ impl Steps for Hold {
                 Progress::Done(Err(_)) => self.unwatched(now),
             },
             Doing::Asserting(_) => self.asserted(answer, now),
-            Doing::RevivingByWrite(mut renew) => match renew.answer(answer, now) {
-                Progress::Going => self.go(Doing::RevivingByWrite(renew)),
-                Progress::Done(end) => self.rewritten(end, now),
-            },
-            Doing::RevivingByLook(mut confirm) => match confirm.answer(answer, now) {
-                Progress::Going => self.go(Doing::RevivingByLook(confirm)),
-                Progress::Done(end) => self.looked_around(end, now),
-            },
-            Doing::RevivingByFence(mut fence, own) => match fence.answer(answer, now) {
-                Progress::Going => self.go(Doing::RevivingByFence(fence, own)),
-                Progress::Done(Ok(number)) => self.revived(own, number, now),
-                Progress::Done(Err(_)) => {
-                    self.not_revived(Failure::passing("no fencing number was to be had"))
-                }
+            Doing::Reviving(mut revive) => match revive.answer(answer, now) {
+                Progress::Going => self.go(Doing::Reviving(revive)),
+                Progress::Done(end) => self.revived(revive.own().clone(), end, now),
             },
             Doing::GivingUp(mut remove, cause) => match remove.answer(answer, now) {
                 Progress::Going => self.go(Doing::GivingUp(remove, cause)),

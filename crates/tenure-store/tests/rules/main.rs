@@ -8,4 +8,5 @@
 
 mod bucket;
 mod directory;
+mod google;
 mod lease;
