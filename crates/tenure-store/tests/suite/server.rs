@@ -157,7 +157,8 @@ async fn keys_with_plus_and_colon_are_stored_and_listed() {
 #[tokio::test]
 async fn times_come_from_the_servers_clock() {
     let server = S3Server::start();
-    server.clock().stand_at_ms(1_772_874_030_900);
+    server.clock().stand_at_ms(1_772_874_020_900);
+    server.clock().advance(Duration::from_secs(10));
     let (store, key) = (client(&server), Path::from("k"));
     store.put(&key, body("x")).await.unwrap();
     let head = GetOptions {

@@ -1,7 +1,7 @@
 //! The server's clock: real time, or a moment that stands still until it is set anew.
 
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Copy)]
 enum State {
@@ -22,6 +22,12 @@ impl Clock {
     /// Stands at this moment from now on (milliseconds since 1970).
     pub(crate) fn stand_at_ms(&self, at_ms: i64) {
         *self.state() = State::Standing { at_ms };
+    }
+
+    /// Moves on; a clock that ran stands from now on.
+    pub(crate) fn advance(&self, by: Duration) {
+        let at_ms = self.now_ms() + by.as_millis() as i64;
+        self.stand_at_ms(at_ms);
     }
 
     /// Milliseconds since 1970.
