@@ -216,7 +216,8 @@ async fn a_request_can_come_late_or_be_overtaken() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         store.put(&second, body("2")).await
     });
-    (one.unwrap(), two.unwrap());
+    one.unwrap();
+    two.unwrap();
     let order: Vec<_> = server
         .take_seen()
         .into_iter()

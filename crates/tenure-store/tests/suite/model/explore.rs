@@ -10,7 +10,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use super::part::digest;
 
 /// Something that can go on in several ways.
-pub trait State: Clone + Hash {
+pub(crate) trait State: Clone + Hash {
     /// One way to go on.
     type Action: Copy;
 
@@ -28,15 +28,15 @@ pub trait State: Clone + Hash {
 }
 
 /// What an exploration found.
-pub struct Explored {
+pub(crate) struct Explored {
     /// Different states.
-    pub states: usize,
+    pub(crate) states: usize,
     /// Ways from one state to another.
-    pub transitions: usize,
+    pub(crate) transitions: usize,
     /// States in which nothing more can happen.
-    pub ends: usize,
+    pub(crate) ends: usize,
     /// The way to the first fault, and the fault.
-    pub fault: Option<(Vec<String>, String)>,
+    pub(crate) fault: Option<(Vec<String>, String)>,
 }
 
 /// Hashes are their own hash.
@@ -64,7 +64,7 @@ struct Frame<S: State> {
 }
 
 /// Explores everything from `start`. Stops at the first fault.
-pub fn explore<S: State>(start: S) -> Explored {
+pub(crate) fn explore<S: State>(start: S) -> Explored {
     let mut seen: HashSet<u64, BuildHasherDefault<Same>> = HashSet::default();
     let mut explored = Explored {
         states: 1,

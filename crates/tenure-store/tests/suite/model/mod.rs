@@ -238,6 +238,21 @@ fn level_zero_is_no_better_than_its_promptness() {
     });
 }
 
+/// So does level 1 with its deletes: one that comes late hits the successor, and a third gets in.
+#[test]
+fn level_one_is_no_better_than_the_promptness_of_its_deletes() {
+    breaks(Scene {
+        name: "E E E, level 1, late deletes",
+        level: Level::Writes,
+        players: &[E, E, E],
+        late: Late::Any,
+        company: Company::TenureOnly,
+        ticks: STALE,
+        stands: 0,
+        ..CALM
+    });
+}
+
 /// Three processes. Nobody waits for originals here: that is fewer steps and less safety.
 #[test]
 fn three_processes() {

@@ -8,13 +8,13 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 /// A shared value and its digest.
-pub struct Part<T> {
+pub(crate) struct Part<T> {
     value: Rc<T>,
     digest: u64,
 }
 
 impl<T: Clone + Hash> Part<T> {
-    pub fn new(value: T) -> Part<T> {
+    pub(crate) fn new(value: T) -> Part<T> {
         let digest = digest(&value);
         Part {
             value: Rc::new(value),
@@ -23,7 +23,7 @@ impl<T: Clone + Hash> Part<T> {
     }
 
     /// Changes the value, in a copy of its own.
-    pub fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
+    pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(Rc::make_mut(&mut self.value));
         self.digest = digest(&*self.value);
         result
@@ -54,7 +54,7 @@ impl<T> Hash for Part<T> {
 }
 
 /// The hash of anything, the same in every run.
-pub fn digest(value: &impl Hash) -> u64 {
+pub(crate) fn digest(value: &impl Hash) -> u64 {
     let mut hasher = Folded(0x243f_6a88_85a3_08d3);
     value.hash(&mut hasher);
     hasher.finish()

@@ -17,7 +17,7 @@ use crate::support::original::{Got, OriginalRecord, Step};
 
 /// Whether answers carry the store's time (K45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StoreClock {
+pub(crate) enum StoreClock {
     Shown,
     Hidden,
 }
@@ -32,7 +32,7 @@ struct Stored {
 
 /// Everything that is in the repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Store {
+pub(crate) struct Store {
     level: Level,
     clock: StoreClock,
     objects: BTreeMap<Key, Stored>,
@@ -41,7 +41,7 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(level: Level, clock: StoreClock) -> Store {
+    pub(crate) fn new(level: Level, clock: StoreClock) -> Store {
         Store {
             level,
             clock,
@@ -50,19 +50,19 @@ impl Store {
         }
     }
 
-    pub fn bury(&mut self, process: usize) {
+    pub(crate) fn bury(&mut self, process: usize) {
         self.dead.push(process);
     }
 
     /// Whether anything lies under this key that this process wrote.
-    pub fn has_of(&self, process: usize) -> bool {
+    pub(crate) fn has_of(&self, process: usize) -> bool {
         self.objects
             .iter()
             .any(|(key, stored)| *key != Key::Fence && stored.writer == process)
     }
 
     /// A look of a Tenure process.
-    pub fn read(&self, op: &Op, now: Timestamp) -> Answer {
+    pub(crate) fn read(&self, op: &Op, now: Timestamp) -> Answer {
         match op {
             Op::Read(key) => match self.objects.get(key) {
                 Some(stored) => Answer::Found(self.show(stored, now)),
@@ -74,7 +74,7 @@ impl Store {
     }
 
     /// A write or deletion of a Tenure process, all at once.
-    pub fn write(&mut self, process: usize, op: &Op, now: Timestamp) -> Answer {
+    pub(crate) fn write(&mut self, process: usize, op: &Op, now: Timestamp) -> Answer {
         match op {
             Op::Create(key, body) => {
                 assert!(
@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// One step of an original.
-    pub fn apply_original(&mut self, process: usize, step: &Step, now: Timestamp) -> Got {
+    pub(crate) fn apply_original(&mut self, process: usize, step: &Step, now: Timestamp) -> Got {
         match step {
             Step::Read(path) => {
                 let key = Key::lock(path).expect("an original reads locks");

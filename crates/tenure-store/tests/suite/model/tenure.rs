@@ -10,7 +10,7 @@ use crate::support::Mode;
 
 /// Where the process is between two requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Io {
+pub(crate) enum Io {
     /// Made and perhaps on its way; not applied.
     Sent(Op),
     /// Applied; the process stands before it reads the answer.
@@ -30,7 +30,7 @@ enum Stage {
 
 /// One process that wants the lock once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tenure {
+pub(crate) struct Tenure {
     terms: Terms,
     stage: Stage,
     io: Io,
@@ -39,7 +39,7 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    pub fn new(number: usize, mode: Mode, terms: Terms, now: Now) -> Tenure {
+    pub(crate) fn new(number: usize, mode: Mode, terms: Terms, now: Now) -> Tenure {
         let request = Request {
             mode,
             operation: "model".into(),
@@ -60,12 +60,12 @@ impl Tenure {
         tenure
     }
 
-    pub fn io(&self) -> &Io {
+    pub(crate) fn io(&self) -> &Io {
         &self.io
     }
 
     /// Whether it relies on the lock. A paused process relies on it until its lease ends.
-    pub fn works(&self, now: Now) -> bool {
+    pub(crate) fn works(&self, now: Now) -> bool {
         match &self.stage {
             Stage::Holding(hold) => {
                 !self.released && *hold.status() == Status::Held && now.boot < hold.valid_until()
@@ -75,12 +75,12 @@ impl Tenure {
     }
 
     /// Whether its owner may call an end: it rests, and was not told yet.
-    pub fn may_release(&self) -> bool {
+    pub(crate) fn may_release(&self) -> bool {
         self.rests() && !self.released
     }
 
     /// Whether its owner may want a lapsed lock back.
-    pub fn may_revive(&self, now: Now) -> bool {
+    pub(crate) fn may_revive(&self, now: Now) -> bool {
         let Stage::Holding(hold) = &self.stage else {
             return false;
         };
@@ -95,7 +95,7 @@ impl Tenure {
         )
     }
 
-    pub fn release(&mut self, now: Now) {
+    pub(crate) fn release(&mut self, now: Now) {
         let Stage::Holding(hold) = &mut self.stage else {
             unreachable!("only a holder releases")
         };
@@ -104,7 +104,7 @@ impl Tenure {
         self.take(Answer::Waited, now).go_on(now);
     }
 
-    pub fn revive(&mut self, now: Now) {
+    pub(crate) fn revive(&mut self, now: Now) {
         let Stage::Holding(hold) = &mut self.stage else {
             unreachable!("only a holder revives")
         };
@@ -115,7 +115,7 @@ impl Tenure {
     }
 
     /// The answer is there, and stays unread.
-    pub fn keep(&mut self, answer: Answer) {
+    pub(crate) fn keep(&mut self, answer: Answer) {
         self.io = Io::Answered {
             answer,
             ticked: false,
@@ -123,7 +123,7 @@ impl Tenure {
     }
 
     /// Reads the answer.
-    pub fn take(&mut self, answer: Answer, now: Now) -> &mut Tenure {
+    pub(crate) fn take(&mut self, answer: Answer, now: Now) -> &mut Tenure {
         self.io = Io::Unsent { ticked: false };
         match &mut self.stage {
             Stage::Acquiring(acquire) => match acquire.answer(answer, now) {
@@ -151,12 +151,12 @@ impl Tenure {
     }
 
     /// Whether it stands still between two requests.
-    pub fn stands(&self) -> bool {
+    pub(crate) fn stands(&self) -> bool {
         matches!(self.io, Io::Answered { .. } | Io::Unsent { .. })
     }
 
     /// Makes the next request.
-    pub fn go_on(&mut self, now: Now) {
+    pub(crate) fn go_on(&mut self, now: Now) {
         self.io = match &mut self.stage {
             Stage::Acquiring(acquire) => Io::Sent(acquire.next(now)),
             Stage::Holding(hold) => Io::Sent(hold.next(now)),
@@ -165,7 +165,7 @@ impl Tenure {
     }
 
     /// Wakes up after a pause.
-    pub fn resume(&mut self, now: Now) {
+    pub(crate) fn resume(&mut self, now: Now) {
         match std::mem::replace(&mut self.io, Io::Over) {
             Io::Answered { answer, .. } => self.take(answer, now).go_on(now),
             Io::Unsent { .. } => self.go_on(now),
@@ -173,7 +173,7 @@ impl Tenure {
         }
     }
 
-    pub fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         match &mut self.io {
             Io::Answered { ticked, .. } | Io::Unsent { ticked } => *ticked = true,
             Io::Sent(_) | Io::Over => {}

@@ -21,14 +21,14 @@ use crate::support::original::Original;
 
 /// Who plays a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Player {
+pub(crate) enum Player {
     Tenure(Mode),
     Original(Mode),
 }
 
 /// How late a write without a condition may come after the look that it rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Late {
+pub(crate) enum Late {
     /// Less than `settle`.
     Prompt,
     /// Any time.
@@ -37,7 +37,7 @@ pub enum Late {
 
 /// Which two must never hold at once, beyond what the modes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judge {
+pub(crate) enum Judge {
     /// Two Tenure processes.
     TenureAmongThemselves,
     /// Any two.
@@ -46,7 +46,7 @@ pub enum Judge {
 
 /// How the requests for a fencing number are played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fence {
+pub(crate) enum Fence {
     /// Like all others.
     Interleaved,
     /// At once with the request before them. No decision about holding rests on that object, and
@@ -56,27 +56,27 @@ pub enum Fence {
 
 /// What is explored: who plays, on what, and how much may happen.
 #[derive(Clone, Debug)]
-pub struct Scene {
-    pub name: &'static str,
-    pub level: Level,
-    pub clock: StoreClock,
-    pub players: &'static [Player],
+pub(crate) struct Scene {
+    pub(crate) name: &'static str,
+    pub(crate) level: Level,
+    pub(crate) clock: StoreClock,
+    pub(crate) players: &'static [Player],
     /// What originals and stores without conditions are granted.
-    pub late: Late,
+    pub(crate) late: Late,
     /// Spans by which time moves, in this order, at any moments.
-    pub ticks: &'static [Duration],
+    pub(crate) ticks: &'static [Duration],
     /// Whether the user promised that there are no originals: then nobody waits for late writers.
-    pub company: Company,
+    pub(crate) company: Company,
     /// Whether anything may happen between the requests for a fencing number.
-    pub fence: Fence,
+    pub(crate) fence: Fence,
     /// How often a process may stand still between an answer and its next request.
-    pub stands: u8,
+    pub(crate) stands: u8,
     /// How many answers may be lost, and with them perhaps the request.
-    pub losses: u8,
+    pub(crate) losses: u8,
     /// Whose double hold is a fault.
-    pub judge: Judge,
+    pub(crate) judge: Judge,
     /// How many processes may die on the machine of the others (P22 c).
-    pub deaths: u8,
+    pub(crate) deaths: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,7 +88,7 @@ enum Process {
 
 /// One state of everything.
 #[derive(Clone)]
-pub struct World {
+pub(crate) struct World {
     scene: &'static Scene,
     settle: Duration,
     now: Duration,
@@ -115,7 +115,7 @@ impl std::hash::Hash for World {
 
 /// Where a process stands still until time has passed, if anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
+pub(crate) enum Pause {
     No,
     /// The request was applied, the answer is not read yet.
     BeforeAnswer,
@@ -125,14 +125,14 @@ pub enum Pause {
 
 /// What becomes of a request whose answer is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     Applied,
     Lost,
 }
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
-pub enum Action {
+pub(crate) enum Action {
     Go(usize, Pause),
     Lose(usize, Request),
     Resume(usize),
@@ -143,9 +143,10 @@ pub enum Action {
 }
 
 impl World {
-    pub fn new(scene: &'static Scene) -> World {
+    pub(crate) fn new(scene: &'static Scene) -> World {
         let settings = Settings {
             retries: 1,
+            company: scene.company,
             ..Settings::default()
         };
         let terms = settings

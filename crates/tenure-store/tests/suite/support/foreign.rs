@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// A server program that somebody else wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreign {
+pub(crate) enum Foreign {
     Moto,
     Azurite,
     GcpStorageEmulator,
@@ -94,14 +94,14 @@ impl Foreign {
 }
 
 /// A foreign server that runs. Ends with the test.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     port: u16,
 }
 
 impl Running {
     /// Starts it on a free port and waits until it answers.
-    pub fn start(what: Foreign) -> Running {
+    pub(crate) fn start(what: Foreign) -> Running {
         let home = what.home();
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = free
@@ -128,7 +128,7 @@ impl Running {
     }
 
     /// `http://127.0.0.1:port`.
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 }

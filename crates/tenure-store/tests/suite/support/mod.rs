@@ -1,8 +1,8 @@
 //! What the tests share.
 
-pub mod foreign;
-pub mod original;
-pub mod s3_server;
-pub mod virtual_time;
+pub(crate) mod foreign;
+pub(crate) mod original;
+pub(crate) mod s3_server;
+pub(crate) mod virtual_time;
 
-pub use tenure_store::terms::Mode;
+pub(crate) use tenure_store::terms::Mode;

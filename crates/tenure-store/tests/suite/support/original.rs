@@ -18,7 +18,7 @@ use super::Mode;
 
 /// What it asks of the store. It knows no conditions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub(crate) enum Step {
     Read(String),
     ListShared,
     Write(String, OriginalRecord),
@@ -27,7 +27,7 @@ pub enum Step {
 
 /// What it gets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Got {
+pub(crate) enum Got {
     /// The record. `None`: absent, damaged, or the read failed; the original does not care which.
     Record(Option<OriginalRecord>),
     /// Keys under the shared prefix.
@@ -38,17 +38,17 @@ pub enum Got {
 
 /// The fields of a record that the original looks at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct OriginalRecord {
-    pub holder: String,
-    pub acquired_at: String,
+pub(crate) struct OriginalRecord {
+    pub(crate) holder: String,
+    pub(crate) acquired_at: String,
     /// `None`: not a date, in force for ever.
-    pub expires: Option<Timestamp>,
-    pub is_shared: bool,
+    pub(crate) expires: Option<Timestamp>,
+    pub(crate) is_shared: bool,
 }
 
 impl OriginalRecord {
     /// As the original writes it: JSON, not compressed.
-    pub fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let shared = if self.is_shared {
             r#","is_shared":true"#
         } else {
@@ -99,7 +99,7 @@ enum Then {
 
 /// One original process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Original {
+pub(crate) struct Original {
     mode: Mode,
     holder: String,
     acquired: Timestamp,
@@ -112,7 +112,7 @@ const REFRESH: Duration = Duration::from_secs(30);
 
 impl Original {
     /// A process that starts to acquire now.
-    pub fn new(mode: Mode, holder: &str, now: Timestamp) -> Original {
+    pub(crate) fn new(mode: Mode, holder: &str, now: Timestamp) -> Original {
         let key = match mode {
             Mode::Exclusive => "index/lock.exclusive".to_owned(),
             Mode::Shared => format!("index/lock.shared/{now}"),
@@ -129,7 +129,7 @@ impl Original {
 
     /// Whether it works, in the belief that it holds the lock. It goes on working when it has
     /// lost it (hole 3).
-    pub fn works(&self) -> bool {
+    pub(crate) fn works(&self) -> bool {
         match self.phase {
             Phase::Holding { .. }
             | Phase::LookAtOwn {
@@ -152,12 +152,12 @@ impl Original {
     }
 
     /// Whether it has nothing more to do.
-    pub fn ended(&self) -> bool {
+    pub(crate) fn ended(&self) -> bool {
         self.phase == Phase::Ended
     }
 
     /// Whether it is between the look that decided and the write that follows from it.
-    pub fn about_to_write(&self) -> bool {
+    pub(crate) fn about_to_write(&self) -> bool {
         match self.phase {
             Phase::ListShared
             | Phase::LookAtShared { .. }
@@ -175,7 +175,7 @@ impl Original {
     }
 
     /// When it acts by itself next, if it only waits.
-    pub fn wakes(&self) -> Option<Timestamp> {
+    pub(crate) fn wakes(&self) -> Option<Timestamp> {
         match self.phase {
             Phase::Holding {
                 refreshed,
@@ -186,7 +186,7 @@ impl Original {
     }
 
     /// The timer rang: look at the own record and refresh it.
-    pub fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         assert!(self.wakes().is_some(), "only a holder refreshes");
         self.phase = Phase::LookAtOwn {
             then: Then::Refresh,
@@ -194,7 +194,7 @@ impl Original {
     }
 
     /// The work is done: give the lock back.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         assert!(
             matches!(self.phase, Phase::Holding { .. }),
             "only a holder releases"
@@ -205,7 +205,7 @@ impl Original {
     }
 
     /// What it wants from the store now, if anything.
-    pub fn step(&self, now: Timestamp) -> Option<Step> {
+    pub(crate) fn step(&self, now: Timestamp) -> Option<Step> {
         let exclusive = "index/lock.exclusive".to_owned();
         match &self.phase {
             Phase::LookAtExclusive | Phase::LookAgain => Some(Step::Read(exclusive)),
@@ -221,7 +221,7 @@ impl Original {
     }
 
     /// The answer to its step.
-    pub fn answer(&mut self, got: Got, now: Timestamp) {
+    pub(crate) fn answer(&mut self, got: Got, now: Timestamp) {
         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
         self.phase = match (phase, got) {
             (Phase::LookAtExclusive, Got::Record(record)) => match (blocks(record, now), self.mode)

@@ -25,8 +25,8 @@ use super::s3_server::{BUCKET, S3Server};
 const START: i64 = 1_772_874_030;
 
 /// The time of one test, and the server that lives in it.
-pub struct Time {
-    pub server: S3Server,
+pub(crate) struct Time {
+    pub(crate) server: S3Server,
     /// All processes share a client: it knows nothing, and it is slow to make.
     store: Objects,
     passed: Mutex<Duration>,
@@ -35,12 +35,12 @@ pub struct Time {
 
 impl Time {
     /// Time begins. The server's clock is `store_ahead` of the right one.
-    pub fn begin(store_ahead: SignedDuration) -> Time {
+    pub(crate) fn begin(store_ahead: SignedDuration) -> Time {
         Time::begin_with(store_ahead, Codec::plain())
     }
 
     /// The same, with a data key.
-    pub fn begin_with(store_ahead: SignedDuration, codec: Codec) -> Time {
+    pub(crate) fn begin_with(store_ahead: SignedDuration, codec: Codec) -> Time {
         let server = S3Server::start();
         let store = objects(&server, codec);
         let (passed, ahead) = (Mutex::default(), Mutex::default());
@@ -55,7 +55,7 @@ impl Time {
     }
 
     /// Time begins again, with an empty repository.
-    pub fn begin_again(&self, store_ahead: SignedDuration) {
+    pub(crate) fn begin_again(&self, store_ahead: SignedDuration) {
         *self.store_ahead.lock().expect("no panic while time is set") = store_ahead;
         self.server.heal();
         self.server.clear();
@@ -63,18 +63,18 @@ impl Time {
         self.set(Duration::ZERO);
     }
 
-    pub fn passed(&self) -> Duration {
+    pub(crate) fn passed(&self) -> Duration {
         *self.passed.lock().expect("no panic while time passes")
     }
 
     /// Moves on to this moment, if it is not past.
-    pub fn pass_until(&self, moment: Duration) {
+    pub(crate) fn pass_until(&self, moment: Duration) {
         if moment > self.passed() {
             self.set(moment);
         }
     }
 
-    pub fn pass(&self, span: Duration) {
+    pub(crate) fn pass(&self, span: Duration) {
         self.set(self.passed() + span);
     }
 
@@ -87,7 +87,7 @@ impl Time {
 }
 
 /// One process.
-pub struct Process<'a> {
+pub(crate) struct Process<'a> {
     time: &'a Time,
     terms: Terms,
     wall_ahead: SignedDuration,
@@ -97,7 +97,7 @@ pub struct Process<'a> {
 
 impl<'a> Process<'a> {
     /// A process whose wall clock is `wall_ahead` of the right one.
-    pub fn new(
+    pub(crate) fn new(
         time: &'a Time,
         seed: u128,
         wall_ahead: SignedDuration,
@@ -112,7 +112,7 @@ impl<'a> Process<'a> {
         }
     }
 
-    pub fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         let passed = self.time.passed();
         let wall = Timestamp::from_second(START).expect("a date") + self.wall_ahead + passed;
         // Machines boot at different times.
@@ -128,7 +128,7 @@ impl<'a> Process<'a> {
     }
 
     /// Tries to take the lock, once.
-    pub async fn acquire(&mut self, mode: Mode) -> Result<Acquired, Refusal> {
+    pub(crate) async fn acquire(&mut self, mode: Mode) -> Result<Acquired, Refusal> {
         self.seed += 1 << 64;
         let request = Request {
             mode,
@@ -143,7 +143,7 @@ impl<'a> Process<'a> {
     }
 
     /// Whether the lock is to be had; what is taken is given back.
-    pub async fn gets(&mut self, mode: Mode) -> bool {
+    pub(crate) async fn gets(&mut self, mode: Mode) -> bool {
         match self.acquire(mode).await {
             Ok(acquired) => {
                 self.release(Hold::new(self.terms.clone(), acquired)).await;
@@ -155,18 +155,18 @@ impl<'a> Process<'a> {
     }
 
     /// Takes the lock and holds it.
-    pub async fn hold(&mut self, mode: Mode) -> Hold {
+    pub(crate) async fn hold(&mut self, mode: Mode) -> Hold {
         let acquired = self.acquire(mode).await.expect("the lock is free");
         self.keeping(acquired)
     }
 
     /// Holds what was taken.
-    pub fn keeping(&self, acquired: Acquired) -> Hold {
+    pub(crate) fn keeping(&self, acquired: Acquired) -> Hold {
         Hold::new(self.terms.clone(), acquired)
     }
 
     /// Lets the holder do what is due until this moment.
-    pub async fn keep(&self, hold: &mut Hold, until: Duration) {
+    pub(crate) async fn keep(&self, hold: &mut Hold, until: Duration) {
         loop {
             let answer = match hold.next(self.now()) {
                 Op::WaitUntil(boot) if boot == Boot::NEVER || self.moment(boot) > until => {
@@ -188,13 +188,13 @@ impl<'a> Process<'a> {
     }
 
     /// Gives it back.
-    pub async fn release(&self, mut hold: Hold) -> Released {
+    pub(crate) async fn release(&self, mut hold: Hold) -> Released {
         hold.release();
         self.drive(hold).await
     }
 
     /// Tries to bring a lapsed lock back (P34).
-    pub async fn revive(&self, hold: &mut Hold) -> Status {
+    pub(crate) async fn revive(&self, hold: &mut Hold) -> Status {
         hold.revive();
         loop {
             let answer = match hold.next(self.now()) {
@@ -214,7 +214,7 @@ impl<'a> Process<'a> {
     }
 
     /// Drives a procedure to its end.
-    pub async fn drive<S: Steps>(&self, mut steps: S) -> S::End {
+    pub(crate) async fn drive<S: Steps>(&self, mut steps: S) -> S::End {
         loop {
             let answer = match steps.next(self.now()) {
                 Op::WaitUntil(boot) => {
@@ -231,12 +231,12 @@ impl<'a> Process<'a> {
 }
 
 /// How a client finds the test server.
-pub fn config(server: &S3Server) -> Vec<(String, String)> {
+pub(crate) fn config(server: &S3Server) -> Vec<(String, String)> {
     s3_config(&server.endpoint())
 }
 
 /// How a client finds an S3 server.
-pub fn s3_config(endpoint: &str) -> Vec<(String, String)> {
+pub(crate) fn s3_config(endpoint: &str) -> Vec<(String, String)> {
     [
         ("aws_endpoint", endpoint),
         ("aws_allow_http", "true"),

@@ -11,7 +11,7 @@ use super::wire::{Answer, Call, Condition, Listed};
 
 /// How the store treats condition headers (P26).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conditions {
+pub(crate) enum Conditions {
     /// On PUT and DELETE: level 2.
     Honoured,
     /// On PUT; a DELETE with a condition deletes whatever is there: level 1.
@@ -24,14 +24,14 @@ pub enum Conditions {
 
 /// One object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
-    pub bytes: Bytes,
+pub(crate) struct Object {
+    pub(crate) bytes: Bytes,
     /// A hash of the bytes, in quotes.
-    pub etag: String,
+    pub(crate) etag: String,
     /// By the server's clock; answers cut it to whole seconds.
-    pub modified_ms: i64,
+    pub(crate) modified_ms: i64,
     /// New with every write, as GCS counts. S3 clients do not look at it.
-    pub generation: u64,
+    pub(crate) generation: u64,
 }
 
 pub(super) struct Bucket {
@@ -47,6 +47,7 @@ impl Default for Bucket {
             objects: BTreeMap::new(),
             conditions: Conditions::Honoured,
             page_size: 1000,
+            written: 0,
         }
     }
 }
@@ -72,15 +73,14 @@ impl Bucket {
     }
 
     pub(super) fn plant(&mut self, key: &str, bytes: Bytes, modified_ms: i64) {
-        let etag = etag(&bytes);
-        self.objects.insert(
-            key.to_owned(),
-            Object {
-                bytes,
-                etag,
-                modified_ms,
-            },
-        );
+        self.written += 1;
+        let object = Object {
+            etag: etag(&bytes),
+            bytes,
+            modified_ms,
+            generation: self.written,
+        };
+        self.objects.insert(key.to_owned(), object);
     }
 
     fn put(&mut self, call: &Call, now_ms: i64) -> Answer {

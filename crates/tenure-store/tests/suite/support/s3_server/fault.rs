@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// The verbs, as a test names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     Put,
     Get,
     Head,
@@ -17,7 +17,7 @@ pub enum Kind {
 
 /// What happens to a request.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Applied; the connection closes instead of an answer.
     LoseAnswer,
     /// Not applied; the connection closes.
@@ -30,8 +30,6 @@ pub enum Fault {
     Delay(Duration),
     /// Is applied, waits, then is answered.
     DelayAnswer(Duration),
-    /// Waits until the gate opens, then is applied and answered.
-    Hold(Gate),
     /// Waits until a later request has been applied.
     Reorder,
     /// The connection closes at once; applied when the gate opens.
@@ -43,7 +41,7 @@ pub enum Fault {
 /// Which requests a fault hits: those of a kind whose key contains a text, after some were let
 /// through, for a number of times.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     kind: Option<Kind>,
     key_part: String,
     skip: u32,
@@ -53,7 +51,7 @@ pub struct Plan {
 
 impl Plan {
     /// The fault, for the next request of this kind.
-    pub fn on(kind: Kind, fault: Fault) -> Plan {
+    pub(crate) fn on(kind: Kind, fault: Fault) -> Plan {
         Plan {
             kind: Some(kind),
             key_part: String::new(),
@@ -64,7 +62,7 @@ impl Plan {
     }
 
     /// The fault, for the next request whatever it is.
-    pub fn on_any(fault: Fault) -> Plan {
+    pub(crate) fn on_any(fault: Fault) -> Plan {
         Plan {
             kind: None,
             key_part: String::new(),
@@ -75,25 +73,25 @@ impl Plan {
     }
 
     /// Only where the key contains this.
-    pub fn key(mut self, part: &str) -> Plan {
+    pub(crate) fn key(mut self, part: &str) -> Plan {
         self.key_part = part.to_owned();
         self
     }
 
     /// Lets this many through first.
-    pub fn skip(mut self, requests: u32) -> Plan {
+    pub(crate) fn skip(mut self, requests: u32) -> Plan {
         self.skip = requests;
         self
     }
 
     /// Hits this many.
-    pub fn times(mut self, requests: u32) -> Plan {
+    pub(crate) fn times(mut self, requests: u32) -> Plan {
         self.times = requests;
         self
     }
 
     /// Hits all of them.
-    pub fn always(self) -> Plan {
+    pub(crate) fn always(self) -> Plan {
         self.times(u32::MAX)
     }
 
@@ -117,21 +115,21 @@ pub(super) fn take(plans: &mut [Plan], kind: Kind, key: &str) -> Option<Fault> {
 
 /// A gate that opens once, for everybody.
 #[derive(Clone, Debug)]
-pub struct Gate(watch::Sender<bool>);
+pub(crate) struct Gate(watch::Sender<bool>);
 
 impl Gate {
     /// A closed gate.
-    pub fn closed() -> Gate {
+    pub(crate) fn closed() -> Gate {
         Gate(watch::channel(false).0)
     }
 
     /// Opens it.
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         self.0.send_replace(true);
     }
 
     /// Returns when it is open.
-    pub async fn passed(&self) {
+    pub(crate) async fn passed(&self) {
         // `self` keeps the sender alive: waiting cannot fail.
         let _ = self.0.subscribe().wait_for(|open| *open).await;
     }
@@ -141,7 +139,6 @@ impl Gate {
 pub(super) enum Before {
     Nothing,
     Wait(Duration),
-    Gate(Gate),
     BeOvertaken,
     ForgetCondition,
     Refuse(u16),
@@ -166,7 +163,6 @@ impl Fault {
             Fault::Refuse(status) => (Before::Refuse(status), After::Answer),
             Fault::Delay(time) => (Before::Wait(time), After::Answer),
             Fault::DelayAnswer(time) => (Before::Nothing, After::Wait(time)),
-            Fault::Hold(gate) => (Before::Gate(gate), After::Answer),
             Fault::Reorder => (Before::BeOvertaken, After::Answer),
             Fault::ApplyLater(gate) => (Before::Nothing, After::CutFirst(gate)),
             Fault::IgnoreCondition => (Before::ForgetCondition, After::Answer),

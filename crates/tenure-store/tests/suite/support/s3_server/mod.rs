@@ -32,28 +32,28 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
-pub use bucket::{Conditions, Object};
-pub use clock::Clock;
-pub use fault::{Fault, Gate, Kind, Plan};
+pub(crate) use bucket::{Conditions, Object};
+pub(crate) use clock::Clock;
+pub(crate) use fault::{Fault, Gate, Kind, Plan};
 
 use bucket::Bucket;
 use fault::{After, Before};
 use wire::{Answer, Call};
 
 /// The bucket every test uses.
-pub const BUCKET: &str = "bucket";
+pub(crate) const BUCKET: &str = "bucket";
 
 /// One request as the server saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// What was asked.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The key, or the prefix of a list.
-    pub key: String,
+    pub(crate) key: String,
     /// The condition header, as sent.
-    pub condition: Option<String>,
+    pub(crate) condition: Option<String>,
     /// The status decided on; `None` if the request was cut off before it was applied.
-    pub status: Option<u16>,
+    pub(crate) status: Option<u16>,
 }
 
 struct Shared {
@@ -71,7 +71,7 @@ struct Inside {
 }
 
 /// A running server. Dropping it closes its port and all connections.
-pub struct S3Server {
+pub(crate) struct S3Server {
     address: SocketAddr,
     inside: Inside,
     stop: Option<oneshot::Sender<()>>,
@@ -80,7 +80,7 @@ pub struct S3Server {
 
 impl S3Server {
     /// A server on a free port of this machine, with an honest store and the real clock.
-    pub fn start() -> S3Server {
+    pub(crate) fn start() -> S3Server {
         let inside = Inside {
             shared: Arc::new(Mutex::new(Shared {
                 bucket: Bucket::default(),
@@ -118,42 +118,42 @@ impl S3Server {
     }
 
     /// `http://127.0.0.1:port`.
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// The server's clock: `Date` and `Last-Modified` come from it.
-    pub fn clock(&self) -> &Clock {
+    pub(crate) fn clock(&self) -> &Clock {
         &self.inside.clock
     }
 
     /// How the store treats conditions from now on.
-    pub fn set_conditions(&self, conditions: Conditions) {
+    pub(crate) fn set_conditions(&self, conditions: Conditions) {
         self.lock().bucket.conditions = conditions;
     }
 
     /// The largest page of a list from now on.
-    pub fn set_page_size(&self, keys: usize) {
+    pub(crate) fn set_page_size(&self, keys: usize) {
         self.lock().bucket.page_size = keys;
     }
 
     /// Something to go wrong. Plans are tried in the order in which they were made.
-    pub fn plan(&self, plan: Plan) {
+    pub(crate) fn plan(&self, plan: Plan) {
         self.lock().plans.push(plan);
     }
 
     /// Forgets all plans.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.lock().plans.clear();
     }
 
     /// The object under this key.
-    pub fn object(&self, key: &str) -> Option<Object> {
+    pub(crate) fn object(&self, key: &str) -> Option<Object> {
         self.lock().bucket.objects.get(key).cloned()
     }
 
     /// All keys that start like this, in order.
-    pub fn keys(&self, prefix: &str) -> Vec<String> {
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
         let shared = self.lock();
         shared
             .bucket
@@ -165,23 +165,18 @@ impl S3Server {
     }
 
     /// Puts an object there behind the protocol's back, as old as said by the server's clock.
-    pub fn plant(&self, key: &str, bytes: impl Into<Bytes>, age: Duration) {
+    pub(crate) fn plant(&self, key: &str, bytes: impl Into<Bytes>, age: Duration) {
         let modified_ms = self.inside.clock.now_ms() - age.as_millis() as i64;
         self.lock().bucket.plant(key, bytes.into(), modified_ms);
     }
 
-    /// Removes an object behind the protocol's back.
-    pub fn uproot(&self, key: &str) {
-        self.lock().bucket.objects.remove(key);
-    }
-
     /// Removes all objects.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.lock().bucket.objects.clear();
     }
 
     /// Every request since the start or the last call of this function.
-    pub fn take_seen(&self) -> Vec<Seen> {
+    pub(crate) fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.lock().seen)
     }
 
@@ -259,7 +254,6 @@ async fn carry_out(inside: Inside, mut call: Call) -> Response {
     match before {
         Before::Nothing => {}
         Before::Wait(time) => tokio::time::sleep(time).await,
-        Before::Gate(gate) => gate.passed().await,
         Before::BeOvertaken => {
             let mut applied = inside.applied.subscribe();
             // The sender lives in `inside`: waiting cannot fail.

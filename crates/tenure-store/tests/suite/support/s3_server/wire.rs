@@ -220,7 +220,7 @@ impl Answer {
             status,
             object: None,
             part: None,
-            etag: None,
+            version: None,
             xml: String::new(),
         }
     }
@@ -246,9 +246,9 @@ impl Answer {
         }
     }
 
-    pub(super) fn stored(etag: String) -> Answer {
+    pub(super) fn stored(object: &Object) -> Answer {
         Answer {
-            etag: Some(etag),
+            version: Some((object.etag.clone(), object.generation)),
             ..Answer::empty(200)
         }
     }
