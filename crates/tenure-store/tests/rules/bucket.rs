@@ -134,7 +134,7 @@ async fn age_is_by_the_stores_clock() {
         Class::Held,
         "expired, but written a moment ago"
     );
-    server.clock().advance(Duration::from_secs(61));
+    server.clock().stand_at_ms(server.clock().now_ms() + 61_000);
     lock(&repository, Mode::Exclusive)
         .await
         .unwrap()
