@@ -1,0 +1,60 @@
+//! Repository locks: shared and exclusive leases made of objects inside a bucket or directory, side
+//! by side with the backup programs that invented them.
+//!
+//! ```text
+//!   Repository ── Guard ── blocking            what a program uses
+//!        driver ── keeper ── clocks            does, waits, reports; on a thread of its own
+//!   steps: Acquire Hold Probe Survey Break     decides; pure, no I/O, no clock
+//!        judge   record   terms   key   time   what a record means, how long a lease lasts
+//!   store: Directory   Objects ── connector    one operation at a time
+//!        onion                                 bytes: zstd, gzip, AES-256-GCM
+//! ```
+//!
+//! Every decision of the protocol is in [`steps`], as plain data that a model checker can drive
+//! through all interleavings. Rule ids (P…, K…, C…) refer to the protocol rules.
+//!
+//! # What is promised
+//!
+//! Two Tenure processes never hold conflicting locks in a store with conditional writes, as long as
+//! each stops when its [`Guard`] says that the lock is lost, and clocks run at nearly equal speed;
+//! what they *show* does not matter. Against originals, which write without conditions, the windows
+//! that remain are the ones they have among themselves, less those that a second look and a moment
+//! of settling close. A paused holder is stopped by the fencing number, by whatever checks it.
+
+#![allow(
+    clippy::large_enum_variant,
+    clippy::result_large_err,
+    reason = "a process has a handful of machines; plain data reads better than boxes"
+)]
+
+pub mod address;
+pub mod blocking;
+mod clocks;
+mod connector;
+pub mod directory;
+mod driver;
+mod error;
+mod guard;
+pub mod judge;
+mod keeper;
+pub mod key;
+pub mod object;
+pub mod onion;
+pub mod record;
+mod repository;
+pub mod steps;
+pub mod store;
+pub mod terms;
+pub mod text;
+pub mod time;
+
+pub use address::Address;
+pub use clocks::now;
+pub use driver::{Event, Listener};
+pub use error::{Error, Loss};
+pub use guard::{Guard, Ticket, TicketError};
+pub use key::Key;
+pub use onion::{DataKey, Seal};
+pub use repository::{Demand, Health, LifeOf, Options, Patience, Repository, Want};
+pub use tenure_files::Class;
+pub use terms::{Company, Level, Mode, OnConflict, Settings};

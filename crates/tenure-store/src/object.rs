@@ -1,0 +1,328 @@
+//! Locks in a bucket: S3 and compatibles, Google Cloud Storage, Azure Blob Storage.
+//!
+//! One [`Op`] is one request (a long listing may be several). The client's own retries are off:
+//! the steps know better than it does what an unclear answer means.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use jiff::Timestamp;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path;
+use object_store::{
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutResult, RetryConfig,
+    UpdateVersion,
+};
+
+use crate::address::{Bucket, Scheme};
+use crate::connector::{Condition, Connector, Exchange, Seen};
+use crate::judge::{Content, Life, Object, Unreadable, Version};
+use crate::key::Key;
+use crate::onion::{Codec, LIMIT};
+use crate::record::Block;
+use crate::steps::{Answer, Body, Failure, Op, Why};
+use crate::store::{BoxFuture, Store, life_of, own_block};
+
+/// How long one request may take. A refresh that hangs must leave room for another (P32).
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// A bucket, seen as a store of locks.
+pub struct Objects {
+    client: Box<dyn ObjectStore>,
+    scheme: Scheme,
+    prefix: String,
+    codec: Codec,
+}
+
+impl Objects {
+    /// Connects to `bucket`. Credentials, region and endpoint come from the environment, as the
+    /// store's own tools read them; `config` overrides them key by key (`aws_endpoint`, …).
+    pub fn open(
+        bucket: &Bucket,
+        config: &[(String, String)],
+        codec: Codec,
+    ) -> Result<Objects, object_store::Error> {
+        let client = client(bucket, config)?;
+        let (scheme, prefix) = (bucket.scheme, bucket.prefix.clone());
+        Ok(Objects {
+            client,
+            scheme,
+            prefix,
+            codec,
+        })
+    }
+
+    fn path(&self, key: &str) -> Result<Path, Failure> {
+        let whole = match self.prefix.as_str() {
+            "" => key.to_owned(),
+            prefix => format!("{prefix}/{key}"),
+        };
+        Path::parse(whole).map_err(|error| Failure::lasting(error.to_string()))
+    }
+
+    async fn read(&self, key: &Key) -> Result<Answer, Failure> {
+        let path = self.path(&key.path())?;
+        let get = async {
+            let got = self.client.get(&path).await?;
+            let meta = got.meta.clone();
+            // What is larger than a record can be is not worth the download (P13).
+            let bytes = if meta.size > LIMIT as u64 {
+                None
+            } else {
+                Some(got.bytes().await?)
+            };
+            Ok((meta, bytes))
+        };
+        let (got, seen) = Exchange::plain().run(get).await;
+        match got {
+            Ok((meta, bytes)) => Ok(Answer::Found(self.object(key, meta, bytes, seen))),
+            Err(error) if is_no_such_key(&error, seen) => Ok(Answer::Absent),
+            Err(error) => Err(failure(&error, seen)),
+        }
+    }
+
+    fn object(&self, key: &Key, meta: ObjectMeta, bytes: Option<Bytes>, seen: Seen) -> Object {
+        let content = match (key, bytes) {
+            (_, None) => Content::Unreadable {
+                why: Unreadable::TooLarge,
+                bytes: meta.size,
+            },
+            (Key::Fence, Some(bytes)) => Codec::decode_fence(&bytes),
+            (_, Some(bytes)) => self.codec.decode_record(&bytes),
+        };
+        let life = match &content {
+            Content::Record(record) => life_of(record),
+            Content::Fence(_) | Content::Unreadable { .. } => Life::Unknown,
+        };
+        let modified = Timestamp::new(
+            meta.last_modified.timestamp(),
+            i32::try_from(meta.last_modified.timestamp_subsec_nanos()).unwrap_or(0),
+        );
+        Object {
+            content,
+            version: Version {
+                e_tag: meta.e_tag,
+                generation: meta.version,
+            },
+            modified: modified.ok(),
+            store_now: seen.date,
+            life,
+        }
+    }
+
+    async fn list(&self) -> Result<Answer, Failure> {
+        let prefix = self.path(Key::SHARED_PREFIX)?;
+        let list = async {
+            let mut keys = Vec::new();
+            let mut found = self.client.list(Some(&prefix));
+            while let Some(meta) = next(&mut found).await {
+                keys.push(meta?.location);
+            }
+            Ok(keys)
+        };
+        let (listed, seen) = Exchange::plain().run(list).await;
+        let listed = listed.map_err(|error| failure(&error, seen))?;
+        let below = |path: Path| {
+            let path = path.as_ref();
+            let key = match self.prefix.as_str() {
+                "" => Some(path),
+                prefix => path.strip_prefix(prefix)?.strip_prefix('/'),
+            };
+            Key::lock(key?)
+        };
+        Ok(Answer::Listed(
+            listed.into_iter().filter_map(below).collect(),
+        ))
+    }
+
+    async fn put(&self, key: &Key, body: &Body, mode: PutMode) -> Result<Answer, Failure> {
+        let path = self.path(&key.path())?;
+        let conditional = !matches!(mode, PutMode::Overwrite);
+        let options = PutOptions {
+            mode,
+            ..PutOptions::default()
+        };
+        let bytes = self.codec.encode(body);
+        let put = self.client.put_opts(&path, bytes.into(), options);
+        let (put, seen) = Exchange::plain().run(put).await;
+        match put {
+            Ok(PutResult { e_tag, version, .. }) => Ok(Answer::Written(Version {
+                e_tag,
+                generation: version,
+            })),
+            Err(error) if conditional => refusal(&error, seen),
+            Err(error) => Err(failure(&error, seen)),
+        }
+    }
+
+    async fn delete(&self, key: &Key, exchange: Deletion) -> Result<Answer, Failure> {
+        let path = self.path(&key.path())?;
+        let (exchange, conditional) = match exchange {
+            Deletion::Anything => (Exchange::plain(), false),
+            Deletion::Version(version) => match self.condition(version) {
+                Some(condition) => (Exchange::delete_if(condition), true),
+                None => return Ok(Answer::Refused(Why::NotSupported)),
+            },
+        };
+        let (deleted, seen) = exchange.run(self.client.delete(&path)).await;
+        match deleted {
+            Ok(()) => Ok(Answer::Deleted),
+            Err(error) if is_no_such_key(&error, seen) => Ok(Answer::Absent),
+            Err(error) if conditional => refusal(&error, seen),
+            Err(error) => Err(failure(&error, seen)),
+        }
+    }
+
+    fn condition(&self, version: Version) -> Option<Condition> {
+        match self.scheme {
+            Scheme::S3 => version.e_tag.map(Condition::Tag),
+            Scheme::Google => version.generation.map(Condition::Generation),
+            // Deletes go out as a batch whose parts are signed with all their headers.
+            Scheme::Azure => None,
+        }
+    }
+
+    async fn answer(&self, op: Op) -> Result<Answer, Failure> {
+        match op {
+            Op::Read(key) => self.read(&key).await,
+            Op::ListShared => self.list().await,
+            Op::Create(key, body) => self.put(&key, &body, PutMode::Create).await,
+            Op::Replace(key, body, version) | Op::Renew(key, body, version) => {
+                let Version { e_tag, generation } = version;
+                let version = UpdateVersion {
+                    e_tag,
+                    version: generation,
+                };
+                self.put(&key, &body, PutMode::Update(version)).await
+            }
+            Op::Put(key, body) => self.put(&key, &body, PutMode::Overwrite).await,
+            Op::DeleteVersion(key, version) => self.delete(&key, Deletion::Version(version)).await,
+            Op::Delete(key) => self.delete(&key, Deletion::Anything).await,
+            Op::WaitUntil(_) => Ok(Answer::Waited),
+        }
+    }
+}
+
+impl std::fmt::Debug for Objects {
+    /// Without the client, which has credentials inside.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Objects")
+            .field("scheme", &self.scheme)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for Objects {
+    fn perform(&self, op: Op) -> BoxFuture<'_, Answer> {
+        Box::pin(async move { self.answer(op).await.unwrap_or_else(Answer::Failed) })
+    }
+
+    fn block(&self) -> Block {
+        own_block()
+    }
+}
+
+enum Deletion {
+    Anything,
+    Version(Version),
+}
+
+fn client(
+    bucket: &Bucket,
+    config: &[(String, String)],
+) -> Result<Box<dyn ObjectStore>, object_store::Error> {
+    let limits = [
+        ("timeout", REQUEST_LIMIT),
+        ("connect_timeout", CONNECT_LIMIT),
+    ];
+    let limits = limits.map(|(key, limit)| (key.to_owned(), format!("{} s", limit.as_secs())));
+    let settings: Vec<_> = limits.iter().chain(config).collect();
+    let retry = RetryConfig {
+        max_retries: 0,
+        ..RetryConfig::default()
+    };
+    // Three builders with the same methods and no trait in common.
+    macro_rules! build {
+        ($builder:expr) => {{
+            let mut builder = $builder
+                .with_retry(retry)
+                .with_http_connector(Connector::default());
+            for (key, value) in settings {
+                builder = builder.with_config(key.parse()?, value);
+            }
+            Box::new(builder.build()?)
+        }};
+    }
+    let name = &bucket.name;
+    Ok(match bucket.scheme {
+        // One DELETE for one key: a bulk delete has no conditions.
+        Scheme::S3 => build!(
+            AmazonS3Builder::from_env()
+                .with_bucket_name(name)
+                .with_disable_bulk_delete(true)
+        ),
+        Scheme::Google => build!(GoogleCloudStorageBuilder::from_env().with_bucket_name(name)),
+        Scheme::Azure => build!(MicrosoftAzureBuilder::from_env().with_container_name(name)),
+    })
+}
+
+async fn next<S: futures_core::Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    std::future::poll_fn(|context| std::pin::Pin::new(&mut *stream).poll_next(context)).await
+}
+
+/// Only the store's own "no such key" is absence (P25); a missing bucket is not.
+fn is_no_such_key(error: &object_store::Error, seen: Seen) -> bool {
+    let missing_place = ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"];
+    let text = chain(error);
+    seen.status == Some(StatusCode::NOT_FOUND)
+        && !missing_place.iter().any(|code| text.contains(code))
+}
+
+/// What an unsuccessful conditional request means.
+fn refusal(error: &object_store::Error, seen: Seen) -> Result<Answer, Failure> {
+    let Some(status) = seen.status else {
+        return Err(failure(error, seen));
+    };
+    let why = match status.as_u16() {
+        412 => Why::Condition,
+        // Azure says "conflict" where others say "precondition failed".
+        409 if chain(error).contains("BlobAlreadyExists") => Why::Condition,
+        409 => Why::Contention,
+        // There is nothing to replace.
+        404 if is_no_such_key(error, seen) => Why::Condition,
+        304 | 400 | 501 => Why::NotSupported,
+        _ => return Err(failure(error, seen)),
+    };
+    Ok(Answer::Refused(why))
+}
+
+fn failure(error: &object_store::Error, seen: Seen) -> Failure {
+    let text = chain(error);
+    match seen.status.map(|status| status.as_u16()) {
+        None | Some(408 | 409 | 429 | 500..) => Failure::passing(text),
+        // The condition was not ours to set; asking again may clear it up.
+        Some(412) => Failure::passing(text),
+        Some(_) => Failure::lasting(text),
+    }
+}
+
+/// An error with its causes, on one line and safe to print: part of it is the server's own text.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    let words: Vec<_> = text.split_whitespace().collect();
+    tenure_files::error::printable(&words.join(" "))
+}

@@ -1,0 +1,397 @@
+//! The record: who holds a lock, for what, since when and until when (P7–P10, K6).
+//!
+//! A [`Record`] is what the JSON says, nothing more: missing text is empty text, as in the
+//! originals. What it *means* is decided in [`judge`](crate::judge).
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use tenure_files::identity as process;
+
+use crate::time::parse_stamp;
+
+/// What an original takes as `ttl`, and what a record without a block of ours is judged by (P22).
+pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
+
+/// One lock record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Record {
+    /// What the holder is doing: `backup`, `restore`, `prune`, or any other text.
+    pub operation: String,
+    /// `<host name> (pid <decimal>)`, by convention.
+    pub holder: String,
+    /// When it was taken, as written; never changes while held.
+    pub acquired_at: String,
+    /// When it lapses unless refreshed, as written.
+    pub expires_at: String,
+    /// For information only: the key decides (P7).
+    pub is_shared: bool,
+    /// The block that Tenure adds.
+    pub tenure: Option<Block>,
+}
+
+/// The holder's identity as Tenure knows it (K6). Every member is optional for a reader.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Block {
+    /// Process id as the holder itself sees it.
+    pub pid: Option<u32>,
+    /// Start time of that process in clock ticks since boot.
+    pub start: Option<u64>,
+    /// Names one run of one kernel.
+    pub boot: Option<String>,
+    /// The PID namespace.
+    pub pidns: Option<u64>,
+    /// Node name.
+    pub host: Option<String>,
+    /// New for every acquisition; 32 hex digits.
+    pub token: Option<String>,
+    /// Whether the holder keeps `flock` on the record (directory stores).
+    pub flock: Option<bool>,
+    /// Whether the holder's own `statfs` calls the file system local.
+    pub local: Option<bool>,
+    /// Fencing number (P38).
+    pub fence: Option<u64>,
+    /// The holder's `ttl` in seconds.
+    pub ttl: Option<u64>,
+}
+
+/// What tells one acquisition from every other (P9), strengthened by our token.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The record's `holder`.
+    pub holder: String,
+    /// The record's `acquired_at`.
+    pub acquired_at: String,
+    /// The token of its block, where it has one.
+    pub token: Option<String>,
+}
+
+impl Record {
+    /// Parses the innermost layer of the onion. The error says what is wrong, for people.
+    pub fn parse(json: &[u8]) -> Result<Record, String> {
+        // Originals replace broken UTF-8 inside strings; between tokens it stays an error.
+        let text = String::from_utf8_lossy(json);
+        let Parsed(record) = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        Ok(record)
+    }
+
+    /// The record as JSON. Its length depends on neither `expires_at` nor the fence, so that it
+    /// can be rewritten in place (K21, K39).
+    pub fn to_json(&self) -> String {
+        let mut json = format!(
+            r#"{{"operation":{},"holder":{},"acquired_at":{},"expires_at":{}"#,
+            Quoted(&self.operation),
+            Quoted(&self.holder),
+            Quoted(&self.acquired_at),
+            Quoted(&self.expires_at),
+        );
+        if self.is_shared {
+            json.push_str(r#","is_shared":true"#);
+        }
+        if let Some(block) = &self.tenure {
+            json.push_str(r#","tenure":"#);
+            json.push_str(&block.to_json());
+        }
+        json.push('}');
+        json
+    }
+
+    /// `expires_at`, if it is a time stamp (P8, P15).
+    pub fn expires(&self) -> Option<Timestamp> {
+        parse_stamp(&self.expires_at)
+    }
+
+    /// The `ttl` that this record is judged by (P22). Values that P16 forbids are not believed:
+    /// too short falls back to the default, too long is cut.
+    pub fn ttl(&self) -> Duration {
+        match self.tenure.as_ref().and_then(|block| block.ttl) {
+            Some(seconds @ 30..=600) => Duration::from_secs(seconds),
+            Some(601..) => Duration::from_secs(600),
+            Some(_) | None => DEFAULT_TTL,
+        }
+    }
+
+    /// Who took it, and when.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            holder: self.holder.clone(),
+            acquired_at: self.acquired_at.clone(),
+            token: self.token().map(str::to_owned),
+        }
+    }
+
+    /// Whether this record was written by the acquisition `identity`.
+    pub fn is(&self, identity: &Identity) -> bool {
+        self.holder == identity.holder
+            && self.acquired_at == identity.acquired_at
+            && self.token() == identity.token.as_deref()
+    }
+
+    /// The fencing number, if it has one.
+    pub fn fence(&self) -> Option<u64> {
+        self.tenure.as_ref().and_then(|block| block.fence)
+    }
+
+    fn token(&self) -> Option<&str> {
+        self.tenure
+            .as_ref()
+            .and_then(|block| block.token.as_deref())
+    }
+}
+
+impl Block {
+    /// The block as a judge of processes reads it (K10–K14).
+    pub fn identity(&self) -> process::Identity {
+        process::Identity {
+            pid: self.pid,
+            start: self.start,
+            boot: self.boot.clone(),
+            pidns: self.pidns,
+            host: self.host.clone(),
+            token: self.token.clone(),
+            beat: None,
+            flock: self.flock,
+            local: self.local,
+            fence: self.fence,
+            ttl: self.ttl,
+        }
+    }
+
+    /// Wrong types and impossible numbers count as missing (K9, K15).
+    fn from_json(block: &serde_json::Map<String, serde_json::Value>) -> Block {
+        let read = process::Identity::from_json(block);
+        Block {
+            pid: read.pid,
+            start: read.start,
+            boot: read.boot,
+            pidns: read.pidns,
+            host: read.host,
+            token: read.token,
+            flock: read.flock,
+            local: read.local,
+            fence: read.fence,
+            ttl: read.ttl,
+        }
+    }
+
+    fn to_json(&self) -> String {
+        let mut members = vec![r#""v":1"#.to_owned()];
+        let mut add = |name: &str, value: Option<String>| {
+            members.extend(value.map(|value| format!(r#""{name}":{value}"#)));
+        };
+        add("pid", self.pid.map(|pid| pid.to_string()));
+        add("start", self.start.map(|start| start.to_string()));
+        add(
+            "boot",
+            self.boot.as_deref().map(|boot| Quoted(boot).to_string()),
+        );
+        add("pidns", self.pidns.map(|pidns| pidns.to_string()));
+        add(
+            "host",
+            self.host.as_deref().map(|host| Quoted(host).to_string()),
+        );
+        add(
+            "token",
+            self.token.as_deref().map(|token| Quoted(token).to_string()),
+        );
+        add("flock", self.flock.map(|flock| flock.to_string()));
+        add("local", self.local.map(|local| local.to_string()));
+        add("ttl", self.ttl.map(|ttl| ttl.to_string()));
+        let fence = self
+            .fence
+            .map_or_else(|| "null".to_owned(), |fence| fence.to_string());
+        add(
+            "fence",
+            Some(format!("{fence:<width$}", width = process::FENCE_ROOM)),
+        );
+        format!("{{{}}}", members.join(","))
+    }
+}
+
+/// A JSON string.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = serde_json::to_string(self.0).map_err(|_| fmt::Error)?;
+        f.write_str(&text)
+    }
+}
+
+/// A record read with the originals' tolerance: any letter case, the last of doubled fields,
+/// `null` for nothing (P10).
+struct Parsed(Record);
+
+impl<'de> Deserialize<'de> for Parsed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parsed, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Record;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a lock record")
+            }
+
+            fn visit_unit<E>(self) -> Result<Record, E> {
+                Ok(Record::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
+                let mut record = Record::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    let text = match name.to_ascii_lowercase().as_str() {
+                        "operation" => &mut record.operation,
+                        "holder" => &mut record.holder,
+                        "acquired_at" => &mut record.acquired_at,
+                        "expires_at" => &mut record.expires_at,
+                        "is_shared" => {
+                            record.is_shared = map.next_value::<Option<bool>>()?.unwrap_or(false);
+                            continue;
+                        }
+                        "tenure" => {
+                            // An extra field to everyone else: it cannot break the record (K4).
+                            let value = map.next_value::<serde_json::Value>()?;
+                            record.tenure = value.as_object().map(Block::from_json);
+                            continue;
+                        }
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            continue;
+                        }
+                    };
+                    *text = map.next_value::<Option<String>>()?.unwrap_or_default();
+                }
+                Ok(record)
+            }
+        }
+
+        deserializer.deserialize_any(Fields).map(Parsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held() -> Record {
+        Record {
+            operation: "prune".into(),
+            holder: "atlas-3 (pid 40217)".into(),
+            acquired_at: "2026-03-07T09:00:00.482913000Z".into(),
+            expires_at: "2026-03-07T09:01:00.482913000Z".into(),
+            is_shared: false,
+            tenure: Some(Block {
+                token: Some("6f0c4f9d2d7f4a0fb1f6f6f1f0a9d3c2".into()),
+                ttl: Some(60),
+                ..Block::default()
+            }),
+        }
+    }
+
+    /// P7: field names as the originals write them; `is_shared` is left out when false.
+    #[test]
+    fn a_record_survives_writing_and_reading() {
+        let mut record = held();
+        assert!(!record.to_json().contains("is_shared"));
+        assert_eq!(
+            Record::parse(record.to_json().as_bytes()),
+            Ok(record.clone())
+        );
+        record.is_shared = true;
+        record.operation = "a \"quoted\"\nname".into();
+        assert_eq!(Record::parse(record.to_json().as_bytes()), Ok(record));
+    }
+
+    /// K21, K39: a refresh and the fencing number fit where the old bytes were.
+    #[test]
+    fn neither_date_nor_fence_changes_the_length() {
+        let mut record = held();
+        let length = record.to_json().len();
+        for fence in [1, 17, u64::MAX] {
+            record.tenure.as_mut().unwrap().fence = Some(fence);
+            record.expires_at = "2026-03-07T09:01:30.000000001Z".into();
+            assert_eq!(record.to_json().len(), length);
+            assert_eq!(
+                Record::parse(record.to_json().as_bytes()).unwrap().fence(),
+                Some(fence)
+            );
+        }
+    }
+
+    /// P10: letter case, doubled and unknown fields.
+    #[test]
+    fn reading_is_as_tolerant_as_the_originals() {
+        let json = br#" {"HOLDER":"a","Expires_At":"x","expires_at":"y","new":{"k":[1]}} "#;
+        let record = Record::parse(json).unwrap();
+        assert_eq!(
+            (record.holder.as_str(), record.expires_at.as_str()),
+            ("a", "y")
+        );
+        assert_eq!(Record::parse(b"null"), Ok(Record::default()));
+        assert_eq!(
+            Record::parse(br#"{"operation":null}"#),
+            Ok(Record::default())
+        );
+    }
+
+    /// P10: a byte order mark, text behind the object, a wrong type.
+    #[test]
+    fn what_does_not_parse_is_said_to() {
+        let cases: [&[u8]; 7] = [
+            b"",
+            b"[]",
+            b"7",
+            b"\xef\xbb\xbf{}",
+            b"{} x",
+            br#"{"holder":1}"#,
+            br#"{"is_shared":"x"}"#,
+        ];
+        for json in cases {
+            assert!(Record::parse(json).is_err(), "{json:?}");
+        }
+    }
+
+    /// K4: a block that makes no sense is an unknown field, not a broken record.
+    #[test]
+    fn a_broken_block_is_ignored() {
+        for json in [r#"{"tenure":7}"#, r#"{"tenure":null}"#] {
+            assert_eq!(
+                Record::parse(json.as_bytes()).unwrap().tenure,
+                None,
+                "{json}"
+            );
+        }
+        let json = br#"{"tenure":{"ttl":"x","pid":4294967297}}"#;
+        assert_eq!(Record::parse(json).unwrap().tenure, Some(Block::default()));
+    }
+
+    /// P16, P22: no record can claim a ttl that nobody may have.
+    #[test]
+    fn a_forbidden_ttl_is_not_believed() {
+        for (claimed, taken) in [(1, 60), (29, 60), (30, 30), (600, 600), (u64::MAX, 600)] {
+            let mut record = held();
+            record.tenure.as_mut().unwrap().ttl = Some(claimed);
+            assert_eq!(record.ttl(), Duration::from_secs(taken));
+        }
+    }
+
+    /// P9: holder and time name an acquisition; ours has a token besides.
+    #[test]
+    fn only_the_same_acquisition_is_ours() {
+        let ours = held().identity();
+        assert!(held().is(&ours));
+        let mut other = held();
+        other.acquired_at.push('0');
+        assert!(!other.is(&ours));
+        let mut other = held();
+        other.tenure.as_mut().unwrap().token = Some("0".repeat(32));
+        assert!(!other.is(&ours));
+        let mut original = held();
+        original.tenure = None;
+        assert!(!original.is(&ours));
+    }
+}

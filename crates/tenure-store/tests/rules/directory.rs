@@ -1,0 +1,594 @@
+//! Locks in a directory: real files, real clocks, the kernel's own locks.
+
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_store::directory::{Access, Directory};
+use tenure_store::judge::{Held, Verdict};
+use tenure_store::onion::Codec;
+use tenure_store::record::Record;
+use tenure_store::steps::{Answer, Body, Insist, Op, Target, Why};
+use tenure_store::{
+    Address, Class, Company, DataKey, Error, Guard, Key, LifeOf, Loss, Mode, Options, Patience,
+    Repository, Seal, Settings, Ticket, Want,
+};
+
+struct Place {
+    temp: tempfile::TempDir,
+}
+
+/// Nobody but us is there, so nobody has to be waited for.
+fn quick() -> Options {
+    let settings = Settings {
+        company: Company::TenureOnly,
+        ..Settings::default()
+    };
+    Options {
+        settings,
+        ..Options::default()
+    }
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            temp: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.temp.path().join(key)
+    }
+
+    fn repository(&self) -> Repository {
+        self.open(quick())
+    }
+
+    fn open(&self, options: Options) -> Repository {
+        Repository::open(Address::Directory(self.temp.path().into()), options).unwrap()
+    }
+
+    /// Puts bytes where an original would, `age` seconds old.
+    fn put(&self, key: &str, bytes: &[u8], age: u64) {
+        let path = self.path(key);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age))
+            .unwrap();
+    }
+
+    fn original(&self, key: &str, age: u64, left: i64) {
+        let now = jiff::Timestamp::now();
+        let stamp = |seconds: i64| (now + jiff::SignedDuration::from_secs(seconds)).to_string();
+        let record = Record {
+            operation: "prune".into(),
+            holder: "atlas-3 (pid 40217)".into(),
+            acquired_at: stamp(-i64::try_from(age).unwrap()),
+            expires_at: stamp(left),
+            ..Record::default()
+        };
+        self.put(key, record.to_json().as_bytes(), age);
+    }
+
+    fn record(&self, key: &str) -> Record {
+        Record::parse(&std::fs::read(self.path(key)).unwrap()).unwrap()
+    }
+
+    fn names(&self, dir: &str) -> Vec<String> {
+        match std::fs::read_dir(self.path(dir)) {
+            Ok(entries) => entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+const EXCLUSIVE: &str = "index/lock.exclusive";
+
+async fn lock(repository: &Repository, mode: Mode) -> Result<Guard, Error> {
+    repository.lock(Want::new(mode, "prune")).await
+}
+
+async fn class(repository: &Repository, mode: Mode) -> Class {
+    lock(repository, mode).await.unwrap_err().class()
+}
+
+/// P4, P7, P35: the record lies where originals look, as readable as theirs, and goes.
+#[tokio::test]
+async fn a_lock_is_a_file_that_originals_can_read() {
+    let place = Place::new();
+    let guard = lock(&place.repository(), Mode::Exclusive).await.unwrap();
+    let record = place.record(EXCLUSIVE);
+    assert_eq!(record.operation, "prune");
+    assert!(
+        record
+            .holder
+            .ends_with(&format!("(pid {})", std::process::id()))
+    );
+    assert!(!record.is_shared);
+    assert_eq!(
+        record.acquired_at.len(),
+        "2026-03-07T09:00:00.482913000Z".len()
+    );
+    let mode = std::fs::metadata(place.path(EXCLUSIVE))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o644);
+    let mode = std::fs::metadata(place.path("index"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o755);
+    guard.release().await.unwrap();
+    assert_eq!(place.names("index"), ["lock.tenure"]);
+}
+
+/// P18, P30: shared locks lie beside each other and keep an exclusive one out.
+#[tokio::test]
+async fn shared_locks_have_a_file_each() {
+    let place = Place::new();
+    let repository = place.repository();
+    let amy = lock(&repository, Mode::Shared).await.unwrap();
+    let bob = lock(&repository, Mode::Shared).await.unwrap();
+    assert_eq!(place.names("index/lock.shared").len(), 2);
+    assert_eq!(class(&repository, Mode::Exclusive).await, Class::Held);
+    amy.release().await.unwrap();
+    bob.release().await.unwrap();
+    let cid = lock(&repository, Mode::Exclusive).await.unwrap();
+    assert_eq!(class(&repository, Mode::Shared).await, Class::Held);
+    assert_eq!(class(&repository, Mode::Exclusive).await, Class::Held);
+    cid.release().await.unwrap();
+}
+
+/// P38, K39: numbers grow, and the number gets into the record.
+#[tokio::test]
+async fn fences_grow_and_are_written_down() {
+    let place = Place::new();
+    let repository = place.repository();
+    let mut last = 0;
+    for _ in 0..3 {
+        let guard = lock(&repository, Mode::Exclusive).await.unwrap();
+        let fence = guard.fence().unwrap();
+        assert!(fence > last);
+        last = fence;
+        // Written in the background, at once.
+        while place.record(EXCLUSIVE).fence() != Some(fence) {
+            tokio::task::yield_now().await;
+        }
+        guard.release().await.unwrap();
+    }
+}
+
+/// P31, K21: a refresh happens in place: the same file, the same length, a later date.
+#[test]
+fn a_refresh_keeps_the_file() {
+    let place = Place::new();
+    let store = Directory::open(place.temp.path(), Codec::plain(), Access::Write).unwrap();
+    let mut record = Record {
+        expires_at: "2026-03-07T09:01:00.000000000Z".into(),
+        ..Record::default()
+    };
+    let create = Op::Create(Key::Exclusive, Body::Record(record.clone()));
+    let Answer::Written(first) = store.perform_here(create) else {
+        panic!("not created")
+    };
+    let before = std::fs::metadata(place.path(EXCLUSIVE)).unwrap();
+    record.expires_at = "2026-03-07T09:01:30.000000000Z".into();
+    let renew = |version: &_| {
+        Op::Renew(
+            Key::Exclusive,
+            Body::Record(record.clone()),
+            Clone::clone(version),
+        )
+    };
+    let Answer::Written(second) = store.perform_here(renew(&first)) else {
+        panic!("not renewed")
+    };
+    let after = std::fs::metadata(place.path(EXCLUSIVE)).unwrap();
+    assert_eq!((before.ino(), before.len()), (after.ino(), after.len()));
+    assert_eq!(place.record(EXCLUSIVE), record);
+    assert_eq!(
+        store.perform_here(renew(&first)),
+        Answer::Refused(Why::Condition),
+        "an old version"
+    );
+    // An original renames its own over it: nothing of ours may touch that.
+    place.original(EXCLUSIVE, 0, 60);
+    std::fs::remove_file(place.path(EXCLUSIVE)).unwrap();
+    place.original(EXCLUSIVE, 0, 60);
+    let theirs = std::fs::read(place.path(EXCLUSIVE)).unwrap();
+    assert_eq!(
+        store.perform_here(renew(&second)),
+        Answer::Refused(Why::Condition)
+    );
+    let delete = Op::DeleteVersion(Key::Exclusive, second);
+    assert_eq!(store.perform_here(delete), Answer::Refused(Why::Condition));
+    assert_eq!(std::fs::read(place.path(EXCLUSIVE)).unwrap(), theirs);
+}
+
+/// P22, P26: a stale lock is taken over, a live one is not.
+#[tokio::test]
+async fn a_stale_lock_is_taken_over() {
+    let place = Place::new();
+    let repository = place.repository();
+    place.original(EXCLUSIVE, 0, 60);
+    assert_eq!(class(&repository, Mode::Exclusive).await, Class::Held);
+    place.original(EXCLUSIVE, 1200, -600);
+    place.original("index/lock.shared/2026-03-07T09:00:00.482913Z", 1200, -600);
+    let guard = lock(&repository, Mode::Exclusive).await.unwrap();
+    assert!(place.names("index/lock.shared").is_empty(), "swept");
+    guard.release().await.unwrap();
+}
+
+/// K24: a record whose process is there and has the kernel's lock is not taken away, however old.
+#[tokio::test]
+async fn a_paused_holder_of_this_machine_keeps_its_lock() {
+    let place = Place::new();
+    let store = Directory::open(place.temp.path(), Codec::plain(), Access::Write).unwrap();
+    let record = Record {
+        acquired_at: "2026-03-07T09:00:00Z".into(),
+        expires_at: "2026-03-07T09:01:00Z".into(),
+        tenure: Some(tenure_store::store::Store::block(&store)),
+        ..Record::default()
+    };
+    let create = Op::Create(Key::Exclusive, Body::Record(record));
+    assert!(matches!(store.perform_here(create), Answer::Written(_)));
+    let file = std::fs::File::options()
+        .write(true)
+        .open(place.path(EXCLUSIVE))
+        .unwrap();
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600))
+        .unwrap();
+    let error = lock(&place.repository(), Mode::Exclusive)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.blocker().unwrap().verdict,
+        Verdict::Held(Held::Locked)
+    );
+    // With the process (here: its descriptor) the lock is gone too.
+    drop(store);
+    lock(&place.repository(), Mode::Exclusive)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+/// K28, section 8: what is no file is no lock, and nothing is touched.
+#[tokio::test]
+async fn a_directory_at_the_key_refuses() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path(EXCLUSIVE)).unwrap();
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        assert_eq!(class(&place.repository(), mode).await, Class::NotALock);
+    }
+    std::fs::remove_dir(place.path(EXCLUSIVE)).unwrap();
+    std::os::unix::fs::symlink("elsewhere", place.path(EXCLUSIVE)).unwrap();
+    assert_eq!(
+        class(&place.repository(), Mode::Exclusive).await,
+        Class::NotALock
+    );
+}
+
+/// K30: a file that cannot be a record at all is never removed.
+#[tokio::test]
+async fn a_file_that_is_no_record_stays() {
+    let place = Place::new();
+    place.put(EXCLUSIVE, &vec![b'x'; 2 << 20], 86_400);
+    assert_eq!(
+        class(&place.repository(), Mode::Exclusive).await,
+        Class::NotALock
+    );
+    assert_eq!(
+        std::fs::metadata(place.path(EXCLUSIVE)).unwrap().len(),
+        2 << 20
+    );
+    // Merely too long is judged by age (P13, P24).
+    place.put(EXCLUSIVE, &vec![b'x'; 70_000], 10);
+    assert_eq!(
+        class(&place.repository(), Mode::Exclusive).await,
+        Class::Unreadable
+    );
+    place.put(EXCLUSIVE, &vec![b'x'; 70_000], 300);
+    lock(&place.repository(), Mode::Exclusive)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+/// P25: a repository that is not there is not free.
+#[tokio::test]
+async fn a_missing_repository_is_not_free() {
+    let gone = Place::new();
+    let repository = gone.repository();
+    let path = gone.temp.path().to_owned();
+    drop(gone);
+    assert_eq!(class(&repository, Mode::Exclusive).await, Class::Io);
+    let Err(error) = Repository::open(Address::Directory(path), Options::default()) else {
+        panic!("opened what is not there");
+    };
+    assert_eq!(error.class(), Class::NotFound);
+}
+
+/// P33, P37, K34: a live lock is broken by name, though its holder stands guard over it, and the
+/// holder notices when it asks.
+#[tokio::test]
+async fn a_lock_that_was_broken_is_lost() {
+    let place = Place::new();
+    let guard = lock(&place.repository(), Mode::Exclusive).await.unwrap();
+    guard.check().await.unwrap();
+    assert!(guard.valid_for() > Duration::from_secs(40));
+    let repository = place.repository();
+    let view = repository.inspect().await.unwrap();
+    let targets: Vec<Target> = view.locks.iter().map(Target::from).collect();
+    let broken = repository.break_locks(targets, Insist::Yes).await.unwrap();
+    assert_eq!(broken.removed, [Key::Exclusive], "{broken:?}");
+    assert!(broken.fence > guard.fence());
+    let error = guard.check().await.unwrap_err();
+    assert_eq!(error.class(), Class::Compromised);
+    assert_eq!(guard.valid_for(), Duration::ZERO);
+    assert!(matches!(guard.lost().await, Loss::For(_)));
+    assert_eq!(
+        guard.release().await.unwrap_err().class(),
+        Class::Compromised
+    );
+}
+
+/// K20: what a crash left behind is cleaned once it is old; a lock is not.
+#[tokio::test]
+async fn leftovers_are_cleaned() {
+    let place = Place::new();
+    let guard = lock(&place.repository(), Mode::Shared).await.unwrap();
+    let store = Directory::open(place.temp.path(), Codec::plain(), Access::Write).unwrap();
+    place.put("index/.lock.exclusive.dead-0123456789abcdef", b"{}", 3600);
+    // Its change time is now, whatever its modification time says: it is young.
+    assert!(store.clean().unwrap().is_empty());
+    let view = place.repository().inspect().await.unwrap();
+    assert_eq!(view.locks.len(), 1, "and it is no lock");
+    guard.release().await.unwrap();
+}
+
+/// P37: stale locks are broken by what was shown.
+#[tokio::test]
+async fn stale_locks_are_broken() {
+    let place = Place::new();
+    place.original(EXCLUSIVE, 1200, -600);
+    place.original("index/lock.shared/2026-03-07T09:00:00.482913Z", 0, 60);
+    let repository = place.repository();
+    let view = repository.inspect().await.unwrap();
+    let stale = view
+        .locks
+        .iter()
+        .filter(|lock| !lock.verdict.blocks())
+        .map(Target::from)
+        .collect();
+    let broken = repository.break_locks(stale, Insist::No).await.unwrap();
+    assert_eq!(broken.removed, [Key::Exclusive]);
+    assert_eq!(place.names("index/lock.shared").len(), 1);
+    let view = repository.inspect().await.unwrap();
+    let all = view.locks.iter().map(Target::from).collect();
+    let broken = repository.break_locks(all, Insist::Yes).await.unwrap();
+    assert_eq!(broken.removed.len(), 1);
+    assert!(broken.fence.is_some());
+}
+
+/// P42: looking writes nothing, not even a directory.
+#[tokio::test]
+async fn looking_writes_nothing() {
+    let place = Place::new();
+    assert!(place.repository().inspect().await.unwrap().locks.is_empty());
+    assert!(place.names("").is_empty());
+}
+
+/// P19: a waiter gets the lock when it is given back.
+#[tokio::test]
+async fn a_waiter_gets_it_when_it_is_given_back() {
+    let place = Place::new();
+    let repository = place.repository();
+    let amy = lock(&repository, Mode::Exclusive).await.unwrap();
+    let (told, mut waiting) = tokio::sync::mpsc::unbounded_channel();
+    let bob = tokio::spawn({
+        let repository = repository.clone();
+        async move {
+            let mut want = Want::new(Mode::Exclusive, "prune");
+            want.patience = Patience::Forever;
+            want.listener = Some(Arc::new(move |event: &tenure_store::Event| {
+                let _ = told.send(event.clone());
+            }));
+            repository.lock(want).await
+        }
+    });
+    let event = waiting.recv().await;
+    assert!(
+        matches!(event, Some(tenure_store::Event::Waiting(_))),
+        "{event:?}"
+    );
+    amy.release().await.unwrap();
+    bob.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// P19, K2: a waiter whose time is over is told so.
+#[tokio::test]
+async fn a_waiter_gives_up_at_its_deadline() {
+    let place = Place::new();
+    place.original(EXCLUSIVE, 0, 600);
+    let mut want = Want::new(Mode::Shared, "backup");
+    want.patience = Patience::For(Duration::from_millis(50));
+    let error = place.repository().lock(want).await.unwrap_err();
+    assert_eq!((error.class(), error.exit_code()), (Class::Timeout, 124));
+    assert!(
+        error
+            .to_string()
+            .contains("repository is exclusively locked by atlas-3 (pid 40217)")
+    );
+}
+
+/// P29: an acquire that is dropped leaves nothing behind.
+#[tokio::test]
+async fn a_dropped_acquire_leaves_nothing() {
+    let place = Place::new();
+    // It settles for a second, with its record written.
+    let repository = place.open(Options::default());
+    let acquire = lock(&repository, Mode::Exclusive);
+    let seen = async {
+        while !place.path(EXCLUSIVE).exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        _ = acquire => panic!("it did not settle"),
+        () = seen => {}
+    }
+    while place.path(EXCLUSIVE).exists() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Dropping a guard gives the lock back in the background.
+#[tokio::test]
+async fn a_dropped_guard_gives_back() {
+    let place = Place::new();
+    drop(lock(&place.repository(), Mode::Shared).await.unwrap());
+    while !place.names("index/lock.shared").is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// P12, P24: sealed records hide the host; who has no key sees a lock all the same.
+#[tokio::test]
+async fn a_sealed_lock_is_a_lock_without_the_key_too() {
+    let place = Place::new();
+    let sealed = Options {
+        key: Some(DataKey::new([7; 32])),
+        seal: Seal::Yes,
+        ..quick()
+    };
+    let guard = lock(&place.open(sealed.clone()), Mode::Exclusive)
+        .await
+        .unwrap();
+    assert_eq!(std::fs::read(place.path(EXCLUSIVE)).unwrap()[0], 0x01);
+    assert_eq!(
+        class(&place.repository(), Mode::Shared).await,
+        Class::Unreadable
+    );
+    assert_eq!(
+        class(&place.open(sealed.clone()), Mode::Shared).await,
+        Class::Held
+    );
+    guard.check().await.unwrap();
+    guard.release().await.unwrap();
+    // A lease that outlives the patience of those without a key is refused.
+    let settings = Settings {
+        ttl: Duration::from_secs(300),
+        ..Settings::default()
+    };
+    let long = Options { settings, ..sealed };
+    let error = Repository::open(Address::Directory(place.temp.path().into()), long);
+    assert_eq!(
+        error.err().map(|error| error.class()),
+        Some(Class::BadInput)
+    );
+}
+
+/// C13: a lock that outlives its process is taken up by its ticket, and by nothing else.
+#[tokio::test]
+async fn a_ticket_brings_a_lock_back() {
+    let place = Place::new();
+    let mut want = Want::new(Mode::Exclusive, "prune");
+    want.life = LifeOf::Lease;
+    let guard = place.repository().lock(want).await.unwrap();
+    let fence = guard.fence();
+    let ticket = guard.into_ticket().await.unwrap();
+    let ticket: Ticket = ticket.to_string().parse().unwrap();
+    assert_eq!(class(&place.repository(), Mode::Shared).await, Class::Held);
+
+    let again = place.repository().adopt(ticket.clone()).await.unwrap();
+    assert!(again.fence() > fence);
+    let ticket = again.into_ticket().await.unwrap();
+    let other: Ticket = format!("index/lock.exclusive#{}", "0".repeat(32))
+        .parse()
+        .unwrap();
+    let error = place.repository().release(other).await.unwrap_err();
+    assert_eq!(error.class(), Class::NotHeld);
+    place.repository().release(ticket).await.unwrap();
+    assert!(!place.path(EXCLUSIVE).exists());
+}
+
+/// The blocking form needs no runtime.
+#[test]
+fn without_a_runtime() {
+    use tenure_store::blocking::wait;
+    let place = Place::new();
+    let guard = wait(lock(&place.repository(), Mode::Exclusive)).unwrap();
+    assert_eq!(wait(class(&place.repository(), Mode::Shared)), Class::Held);
+    wait(guard.release()).unwrap();
+}
+
+/// K40: the counter is counted up in place and never seen missing; a damaged one refuses.
+#[tokio::test]
+async fn the_counter_is_never_missing() {
+    let place = Place::new();
+    let repository = place.repository();
+    lock(&repository, Mode::Shared)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let path = place.path("index/lock.tenure/fence");
+    let inode = std::fs::metadata(&path).unwrap().ino();
+    let guards: Vec<_> = (0..8)
+        .map(|_| {
+            let repository = repository.clone();
+            tokio::spawn(async move { lock(&repository, Mode::Shared).await.unwrap() })
+        })
+        .collect();
+    let mut fences = Vec::new();
+    for guard in guards {
+        fences.push(guard.await.unwrap().fence().unwrap());
+    }
+    fences.sort_unstable();
+    assert_eq!(fences, (2..10).collect::<Vec<_>>(), "each number once");
+    assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(b"X", 0).unwrap();
+    assert_eq!(
+        class(&place.repository(), Mode::Shared).await,
+        Class::Malformed
+    );
+}
+
+/// P17, P18: simultaneous starts, many rounds at once: never two exclusive, never mixed.
+#[tokio::test]
+async fn simultaneous_starts_exclude_each_other() {
+    async fn round(second: Mode) -> (bool, bool) {
+        let place = Place::new();
+        let (amy, bob) = (place.repository(), place.repository());
+        let (amy, bob) = tokio::join!(lock(&amy, Mode::Exclusive), lock(&bob, second));
+        (amy.is_ok(), bob.is_ok())
+    }
+    let rounds = (0..40).map(|number| {
+        let second = if number % 2 == 0 {
+            Mode::Exclusive
+        } else {
+            Mode::Shared
+        };
+        tokio::spawn(round(second))
+    });
+    let mut won = 0;
+    for round in rounds.collect::<Vec<_>>() {
+        let (amy, bob) = round.await.unwrap();
+        assert!(!(amy && bob), "both hold");
+        won += usize::from(amy) + usize::from(bob);
+    }
+    assert!(won > 0, "nobody ever won");
+}

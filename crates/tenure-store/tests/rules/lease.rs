@@ -1,0 +1,86 @@
+//! Leases by the real clock. These tests take as long as the shortest lease that there is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_store::directory::{Access, Directory};
+use tenure_store::onion::Codec;
+use tenure_store::record::Block;
+use tenure_store::steps::{Answer, Op};
+use tenure_store::store::{BoxFuture, Store};
+use tenure_store::{Address, Company, Loss, Mode, Options, Repository, Settings, Want};
+
+/// The shortest lease: 24 s of reliance.
+fn settings() -> Settings {
+    Settings {
+        ttl: Duration::from_secs(30),
+        refresh: Duration::from_secs(5),
+        company: Company::TenureOnly,
+        ..Settings::default()
+    }
+}
+
+/// A store that answers everything but a refresh.
+struct Hanging(Directory);
+
+impl Store for Hanging {
+    fn perform(&self, op: Op) -> BoxFuture<'_, Answer> {
+        match op {
+            Op::Renew(..) => Box::pin(std::future::pending()),
+            op => self.0.perform(op),
+        }
+    }
+
+    fn block(&self) -> Block {
+        self.0.block()
+    }
+}
+
+/// P32: the signal comes when the lease is used up, though every request hangs and none fails; and
+/// a revival that hangs does not bring the lock back.
+#[tokio::test]
+async fn the_signal_comes_while_a_request_hangs() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = Directory::open(temp.path(), Codec::plain(), Access::Write).unwrap();
+    let place = Address::Directory(temp.path().into());
+    let repository = Repository::on(place, Arc::new(Hanging(store)), settings());
+    let start = Instant::now();
+    let guard = repository
+        .lock(Want::new(Mode::Exclusive, "prune"))
+        .await
+        .unwrap();
+    assert!(guard.valid_for() <= Duration::from_secs(24));
+    assert_eq!(guard.lost().await, Loss::Lapsed);
+    let took = start.elapsed();
+    // Not before it is used up, and before anybody else could take it.
+    assert!((24..30).contains(&took.as_secs()), "{took:?}");
+    assert_eq!(guard.valid_for(), Duration::ZERO);
+    guard.check().await.unwrap_err();
+    // The record is still ours to remove.
+    guard.release().await.unwrap();
+}
+
+/// A busy executor does not lose a lock: the keeper refreshes it from a thread of its own.
+#[test]
+fn a_blocked_executor_does_not_lose_the_lock() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let temp = tempfile::tempdir().unwrap();
+        let options = Options {
+            settings: settings(),
+            ..Options::default()
+        };
+        let place = Address::Directory(temp.path().into());
+        let repository = Repository::open(place, options).unwrap();
+        let guard = repository
+            .lock(Want::new(Mode::Exclusive, "prune"))
+            .await
+            .unwrap();
+        std::thread::sleep(Duration::from_secs(26));
+        assert_eq!(guard.loss(), None);
+        assert!(guard.valid_for() > Duration::from_secs(15));
+        guard.release().await.unwrap();
+    });
+}

@@ -1,0 +1,163 @@
+//! Wrong clocks, other ttls, failing refreshes (P20–P23, P32, P34): no takeover before the lease of
+//! the holder is used up, and none later than the rules say.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use tenure_store::judge::{Held, Verdict};
+use tenure_store::steps::{Refusal, Status};
+use tenure_store::terms::Settings;
+
+use crate::support::Mode;
+use crate::support::s3_server::{Fault, Kind, Plan};
+use crate::support::virtual_time::{Process, Time};
+
+const SKEWS: [i64; 5] = [-86_400, -3_600, 0, 3_600, 86_400];
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn ahead(seconds: i64) -> SignedDuration {
+    SignedDuration::from_secs(seconds)
+}
+
+fn ttl(seconds: u64) -> Settings {
+    Settings {
+        ttl: secs(seconds),
+        refresh: secs(seconds / 2),
+        ..Settings::default()
+    }
+}
+
+/// P20–P23: a holder that refreshes is never robbed, whatever the three clocks show; one that is
+/// gone is followed after its ttl and before twice its ttl, unless the reader's clock is behind.
+#[tokio::test]
+async fn no_clock_frees_a_live_lock_and_none_keeps_a_dead_one_for_ever() {
+    let time = Time::begin(ahead(0));
+    for holder_ahead in SKEWS {
+        for reader_ahead in SKEWS {
+            for store_ahead in SKEWS {
+                time.begin_again(ahead(store_ahead));
+                one_takeover(&time, holder_ahead, reader_ahead, store_ahead).await;
+            }
+        }
+    }
+}
+
+async fn one_takeover(time: &Time, holder_ahead: i64, reader_ahead: i64, store_ahead: i64) {
+    let case = format!("holder {holder_ahead}, reader {reader_ahead}, store {store_ahead}");
+    let settings = Settings::default();
+    let mut holder = Process::new(time, 1, ahead(holder_ahead), &settings);
+    let mut reader = Process::new(time, 2, ahead(reader_ahead), &settings);
+    let mut hold = holder.hold(Mode::Exclusive).await;
+    for moment in [20, 47, 61, 75, 119] {
+        holder.keep(&mut hold, secs(moment)).await;
+        assert_eq!(*hold.status(), Status::Held, "{case}");
+        assert!(
+            !reader.gets(Mode::Exclusive).await,
+            "{case}: robbed at {moment} s"
+        );
+        assert!(
+            !reader.gets(Mode::Shared).await,
+            "{case}: joined at {moment} s"
+        );
+    }
+    // It is gone. Its lease counts from its last refresh, on its own clock of boot.
+    let last = hold.valid_until().0 - secs(48 + 1001);
+    for (moment, free) in [
+        (47, false),
+        (59, false),
+        (121, reader_ahead >= holder_ahead),
+    ] {
+        time.pass_until(last + secs(moment));
+        let got = reader.gets(Mode::Exclusive).await;
+        assert_eq!(got, free, "{case}: {moment} s after the last refresh");
+    }
+    if reader_ahead >= holder_ahead {
+        return;
+    }
+    let Err(Refusal::Held(blocker)) = reader.acquire(Mode::Exclusive).await else {
+        panic!("{case}: held until its date");
+    };
+    // P20 holds it until its date, and says so.
+    let far = holder_ahead - reader_ahead > 600;
+    let expected = if far { Held::FarAhead } else { Held::InForce };
+    assert_eq!(blocker.verdict, Verdict::Held(expected), "{case}");
+}
+
+/// P22: the ttl that counts is the record's.
+#[tokio::test]
+async fn a_holder_with_another_ttl_is_judged_by_its_own() {
+    for (own, others) in [(30, 60), (60, 30), (600, 30), (30, 600)] {
+        let time = Time::begin(ahead(0));
+        let mut holder = Process::new(&time, 1, ahead(-300), &ttl(own));
+        let mut reader = Process::new(&time, 2, ahead(300), &ttl(others));
+        let mut hold = holder.hold(Mode::Shared).await;
+        holder.keep(&mut hold, secs(2)).await;
+        let sent = secs(2);
+        while !reader.gets(Mode::Exclusive).await {
+            time.pass(secs(1));
+            assert!(time.passed() < sent + secs(2 * own), "ttl {own}: stuck");
+        }
+        assert!(
+            time.passed() + secs(3) >= secs(own),
+            "ttl {own}: robbed at {:?}",
+            time.passed()
+        );
+    }
+}
+
+/// P32, P34: refreshes fail for 50 s. The work stops at 48 s, nobody takes over before 60 s, and
+/// the lock can be revived.
+#[tokio::test]
+async fn refreshes_that_fail_stop_the_work_before_anybody_may_follow() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let time = Time::begin(ahead(0));
+        let mut holder = Process::new(&time, 1, ahead(0), &Settings::default());
+        let mut reader = Process::new(&time, 2, ahead(0), &Settings::default());
+        let mut hold = holder.hold(mode).await;
+        holder.keep(&mut hold, secs(29)).await;
+        let valid = hold.valid_until();
+        time.server.plan(
+            Plan::on(Kind::Put, Fault::Refuse(500))
+                .key("lock.")
+                .always(),
+        );
+        holder.keep(&mut hold, secs(47)).await;
+        assert_eq!((hold.status(), hold.valid_until()), (&Status::Held, valid));
+        holder.keep(&mut hold, secs(59)).await;
+        assert!(
+            matches!(hold.status(), Status::Lapsed { .. }),
+            "{:?}",
+            hold.status()
+        );
+        assert!(
+            !reader.gets(Mode::Exclusive).await,
+            "taken before the ttl was over"
+        );
+        time.pass_until(secs(79));
+        time.server.heal();
+        assert_eq!(holder.revive(&mut hold).await, Status::Held);
+        assert!(
+            !reader.gets(Mode::Exclusive).await,
+            "revived, and taken all the same"
+        );
+    }
+}
+
+/// P31: a lock that is refreshed outlives its ttl many times.
+#[tokio::test]
+async fn a_refreshed_lock_outlives_its_ttl() {
+    let time = Time::begin(ahead(0));
+    let mut holder = Process::new(&time, 1, ahead(0), &ttl(30));
+    let mut reader = Process::new(&time, 2, ahead(0), &ttl(30));
+    let mut hold = holder.hold(Mode::Exclusive).await;
+    for moment in (5..=120).step_by(5) {
+        holder.keep(&mut hold, secs(moment)).await;
+        assert_eq!(*hold.status(), Status::Held);
+        assert!(!reader.gets(Mode::Shared).await, "robbed at {moment} s");
+    }
+    holder.release(hold).await;
+    assert!(reader.gets(Mode::Shared).await);
+}

@@ -1,0 +1,176 @@
+//! Simultaneous starts on real stores: of two that exclude each other never both get the lock.
+//!
+//! Each round is a repository of its own, so that hundreds of rounds wait for `settle` at once.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tenure_store::address::Address;
+use tenure_store::{Error, Guard, Options, Repository, Want};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use crate::support::Mode::{self, Exclusive, Shared};
+use crate::support::s3_server::{BUCKET, Conditions, S3Server};
+use crate::support::virtual_time::config;
+
+const ROUNDS: usize = 300;
+/// Repositories at once, each with two handles that share nothing, as two processes would have.
+const LANES: usize = 60;
+
+#[derive(Default, Debug)]
+struct Tally {
+    first: usize,
+    second: usize,
+    nobody: usize,
+}
+
+async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [Mode; 2]) -> Tally {
+    let start = Arc::new(Barrier::new(2 * LANES));
+    let mut lanes = JoinSet::new();
+    for lane in 0..LANES {
+        let (one, two, start) = (open(lane), open(lane), Arc::clone(&start));
+        lanes.spawn(async move {
+            let mut tally = Tally::default();
+            for repository in [&one, &two] {
+                repository
+                    .abilities()
+                    .await
+                    .expect("a store that can be probed");
+            }
+            for _ in 0..rounds / LANES {
+                let contender = |repository, mode| lock_at(&start, repository, mode);
+                let ends = tokio::join!(contender(&one, modes[0]), contender(&two, modes[1]));
+                tally.count(ends).await;
+            }
+            tally
+        });
+    }
+    let mut all = Tally::default();
+    while let Some(tally) = lanes.join_next().await {
+        let Tally {
+            first,
+            second,
+            nobody,
+        } = tally.expect("a lane ends well");
+        all.first += first;
+        all.second += second;
+        all.nobody += nobody;
+    }
+    all
+}
+
+async fn lock_at(start: &Barrier, repository: &Repository, mode: Mode) -> Result<Guard, Error> {
+    start.wait().await;
+    repository.lock(Want::new(mode, "race")).await
+}
+
+impl Tally {
+    async fn count(&mut self, ends: (Result<Guard, Error>, Result<Guard, Error>)) {
+        match ends {
+            (Ok(_), Ok(_)) => panic!("both hold"),
+            (Ok(guard), Err(_)) => release(guard, &mut self.first).await,
+            (Err(_), Ok(guard)) => release(guard, &mut self.second).await,
+            (Err(one), Err(two)) => {
+                for error in [one, two] {
+                    assert!(error.is_busy(), "refused for another reason: {error}");
+                }
+                self.nobody += 1;
+            }
+        }
+    }
+}
+
+async fn release(guard: Guard, won: &mut usize) {
+    guard
+        .release()
+        .await
+        .expect("the winner gives back what it holds");
+    *won += 1;
+}
+
+fn report(what: &str, tally: &Tally) {
+    let rounds = tally.first + tally.second + tally.nobody;
+    println!("{what}: {rounds} rounds, never both; {tally:?}");
+    assert!(rounds >= LANES, "every lane ran");
+    assert!(tally.first + tally.second > 0, "nobody ever wins");
+}
+
+fn in_bucket(server: &S3Server) -> impl Fn(usize) -> Repository {
+    let config = config(server);
+    move |round| {
+        let place = format!("s3://{BUCKET}/round-{round}")
+            .parse()
+            .expect("an address");
+        let options = Options {
+            config: config.clone(),
+            ..Options::default()
+        };
+        Repository::open(place, options).expect("a repository on the test server")
+    }
+}
+
+fn in_directory(root: &Path) -> impl Fn(usize) -> Repository {
+    move |round| {
+        let dir = root.join(format!("round-{round}"));
+        std::fs::create_dir_all(&dir).expect("a directory for a round");
+        Repository::open(Address::Directory(dir), Options::default()).expect("a repository there")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_exclusives_on_the_test_server() {
+    let server = S3Server::start();
+    let tally = race(ROUNDS, in_bucket(&server), [Exclusive, Exclusive]).await;
+    report("exclusive against exclusive, S3", &tally);
+    assert_eq!(
+        server
+            .keys("")
+            .iter()
+            .filter(|key| key.contains("lock.exclusive"))
+            .count(),
+        0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exclusive_against_shared_on_the_test_server() {
+    let server = S3Server::start();
+    let tally = race(ROUNDS, in_bucket(&server), [Exclusive, Shared]).await;
+    report("exclusive against shared, S3", &tally);
+    let left = |part| {
+        server
+            .keys("")
+            .iter()
+            .filter(|key| key.contains(part))
+            .count()
+    };
+    assert_eq!(
+        (left("lock.exclusive"), left("lock.shared")),
+        (0, 0),
+        "records left behind"
+    );
+}
+
+/// Level 0: a server that ignores conditions and says 200. Settling takes their place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_exclusives_on_a_liar() {
+    let server = S3Server::start();
+    server.set_conditions(Conditions::Ignored);
+    let tally = race(2 * LANES, in_bucket(&server), [Exclusive, Exclusive]).await;
+    report("exclusive against exclusive, level 0", &tally);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_exclusives_in_a_directory() {
+    let root = tempfile::tempdir().expect("a directory");
+    let tally = race(ROUNDS, in_directory(root.path()), [Exclusive, Exclusive]).await;
+    report("exclusive against exclusive, directory", &tally);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exclusive_against_shared_in_a_directory() {
+    let root = tempfile::tempdir().expect("a directory");
+    let tally = race(ROUNDS, in_directory(root.path()), [Exclusive, Shared]).await;
+    report("exclusive against shared, directory", &tally);
+}

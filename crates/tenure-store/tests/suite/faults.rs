@@ -1,0 +1,159 @@
+//! The fault table × each request of acquire, refresh and release (P25, P29, P31, P35).
+//!
+//! One fault hits the n-th request of a life, for every n. Whatever it is, a single one must not
+//! cost the lock, and no way to fail may leave a record behind that nobody refreshes.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use tenure_store::steps::{Refusal, Released, Status};
+use tenure_store::terms::Settings;
+
+use crate::support::Mode;
+use crate::support::s3_server::{Fault, Gate, Kind, Plan};
+use crate::support::virtual_time::{Process, Time};
+
+fn faults() -> Vec<Fault> {
+    vec![
+        Fault::LoseAnswer,
+        Fault::LoseRequest,
+        Fault::StatusAfterApplying(500),
+        Fault::StatusAfterApplying(503),
+        Fault::Refuse(500),
+        Fault::Refuse(503),
+        Fault::Refuse(429),
+        Fault::Refuse(409),
+        Fault::Refuse(412),
+        Fault::IgnoreCondition,
+        Fault::Delay(Duration::from_millis(20)),
+        Fault::DelayAnswer(Duration::from_millis(20)),
+    ]
+}
+
+/// What lies in the repository as a lock.
+fn locks(time: &Time) -> Vec<String> {
+    let mut keys = time.server.keys("index/lock.exclusive");
+    keys.extend(time.server.keys("index/lock.shared/"));
+    keys
+}
+
+/// One life: acquire, a refresh, release, with the plan at work. How many requests it took.
+async fn life(time: &Time, mode: Mode, plan: Option<Plan>) -> usize {
+    let case = format!("{mode:?}, {plan:?}");
+    time.begin_again(SignedDuration::ZERO);
+    let mut process = Process::new(time, 7, SignedDuration::ZERO, &Settings::default());
+    if let Some(plan) = plan {
+        time.server.plan(plan);
+    }
+    let acquired = process.acquire(mode).await;
+    if acquired.is_err() {
+        assert_eq!(locks(time), [""; 0], "{case}: refused, and left behind");
+    }
+    let mut hold = process.keeping(acquired.unwrap_or_else(|why| panic!("{case}: {why:?}")));
+    assert_eq!(locks(time).len(), 1, "{case}: held without a record");
+    process.keep(&mut hold, Duration::from_secs(40)).await;
+    assert_eq!(*hold.status(), Status::Held, "{case}");
+    let sent = hold.valid_until().0 - Duration::from_secs(48 + 1007);
+    assert!(
+        sent >= Duration::from_secs(30),
+        "{case}: not refreshed, last at {sent:?}"
+    );
+    assert_eq!(process.release(hold).await, Released::Done, "{case}");
+    assert_eq!(locks(time), [""; 0], "{case}: released, and left behind");
+    time.server.take_seen().len()
+}
+
+/// P29, P31: one fault, anywhere, of any kind.
+#[tokio::test]
+async fn one_fault_never_costs_the_lock_nor_leaves_a_record() {
+    let time = Time::begin(SignedDuration::ZERO);
+    let mut lives = 0;
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let requests = life(&time, mode, None).await;
+        for fault in faults() {
+            for nth in 0..requests {
+                let plan = Plan::on_any(fault.clone()).skip(nth as u32);
+                life(&time, mode, Some(plan)).await;
+                lives += 1;
+            }
+        }
+    }
+    println!("{lives} lives with one fault each");
+    assert!(
+        lives > 200,
+        "acquire, refresh and release are more requests than that"
+    );
+}
+
+/// P25: reads and lists that keep failing are never "free".
+#[tokio::test]
+async fn a_store_that_cannot_be_read_is_not_free() {
+    for (kind, key) in [(Kind::Get, "lock.exclusive"), (Kind::List, "lock.shared")] {
+        for fault in [Fault::Refuse(500), Fault::Refuse(403), Fault::LoseAnswer] {
+            let time = Time::begin(SignedDuration::ZERO);
+            let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
+            time.server
+                .plan(Plan::on(kind, fault.clone()).key(key).always());
+            let end = process.acquire(Mode::Exclusive).await;
+            assert!(
+                matches!(end, Err(Refusal::Store(_))),
+                "{kind:?} {fault:?}: {end:?}"
+            );
+            assert_eq!(locks(&time), [""; 0]);
+        }
+    }
+}
+
+/// P29: after our record is written the store stops answering looks. The record is removed.
+#[tokio::test]
+async fn a_failure_after_the_write_removes_the_record() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let time = Time::begin(SignedDuration::ZERO);
+        let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
+        time.server
+            .plan(Plan::on(Kind::List, Fault::Refuse(500)).skip(1).always());
+        time.server.plan(
+            Plan::on(Kind::Get, Fault::Refuse(500))
+                .key("lock.exclusive")
+                .skip(1)
+                .always(),
+        );
+        let end = process.acquire(mode).await;
+        assert!(matches!(end, Err(Refusal::Store(_))), "{mode:?}: {end:?}");
+        assert_eq!(locks(&time), [""; 0], "{mode:?}");
+    }
+}
+
+/// P29: and if it cannot be removed, the caller is told where it lies.
+#[tokio::test]
+async fn a_record_that_cannot_be_removed_is_confessed() {
+    let time = Time::begin(SignedDuration::ZERO);
+    let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
+    time.server
+        .plan(Plan::on(Kind::List, Fault::Refuse(500)).skip(1).always());
+    time.server
+        .plan(Plan::on(Kind::Delete, Fault::Refuse(500)).always());
+    let end = process.acquire(Mode::Exclusive).await;
+    assert!(matches!(end, Err(Refusal::LeftBehind { .. })), "{end:?}");
+    assert_eq!(locks(&time), ["index/lock.exclusive"]);
+}
+
+/// P29: a create that was cut off and arrives after its retry does no harm.
+#[tokio::test]
+async fn a_write_that_comes_late_is_refused_by_its_own_twin() {
+    let time = Time::begin(SignedDuration::ZERO);
+    let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
+    let gate = Gate::closed();
+    time.server
+        .plan(Plan::on(Kind::Put, Fault::ApplyLater(gate.clone())).key("lock.exclusive"));
+    let mut hold = process.hold(Mode::Exclusive).await;
+    let applied = time.server.take_seen().len();
+    gate.open();
+    while time.server.take_seen().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    process.keep(&mut hold, Duration::from_secs(40)).await;
+    assert_eq!(*hold.status(), Status::Held, "after {applied} requests");
+    assert_eq!(process.release(hold).await, Released::Done);
+    assert_eq!(locks(&time), [""; 0]);
+}

@@ -1,0 +1,64 @@
+//! What a store can do is found out, not believed (P26, P27).
+
+use tenure_store::{Class, Demand, Level, Options, Repository, Want};
+
+use crate::support::Mode;
+use crate::support::s3_server::{BUCKET, Conditions, S3Server};
+use crate::support::virtual_time::config;
+
+fn open(server: &S3Server, demand: Demand) -> Repository {
+    let options = Options {
+        config: config(server),
+        demand,
+        ..Options::default()
+    };
+    let place = format!("s3://{BUCKET}").parse().expect("an address");
+    Repository::open(place, options).expect("a repository")
+}
+
+/// P26: honest servers of every level, and a liar.
+#[tokio::test]
+async fn the_level_is_what_the_store_shows() {
+    for (conditions, level) in [
+        (Conditions::Honoured, Level::Deletes),
+        (Conditions::OnPutOnly, Level::Writes),
+        (Conditions::Ignored, Level::Nothing),
+        (Conditions::Refused(501), Level::Nothing),
+        (Conditions::Refused(400), Level::Nothing),
+    ] {
+        let server = S3Server::start();
+        server.set_conditions(conditions);
+        let repository = open(&server, Demand::Anything);
+        let abilities = repository.abilities().await.expect("a probe");
+        assert_eq!(abilities.level, level, "{conditions:?}");
+        assert_eq!(
+            server.keys(""),
+            [""; 0],
+            "{conditions:?}: the probe cleans up"
+        );
+        let guard = repository
+            .lock(Want::new(Mode::Exclusive, "prune"))
+            .await
+            .expect("free");
+        guard.release().await.expect("given back");
+        assert_eq!(
+            server.keys("index/lock.exclusive"),
+            [""; 0],
+            "{conditions:?}"
+        );
+    }
+}
+
+/// P27: who demands conditional writes gets them or nothing.
+#[tokio::test]
+async fn a_liar_is_refused_where_conditions_are_demanded() {
+    let server = S3Server::start();
+    server.set_conditions(Conditions::Ignored);
+    let repository = open(&server, Demand::ConditionalWrites);
+    let refused = repository
+        .lock(Want::new(Mode::Shared, "backup"))
+        .await
+        .expect_err("level 0");
+    assert_eq!(refused.class(), Class::Unsupported, "{refused}");
+    assert_eq!(server.keys("index/lock.shared"), [""; 0]);
+}

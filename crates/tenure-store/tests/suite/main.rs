@@ -1,0 +1,23 @@
+//! The tests of the repository lock from outside: model, servers, faults, clocks.
+
+#![allow(
+    clippy::print_stdout,
+    reason = "states, rounds and requests are counted to be read"
+)]
+#![allow(
+    clippy::large_enum_variant,
+    clippy::result_large_err,
+    reason = "a test has a handful of machines; plain data reads better than boxes"
+)]
+
+mod clocks;
+mod contention;
+mod costs;
+mod faults;
+mod foreign_servers;
+mod levels;
+mod model;
+mod server;
+mod sigkill;
+mod support;
+mod vectors;

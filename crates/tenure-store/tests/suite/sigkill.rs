@@ -1,0 +1,102 @@
+//! A holder that is killed: its lock is free after its ttl, and not before. In real time, with the
+//! shortest ttl that is allowed (30 s).
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tenure_store::blocking::wait;
+use tenure_store::{Options, Repository, Settings, Want};
+
+use crate::support::Mode;
+use crate::support::s3_server::{BUCKET, S3Server};
+use crate::support::virtual_time::s3_config;
+
+const CHILD: &str = "TENURE_TEST_HOLD_AT";
+const TTL: Duration = Duration::from_secs(30);
+
+fn open(place: &str, endpoint: &str) -> Repository {
+    let settings = Settings {
+        ttl: TTL,
+        refresh: Duration::from_secs(10),
+        ..Settings::default()
+    };
+    let options = Options {
+        settings,
+        config: s3_config(endpoint),
+        ..Options::default()
+    };
+    Repository::open(place.parse().expect("an address"), options).expect("a repository")
+}
+
+/// The test starts itself again as the holder.
+#[test]
+fn a_killed_holder_is_followed_after_its_ttl() {
+    if let Ok(at) = std::env::var(CHILD) {
+        let (place, endpoint) = at.split_once('|').expect("a place and an endpoint");
+        let _guard =
+            wait(open(place, endpoint).lock(Want::new(Mode::Exclusive, "held"))).expect("free");
+        println!("\nheld");
+        loop {
+            std::thread::park();
+        }
+    }
+    let server = S3Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let in_directory = format!("repo:{}", directory.path().display());
+    std::thread::scope(|scope| {
+        for place in [format!("s3://{BUCKET}/killed"), in_directory] {
+            let endpoint = server.endpoint();
+            scope.spawn(move || follow(&place, &endpoint));
+        }
+    });
+}
+
+fn follow(place: &str, endpoint: &str) {
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args([
+            "sigkill::a_killed_holder_is_followed_after_its_ttl",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(CHILD, format!("{place}|{endpoint}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this test starts again");
+    let output = BufReader::new(child.stdout.take().expect("piped"));
+    let held = output
+        .lines()
+        .map_while(Result::ok)
+        .any(|line| line == "held");
+    assert!(held, "{place}: the child holds the lock");
+    // Past the first refreshes, so that it is a refresh that has to lapse.
+    let repository = open(place, endpoint);
+    let refused = || {
+        let error = wait(repository.lock(Want::new(Mode::Shared, "follower"))).err()?;
+        assert!(error.is_busy(), "{place}: {error}");
+        Some(())
+    };
+    let until = Instant::now() + Duration::from_secs(12);
+    while Instant::now() < until {
+        refused().expect("its holder lives");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    child.kill().expect("a child can be killed");
+    child.wait().expect("and is waited for");
+    // Its last refresh was at most 10 s ago, and this very moment at the latest.
+    let killed = Instant::now();
+    while refused().is_some() {
+        assert!(
+            killed.elapsed() < 2 * TTL,
+            "{place}: stuck beyond twice its ttl"
+        );
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    // The follower settles for a second before it is told that it has the lock.
+    let after = killed.elapsed();
+    println!("{place}: free {:.1} s after the kill", after.as_secs_f32());
+    assert!(
+        after >= TTL - Duration::from_secs(10),
+        "{place}: free after {after:?}"
+    );
+}

@@ -1,0 +1,8 @@
+//! What the tests share.
+
+pub(crate) mod foreign;
+pub(crate) mod original;
+pub(crate) mod s3_server;
+pub(crate) mod virtual_time;
+
+pub(crate) use tenure_store::terms::Mode;

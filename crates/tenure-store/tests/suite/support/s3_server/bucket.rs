@@ -1,0 +1,168 @@
+//! The objects, and what a request does to them.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Bound;
+
+use axum::body::Bytes;
+
+use super::fault::Kind;
+use super::wire::{Answer, Call, Condition, Listed};
+
+/// How the store treats condition headers (P26).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conditions {
+    /// On PUT and DELETE: level 2.
+    Honoured,
+    /// On PUT; a DELETE with a condition deletes whatever is there: level 1.
+    OnPutOnly,
+    /// Read over and answered 200: level 0, and a liar.
+    Ignored,
+    /// Answered with this status: level 0, said openly.
+    Refused(u16),
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub(crate) bytes: Bytes,
+    /// A hash of the bytes, in quotes.
+    pub(crate) etag: String,
+    /// By the server's clock; answers cut it to whole seconds.
+    pub(crate) modified_ms: i64,
+    /// New with every write, as GCS counts. S3 clients do not look at it.
+    pub(crate) generation: u64,
+}
+
+pub(super) struct Bucket {
+    pub(super) objects: BTreeMap<String, Object>,
+    pub(super) conditions: Conditions,
+    pub(super) page_size: usize,
+    written: u64,
+}
+
+impl Default for Bucket {
+    fn default() -> Bucket {
+        Bucket {
+            objects: BTreeMap::new(),
+            conditions: Conditions::Honoured,
+            page_size: 1000,
+            written: 0,
+        }
+    }
+}
+
+impl Bucket {
+    /// Carries out one request, all at once.
+    pub(super) fn apply(&mut self, call: &Call, now_ms: i64) -> Answer {
+        if let (Some(_), Conditions::Refused(status)) = (&call.condition, self.conditions) {
+            return Answer::error(status);
+        }
+        match call.kind {
+            Kind::Put => self.put(call, now_ms),
+            Kind::Get | Kind::Head => self.get(call),
+            Kind::Delete => self.delete(call),
+            Kind::BulkDelete => {
+                for key in &call.keys {
+                    self.objects.remove(key);
+                }
+                Answer::deleted(&call.keys)
+            }
+            Kind::List => self.list(call),
+        }
+    }
+
+    pub(super) fn plant(&mut self, key: &str, bytes: Bytes, modified_ms: i64) {
+        self.written += 1;
+        let object = Object {
+            etag: etag(&bytes),
+            bytes,
+            modified_ms,
+            generation: self.written,
+        };
+        self.objects.insert(key.to_owned(), object);
+    }
+
+    fn put(&mut self, call: &Call, now_ms: i64) -> Answer {
+        let judged = !matches!(self.conditions, Conditions::Ignored);
+        let there = self.objects.get(&call.key);
+        match &call.condition {
+            Some(condition) if judged => match (condition, there) {
+                (Condition::Absent, Some(_)) => return Answer::error(412),
+                (Condition::Is(_), None) => return Answer::error(404),
+                (Condition::Is(version), Some(object)) if !version.is_of(object) => {
+                    return Answer::error(412);
+                }
+                (Condition::Absent, None) | (Condition::Is(_), Some(_)) => {}
+            },
+            Some(_) | None => {}
+        }
+        self.plant(&call.key, call.body.clone(), now_ms);
+        Answer::stored(&self.objects[&call.key])
+    }
+
+    fn get(&self, call: &Call) -> Answer {
+        match (self.objects.get(&call.key), call.range) {
+            (None, _) => Answer::error(404),
+            (Some(object), None) => Answer::object(object.clone()),
+            (Some(object), Some((first, _))) if first >= object.bytes.len() => Answer::error(416),
+            (Some(object), Some((first, last))) => {
+                let end = last.saturating_add(1).min(object.bytes.len());
+                Answer::part(object.clone(), first..end)
+            }
+        }
+    }
+
+    fn delete(&mut self, call: &Call) -> Answer {
+        if let (Some(condition), Conditions::Honoured) = (&call.condition, self.conditions) {
+            match (condition, self.objects.get(&call.key)) {
+                (Condition::Absent, _) => return Answer::error(501),
+                (Condition::Is(version), Some(object)) if !version.is_of(object) => {
+                    return Answer::error(412);
+                }
+                // S3 calls the deletion of nothing a success, unless a version was demanded.
+                (Condition::Is(_), None) => return Answer::error(404),
+                (Condition::Is(_), Some(_)) => {}
+            }
+        }
+        self.objects.remove(&call.key);
+        Answer::empty(204)
+    }
+
+    fn list(&self, call: &Call) -> Answer {
+        let after = match &call.list_after {
+            Some(key) => Bound::Excluded(key.clone()),
+            None => Bound::Unbounded,
+        };
+        let limit = call.max_keys.unwrap_or(usize::MAX).min(self.page_size);
+        let mut found = self
+            .objects
+            .range((after, Bound::Unbounded))
+            .filter(|(key, _)| key.starts_with(&call.key))
+            .filter(|(key, _)| !below_delimiter(&key[call.key.len()..], call));
+        let page: Vec<Listed> = found
+            .by_ref()
+            .take(limit)
+            .map(|(key, object)| Listed {
+                key: key.clone(),
+                object: object.clone(),
+            })
+            .collect();
+        let next = found.next().and(page.last().map(|last| last.key.clone()));
+        Answer::page(&call.key, page, next)
+    }
+}
+
+/// With a delimiter, what lies deeper is a common prefix and not an object. Nobody here asks for
+/// the common prefixes themselves, so they are left out.
+fn below_delimiter(rest: &str, call: &Call) -> bool {
+    call.delimiter
+        .as_ref()
+        .is_some_and(|delimiter| rest.contains(delimiter.as_str()))
+}
+
+fn etag(bytes: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    format!("\"{:016x}{:016x}\"", hasher.finish(), bytes.len())
+}

@@ -1,0 +1,323 @@
+//! An S3 server for tests: the few verbs the repository lock uses, decided under one mutex, and
+//! able to be as nasty as a real one on a bad day.
+//!
+//! ```text
+//!   client ──▶ accept ──▶ read body ──▶ [fault before] ──▶ Bucket::apply ──▶ [fault after] ──▶ answer
+//!                                         hold, refuse       one mutex         lose, 500, delay
+//! ```
+//!
+//! The server has a thread and a runtime of its own, so a test that blocks or pauses its own
+//! runtime does not stop it. It checks no signatures: it is about objects, not about access.
+//! What real servers do and a mock would smooth over is kept: the ETag is a hash of the content
+//! (equal bytes, equal ETag), `Last-Modified` has whole seconds, a bare `+` in a path is a blank,
+//! a range of an empty object is 416, and a bulk delete knows no conditions.
+
+mod bucket;
+mod clock;
+mod fault;
+mod wire;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+
+pub(crate) use bucket::{Conditions, Object};
+pub(crate) use clock::Clock;
+pub(crate) use fault::{Fault, Gate, Kind, Plan};
+
+use bucket::Bucket;
+use fault::{After, Before};
+use wire::{Answer, Call};
+
+/// The bucket every test uses.
+pub(crate) const BUCKET: &str = "bucket";
+
+/// One request as the server saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// What was asked.
+    pub(crate) kind: Kind,
+    /// The key, or the prefix of a list.
+    pub(crate) key: String,
+    /// The condition header, as sent.
+    pub(crate) condition: Option<String>,
+    /// The status decided on; `None` if the request was cut off before it was applied.
+    pub(crate) status: Option<u16>,
+}
+
+struct Shared {
+    bucket: Bucket,
+    plans: Vec<Plan>,
+    seen: Vec<Seen>,
+}
+
+#[derive(Clone)]
+struct Inside {
+    shared: Arc<Mutex<Shared>>,
+    clock: Clock,
+    /// How many requests have been applied; a request that must be overtaken waits for it.
+    applied: watch::Sender<u64>,
+}
+
+/// A running server. Dropping it closes its port and all connections.
+pub(crate) struct S3Server {
+    address: SocketAddr,
+    inside: Inside,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl S3Server {
+    /// A server on a free port of this machine, with an honest store and the real clock.
+    pub(crate) fn start() -> S3Server {
+        let inside = Inside {
+            shared: Arc::new(Mutex::new(Shared {
+                bucket: Bucket::default(),
+                plans: Vec::new(),
+                seen: Vec::new(),
+            })),
+            clock: Clock::real(),
+            applied: watch::channel(0).0,
+        };
+        let (stop, stopped) = oneshot::channel();
+        let (tell_address, address) = std::sync::mpsc::channel();
+        let for_thread = inside.clone();
+        let thread = std::thread::spawn(move || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime for the test server")
+                .block_on(async move {
+                    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                    tell_address
+                        .send(listener.local_addr().expect("a bound port has an address"))
+                        .expect("the test waits for the address");
+                    tokio::select! {
+                        () = serve(listener, for_thread) => {}
+                        _ = stopped => {}
+                    }
+                });
+        });
+        S3Server {
+            address: address.recv().expect("the server thread sends its address"),
+            inside,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// `http://127.0.0.1:port`.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The server's clock: `Date` and `Last-Modified` come from it.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inside.clock
+    }
+
+    /// How the store treats conditions from now on.
+    pub(crate) fn set_conditions(&self, conditions: Conditions) {
+        self.lock().bucket.conditions = conditions;
+    }
+
+    /// The largest page of a list from now on.
+    pub(crate) fn set_page_size(&self, keys: usize) {
+        self.lock().bucket.page_size = keys;
+    }
+
+    /// Something to go wrong. Plans are tried in the order in which they were made.
+    pub(crate) fn plan(&self, plan: Plan) {
+        self.lock().plans.push(plan);
+    }
+
+    /// Forgets all plans.
+    pub(crate) fn heal(&self) {
+        self.lock().plans.clear();
+    }
+
+    /// The object under this key.
+    pub(crate) fn object(&self, key: &str) -> Option<Object> {
+        self.lock().bucket.objects.get(key).cloned()
+    }
+
+    /// All keys that start like this, in order.
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
+        let shared = self.lock();
+        shared
+            .bucket
+            .objects
+            .keys()
+            .filter(|key| key.starts_with(prefix))
+            .cloned()
+            .collect()
+    }
+
+    /// Puts an object there behind the protocol's back, as old as said by the server's clock.
+    pub(crate) fn plant(&self, key: &str, bytes: impl Into<Bytes>, age: Duration) {
+        let modified_ms = self.inside.clock.now_ms() - age.as_millis() as i64;
+        self.lock().bucket.plant(key, bytes.into(), modified_ms);
+    }
+
+    /// Removes all objects.
+    pub(crate) fn clear(&self) {
+        self.lock().bucket.objects.clear();
+    }
+
+    /// Every request since the start or the last call of this function.
+    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.lock().seen)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.inside.lock()
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        // A send fails only if the thread has ended already, and then there is nothing to stop.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the server thread ends in peace");
+        }
+    }
+}
+
+impl Inside {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The answer of a handler that means: no answer, close the connection.
+#[derive(Clone)]
+struct Cut;
+
+async fn serve(listener: TcpListener, inside: Inside) {
+    let app = Router::new().fallback(handle).with_state(inside);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let app = TowerToHyperService::new(app.clone());
+        tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request| {
+                let answer = hyper::service::Service::call(&app, request);
+                async move {
+                    let Ok::<Response, Infallible>(response) = answer.await;
+                    match response.extensions().get::<Cut>() {
+                        Some(Cut) => Err("cut on demand"),
+                        None => Ok(response),
+                    }
+                }
+            });
+            // The result is an error whenever the client leaves first or a test cuts the line.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+async fn handle(State(inside): State<Inside>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, 1 << 20).await else {
+        return cut();
+    };
+    let call = match Call::parse(&parts, body) {
+        Ok(call) => call,
+        Err(answer) => return answer.into_response(inside.clock.now_ms()),
+    };
+    // A task of its own: what has been sent is applied, whether the client still waits or not.
+    let work = tokio::spawn(async move { carry_out(inside, call).await });
+    work.await.unwrap_or_else(|_| cut())
+}
+
+async fn carry_out(inside: Inside, mut call: Call) -> Response {
+    let fault = fault::take(&mut inside.lock().plans, call.kind, &call.key);
+    let (before, after) = fault.map_or((Before::Nothing, After::Answer), Fault::split);
+    match before {
+        Before::Nothing => {}
+        Before::Wait(time) => tokio::time::sleep(time).await,
+        Before::BeOvertaken => {
+            let mut applied = inside.applied.subscribe();
+            // The sender lives in `inside`: waiting cannot fail.
+            let _ = applied.changed().await;
+        }
+        Before::ForgetCondition => call.condition = None,
+        Before::Refuse(status) => {
+            inside.note(&call, Some(status));
+            return Answer::error(status).into_response(inside.clock.now_ms());
+        }
+        Before::Cut => {
+            inside.note(&call, None);
+            return cut();
+        }
+    }
+    if let After::CutFirst(gate) = &after {
+        let (inside, gate) = (inside.clone(), gate.clone());
+        tokio::spawn(async move {
+            gate.passed().await;
+            inside.apply(&call);
+        });
+        return cut();
+    }
+    let answer = inside.apply(&call);
+    match after {
+        After::Answer => {}
+        After::Wait(time) => tokio::time::sleep(time).await,
+        After::Status(status) => {
+            return Answer::error(status).into_response(inside.clock.now_ms());
+        }
+        After::Cut | After::CutFirst(_) => return cut(),
+    }
+    answer.into_response(inside.clock.now_ms())
+}
+
+impl Inside {
+    fn apply(&self, call: &Call) -> Answer {
+        let answer = {
+            let mut shared = self.lock();
+            let answer = shared.bucket.apply(call, self.clock.now_ms());
+            shared.seen.push(seen(call, Some(answer.status())));
+            answer
+        };
+        self.applied.send_modify(|count| *count += 1);
+        answer
+    }
+
+    fn note(&self, call: &Call, status: Option<u16>) {
+        self.lock().seen.push(seen(call, status));
+    }
+}
+
+fn seen(call: &Call, status: Option<u16>) -> Seen {
+    let condition = call.condition.as_ref().map(ToString::to_string);
+    Seen {
+        kind: call.kind,
+        key: call.key.clone(),
+        condition,
+        status,
+    }
+}
+
+fn cut() -> Response {
+    let mut response = Response::new(Body::empty());
+    response.extensions_mut().insert(Cut);
+    response
+}

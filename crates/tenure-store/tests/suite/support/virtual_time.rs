@@ -1,0 +1,257 @@
+//! Processes on a real store by clocks of the test: a minute takes no time at all.
+//!
+//! A [`Time`] is what really passes. Every process sees it through a wall clock of its own, wrong
+//! by any amount; the test server's clock is moved along. Waiting is moving the time on.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tenure_store::address::Address;
+use tenure_store::judge::Sightings;
+use tenure_store::object::Objects;
+use tenure_store::onion::Codec;
+use tenure_store::steps::{
+    Acquire, Acquired, Answer, Hold, Op, Progress, Refusal, Released, Request, Status, Steps, Wait,
+};
+use tenure_store::store::Store;
+use tenure_store::terms::{Level, Settings, Terms};
+use tenure_store::time::{Boot, Now};
+
+use super::Mode;
+use super::s3_server::{BUCKET, S3Server};
+
+/// What the vectors call now: 2026-03-07T09:00:30Z.
+const START: i64 = 1_772_874_030;
+
+/// The time of one test, and the server that lives in it.
+pub(crate) struct Time {
+    pub(crate) server: S3Server,
+    /// All processes share a client: it knows nothing, and it is slow to make.
+    store: Objects,
+    passed: Mutex<Duration>,
+    store_ahead: Mutex<SignedDuration>,
+}
+
+impl Time {
+    /// Time begins. The server's clock is `store_ahead` of the right one.
+    pub(crate) fn begin(store_ahead: SignedDuration) -> Time {
+        Time::begin_with(store_ahead, Codec::plain())
+    }
+
+    /// The same, with a data key.
+    pub(crate) fn begin_with(store_ahead: SignedDuration, codec: Codec) -> Time {
+        let server = S3Server::start();
+        let store = objects(&server, codec);
+        let (passed, ahead) = (Mutex::default(), Mutex::default());
+        let time = Time {
+            server,
+            store,
+            passed,
+            store_ahead: ahead,
+        };
+        time.begin_again(store_ahead);
+        time
+    }
+
+    /// Time begins again, with an empty repository.
+    pub(crate) fn begin_again(&self, store_ahead: SignedDuration) {
+        *self.store_ahead.lock().expect("no panic while time is set") = store_ahead;
+        self.server.heal();
+        self.server.clear();
+        self.server.take_seen();
+        self.set(Duration::ZERO);
+    }
+
+    pub(crate) fn passed(&self) -> Duration {
+        *self.passed.lock().expect("no panic while time passes")
+    }
+
+    /// Moves on to this moment, if it is not past.
+    pub(crate) fn pass_until(&self, moment: Duration) {
+        if moment > self.passed() {
+            self.set(moment);
+        }
+    }
+
+    pub(crate) fn pass(&self, span: Duration) {
+        self.set(self.passed() + span);
+    }
+
+    fn set(&self, moment: Duration) {
+        *self.passed.lock().expect("no panic while time passes") = moment;
+        let ahead = *self.store_ahead.lock().expect("no panic while time is set");
+        let store = Timestamp::from_second(START).expect("a date") + ahead + moment;
+        self.server.clock().stand_at_ms(store.as_millisecond());
+    }
+}
+
+/// One process.
+pub(crate) struct Process<'a> {
+    time: &'a Time,
+    terms: Terms,
+    wall_ahead: SignedDuration,
+    sightings: Sightings,
+    seed: u128,
+}
+
+impl<'a> Process<'a> {
+    /// A process whose wall clock is `wall_ahead` of the right one.
+    pub(crate) fn new(
+        time: &'a Time,
+        seed: u128,
+        wall_ahead: SignedDuration,
+        settings: &Settings,
+    ) -> Process<'a> {
+        Process {
+            time,
+            terms: settings.terms(Level::Deletes).expect("lawful settings"),
+            wall_ahead,
+            sightings: Sightings::default(),
+            seed,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        let passed = self.time.passed();
+        let wall = Timestamp::from_second(START).expect("a date") + self.wall_ahead + passed;
+        // Machines boot at different times.
+        Now {
+            boot: Boot(passed + Duration::from_secs(1000 + self.seed as u64)),
+            wall,
+        }
+    }
+
+    fn moment(&self, boot: Boot) -> Duration {
+        boot.0
+            .saturating_sub(Duration::from_secs(1000 + self.seed as u64))
+    }
+
+    /// Tries to take the lock, once.
+    pub(crate) async fn acquire(&mut self, mode: Mode) -> Result<Acquired, Refusal> {
+        self.seed += 1 << 64;
+        let request = Request {
+            mode,
+            operation: "test".into(),
+            holder: format!("host-{0} (pid {0})", self.seed as u64),
+            block: Default::default(),
+            wait: Wait::No,
+            seed: self.seed,
+        };
+        let acquire = Acquire::new(self.terms.clone(), request, self.sightings.clone());
+        self.drive(acquire).await
+    }
+
+    /// Whether the lock is to be had; what is taken is given back.
+    pub(crate) async fn gets(&mut self, mode: Mode) -> bool {
+        match self.acquire(mode).await {
+            Ok(acquired) => {
+                self.release(Hold::new(self.terms.clone(), acquired)).await;
+                true
+            }
+            Err(Refusal::Held(_) | Refusal::LostRace { .. }) => false,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// Takes the lock and holds it.
+    pub(crate) async fn hold(&mut self, mode: Mode) -> Hold {
+        let acquired = self.acquire(mode).await.expect("the lock is free");
+        self.keeping(acquired)
+    }
+
+    /// Holds what was taken.
+    pub(crate) fn keeping(&self, acquired: Acquired) -> Hold {
+        Hold::new(self.terms.clone(), acquired)
+    }
+
+    /// Lets the holder do what is due until this moment.
+    pub(crate) async fn keep(&self, hold: &mut Hold, until: Duration) {
+        loop {
+            let answer = match hold.next(self.now()) {
+                Op::WaitUntil(boot) if boot == Boot::NEVER || self.moment(boot) > until => {
+                    self.time.pass_until(until);
+                    hold.tick(self.now());
+                    return;
+                }
+                Op::WaitUntil(boot) => {
+                    self.time.pass_until(self.moment(boot));
+                    Answer::Waited
+                }
+                op => self.time.store.perform(op).await,
+            };
+            match hold.answer(answer, self.now()) {
+                Progress::Going => {}
+                Progress::Done(end) => panic!("nobody asked for the end: {end:?}"),
+            }
+        }
+    }
+
+    /// Gives it back.
+    pub(crate) async fn release(&self, mut hold: Hold) -> Released {
+        hold.release();
+        self.drive(hold).await
+    }
+
+    /// Tries to bring a lapsed lock back (P34).
+    pub(crate) async fn revive(&self, hold: &mut Hold) -> Status {
+        hold.revive();
+        loop {
+            let answer = match hold.next(self.now()) {
+                Op::WaitUntil(boot) if boot == Boot::NEVER || *hold.status() == Status::Held => {
+                    return hold.status().clone();
+                }
+                Op::WaitUntil(boot) => {
+                    self.time.pass_until(self.moment(boot));
+                    Answer::Waited
+                }
+                op => self.time.store.perform(op).await,
+            };
+            let Progress::Going = hold.answer(answer, self.now()) else {
+                panic!("nobody asked for the end");
+            };
+        }
+    }
+
+    /// Drives a procedure to its end.
+    pub(crate) async fn drive<S: Steps>(&self, mut steps: S) -> S::End {
+        loop {
+            let answer = match steps.next(self.now()) {
+                Op::WaitUntil(boot) => {
+                    self.time.pass_until(self.moment(boot));
+                    Answer::Waited
+                }
+                op => self.time.store.perform(op).await,
+            };
+            if let Progress::Done(end) = steps.answer(answer, self.now()) {
+                return end;
+            }
+        }
+    }
+}
+
+/// How a client finds the test server.
+pub(crate) fn config(server: &S3Server) -> Vec<(String, String)> {
+    s3_config(&server.endpoint())
+}
+
+/// How a client finds an S3 server.
+pub(crate) fn s3_config(endpoint: &str) -> Vec<(String, String)> {
+    [
+        ("aws_endpoint", endpoint),
+        ("aws_allow_http", "true"),
+        ("aws_region", "us-east-1"),
+        ("aws_access_key_id", "key"),
+        ("aws_secret_access_key", "secret"),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into()
+}
+
+/// The store of a repository on the test server.
+fn objects(server: &S3Server, codec: Codec) -> Objects {
+    let Ok(Address::Bucket(bucket)) = format!("s3://{BUCKET}").parse() else {
+        unreachable!("an address of a bucket");
+    };
+    Objects::open(&bucket, &config(server), codec).expect("a client for the test server")
+}
