@@ -1,0 +1,3 @@
+//! The daemon: one set of handlers, and the faces derived from them.
+
+pub mod config;
