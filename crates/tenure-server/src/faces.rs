@@ -1,0 +1,5 @@
+//! The faces: how clients meet the handlers. Bytes in, bytes out; nothing is decided here.
+
+pub mod h3;
+pub mod tcp;
+pub mod tls;
