@@ -1,0 +1,589 @@
+//! A disk that exists only in memory, forgets like a real one, and fails when told to.
+//!
+//! ```text
+//!   write ──▶ seen (what the process reads) + pending ──finish_sync──▶ durable
+//!                                               └──crash: any sectors of it survive──▶ durable
+//!   create, rename, remove ──▶ names + pending ──sync_dir──▶ durable names
+//!                                               └──crash: a first part of them survives
+//! ```
+//!
+//! Everything that happens follows from the calls and from the dice handed to [`SimDisk::crash`]:
+//! the same calls give the same bytes. Time is not here: whoever drives the simulation decides
+//! when a sync that has begun is finished.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Disk, DiskFile, SyncPoint};
+
+/// A simulated disk; clones are handles to the same one. See the module text.
+#[derive(Clone)]
+pub struct SimDisk {
+    world: Arc<Mutex<World>>,
+    life: u64,
+}
+
+/// A file on a [`SimDisk`].
+#[derive(Debug)]
+pub struct SimFile {
+    disk: SimDisk,
+    inode: u64,
+}
+
+/// The directory lock of a [`SimDisk`]; a crash ends it like a drop does.
+#[derive(Debug)]
+pub struct SimLock {
+    disk: SimDisk,
+}
+
+#[derive(Clone)]
+struct World {
+    sector: usize,
+    /// Counts crashes: handles of an earlier life can do nothing any more.
+    life: u64,
+    locked: bool,
+    names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    pending_names: Vec<NameChange>,
+    inodes: BTreeMap<u64, Inode>,
+    next_inode: u64,
+    next_write: u64,
+    random: u64,
+    operations: u64,
+    power_ends_at: Option<u64>,
+    syncs_until_failure: Option<u64>,
+    writes_until_failure: Option<u64>,
+    capacity: Option<u64>,
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Create(String, u64),
+    Rename(String, String),
+    Remove(String),
+}
+
+#[derive(Clone, Default)]
+struct Inode {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Pending>,
+}
+
+#[derive(Clone)]
+struct Pending {
+    number: u64,
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+impl SimDisk {
+    /// The sector size of ordinary disks: what survives a crash survives in pieces of this size.
+    pub const SECTOR: usize = 512;
+
+    /// An empty disk. The seed decides [`Disk::random`] and what a failed sync leaves behind.
+    pub fn new(seed: u64) -> SimDisk {
+        SimDisk::with_sector(seed, SimDisk::SECTOR)
+    }
+
+    /// An empty disk that tears writes in pieces of `sector` bytes; 1 is harsher than any hardware.
+    pub fn with_sector(seed: u64, sector: usize) -> SimDisk {
+        let world = World {
+            sector: sector.max(1),
+            life: 0,
+            locked: false,
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            pending_names: Vec::new(),
+            inodes: BTreeMap::new(),
+            next_inode: 0,
+            next_write: 0,
+            random: seed,
+            operations: 0,
+            power_ends_at: None,
+            syncs_until_failure: None,
+            writes_until_failure: None,
+            capacity: None,
+        };
+        SimDisk {
+            world: Arc::new(Mutex::new(world)),
+            life: 0,
+        }
+    }
+
+    /// The machine loses power and comes back: returns the handle of the new life.
+    ///
+    /// `keep` is asked once for every sector of every write that no sync has covered, oldest
+    /// first, whether it reached the disk, then for each change of a name until it says no
+    /// (directories keep their order).
+    #[must_use = "handles from before the crash are dead"]
+    pub fn crash(&self, keep: &mut dyn FnMut() -> bool) -> SimDisk {
+        let mut world = self.world();
+        let sector = world.sector;
+        for inode in world.inodes.values_mut() {
+            inode.lose_power(sector, keep);
+        }
+        let changes = std::mem::take(&mut world.pending_names);
+        for change in changes {
+            if !keep() {
+                break;
+            }
+            change.apply(&mut world.durable_names);
+        }
+        world.names = world.durable_names.clone();
+        let World { names, inodes, .. } = &mut *world;
+        inodes.retain(|number, _| names.values().any(|named| named == number));
+        world.power_ends_at = None;
+        world.syncs_until_failure = None;
+        world.writes_until_failure = None;
+        world.begin_life();
+        SimDisk {
+            world: Arc::clone(&self.world),
+            life: world.life,
+        }
+    }
+
+    /// The process dies (`kill -9`) and the machine goes on: nothing is lost.
+    #[must_use = "handles of the dead process are dead too"]
+    pub fn kill(&self) -> SimDisk {
+        let mut world = self.world();
+        world.begin_life();
+        SimDisk {
+            world: Arc::clone(&self.world),
+            life: world.life,
+        }
+    }
+
+    /// All files are gone, as after a replaced disk.
+    #[must_use = "handles from before are dead"]
+    pub fn wipe(&self) -> SimDisk {
+        let mut world = self.world();
+        world.names.clear();
+        world.durable_names.clear();
+        world.pending_names.clear();
+        world.inodes.clear();
+        world.begin_life();
+        SimDisk {
+            world: Arc::clone(&self.world),
+            life: world.life,
+        }
+    }
+
+    /// A second disk with the same contents and the same future.
+    pub fn copy(&self) -> SimDisk {
+        SimDisk {
+            world: Arc::new(Mutex::new(self.world().clone())),
+            life: self.life,
+        }
+    }
+
+    /// Writes, syncs and changes of names so far.
+    pub fn operations(&self) -> u64 {
+        self.world().operations
+    }
+
+    /// Power fails *during* the operation with this number (counted by [`SimDisk::operations`]):
+    /// it and all later ones are errors, and what it did is as uncertain as any unsynced write.
+    pub fn power_ends_at(&self, operation: u64) {
+        self.world().power_ends_at = Some(operation);
+    }
+
+    /// The sync (of a file or of the directory) after `syncs` more fails. What it should have made durable is then partly on disk
+    /// and no longer pending: the next sync succeeds and means nothing, as on real kernels.
+    pub fn fail_sync_after(&self, syncs: u64) {
+        self.world().syncs_until_failure = Some(syncs);
+    }
+
+    /// The write after `writes` more fails half way.
+    pub fn fail_write_after(&self, writes: u64) {
+        self.world().writes_until_failure = Some(writes);
+    }
+
+    /// All files together may have this many bytes; `None` is as many as they like.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.world().capacity = bytes;
+    }
+
+    /// Bytes in all files.
+    pub fn used(&self) -> u64 {
+        self.world().used()
+    }
+
+    /// Bit rot: flips one bit of what the disk holds. Returns whether the file has that byte.
+    pub fn flip_bit(&self, name: &str, offset: usize, bit: u8) -> bool {
+        let mut world = self.world();
+        let Some(inode) = world.names.get(name).copied() else {
+            return false;
+        };
+        let Some(inode) = world.inodes.get_mut(&inode) else {
+            return false;
+        };
+        if offset >= inode.durable.len() || offset >= inode.seen.len() {
+            return false;
+        }
+        inode.durable[offset] ^= 1 << (bit % 8);
+        inode.seen[offset] ^= 1 << (bit % 8);
+        true
+    }
+
+    /// The bytes of a file as the process sees them.
+    pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
+        let world = self.world();
+        let inode = world.names.get(name)?;
+        Some(world.inodes[inode].seen.clone())
+    }
+
+    /// Puts a file on the disk, durable at once.
+    pub fn put(&self, name: &str, bytes: Vec<u8>) {
+        let mut world = self.world();
+        let number = world.next_inode;
+        world.next_inode += 1;
+        world.names.insert(name.to_owned(), number);
+        world.durable_names.insert(name.to_owned(), number);
+        let inode = Inode {
+            seen: bytes.clone(),
+            durable: bytes,
+            pending: Vec::new(),
+        };
+        world.inodes.insert(number, inode);
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The world, if this handle's life still lasts.
+    fn alive(&self) -> io::Result<MutexGuard<'_, World>> {
+        let world = self.world();
+        if world.life == self.life {
+            Ok(world)
+        } else {
+            Err(io::Error::other(
+                "the process that held this handle is dead",
+            ))
+        }
+    }
+
+    fn change_names(&self, change: impl FnOnce(&mut World) -> io::Result<()>) -> io::Result<()> {
+        let mut world = self.alive()?;
+        world.powered()?;
+        change(&mut world)?;
+        world.count()
+    }
+}
+
+impl std::fmt::Debug for SimDisk {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SimDisk")
+            .field("life", &self.life)
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    fn begin_life(&mut self) {
+        self.life += 1;
+        self.locked = false;
+    }
+
+    fn used(&self) -> u64 {
+        self.names
+            .values()
+            .map(|inode| self.inodes[inode].seen.len() as u64)
+            .sum()
+    }
+
+    fn powered(&self) -> io::Result<()> {
+        match self.power_ends_at {
+            Some(end) if self.operations >= end => Err(io::Error::other("the power is gone")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts an operation that has had its effect; the one in which power ends is an error.
+    fn count(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        self.powered()
+    }
+
+    /// Whether the sync that is under way is the one to fail.
+    fn sync_fails(&mut self) -> bool {
+        let fails = self.syncs_until_failure == Some(0);
+        self.syncs_until_failure = self
+            .syncs_until_failure
+            .and_then(|left| left.checked_sub(1));
+        fails
+    }
+
+    fn change_name(&mut self, change: NameChange) {
+        change.apply(&mut self.names);
+        self.pending_names.push(change);
+    }
+
+    /// SplitMix64: small, and good enough to pick salts and sectors.
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            NameChange::Create(name, inode) => {
+                names.insert(name.clone(), *inode);
+            }
+            NameChange::Rename(from, to) => {
+                if let Some(inode) = names.remove(from) {
+                    names.insert(to.clone(), inode);
+                }
+            }
+            NameChange::Remove(name) => {
+                names.remove(name);
+            }
+        }
+    }
+}
+
+impl Inode {
+    /// Keeps those sectors of the pending writes that `keep` says; forgets the others.
+    fn lose_power(&mut self, sector: usize, keep: &mut dyn FnMut() -> bool) {
+        for write in std::mem::take(&mut self.pending) {
+            let end = write.offset + write.bytes.len();
+            let mut from = write.offset;
+            while from < end {
+                let to = end.min((from / sector + 1) * sector);
+                if keep() {
+                    let bytes = &write.bytes[from - write.offset..to - write.offset];
+                    put_at(&mut self.durable, from, bytes);
+                }
+                from = to;
+            }
+        }
+        self.seen.clone_from(&self.durable);
+    }
+
+    fn make_durable(&mut self, before: u64) {
+        let pending = std::mem::take(&mut self.pending);
+        for write in pending {
+            if write.number < before {
+                put_at(&mut self.durable, write.offset, &write.bytes);
+            } else {
+                self.pending.push(write);
+            }
+        }
+    }
+}
+
+fn put_at(bytes: &mut Vec<u8>, offset: usize, part: &[u8]) {
+    let end = offset + part.len();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[offset..end].copy_from_slice(part);
+}
+
+fn not_found(name: &str) -> io::Error {
+    io::Error::new(ErrorKind::NotFound, format!("no file {name}"))
+}
+
+impl Disk for SimDisk {
+    type File = SimFile;
+    type Lock = SimLock;
+
+    fn place(&self) -> String {
+        "a simulated disk".to_owned()
+    }
+
+    fn lock(&self) -> io::Result<Option<SimLock>> {
+        let mut world = self.alive()?;
+        if world.locked {
+            return Ok(None);
+        }
+        world.locked = true;
+        Ok(Some(SimLock { disk: self.clone() }))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.alive()?.names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> io::Result<SimFile> {
+        let mut made = 0;
+        self.change_names(|world| {
+            made = world.next_inode;
+            world.next_inode += 1;
+            world.inodes.insert(made, Inode::default());
+            world.change_name(NameChange::Create(name.to_owned(), made));
+            Ok(())
+        })?;
+        Ok(SimFile {
+            disk: self.clone(),
+            inode: made,
+        })
+    }
+
+    fn open(&self, name: &str) -> io::Result<SimFile> {
+        let world = self.alive()?;
+        world.powered()?;
+        let inode = *world.names.get(name).ok_or_else(|| not_found(name))?;
+        Ok(SimFile {
+            disk: self.clone(),
+            inode,
+        })
+    }
+
+    fn open_durable(&self, name: &str) -> io::Result<SimFile> {
+        let mut world = self.alive()?;
+        let number = *world.names.get(name).ok_or_else(|| not_found(name))?;
+        world.powered()?;
+        let all = world.next_write;
+        let inode = world
+            .inodes
+            .get_mut(&number)
+            .ok_or_else(|| not_found(name))?;
+        // Flush, then drop what is clean: see `RealDisk::open_durable`.
+        inode.make_durable(all);
+        inode.seen.clone_from(&inode.durable);
+        world.count()?;
+        Ok(SimFile {
+            disk: self.clone(),
+            inode: number,
+        })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.change_names(|world| {
+            if !world.names.contains_key(from) {
+                return Err(not_found(from));
+            }
+            world.change_name(NameChange::Rename(from.to_owned(), to.to_owned()));
+            Ok(())
+        })
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.change_names(|world| {
+            if !world.names.contains_key(name) {
+                return Err(not_found(name));
+            }
+            world.change_name(NameChange::Remove(name.to_owned()));
+            Ok(())
+        })
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        let mut world = self.alive()?;
+        world.powered()?;
+        world.count()?;
+        if world.sync_fails() {
+            return Err(io::Error::other("a simulated sync error"));
+        }
+        for change in std::mem::take(&mut world.pending_names) {
+            change.apply(&mut world.durable_names);
+        }
+        Ok(())
+    }
+
+    fn random(&self) -> u64 {
+        self.world().next_random()
+    }
+}
+
+impl DiskFile for SimFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.alive()?.inodes[&self.inode].seen.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let world = self.disk.alive()?;
+        let seen = &world.inodes[&self.inode].seen;
+        let from = usize::try_from(offset).map_err(|_| ErrorKind::UnexpectedEof)?;
+        let part = from
+            .checked_add(bytes.len())
+            .and_then(|to| seen.get(from..to))
+            .ok_or(ErrorKind::UnexpectedEof)?;
+        bytes.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut world = self.disk.alive()?;
+        world.powered()?;
+        let offset = usize::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?;
+        let grows = (offset + bytes.len()).saturating_sub(world.inodes[&self.inode].seen.len());
+        if world
+            .capacity
+            .is_some_and(|capacity| world.used() + grows as u64 > capacity)
+        {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let fails = world.writes_until_failure == Some(0);
+        world.writes_until_failure = world
+            .writes_until_failure
+            .and_then(|left| left.checked_sub(1));
+        let bytes = if fails {
+            &bytes[..bytes.len() / 2]
+        } else {
+            bytes
+        };
+
+        let number = world.next_write;
+        world.next_write += 1;
+        if let Some(inode) = world.inodes.get_mut(&self.inode) {
+            put_at(&mut inode.seen, offset, bytes);
+            inode.pending.push(Pending {
+                number,
+                offset,
+                bytes: bytes.to_vec(),
+            });
+        }
+        world.count()?;
+        if fails {
+            Err(io::Error::other("a simulated write error"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn begin_sync(&mut self) -> SyncPoint {
+        SyncPoint(self.disk.world().next_write)
+    }
+
+    fn finish_sync(&mut self, point: SyncPoint) -> io::Result<()> {
+        let mut world = self.disk.alive()?;
+        world.powered()?;
+        // Power that ends during a sync leaves the pending writes to the dice of the crash.
+        world.count()?;
+        let fails = world.sync_fails();
+        let sector = world.sector;
+        let mut dice = world.next_random();
+        let Some(inode) = world.inodes.get_mut(&self.inode) else {
+            return Ok(());
+        };
+        if !fails {
+            inode.make_durable(point.0);
+            return Ok(());
+        }
+        // The cache keeps showing what was written, but nothing will ever write it again.
+        let seen = inode.seen.clone();
+        inode.lose_power(sector, &mut || {
+            dice = dice.rotate_left(1);
+            dice & 1 == 1
+        });
+        inode.seen = seen;
+        Err(io::Error::other("a simulated sync error"))
+    }
+}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        if let Ok(mut world) = self.disk.alive() {
+            world.locked = false;
+        }
+    }
+}

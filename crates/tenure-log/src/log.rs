@@ -1,0 +1,498 @@
+//! The log: batches go in at the end, and a sync makes them durable.
+//!
+//! ```text
+//!   append ──▶ fits? ──no──▶ rotate: sync the old file; header and checkpoint into a spare; sync it;
+//!      │                      rename it to log-N; sync the directory; free what is not needed
+//!      └──yes──▶ index ──▶ one write ──▶ Mark ──begin_sync──▶ ticket ──finish_sync──▶ durable Mark
+//! ```
+//!
+//! Three orders carry the crash argument (docs/formats/log.md):
+//!
+//! 1. A file is durable to its last record before the next one has a name.
+//! 2. A file has its name only when its header and checkpoint are durable.
+//! 3. A file goes away only when the header of a later, named file says that it is not needed.
+//!
+//! The log knows no thread and no clock. It is meant to be owned by one thread that appends all
+//! that has come together since its last sync, and then syncs: the slower the disk, the bigger
+//! the batch.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::io;
+use std::sync::Arc;
+
+use crate::batch::{Batch, GroupId, Items};
+use crate::disk::{Disk, DiskFile, SyncPoint};
+use crate::error::LogError;
+use crate::index::Index;
+use crate::names::Name;
+use crate::record::{Checksums, FILE_HEADER, FileHeader, Place, RecordKind, padded};
+use crate::spare::{Spare, SpareDone, SpareJob};
+
+/// The number of a batch, counted from the birth of the log. A batch is durable when the durable
+/// mark has reached its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark(pub u64);
+
+/// How big files are.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The first file after a start without spares; small, so that a node starts in no time.
+    pub first_file: u64,
+    /// The size files grow to, eightfold from file to file.
+    pub file: u64,
+    /// Spares to keep; what is freed beyond them is removed.
+    pub spares: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            first_file: 256 << 10,
+            file: 32 << 20,
+            spares: 2,
+        }
+    }
+}
+
+/// What a log does. [`FileLog`] is the one that Tenure ships.
+///
+/// Every error is final: after it, every call is [`LogError::Poisoned`].
+pub trait Log {
+    /// Writes a batch behind all earlier ones, and empties it. It is durable when a sync says so.
+    fn append(&mut self, batch: &mut Batch) -> Result<Mark, LogError>;
+
+    /// Begins a sync of all that was appended so far.
+    fn begin_sync(&mut self) -> Result<SyncTicket, LogError>;
+
+    /// Finishes a sync. Returns the mark up to which everything is durable.
+    fn finish_sync(&mut self, ticket: SyncTicket) -> Result<Mark, LogError>;
+
+    /// Both halves of a sync: for drivers that have nothing to do in between.
+    fn sync(&mut self) -> Result<Mark, LogError> {
+        let ticket = self.begin_sync()?;
+        self.finish_sync(ticket)
+    }
+
+    /// The mark of the last batch appended.
+    fn appended(&self) -> Mark;
+
+    /// The mark up to which everything is durable.
+    fn durable(&self) -> Mark;
+
+    /// What the log takes up, and who could make it less.
+    fn usage(&self) -> Usage;
+}
+
+/// A sync that has begun.
+#[derive(Debug)]
+#[must_use = "a sync that is not finished makes nothing durable"]
+pub struct SyncTicket {
+    file: u64,
+    point: SyncPoint,
+    end: u64,
+    mark: Mark,
+}
+
+/// What the log takes up, and who could make it less.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Log files in use.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The groups with entries in the oldest file, if that is not the current one. A snapshot of
+    /// each of them lets the next rotation free the file.
+    pub held_back_by: Vec<GroupId>,
+}
+
+/// The log of a node on a [`Disk`]; [`open`](crate::open) makes one.
+#[derive(Debug)]
+pub struct FileLog<D: Disk> {
+    disk: D,
+    options: Options,
+    index: Index,
+    /// Named files, oldest first; the last is the current one once something was appended.
+    files: VecDeque<LogFile>,
+    /// Where the records of the last named file end.
+    end: u64,
+    /// The file that is written; none between a start and the first batch.
+    current: Option<Current<D::File>>,
+    spares: Vec<Spare>,
+    next_spare: u64,
+    spare_job: SpareJobState,
+    appended: Mark,
+    durable: Mark,
+    checkpoint: Batch,
+    failure: Option<String>,
+    _lock: Arc<D::Lock>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogFile {
+    pub(crate) number: u64,
+    pub(crate) size: u64,
+}
+
+#[derive(Debug)]
+struct Current<F> {
+    file: F,
+    number: u64,
+    size: u64,
+    checksums: Checksums,
+    synced: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SpareJobState {
+    Idle,
+    /// One is out, or has failed since the last rotation.
+    Asked,
+}
+
+/// What recovery hands over to a log.
+pub(crate) struct Start<D: Disk> {
+    pub(crate) disk: D,
+    pub(crate) options: Options,
+    pub(crate) lock: Arc<D::Lock>,
+    pub(crate) index: Index,
+    pub(crate) files: VecDeque<LogFile>,
+    pub(crate) end: u64,
+    pub(crate) mark: Mark,
+    pub(crate) spares: Vec<Spare>,
+    pub(crate) next_spare: u64,
+}
+
+impl<D: Disk> Log for FileLog<D> {
+    fn append(&mut self, batch: &mut Batch) -> Result<Mark, LogError> {
+        self.ensure_sound()?;
+        if batch.is_empty() {
+            return Ok(self.appended);
+        }
+        let appended = self.append_sound(batch);
+        batch.clear();
+        self.fatal(appended)
+    }
+
+    fn begin_sync(&mut self) -> Result<SyncTicket, LogError> {
+        self.ensure_sound()?;
+        let (file, point) = match &mut self.current {
+            Some(current) => (current.number, current.file.begin_sync()),
+            None => (0, SyncPoint(0)),
+        };
+        Ok(SyncTicket {
+            file,
+            point,
+            end: self.end,
+            mark: self.appended,
+        })
+    }
+
+    fn finish_sync(&mut self, ticket: SyncTicket) -> Result<Mark, LogError> {
+        self.ensure_sound()?;
+        let synced = match &mut self.current {
+            // Another file, or an offset that a later sync has covered: already durable.
+            Some(current) if ticket.file == current.number && ticket.end > current.synced => {
+                let synced = current.file.finish_sync(ticket.point);
+                if synced.is_ok() {
+                    current.synced = ticket.end;
+                }
+                synced.map_err(io_error("sync", Name::Log(ticket.file)))
+            }
+            _ => Ok(()),
+        };
+        self.fatal(synced)?;
+        self.durable = self.durable.max(ticket.mark);
+        Ok(self.durable)
+    }
+
+    fn appended(&self) -> Mark {
+        self.appended
+    }
+
+    fn durable(&self) -> Mark {
+        self.durable
+    }
+
+    fn usage(&self) -> Usage {
+        let oldest = self.files.front().map_or(0, |file| file.number);
+        let newest = self.files.back().map_or(0, |file| file.number);
+        Usage {
+            files: self.files.len(),
+            bytes: self.files.iter().map(|file| file.size).sum(),
+            held_back_by: if oldest == newest {
+                Vec::new()
+            } else {
+                self.index.holders(oldest)
+            },
+        }
+    }
+}
+
+impl<D: Disk> FileLog<D> {
+    pub(crate) fn start(start: Start<D>) -> FileLog<D> {
+        FileLog {
+            disk: start.disk,
+            options: start.options,
+            index: start.index,
+            files: start.files,
+            end: start.end,
+            current: None,
+            spares: start.spares,
+            next_spare: start.next_spare,
+            spare_job: SpareJobState::Idle,
+            appended: start.mark,
+            durable: start.mark,
+            checkpoint: Batch::new(),
+            failure: None,
+            _lock: start.lock,
+        }
+    }
+
+    /// A spare to be made ahead of need, once the current file is half full and none is there.
+    /// Run it on another thread and hand the outcome to [`FileLog::spare_done`].
+    pub fn spare_wanted(&mut self) -> Option<SpareJob<D>> {
+        let size = self.next_size();
+        let half_full = self
+            .current
+            .as_ref()
+            .is_some_and(|current| self.end > current.size / 2);
+        if !half_full || !self.spares.is_empty() || self.spare_job == SpareJobState::Asked {
+            return None;
+        }
+        self.spare_job = SpareJobState::Asked;
+        Some(self.spare_job(size))
+    }
+
+    /// Takes the outcome of a [`SpareJob`]. After a failed one the log asks again when it has
+    /// rotated.
+    pub fn spare_done(&mut self, done: SpareDone) {
+        if let Ok(spare) = done.0 {
+            self.spares.push(spare);
+            self.spare_job = SpareJobState::Idle;
+        }
+    }
+
+    /// Syncs, and says so in the log, so that later damage to the last batch cannot be taken for a
+    /// torn write. For an orderly end; a log that is merely dropped loses nothing.
+    pub fn close(mut self) -> Result<(), LogError> {
+        self.sync()?;
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        let length = padded(0);
+        if self.end + length as u64 > current.size {
+            return Ok(());
+        }
+        let mut record = vec![0; length];
+        let place = Place {
+            kind: RecordKind::Close,
+            mark: self.appended.0,
+            synced: self.end,
+        };
+        current.checksums.seal(&mut record, 0, self.end, place);
+        let name = Name::Log(current.number);
+        current
+            .file
+            .write_at(self.end, &record)
+            .map_err(io_error("write to", name))?;
+        current.file.sync().map_err(io_error("sync", name))
+    }
+
+    fn append_sound(&mut self, batch: &mut Batch) -> Result<Mark, LogError> {
+        let need = padded(batch.bytes()) as u64;
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|current| self.end + need > current.size)
+        {
+            self.rotate(need)?;
+        }
+        let current = self
+            .current
+            .as_mut()
+            .expect("rotation leaves a current file");
+        // Before the write, so that nothing is written that recovery would refuse.
+        for item in Items::new(batch.body()) {
+            let item = item.map_err(crate::index::Misuse::from)?;
+            self.index.apply(&item, current.number)?;
+        }
+        let mark = Mark(self.appended.0 + 1);
+        let place = Place {
+            kind: RecordKind::Batch,
+            mark: mark.0,
+            synced: current.synced,
+        };
+        let (record, length) = batch.as_record();
+        current.checksums.seal(record, length, self.end, place);
+        let name = Name::Log(current.number);
+        current
+            .file
+            .write_at(self.end, record)
+            .map_err(io_error("write to", name))?;
+        self.end += record.len() as u64;
+        self.appended = mark;
+        Ok(mark)
+    }
+
+    /// Begins a new file with room for a record of `need` bytes.
+    fn rotate(&mut self, need: u64) -> Result<(), LogError> {
+        if let Some(current) = &mut self.current {
+            current
+                .file
+                .sync()
+                .map_err(io_error("sync", Name::Log(current.number)))?;
+            self.durable = self.appended;
+        }
+
+        self.checkpoint.clear();
+        self.index.checkpoint(&mut self.checkpoint);
+        let born_end = FILE_HEADER + padded(self.checkpoint.bytes()) as u64;
+        let spare = self.take_spare(born_end + need)?;
+
+        let previous = self.files.back().map(|file| file.number);
+        let number = previous.unwrap_or(0) + 1;
+        let header = FileHeader {
+            number,
+            salt: self.disk.random(),
+            size: spare.size,
+            oldest: self.index.oldest_file().unwrap_or(number),
+            previous_end: self.end,
+            mark: self.appended.0,
+            born_end,
+        };
+        let file = self.write_head(&spare, &header)?;
+
+        let name = Name::Log(number);
+        self.disk
+            .rename(&spare.name.to_string(), &name.to_string())
+            .and_then(|()| self.disk.sync_dir())
+            .map_err(io_error("give its name to", name))?;
+        let checksums = Checksums::new(number, header.salt);
+        self.files.push_back(LogFile {
+            number,
+            size: spare.size,
+        });
+        self.current = Some(Current {
+            file,
+            number,
+            size: spare.size,
+            checksums,
+            synced: born_end,
+        });
+        self.end = born_end;
+        self.spare_job = SpareJobState::Idle;
+        self.free(header.oldest)
+    }
+
+    /// Writes header and checkpoint into a spare and makes them durable.
+    fn write_head(&mut self, spare: &Spare, header: &FileHeader) -> Result<D::File, LogError> {
+        let mut head = vec![0; FILE_HEADER as usize];
+        let encoded = header.encode();
+        head[..encoded.len()].copy_from_slice(&encoded);
+        let place = Place {
+            kind: RecordKind::Checkpoint,
+            mark: header.mark,
+            synced: FILE_HEADER,
+        };
+        let (record, length) = self.checkpoint.as_record();
+        Checksums::new(header.number, header.salt).seal(record, length, FILE_HEADER, place);
+        head.extend_from_slice(record);
+
+        let name = spare.name;
+        let mut file = self
+            .disk
+            .open(&name.to_string())
+            .map_err(io_error("open", name))?;
+        file.write_at(0, &head)
+            .map_err(io_error("write to", name))?;
+        file.sync().map_err(io_error("sync", name))?;
+        Ok(file)
+    }
+
+    /// Turns the files before `oldest` into spares, or removes them.
+    fn free(&mut self, oldest: u64) -> Result<(), LogError> {
+        let mut freed = false;
+        while let Some(&file) = self.files.front().filter(|file| file.number < oldest) {
+            self.files.pop_front();
+            let old = Name::Log(file.number);
+            if file.size >= self.options.file && self.spares.len() < self.options.spares {
+                let name = Name::Spare(self.next_spare);
+                self.next_spare += 1;
+                self.disk
+                    .rename(&old.to_string(), &name.to_string())
+                    .map_err(io_error("rename", old))?;
+                self.spares.push(Spare {
+                    name,
+                    size: file.size,
+                });
+            } else {
+                self.disk
+                    .remove(&old.to_string())
+                    .map_err(io_error("remove", old))?;
+            }
+            freed = true;
+        }
+        if freed {
+            self.disk
+                .sync_dir()
+                .map_err(io_error("sync", "the data directory"))?;
+        }
+        Ok(())
+    }
+
+    fn take_spare(&mut self, size: u64) -> Result<Spare, LogError> {
+        if let Some(found) = self.spares.iter().position(|spare| spare.size >= size) {
+            return Ok(self.spares.swap_remove(found));
+        }
+        let job = self.spare_job(self.next_size().max(size));
+        job.make()
+            .map_err(io_error("make", Name::Spare(job.number)))
+    }
+
+    fn spare_job(&mut self, size: u64) -> SpareJob<D> {
+        let number = self.next_spare;
+        self.next_spare += 1;
+        SpareJob {
+            disk: self.disk.clone(),
+            number,
+            size,
+        }
+    }
+
+    fn next_size(&self) -> u64 {
+        match &self.current {
+            None => self.options.first_file.min(self.options.file),
+            Some(current) => (current.size * 8).min(self.options.file),
+        }
+    }
+
+    fn ensure_sound(&self) -> Result<(), LogError> {
+        match &self.failure {
+            None => Ok(()),
+            Some(cause) => Err(LogError::Poisoned {
+                cause: cause.clone(),
+            }),
+        }
+    }
+
+    /// Remembers a failure for good.
+    fn fatal<T>(&mut self, result: Result<T, LogError>) -> Result<T, LogError> {
+        if let Err(error) = &result {
+            let source = std::error::Error::source(error).map(|source| format!(": {source}"));
+            self.failure = Some(format!("{error}{}", source.unwrap_or_default()));
+        }
+        result
+    }
+}
+
+pub(crate) fn io_error(
+    action: &'static str,
+    file: impl Display,
+) -> impl FnOnce(io::Error) -> LogError {
+    move |source| LogError::Io {
+        action,
+        file: file.to_string(),
+        source,
+    }
+}

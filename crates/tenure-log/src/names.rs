@@ -1,0 +1,92 @@
+//! The names of our files in the data directory. Everything else there is not ours and is left
+//! alone.
+//!
+//! ```text
+//! lock                                  the directory lock
+//! log-00000000000000000007              a log file and its number
+//! spare-00000000000000000003            a file to become a log file; its bytes mean nothing
+//! snapshot-12-4711                      group, index
+//! snapshot-12-4711.partial              one that is being written
+//! ```
+
+use crate::snapshot::SnapshotId;
+
+/// What a name in the data directory stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    Log(u64),
+    Spare(u64),
+    Snapshot(SnapshotId),
+    Partial(SnapshotId),
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Name::Log(number) => write!(out, "log-{number:020}"),
+            Name::Spare(number) => write!(out, "spare-{number:020}"),
+            Name::Snapshot(SnapshotId { group, index }) => write!(out, "snapshot-{group}-{index}"),
+            Name::Partial(id) => write!(out, "{}.partial", Name::Snapshot(*id)),
+        }
+    }
+}
+
+impl Name {
+    /// The meaning of a name, if it is exactly one that we would write.
+    pub(crate) fn parse(text: &str) -> Option<Name> {
+        let name = if let Some(number) = text.strip_prefix("log-") {
+            Name::Log(number.parse().ok()?)
+        } else if let Some(number) = text.strip_prefix("spare-") {
+            Name::Spare(number.parse().ok()?)
+        } else {
+            let id = text.strip_prefix("snapshot-")?;
+            match id.strip_suffix(".partial") {
+                Some(id) => Name::Partial(parse_id(id)?),
+                None => Name::Snapshot(parse_id(id)?),
+            }
+        };
+        (name.to_string() == text).then_some(name)
+    }
+}
+
+fn parse_id(text: &str) -> Option<SnapshotId> {
+    let mut numbers = text.split('-').map(|part| part.parse().ok());
+    let id = SnapshotId {
+        group: numbers.next()??,
+        index: numbers.next()??,
+    };
+    numbers.next().is_none().then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back_and_nothing_else_is() {
+        let id = SnapshotId {
+            group: 12,
+            index: 4711,
+        };
+        for name in [
+            Name::Log(7),
+            Name::Spare(3),
+            Name::Snapshot(id),
+            Name::Partial(id),
+        ] {
+            assert_eq!(Name::parse(&name.to_string()), Some(name));
+        }
+        for foreign in [
+            "lock",
+            "log-7",
+            "log-",
+            "spare-x",
+            "snapshot-1",
+            "snapshot-1-2-3",
+        ] {
+            assert_eq!(Name::parse(foreign), None, "{foreign}");
+        }
+        assert_eq!(Name::parse("snapshot-01-2"), None);
+        assert_eq!(Name::parse("log-000000000000000000007"), None);
+    }
+}

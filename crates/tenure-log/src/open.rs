@@ -1,0 +1,168 @@
+//! Opening a data directory: take it, read it, then clear away what crashes left.
+//!
+//! Nothing is changed before everything has been read and found right, so a refusal leaves the
+//! directory as it was.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::disk::{Disk, DiskFile};
+use crate::error::OpenError;
+use crate::index::BaseKind;
+use crate::log::{FileLog, Options, Start};
+use crate::names::Name;
+use crate::record::FILE_HEADER;
+use crate::recover::{Recovered, Recovery, recover};
+use crate::snapshot::{SnapshotId, Snapshots};
+use crate::spare::Spare;
+
+/// An opened data directory.
+#[derive(Debug)]
+pub struct Opened<D: Disk> {
+    /// The log, ready for the next batch.
+    pub log: FileLog<D>,
+    /// The snapshots beside it: exactly those that `recovered` has marks of.
+    pub snapshots: Snapshots<D>,
+    /// What the log held.
+    pub recovered: Recovered,
+}
+
+/// Opens the log and the snapshots on a disk and recovers what they hold. An empty directory is a
+/// new log.
+pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> {
+    let lock = disk
+        .lock()
+        .map_err(io_error("lock", "the data directory"))?;
+    let lock = Arc::new(lock.ok_or_else(|| OpenError::Locked {
+        place: disk.place(),
+    })?);
+    let names = list(&disk)?;
+
+    let mut numbers: Vec<u64> = names.iter().filter_map(log_number).collect();
+    numbers.sort_unstable();
+    let Recovery {
+        index,
+        recovered,
+        files,
+        end,
+    } = recover(&disk, &numbers)?;
+    let marked: Vec<SnapshotId> = marks(&recovered).collect();
+    for &id in &marked {
+        if !names.contains(&Name::Snapshot(id)) {
+            let file = Name::Snapshot(id).to_string();
+            return Err(OpenError::Missing {
+                file,
+                groups: vec![id.group],
+            });
+        }
+    }
+
+    let oldest = files.front().map_or(0, |file| file.number);
+    let is_leftover = |name: &Name| match name {
+        Name::Log(number) => *number < oldest,
+        Name::Snapshot(id) => !marked.contains(id),
+        Name::Partial(_) => true,
+        Name::Spare(_) => false,
+    };
+    let mut leftovers: Vec<Name> = names.iter().copied().filter(is_leftover).collect();
+    let spares = spares(&disk, &names, &options, &mut leftovers)?;
+    for name in &leftovers {
+        disk.remove(&name.to_string())
+            .map_err(io_error("remove", name))?;
+    }
+    if !leftovers.is_empty() {
+        disk.sync_dir()
+            .map_err(io_error("sync", "the data directory"))?;
+    }
+
+    let next_spare = names
+        .iter()
+        .filter_map(spare_number)
+        .max()
+        .map_or(1, |highest| highest + 1);
+    let mark = recovered.mark;
+    let snapshots = Snapshots::new(disk.clone(), Arc::clone(&lock));
+    let start = Start {
+        disk,
+        options,
+        lock,
+        index,
+        files,
+        end,
+        mark,
+        spares,
+        next_spare,
+    };
+    Ok(Opened {
+        log: FileLog::start(start),
+        snapshots,
+        recovered,
+    })
+}
+
+/// Sorts the spares into those to keep and, as leftovers, those of the wrong size or too many.
+fn spares<D: Disk>(
+    disk: &D,
+    names: &[Name],
+    options: &Options,
+    leftovers: &mut Vec<Name>,
+) -> Result<Vec<Spare>, OpenError> {
+    let mut kept = Vec::new();
+    for &name in names.iter().filter(|name| matches!(name, Name::Spare(_))) {
+        let file = disk
+            .open(&name.to_string())
+            .map_err(io_error("open", name))?;
+        let size = file.len().map_err(io_error("read", name))?;
+        if size >= options.file.max(FILE_HEADER) && kept.len() < options.spares {
+            kept.push(Spare { name, size });
+        } else {
+            leftovers.push(name);
+        }
+    }
+    Ok(kept)
+}
+
+fn list<D: Disk>(disk: &D) -> Result<Vec<Name>, OpenError> {
+    let names = disk
+        .list()
+        .map_err(io_error("list", "the data directory"))?;
+    Ok(names.iter().filter_map(|text| Name::parse(text)).collect())
+}
+
+fn marks(recovered: &Recovered) -> impl Iterator<Item = SnapshotId> + '_ {
+    recovered
+        .groups
+        .iter()
+        .filter_map(|(&group, held)| match held.base.as_ref()?.kind {
+            BaseKind::Snapshot => Some(SnapshotId {
+                group,
+                index: held.base.as_ref()?.index,
+            }),
+            BaseKind::Begin => None,
+        })
+}
+
+fn log_number(name: &Name) -> Option<u64> {
+    match name {
+        Name::Log(number) => Some(*number),
+        Name::Spare(_) | Name::Snapshot(_) | Name::Partial(_) => None,
+    }
+}
+
+fn spare_number(name: &Name) -> Option<u64> {
+    match name {
+        Name::Spare(number) => Some(*number),
+        Name::Log(_) | Name::Snapshot(_) | Name::Partial(_) => None,
+    }
+}
+
+fn io_error(
+    action: &'static str,
+    file: impl std::fmt::Display,
+) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Io {
+        action,
+        file: file.to_string(),
+        source,
+    }
+}

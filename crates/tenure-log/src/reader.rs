@@ -1,0 +1,139 @@
+//! Reading a log file back: a window that moves over it, and the records under the window.
+
+use std::io;
+
+use crate::disk::{Disk, DiskFile};
+use crate::names::Name;
+use crate::record::{
+    ALIGN, BadHeader, Checksums, FILE_HEADER, FILE_HEADER_USED, FileHeader, RECORD_HEADER,
+    RecordHeader, padded, u64_at,
+};
+
+/// What is read from the disk at once.
+const WINDOW: usize = 1 << 20;
+
+/// A log file with a valid header.
+pub(crate) struct Reader<D: Disk> {
+    file: D::File,
+    checksums: Checksums,
+    pub(crate) header: FileHeader,
+    pub(crate) size: u64,
+    window: Vec<u8>,
+    window_start: u64,
+}
+
+/// A record that is whole and as it was written.
+pub(crate) struct Record<'a> {
+    pub(crate) header: RecordHeader,
+    pub(crate) body: &'a [u8],
+    /// Where the next record stands.
+    pub(crate) end: u64,
+}
+
+impl<D: Disk> Reader<D> {
+    /// Opens a file and reads its header. The outer error is the disk's, the inner the header's.
+    pub(crate) fn open(disk: &D, number: u64) -> io::Result<Result<Reader<D>, BadHeader>> {
+        let file = disk.open_durable(&Name::Log(number).to_string())?;
+        let size = file.len()?;
+        if size < FILE_HEADER {
+            return Ok(Err(BadHeader::Damaged));
+        }
+        let mut bytes = [0; FILE_HEADER_USED];
+        file.read_at(0, &mut bytes)?;
+        let header = match FileHeader::decode(&bytes) {
+            Ok(header) if header.number == number && header.size <= size => header,
+            Ok(_) => return Ok(Err(BadHeader::Damaged)),
+            Err(bad) => return Ok(Err(bad)),
+        };
+        let checksums = Checksums::new(number, header.salt);
+        Ok(Ok(Reader {
+            file,
+            checksums,
+            header,
+            size,
+            window: Vec::new(),
+            window_start: 0,
+        }))
+    }
+
+    /// The record at `offset`, if a whole one stands there and ends at `limit` or before.
+    pub(crate) fn record(
+        &mut self,
+        offset: u64,
+        limit: u64,
+    ) -> io::Result<Result<Record<'_>, BadHeader>> {
+        if limit.saturating_sub(offset) < RECORD_HEADER as u64 {
+            return Ok(Err(BadHeader::Damaged));
+        }
+        let header = self.bytes(offset, RECORD_HEADER)?;
+        let header: [u8; RECORD_HEADER] = header.try_into().expect("as long as asked for");
+        let header = match self.checksums.open(&header, offset) {
+            Ok(header) => header,
+            Err(bad) => return Ok(Err(bad)),
+        };
+        let length = header.length as usize;
+        let end = offset + padded(length) as u64;
+        if end > limit {
+            return Ok(Err(BadHeader::Damaged));
+        }
+        let checksums = self.checksums.clone();
+        let body = self.bytes(offset + RECORD_HEADER as u64, length)?;
+        if checksums.body(offset, body) != header.body_checksum {
+            return Ok(Err(BadHeader::Damaged));
+        }
+        Ok(Ok(Record { header, body, end }))
+    }
+
+    /// Whether a record behind `offset` says that the file was durable beyond `offset`. Its header
+    /// is enough: it was written when that was so, whatever became of its body.
+    pub(crate) fn was_durable(&mut self, offset: u64) -> io::Result<bool> {
+        let mut at = offset;
+        while at + (RECORD_HEADER as u64) <= self.size {
+            let bytes = self.bytes(at, RECORD_HEADER)?;
+            let synced = u64_at(bytes, 24);
+            // Cheap first; and it leaves a chance match of the checksum alone no chance.
+            if synced > offset && synced <= at {
+                let bytes: [u8; RECORD_HEADER] = bytes.try_into().expect("as long as asked for");
+                if self.checksums.open(&bytes, at).is_ok() {
+                    return Ok(true);
+                }
+            }
+            at += ALIGN as u64;
+        }
+        Ok(false)
+    }
+
+    /// Calls `visit` with the body of every whole record that stands at `offset` or behind it,
+    /// whatever stands between them.
+    pub(crate) fn salvage(&mut self, offset: u64, mut visit: impl FnMut(&[u8])) -> io::Result<()> {
+        let size = self.size;
+        let mut at = offset.max(FILE_HEADER).next_multiple_of(ALIGN as u64);
+        while at + (RECORD_HEADER as u64) <= size {
+            at = match self.record(at, size)? {
+                Ok(record) => {
+                    visit(record.body);
+                    record.end
+                }
+                Err(_) => at + ALIGN as u64,
+            };
+        }
+        Ok(())
+    }
+
+    /// The bytes at `offset`; the caller has checked that the file has them.
+    fn bytes(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
+        let window_end = self.window_start + self.window.len() as u64;
+        if offset < self.window_start || offset + length as u64 > window_end {
+            let left = usize::try_from(self.size - offset).unwrap_or(usize::MAX);
+            self.window
+                .resize(length.max(WINDOW).min(left.max(length)), 0);
+            self.window_start = offset;
+            if let Err(error) = self.file.read_at(offset, &mut self.window) {
+                self.window.clear();
+                return Err(error);
+            }
+        }
+        let from = usize::try_from(offset - self.window_start).expect("inside the window");
+        Ok(&self.window[from..from + length])
+    }
+}

@@ -1,0 +1,289 @@
+//! The bytes around a batch: the header of a file and the header of a record.
+//!
+//! docs/formats/log.md draws both field by field. Every checksum covers the number and the salt of
+//! the file and the place of the record in it. So a record that an earlier use of the file left
+//! behind, a record of another file and a record at the wrong place are all just bad bytes.
+
+use crc32fast::Hasher;
+
+/// The version of files and records that this release writes.
+pub(crate) const VERSION: u8 = 1;
+/// Records start here; the header has the first page for itself.
+pub(crate) const FILE_HEADER: u64 = 4096;
+/// Bytes of the file header that mean something.
+pub(crate) const FILE_HEADER_USED: usize = 72;
+/// Bytes before the body of a record.
+pub(crate) const RECORD_HEADER: usize = 32;
+/// Records start at multiples of this, so that a search for them has few places to look at.
+pub(crate) const ALIGN: usize = 8;
+/// No body is longer. Checked before a buffer of the stated length is made.
+pub(crate) const MAX_BODY: usize = 64 << 20;
+
+const MAGIC: [u8; 8] = *b"tenurlog";
+
+/// The header of a log file; see docs/formats/log.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileHeader {
+    pub(crate) number: u64,
+    /// Makes the checksums of this file unguessable, so that no payload can contain a record.
+    pub(crate) salt: u64,
+    /// The length of the file: one that is shorter has lost something.
+    pub(crate) size: u64,
+    /// The lowest number of a file that was still needed when this one was made.
+    pub(crate) oldest: u64,
+    /// Where the records of the file before this one end; 0 if there was none.
+    pub(crate) previous_end: u64,
+    /// The mark of the last batch before this file.
+    pub(crate) mark: u64,
+    /// Where the checkpoint ends. All up to here was durable before the file got its name.
+    pub(crate) born_end: u64,
+}
+
+/// Why bytes are not a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadHeader {
+    /// They are not what was written.
+    Damaged,
+    /// They are right, and of a version that this release does not know.
+    Version(u32),
+}
+
+impl FileHeader {
+    pub(crate) fn encode(&self) -> [u8; FILE_HEADER_USED] {
+        let mut bytes = [0; FILE_HEADER_USED];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&u32::from(VERSION).to_le_bytes());
+        let fields = [
+            self.number,
+            self.salt,
+            self.size,
+            self.oldest,
+            self.previous_end,
+            self.mark,
+            self.born_end,
+        ];
+        for (slot, field) in bytes[16..].chunks_exact_mut(8).zip(fields) {
+            slot.copy_from_slice(&field.to_le_bytes());
+        }
+        let checksum = header_checksum(&bytes);
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; FILE_HEADER_USED]) -> Result<FileHeader, BadHeader> {
+        if bytes[0..8] != MAGIC || u32_at(bytes, 12) != header_checksum(bytes) {
+            return Err(BadHeader::Damaged);
+        }
+        let version = u32_at(bytes, 8);
+        if version != u32::from(VERSION) {
+            return Err(BadHeader::Version(version));
+        }
+        Ok(FileHeader {
+            number: u64_at(bytes, 16),
+            salt: u64_at(bytes, 24),
+            size: u64_at(bytes, 32),
+            oldest: u64_at(bytes, 40),
+            previous_end: u64_at(bytes, 48),
+            mark: u64_at(bytes, 56),
+            born_end: u64_at(bytes, 64),
+        })
+    }
+}
+
+fn header_checksum(bytes: &[u8; FILE_HEADER_USED]) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(&bytes[0..12]);
+    hasher.update(&bytes[16..]);
+    hasher.finalize()
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    /// One atomic batch of the caller.
+    Batch = 1,
+    /// The first record of a file: everything but entries, repeated.
+    Checkpoint = 2,
+    /// Nothing. It is there to say that all before it was durable.
+    Close = 3,
+}
+
+/// The header of a record; see docs/formats/log.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub(crate) kind: RecordKind,
+    pub(crate) length: u32,
+    pub(crate) body_checksum: u32,
+    /// The number of the last batch up to and including this record.
+    pub(crate) mark: u64,
+    /// All of the file before this offset was durable when this record was written.
+    pub(crate) synced: u64,
+}
+
+/// Makes the checksums of one file.
+#[derive(Clone, Debug)]
+pub(crate) struct Checksums(Hasher);
+
+impl Checksums {
+    pub(crate) fn new(number: u64, salt: u64) -> Checksums {
+        let mut hasher = Hasher::new();
+        hasher.update(&number.to_le_bytes());
+        hasher.update(&salt.to_le_bytes());
+        Checksums(hasher)
+    }
+
+    /// Writes the header of the record that `record` is, to stand at `offset`, into its first
+    /// bytes. The body follows them; padding may follow the body.
+    pub(crate) fn seal(&self, record: &mut [u8], length: u32, offset: u64, place: Place) {
+        let (header, rest) = record.split_at_mut(RECORD_HEADER);
+        let body_checksum = self.body(offset, &rest[..length as usize]);
+        header[0..4].copy_from_slice(&length.to_le_bytes());
+        header[8] = VERSION;
+        header[9] = place.kind as u8;
+        header[10..12].fill(0);
+        header[12..16].copy_from_slice(&body_checksum.to_le_bytes());
+        header[16..24].copy_from_slice(&place.mark.to_le_bytes());
+        header[24..32].copy_from_slice(&place.synced.to_le_bytes());
+        let checksum = self.header(offset, header);
+        header[4..8].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Reads the header of a record at `offset`.
+    pub(crate) fn open(&self, bytes: &[u8], offset: u64) -> Result<RecordHeader, BadHeader> {
+        let length = u32_at(bytes, 0);
+        // The version is never zero: bytes that nobody wrote are out at the first look.
+        if bytes[8] == 0 || u32_at(bytes, 4) != self.header(offset, bytes) {
+            return Err(BadHeader::Damaged);
+        }
+        if bytes[8] != VERSION {
+            return Err(BadHeader::Version(u32::from(bytes[8])));
+        }
+        let kind = match bytes[9] {
+            1 => RecordKind::Batch,
+            2 => RecordKind::Checkpoint,
+            3 => RecordKind::Close,
+            _ => return Err(BadHeader::Damaged),
+        };
+        if length as usize > MAX_BODY {
+            return Err(BadHeader::Damaged);
+        }
+        Ok(RecordHeader {
+            kind,
+            length,
+            body_checksum: u32_at(bytes, 12),
+            mark: u64_at(bytes, 16),
+            synced: u64_at(bytes, 24),
+        })
+    }
+
+    /// The checksum of the body of the record at `offset`.
+    pub(crate) fn body(&self, offset: u64, body: &[u8]) -> u32 {
+        let mut hasher = self.0.clone();
+        hasher.update(&offset.to_le_bytes());
+        hasher.update(body);
+        hasher.finalize()
+    }
+
+    fn header(&self, offset: u64, bytes: &[u8]) -> u32 {
+        let mut hasher = self.0.clone();
+        hasher.update(&offset.to_le_bytes());
+        hasher.update(&bytes[0..4]);
+        hasher.update(&bytes[8..RECORD_HEADER]);
+        hasher.finalize()
+    }
+}
+
+/// What a record says of itself beside its body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) kind: RecordKind,
+    pub(crate) mark: u64,
+    pub(crate) synced: u64,
+}
+
+/// The bytes that a record with a body of this length takes up in a file.
+pub(crate) fn padded(length: usize) -> usize {
+    (RECORD_HEADER + length).next_multiple_of(ALIGN)
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(checksums: &Checksums, offset: u64) -> Vec<u8> {
+        let mut record = vec![7; padded(11)];
+        let place = Place {
+            kind: RecordKind::Batch,
+            mark: 5,
+            synced: 4096,
+        };
+        checksums.seal(&mut record, 11, offset, place);
+        record
+    }
+
+    #[test]
+    fn a_record_header_is_read_back() {
+        let checksums = Checksums::new(3, 99);
+        let record = record(&checksums, 8192);
+        let header = checksums.open(&record, 8192).unwrap();
+        assert_eq!((header.length, header.mark, header.synced), (11, 5, 4096));
+        assert_eq!(header.body_checksum, checksums.body(8192, &record[32..43]));
+    }
+
+    /// A record counts only in the file and at the place it was written for.
+    #[test]
+    fn another_number_salt_or_place_makes_it_bad() {
+        let written = record(&Checksums::new(3, 99), 8192);
+        for (number, salt, offset) in [(4, 99, 8192), (3, 98, 8192), (3, 99, 8200)] {
+            let checksums = Checksums::new(number, salt);
+            assert_eq!(checksums.open(&written, offset), Err(BadHeader::Damaged));
+            let header = Checksums::new(3, 99).open(&written, 8192).unwrap();
+            assert_ne!(
+                header.body_checksum,
+                checksums.body(offset, &written[32..43])
+            );
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_header_is_seen() {
+        let checksums = Checksums::new(3, 99);
+        let written = record(&checksums, 8192);
+        for bit in 0..RECORD_HEADER * 8 {
+            let mut flipped = written.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(
+                checksums.open(&flipped, 8192),
+                Err(BadHeader::Damaged),
+                "bit {bit}"
+            );
+        }
+        let header = FileHeader {
+            number: 7,
+            salt: 1,
+            size: 9000,
+            oldest: 5,
+            previous_end: 4100,
+            mark: 9,
+            born_end: 4200,
+        };
+        assert_eq!(FileHeader::decode(&header.encode()), Ok(header));
+        for bit in 0..FILE_HEADER_USED * 8 {
+            let mut flipped = header.encode();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(
+                FileHeader::decode(&flipped),
+                Err(BadHeader::Damaged),
+                "bit {bit}"
+            );
+        }
+    }
+}

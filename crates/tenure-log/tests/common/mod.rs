@@ -1,0 +1,417 @@
+//! A model of the log that is obviously right, and a workload that both can run.
+//!
+//! The workload is a pure function: what batch `n` does follows from `n` and from the model before
+//! it. So whoever has the model after some batch knows what every later one must have done, in this
+//! process or in another.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+#![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
+
+use std::collections::BTreeMap;
+
+use tenure_log::{
+    Base, BaseKind, Batch, Disk, Entry, FileLog, GroupId, Log, LogError, Mark, Opened, Options,
+    Recovered, RecoveredGroup, SimDisk, SnapshotError, SnapshotId, Snapshots,
+};
+
+/// Files so small that everything about them happens within a few batches.
+pub(crate) const TINY: Options = Options {
+    first_file: 6 << 10,
+    file: 8 << 10,
+    spares: 1,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Entry {
+        group: GroupId,
+        index: u64,
+        term: u64,
+        payload: Vec<u8>,
+    },
+    State {
+        group: GroupId,
+        state: Vec<u8>,
+    },
+    Begin {
+        group: GroupId,
+        index: u64,
+    },
+    Taken {
+        group: GroupId,
+        index: u64,
+        term: u64,
+    },
+    Installed {
+        group: GroupId,
+        index: u64,
+        term: u64,
+    },
+    Remove {
+        group: GroupId,
+    },
+    Node {
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+}
+
+/// What a log should hold: lists and maps, nothing clever.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Model {
+    pub(crate) batches: u64,
+    pub(crate) groups: BTreeMap<GroupId, ModelGroup>,
+    pub(crate) node: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModelGroup {
+    pub(crate) state: Vec<u8>,
+    pub(crate) base: Option<Base>,
+    pub(crate) entries: BTreeMap<u64, (u64, Vec<u8>)>,
+}
+
+impl ModelGroup {
+    pub(crate) fn last(&self) -> u64 {
+        self.entries
+            .keys()
+            .next_back()
+            .copied()
+            .unwrap_or(self.first() - 1)
+    }
+
+    /// The index of the snapshot it stands on.
+    pub(crate) fn snapshot(&self) -> Option<u64> {
+        let base = self
+            .base
+            .as_ref()
+            .filter(|base| base.kind == BaseKind::Snapshot);
+        base.map(|base| base.index)
+    }
+
+    fn first(&self) -> u64 {
+        self.base.as_ref().map_or(0, |base| base.index) + 1
+    }
+}
+
+/// What the workload writes as a base.
+fn base(kind: BaseKind, index: u64, term: u64) -> Base {
+    Base {
+        kind,
+        index,
+        term,
+        note: format!("members at {index}").into_bytes(),
+    }
+}
+
+impl Model {
+    pub(crate) fn apply(&mut self, ops: &[Op]) {
+        self.batches += 1;
+        for op in ops {
+            match op.clone() {
+                Op::Entry {
+                    group,
+                    index,
+                    term,
+                    payload,
+                } => {
+                    let entries = &mut self.groups.entry(group).or_default().entries;
+                    entries.retain(|&earlier, _| earlier < index);
+                    entries.insert(index, (term, payload));
+                }
+                Op::State { group, state } => self.groups.entry(group).or_default().state = state,
+                Op::Begin { group, index } => {
+                    let group = self.groups.entry(group).or_default();
+                    group.base = Some(base(BaseKind::Begin, index, 1));
+                }
+                Op::Taken { group, index, term } => {
+                    let group = self.groups.entry(group).or_default();
+                    group.base = Some(base(BaseKind::Snapshot, index, term));
+                    group.entries.retain(|&entry, _| entry > index);
+                }
+                Op::Installed { group, index, term } => {
+                    let group = self.groups.entry(group).or_default();
+                    group.base = Some(base(BaseKind::Snapshot, index, term));
+                    group.entries.clear();
+                }
+                Op::Remove { group } => {
+                    self.groups.remove(&group);
+                }
+                Op::Node { key, value } => {
+                    self.node.insert(key, value);
+                }
+            }
+        }
+    }
+
+    /// The model of what was recovered.
+    pub(crate) fn of(recovered: &Recovered) -> Model {
+        let group = |held: &RecoveredGroup| ModelGroup {
+            state: held.state.clone(),
+            base: held.base.clone(),
+            entries: held
+                .entries
+                .iter()
+                .map(
+                    |Entry {
+                         index,
+                         term,
+                         payload,
+                     }| (*index, (*term, payload.clone())),
+                )
+                .collect(),
+        };
+        Model {
+            batches: recovered.mark.0,
+            groups: recovered
+                .groups
+                .iter()
+                .map(|(&id, held)| (id, group(held)))
+                .collect(),
+            node: recovered.node.clone(),
+        }
+    }
+
+    /// What the next batch does.
+    pub(crate) fn next_ops(&self, load: &Load) -> Vec<Op> {
+        let number = self.batches + 1;
+        let mut dice = Dice::new(load.seed ^ number.wrapping_mul(0x9e37_79b9));
+        let mut after = self.clone();
+        let mut ops = Vec::new();
+        for _ in 0..=dice.below(4) {
+            let group = 1 + dice.below(load.groups);
+            let held = after.groups.get(&group).cloned().unwrap_or_default();
+            let op = match dice.below(20) {
+                0..=9 if held == ModelGroup::default() && dice.below(2) == 0 => Op::Begin {
+                    group,
+                    index: 1 + dice.below(5),
+                },
+                0..=9 => {
+                    // Mostly the next index, at times one that is there already.
+                    let back = if dice.below(5) == 0 { dice.below(4) } else { 0 };
+                    let index = (held.last() + 1).saturating_sub(back).max(held.first());
+                    let payload = dice.bytes(load.payload);
+                    Op::Entry {
+                        group,
+                        index,
+                        term: number,
+                        payload,
+                    }
+                }
+                10..=13 => Op::State {
+                    group,
+                    state: dice.bytes(24),
+                },
+                14..=17 => match held.entries.iter().next_back() {
+                    // The groups differ in how much they keep.
+                    Some((&index, &(term, _))) if group == 1 || dice.below(3) > 0 => {
+                        Op::Taken { group, index, term }
+                    }
+                    _ => match held.entries.iter().next() {
+                        Some((&index, &(term, _))) => Op::Taken { group, index, term },
+                        None => continue,
+                    },
+                },
+                18 => {
+                    let index = held.last() + 1 + dice.below(3);
+                    Op::Installed {
+                        group,
+                        index,
+                        term: number,
+                    }
+                }
+                _ if dice.below(2) == 0 => Op::Remove { group },
+                _ => Op::Node {
+                    key: vec![b'k', dice.below(3) as u8],
+                    value: dice.bytes(20),
+                },
+            };
+            after.apply(std::slice::from_ref(&op));
+            ops.push(op);
+        }
+        if ops.is_empty() {
+            ops.push(Op::State {
+                group: 1,
+                state: number.to_le_bytes().to_vec(),
+            });
+        }
+        ops
+    }
+}
+
+/// What a workload is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) seed: u64,
+    pub(crate) groups: u64,
+    /// Payloads are up to this long.
+    pub(crate) payload: u64,
+}
+
+/// A small generator; the tests need the same numbers every time.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(crate) fn bytes(&mut self, most: u64) -> Vec<u8> {
+        let length = self.below(most + 1);
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// What can stop a step of the workload.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    Log(LogError),
+    Snapshot(SnapshotError),
+}
+
+impl From<LogError> for Stopped {
+    fn from(error: LogError) -> Stopped {
+        Stopped::Log(error)
+    }
+}
+
+impl From<SnapshotError> for Stopped {
+    fn from(error: SnapshotError) -> Stopped {
+        Stopped::Snapshot(error)
+    }
+}
+
+/// Appends one batch as a careful driver would: snapshots are committed before their marks.
+pub(crate) fn append<D: Disk>(
+    log: &mut FileLog<D>,
+    snapshots: &Snapshots<D>,
+    ops: &[Op],
+) -> Result<Mark, Stopped> {
+    let mut batch = Batch::new();
+    for op in ops {
+        match op {
+            Op::Entry {
+                group,
+                index,
+                term,
+                payload,
+            } => {
+                batch.entry(*group, *index, *term, payload).unwrap();
+            }
+            Op::State { group, state } => batch.state(*group, state).unwrap(),
+            Op::Taken { group, index, term } => {
+                write_snapshot(snapshots, *group, *index)?;
+                let base = base(BaseKind::Snapshot, *index, *term);
+                batch
+                    .snapshot_taken(*group, *index, *term, &base.note)
+                    .unwrap();
+            }
+            Op::Installed { group, index, term } => {
+                write_snapshot(snapshots, *group, *index)?;
+                let base = base(BaseKind::Snapshot, *index, *term);
+                batch
+                    .snapshot_installed(*group, *index, *term, &base.note)
+                    .unwrap();
+            }
+            Op::Begin { group, index } => {
+                let base = base(BaseKind::Begin, *index, 1);
+                batch.begin(*group, *index, 1, &base.note).unwrap();
+            }
+            Op::Remove { group } => batch.remove(*group).unwrap(),
+            Op::Node { key, value } => batch.node(key, value).unwrap(),
+        }
+    }
+    Ok(log.append(&mut batch)?)
+}
+
+/// Removes the snapshots that `ops` made superfluous; to be called when they are durable.
+pub(crate) fn retire<D: Disk>(
+    snapshots: &Snapshots<D>,
+    model: &Model,
+    ops: &[Op],
+) -> Result<(), Stopped> {
+    for op in ops {
+        if let Op::Taken { group, .. } | Op::Installed { group, .. } | Op::Remove { group } = op {
+            match model.groups.get(group).and_then(ModelGroup::snapshot) {
+                Some(index) => snapshots.retire_before(SnapshotId {
+                    group: *group,
+                    index,
+                })?,
+                None => snapshots.remove_group(*group)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_snapshot<D: Disk>(
+    snapshots: &Snapshots<D>,
+    group: GroupId,
+    index: u64,
+) -> Result<(), SnapshotError> {
+    let id = SnapshotId { group, index };
+    let mut writer = snapshots.create(id)?;
+    writer.write(&snapshot_bytes(id))?;
+    writer.commit()?;
+    Ok(())
+}
+
+/// What the workload puts into a snapshot.
+pub(crate) fn snapshot_bytes(id: SnapshotId) -> Vec<u8> {
+    let mut dice = Dice::new(id.group ^ (id.index << 8));
+    dice.bytes(300)
+}
+
+/// All bytes of a snapshot.
+pub(crate) fn read_snapshot<D: Disk>(
+    snapshots: &Snapshots<D>,
+    id: SnapshotId,
+) -> Result<Vec<u8>, SnapshotError> {
+    let mut reader = snapshots.open(id)?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = reader.next_chunk()? {
+        bytes.extend_from_slice(chunk);
+    }
+    Ok(bytes)
+}
+
+/// Every snapshot that has a mark is there and whole.
+pub(crate) fn check_snapshots<D: Disk>(opened: &Opened<D>) {
+    for (&group, held) in &Model::of(&opened.recovered).groups {
+        if let Some(index) = held.snapshot() {
+            let id = SnapshotId { group, index };
+            let bytes = read_snapshot(&opened.snapshots, id).unwrap();
+            assert_eq!(
+                bytes,
+                snapshot_bytes(id),
+                "the snapshot of group {group} at {index}"
+            );
+        }
+    }
+}
+
+/// A crash that loses everything that was not synced.
+pub(crate) fn lose_all(disk: &SimDisk) -> SimDisk {
+    disk.crash(&mut || false)
+}
+
+/// Names on the disk that start with `prefix`, in order.
+pub(crate) fn names(disk: &SimDisk, prefix: &str) -> Vec<String> {
+    let mut names = disk.list().unwrap();
+    names.retain(|name| name.starts_with(prefix));
+    names.sort();
+    names
+}

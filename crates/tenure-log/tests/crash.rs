@@ -1,0 +1,278 @@
+//! Power fails at every write, sync and change of a name of a recorded run, one after the other.
+//!
+//! After each of these crashes the log must hold exactly the first `k` batches of the run for some
+//! `k` between the last one that a sync had confirmed and the last one appended: no confirmed batch
+//! lost, none torn, none out of order, nothing else. What was lost is then appended again, and power
+//! fails once more, also at every step of the recovery itself.
+
+#![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
+
+mod common;
+
+use common::{Dice, Load, Model, Stopped, TINY, append, check_snapshots, lose_all, names, retire};
+use tenure_log::{Log, Mark, SimDisk, open};
+
+/// How far a run came before power failed.
+#[derive(Debug, Default)]
+struct Run {
+    /// The models after 0, 1, 2, … batches, up to the one that was being appended.
+    models: Vec<Model>,
+    confirmed: Mark,
+}
+
+/// Opens the log, checks it against `from`, and appends until there are `batches` in it.
+fn run(disk: &SimDisk, from: &Model, batches: u64, load: &Load) -> Run {
+    let mut run = Run {
+        models: vec![from.clone()],
+        confirmed: Mark(from.batches),
+    };
+    let Ok(opened) = open(disk.clone(), TINY) else {
+        return run;
+    };
+    assert_eq!(Model::of(&opened.recovered), *from);
+    let _ = go_on(opened.log, &opened.snapshots, batches, load, &mut run);
+    run
+}
+
+fn go_on(
+    mut log: tenure_log::FileLog<SimDisk>,
+    snapshots: &tenure_log::Snapshots<SimDisk>,
+    batches: u64,
+    load: &Load,
+    run: &mut Run,
+) -> Result<(), Stopped> {
+    let mut model = run.models.last().expect("there is a first model").clone();
+    let mut unretired = Vec::new();
+    while model.batches < batches {
+        let ops = model.next_ops(load);
+        model.apply(&ops);
+        run.models.push(model.clone());
+        append(&mut log, snapshots, &ops)?;
+        unretired.extend(ops);
+        // A sync now and then, so that several batches are unsynced at once; sometimes with a
+        // batch between its two halves, which it must not cover.
+        if model.batches.is_multiple_of(3) {
+            let ticket = log.begin_sync()?;
+            if model.batches.is_multiple_of(2) && model.batches < batches {
+                let ops = model.next_ops(load);
+                model.apply(&ops);
+                run.models.push(model.clone());
+                append(&mut log, snapshots, &ops)?;
+                unretired.extend(ops);
+            }
+            run.confirmed = log.finish_sync(ticket)?;
+            if run.confirmed.0 == model.batches {
+                retire(snapshots, &model, &unretired)?;
+                unretired.clear();
+            }
+        }
+        if let Some(job) = log.spare_wanted() {
+            log.spare_done(job.run());
+        }
+    }
+    log.close()?;
+    run.confirmed = Mark(model.batches);
+    Ok(())
+}
+
+/// Opens what a crash left and says which of the run's batches are there.
+fn judge(disk: &SimDisk, run: &Run, story: &str) -> Model {
+    let opened = open(disk.clone(), TINY).unwrap_or_else(|error| panic!("{story}: {error}"));
+    let found = Model::of(&opened.recovered);
+    let expected = run
+        .models
+        .iter()
+        .find(|model| model.batches == found.batches);
+    assert_eq!(
+        Some(&found),
+        expected,
+        "{story}: the first {} batches",
+        found.batches
+    );
+    assert!(
+        found.batches >= run.confirmed.0,
+        "{story}: batch {} was confirmed, {} are there",
+        run.confirmed.0,
+        found.batches
+    );
+    check_snapshots(&opened);
+    let snapshots = found
+        .groups
+        .values()
+        .filter(|held| held.snapshot().is_some())
+        .count();
+    assert_eq!(
+        names(disk, "snapshot").len(),
+        snapshots,
+        "{story}: leftovers are cleared away"
+    );
+    found
+}
+
+/// The ways in which the unsynced writes of one crash may end.
+fn outcomes(seed: u64) -> Vec<(String, Box<dyn FnMut() -> bool>)> {
+    let mut outcomes: Vec<(String, Box<dyn FnMut() -> bool>)> = vec![
+        ("nothing survived".into(), Box::new(|| false)),
+        ("everything survived".into(), Box::new(|| true)),
+    ];
+    for first in [1, 2, 3] {
+        let (mut kept, mut lost) = (0, 0);
+        outcomes.push((
+            format!("only the first {first} sectors survived"),
+            Box::new(move || {
+                kept += 1;
+                kept <= first
+            }),
+        ));
+        outcomes.push((
+            format!("only the first {first} sectors were lost"),
+            Box::new(move || {
+                lost += 1;
+                lost > first
+            }),
+        ));
+    }
+    for round in 0..3 {
+        let mut dice = Dice::new(seed * 31 + round);
+        outcomes.push((
+            format!("dice {round}"),
+            Box::new(move || dice.below(2) == 0),
+        ));
+    }
+    outcomes
+}
+
+fn crash_everywhere(sector: usize, load: &Load, batches: u64) {
+    let fresh = SimDisk::with_sector(load.seed, sector);
+    let recorded = fresh.copy();
+    let whole = run(&recorded, &Model::default(), batches, load);
+    assert_eq!(whole.confirmed, Mark(batches));
+    let steps = recorded.operations();
+    let files = names(&recorded, "log");
+    assert!(
+        files[0].as_str() > "log-00000000000000000003",
+        "files were freed: {files:?}"
+    );
+
+    let mut second_crashes = 0;
+    for step in 1..=steps {
+        let stopped = fresh.copy();
+        stopped.power_ends_at(step);
+        let run_to_crash = run(&stopped, &Model::default(), batches, load);
+        for (outcome, mut keep) in outcomes(step) {
+            let story = format!("power failed at step {step} of {steps}, {outcome}");
+            let disk = stopped.copy().crash(&mut keep);
+
+            // A crash during recovery changes nothing about what is there.
+            let untouched = disk.copy();
+            let probe = disk.copy();
+            open(probe.clone(), TINY).unwrap_or_else(|error| panic!("{story}: {error}"));
+            let found = judge(&disk, &run_to_crash, &story);
+            for again in untouched.operations() + 1..=probe.operations() {
+                let second = untouched.copy();
+                second.power_ends_at(again);
+                assert!(
+                    open(second.clone(), TINY).is_err(),
+                    "{story}: power ends at {again}"
+                );
+                let mut dice = Dice::new(again);
+                let third = second.crash(&mut || dice.below(2) == 0);
+                assert_eq!(
+                    judge(&third, &run_to_crash, &story),
+                    found,
+                    "{story}, then again"
+                );
+                second_crashes += 1;
+            }
+
+            // Life goes on, through another rotation, and the next crash meets only its own batches.
+            let disk = lose_all(&disk);
+            let next = run(&disk, &found, found.batches + 9, load);
+            assert_eq!(next.confirmed.0, found.batches + 9, "{story}");
+            judge(
+                &lose_all(&disk),
+                &next,
+                &format!("{story}, then nine more batches"),
+            );
+        }
+    }
+    assert!(
+        second_crashes > steps,
+        "recovery has steps of its own to crash in"
+    );
+}
+
+/// §2: atomic batches, rotation, reuse, freeing, snapshots and the names of files survive a crash
+/// at every step; sectors of a real disk.
+#[test]
+fn power_may_fail_at_every_step() {
+    let load = Load {
+        seed: 1,
+        groups: 3,
+        payload: 700,
+    };
+    crash_everywhere(SimDisk::SECTOR, &load, 45);
+}
+
+/// The same with writes that tear at any 64 bytes: the format does not lean on sectors.
+#[test]
+fn power_may_fail_at_every_step_on_a_disk_with_small_sectors() {
+    let load = Load {
+        seed: 7,
+        groups: 3,
+        payload: 700,
+    };
+    crash_everywhere(64, &load, 45);
+}
+
+/// Many short lives: each ends by power loss with random sectors kept, and the next goes on.
+#[test]
+fn a_hundred_lives_in_a_row() {
+    for seed in 0..20 {
+        let load = Load {
+            seed,
+            groups: 5,
+            payload: 500,
+        };
+        let mut dice = Dice::new(seed);
+        let mut disk = SimDisk::new(seed);
+        let mut model = Model::default();
+        for life in 0..100 {
+            disk.power_ends_at(disk.operations() + 1 + dice.below(60));
+            let run = run(&disk, &model, model.batches + 30, &load);
+            disk = disk.crash(&mut || dice.below(3) > 0);
+            let probe = disk.copy();
+            model = judge(&probe, &run, &format!("seed {seed}, life {life}"));
+        }
+        assert!(
+            model.batches > 100,
+            "seed {seed} came as far as {}",
+            model.batches
+        );
+    }
+}
+
+/// §2: a process that dies without a power loss leaves its unsynced batches in the cache. What
+/// recovery returns is durable all the same.
+#[test]
+fn what_recovery_returns_is_durable() {
+    let load = Load {
+        seed: 3,
+        groups: 2,
+        payload: 100,
+    };
+    let disk = SimDisk::new(3);
+    let opened = open(disk.clone(), TINY).unwrap();
+    let mut log = opened.log;
+    let mut model = Model::default();
+    for _ in 0..4 {
+        let ops = model.next_ops(&load);
+        append(&mut log, &opened.snapshots, &ops).unwrap();
+        model.apply(&ops);
+    }
+    let disk = disk.kill();
+    let recovered = open(disk.clone(), TINY).unwrap().recovered;
+    assert_eq!(Model::of(&recovered), model);
+    let disk = lose_all(&disk);
+    assert_eq!(Model::of(&open(disk, TINY).unwrap().recovered), model);
+}
