@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use tenure_log::{RealDisk, Snapshots, SpareDone, SpareJob};
+use tenure_log::{RealDisk, Snapshots, SpareJob};
 use tenure_node::{Input, Snapshot};
 
 use crate::inbox::{Inbox, Job};
-use crate::journal::save;
+use crate::journal::{Write, save};
 
 /// One thing to do.
 pub(crate) enum Chore {
@@ -22,7 +22,7 @@ pub(crate) fn run(
     chores: &Receiver<Chore>,
     snapshots: &Snapshots<RealDisk>,
     inbox: &Arc<Inbox>,
-    spares: &Sender<SpareDone>,
+    journal: &Sender<Write>,
 ) {
     for chore in chores {
         match chore {
@@ -38,7 +38,7 @@ pub(crate) fn run(
                 }
             },
             Chore::Spare(job) => {
-                let _ = spares.send(job.run());
+                let _ = journal.send(Write::Spare(job.run()));
             }
         }
     }

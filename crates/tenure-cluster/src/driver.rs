@@ -65,6 +65,7 @@ impl Driver {
         for listener in self.listeners.values() {
             listener.end(StreamEnd::Stopped);
         }
+        let _ = self.journal.send(Write::End);
         // Whoever is still in the inbox is dropped, and so answered.
         let mut rest = Vec::new();
         self.inbox.take(&mut rest, Duration::ZERO);

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use bytes::Bytes;
-use tenure_log::{FileLog, Log, RealDisk, Recovered, SnapshotError, SnapshotId, Snapshots};
+use tenure_log::{
+    FileLog, Log, RealDisk, Recovered, SnapshotError, SnapshotId, Snapshots,
+    SpareDone,
+};
 use tenure_node::{
     Base, Batch, Entry, GroupId, Input, Mark, Record, RecordKind, Recovery, RecoveryError,
     Snapshot, Sync, encode_record,
@@ -23,6 +26,10 @@ pub(crate) enum Write {
     Batch(Batch),
     /// A replica is gone: its snapshots too, once that is durable.
     Forget(GroupId),
+    /// The log's next file is ready, or could not be made.
+    Spare(SpareDone),
+    /// Nothing more comes. (The chores thread has a sender too, so the channel does not end by itself.)
+    End,
 }
 
 pub(crate) struct Journal {
@@ -65,6 +72,7 @@ impl Journal {
         while let Ok(first) = writes.recv() {
             let mut later = Later::default();
             let mut sync = Sync::Lazy;
+            let mut end = false;
             for write in std::iter::once(first).chain(writes.try_iter()) {
                 match write {
                     Write::Batch(wanted) => {
@@ -76,6 +84,8 @@ impl Journal {
                     Write::Forget(group) => {
                         later.forget.insert(group);
                     }
+                    Write::Spare(done) => self.log.spare_done(done),
+                    Write::End => end = true,
                 }
             }
             // A batch that may wait is still reported only when it is durable; nothing waits for
@@ -87,6 +97,9 @@ impl Journal {
                 self.inbox.push(Job::Input(Input::Persisted { mark }));
             }
             self.clean(later);
+            if end {
+                break;
+            }
         }
         Ok(())
     }

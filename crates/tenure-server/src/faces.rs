@@ -1,5 +1,8 @@
 //! The faces: how clients meet the handlers. Bytes in, bytes out; nothing is decided here.
 
+pub mod grpc;
 pub mod h3;
+pub mod json;
+pub mod sse;
 pub mod tcp;
 pub mod tls;

@@ -1,5 +1,9 @@
 //! The daemon: one set of handlers, and the faces derived from them.
 
 pub mod config;
+mod convert;
+pub mod events;
 pub mod faces;
+pub mod handlers;
+mod session;
 pub mod status;
