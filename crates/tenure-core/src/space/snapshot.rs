@@ -1,0 +1,2 @@
+//! All of a space as bytes.
+use super::Space;
