@@ -94,7 +94,7 @@ impl Events {
             let (mut stream, attached) = state?;
             match stream.next().await {
                 Ok(event) => {
-                    attached.remember(&event);
+                    attached.events.remember(&attached.owner, &event);
                     Some((Ok(event), Some((stream, attached))))
                 }
                 Err(end) => Some((Err(ended(end)), None)),
@@ -104,75 +104,63 @@ impl Events {
     }
 }
 
+impl Events {
+    fn remember(&self, owner: &OwnerId, event: &Event) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(memory) = remembered.get_mut(owner) else { return };
+        // Every attached client sees every event; the first to see it writes it down.
+        if memory.events.back().is_some_and(|last| last.id >= event.id) {
+            return;
+        }
+        memory.events.push_back(event.clone());
+        if memory.events.len() > self.capacity {
+            memory.events.pop_front();
+        }
+    }
+
+    /// A client leaves. The number of the departure, if nobody else is attached.
+    fn leave(&self, owner: &OwnerId) -> Option<u64> {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = remembered.get_mut(owner)?;
+        memory.attached -= 1;
+        memory.departures += 1;
+        (memory.attached == 0).then_some(memory.departures)
+    }
+
+    /// Forgets an owner, unless somebody came since that departure.
+    fn forget(&self, owner: &OwnerId, departure: u64) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused = remembered
+            .get(owner)
+            .is_some_and(|memory| memory.attached == 0 && memory.departures == departure);
+        if unused {
+            remembered.remove(owner);
+        }
+    }
+}
+
 /// One client attached by SSE; its departure starts the 30 s.
 struct Attached {
     events: Events,
     owner: OwnerId,
 }
 
-impl Attached {
-    fn remember(&self, event: &Event) {
-        let mut remembered = self.events.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(memory) = remembered.get_mut(&self.owner) else { return };
-        // Every attached client sees every event; the first to see it writes it down.
-        if memory.events.back().is_some_and(|last| last.id >= event.id) {
-            return;
-        }
-        memory.events.push_back(event.clone());
-        if memory.events.len() > self.events.capacity {
-            memory.events.pop_front();
-        }
-    }
-}
-
 impl Drop for Attached {
     fn drop(&mut self) {
-        let departure = {
-            let mut remembered =
-                self.events.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(memory) = remembered.get_mut(&self.owner) else { return };
-            memory.attached -= 1;
-            memory.departures += 1;
-            (memory.attached == 0).then_some(memory.departures)
-        };
-        let (Some(departure), Ok(runtime)) = (departure, tokio::runtime::Handle::try_current())
-        else {
-            return;
-        };
+        let Some(departure) = self.events.leave(&self.owner) else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         // Go on listening, so that what comes before the client returns is remembered.
         let (events, owner) = (self.events.clone(), self.owner.clone());
         runtime.spawn(async move {
             let mut stream = events.node.subscribe(owner.clone(), events.buffer);
-            let listener = Listener { events: &events, owner: &owner };
             let _ = tokio::time::timeout(MEMORY, async {
                 while let Ok(event) = stream.next().await {
-                    listener.remember(&event);
+                    events.remember(&owner, &event);
                 }
             })
             .await;
-            let mut remembered = events.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-            let forgotten = remembered
-                .get(&owner)
-                .is_some_and(|memory| memory.attached == 0 && memory.departures == departure);
-            if forgotten {
-                remembered.remove(&owner);
-            }
+            events.forget(&owner, departure);
         });
-    }
-}
-
-/// Remembers on behalf of a client that is away.
-struct Listener<'a> {
-    events: &'a Events,
-    owner: &'a OwnerId,
-}
-
-impl Listener<'_> {
-    fn remember(&self, event: &Event) {
-        let stand_in = Attached { events: self.events.clone(), owner: self.owner.clone() };
-        stand_in.remember(event);
-        // It never was attached, so it does not leave either.
-        std::mem::forget(stand_in);
     }
 }
 
