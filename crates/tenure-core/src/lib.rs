@@ -32,6 +32,8 @@ pub mod event;
 mod hash;
 pub mod lease;
 mod links;
+#[cfg(feature = "model")]
+pub mod model;
 pub mod outcome;
 pub mod path;
 pub mod policy;

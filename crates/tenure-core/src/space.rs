@@ -54,6 +54,7 @@ use self::namespaces::Namespaces;
 use self::queue::Waiter;
 use self::sessions::Sessions;
 
+pub(crate) use self::answers::KEPT_MS as ANSWER_KEPT_MS;
 pub use crate::hash::HashSeed;
 
 /// The rules that this release applies by.

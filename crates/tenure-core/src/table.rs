@@ -249,6 +249,11 @@ impl NamespaceTable {
         self.version
     }
 
+    /// Raises the version without a change.
+    pub(crate) fn lift(&mut self, by: u64) {
+        self.version = self.version.saturating_add(by);
+    }
+
     /// The longest explicit namespace that contains a path: `h:/` beats `h` (R21).
     fn explicit(&self, path: &Path) -> Option<&Namespace> {
         if self.rows.is_empty() {

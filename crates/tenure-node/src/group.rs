@@ -30,8 +30,8 @@ use crate::op::{Op, OpAnswer, Ticket};
 use crate::reads::RoundCounter;
 use crate::{GroupId, Member, NodeId, Record};
 
-pub(crate) use lead::Waiting;
 use lead::Lead;
+pub(crate) use lead::Waiting;
 
 /// The loop over what consensus wants is left after this many rounds; the rest is the next turn's.
 const WORK_PER_TURN: usize = 16;
@@ -502,7 +502,8 @@ impl Group {
                 let id = self.id;
                 let events = effects.events.into_iter().map(News::Event);
                 let changes = effects.changes.into_iter().map(News::Change);
-                turn.news.extend(events.chain(changes).map(|news| (id, news)));
+                turn.news
+                    .extend(events.chain(changes).map(|news| (id, news)));
             }
             if let Some(ticket) = ticket {
                 let answer = match effects.outcome {

@@ -165,7 +165,8 @@ impl Leases {
         if slot.state == State::Running && slot.deadline < slot.queued_at {
             self.stale += usize::from(slot.queued_at != u64::MAX);
             slot.queued_at = slot.deadline;
-            self.heap.push(Reverse((slot.deadline, at, slot.generation)));
+            self.heap
+                .push(Reverse((slot.deadline, at, slot.generation)));
         }
     }
 
@@ -209,7 +210,11 @@ impl Leases {
     /// A covered renewal, confirmed and decided: also an earlier deadline is taken (R77).
     pub(crate) fn renew(&mut self, namespace: &Namespace, owner: &OwnerId, deadline: u64) {
         if let Some((at, slot)) = self.slot(namespace, owner) {
-            debug_assert_eq!(slot.state, State::Running, "a lease in its end is not renewed");
+            debug_assert_eq!(
+                slot.state,
+                State::Running,
+                "a lease in its end is not renewed"
+            );
             slot.deadline = deadline;
             slot.renewed = true;
             self.enqueue(at);

@@ -213,9 +213,8 @@ fn query_system(system: &System, query: &Query, now: u64) -> Option<Found> {
         },
         Query::Policies { after, page } => {
             let page = usize::try_from(*page).unwrap_or(512);
-            let own = |(name, algorithm): (&tenure_core::path::Namespace, _)| {
-                (name.clone(), algorithm)
-            };
+            let own =
+                |(name, algorithm): (&tenure_core::path::Namespace, _)| (name.clone(), algorithm);
             let mut rows: Vec<_> = match after {
                 None => table.rows().take(page + 1).map(own).collect(),
                 Some(after) => table.rows_after(after).take(page + 1).map(own).collect(),

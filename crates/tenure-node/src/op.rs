@@ -88,12 +88,12 @@ pub(crate) enum Query {
     /// R136.
     Policy { namespace: Namespace },
     /// E13.
-    Policies {
-        after: Option<Namespace>,
-        page: u32,
-    },
+    Policies { after: Option<Namespace>, page: u32 },
     /// The birth of an owner's lease, if it has one (R105).
-    Born { namespace: Namespace, owner: OwnerId },
+    Born {
+        namespace: Namespace,
+        owner: OwnerId,
+    },
     /// Nothing but the round (R145).
     Nothing,
 }

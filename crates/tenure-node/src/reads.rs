@@ -236,7 +236,10 @@ mod tests {
         let second = rounds.start(&mut counter, GIVE_UP_AFTER_MS).unwrap();
         assert_ne!(first, second);
         rounds.confirmed(first, 1);
-        assert!(ripe(&mut rounds, 9, 9).is_empty(), "the late word counts for nobody");
+        assert!(
+            ripe(&mut rounds, 9, 9).is_empty(),
+            "the late word counts for nobody"
+        );
         rounds.confirmed(second, 1);
         assert_eq!(ripe(&mut rounds, 9, 9), ["read"]);
     }

@@ -20,9 +20,7 @@ pub(crate) fn encode(machine: &Machine) -> Bytes {
 
 /// Reads it back, for a group that has such a machine.
 pub(crate) fn decode(bytes: &[u8], blank: &Blank, seed: HashSeed) -> Result<Machine, CodecError> {
-    let (head, state) = bytes
-        .split_first_chunk::<2>()
-        .ok_or(CodecError::TooShort)?;
+    let (head, state) = bytes.split_first_chunk::<2>().ok_or(CodecError::TooShort)?;
     if head[0] != VERSION {
         return Err(CodecError::Version(head[0]));
     }

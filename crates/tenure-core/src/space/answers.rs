@@ -115,7 +115,13 @@ impl Answers {
 
     /// Puts an answer back; the ends must not go back.
     pub(super) fn restore(&mut self, key: AnswerKey, remembered: Remembered) {
-        self.ends.push_back((remembered.end, key.clone()));
+        let again = self
+            .table
+            .get(&key)
+            .is_some_and(|there| there.end == remembered.end);
+        if !again {
+            self.ends.push_back((remembered.end, key.clone()));
+        }
         self.table.insert(key, remembered);
     }
 

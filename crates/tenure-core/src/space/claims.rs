@@ -260,8 +260,8 @@ impl Space {
         }
     }
 
-    /// Counts a claim at the nodes above it.
-    pub(super) fn count(&mut self, number: u32, step: Step) {
+    /// Counts a claim at the nodes above it, for everybody and for its own session.
+    fn count(&mut self, number: u32, step: Step) {
         let Claim { node, session, .. } = self.claims[number];
         let is_write = self.claims[number].kind().is_write();
         let claims = self.sessions[session].claims;
@@ -272,6 +272,13 @@ impl Space {
             Step::Down if claims == MANY / 2 => self.sessions[session].own_below = None,
             Step::Up | Step::Down => self.count_own(session, node, is_write, step),
         }
+        self.count_above(number, step);
+    }
+
+    /// Counts a claim at the nodes above it, for everybody.
+    pub(super) fn count_above(&mut self, number: u32, step: Step) {
+        let node = self.claims[number].node;
+        let is_write = self.claims[number].kind().is_write();
         let mut at = self.tree.nodes[node].parent;
         while at != NONE {
             let above = &mut self.tree.nodes[at];

@@ -146,6 +146,15 @@ impl Namespaces {
         }
     }
 
+    /// Puts a namespace at the end of the line of those to be folded, as it was.
+    pub(super) fn restore_idle(&mut self, number: u32) -> bool {
+        let fresh = self.slab.get(number).is_some_and(|state| !state.idle);
+        if fresh {
+            self.list(number);
+        }
+        fresh
+    }
+
     fn forget(&mut self, number: u32) {
         let Some(state) = self.slab.remove(number) else {
             return;

@@ -36,6 +36,7 @@ fn random_commands_keep_every_promise() {
             limits.answers = 5;
         }
         let mut space = Space::new(limits, HashSeed(seed));
+        let mut twin = space.clone();
         let mut time = 0;
         let mut table_version = 1;
         let mut change = 0;
@@ -191,11 +192,17 @@ fn random_commands_keep_every_promise() {
             if r.next(50) == 0 {
                 space.watch();
             }
-            let _ = format!(
-                "{:?}",
-                space.apply(Stamp { time, wall: time }, command.clone())
-            );
+            let applied = space.apply(Stamp { time, wall: time }, command.clone());
+            if r.next(20) == 0 {
+                let bytes = twin.encode_snapshot(Vec::new());
+                twin = Space::decode_snapshot(&bytes, HashSeed(time)).unwrap();
+                assert_eq!(twin.encode_snapshot(Vec::new()), bytes);
+            }
+            let mut theirs = twin.apply(Stamp { time, wall: time }, command);
+            theirs.changes = applied.changes.clone();
+            assert_eq!(applied, theirs);
             space.check();
+            twin.check();
             let o = OwnerId::new("o1").unwrap();
             let _ = space.waits_for(&o, time);
             let p = path(&mut r);

@@ -130,7 +130,10 @@ impl Lead {
     pub(crate) fn tick(&mut self, turn: &mut Turn) {
         if let Lead::Leading(leading) = self {
             let reading = turn.reading;
-            for over in leading.rounds.tick(reading, |waiting| waiting.is_over(reading)) {
+            for over in leading
+                .rounds
+                .tick(reading, |waiting| waiting.is_over(reading))
+            {
                 leading.leave(&over);
                 turn.answers
                     .push((over.ticket(), OpAnswer::NotHere { leader: None }));
@@ -290,7 +293,9 @@ impl Leading {
                     owner,
                     ttl,
                     epoch,
-                } => self.leases.set(namespace, owner, epoch, reading + ttl.millis()),
+                } => self
+                    .leases
+                    .set(namespace, owner, epoch, reading + ttl.millis()),
                 LeaseChange::Ended { namespace, owner } => self.leases.ended(&namespace, &owner),
             }
         }
@@ -423,7 +428,7 @@ impl Leading {
                 let deadline = turn.reading + renew.ttl.millis();
                 self.leases.renew(&renew.namespace, &renew.owner, deadline);
                 let renewed = Renewed {
-                    asked: view.asked,
+                    asked: view.asked_until > lease_time,
                     born: view.born,
                 };
                 turn.answers.push((ticket, OpAnswer::Renewed(Ok(renewed))));

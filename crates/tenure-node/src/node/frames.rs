@@ -94,7 +94,9 @@ impl Frames {
     pub(crate) fn flush(&mut self, mark: Mark, outputs: &mut Vec<Output>) {
         let full = std::mem::take(&mut self.full);
         let open = std::mem::take(&mut self.open);
-        let open = open.into_iter().map(|((to, slot), frame)| (to, slot, frame));
+        let open = open
+            .into_iter()
+            .map(|((to, slot), frame)| (to, slot, frame));
         for (to, slot, frame) in full.into_iter().chain(open) {
             let (lane, after) = match slot {
                 Slot::Now => (Lane::Main, After::Nothing),

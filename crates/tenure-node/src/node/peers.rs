@@ -131,10 +131,7 @@ impl Node {
                 return;
             }
         };
-        if !self
-            .peers
-            .is_fresh(frame.sender, frame.start, frame.number)
-        {
+        if !self.peers.is_fresh(frame.sender, frame.start, frame.number) {
             return;
         }
         self.peers.nodes.insert(from);

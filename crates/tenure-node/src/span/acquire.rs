@@ -25,9 +25,17 @@ pub(super) struct AcquireCall {
 
 enum Phase {
     Resolving,
-    Placing { namespace: Namespace },
-    Searching { waits: Waits, search: Search },
-    Withdrawing { waits: Waits, cycle: Vec<tenure_core::value::OwnerId> },
+    Placing {
+        namespace: Namespace,
+    },
+    Searching {
+        waits: Waits,
+        search: Search,
+    },
+    Withdrawing {
+        waits: Waits,
+        cycle: Vec<tenure_core::value::OwnerId>,
+    },
 }
 
 /// A place in line that is being looked at.
@@ -108,7 +116,10 @@ impl Node {
         let others = held
             .map(|one| &one.path)
             .chain(request.releases.iter().map(|hold| &hold.path));
-        let route = match self.table().route_acquire(taken.map(|one| &one.path), others) {
+        let route = match self
+            .table()
+            .route_acquire(taken.map(|one| &one.path), others)
+        {
             Ok(Some(route)) => route,
             Ok(None) => {
                 return Progress::ok(Answer::Acquire(AcquireAnswer::Granted {
@@ -263,11 +274,7 @@ fn queued_answer(queued: Queued, lease_left_ms: Option<u64>) -> AcquireAnswer {
     }
 }
 
-fn withdrawn(
-    waits: &Waits,
-    cycle: &[tenure_core::value::OwnerId],
-    answer: &OpAnswer,
-) -> Progress {
+fn withdrawn(waits: &Waits, cycle: &[tenure_core::value::OwnerId], answer: &OpAnswer) -> Progress {
     if let Some(failure) = failure_of(answer) {
         return Progress::fail(failure);
     }

@@ -202,7 +202,10 @@ impl Node {
     pub(crate) fn follow_node(&mut self, node: NodeId) {
         self.events_peer_down(node);
         for at in 0..self.groups.len() {
-            if self.leader_of(group_at(at)).is_some_and(|leader| leader.node == node) {
+            if self
+                .leader_of(group_at(at))
+                .is_some_and(|leader| leader.node == node)
+            {
                 self.follow_leader(group_at(at));
             }
         }

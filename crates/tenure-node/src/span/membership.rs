@@ -150,11 +150,7 @@ impl Node {
 
     /// The replica stops serving, and its data may be deleted (R166).
     fn remove_replica(&mut self, id: GroupId) {
-        let Some(group) = self
-            .groups
-            .get_mut(id.0 as usize)
-            .and_then(Option::take)
-        else {
+        let Some(group) = self.groups.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };
         group.close(&mut self.turn);

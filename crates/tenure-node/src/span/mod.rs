@@ -113,7 +113,10 @@ impl Progress {
 /// The failure of an operation that did not succeed; `None` for one that did.
 fn failure_of(answer: &OpAnswer) -> Option<Failure> {
     let (why, nothing_happened) = match answer {
-        OpAnswer::Busy => ("too much is waiting for this group: try again", Certain::Yes),
+        OpAnswer::Busy => (
+            "too much is waiting for this group: try again",
+            Certain::Yes,
+        ),
         OpAnswer::NotHere { .. } => ("no leader could be reached: try again", Certain::Yes),
         OpAnswer::Unknown => (
             "the leader was lost before it answered: the request may have been applied",
@@ -210,9 +213,7 @@ impl Node {
             ClientRequest::Acquire(acquire) => {
                 Kind::Acquire(Box::new(acquire::AcquireCall::new(acquire)))
             }
-            ClientRequest::Release(release) => {
-                Kind::Release(release::ReleaseCall::new(release))
-            }
+            ClientRequest::Release(release) => Kind::Release(release::ReleaseCall::new(release)),
             request @ (ClientRequest::ReleaseAll { .. }
             | ClientRequest::Renew { .. }
             | ClientRequest::ForceRelease { .. }

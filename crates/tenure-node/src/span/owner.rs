@@ -40,7 +40,10 @@ enum Phase {
     Claiming,
     Acting,
     /// A renewal is repeated: do the leases that it extended still live?
-    Replaying { left: usize, asked: bool },
+    Replaying {
+        left: usize,
+        asked: bool,
+    },
     /// Removing the wait edge.
     Edge,
     Incrementing,
@@ -152,10 +155,13 @@ impl Node {
     }
 
     fn ask_system(&mut self, cx: Context, command: SystemCommand) {
-        let (system, origin) = (self.system(), Origin::Call {
-            call: cx.id,
-            part: 0,
-        });
+        let (system, origin) = (
+            self.system(),
+            Origin::Call {
+                call: cx.id,
+                part: 0,
+            },
+        );
         self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
     }
 

@@ -42,11 +42,7 @@ pub(super) struct PolicyCall {
 }
 
 impl PolicyCall {
-    pub(super) fn new(
-        namespace: Namespace,
-        to: Option<Algorithm>,
-        key: Option<Key>,
-    ) -> PolicyCall {
+    pub(super) fn new(namespace: Namespace, to: Option<Algorithm>, key: Option<Key>) -> PolicyCall {
         PolicyCall {
             namespace,
             to,
@@ -137,10 +133,13 @@ impl Node {
                 out.option(call.to.as_ref());
             }),
         };
-        let (system, origin) = (self.system(), Origin::Call {
-            call: cx.id,
-            part: 0,
-        });
+        let (system, origin) = (
+            self.system(),
+            Origin::Call {
+                call: cx.id,
+                part: 0,
+            },
+        );
         self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
         Progress::Wait
     }
@@ -163,14 +162,16 @@ impl Node {
                     Progress::Wait
                 }
             },
-            OpAnswer::System(SystemOutcome::Repeated(before)) => match (repeated(&before), before) {
-                (Some(failure), _) => Progress::fail(failure),
-                (None, Repeated::Open) => {
-                    self.set_timer(cx, OPEN_RETRY_MS);
-                    Progress::Wait
+            OpAnswer::System(SystemOutcome::Repeated(before)) => {
+                match (repeated(&before), before) {
+                    (Some(failure), _) => Progress::fail(failure),
+                    (None, Repeated::Open) => {
+                        self.set_timer(cx, OPEN_RETRY_MS);
+                        Progress::Wait
+                    }
+                    (None, _) => Progress::ok(Answer::Done),
                 }
-                (None, _) => Progress::ok(Answer::Done),
-            },
+            }
             _ => Progress::fail(odd_answer()),
         }
     }
@@ -244,7 +245,7 @@ impl Node {
             (Stage::Telling { open, report, .. }, OpAnswer::Applied { outcome, .. }) => {
                 open.remove(&GroupId(part));
                 if let Outcome::Frozen(found) = outcome {
-                    report.merge(found);
+                    *report = report.clone().merge(found);
                 }
                 if open.is_empty() {
                     self.groups_told(change);
@@ -252,7 +253,9 @@ impl Node {
             }
             (Stage::Deciding, OpAnswer::System(SystemOutcome::Decided(decided))) => {
                 match decided {
-                    Decided::Refused { live: (path, owner) } => {
+                    Decided::Refused {
+                        live: (path, owner),
+                    } => {
                         driver.ended = Ended::Refused(path, owner);
                     }
                     Decided::Committed { .. } => driver.ended = Ended::Committed,

@@ -301,7 +301,10 @@ fn asserted(call: &mut ReadCall, part: u32, failed: Option<(u32, FenceCheck)>) -
     let ClientRequest::AssertFencing { paths, .. } = &call.request else {
         return Progress::fail(odd_answer());
     };
-    let answer = match call.failed.and_then(|(at, check)| Some((paths.get(at)?, check))) {
+    let answer = match call
+        .failed
+        .and_then(|(at, check)| Some((paths.get(at)?, check)))
+    {
         Some((path, FenceCheck::StaleFence { .. })) => AssertAnswer::StaleFence(path.clone()),
         Some((path, FenceCheck::StaleOwner)) => AssertAnswer::StaleOwner(path.clone()),
         Some((_, FenceCheck::Valid)) | None => AssertAnswer::Valid,

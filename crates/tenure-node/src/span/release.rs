@@ -57,10 +57,13 @@ impl Node {
                         owner: call.request.owner.clone(),
                         claim: None,
                     };
-                    let (system, origin) = (self.system(), Origin::Call {
-                        call: cx.id,
-                        part: EDGE,
-                    });
+                    let (system, origin) = (
+                        self.system(),
+                        Origin::Call {
+                            call: cx.id,
+                            part: EDGE,
+                        },
+                    );
                     call.parts.insert(EDGE, Vec::new());
                     self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
                 }

@@ -429,7 +429,9 @@ impl Node {
     }
 
     fn leased_in(&self, group: GroupId, owner: &OwnerId, selection: &Selection) -> Vec<Namespace> {
-        let space = self.group_ref(group).and_then(|group| group.machine.space());
+        let space = self
+            .group_ref(group)
+            .and_then(|group| group.machine.space());
         let Some(space) = space else {
             return Vec::new();
         };

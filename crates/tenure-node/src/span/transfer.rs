@@ -313,11 +313,13 @@ impl Node {
     /// Consensus must be told how every snapshot ended, or the peer stays paused.
     fn report_snapshot(&mut self, id: GroupId, to: Member, arrival: Arrival) {
         self.transfers.outgoing.remove(&(id, to));
-        let busy = self.transfers.outgoing.keys().any(|(group, _)| *group == id);
+        let busy = self
+            .transfers
+            .outgoing
+            .keys()
+            .any(|(group, _)| *group == id);
         if let Some(group) = self.group(id) {
-            group
-                .replica
-                .snapshot_sent(to, arrival == Arrival::Arrived);
+            group.replica.snapshot_sent(to, arrival == Arrival::Arrived);
             if !busy {
                 // The next peer gets a fresh one.
                 group.replica.store_mut().offer(None);

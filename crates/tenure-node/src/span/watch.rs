@@ -71,7 +71,10 @@ fn concerns(prefix: &Namespace, change: &LockChange) -> bool {
     if *prefix == change.namespace || prefix.encloses(&change.namespace) {
         return true;
     }
-    change.path.as_ref().is_some_and(|path| prefix.contains(path))
+    change
+        .path
+        .as_ref()
+        .is_some_and(|path| prefix.contains(path))
 }
 
 impl Node {
@@ -142,7 +145,8 @@ impl Node {
                 });
             }
         };
-        let prefix = Namespace::parse(&content.text()?).map_err(|_| CodecError::Invalid("prefix"))?;
+        let prefix =
+            Namespace::parse(&content.text()?).map_err(|_| CodecError::Invalid("prefix"))?;
         let count = content.count(1)?;
         for _ in 0..count {
             let group = GroupId(content.small()?);
