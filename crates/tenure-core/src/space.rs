@@ -269,6 +269,8 @@ impl Space {
         let highest = self.namespaces.floor.max(self.minted);
         self.namespaces.floor = raise(highest).min(Fence::DRIVEN - 1).max(highest);
         self.minted = self.minted.max(self.namespaces.floor);
+        // These never run out, so they are not raised further than fences can be.
+        let by = by.min(Fence::MINTED_END);
         self.epoch = self.epoch.saturating_add(by);
         self.next_waiter = self.next_waiter.saturating_add(by);
         self.events.sequence = self.events.sequence.saturating_add(by);

@@ -83,7 +83,7 @@ pub(crate) enum News {
     /// It is not led here any more.
     NotLed,
     /// Another leader is known, or none.
-    Leader(Option<Member>),
+    Leader,
     /// What its owners are told; only from the leader.
     Event(Event),
     /// What those who watch see; only from the leader.
@@ -340,7 +340,7 @@ impl Group {
             };
         }
         if now.2 != before.2 {
-            turn.news.push((self.id, News::Leader(now.2)));
+            turn.news.push((self.id, News::Leader));
         }
     }
 
@@ -582,10 +582,6 @@ impl Group {
 
     pub(crate) fn lead(&self) -> &Lead {
         &self.lead
-    }
-
-    pub(crate) fn lead_mut(&mut self) -> &mut Lead {
-        &mut self.lead
     }
 }
 

@@ -365,7 +365,7 @@ impl Node {
         match news {
             News::Led => self.group_led(id),
             News::NotLed => self.group_not_led(id),
-            News::Leader(_) => self.leader_changed(id),
+            News::Leader => self.leader_changed(id),
             News::Event(event) => self.event_made(id, event),
             News::Change(change) => self.change_made(id, change),
             News::System => self.system_changed(),

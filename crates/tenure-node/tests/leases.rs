@@ -1,5 +1,7 @@
 //! leases.md, sentence by sentence, on clusters of real nodes.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod support;
 
 use support::*;

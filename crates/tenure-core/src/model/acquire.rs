@@ -114,7 +114,11 @@ impl Model {
                     missing: Missing::Alive,
                 };
             }
-            let missing = match self.claim(acquire, request) {
+            let there = match request.state {
+                State::New => self.exact_claim(acquire, request),
+                State::Held => self.claim(acquire, request),
+            };
+            let missing = match there {
                 None => Some(missing_mode(acquire, request)),
                 Some(claim) if self.fence_of(claim).is_some_and(|now| Some(now) != fence) => {
                     Some(Missing::Fence)
@@ -380,6 +384,16 @@ impl Model {
             fits && claim.namespace == acquire.route.namespace
                 && claim.owner == acquire.owner
                 && claim.path == request.path
+        })
+    }
+
+    /// The very hold that a NEW request became.
+    fn exact_claim(&self, acquire: &Acquire, request: &Request) -> Option<&Claim> {
+        self.claims.iter().find(|claim| {
+            claim.namespace == acquire.route.namespace
+                && claim.owner == acquire.owner
+                && claim.path == request.path
+                && claim.mode == request.mode
         })
     }
 

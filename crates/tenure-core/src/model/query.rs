@@ -54,7 +54,7 @@ impl Model {
             cover: lease.cover,
             epoch: lease.epoch,
             born: lease.born,
-            asked: lease.asked_until > self.time,
+            asked_until: lease.asked_until,
         })
     }
 

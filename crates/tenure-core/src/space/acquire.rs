@@ -193,7 +193,10 @@ impl Space {
             let waiter = &mut self.waiters[old];
             waiter.end = end;
             waiter.fence = fence;
+            // A description stays until another one is sent (E3).
+            let holder = waiter.request.holder.take();
             waiter.request = Box::new(acquire);
+            waiter.request.holder = waiter.request.holder.take().or(holder);
             old
         } else {
             if old != NONE {
@@ -496,10 +499,20 @@ impl Space {
         };
         let semaphore = acquire.route.algorithm == Algorithm::Semaphore;
         for request in kept_requests(acquire) {
-            let claim = self
-                .spot(namespace, &request.path)
-                .at
-                .and_then(|node| self.own_claim(session, node, Kind::of(request.mode)));
+            // What satisfied HELD once (R56) satisfies it here; NEW is the very hold it became.
+            let kinds: &[Kind] = match (request.state, request.mode) {
+                (State::Held, _) if semaphore => &[Kind::Write],
+                (State::Held, Mode::Read) => &[Kind::Read, Kind::Tree],
+                (_, Mode::Write) => &[Kind::Write],
+                (_, Mode::Read) => &[Kind::Read],
+                (_, Mode::ReadTree) => &[Kind::Tree],
+            };
+            let claim = self.spot(namespace, &request.path).at.and_then(|node| {
+                let mut claims = kinds
+                    .iter()
+                    .map(|kind| self.own_claim(session, node, *kind));
+                claims.find_map(|claim| claim)
+            });
             let missing = match claim {
                 None if semaphore => Missing::Semaphore,
                 None if request.mode == Mode::Write => Missing::Write,

@@ -208,7 +208,11 @@ impl Scenario {
                 match space.lease(&namespace, &owner_id(owner)) {
                     None => "none".into(),
                     Some(lease) => {
-                        let asked = if lease.asked { "asked" } else { "unasked" };
+                        let asked = if lease.asked_until > now {
+                            "asked"
+                        } else {
+                            "unasked"
+                        };
                         format!("ttl={} cover={} {asked}", lease.ttl.millis(), lease.cover)
                     }
                 }

@@ -32,7 +32,7 @@ struct Placements {
     one: Space,
     many: Vec<Space>,
     // The number that a waiter of the one space has in its group's.
-    waiters: BTreeMap<u64, u64>,
+    waiters: BTreeMap<(Namespace, u64), u64>,
 }
 
 /// What can be seen of a command: its answer, what owners are told, what watchers see.
@@ -60,6 +60,10 @@ impl Placements {
     }
 
     fn take(&mut self, step: &Step) -> Result<(), String> {
+        // A raise lifts what one space has minted, so its numbers differ, which R0 leaves aside.
+        if matches!(step, Step::Lift(_)) {
+            return Ok(());
+        }
         let Some(command) = self.world.command(step, &self.model) else {
             return Ok(());
         };
@@ -77,12 +81,14 @@ impl Placements {
             };
             parts.push((at, self.many[at].apply(stamp, part)));
         }
+        let namespace = namespace_of(&command).cloned();
         let alone = self.one.apply(stamp, command);
         if let (Outcome::Acquire(AcquireOutcome::Queued(queued)), Some(at)) =
             (&alone.outcome, place)
             && let Outcome::Acquire(AcquireOutcome::Queued(same)) = &parts[at].1.outcome
         {
-            self.waiters.insert(queued.waiter, same.waiter);
+            let namespace = namespace.expect("an acquire has a namespace");
+            self.waiters.insert((namespace, queued.waiter), same.waiter);
         }
         self.world.hear(&alone.outcome);
         let mut together = Seen {
@@ -135,7 +141,8 @@ impl Placements {
                 };
             }
             Command::Withdraw(withdraw) => {
-                let number = self.waiters.get(&withdraw.waiter);
+                let key = (withdraw.namespace.clone(), withdraw.waiter);
+                let number = self.waiters.get(&key);
                 withdraw.waiter = number.copied().unwrap_or(u64::MAX);
             }
             _ => {}
@@ -152,7 +159,7 @@ impl Placements {
         };
         let leases = |space: &Space| -> Vec<String> {
             let leases = space.leases().map(|lease| {
-                let (ttl, asked) = (lease.ttl.millis(), lease.asked);
+                let (ttl, asked) = (lease.ttl.millis(), lease.asked_until);
                 format!(
                     "{} {} {ttl} {} {asked}",
                     lease.namespace, lease.owner, lease.cover
@@ -174,9 +181,13 @@ impl Placements {
     }
 }
 
-/// The namespace that a command concerns; none if it goes to every space.
 fn place(command: &Command) -> Option<usize> {
-    Some(group(match command {
+    namespace_of(command).map(group)
+}
+
+/// The namespace that a command concerns; none if it goes to every space.
+fn namespace_of(command: &Command) -> Option<&Namespace> {
+    Some(match command {
         Command::Acquire(acquire) => &acquire.route.namespace,
         Command::Release(release) => &release.route.namespace,
         Command::Renew(renew) => &renew.namespace,
@@ -184,7 +195,7 @@ fn place(command: &Command) -> Option<usize> {
         Command::Break(order) => &order.route.namespace,
         Command::Withdraw(withdraw) => &withdraw.namespace,
         _ => return None,
-    }))
+    })
 }
 
 /// Without the numbers that are a space's own, and in an order that is nobody's own.

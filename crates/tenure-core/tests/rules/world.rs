@@ -76,12 +76,19 @@ impl World {
                 holds,
                 key,
                 stale,
-            } => Command::Release(Release {
-                route: self.route(&holds.first()?.1, *stale),
-                owner: owner_id(owner),
-                holds: holds.iter().map(|(mode, path)| hold(*mode, path)).collect(),
-                key: key.as_deref().and_then(|key| Key::new(key).unwrap()),
-            }),
+            } => {
+                let route = self.route(&holds.first()?.1, *stale);
+                // What lies in other namespaces would be a command of its own.
+                let holds = holds
+                    .iter()
+                    .filter(|(_, path)| self.route(path, false).namespace == route.namespace);
+                Command::Release(Release {
+                    owner: owner_id(owner),
+                    holds: holds.map(|(mode, path)| hold(*mode, path)).collect(),
+                    key: key.as_deref().and_then(|key| Key::new(key).unwrap()),
+                    route,
+                })
+            }
             Step::Leave { owner, domains } => Command::ReleaseAll(ReleaseAll {
                 owner: owner_id(owner),
                 selection: self.selection(domains),

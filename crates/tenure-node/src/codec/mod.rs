@@ -11,9 +11,10 @@ use bytes::{Bytes, BytesMut};
 
 pub use consensus::{RecordKind, encode_record};
 pub(crate) use consensus::{
-    base, encode_base, encode_entries, encode_hard_state, encode_membership_change, encode_message,
-    entries, hard_state, membership_change, message,
+    base, encode_membership_change, encode_message, entries, hard_state, membership_change, message,
 };
+#[cfg(test)]
+pub(crate) use consensus::{encode_entries, encode_hard_state};
 pub(crate) use frame::{Frame, FrameWriter};
 
 /// The version of every record written by this release.
@@ -148,10 +149,6 @@ impl Reader {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
-    }
-
-    pub(crate) fn left(&self) -> usize {
-        self.bytes.len()
     }
 
     /// All that is left.

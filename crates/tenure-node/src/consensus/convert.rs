@@ -48,11 +48,7 @@ pub(super) fn entry_out(entry: &eraftpb::Entry) -> Entry {
 pub(super) fn entry_in(entry: Entry) -> eraftpb::Entry {
     let mut out = match entry.payload {
         Payload::Empty => eraftpb::Entry::default(),
-        Payload::Commands(data) => {
-            let mut out = eraftpb::Entry::default();
-            out.data = data;
-            out
-        }
+        Payload::Commands(data) => commands(data),
         Payload::Membership(change) => membership_entry(&change),
     };
     out.term = entry.place.term;
@@ -154,11 +150,12 @@ pub(super) fn hard_state_out(state: &eraftpb::HardState) -> HardState {
 }
 
 pub(super) fn hard_state_in(state: &HardState) -> eraftpb::HardState {
-    let mut out = eraftpb::HardState::default();
-    out.term = state.term;
-    out.vote = state.vote.map_or(0, Member::pack);
-    out.commit = state.commit;
-    out
+    eraftpb::HardState {
+        term: state.term,
+        vote: state.vote.map_or(0, Member::pack),
+        commit: state.commit,
+        ..eraftpb::HardState::default()
+    }
 }
 
 fn kind_in(kind: MessageKind) -> eraftpb::MessageType {
@@ -279,7 +276,8 @@ pub(super) fn proposal(entry: eraftpb::Entry, from: u64) -> eraftpb::Message {
 }
 
 pub(super) fn commands(data: Bytes) -> eraftpb::Entry {
-    let mut entry = eraftpb::Entry::default();
-    entry.data = data;
-    entry
+    eraftpb::Entry {
+        data,
+        ..eraftpb::Entry::default()
+    }
 }

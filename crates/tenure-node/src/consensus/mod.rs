@@ -134,39 +134,39 @@ impl Base {
 
 /// A message between two replicas of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub(crate) struct Message {
     /// Who sends it.
-    pub from: Member,
+    pub(crate) from: Member,
     /// For whom it is.
-    pub to: Member,
+    pub(crate) to: Member,
     /// The sender's term; zero where the kind has none.
-    pub term: u64,
+    pub(crate) term: u64,
     /// What it is.
-    pub kind: MessageKind,
+    pub(crate) kind: MessageKind,
     /// Meaning depends on the kind, as does that of all numbers below.
-    pub index: u64,
+    pub(crate) index: u64,
     /// The term of the entry at `index`.
-    pub log_term: u64,
+    pub(crate) log_term: u64,
     /// The sender's commit index.
-    pub commit: u64,
+    pub(crate) commit: u64,
     /// The term of the entry at `commit`.
-    pub commit_term: u64,
+    pub(crate) commit_term: u64,
     /// Set where the answer is no.
-    pub reject: Option<u64>,
+    pub(crate) reject: Option<u64>,
     /// A follower asks for a snapshot of at least this index; zero if it does not.
-    pub request_snapshot: u64,
+    pub(crate) request_snapshot: u64,
     /// Entries to append.
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
     /// What identifies the round that this heartbeat belongs to, or the kind of an election.
-    pub context: Bytes,
+    pub(crate) context: Bytes,
     /// The base of a snapshot; its data travels apart.
-    pub snapshot: Option<Base>,
+    pub(crate) snapshot: Option<Base>,
 }
 
 /// What a [`Message`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum MessageKind {
+pub(crate) enum MessageKind {
     /// Entries from the leader.
     Append = 1,
     /// Answer to [`MessageKind::Append`].
@@ -193,7 +193,7 @@ pub enum MessageKind {
 
 impl MessageKind {
     /// All of them, in order of their numbers.
-    pub const ALL: [MessageKind; 11] = [
+    pub(crate) const ALL: [MessageKind; 11] = [
         MessageKind::Append,
         MessageKind::AppendAnswer,
         MessageKind::Vote,
@@ -326,6 +326,4 @@ pub(crate) trait Consensus {
     fn store_mut(&mut self) -> &mut Store;
     /// How far a member has come; leaders only.
     fn progress(&self, member: Member) -> Option<Progress>;
-    /// Whether leadership is being handed over.
-    fn is_transferring(&self) -> bool;
 }

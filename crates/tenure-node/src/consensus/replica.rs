@@ -296,10 +296,6 @@ impl Consensus for Replica {
             recent: progress.recent_active,
         })
     }
-
-    fn is_transferring(&self) -> bool {
-        self.raw.raft.lead_transferee.is_some()
-    }
 }
 
 /// The state of a replica as it is found at start.

@@ -71,10 +71,6 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    pub(crate) fn load(&self) -> usize {
-        self.pending.len()
-    }
-
     fn tickets(&self, which: impl Fn(&Pending) -> bool) -> Vec<Ticket> {
         let mut tickets: Vec<Ticket> = self
             .pending

@@ -79,6 +79,10 @@ enum Kind {
 
 /// What a call is told.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the largest variant is the common one, and moves once"
+)]
 pub(crate) enum Happened {
     /// It begins.
     Start,
@@ -95,6 +99,10 @@ pub(crate) enum Happened {
 }
 
 /// Where a call stands.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the large variant is where every call ends, and moves once"
+)]
 enum Progress {
     Wait,
     Done(Result<Answer, Failure>),
@@ -347,12 +355,12 @@ impl Node {
         self.span.ticks += 1;
         self.retry_parked();
         self.retry_sweeps();
-        if self.span.ticks % 10 == 0 {
+        if self.span.ticks.is_multiple_of(10) {
             self.resend_lost();
             self.resume_changes();
             self.follow_again();
         }
-        if self.span.ticks % 30 == 0 {
+        if self.span.ticks.is_multiple_of(30) {
             for node in self.peers.others(self.me.node) {
                 self.announce_all(node);
             }

@@ -15,7 +15,7 @@ use tenure_core::outcome::{FreezeReport, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Algorithm;
 use tenure_core::system::{
-    self, Begun, ChangeView, Decided, Repeated, SystemCommand, SystemOutcome,
+    self, Begun, ChangeView, Claim, Repeated, SystemCommand, SystemOutcome, Then,
 };
 use tenure_core::table::Reach;
 use tenure_core::value::{Key, OwnerId};
@@ -30,8 +30,6 @@ use crate::request::{Answer, Failure};
 
 /// One step of a change may take so long before it is asked for again.
 const STEP_TIMEOUT_MS: u64 = 5_000;
-/// A call whose key is in use by the same request looks again after this.
-const OPEN_RETRY_MS: u64 = 100;
 
 pub(super) struct PolicyCall {
     namespace: Namespace,
@@ -39,6 +37,10 @@ pub(super) struct PolicyCall {
     key: Option<Key>,
     /// Whether the change that is waited for is this call's own.
     own: bool,
+    /// Whether the key is reserved already: then the call goes on as if it had none, and completes it.
+    reserved: bool,
+    /// The answer, once only the key is left to be completed.
+    completing: Option<Result<Answer, Failure>>,
 }
 
 impl PolicyCall {
@@ -48,7 +50,20 @@ impl PolicyCall {
             to,
             key,
             own: false,
+            reserved: false,
+            completing: None,
         }
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        let kind = match self.to {
+            Some(_) => system::Call::SetNamespacePolicy,
+            None => system::Call::DeleteNamespacePolicy,
+        };
+        claim(kind, self.key.as_ref(), |out| {
+            self.namespace.put(out);
+            out.option(self.to.as_ref());
+        })
     }
 }
 
@@ -102,14 +117,18 @@ impl Node {
     ) -> Progress {
         match happened {
             Happened::Start | Happened::Table | Happened::Timer => self.begin_change(cx, call),
-            Happened::Op(_, answer) => self.begun(cx, call, answer),
+            Happened::Op(_, answer) => match call.completing.take() {
+                Some(result) => Progress::Done(result),
+                None => self.begun(cx, call, answer),
+            },
             Happened::Changed(ended) => match ended {
-                Ended::Committed if call.own => Progress::ok(Answer::Done),
+                Ended::Committed if call.own => self.change_done(cx, call, Ok(Answer::Done)),
                 Ended::Refused(path, owner) if call.own => {
-                    Progress::fail(Failure::FailedPrecondition(format!(
+                    let why = format!(
                         "{} still has a live lock: {owner} holds {path}",
                         call.namespace
-                    )))
+                    );
+                    self.change_done(cx, call, Err(Failure::FailedPrecondition(why)))
                 }
                 // It was another one's, or somebody else has finished ours: look at the table.
                 Ended::Committed | Ended::Refused(..) | Ended::Elsewhere => {
@@ -121,17 +140,10 @@ impl Node {
     }
 
     fn begin_change(&mut self, cx: Context, call: &mut PolicyCall) -> Progress {
-        let kind = match call.to {
-            Some(_) => system::Call::SetNamespacePolicy,
-            None => system::Call::DeleteNamespacePolicy,
-        };
         let command = SystemCommand::Begin {
             namespace: call.namespace.clone(),
             to: call.to,
-            claim: claim(kind, call.key.as_ref(), |out| {
-                call.namespace.put(out);
-                out.option(call.to.as_ref());
-            }),
+            claim: call.claim().filter(|_| !call.reserved),
         };
         let (system, origin) = (
             self.system(),
@@ -150,9 +162,12 @@ impl Node {
         }
         match answer {
             OpAnswer::System(SystemOutcome::Begun(begun)) => match begun {
-                Begun::Unchanged | Begun::Committed { .. } => Progress::ok(Answer::Done),
+                Begun::Unchanged | Begun::Committed { .. } => {
+                    self.change_done(cx, call, Ok(Answer::Done))
+                }
                 Begun::Started { change } => {
                     call.own = true;
+                    call.reserved = call.key.is_some();
                     self.drive(change, Some(cx.id));
                     Progress::Wait
                 }
@@ -165,15 +180,40 @@ impl Node {
             OpAnswer::System(SystemOutcome::Repeated(before)) => {
                 match (repeated(&before), before) {
                     (Some(failure), _) => Progress::fail(failure),
+                    // The same call began elsewhere, or was never completed: repeating it converges (R135).
                     (None, Repeated::Open) => {
-                        self.set_timer(cx, OPEN_RETRY_MS);
-                        Progress::Wait
+                        call.reserved = true;
+                        self.begin_change(cx, call)
                     }
                     (None, _) => Progress::ok(Answer::Done),
                 }
             }
             _ => Progress::fail(odd_answer()),
         }
+    }
+
+    /// Completes the key, if one is reserved, and answers.
+    fn change_done(
+        &mut self,
+        cx: Context,
+        call: &mut PolicyCall,
+        result: Result<Answer, Failure>,
+    ) -> Progress {
+        let Some(claim) = call.claim().filter(|_| call.reserved) else {
+            return Progress::Done(result);
+        };
+        let command = SystemCommand::Complete {
+            claim,
+            answer: result.is_ok().then_some(system::Answer::Done),
+        };
+        call.completing = Some(result);
+        let origin = Origin::Call {
+            call: cx.id,
+            part: 1,
+        };
+        let system = self.system();
+        self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
+        Progress::Wait
     }
 
     /// Carries a change on until it is over, whoever began it.
@@ -251,18 +291,8 @@ impl Node {
                     self.groups_told(change);
                 }
             }
-            (Stage::Deciding, OpAnswer::System(SystemOutcome::Decided(decided))) => {
-                match decided {
-                    Decided::Refused {
-                        live: (path, owner),
-                    } => {
-                        driver.ended = Ended::Refused(path, owner);
-                    }
-                    Decided::Committed { .. } => driver.ended = Ended::Committed,
-                    Decided::Unknown => {}
-                }
-                self.look_at_change(change);
-            }
+            // Whatever was decided, by this node or another, is written down: look.
+            (Stage::Deciding, OpAnswer::System(_)) => self.look_at_change(change),
             (Stage::Finishing, OpAnswer::System(_)) => self.change_over(change),
             _ => {}
         }
@@ -297,19 +327,26 @@ impl Node {
         let Stage::Telling { view, report, .. } = &driver.stage else {
             return;
         };
-        let command = if view.decided {
-            SystemCommand::Finish { change }
-        } else {
-            SystemCommand::Decide {
-                change,
-                report: report.clone(),
+        let (command, stage) = match &view.then {
+            Then::Decide => {
+                let report = report.clone();
+                let decide = SystemCommand::Decide { change, report };
+                (decide, Stage::Deciding)
+            }
+            Then::Finish { .. } | Then::FinishRefused { .. } => {
+                (SystemCommand::Finish { change }, Stage::Finishing)
             }
         };
-        driver.stage = if view.decided {
-            Stage::Finishing
-        } else {
-            Stage::Deciding
-        };
+        match &view.then {
+            Then::Decide => {}
+            Then::Finish { .. } => driver.ended = Ended::Committed,
+            Then::FinishRefused {
+                live: (path, owner),
+            } => {
+                driver.ended = Ended::Refused(path.clone(), owner.clone());
+            }
+        }
+        driver.stage = stage;
         let system = self.system();
         self.ask_for_change(change, SYSTEM_PART, system, Op::System(Box::new(command)));
     }

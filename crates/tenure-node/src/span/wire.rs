@@ -6,15 +6,15 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_core::command::{ReleaseCause, Selection};
 use tenure_core::event::{ChangeKind, Event, LockChange};
-use tenure_core::path::{Namespace, Path};
+use tenure_core::path::Path;
 use tenure_core::query::{
     DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, Inspection, WaiterView,
 };
-use tenure_core::system::ChangeView;
-use tenure_core::table::{NamespaceTable, Reach};
+use tenure_core::system::{ChangeView, Then};
+use tenure_core::table::Reach;
 use tenure_core::value::Holder;
 
 use super::sweep::{Sweep, Swept, What};
@@ -308,13 +308,7 @@ fn put_found(out: &mut Writer, found: &Found) {
         }
         Found::Table(table) => {
             out.byte(7);
-            match table {
-                None => out.byte(0),
-                Some(table) => {
-                    out.byte(1);
-                    put_table(out, table);
-                }
-            }
+            out.option(table.as_ref());
         }
         Found::Policy {
             algorithm,
@@ -348,7 +342,7 @@ fn put_found(out: &mut Writer, found: &Found) {
                     out.put(&view.region);
                     out.put(&(view.reach == Reach::AllGroups));
                     out.put(&view.command);
-                    out.put(&view.decided);
+                    put_then(out, &view.then);
                 }
             }
         }
@@ -383,10 +377,7 @@ fn take_found(input: &mut Reader<'_>) -> Take<Found> {
             next: input.option::<u64>()?.map(DumpCursor),
         }),
         6 => Found::Edge(input.option()?),
-        7 => Found::Table(match input.take::<bool>()? {
-            false => None,
-            true => Some(take_table(input)?),
-        }),
+        7 => Found::Table(input.option()?),
         8 => Found::Policy {
             algorithm: input.take()?,
             explicit: input.take()?,
@@ -411,7 +402,7 @@ fn take_found(input: &mut Reader<'_>) -> Take<Found> {
                     Reach::OwnGroup
                 },
                 command: input.take()?,
-                decided: input.take()?,
+                then: take_then(input)?,
             }),
         }),
         found => return unknown("finding", found),
@@ -508,27 +499,31 @@ fn take_locks(input: &mut Reader<'_>) -> Take<Vec<HeldLock>> {
     Ok(locks)
 }
 
-fn put_table(out: &mut Writer, table: &NamespaceTable) {
-    out.length(table.prefix_segments());
-    out.put(&table.default_algorithm());
-    out.put(&table.version());
-    out.length(table.rows().count());
-    for (namespace, algorithm) in table.rows() {
-        out.put(namespace);
-        out.put(&algorithm);
+fn put_then(out: &mut Writer, then: &Then) {
+    match then {
+        Then::Decide => out.byte(0),
+        Then::Finish { version } => {
+            out.byte(1);
+            out.put(version);
+        }
+        Then::FinishRefused { live } => {
+            out.byte(2);
+            out.put(live);
+        }
     }
 }
 
-fn take_table(input: &mut Reader<'_>) -> Take<NamespaceTable> {
-    let prefix_segments = usize::try_from(input.number()?).map_err(|_| DecodeError::Number)?;
-    let (default, version) = (input.take()?, input.take()?);
-    let rows: Vec<(Namespace, _)> = input.list()?;
-    Ok(NamespaceTable::restore(
-        prefix_segments,
-        default,
-        version,
-        rows,
-    ))
+fn take_then(input: &mut Reader<'_>) -> Take<Then> {
+    Ok(match input.byte()? {
+        0 => Then::Decide,
+        1 => Then::Finish {
+            version: input.take()?,
+        },
+        2 => Then::FinishRefused {
+            live: input.take()?,
+        },
+        found => return unknown("step of a change", found),
+    })
 }
 
 pub(crate) fn encode_sweep(sweep: &Sweep, groups: &BTreeSet<GroupId>) -> Bytes {

@@ -2,6 +2,9 @@
 //! goes through bytes, disks forget what was not synced, time moves by hand.
 
 #![allow(dead_code, reason = "each test uses its own part of this")]
+#![allow(unreachable_pub, reason = "a module of several test crates")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(missing_docs, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -317,7 +320,7 @@ impl Cluster {
             let wants = self.seats[at]
                 .node
                 .as_ref()
-                .is_some_and(|node| node.wake_in() == 0 || self.now % 10 == 0);
+                .is_some_and(|node| node.wake_in() == 0 || self.now.is_multiple_of(10));
             if wants {
                 self.inputs(at, Vec::new());
             }
