@@ -2,6 +2,7 @@
 
 pub mod config;
 mod convert;
+pub mod daemon;
 pub mod events;
 pub mod faces;
 pub mod handlers;

@@ -29,6 +29,11 @@ impl Grpc {
         Grpc { handlers, events, timeout }
     }
 
+    /// Whether the node can serve (R145).
+    pub(crate) async fn is_ready(&self) -> bool {
+        self.handlers.health(Call { timeout: self.timeout }).await.ok
+    }
+
     /// The shorter of the client's deadline and ours.
     fn call(&self, metadata: &MetadataMap) -> Call {
         let asked = metadata.get("grpc-timeout").and_then(|value| deadline(value.to_str().ok()?));
@@ -54,28 +59,32 @@ fn deadline(text: &str) -> Option<Duration> {
     })
 }
 
-/// Methods that do nothing but call the handler of the same name.
-macro_rules! unary {
-    ($($name:ident => $handler:ident : $request:ident -> $response:ident),+ $(,)?) => {
-        $(async fn $name(
-            &self,
-            request: Request<v1::$request>,
-        ) -> Result<Response<v1::$response>, Status> {
-            let call = self.call(request.metadata());
-            Ok(Response::new(self.handlers.$handler(call, request.into_inner()).await?))
-        })+
+/// The service: first the methods that do nothing but call their handler, then the others.
+///
+/// The whole `impl` comes out of the macro because `async_trait` must see the methods written out.
+macro_rules! service {
+    (
+        $($name:ident => $handler:ident : $request:ident -> $response:ident),+ ;
+        $($others:tt)+
+    ) => {
+        #[tonic::async_trait]
+        impl PathLock for Grpc {
+            $(async fn $name(
+                &self,
+                request: Request<v1::$request>,
+            ) -> Result<Response<v1::$response>, Status> {
+                let call = self.call(request.metadata());
+                Ok(Response::new(self.handlers.$handler(call, request.into_inner()).await?))
+            })+
+
+            $($others)+
+        }
     };
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-#[tonic::async_trait]
-impl PathLock for Grpc {
-    type SubscribeStream = Answers<v1::Event>;
-    type WatchStream = Answers<v1::LockChange>;
-    type SessionStream = Answers<v1::SessionResponse>;
-
-    unary! {
+service! {
         acquire => acquire: AcquireRequest -> AcquireResponse,
         set_namespace_policy => set_namespace_policy:
             SetNamespacePolicyRequest -> SetNamespacePolicyResponse,
@@ -102,8 +111,11 @@ impl PathLock for Grpc {
         explain => explain: ExplainRequest -> ExplainResponse,
         r#break => break_hold: BreakRequest -> BreakResponse,
         list_namespace_policies => list_namespace_policies:
-            ListNamespacePoliciesRequest -> ListNamespacePoliciesResponse,
-    }
+            ListNamespacePoliciesRequest -> ListNamespacePoliciesResponse;
+
+    type SubscribeStream = Answers<v1::Event>;
+    type WatchStream = Answers<v1::LockChange>;
+    type SessionStream = Answers<v1::SessionResponse>;
 
     async fn health(
         &self,
