@@ -1,0 +1,5 @@
+//! The `tenure` command.
+
+mod run;
+
+fn main() {}
