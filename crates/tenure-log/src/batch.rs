@@ -26,7 +26,7 @@ pub type GroupId = u64;
 pub const MAX_ENTRY: usize = 16 << 20;
 /// No hard state of a group is longer: every file repeats all of them.
 pub const MAX_STATE: usize = 64 << 10;
-/// No note of a snapshot mark is longer: every file repeats all of them.
+/// No note of a base is longer: every file repeats all of them.
 pub const MAX_NOTE: usize = 64 << 10;
 /// No key of a node record is longer.
 pub const MAX_KEY: usize = 256;
@@ -189,7 +189,7 @@ impl Batch {
     }
 
     fn base(&mut self, kind: u8, numbers: [u64; 3], note: &[u8]) -> Result<(), TooLong> {
-        self.room("the note of a snapshot mark", note.len(), MAX_NOTE, 29)?;
+        self.room("the note of a base", note.len(), MAX_NOTE, 29)?;
         self.numbers(kind, &numbers);
         self.part(note);
         Ok(())

@@ -60,6 +60,7 @@ impl Default for Options {
 /// Every error is final: after it, every call is [`LogError::Poisoned`].
 pub trait Log {
     /// Writes a batch behind all earlier ones, and empties it. It is durable when a sync says so.
+    /// When the file is full, this also syncs it and begins the next one.
     fn append(&mut self, batch: &mut Batch) -> Result<Mark, LogError>;
 
     /// Begins a sync of all that was appended so far.
@@ -80,7 +81,8 @@ pub trait Log {
     /// The mark up to which everything is durable.
     fn durable(&self) -> Mark;
 
-    /// What the log takes up, and who could make it less.
+    /// What the log takes up, and who could make it less. Looks at every group: ask now and then,
+    /// not with every batch.
     fn usage(&self) -> Usage;
 }
 
@@ -97,7 +99,7 @@ pub struct SyncTicket {
 /// What the log takes up, and who could make it less.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Log files in use.
+    /// Log files in use. Every start begins a new one, so this matters beside their bytes.
     pub files: usize,
     /// Their bytes.
     pub bytes: u64,

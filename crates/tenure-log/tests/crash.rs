@@ -4,6 +4,9 @@
 //! `k` between the last one that a sync had confirmed and the last one appended: no confirmed batch
 //! lost, none torn, none out of order, nothing else. What was lost is then appended again, and power
 //! fails once more, also at every step of the recovery itself.
+//!
+//! "§2" in the tests of this crate stands for the rules of the durable log, which
+//! docs/formats/log.md states and argues.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -202,6 +205,7 @@ fn crash_everywhere(sector: usize, load: &Load, batches: u64) {
     );
 }
 
+/// R152: what was confirmed is there after a power loss.
 /// §2: atomic batches, rotation, reuse, freeing, snapshots and the names of files survive a crash
 /// at every step; sectors of a real disk.
 #[test]

@@ -280,6 +280,45 @@ fn a_missing_file_is_refused() {
     }
 }
 
+/// A header that calls a needed file not needed: the groups that miss entries are named.
+#[test]
+fn a_gap_behind_a_base_is_refused() {
+    let mut refused = 0;
+    for seed in 0..20 {
+        let (disk, _, model) = image(
+            &Load {
+                seed,
+                groups: 3,
+                payload: 700,
+            },
+            45,
+        );
+        let files = names(&disk, "log");
+        if files.len() < 3 {
+            continue;
+        }
+        let newest = &files[files.len() - 1];
+        let mut header = disk.bytes(newest).unwrap()[..72].to_vec();
+        header[40] += 1;
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&header[..12]);
+        hasher.update(&header[16..]);
+        header[12..16].copy_from_slice(&hasher.finalize().to_le_bytes());
+        patch(&disk, newest, 0, &header);
+        match open(disk.kill(), TINY) {
+            // A snapshot in the newest file had made it true.
+            Ok(opened) => assert_eq!(Model::of(&opened.recovered), model),
+            Err(OpenError::Damaged { what, groups, .. }) => {
+                assert!(what.starts_with("entries between the base"), "{what}");
+                assert_eq!(groups.len(), 1);
+                refused += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(refused > 2, "{refused} gaps were met");
+}
+
 /// A file that was cut short is refused, wherever the cut is.
 #[test]
 fn a_file_cut_short_is_refused() {

@@ -76,6 +76,7 @@ fn child(directory: &Path) -> ExitCode {
     }
 }
 
+/// R152: what was confirmed before a SIGKILL is there after a restart.
 fn parent(kills: u64) -> String {
     let directory = tempfile::tempdir().expect("a directory");
     let data = directory.path().join("data");

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Everything that happens follows from the calls and from the dice handed to [`SimDisk::crash`]:
-//! the same calls give the same bytes. Time is not here: whoever drives the simulation decides
-//! when a sync that has begun is finished.
+//! the same calls give the same bytes. Time is not here. Whoever drives the simulation lets a slow
+//! disk be slow: it waits before it appends, and again between the two halves of a sync; a crash
+//! in between meets everything that was written and not yet synced.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
