@@ -16,7 +16,10 @@ use tonic::transport::Channel;
 
 /// How often the daemon is killed; more on request.
 fn kills() -> u32 {
-    std::env::var("TENURE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(50)
+    std::env::var("TENURE_KILLS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(50)
 }
 
 /// What the client knows for certain.
@@ -35,7 +38,9 @@ struct Known {
 }
 
 async fn connect(daemon: &Daemon) -> PathLockClient<Channel> {
-    PathLockClient::connect(format!("http://{}", daemon.grpc)).await.unwrap()
+    PathLockClient::connect(format!("http://{}", daemon.grpc))
+        .await
+        .unwrap()
 }
 
 fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
@@ -43,7 +48,10 @@ fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
         owner_id: owner.into(),
         ttl_ms: 600_000,
         queue_ttl_ms: 600_000,
-        requests: vec![v1::LockRequest { path: path.into(), ..Default::default() }],
+        requests: vec![v1::LockRequest {
+            path: path.into(),
+            ..Default::default()
+        }],
         ..Default::default()
     }
 }
@@ -56,7 +64,10 @@ async fn nothing_acknowledged_is_lost() {
     let mut daemon = Daemon::start(data.path());
     // One lock that is never released, and a line behind it that must keep its order.
     let mut client = connect(&daemon).await;
-    client.acquire(acquire("keeper", "line:/a/b")).await.unwrap();
+    client
+        .acquire(acquire("keeper", "line:/a/b"))
+        .await
+        .unwrap();
     for round in 0..kills() {
         let deadline = Duration::from_millis(20 + u64::from(round * 37 % 150));
         let load = load(&mut client, &mut known, &mut counter, round);
@@ -125,7 +136,9 @@ async fn load(
                     no_wait: true,
                     ..acquire(&owner, &path)
                 };
-                let Ok(answer) = client.acquire(request).await else { return };
+                let Ok(answer) = client.acquire(request).await else {
+                    return;
+                };
                 let answer = answer.into_inner();
                 if answer.status() == v1::AcquireStatus::Ok {
                     known.highest.insert(path.clone(), answer.fencing_token);
@@ -146,18 +159,37 @@ async fn compare(client: &mut PathLockClient<Channel>, known: &Known, round: u32
             paths: vec![path.clone()],
         };
         let answer = client.assert_fencing(request).await.unwrap().into_inner();
-        assert_eq!(answer.status(), v1::AssertStatus::Ok, "round {round}: {owner} lost {path}");
+        assert_eq!(
+            answer.status(),
+            v1::AssertStatus::Ok,
+            "round {round}: {owner} lost {path}"
+        );
     }
     for (path, highest) in &known.highest {
         let request = v1::InspectPathRequest { path: path.clone() };
         let found = client.inspect_path(request).await.unwrap().into_inner();
-        assert!(found.fence >= *highest, "round {round}: the fence of {path} went back");
+        assert!(
+            found.fence >= *highest,
+            "round {round}: the fence of {path} went back"
+        );
     }
     for (namespace, algorithm) in &known.policies {
-        let request = v1::GetNamespacePolicyRequest { namespace: namespace.clone() };
-        let row = client.get_namespace_policy(request).await.unwrap().into_inner();
-        assert!(row.explicit, "round {round}: the policy of {namespace} is gone");
-        assert_eq!(row.algorithm, *algorithm, "round {round}: the policy of {namespace}");
+        let request = v1::GetNamespacePolicyRequest {
+            namespace: namespace.clone(),
+        };
+        let row = client
+            .get_namespace_policy(request)
+            .await
+            .unwrap()
+            .into_inner();
+        assert!(
+            row.explicit,
+            "round {round}: the policy of {namespace} is gone"
+        );
+        assert_eq!(
+            row.algorithm, *algorithm,
+            "round {round}: the policy of {namespace}"
+        );
     }
     // A repeat under its key is the same request (R102, R105): same fence while it is held.
     for (key, path, fence) in known.keys.iter().rev().take(5) {
@@ -171,8 +203,15 @@ async fn compare(client: &mut PathLockClient<Channel>, known: &Known, round: u32
             ..acquire(owner, path)
         };
         let answer = client.acquire(request).await.unwrap().into_inner();
-        assert_eq!(answer.status(), v1::AcquireStatus::Ok, "round {round}: {key}");
-        assert_eq!(answer.fencing_token, *fence, "round {round}: {key} was applied twice");
+        assert_eq!(
+            answer.status(),
+            v1::AcquireStatus::Ok,
+            "round {round}: {key}"
+        );
+        assert_eq!(
+            answer.fencing_token, *fence,
+            "round {round}: {key} was applied twice"
+        );
     }
     // The line: everybody who was queued is still there, in order.
     if let Some(last) = known.waiting.last() {
@@ -182,14 +221,27 @@ async fn compare(client: &mut PathLockClient<Channel>, known: &Known, round: u32
             mode: 0,
         };
         let explained = client.explain(request).await.unwrap().into_inner();
-        let ahead: Vec<&str> = explained.waiters_ahead.iter().map(|w| w.owner.as_str()).collect();
-        let mut places = known.waiting.iter().map(|w| ahead.iter().position(|a| a == w));
-        assert!(places.all(|place| place.is_some()), "round {round}: {last} and others: {ahead:?}");
+        let ahead: Vec<&str> = explained
+            .waiters_ahead
+            .iter()
+            .map(|w| w.owner.as_str())
+            .collect();
+        let mut places = known
+            .waiting
+            .iter()
+            .map(|w| ahead.iter().position(|a| a == w));
+        assert!(
+            places.all(|place| place.is_some()),
+            "round {round}: {last} and others: {ahead:?}"
+        );
         let order: Vec<usize> = known
             .waiting
             .iter()
             .filter_map(|waiter| ahead.iter().position(|a| a == waiter))
             .collect();
-        assert!(order.is_sorted(), "round {round}: the line changed its order: {ahead:?}");
+        assert!(
+            order.is_sorted(),
+            "round {round}: the line changed its order: {ahead:?}"
+        );
     }
 }

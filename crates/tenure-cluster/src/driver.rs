@@ -32,11 +32,15 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Clock {
-        Clock { start: Instant::now() }
+        Clock {
+            start: Instant::now(),
+        }
     }
 
     pub(crate) fn now(&self) -> Moment {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Moment {
             monotonic_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
             wall_ms: u64::try_from(wall.as_millis()).unwrap_or(0),
@@ -98,19 +102,32 @@ impl Driver {
 
     fn input(&mut self, job: Job) -> Next {
         match job {
-            Job::Call { request, timeout_ms, reply } => {
+            Job::Call {
+                request,
+                timeout_ms,
+                reply,
+            } => {
                 let id = self.next_request;
                 self.next_request += 1;
                 self.replies.insert(id, reply);
-                Next::Input(Input::Request { id: RequestId(id), request, timeout_ms })
+                Next::Input(Input::Request {
+                    id: RequestId(id),
+                    request,
+                    timeout_ms,
+                })
             }
             Job::Listen(listener) => {
                 let id = StreamId(listener.id);
                 let input = match &listener.wants {
-                    Wants::Events(owner, _) => Input::Subscribe { id, owner: owner.clone() },
-                    Wants::Changes(prefix, start, _) => {
-                        Input::Watch { id, prefix: prefix.clone(), start: *start }
-                    }
+                    Wants::Events(owner, _) => Input::Subscribe {
+                        id,
+                        owner: owner.clone(),
+                    },
+                    Wants::Changes(prefix, start, _) => Input::Watch {
+                        id,
+                        prefix: prefix.clone(),
+                        start: *start,
+                    },
                 };
                 self.listeners.insert(listener.id, listener);
                 Next::Input(input)
@@ -138,12 +155,20 @@ impl Driver {
                 }
             }
             Output::Event { id, event } => {
-                if self.listeners.get(&id.0).is_some_and(|listener| !listener.event(event)) {
+                if self
+                    .listeners
+                    .get(&id.0)
+                    .is_some_and(|listener| !listener.event(event))
+                {
                     self.unlisten(id);
                 }
             }
             Output::Change { id, change } => {
-                if self.listeners.get(&id.0).is_some_and(|listener| !listener.change(change)) {
+                if self
+                    .listeners
+                    .get(&id.0)
+                    .is_some_and(|listener| !listener.change(change))
+                {
                     self.unlisten(id);
                 }
             }

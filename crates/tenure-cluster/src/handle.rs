@@ -25,11 +25,17 @@ pub(crate) struct Stopped(Mutex<Option<String>>);
 
 impl Stopped {
     pub(crate) fn set(&self, why: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(why);
     }
 
     pub(crate) fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -38,7 +44,11 @@ impl Handle {
     pub async fn call(&self, request: ClientRequest, timeout: Duration) -> Result<Answer, Failure> {
         let (reply, answer) = oneshot::channel();
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        self.inbox.push(Job::Call { request: Box::new(request), timeout_ms, reply });
+        self.inbox.push(Job::Call {
+            request: Box::new(request),
+            timeout_ms,
+            reply,
+        });
         let gone = Failure::Unavailable {
             why: "the node has stopped",
             nothing_happened: Certain::No,
@@ -60,14 +70,10 @@ impl Handle {
     }
 
     /// The changes under a prefix; the reader may be `buffer` changes behind.
-    pub fn watch(
-        &self,
-        prefix: Namespace,
-        start: WatchStart,
-        buffer: usize,
-    ) -> Stream<WatchEvent> {
-        let (stream, listener) =
-            stream::pair(&self.inbox, buffer, |sender| Wants::Changes(prefix, start, sender));
+    pub fn watch(&self, prefix: Namespace, start: WatchStart, buffer: usize) -> Stream<WatchEvent> {
+        let (stream, listener) = stream::pair(&self.inbox, buffer, |sender| {
+            Wants::Changes(prefix, start, sender)
+        });
         self.inbox.push(Job::Listen(listener));
         stream
     }

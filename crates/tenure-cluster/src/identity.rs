@@ -22,7 +22,9 @@ pub(crate) struct Identity {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// It belongs to another node.
-    #[error("the data directory belongs to node {found}, but this node is configured as {configured}")]
+    #[error(
+        "the data directory belongs to node {found}, but this node is configured as {configured}"
+    )]
     Node {
         /// Whose it is.
         found: u32,
@@ -30,7 +32,9 @@ pub enum IdentityError {
         configured: u32,
     },
     /// Something that is fixed at birth was changed.
-    #[error("{key} was {found} when the cluster was born, and is configured as {configured}: it can never change")]
+    #[error(
+        "{key} was {found} when the cluster was born, and is configured as {configured}: it can never change"
+    )]
     Fixed {
         /// Which key.
         key: &'static str,
@@ -47,14 +51,20 @@ pub enum IdentityError {
 impl Identity {
     /// A node that never was.
     pub(crate) fn born(node: NodeId, life: u32, cluster: ClusterConfig) -> Identity {
-        Identity { me: Member { node, life }, starts: 0, cluster }
+        Identity {
+            me: Member { node, life },
+            starts: 0,
+            cluster,
+        }
     }
 
     /// What the log holds, if this directory was used before.
     pub(crate) fn find(
         records: &BTreeMap<Vec<u8>, Vec<u8>>,
     ) -> Result<Option<Identity>, IdentityError> {
-        let Some(bytes) = records.get(KEY) else { return Ok(None) };
+        let Some(bytes) = records.get(KEY) else {
+            return Ok(None);
+        };
         decode(bytes)
             .map(Some)
             .map_err(|error| IdentityError::Unreadable(error.to_string()))
@@ -84,11 +94,19 @@ impl Identity {
             if found == configured {
                 Ok(())
             } else {
-                Err(IdentityError::Fixed { key, found, configured })
+                Err(IdentityError::Fixed {
+                    key,
+                    found,
+                    configured,
+                })
             }
         };
         let born = &self.cluster;
-        fixed("group_count", born.group_count.to_string(), cluster.group_count.to_string())?;
+        fixed(
+            "group_count",
+            born.group_count.to_string(),
+            cluster.group_count.to_string(),
+        )?;
         fixed(
             "routing_prefix_segments",
             born.prefix_segments.to_string(),
@@ -112,8 +130,16 @@ fn decode(bytes: &[u8]) -> Result<Identity, tenure_core::codec::DecodeError> {
     let prefix_segments = input.small()? as usize;
     let default_algorithm = Algorithm::take(&mut input)?;
     input.finish()?;
-    let cluster = ClusterConfig { group_count, prefix_segments, default_algorithm };
-    Ok(Identity { me, starts, cluster })
+    let cluster = ClusterConfig {
+        group_count,
+        prefix_segments,
+        default_algorithm,
+    };
+    Ok(Identity {
+        me,
+        starts,
+        cluster,
+    })
 }
 
 #[cfg(test)]
@@ -135,7 +161,10 @@ mod tests {
         let records = BTreeMap::from([(key.to_vec(), value.clone())]);
         assert_eq!(Identity::find(&records).unwrap(), Some(identity()));
         let damaged = BTreeMap::from([(key.to_vec(), value[..3].to_vec())]);
-        assert!(matches!(Identity::find(&damaged), Err(IdentityError::Unreadable(_))));
+        assert!(matches!(
+            Identity::find(&damaged),
+            Err(IdentityError::Unreadable(_))
+        ));
     }
 
     /// R161: what is fixed at birth stops a node that is configured otherwise.
@@ -145,9 +174,15 @@ mod tests {
         let mut cluster = identity().cluster;
         assert_eq!(identity().check(node, &cluster), Ok(()));
         let other = NodeId::new(4).unwrap();
-        assert!(matches!(identity().check(other, &cluster), Err(IdentityError::Node { .. })));
+        assert!(matches!(
+            identity().check(other, &cluster),
+            Err(IdentityError::Node { .. })
+        ));
         cluster.group_count = 4;
         let refused = identity().check(node, &cluster).unwrap_err();
-        assert!(refused.to_string().contains("group_count was 256"), "{refused}");
+        assert!(
+            refused.to_string().contains("group_count was 256"),
+            "{refused}"
+        );
     }
 }

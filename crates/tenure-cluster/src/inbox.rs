@@ -16,7 +16,11 @@ use crate::stream::Listener;
 /// What the node thread is asked to do.
 pub(crate) enum Job {
     /// A client's call.
-    Call { request: Box<ClientRequest>, timeout_ms: u64, reply: Reply },
+    Call {
+        request: Box<ClientRequest>,
+        timeout_ms: u64,
+        reply: Reply,
+    },
     /// A subscription or a watch begins.
     Listen(Listener),
     /// A subscription or a watch is over.
@@ -40,7 +44,10 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Drops a job in and wakes the node if it sleeps.
     pub(crate) fn push(&self, job: Job) {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(job);
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(job);
         // The node says that it sleeps before it looks for jobs a last time, so either it sees
         // this one, or we see that it sleeps.
         if self.sleeping.swap(false, Ordering::SeqCst)
@@ -69,7 +76,10 @@ impl Inbox {
     }
 
     fn swap(&self, taken: &mut Vec<Job>) -> bool {
-        std::mem::swap(&mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner), taken);
+        std::mem::swap(
+            &mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner),
+            taken,
+        );
         !taken.is_empty()
     }
 }

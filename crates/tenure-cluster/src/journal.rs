@@ -9,16 +9,19 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use bytes::Bytes;
 use tenure_log::{
-    FileLog, Log, RealDisk, Recovered, SnapshotError, SnapshotId, Snapshots,
-    SpareDone,
+    FileLog, Log, RealDisk, Recovered, SnapshotError, SnapshotId, Snapshots, SpareDone,
 };
 use tenure_node::{
-    Base, Batch, Entry, GroupId, Input, Mark, Record, RecordKind, Recovery, RecoveryError,
-    Snapshot, Sync, encode_record,
+    Batch, GroupId, Input, Mark, Place, Record, Recovery, RecoveryError, Remains, Snapshot, Sync,
 };
 
 use crate::chores::Chore;
 use crate::inbox::{Inbox, Job};
+
+/// Log files in use before groups are asked to let the oldest go.
+const MOST_FILES: usize = 3;
+/// How often that is looked at, in turns.
+const LOOK_EVERY: u64 = 256;
 
 /// What the journal is asked to do.
 pub(crate) enum Write {
@@ -39,6 +42,8 @@ pub(crate) struct Journal {
     pub(crate) chores: Sender<Chore>,
     /// Whether batches wait for the disk at all (R152).
     pub(crate) durable: Durable,
+    /// How often it has written.
+    pub(crate) turns: u64,
 }
 
 /// Whether answers wait for the disk.
@@ -114,11 +119,8 @@ impl Journal {
             save(&self.snapshots, snapshot).map_err(|error| error.to_string())?;
         }
         for (group, record) in &wanted.records {
-            let installed = wanted.snapshots.iter().any(|snapshot| snapshot.group == *group);
-            put(batch, *group, record, installed).map_err(|error| error.to_string())?;
-            if let Record::Base(base) = record
-                && base.place.index > Base::BIRTH.index
-            {
+            put(batch, *group, record).map_err(|error| error.to_string())?;
+            if let Record::Cut(base) | Record::Installed(base) = record {
                 later.retire.push(snapshot_id(*group, base.place.index));
             }
         }
@@ -139,6 +141,10 @@ impl Journal {
                 tracing::warn!(%error, "a removed group's snapshot stays");
             }
         }
+        self.turns += 1;
+        if self.turns.is_multiple_of(LOOK_EVERY) {
+            self.free();
+        }
         if let Some(job) = self.log.spare_wanted() {
             // Zero-filling the next file takes a while; the log does not wait for it.
             let _ = self.chores.send(Chore::Spare(job));
@@ -146,8 +152,29 @@ impl Journal {
     }
 }
 
+impl Journal {
+    /// Asks the groups that hold back the oldest file for a snapshot, so that it can be reused.
+    fn free(&mut self) {
+        let usage = self.log.usage();
+        if usage.files <= MOST_FILES {
+            return;
+        }
+        for group in usage.held_back_by {
+            let Ok(number) = u32::try_from(group) else {
+                continue;
+            };
+            self.inbox.push(Job::Input(Input::CutLog {
+                group: GroupId(number),
+            }));
+        }
+    }
+}
+
 fn snapshot_id(group: GroupId, index: u64) -> SnapshotId {
-    SnapshotId { group: u64::from(group.0), index }
+    SnapshotId {
+        group: u64::from(group.0),
+        index,
+    }
 }
 
 /// Makes a snapshot durable beside the log.
@@ -166,39 +193,35 @@ fn put(
     batch: &mut tenure_log::Batch,
     group: GroupId,
     record: &Record,
-    installed: bool,
 ) -> Result<(), tenure_log::TooLong> {
     let id = u64::from(group.0);
     match record {
         Record::Entries(entries) => {
             for entry in entries {
-                put_entry(batch, id, entry)?;
+                let Place { index, term } = entry.place;
+                batch.entry(id, index, term, &entry.payload_bytes())?;
             }
             Ok(())
         }
-        Record::HardState(_) => batch.state(id, &encode_record(record).1),
-        Record::Base(base) => {
-            let note = encode_record(record).1;
-            let (index, term) = (base.place.index, base.place.term);
-            if installed {
-                batch.snapshot_installed(id, index, term, &note)
-            } else if base.place == Base::BIRTH {
-                batch.begin(id, index, term, &note)
-            } else {
-                batch.snapshot_taken(id, index, term, &note)
-            }
+        Record::HardState(state) => batch.state(id, &state.to_bytes()),
+        Record::Born(base) => batch.begin(
+            id,
+            base.place.index,
+            base.place.term,
+            &base.membership.to_bytes(),
+        ),
+        Record::Cut(base) => batch.snapshot_taken(
+            id,
+            base.place.index,
+            base.place.term,
+            &base.membership.to_bytes(),
+        ),
+        Record::Installed(base) => {
+            let note = base.membership.to_bytes();
+            batch.snapshot_installed(id, base.place.index, base.place.term, &note)
         }
         Record::Removed => batch.remove(id),
     }
-}
-
-fn put_entry(
-    batch: &mut tenure_log::Batch,
-    group: u64,
-    entry: &Entry,
-) -> Result<(), tenure_log::TooLong> {
-    let bytes = encode_record(&Record::Entries(vec![entry.clone()])).1;
-    batch.entry(group, entry.place.index, entry.place.term, &bytes)
 }
 
 /// Why what the disk holds cannot be used.
@@ -223,15 +246,19 @@ pub(crate) fn replay(
     let mut recovery = Recovery::new();
     for (id, held) in recovered.groups {
         let group = GroupId(u32::try_from(id).map_err(|_| ReplayError::Group(id))?);
-        if let Some(base) = held.base {
-            recovery.record(group, RecordKind::Base, Bytes::from(base.note))?;
-        }
-        if !held.state.is_empty() {
-            recovery.record(group, RecordKind::HardState, Bytes::from(held.state))?;
-        }
-        for entry in held.entries {
-            recovery.record(group, RecordKind::Entries, Bytes::from(entry.payload))?;
-        }
+        let place = |index, term| Place { index, term };
+        let remains = Remains {
+            hard_state: Bytes::from(held.state),
+            base: held
+                .base
+                .map(|base| (place(base.index, base.term), Bytes::from(base.note))),
+            entries: held
+                .entries
+                .into_iter()
+                .map(|entry| (place(entry.index, entry.term), Bytes::from(entry.payload)))
+                .collect(),
+        };
+        recovery.group(group, remains)?;
     }
     for (group, index) in recovery.snapshots() {
         let mut reader = snapshots.open(snapshot_id(group, index))?;

@@ -109,11 +109,18 @@ impl Running {
 /// Starts a cluster of one node, or what is left of it in the data directory.
 pub fn start(options: Options) -> Result<Running, StartError> {
     let place = options.data_dir.join("db");
-    let in_directory = |source| StartError::Directory { path: place.clone(), source };
+    let in_directory = |source| StartError::Directory {
+        path: place.clone(),
+        source,
+    };
     std::fs::create_dir_all(&place).map_err(in_directory)?;
     let disk = RealDisk::open(&place).map_err(in_directory)?;
-    let opened = tenure_log::open(disk, tenure_log::Options::default())
-        .map_err(|source| StartError::Log { path: place.clone(), source })?;
+    let opened = tenure_log::open(disk, tenure_log::Options::default()).map_err(|source| {
+        StartError::Log {
+            path: place.clone(),
+            source,
+        }
+    })?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
 
     let known = Identity::find(&opened.recovered.node)?;
@@ -128,8 +135,12 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     identity.starts += 1;
     let mut batch = tenure_log::Batch::new();
     let (key, value) = identity.record();
-    batch.node(key, &value).map_err(|error| StartError::Write(error.to_string()))?;
-    log.append(&mut batch).and_then(|_| log.sync()).map_err(|e| StartError::Write(e.to_string()))?;
+    batch
+        .node(key, &value)
+        .map_err(|error| StartError::Write(error.to_string()))?;
+    log.append(&mut batch)
+        .and_then(|_| log.sync())
+        .map_err(|e| StartError::Write(e.to_string()))?;
 
     let mut recovery = journal::replay(opened.recovered, &snapshots)?;
     if is_new {
@@ -146,8 +157,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         seed: random()?,
         nodes: vec![options.node],
     };
-    let (node, first) =
-        Node::start(config, recovery, clock.now()).map_err(ReplayError::Records)?;
+    let (node, first) = Node::start(config, recovery, clock.now()).map_err(ReplayError::Records)?;
 
     let inbox = Arc::new(Inbox::default());
     let stopped = Arc::new(Stopped::default());
@@ -160,12 +170,15 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             inbox: Arc::clone(&inbox),
             chores: chores.clone(),
             durable: options.durable,
+            turns: 0,
         };
         spawn("journal", move || journal.run(&writes))?
     };
     let chores_thread = {
         let (inbox, journal) = (Arc::clone(&inbox), journal.clone());
-        spawn("chores", move || chores::run(&todo, &snapshots, &inbox, &journal))?
+        spawn("chores", move || {
+            chores::run(&todo, &snapshots, &inbox, &journal)
+        })?
     };
     let node_thread = {
         let driver = Driver {
@@ -182,7 +195,10 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         spawn("node", move || driver.run(first))?
     };
     let handle = Handle { inbox, stopped };
-    Ok(Running { handle, threads: vec![node_thread, journal_thread, chores_thread] })
+    Ok(Running {
+        handle,
+        threads: vec![node_thread, journal_thread, chores_thread],
+    })
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {

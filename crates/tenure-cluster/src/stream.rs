@@ -62,14 +62,26 @@ pub(crate) enum Wants {
 impl Listener {
     /// Passes an item on. Says whether the stream can go on.
     pub(crate) fn event(&self, event: Event) -> bool {
-        let Wants::Events(_, sender) = &self.wants else { return true };
-        self.passed(sender.try_send(event).map_err(|error| matches!(error, mpsc::error::TrySendError::Full(_))))
+        let Wants::Events(_, sender) = &self.wants else {
+            return true;
+        };
+        self.passed(
+            sender
+                .try_send(event)
+                .map_err(|error| matches!(error, mpsc::error::TrySendError::Full(_))),
+        )
     }
 
     /// See [`Listener::event`].
     pub(crate) fn change(&self, change: WatchEvent) -> bool {
-        let Wants::Changes(_, _, sender) = &self.wants else { return true };
-        self.passed(sender.try_send(change).map_err(|error| matches!(error, mpsc::error::TrySendError::Full(_))))
+        let Wants::Changes(_, _, sender) = &self.wants else {
+            return true;
+        };
+        self.passed(
+            sender
+                .try_send(change)
+                .map_err(|error| matches!(error, mpsc::error::TrySendError::Full(_))),
+        )
     }
 
     fn passed(&self, sent: Result<(), bool>) -> bool {
@@ -96,6 +108,18 @@ pub(crate) fn pair<T>(
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     let (sender, items) = mpsc::channel(buffer.max(1));
     let end = Arc::new(OnceLock::new());
-    let stream = Stream { id, items, end: Arc::clone(&end), inbox: Arc::clone(inbox) };
-    (stream, Listener { id, wants: wants(sender), end })
+    let stream = Stream {
+        id,
+        items,
+        end: Arc::clone(&end),
+        inbox: Arc::clone(inbox),
+    };
+    (
+        stream,
+        Listener {
+            id,
+            wants: wants(sender),
+            end,
+        },
+    )
 }

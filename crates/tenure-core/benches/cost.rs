@@ -16,9 +16,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::command::{
-    Acquire, Command, Expire, Hold, Release, Request, Route, State, Wait,
-};
+use tenure_core::command::{Acquire, Command, Expire, Hold, Release, Request, Route, State, Wait};
 use tenure_core::outcome::{AcquireOutcome, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
@@ -30,7 +28,10 @@ struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
-#[allow(unsafe_code, reason = "an allocator cannot be written without; it only adds up sizes")]
+#[allow(
+    unsafe_code,
+    reason = "an allocator cannot be written without; it only adds up sizes"
+)]
 // SAFETY: every call is handed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -64,7 +65,11 @@ fn main() {
     print("pairs_1k_held", pairs_1k, "pairs/s");
 
     let (full, bytes) = held(MILLION);
-    print("bytes_per_held_lock", bytes as f64 / MILLION as f64, "bytes");
+    print(
+        "bytes_per_held_lock",
+        bytes as f64 / MILLION as f64,
+        "bytes",
+    );
     let (encode, decode) = snapshot_rates(&full);
     print("snapshot_mb_per_second", encode, "MB/s");
     print("snapshot_decode_mb_per_second", decode, "MB/s");
@@ -184,7 +189,10 @@ fn best_pairs(mut space: Space, rounds: u32) -> f64 {
                 // A step that shares no factor with the counts spreads neighbours far apart.
                 let path = path(2 * MILLION + number * 7919 % TARGETS);
                 let me = owner(MILLION + number % 64);
-                (acquire(&me, std::slice::from_ref(&path)), release(&me, &path))
+                (
+                    acquire(&me, std::slice::from_ref(&path)),
+                    release(&me, &path),
+                )
             })
             .collect();
         let start = Instant::now();
@@ -204,14 +212,20 @@ fn handoff(waiters: u64) -> f64 {
     let mut space = space();
     let path = path(1);
     for number in 0..=waiters {
-        space.apply(stamp(), acquire(&owner(number), std::slice::from_ref(&path)));
+        space.apply(
+            stamp(),
+            acquire(&owner(number), std::slice::from_ref(&path)),
+        );
     }
     assert_eq!(space.counts().waiters, waiters);
     let steps = 20_000;
     let commands: Vec<(Command, Command)> = (0..steps)
         .map(|step| {
             let me = owner(step % (waiters + 1));
-            (release(&me, &path), acquire(&me, std::slice::from_ref(&path)))
+            (
+                release(&me, &path),
+                acquire(&me, std::slice::from_ref(&path)),
+            )
         })
         .collect();
     let start = Instant::now();
@@ -258,13 +272,15 @@ fn refuse_above(children: u64) -> f64 {
     }
     let above = Path::parse("t:/n00/dir").unwrap();
     let commands: Vec<Command> = (0..200)
-        .map(|_| match acquire(&owner(MILLION), std::slice::from_ref(&above)) {
-            Command::Acquire(acquire) => Command::Acquire(Acquire {
-                wait: Wait::No,
-                ..acquire
-            }),
-            other => other,
-        })
+        .map(
+            |_| match acquire(&owner(MILLION), std::slice::from_ref(&above)) {
+                Command::Acquire(acquire) => Command::Acquire(Acquire {
+                    wait: Wait::No,
+                    ..acquire
+                }),
+                other => other,
+            },
+        )
         .collect();
     let count = commands.len() as f64;
     let start = Instant::now();

@@ -56,7 +56,11 @@ fn shown(text: &str) -> String {
 
 /// R13: no more entries than one request may have.
 pub(crate) fn count(found: usize, allowed: usize) -> Result<(), Failure> {
-    if found > allowed { Err(Invalid::Count { found, allowed }.into()) } else { Ok(()) }
+    if found > allowed {
+        Err(Invalid::Count { found, allowed }.into())
+    } else {
+        Ok(())
+    }
 }
 
 /// R13, R126.
@@ -66,7 +70,10 @@ pub(crate) fn domains(texts: &[String]) -> Result<Vec<Namespace>, Failure> {
 }
 
 fn unknown(what: &str, number: i32) -> Failure {
-    Failure::new(Code::InvalidArgument, format!("{what} has no value {number}"))
+    Failure::new(
+        Code::InvalidArgument,
+        format!("{what} has no value {number}"),
+    )
 }
 
 /// R12.
@@ -154,7 +161,15 @@ pub(crate) fn request_enums(
 
 /// Holds to be dropped, paths before enum values as above.
 pub(crate) fn holds(requests: &[v1::ReleaseRequest]) -> Result<Vec<Hold>, Failure> {
-    requests.iter().map(|hold| Ok(Hold { path: path(&hold.path)?, mode: Mode::Write })).collect()
+    requests
+        .iter()
+        .map(|hold| {
+            Ok(Hold {
+                path: path(&hold.path)?,
+                mode: Mode::Write,
+            })
+        })
+        .collect()
 }
 
 /// The enum values of holds (R12).
@@ -180,7 +195,10 @@ pub(crate) fn block_reason(number: i32) -> Result<BlockReason, Failure> {
         Ok(v1::ReasonCode::Queued) => Ok(BlockReason::Queued),
         Ok(other) => Err(Failure::new(
             Code::InvalidArgument,
-            format!("{} names no blocker: 1 to 5, 9 and 17 do", other.as_str_name()),
+            format!(
+                "{} names no blocker: 1 to 5, 9 and 17 do",
+                other.as_str_name()
+            ),
         )),
         Err(_) => Err(unknown("ReasonCode", number)),
     }
@@ -229,7 +247,13 @@ pub(crate) fn holder(wire: v1::Holder) -> Result<Holder, Failure> {
     }
     let mut labels: Vec<(String, String)> = wire.labels.into_iter().collect();
     labels.sort();
-    Ok(Holder { name: wire.name, host: wire.host, pid: wire.pid, purpose: wire.purpose, labels })
+    Ok(Holder {
+        name: wire.name,
+        host: wire.host,
+        pid: wire.pid,
+        purpose: wire.purpose,
+        labels,
+    })
 }
 
 /// A holder on the wire.
@@ -267,7 +291,10 @@ pub(crate) fn event_out(event: &Event) -> v1::Event {
         r#type: kind.into(),
         owner_id: event.owner.as_str().to_owned(),
         id: event.id,
-        namespace: event.namespace.as_ref().map_or_else(String::new, |n| n.as_str().to_owned()),
+        namespace: event
+            .namespace
+            .as_ref()
+            .map_or_else(String::new, |n| n.as_str().to_owned()),
         fence: fence_number(fence),
     }
 }

@@ -118,7 +118,12 @@ impl Daemon {
             routes: routes.clone(),
             calls: Arc::new(Semaphore::new(calls)),
         };
-        running.push(Box::pin(tcp::serve(listener, door, connection, stopped.clone())));
+        running.push(Box::pin(tcp::serve(
+            listener,
+            door,
+            connection,
+            stopped.clone(),
+        )));
 
         let mut web = None;
         if let Some(address) = faces.web_listen {
@@ -126,14 +131,26 @@ impl Daemon {
             let listener = bind("web_listen", address).await?;
             let bound = local(&listener, address);
             web = Some(bound);
-            let facade = Facade { handlers: handlers.clone(), timeout };
-            let sse = Sse { events, node: node.handle().clone(), stop: stopped.clone() };
+            let facade = Facade {
+                handlers: handlers.clone(),
+                timeout,
+            };
+            let sse = Sse {
+                events,
+                node: node.handle().clone(),
+                stop: stopped.clone(),
+            };
             let router = guard.wrap(sse::router(sse).merge(json::router(facade)));
             let connections = Arc::new(Semaphore::new(WEB_CONNECTIONS));
             if let Some(address) = faces.h3_listen {
                 let server = certificate.for_quic(faces.zero_rtt)?;
-                let endpoint = quinn::Endpoint::server(server, address)
-                    .map_err(|source| DaemonError::Listen { key: "h3_listen", address, source })?;
+                let endpoint = quinn::Endpoint::server(server, address).map_err(|source| {
+                    DaemonError::Listen {
+                        key: "h3_listen",
+                        address,
+                        source,
+                    }
+                })?;
                 let door = h3::Door {
                     endpoint,
                     connections: Arc::clone(&connections),
@@ -144,7 +161,11 @@ impl Daemon {
             }
             let door = Door {
                 tls: Some(TlsAcceptor::from(certificate.for_tcp()?)),
-                plain: if bound.ip().is_loopback() { Plain::Served } else { Plain::Refused },
+                plain: if bound.ip().is_loopback() {
+                    Plain::Served
+                } else {
+                    Plain::Refused
+                },
                 protocol: Protocol::Web,
                 connections,
                 streams: 1024,
@@ -155,7 +176,13 @@ impl Daemon {
             };
             running.push(Box::pin(tcp::serve(listener, door, connection, stopped)));
         }
-        Ok(Daemon { node, faces: running, stop, grpc, web })
+        Ok(Daemon {
+            node,
+            faces: running,
+            stop,
+            grpc,
+            web,
+        })
     }
 
     /// Serves until `shutdown` resolves, then ends in order.
@@ -213,7 +240,11 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Dae
         // Room for many clients that come at once.
         socket.listen(4096)
     });
-    bound.map_err(|source| DaemonError::Listen { key, address, source })
+    bound.map_err(|source| DaemonError::Listen {
+        key,
+        address,
+        source,
+    })
 }
 
 /// The real port where 0 was asked for.
@@ -222,7 +253,8 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
 }
 
 fn grpc_routes(service: Grpc) -> Result<Router, DaemonError> {
-    let failed = |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());
+    let failed =
+        |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(tenure_wire::DESCRIPTORS)
@@ -233,8 +265,10 @@ fn grpc_routes(service: Grpc) -> Result<Router, DaemonError> {
     let path_lock = PathLockServer::new(service)
         .max_decoding_message_size(MESSAGE)
         .max_encoding_message_size(usize::MAX);
-    let routes =
-        Routes::new(path_lock).add_service(v1).add_service(v1alpha).add_service(health);
+    let routes = Routes::new(path_lock)
+        .add_service(v1)
+        .add_service(v1alpha)
+        .add_service(health);
     Ok(routes.prepare().into_axum_router())
 }
 

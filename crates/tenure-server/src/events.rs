@@ -46,7 +46,12 @@ struct Memory {
 impl Events {
     /// Subscriptions to a node.
     pub fn new(node: Handle, buffer: usize, capacity: usize) -> Events {
-        Events { node, buffer, capacity, remembered: Arc::default() }
+        Events {
+            node,
+            buffer,
+            capacity,
+            remembered: Arc::default(),
+        }
     }
 
     /// An owner's events from now on, after the GRANT that still stands, if there is one.
@@ -69,10 +74,16 @@ impl Events {
         &self,
         owner: OwnerId,
         after: Option<u64>,
-    ) -> (Vec<Event>, impl Stream<Item = Result<Event, Failure>> + Send + use<>) {
+    ) -> (
+        Vec<Event>,
+        impl Stream<Item = Result<Event, Failure>> + Send + use<>,
+    ) {
         // Subscribed before the memory is read, so nothing falls between the two.
         let stream = self.node.subscribe(owner.clone(), self.buffer);
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self
+            .remembered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let memory = remembered.entry(owner.clone()).or_insert_with(|| Memory {
             events: VecDeque::new(),
             attached: 0,
@@ -89,7 +100,10 @@ impl Events {
             None => Vec::new(),
         };
         drop(remembered);
-        let attached = Attached { events: self.clone(), owner };
+        let attached = Attached {
+            events: self.clone(),
+            owner,
+        };
         let live = futures_util::stream::unfold(Some((stream, attached)), |state| async move {
             let (mut stream, attached) = state?;
             match stream.next().await {
@@ -106,8 +120,13 @@ impl Events {
 
 impl Events {
     fn remember(&self, owner: &OwnerId, event: &Event) {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(memory) = remembered.get_mut(owner) else { return };
+        let mut remembered = self
+            .remembered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(memory) = remembered.get_mut(owner) else {
+            return;
+        };
         // Every attached client sees every event; the first to see it writes it down.
         if memory.events.back().is_some_and(|last| last.id >= event.id) {
             return;
@@ -120,7 +139,10 @@ impl Events {
 
     /// A client leaves. The number of the departure, if nobody else is attached.
     fn leave(&self, owner: &OwnerId) -> Option<u64> {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self
+            .remembered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let memory = remembered.get_mut(owner)?;
         memory.attached -= 1;
         memory.departures += 1;
@@ -129,7 +151,10 @@ impl Events {
 
     /// Forgets an owner, unless somebody came since that departure.
     fn forget(&self, owner: &OwnerId, departure: u64) {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self
+            .remembered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let unused = remembered
             .get(owner)
             .is_some_and(|memory| memory.attached == 0 && memory.departures == departure);
@@ -147,8 +172,12 @@ struct Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let Some(departure) = self.events.leave(&self.owner) else { return };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Some(departure) = self.events.leave(&self.owner) else {
+            return;
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
         // Go on listening, so that what comes before the client returns is remembered.
         let (events, owner) = (self.events.clone(), self.owner.clone());
         runtime.spawn(async move {
@@ -184,7 +213,11 @@ pub fn watch(
 ) -> impl Stream<Item = Result<v1::LockChange, Failure>> + Send + use<> {
     /// Changes that a watcher may be behind.
     const BUFFER: usize = 65_536;
-    let start = if snapshot { WatchStart::Snapshot } else { WatchStart::Changes };
+    let start = if snapshot {
+        WatchStart::Snapshot
+    } else {
+        WatchStart::Changes
+    };
     let stream = node.watch(prefix, start, BUFFER);
     futures_util::stream::unfold(Some((stream, 1u64)), |state| async move {
         let (mut stream, id) = state?;
@@ -232,7 +265,10 @@ fn lock_change(id: u64, kind: v1::ChangeKind, change: &LockChange) -> v1::LockCh
     v1::LockChange {
         id,
         kind: kind.into(),
-        owner: change.owner.as_ref().map_or_else(String::new, |o| o.as_str().to_owned()),
+        owner: change
+            .owner
+            .as_ref()
+            .map_or_else(String::new, |o| o.as_str().to_owned()),
         // A policy change concerns the namespace as a whole.
         path: path.unwrap_or(change.namespace.as_str()).to_owned(),
         mode: change.mode.map_or(0, convert::mode_number),

@@ -60,7 +60,9 @@ pub(crate) fn failure(failure: NodeFailure) -> Failure {
         NodeFailure::Aborted => Failure::new(Code::Aborted, text),
         NodeFailure::FailedPrecondition(_) => Failure::new(Code::FailedPrecondition, text),
         NodeFailure::ResourceExhausted(_) => Failure::new(Code::ResourceExhausted, text),
-        NodeFailure::Unavailable { nothing_happened, .. } => {
+        NodeFailure::Unavailable {
+            nothing_happened, ..
+        } => {
             let advice = match nothing_happened {
                 Certain::Yes => "nothing has changed: try again",
                 Certain::No => "it may have happened: repeat it under the same idempotency key",

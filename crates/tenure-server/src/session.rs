@@ -46,7 +46,9 @@ async fn serve(
     // A request that breaks off, or cannot be read, ends the session; its operations still finish.
     while let Ok(Some(request)) = requests.message().await {
         // A slot is kept for each answer, so that a client which does not read is not read either.
-        let Ok(slot) = responses.clone().reserve_owned().await else { return };
+        let Ok(slot) = responses.clone().reserve_owned().await else {
+            return;
+        };
         if let Some(owner) = owner_of(&request)
             && !owners.contains(owner)
             && let Ok(id) = convert::owner(owner)
@@ -60,7 +62,10 @@ async fn serve(
                         Ok(event) => Answer::Event(convert::event_out(&event)),
                         Err(failure) => error(failure),
                     };
-                    let response = v1::SessionResponse { id: 0, result: Some(result) };
+                    let response = v1::SessionResponse {
+                        id: 0,
+                        result: Some(result),
+                    };
                     if responses.send(response).await.is_err() {
                         return;
                     }
@@ -71,7 +76,10 @@ async fn serve(
         tokio::spawn(async move {
             let id = request.id;
             let result = answer(&handlers, call, request).await.unwrap_or_else(error);
-            slot.send(v1::SessionResponse { id, result: Some(result) });
+            slot.send(v1::SessionResponse {
+                id,
+                result: Some(result),
+            });
         });
     }
     // Answers under way have their slots; events end with the session.
@@ -84,17 +92,27 @@ async fn answer(
     request: v1::SessionRequest,
 ) -> Result<Answer, Failure> {
     if request.id == 0 {
-        return Err(Failure::new(Code::InvalidArgument, "id 0 is for events: number from 1"));
+        return Err(Failure::new(
+            Code::InvalidArgument,
+            "id 0 is for events: number from 1",
+        ));
     }
     match request.op {
         Some(Op::Acquire(acquire)) => handlers.acquire(call, acquire).await.map(Answer::Acquire),
         Some(Op::Release(release)) => handlers.release(call, release).await.map(Answer::Release),
-        Some(Op::ReleaseAll(all)) => handlers.release_all(call, all).await.map(Answer::ReleaseAll),
+        Some(Op::ReleaseAll(all)) => handlers
+            .release_all(call, all)
+            .await
+            .map(Answer::ReleaseAll),
         Some(Op::Renew(renew)) => handlers.renew(call, renew).await.map(Answer::Renew),
-        Some(Op::AssertFencing(assert)) => {
-            handlers.assert_fencing(call, assert).await.map(Answer::AssertFencing)
-        }
-        None => Err(Failure::new(Code::InvalidArgument, "the request names no operation")),
+        Some(Op::AssertFencing(assert)) => handlers
+            .assert_fencing(call, assert)
+            .await
+            .map(Answer::AssertFencing),
+        None => Err(Failure::new(
+            Code::InvalidArgument,
+            "the request names no operation",
+        )),
     }
 }
 

@@ -59,12 +59,17 @@ impl Serve {
             }
             return Ok(());
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
         runtime.block_on(async {
             let daemon = Daemon::start(&config).await?;
-            let web = daemon.web.map_or_else(|| "off".to_owned(), |web| web.to_string());
+            let web = daemon
+                .web
+                .map_or_else(|| "off".to_owned(), |web| web.to_string());
             eprintln!("tenure: ready, grpc {}, web {web}", daemon.grpc);
-            let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+            let mut term =
+                tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
             let shutdown = async move {
                 tokio::select! {
                     _ = term.recv() => {}
@@ -83,6 +88,15 @@ fn machine() -> Machine {
     let writable = std::fs::create_dir_all(system).is_ok()
         && rustix::fs::access(system, rustix::fs::Access::WRITE_OK).is_ok();
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
-    let user_state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or(home);
-    Machine { system_directory: if writable { Writable::Yes } else { Writable::No }, user_state }
+    let user_state = std::env::var_os("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or(home);
+    Machine {
+        system_directory: if writable {
+            Writable::Yes
+        } else {
+            Writable::No
+        },
+        user_state,
+    }
 }

@@ -52,9 +52,18 @@ impl Daemon {
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let address = |name: &str| {
             let (_, rest) = ready.split_once(name).unwrap();
-            rest.split([',', '\n']).next().unwrap().trim().parse().unwrap()
+            rest.split([',', '\n'])
+                .next()
+                .unwrap()
+                .trim()
+                .parse()
+                .unwrap()
         };
-        Daemon { child, grpc: address("grpc"), web: address("web") }
+        Daemon {
+            child,
+            grpc: address("grpc"),
+            web: address("web"),
+        }
     }
 
     /// Kills it as the kernel would.
@@ -89,12 +98,16 @@ impl Daemon {
 
     /// A GET.
     pub fn get(&self, url: &str) -> (u16, Value) {
-        self.exchange(format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").as_bytes())
+        self.exchange(
+            format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").as_bytes(),
+        )
     }
 
     fn exchange(&self, request: &[u8]) -> (u16, Value) {
         let mut stream = TcpStream::connect(self.web).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
         // A server that refuses early may close before it has read everything.
         let _ = stream.write_all(request);
         let mut answer = Vec::new();

@@ -23,7 +23,9 @@ pub struct Guard {
 impl Guard {
     /// A guard that asks for this token, or for nothing.
     pub fn new(token: Option<&Secret>) -> Guard {
-        Guard { token: token.map(|token| Arc::from(token.reveal())) }
+        Guard {
+            token: token.map(|token| Arc::from(token.reveal())),
+        }
     }
 
     /// Puts the guard in front of routes.
@@ -36,7 +38,10 @@ impl Guard {
 }
 
 async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    let shown = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+    let shown = request
+        .headers()
+        .get(AUTHORIZATION)
+        .map(|value| value.as_bytes());
     let shown = shown.and_then(|value| {
         let (scheme, rest) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
@@ -54,7 +59,9 @@ async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> R
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     if is_grpc {
-        return tonic::Status::from(failure).into_http::<Body>().into_response();
+        return tonic::Status::from(failure)
+            .into_http::<Body>()
+            .into_response();
     }
     json::error(&failure)
 }

@@ -26,18 +26,31 @@ pub struct Grpc {
 impl Grpc {
     /// A service that gives a call at most `timeout`.
     pub fn new(handlers: Handlers, events: Events, timeout: Duration) -> Grpc {
-        Grpc { handlers, events, timeout }
+        Grpc {
+            handlers,
+            events,
+            timeout,
+        }
     }
 
     /// Whether the node can serve (R145).
     pub(crate) async fn is_ready(&self) -> bool {
-        self.handlers.health(Call { timeout: self.timeout }).await.ok
+        self.handlers
+            .health(Call {
+                timeout: self.timeout,
+            })
+            .await
+            .ok
     }
 
     /// The shorter of the client's deadline and ours.
     fn call(&self, metadata: &MetadataMap) -> Call {
-        let asked = metadata.get("grpc-timeout").and_then(|value| deadline(value.to_str().ok()?));
-        Call { timeout: asked.map_or(self.timeout, |asked| asked.min(self.timeout)) }
+        let asked = metadata
+            .get("grpc-timeout")
+            .and_then(|value| deadline(value.to_str().ok()?));
+        Call {
+            timeout: asked.map_or(self.timeout, |asked| asked.min(self.timeout)),
+        }
     }
 }
 

@@ -28,8 +28,7 @@ pub(crate) struct Checker {
 
 #[tonic::async_trait]
 impl Health for Checker {
-    type WatchStream =
-        Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
     async fn check(
         &self,
@@ -53,7 +52,9 @@ impl Health for Checker {
                 let now = if known {
                     status(&grpc).await
                 } else {
-                    HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() }
+                    HealthCheckResponse {
+                        status: ServingStatus::ServiceUnknown.into(),
+                    }
                 };
                 if last != Some(now.status) {
                     return Some((Ok(now), (grpc, Some(now.status))));
@@ -67,6 +68,12 @@ impl Health for Checker {
 
 async fn status(grpc: &Grpc) -> HealthCheckResponse {
     let ready = grpc.is_ready().await;
-    let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-    HealthCheckResponse { status: status.into() }
+    let status = if ready {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    };
+    HealthCheckResponse {
+        status: status.into(),
+    }
 }

@@ -109,7 +109,9 @@ pub fn is_read_only(method: &Method, path: &str) -> bool {
     }
     method == Method::POST
         && (path == "/v1/health"
-            || RPCS.iter().any(|rpc| rpc.url == path && rpc.effect == Effect::Reads))
+            || RPCS
+                .iter()
+                .any(|rpc| rpc.url == path && rpc.effect == Effect::Reads))
 }
 
 /// The routes of the facade.
@@ -126,7 +128,12 @@ pub fn router(facade: Facade) -> Router {
 }
 
 async fn health(State(facade): State<Facade>) -> Response {
-    let health = facade.handlers.health(Call { timeout: facade.timeout }).await;
+    let health = facade
+        .handlers
+        .health(Call {
+            timeout: facade.timeout,
+        })
+        .await;
     if health.ok {
         return Json(health).into_response();
     }
@@ -149,11 +156,19 @@ async fn health_post(state: State<Facade>, request: Request<Body>) -> Response {
 async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Response> {
     if !is_json(request.headers()) {
         let text = "the content type must be application/json";
-        return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text));
+        return Err(refuse(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Code::InvalidArgument,
+            text,
+        ));
     }
     let body = to_bytes(request.into_body(), BODY).await.map_err(|_| {
         let text = format!("a request body has at most {BODY} bytes");
-        refuse(StatusCode::PAYLOAD_TOO_LARGE, Code::ResourceExhausted, &text)
+        refuse(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            Code::ResourceExhausted,
+            &text,
+        )
     })?;
     parse(&body)
 }
@@ -172,10 +187,18 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Response> {
 
 /// `application/json` or any `application/*+json`, with parameters or without.
 fn is_json(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else {
+    let Some(value) = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+    else {
         return false;
     };
-    let kind = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let kind = value
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
 }
 
@@ -186,7 +209,10 @@ async fn answer<T: Serialize>(
     match tokio::time::timeout(timeout, handler).await {
         Ok(Ok(message)) => Json(message).into_response(),
         Ok(Err(failure)) => error(&failure),
-        Err(_) => error(&Failure::new(Code::DeadlineExceeded, "the call took too long")),
+        Err(_) => error(&Failure::new(
+            Code::DeadlineExceeded,
+            "the call took too long",
+        )),
     }
 }
 
@@ -201,7 +227,11 @@ pub(crate) fn refuse(status: StatusCode, code: Code, message: &str) -> Response 
 }
 
 async fn no_such_url() -> Response {
-    refuse(StatusCode::NOT_FOUND, Code::Unimplemented, "no such URL: see /v1/openapi.json")
+    refuse(
+        StatusCode::NOT_FOUND,
+        Code::Unimplemented,
+        "no such URL: see /v1/openapi.json",
+    )
 }
 
 async fn wrong_method(request: Request<Body>) -> Response {
@@ -212,6 +242,8 @@ async fn wrong_method(request: Request<Body>) -> Response {
     };
     let text = format!("use {allowed}");
     let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, Code::Unimplemented, &text);
-    response.headers_mut().insert(ALLOW, http::HeaderValue::from_static(allowed));
+    response
+        .headers_mut()
+        .insert(ALLOW, http::HeaderValue::from_static(allowed));
     response
 }

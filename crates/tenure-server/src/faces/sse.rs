@@ -3,11 +3,11 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::response::Response;
 use axum::routing::get;
-use axum::Router;
 use futures_util::Stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -73,30 +73,41 @@ async fn owner_events(
         }
     };
     // An unparsable Last-Event-ID is ignored.
-    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
+    let last = headers
+        .get("last-event-id")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
     // A position that no id has reached yet means "from now on".
-    let position = last.or(after).filter(|position| *position <= newest_possible_id());
+    let position = last
+        .or(after)
+        .filter(|position| *position <= newest_possible_id());
     let details = query.details.as_deref() == Some("1");
     let (old, live) = sse.events.resume(owner, position);
     let mut sent = position.unwrap_or(0);
-    let lines = tokio_stream::iter(old.into_iter().map(Ok)).chain(live).filter_map(move |event| {
-        match event {
-            Ok(event) if event.id > sent => {
-                sent = event.id;
-                Some(Line::Text(event_text(&event, details)))
+    let lines = tokio_stream::iter(old.into_iter().map(Ok))
+        .chain(live)
+        .filter_map(move |event| {
+            match event {
+                Ok(event) if event.id > sent => {
+                    sent = event.id;
+                    Some(Line::Text(event_text(&event, details)))
+                }
+                // Seen already: it was both remembered and live.
+                Ok(_) => None,
+                Err(_) => Some(Line::End),
             }
-            // Seen already: it was both remembered and live.
-            Ok(_) => None,
-            Err(_) => Some(Line::End),
-        }
-    });
+        });
     stream(lines, sse.stop)
 }
 
 /// Ids are made of milliseconds; a minute of difference between clocks is allowed.
 fn newest_possible_id() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX / 2048).saturating_add(60_000) * 1024
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(now.as_millis())
+        .unwrap_or(u64::MAX / 2048)
+        .saturating_add(60_000)
+        * 1024
 }
 
 /// Exactly two field lines and a blank one.
@@ -154,7 +165,10 @@ enum Line {
 }
 
 /// Sends lines with keep-alive comments until they end or the daemon stops.
-fn stream(lines: impl Stream<Item = Line> + Send + 'static, stop: watch::Receiver<bool>) -> Response {
+fn stream(
+    lines: impl Stream<Item = Line> + Send + 'static,
+    stop: watch::Receiver<bool>,
+) -> Response {
     let lines = Box::pin(lines);
     let body = futures_util::stream::unfold((Some(lines), stop), |(lines, mut stop)| async move {
         let mut lines = lines?;

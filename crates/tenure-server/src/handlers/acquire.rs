@@ -33,7 +33,8 @@ impl Handlers {
         call: Call,
         chunks: Chunks,
     ) -> Result<v1::AcquireResponse, Failure> {
-        self.acquire_up_to(call, chunks.finish()?, MAX_STREAM_ENTRIES).await
+        self.acquire_up_to(call, chunks.finish()?, MAX_STREAM_ENTRIES)
+            .await
     }
 
     async fn acquire_up_to(
@@ -68,7 +69,11 @@ fn parse(wire: v1::AcquireRequest, most: usize) -> Result<AcquireRequest, Failur
         (false, true) => Wait::QueueAndAsk,
         (false, false) => Wait::Queue,
     };
-    let deadlock = if wire.refuse_deadlock { Deadlock::Refuse } else { Deadlock::Ignore };
+    let deadlock = if wire.refuse_deadlock {
+        Deadlock::Refuse
+    } else {
+        Deadlock::Ignore
+    };
     Ok(AcquireRequest {
         owner,
         ttl,
@@ -91,15 +96,27 @@ fn respond(answer: AcquireAnswer) -> v1::AcquireResponse {
             namespace: namespace.map_or_else(String::new, |n| n.as_str().to_owned()),
             ..Default::default()
         },
-        AcquireAnswer::Queued { conflict, lease_left_ms, fence, position } => v1::AcquireResponse {
+        AcquireAnswer::Queued {
+            conflict,
+            lease_left_ms,
+            fence,
+            position,
+        } => v1::AcquireResponse {
             status: v1::AcquireStatus::Queued.into(),
             fencing_token: convert::fence_number(fence),
             position,
             ..in_the_way(&conflict, lease_left_ms)
         },
-        AcquireAnswer::Conflict { conflict, lease_left_ms, deadlock } => v1::AcquireResponse {
+        AcquireAnswer::Conflict {
+            conflict,
+            lease_left_ms,
+            deadlock,
+        } => v1::AcquireResponse {
             status: v1::AcquireStatus::Conflict.into(),
-            deadlock: deadlock.iter().map(|owner| owner.as_str().to_owned()).collect(),
+            deadlock: deadlock
+                .iter()
+                .map(|owner| owner.as_str().to_owned())
+                .collect(),
             ..in_the_way(&conflict, lease_left_ms)
         },
         AcquireAnswer::Lost { path, missing } => v1::AcquireResponse {
@@ -116,7 +133,12 @@ fn in_the_way(conflict: &Conflict, lease_left_ms: Option<u64>) -> v1::AcquireRes
     let owner = match (&conflict.blocker, conflict.reason) {
         (Some(blocker), _) => blocker.owner.as_str().to_owned(),
         // R48: the established capacity, in decimal.
-        (None, Reason::InvalidPermits { capacity: Some(capacity) }) => capacity.to_string(),
+        (
+            None,
+            Reason::InvalidPermits {
+                capacity: Some(capacity),
+            },
+        ) => capacity.to_string(),
         (None, _) => String::new(),
     };
     let current = match conflict.reason {
@@ -128,7 +150,10 @@ fn in_the_way(conflict: &Conflict, lease_left_ms: Option<u64>) -> v1::AcquireRes
         owner,
         reason: convert::reason_number(conflict.reason),
         current_fencing_token: convert::fence_number(current),
-        blocker: conflict.blocker.as_ref().map(|b| convert::blocker_out(b, lease_left_ms)),
+        blocker: conflict
+            .blocker
+            .as_ref()
+            .map(|b| convert::blocker_out(b, lease_left_ms)),
         ..Default::default()
     }
 }
@@ -150,7 +175,10 @@ impl Chunks {
                 format!("an acquire stream has at most {MAX_STREAM_BYTES} bytes"),
             ));
         }
-        convert::count(chunk.requests.len() + chunk.release_requests.len(), MAX_ENTRIES)?;
+        convert::count(
+            chunk.requests.len() + chunk.release_requests.len(),
+            MAX_ENTRIES,
+        )?;
         let Some(whole) = &mut self.whole else {
             self.whole = Some(chunk);
             return Ok(());
@@ -164,12 +192,24 @@ impl Chunks {
         )?;
         agree("owner_id", &mut whole.owner_id, chunk.owner_id)?;
         agree("ttl_ms", &mut whole.ttl_ms, chunk.ttl_ms)?;
-        agree("fencing_token", &mut whole.fencing_token, chunk.fencing_token)?;
+        agree(
+            "fencing_token",
+            &mut whole.fencing_token,
+            chunk.fencing_token,
+        )?;
         agree("queue_ttl_ms", &mut whole.queue_ttl_ms, chunk.queue_ttl_ms)?;
-        agree("idempotency_key", &mut whole.idempotency_key, chunk.idempotency_key)?;
+        agree(
+            "idempotency_key",
+            &mut whole.idempotency_key,
+            chunk.idempotency_key,
+        )?;
         agree("no_wait", &mut whole.no_wait, chunk.no_wait)?;
         agree("ask", &mut whole.ask, chunk.ask)?;
-        agree("refuse_deadlock", &mut whole.refuse_deadlock, chunk.refuse_deadlock)?;
+        agree(
+            "refuse_deadlock",
+            &mut whole.refuse_deadlock,
+            chunk.refuse_deadlock,
+        )?;
         agree("holder", &mut whole.holder, chunk.holder)?;
         whole.requests.extend(chunk.requests);
         whole.release_requests.extend(chunk.release_requests);
@@ -178,7 +218,10 @@ impl Chunks {
 
     fn finish(self) -> Result<v1::AcquireRequest, Failure> {
         self.whole.ok_or_else(|| {
-            Failure::new(Code::InvalidArgument, "an acquire stream has at least one chunk")
+            Failure::new(
+                Code::InvalidArgument,
+                "an acquire stream has at least one chunk",
+            )
         })
     }
 }
@@ -207,7 +250,10 @@ mod tests {
             owner_id: owner.into(),
             ttl_ms: if owner.is_empty() { 0 } else { 1000 },
             requests: (0..paths)
-                .map(|n| v1::LockRequest { path: format!("t:/a/{n}"), ..Default::default() })
+                .map(|n| v1::LockRequest {
+                    path: format!("t:/a/{n}"),
+                    ..Default::default()
+                })
                 .collect(),
             ..Default::default()
         }
@@ -230,12 +276,21 @@ mod tests {
     fn bad_streams_are_refused() {
         let mut chunks = Chunks::default();
         chunks.push(chunk("amy", 1)).unwrap();
-        assert_eq!(chunks.push(chunk("bob", 1)).unwrap_err().code, Code::InvalidArgument);
-        assert_eq!(Chunks::default().finish().unwrap_err().code, Code::InvalidArgument);
+        assert_eq!(
+            chunks.push(chunk("bob", 1)).unwrap_err().code,
+            Code::InvalidArgument
+        );
+        assert_eq!(
+            Chunks::default().finish().unwrap_err().code,
+            Code::InvalidArgument
+        );
         let too_many = Chunks::default().push(chunk("amy", 1025)).unwrap_err();
         assert_eq!(too_many.code, Code::InvalidArgument);
         let mut long = Chunks::default();
-        let big = v1::AcquireRequest { idempotency_key: "k".repeat(3 << 20), ..Default::default() };
+        let big = v1::AcquireRequest {
+            idempotency_key: "k".repeat(3 << 20),
+            ..Default::default()
+        };
         long.push(big.clone()).unwrap();
         assert_eq!(long.push(big).unwrap_err().code, Code::ResourceExhausted);
     }
@@ -248,14 +303,28 @@ mod tests {
             ttl_ms: 0,
             queue_ttl_ms: u64::MAX,
             idempotency_key: "k".repeat(2000),
-            requests: vec![v1::LockRequest { path: "bad".into(), mode: 77, ..Default::default() }; 1025],
-            release_requests: vec![v1::ReleaseRequest { path: "worse".into(), mode: 78 }],
+            requests: vec![
+                v1::LockRequest {
+                    path: "bad".into(),
+                    mode: 77,
+                    ..Default::default()
+                };
+                1025
+            ],
+            release_requests: vec![v1::ReleaseRequest {
+                path: "worse".into(),
+                mode: 78,
+            }],
             ..Default::default()
         };
         let mut expect = |part: &str, wire: &v1::AcquireRequest| {
             let failure = parse(wire.clone(), MAX_ENTRIES).unwrap_err();
             assert_eq!(failure.code, Code::InvalidArgument);
-            assert!(failure.message.contains(part), "{part} is not in {}", failure.message);
+            assert!(
+                failure.message.contains(part),
+                "{part} is not in {}",
+                failure.message
+            );
         };
         expect("owner", &wire);
         wire.owner_id = "amy".into();

@@ -28,7 +28,10 @@ impl Handlers {
             Detection::Found(chain) => (v1::CycleKind::Found, chain),
             Detection::Truncated(chain) => (v1::CycleKind::Truncated, chain),
         };
-        Ok(v1::DetectCycleResponse { kind: kind.into(), chain: names(&chain) })
+        Ok(v1::DetectCycleResponse {
+            kind: kind.into(),
+            chain: names(&chain),
+        })
     }
 
     /// Does this conflict still exist?
@@ -92,5 +95,8 @@ impl Handlers {
 }
 
 pub(super) fn names(owners: &[OwnerId]) -> Vec<String> {
-    owners.iter().map(|owner| owner.as_str().to_owned()).collect()
+    owners
+        .iter()
+        .map(|owner| owner.as_str().to_owned())
+        .collect()
 }

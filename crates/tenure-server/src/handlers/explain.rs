@@ -32,7 +32,10 @@ impl Handlers {
         };
         Ok(v1::ExplainResponse {
             free: explanation.conflict.is_none(),
-            reason: explanation.conflict.as_ref().map_or(0, |c| convert::reason_number(c.reason)),
+            reason: explanation
+                .conflict
+                .as_ref()
+                .map_or(0, |c| convert::reason_number(c.reason)),
             blockers: explanation
                 .blockers
                 .iter()
@@ -64,4 +67,3 @@ fn waiter(waiter: &WaiterView) -> v1::Blocker {
         ..Default::default()
     }
 }
-

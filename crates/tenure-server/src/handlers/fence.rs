@@ -17,19 +17,35 @@ impl Handlers {
     ) -> Result<v1::AssertFencingResponse, Failure> {
         let owner = convert::owner(&request.owner_id)?;
         convert::count(request.paths.len(), MAX_ENTRIES)?;
-        let paths =
-            request.paths.iter().map(|path| convert::path(path)).collect::<Result<Vec<_>, _>>()?;
+        let paths = request
+            .paths
+            .iter()
+            .map(|path| convert::path(path))
+            .collect::<Result<Vec<_>, _>>()?;
         // A number that this server never issues can be no path's fence; asking is no mistake.
-        let fence = u64::try_from(request.fencing_token).ok().filter(|number| *number > 0);
+        let fence = u64::try_from(request.fencing_token)
+            .ok()
+            .filter(|number| *number > 0);
         if fence.is_none() && !paths.is_empty() {
-            return Err(Failure::new(Code::InvalidArgument, "fencing_token must be above 0"));
+            return Err(Failure::new(
+                Code::InvalidArgument,
+                "fencing_token must be above 0",
+            ));
         }
         let highest = Fence::from_number(Fence::MINTED_END - 1);
         let fence = fence.and_then(|number| Fence::from_number(number).or(highest));
-        match self.ask(call, ClientRequest::AssertFencing { owner, fence, paths }).await? {
-            Answer::AssertFencing(AssertAnswer::Valid) => {
-                Ok(v1::AssertFencingResponse::default())
-            }
+        match self
+            .ask(
+                call,
+                ClientRequest::AssertFencing {
+                    owner,
+                    fence,
+                    paths,
+                },
+            )
+            .await?
+        {
+            Answer::AssertFencing(AssertAnswer::Valid) => Ok(v1::AssertFencingResponse::default()),
             Answer::AssertFencing(AssertAnswer::StaleOwner(path)) => {
                 Ok(fail(path.as_str(), v1::ReasonCode::StaleOwner))
             }
@@ -47,10 +63,13 @@ impl Handlers {
         request: v1::IncrFencingTokenRequest,
     ) -> Result<v1::IncrFencingTokenResponse, Failure> {
         let key = convert::key(&request.idempotency_key)?;
-        match self.ask(call, ClientRequest::IncrFencingToken { key }).await? {
-            Answer::Number(fence) => {
-                Ok(v1::IncrFencingTokenResponse { token: convert::fence_number(Some(fence)) })
-            }
+        match self
+            .ask(call, ClientRequest::IncrFencingToken { key })
+            .await?
+        {
+            Answer::Number(fence) => Ok(v1::IncrFencingTokenResponse {
+                token: convert::fence_number(Some(fence)),
+            }),
             other => Err(mismatch(&other)),
         }
     }

@@ -19,7 +19,9 @@ impl Handlers {
         let victim = convert::owner(&request.victim_id)?;
         let key = convert::key(&request.idempotency_key)?;
         let name = victim.as_str().to_owned();
-        let done = self.done(call, ClientRequest::ForceRelease { victim, key }).await;
+        let done = self
+            .done(call, ClientRequest::ForceRelease { victim, key })
+            .await;
         tracing::warn!(target: "audit", action = "force_release", victim = name, ok = done.is_ok());
         done.map(|()| v1::ForceReleaseResponse {})
     }
@@ -32,7 +34,9 @@ impl Handlers {
     ) -> Result<v1::RequestRevokeResponse, Failure> {
         let owner = convert::owner(&request.owner_id)?;
         let name = owner.as_str().to_owned();
-        let done = self.done(call, ClientRequest::RequestRevoke { owner }).await;
+        let done = self
+            .done(call, ClientRequest::RequestRevoke { owner })
+            .await;
         tracing::info!(target: "audit", action = "request_revoke", owner = name, ok = done.is_ok());
         done.map(|()| v1::RequestRevokeResponse {})
     }
@@ -45,8 +49,12 @@ impl Handlers {
     ) -> Result<v1::BreakResponse, Failure> {
         let path = convert::path(&request.path)?;
         let owner = convert::owner(&request.owner_id)?;
-        let fence = u64::try_from(request.fence).ok().and_then(Fence::from_number);
-        let outcome = self.ask(call, ClientRequest::Break { path, owner, fence }).await;
+        let fence = u64::try_from(request.fence)
+            .ok()
+            .and_then(Fence::from_number);
+        let outcome = self
+            .ask(call, ClientRequest::Break { path, owner, fence })
+            .await;
         tracing::warn!(
             target: "audit",
             action = "break",

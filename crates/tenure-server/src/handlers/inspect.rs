@@ -67,7 +67,10 @@ impl Handlers {
         call: Call,
         request: v1::DumpLocksRequest,
     ) -> Result<v1::DumpLocksResponse, Failure> {
-        let dump = ClientRequest::DumpLocks { cursor: request.cursor, page: request.owner_page };
+        let dump = ClientRequest::DumpLocks {
+            cursor: request.cursor,
+            page: request.owner_page,
+        };
         match self.ask(call, dump).await? {
             Answer::Dump { locks, next } => Ok(v1::DumpLocksResponse {
                 entries: locks
@@ -89,11 +92,22 @@ impl Handlers {
 
     /// Can this node serve? Never a failure: not being ready is an answer.
     pub async fn health(&self, call: Call) -> v1::HealthResponse {
-        let call = Call { timeout: call.timeout.min(HEALTH) };
+        let call = Call {
+            timeout: call.timeout.min(HEALTH),
+        };
         match self.ask(call, ClientRequest::Health).await {
-            Ok(Answer::Ready) => v1::HealthResponse { ok: true, detail: "ready".into() },
-            Ok(other) => v1::HealthResponse { ok: false, detail: mismatch(&other).message },
-            Err(failure) => v1::HealthResponse { ok: false, detail: failure.message },
+            Ok(Answer::Ready) => v1::HealthResponse {
+                ok: true,
+                detail: "ready".into(),
+            },
+            Ok(other) => v1::HealthResponse {
+                ok: false,
+                detail: mismatch(&other).message,
+            },
+            Err(failure) => v1::HealthResponse {
+                ok: false,
+                detail: failure.message,
+            },
         }
     }
 }

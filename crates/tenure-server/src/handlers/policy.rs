@@ -30,8 +30,14 @@ impl Handlers {
         request: v1::GetNamespacePolicyRequest,
     ) -> Result<v1::GetNamespacePolicyResponse, Failure> {
         let namespace = convert::namespace(&request.namespace)?;
-        match self.ask(call, ClientRequest::GetNamespacePolicy { namespace }).await? {
-            Answer::Policy { algorithm, explicit } => Ok(v1::GetNamespacePolicyResponse {
+        match self
+            .ask(call, ClientRequest::GetNamespacePolicy { namespace })
+            .await?
+        {
+            Answer::Policy {
+                algorithm,
+                explicit,
+            } => Ok(v1::GetNamespacePolicyResponse {
                 algorithm: convert::algorithm_number(algorithm),
                 explicit,
             }),
@@ -63,7 +69,10 @@ impl Handlers {
             "" => None,
             name => Some(convert::namespace(name)?),
         };
-        let list = ClientRequest::ListNamespacePolicies { after, page: request.page };
+        let list = ClientRequest::ListNamespacePolicies {
+            after,
+            page: request.page,
+        };
         match self.ask(call, list).await? {
             Answer::Policies { rows, done } => Ok(v1::ListNamespacePoliciesResponse {
                 rows: rows

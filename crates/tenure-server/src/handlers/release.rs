@@ -20,7 +20,12 @@ impl Handlers {
         let mut holds = convert::holds(&request.requests)?;
         convert::hold_enums(&mut holds, &request.requests)?;
         let edge = edge(request.del_wait_key);
-        let release = ClientRequest::Release(ReleaseRequest { owner, holds, edge, key });
+        let release = ClientRequest::Release(ReleaseRequest {
+            owner,
+            holds,
+            edge,
+            key,
+        });
         self.done(call, release).await?;
         Ok(v1::ReleaseResponse {})
     }
@@ -51,5 +56,9 @@ impl Handlers {
 }
 
 fn edge(remove: bool) -> WaitEdge {
-    if remove { WaitEdge::Remove } else { WaitEdge::Keep }
+    if remove {
+        WaitEdge::Remove
+    } else {
+        WaitEdge::Keep
+    }
 }
