@@ -92,6 +92,7 @@ impl Space {
             }
             Verdict::Behind(_) => self.conflict_behind(asker, &acquire),
             Verdict::Blocked { request, obstacle } => {
+                self.order_for(session, obstacle);
                 let path = &acquire.requests[request].path;
                 Some(self.conflict(session, path, obstacle))
             }

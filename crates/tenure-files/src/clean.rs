@@ -1,0 +1,108 @@
+//! What crashed processes leave beside locks: private files and guards (K20).
+//!
+//! A file is left over if its `flock` is free and nothing has touched it for a minute. Records kept
+//! aside for the operator (`.kept-`) are never cleaned.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, unlinkat};
+
+use crate::clock::{Clock, age};
+use crate::dir::{Dir, FileId};
+use crate::error::{Error, Result};
+use crate::record::{timestamp, try_flock};
+
+/// How long a leftover must have been untouched.
+pub const MIN_AGE: Duration = Duration::from_secs(60);
+
+/// Removes what crashes left in `dir`, and names it.
+pub fn leftovers(dir: &Dir, clock: Clock) -> Result<Vec<OsString>> {
+    let now = clock.now_in(dir)?;
+    let entries = std::fs::read_dir(dir.path())
+        .map_err(|error| Error::io(dir.path(), "cannot list the directory", error))?;
+    let names = entries.flatten().map(|entry| entry.file_name());
+    Ok(names
+        .filter(|name| is_private(name) && remove_if_left(dir, name, now))
+        .collect())
+}
+
+/// `.<name>.tenure-<16 hex>` or `.<name>.dead-<16 hex>`.
+fn is_private(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    let Some((rest, suffix)) = bytes.split_last_chunk::<16>() else {
+        return false;
+    };
+    bytes[0] == b'.'
+        && suffix
+            .iter()
+            .all(|d| matches!(d, b'0'..=b'9' | b'a'..=b'f'))
+        && [&b".tenure-"[..], b".dead-"]
+            .iter()
+            .any(|word| rest.len() > word.len() + 1 && rest.ends_with(word))
+}
+
+fn remove_if_left(dir: &Dir, name: &OsStr, now: SystemTime) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = openat(dir, name, flags, Mode::empty()).map(File::from) else {
+        return false;
+    };
+    let Ok(stat) = fstat(&file) else { return false };
+    // The ctime: a rename moves it, while the modification time stays old.
+    if age(now, timestamp(stat.st_ctime, stat.st_ctime_nsec)) <= MIN_AGE {
+        return false;
+    }
+    let is_ours = try_flock(&file, dir, name).unwrap_or(false)
+        && dir.leads_to(name, FileId::of(&stat)).unwrap_or(false);
+    let how = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+        rustix::fs::FileType::RegularFile => AtFlags::empty(),
+        rustix::fs::FileType::Directory => AtFlags::REMOVEDIR,
+        _ => return false,
+    };
+    is_ours && unlinkat(dir, name, how).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{FlockOperation, flock};
+
+    use super::*;
+
+    /// K20: old and unlocked private files and guards go; young, locked, kept and foreign ones stay.
+    #[test]
+    fn only_old_unlocked_private_names_are_cleaned() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let suffix = "0123456789abcdef";
+        let file = |name: String| {
+            std::fs::write(temp.path().join(&name), b"x").unwrap();
+            name
+        };
+        let draft = file(format!(".state.lock.tenure-{suffix}"));
+        let dead = file(format!(".state.lock.dead-{suffix}"));
+        let guard = format!(".state.lock.reclaim.tenure-{suffix}");
+        std::fs::create_dir(temp.path().join(&guard)).unwrap();
+        let locked = file(format!(".busy.lock.tenure-{suffix}"));
+        file(format!(".state.lock.kept-{suffix}"));
+        file("state.lock".into());
+        file(format!(".tenure-{suffix}"));
+        file(".state.lock.tenure-short".into());
+        let holder = File::open(temp.path().join(&locked)).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+
+        let now = SystemTime::now();
+        assert!(
+            leftovers(&dir, Clock::fixed(now)).unwrap().is_empty(),
+            "all of them are young"
+        );
+        let later = Clock::fixed(now + MIN_AGE + Duration::from_secs(5));
+        let mut cleaned = leftovers(&dir, later).unwrap();
+        cleaned.sort();
+        let mut expected: Vec<OsString> = [draft, dead, guard].map(OsString::from).into();
+        expected.sort();
+        assert_eq!(cleaned, expected);
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 5);
+    }
+}

@@ -1,0 +1,180 @@
+//! What stands at the lock's place, and whether its holder lives (X12).
+//!
+//!   nothing ──▶ Free
+//!   record  ──▶ holder dead, on proof ──▶ Dead      remove it safely, go on
+//!           └─▶ alive, or cannot be told ──▶ Held   leave it
+//!   anything else ──▶ Problem                       leave it, and say what it is
+//!
+//! Server and tool judge alike; only what they do with the answer differs.
+
+use std::ffi::OsStr;
+use std::time::SystemTime;
+
+use super::record::{self, Record, RecordError};
+use super::{FILE_NAME, Judging};
+use crate::dir::Dir;
+use crate::error::{Blocker, Class, Error, Result};
+use crate::identity::{Here, Identity};
+use crate::liveness::{self, Doubt, Verdict};
+use crate::record::Record as Found;
+
+/// One look at the place. What was found stays open: whatever follows is about that very file (K22).
+#[derive(Debug)]
+pub(super) enum Judged {
+    Free,
+    Dead {
+        found: Found,
+        blocker: Blocker,
+    },
+    Held {
+        found: Found,
+        blocker: Blocker,
+        by: Identity,
+        class: Class,
+    },
+    Problem {
+        found: Option<Found>,
+        error: Error,
+    },
+}
+
+/// Looks at the lock in `dir`. Only an error of the operating system that says nothing about the lock
+/// is an error here.
+pub(super) fn judge(dir: &Dir, judging: &Judging) -> Result<Judged> {
+    let name = OsStr::new(FILE_NAME);
+    let mut found = match Found::open(dir, name, record::LIMIT) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok(Judged::Free),
+        Err(error) if error.class() == Class::TooLarge => {
+            let problem = RecordError::too_large();
+            let error = Error::new(Class::Malformed, dir.join(name), problem.to_string());
+            return Ok(Judged::Problem { found: None, error });
+        }
+        Err(error) => return Ok(Judged::Problem { found: None, error }),
+    };
+    match Record::parse(found.bytes()) {
+        Ok(record) => {
+            let verdict = verdict(&record, &mut found, dir, judging)?;
+            let blocker = blocker(&record, dir, verdict);
+            let class = match verdict {
+                Verdict::Dead(_) => return Ok(Judged::Dead { found, blocker }),
+                Verdict::Alive(_) => Class::Held,
+                Verdict::Unknown(_) => Class::Foreign,
+            };
+            let by = by(record, verdict);
+            Ok(Judged::Held {
+                found,
+                blocker,
+                by,
+                class,
+            })
+        }
+        Err(problem) => damaged(problem, found, dir),
+    }
+}
+
+fn verdict(record: &Record, found: &mut Found, dir: &Dir, judging: &Judging) -> Result<Verdict> {
+    let here = Here::now();
+    match record
+        .tenure
+        .as_ref()
+        .filter(|identity| agrees(record, identity))
+    {
+        Some(identity) => liveness::verdict(identity, found, dir, &here),
+        None => Ok(verdict_of_original(record, dir, judging, &here)),
+    }
+}
+
+/// Whose end a waiter can watch: the block's holder, or the bare process where that is known to be here.
+fn by(record: Record, verdict: Verdict) -> Identity {
+    let bare = Identity {
+        pid: Some(record.pid),
+        ..Identity::default()
+    };
+    match (
+        record
+            .tenure
+            .clone()
+            .filter(|identity| agrees(&record, identity)),
+        verdict,
+    ) {
+        (Some(identity), _) => identity,
+        (None, Verdict::Alive(_)) => bare,
+        (None, _) => Identity::default(),
+    }
+}
+
+/// A block that names another process than the fields around it was edited or left over: it says
+/// nothing about the lock (X12.3).
+fn agrees(record: &Record, identity: &Identity) -> bool {
+    identity.pid == Some(record.pid)
+        && identity
+            .host
+            .as_ref()
+            .is_some_and(|host| host.eq_ignore_ascii_case(&record.hostname))
+}
+
+/// X8 and X12.4: a missing process proves death only on this host, and only where no other machine or
+/// container can have a process of that number under the same name.
+fn verdict_of_original(record: &Record, dir: &Dir, judging: &Judging, here: &Here) -> Verdict {
+    if !here.is_host(&record.hostname) || !dir.is_local() {
+        return Verdict::Unknown(Doubt::OtherHost);
+    }
+    match judging.foreign_pids {
+        true => Verdict::Unknown(Doubt::OtherNamespace),
+        false => liveness::verdict_of_process(record.pid, None),
+    }
+}
+
+/// Skipped and left, unless it was torn by a crash of the whole machine (K19).
+fn damaged(problem: RecordError, mut found: Found, dir: &Dir) -> Result<Judged> {
+    let torn = matches!(problem, RecordError::Malformed(_));
+    if torn && liveness::damaged_before_boot(&mut found, dir)? {
+        let blocker = Blocker {
+            verdict: Verdict::Dead(liveness::Proof::DamagedBeforeBoot),
+            ..unknown_blocker(dir)
+        };
+        return Ok(Judged::Dead { found, blocker });
+    }
+    let error =
+        Error::new(Class::Malformed, dir.join(FILE_NAME), problem.to_string()).next(format!(
+            "look at it; to remove it: tenure break --force {}",
+            address(dir)
+        ));
+    Ok(Judged::Problem {
+        found: Some(found),
+        error,
+    })
+}
+
+fn blocker(record: &Record, dir: &Dir, verdict: Verdict) -> Blocker {
+    Blocker {
+        pid: Some(record.pid),
+        host: Some(record.hostname.clone()),
+        name: Some(record.holder.clone()),
+        token: record
+            .tenure
+            .as_ref()
+            .and_then(|identity| identity.token.clone()),
+        since: Some(SystemTime::from(record.started)),
+        verdict,
+        ..unknown_blocker(dir)
+    }
+}
+
+fn unknown_blocker(dir: &Dir) -> Blocker {
+    Blocker {
+        address: address(dir),
+        pid: None,
+        host: None,
+        name: None,
+        token: None,
+        since: None,
+        verdict: Verdict::Unknown(Doubt::Damaged),
+    }
+}
+
+/// The address that a person would type for the lock in `dir` (X22).
+pub(super) fn address(dir: &Dir) -> String {
+    format!("exclusive:{}", dir.path().display())
+}

@@ -1,0 +1,188 @@
+//! The record of an exclusive lock: one JSON object that names the tool and its process.
+//!
+//!   bytes ──parse──▶ Record            what the server judges (X12)
+//!                └─▶ RecordError       skip, and say which kind of nonsense it is (X7)
+//!
+//! Reading accepts exactly what the original accepts: any order, any letter case of the field names,
+//! unknown fields, and of doubled fields the last one (X3). Writing gives the plain form of X2.
+//! Not here: files, and whether the process lives.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+
+use super::stamp;
+use crate::identity::Identity;
+use crate::process;
+use crate::text::{self, Layout, Room};
+
+/// No record is larger (X5).
+pub(crate) const LIMIT: usize = 64 * 1024;
+
+/// A valid record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Name of the tool that holds the lock, never empty. Written by others: escape it before printing.
+    pub holder: String,
+    /// Its process id, within what Linux can give (K15).
+    pub pid: u32,
+    /// The host it runs on, never empty.
+    pub hostname: String,
+    /// When it took the lock, by its own clock.
+    pub started: Timestamp,
+    /// Version of the tool.
+    pub version: Option<String>,
+    /// Tenure's own block, if there is an object of that name.
+    pub tenure: Option<Identity>,
+}
+
+/// Why some bytes are not a record. Both kinds are of class `Malformed`; a log tells them apart.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Not JSON, a field of the wrong type, or too large.
+    #[error("malformed lock file: {0}")]
+    Malformed(String),
+    /// Good JSON that breaks a rule of X2.
+    #[error("invalid lock file: {0}")]
+    Invalid(&'static str),
+}
+
+impl Record {
+    /// Reads a record; `bytes` is the whole file, or a little more of it than a record may have.
+    pub fn parse(bytes: &[u8]) -> Result<Record, RecordError> {
+        if bytes.len() > LIMIT {
+            return Err(RecordError::too_large());
+        }
+        let fields: Option<Fields> = serde_json::from_slice(bytes)
+            .map_err(|error| RecordError::Malformed(error.to_string()))?;
+        // `null` is an object without fields to the original.
+        fields.unwrap_or_default().validate()
+    }
+}
+
+impl RecordError {
+    pub(super) fn too_large() -> RecordError {
+        RecordError::Malformed(format!("larger than {LIMIT} bytes"))
+    }
+}
+
+/// The fields as found. `None`: absent or `null`, which the original does not tell apart.
+#[derive(Default)]
+struct Fields {
+    holder: Option<String>,
+    pid: Option<i64>,
+    hostname: Option<String>,
+    started: Option<Stamp>,
+    version: Option<String>,
+    tenure: Option<Value>,
+}
+
+struct Stamp(Timestamp);
+
+impl Fields {
+    fn validate(self) -> Result<Record, RecordError> {
+        let filled = |text: Option<String>, problem| {
+            text.filter(|text| !text.is_empty())
+                .ok_or(RecordError::Invalid(problem))
+        };
+        let holder = filled(self.holder, "holder is empty")?;
+        let pid = self.pid.unwrap_or(0);
+        if pid <= 0 {
+            return Err(RecordError::Invalid("pid is not positive"));
+        }
+        let hostname = filled(self.hostname, "hostname is empty")?;
+        let Stamp(started) = self
+            .started
+            .filter(|Stamp(time)| !stamp::is_zero(*time))
+            .ok_or(RecordError::Invalid("started_at is not set"))?;
+        let pid = process::valid_pid(pid)
+            .ok_or_else(|| RecordError::Malformed(format!("{pid} cannot be a process id")))?;
+        Ok(Record {
+            holder,
+            pid,
+            hostname,
+            started,
+            version: self.version,
+            tenure: self
+                .tenure
+                .as_ref()
+                .and_then(Value::as_object)
+                .map(Identity::from_json),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Fields::default();
+        while let Some(name) = map.next_key::<String>()? {
+            match name.to_ascii_lowercase().as_str() {
+                "holder" => fields.holder = map.next_value()?,
+                "pid" => fields.pid = map.next_value()?,
+                "hostname" => fields.hostname = map.next_value()?,
+                "started_at" => fields.started = map.next_value()?,
+                "version" => fields.version = map.next_value()?,
+                _ if name == "tenure" => fields.tenure = map.next_value()?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(fields)
+    }
+}
+
+impl<'de> Deserialize<'de> for Stamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Stamp, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let time = stamp::parse(&text);
+        time.map(Stamp)
+            .ok_or_else(|| de::Error::custom("started_at is not an RFC 3339 time"))
+    }
+}
+
+/// A record to be written.
+pub(super) struct Written<'a> {
+    pub(super) holder: &'a str,
+    pub(super) version: Option<&'a str>,
+    pub(super) started_at: &'a str,
+    pub(super) own: &'a Identity,
+    pub(super) room: Room,
+}
+
+impl Written<'_> {
+    /// The plain form of X2, with our block at the end.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let json = |value: &str| Value::from(value).to_string();
+        let pid = self.own.pid.expect("a holder knows its pid");
+        let hostname = self.own.host.as_deref().unwrap_or_default();
+        let mut members = vec![
+            ("holder", json(self.holder)),
+            ("pid", pid.to_string()),
+            ("hostname", json(hostname)),
+            ("started_at", json(self.started_at)),
+        ];
+        members.extend(self.version.map(|version| ("version", json(version))));
+        members.push((
+            "tenure",
+            text::identity(self.own, self.room, Layout::Indented),
+        ));
+        let mut record = text::join(members, Layout::Indented);
+        record.push('\n');
+        record.into_bytes()
+    }
+}

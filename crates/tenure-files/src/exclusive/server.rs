@@ -1,0 +1,157 @@
+//! The server's side: ask before every cycle, and let tools know that a cycle runs (X7, X13, X20).
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::answer::Answer;
+use super::gate::{self, Share};
+use super::judge::{Judged, judge};
+use super::{FILE_NAME, GATE_NAME, Judging};
+use crate::dir::Dir;
+use crate::error::{Blocker, Class, Error, Result};
+use crate::remove::{Removal, no_pause, remove};
+
+/// How often a dead lock is tried to be removed before a live rival is believed in (X14).
+const REMOVAL_TRIES: u32 = 5;
+/// How long a server waits for somebody who has the gate but no lock.
+const GATE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A server that works on the database in one directory.
+#[derive(Clone, Debug)]
+pub struct Server {
+    dir: PathBuf,
+    judging: Judging,
+}
+
+/// A running cycle. The gate is shared until it is dropped, so a tool knows when it is over.
+#[derive(Debug)]
+#[must_use = "the cycle is over when this is dropped"]
+pub struct Cycle {
+    /// The answer that let the cycle begin: `Proceed` or `Removed`.
+    pub answer: Answer,
+    _share: Share,
+}
+
+/// What to do with a dead lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dead {
+    Remove,
+    /// Say what would be done (X23).
+    Leave,
+}
+
+impl Server {
+    /// The server of the database in `dir`.
+    pub fn new(dir: impl AsRef<Path>) -> Server {
+        Server {
+            dir: dir.as_ref().to_owned(),
+            judging: Judging::default(),
+        }
+    }
+
+    /// Process ids in locks may belong to other containers with the same host name: a missing process
+    /// proves nothing then (X12.4).
+    #[must_use]
+    pub fn foreign_pids(mut self) -> Server {
+        self.judging.foreign_pids = true;
+        self
+    }
+
+    /// Shall this database be skipped? Removes the lock of a dead holder (X7).
+    pub fn should_skip(&self) -> Answer {
+        self.answer(Dead::Remove)
+    }
+
+    /// The same question; nothing is removed (X23).
+    pub fn would_skip(&self) -> Answer {
+        self.answer(Dead::Leave)
+    }
+
+    /// Begins a cycle: goes through the gate first, then asks, so that a tool either finds the gate
+    /// shared or its lock respected (X20). `Err` is the answer that says why to skip.
+    pub fn begin_cycle(&self) -> std::result::Result<Cycle, Answer> {
+        let share = self.enter_gate()?;
+        match self.should_skip() {
+            answer if answer.skips() => Err(answer),
+            answer => Ok(Cycle {
+                answer,
+                _share: share,
+            }),
+        }
+    }
+
+    /// Whether a cycle of some Tenure server is running (X21).
+    pub fn cycle_is_running(&self) -> Result<bool> {
+        gate::is_busy(&Dir::open(&self.dir)?)
+    }
+
+    /// Whoever has the gate alone has published its lock before (X20), so usually the question has its
+    /// answer already. Otherwise it is somebody looking, who is gone in an instant.
+    fn enter_gate(&self) -> std::result::Result<Share, Answer> {
+        let failed = |error| Answer::Failed(None, error);
+        let dir = Dir::open(&self.dir).map_err(failed)?;
+        let give_up = Instant::now() + GATE_PATIENCE;
+        loop {
+            if let Some(share) = Share::enter(&dir).map_err(failed)? {
+                return Ok(share);
+            }
+            let answer = self.should_skip();
+            if answer.skips() {
+                return Err(answer);
+            }
+            if Instant::now() >= give_up {
+                let what = "somebody keeps the gate locked without holding the lock";
+                return Err(failed(Error::new(Class::Held, dir.join(GATE_NAME), what)));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn answer(&self, dead: Dead) -> Answer {
+        let dir = match Dir::open(&self.dir) {
+            Ok(dir) => dir,
+            Err(error) if error.class() == Class::NotFound => return Answer::Proceed,
+            Err(error) => return Answer::Failed(None, error),
+        };
+        for _ in 0..REMOVAL_TRIES {
+            let answer = match judge(&dir, &self.judging) {
+                Ok(Judged::Free) => Answer::Proceed,
+                Ok(Judged::Held { blocker, class, .. }) => Answer::Locked(Box::new(blocker), class),
+                Ok(Judged::Problem { error, .. }) => Answer::Failed(None, error),
+                Ok(Judged::Dead { blocker, .. }) if dead == Dead::Leave => {
+                    Answer::Removed(Box::new(blocker))
+                }
+                Ok(Judged::Dead { mut found, blocker }) => {
+                    match remove(&dir, &mut found, &no_pause) {
+                        Ok(Removal::Removed) => Answer::Removed(Box::new(blocker)),
+                        // Another judge is at it, or a new lock stands there: look again.
+                        Ok(Removal::Busy | Removal::Changed) => continue,
+                        Err(error) => failed_to_remove(blocker, error),
+                    }
+                }
+                Err(error) => Answer::Failed(None, error),
+            };
+            return answer;
+        }
+        let what = "the lock changes faster than it can be judged";
+        Answer::Failed(
+            None,
+            Error::new(Class::LostRace, dir.join(OsStr::new(FILE_NAME)), what),
+        )
+    }
+}
+
+/// The text that the protocol fixes for this case (X7), around what really happened.
+fn failed_to_remove(blocker: Blocker, error: Error) -> Answer {
+    let what = match error.os_error() {
+        Some(os) => format!("failed to remove stale lock: {}: {os}", error.what()),
+        None => format!("failed to remove stale lock: {}", error.what()),
+    };
+    let mut outer = Error::new(error.class(), error.path(), what).blocked_by(blocker.clone());
+    if let Some(os) = error.os_error() {
+        outer = outer.caused_by(std::io::Error::from(os.kind()));
+    }
+    Answer::Failed(Some(Box::new(blocker)), outer)
+}

@@ -1,0 +1,152 @@
+//! The end of the process: held locks are given back at a normal exit, and on signals for programs
+//! that ask for it (S27, K37).
+//!
+//! A library takes no signal behind its program's back: without [`release_on_signals`] none is
+//! touched. After SIGKILL, liveness proofs take over.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// What is to be done when the process ends.
+pub(crate) type Hook = fn();
+
+static HOOKS: Mutex<Vec<Hook>> = Mutex::new(Vec::new());
+
+/// Has `hook` called at a normal exit. The same hook counts once.
+pub(crate) fn at_exit(hook: Hook) {
+    static REGISTERED: Once = Once::new();
+    let mut hooks = HOOKS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !hooks.iter().any(|&known| std::ptr::fn_addr_eq(known, hook)) {
+        hooks.push(hook);
+    }
+    drop(hooks);
+    REGISTERED.call_once(|| {
+        #[allow(
+            unsafe_code,
+            reason = "std has no exit hook; the handler below is a plain C function"
+        )]
+        // SAFETY: `run_hooks` is `extern "C"`, takes nothing and never unwinds.
+        unsafe {
+            libc::atexit(run_hooks);
+        }
+    });
+}
+
+extern "C" fn run_hooks() {
+    // The thread that ends the process may be inside a critical section of ours: never wait here.
+    let hooks = HOOKS
+        .try_lock()
+        .map(|hooks| hooks.clone())
+        .unwrap_or_default();
+    for hook in hooks {
+        let _ = std::panic::catch_unwind(hook);
+    }
+}
+
+/// The signals after which locks are given back (K37).
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Where the handler leaves its word; -1 before anybody asked.
+static BELL: AtomicI32 = AtomicI32::new(-1);
+
+/// The process that asked. Its forked children share the bell, but not its wish.
+static ASKED: AtomicI32 = AtomicI32::new(0);
+
+/// From now on SIGINT, SIGTERM and SIGHUP give back all held locks before they end the process.
+/// Signals that the program ignores or handles itself are left alone. Starts one thread.
+pub fn release_on_signals() -> std::io::Result<()> {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *installed {
+        return Ok(());
+    }
+    let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
+    BELL.store(bell.as_raw_fd(), Ordering::SeqCst);
+    ASKED.store(rustix::process::getpid().as_raw_pid(), Ordering::SeqCst);
+    thread::Builder::new()
+        .name("tenure-exit".into())
+        .spawn(move || answer(&bell))?;
+    for signal in SIGNALS {
+        install(signal)?;
+    }
+    *installed = true;
+    Ok(())
+}
+
+#[allow(unsafe_code, reason = "sigaction has no safe form in std or rustix")]
+fn install(signal: i32) -> std::io::Result<()> {
+    // SAFETY: `sigaction` structs are plain data for which all zeroes are valid; the handler is
+    // async-signal-safe (one `write` to a descriptor that is never closed).
+    unsafe {
+        let mut current: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(signal, std::ptr::null(), &mut current) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        if current.sa_sigaction != libc::SIG_DFL {
+            return Ok(());
+        }
+        let mut ours: libc::sigaction = std::mem::zeroed();
+        ours.sa_sigaction = ring as extern "C" fn(i32) as usize;
+        ours.sa_flags = libc::SA_RESTART;
+        if libc::sigaction(signal, &ours, std::ptr::null_mut()) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// The handler: leaves the signal's number and returns.
+#[allow(
+    unsafe_code,
+    reason = "a signal handler may only make raw, async-signal-safe calls"
+)]
+extern "C" fn ring(signal: i32) {
+    let word = u64::try_from(signal).unwrap_or(0);
+    // SAFETY: all of these calls are async-signal-safe; the eight bytes are on this stack; errno is
+    // restored, so that the interrupted code sees its own.
+    unsafe {
+        if libc::getpid() != ASKED.load(Ordering::SeqCst) {
+            end_by(signal);
+            return;
+        }
+        let errno = *libc::__errno_location();
+        libc::write(BELL.load(Ordering::SeqCst), (&raw const word).cast(), 8);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Waits for the handler's word, gives everything back, and lets the signal have its way.
+fn answer(bell: &OwnedFd) {
+    let mut word = [0; 8];
+    while rustix::io::read(bell, &mut word).is_err() {}
+    run_hooks();
+    // Several signals add up in an eventfd; any of them ends the process all the same.
+    let number = i32::try_from(u64::from_ne_bytes(word)).unwrap_or(libc::SIGTERM);
+    let signal = if SIGNALS.contains(&number) {
+        number
+    } else {
+        libc::SIGTERM
+    };
+    #[allow(unsafe_code, reason = "see `end_by`")]
+    // SAFETY: see `end_by`.
+    unsafe {
+        end_by(signal);
+    }
+}
+
+/// Lets a signal do what it does by default. Async-signal-safe.
+#[allow(
+    unsafe_code,
+    reason = "signal and kill have no safe form for the default action"
+)]
+unsafe fn end_by(signal: i32) {
+    // SAFETY: plain system calls with valid arguments.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::kill(libc::getpid(), signal);
+    }
+}

@@ -1,0 +1,164 @@
+//! Fencing numbers of a directory: a counter that grows with every acquisition and never repeats
+//! (K39, K40).
+//!
+//! The number is taken when the lock is held, never before. The counter is rewritten in place under
+//! `flock`; a rename would leave two processes with locks on two different files.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::num::NonZeroU64;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, openat};
+use rustix::io::Errno;
+
+use crate::dir::{Dir, FileId};
+use crate::error::{Class, Error, Result};
+use crate::publish::{Draft, Options};
+use crate::record::{flock_failed, read_at_most};
+
+/// The counter's name in the lock's directory.
+pub const COUNTER: &str = ".tenure-fence";
+
+/// 20 digits and a newline.
+const LENGTH: usize = 21;
+
+/// Takes the next number. `options` are those of the lock's own record; the counter is synced
+/// whatever they say, because a repeated number would be worse than none.
+pub fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
+    let name = OsStr::new(COUNTER);
+    loop {
+        let file = match open(dir)? {
+            Some(file) => file,
+            None => {
+                create(dir, options)?;
+                continue;
+            }
+        };
+        flock(&file, FlockOperation::LockExclusive)
+            .map_err(|errno| flock_failed(dir, name, errno))?;
+        let failed = |errno| Error::io(dir.join(name), "cannot use the fence counter", errno);
+        let id = FileId::of(&fstat(&file).map_err(failed)?);
+        // Nobody removes the counter; if a person did, count in the new one.
+        if !dir.leads_to(name, id).map_err(failed)? {
+            continue;
+        }
+        let last = parse(&read_at_most(&file, LENGTH + 1).map_err(failed)?)
+            .ok_or_else(|| malformed(dir, "is not 20 digits and a newline"))?;
+        let next = last
+            .checked_add(1)
+            .and_then(NonZeroU64::new)
+            .ok_or_else(|| malformed(dir, "has used up all numbers"))?;
+        write(&file, next.get()).map_err(failed)?;
+        return Ok(next);
+    }
+}
+
+/// The last number taken, without taking one; `None` if there is no counter.
+pub fn last(dir: &Dir) -> Result<Option<u64>> {
+    let Some(file) = open(dir)? else {
+        return Ok(None);
+    };
+    let bytes = read_at_most(&file, LENGTH + 1)
+        .map_err(|errno| Error::io(dir.join(COUNTER), "cannot read the fence counter", errno))?;
+    parse(&bytes)
+        .map(Some)
+        .ok_or_else(|| malformed(dir, "is not 20 digits and a newline"))
+}
+
+fn open(dir: &Dir) -> Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match openat(dir, COUNTER, flags, Mode::empty()) {
+        Ok(fd) => Ok(Some(fd.into())),
+        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Err(malformed(dir, "is not a file")),
+        Err(errno) => Err(Error::io(
+            dir.join(COUNTER),
+            "cannot open the fence counter",
+            errno,
+        )),
+    }
+}
+
+fn create(dir: &Dir, options: Options) -> Result<()> {
+    let mut draft = Draft::new(dir, OsStr::new(COUNTER), options);
+    draft.write(format!("{:020}\n", 0).as_bytes())?;
+    draft.publish().map(drop)
+}
+
+fn write(file: &File, number: u64) -> rustix::io::Result<()> {
+    let text = format!("{number:020}\n");
+    if rustix::io::pwrite(file, text.as_bytes(), 0)? != LENGTH {
+        return Err(Errno::IO);
+    }
+    rustix::fs::fdatasync(file)
+}
+
+fn parse(bytes: &[u8]) -> Option<u64> {
+    let digits = bytes.strip_suffix(b"\n")?;
+    if digits.len() != LENGTH - 1 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn malformed(dir: &Dir, what: &str) -> Error {
+    Error::new(
+        Class::Malformed,
+        dir.join(COUNTER),
+        format!("the fence counter {what}"),
+    )
+    .next("restore it from a backup, or write a number above all that were ever used")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K39, K40: numbers grow and never repeat, also with many takers at once.
+    #[test]
+    fn numbers_grow_and_never_repeat() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut numbers: Vec<u64> = std::thread::scope(|scope| {
+            let takers: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let dir = Dir::open(temp.path()).unwrap();
+                        (0..25)
+                            .map(|_| next(&dir, Options::default()).unwrap().get())
+                            .collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            takers
+                .into_iter()
+                .flat_map(|taker| taker.join().unwrap())
+                .collect()
+        });
+        numbers.sort_unstable();
+        assert_eq!(numbers, (1..=100).collect::<Vec<_>>());
+        let dir = Dir::open(temp.path()).unwrap();
+        assert_eq!(last(&dir).unwrap(), Some(100));
+        let text = std::fs::read_to_string(temp.path().join(COUNTER)).unwrap();
+        assert_eq!(text, "00000000000000000100\n");
+    }
+
+    /// K40: a counter of another form is an error, never a new start.
+    #[test]
+    fn a_damaged_counter_is_an_error() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let path = temp.path().join(COUNTER);
+        for text in [
+            "",
+            "7\n",
+            "00000000000000000007",
+            "0000000000000000000x\n",
+            "99999999999999999999\n",
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = next(&dir, Options::default()).unwrap_err();
+            assert_eq!(error.class(), Class::Malformed, "{text:?}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,668 @@
+//! Holding: a published record that is ours, kept alive (K33), watched (K34) and given back (K36).
+//!
+//!   Held ──check fails──▶ Lost        listeners run once, also late ones
+//!     └──release──▶ Released          the second release is `NotHeld`
+//!
+//! Only the process that acquired acts. A copy that came over `fork` shares the descriptor, so its
+//! release would succeed; it does nothing instead (K36).
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{Mode, OFlags, openat};
+
+use crate::clock::boottime;
+use crate::dir::{Dir, FileId};
+use crate::error::{Class, Error, Result};
+use crate::identity::{BEAT_DIGITS, FENCE_ROOM, TOKEN_DIGITS, Token};
+use crate::process::Incarnation;
+use crate::publish::{Published, Way};
+use crate::record::{Record, read_at_most, try_flock};
+use crate::remove::{Removal, no_pause, take_away};
+use crate::text;
+
+/// Why a lock is no longer ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// What was seen.
+    pub cause: LossCause,
+    /// When it was seen.
+    pub seen: SystemTime,
+}
+
+/// What was seen of the loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LossCause {
+    /// The name is gone.
+    Gone,
+    /// The name leads to another file.
+    Replaced,
+    /// The file is ours, the content is not.
+    Overwritten,
+    /// The lease ran out before a refresh was confirmed (K35).
+    Expired,
+}
+
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LossCause::Gone => "the lock file was removed",
+            LossCause::Replaced => "another file stands in its place",
+            LossCause::Overwritten => "the lock file was overwritten",
+            LossCause::Expired => "the lease ran out",
+        })
+    }
+}
+
+/// A lock that this process holds. Protocols wrap it; it is shared with the heart by `Arc`.
+pub struct Hold {
+    dir: Arc<Dir>,
+    name: OsString,
+    file: File,
+    id: FileId,
+    way: Way,
+    token: Token,
+    token_at: u64,
+    acquired: SystemTime,
+    process: Incarnation,
+    state: Mutex<State>,
+}
+
+struct State {
+    phase: Phase,
+    bytes: Vec<u8>,
+    beat: u64,
+    listeners: Vec<Listener>,
+}
+
+enum Phase {
+    Held,
+    Lost(Loss),
+    Released,
+}
+
+type Listener = Box<dyn FnOnce(&Loss) + Send>;
+
+impl Hold {
+    /// A record that was just published with exactly `bytes`, in which `token` stands.
+    pub fn new(
+        dir: Arc<Dir>,
+        name: &OsStr,
+        published: Published,
+        bytes: Vec<u8>,
+        token: Token,
+    ) -> Hold {
+        let token_at = find(&bytes, token.to_string().as_bytes()).unwrap_or(bytes.len()) as u64;
+        Hold {
+            dir,
+            name: name.to_owned(),
+            file: published.file,
+            id: published.id,
+            way: published.way,
+            token,
+            token_at,
+            acquired: published.modified,
+            process: Incarnation::current(),
+            state: Mutex::new(State {
+                phase: Phase::Held,
+                bytes,
+                beat: 0,
+                listeners: Vec::new(),
+            }),
+        }
+    }
+
+    /// Takes over a hold that follows the life of another process (C13), known by its token: for
+    /// `renew` and `unlock`. `NotHeld` if the record has another token or is gone.
+    pub fn adopt(dir: Arc<Dir>, name: &OsStr, limit: usize, token: Token) -> Result<Hold> {
+        let path = dir.join(name);
+        let not_held = |what: &str| Error::new(Class::NotHeld, &path, what);
+        let record = Record::open(&dir, name, limit)?
+            .ok_or_else(|| not_held("there is no lock any more"))?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file: File = openat(&dir, name, flags, Mode::empty())
+            .map_err(|errno| Error::io(&path, "cannot open the lock", errno))?
+            .into();
+        let same = dir
+            .leads_to(name, record.id())
+            .and_then(|same| Ok(same && FileId::of(&rustix::fs::fstat(&file)?) == record.id()))
+            .map_err(|errno| Error::io(&path, "cannot stat the lock", errno))?;
+        if !same || find(record.bytes(), token.to_string().as_bytes()).is_none() {
+            return Err(not_held("the lock is another's now"));
+        }
+        let published = Published {
+            file,
+            id: record.id(),
+            way: Way::Tmpfile,
+            modified: record.modified(),
+        };
+        let bytes = record.bytes().to_vec();
+        let beat = text::beat_at(&bytes).and_then(|at| {
+            std::str::from_utf8(&bytes[at..at + BEAT_DIGITS])
+                .ok()?
+                .parse()
+                .ok()
+        });
+        let hold = Hold::new(dir, name, published, bytes, token);
+        hold.lock().beat = beat.unwrap_or(0);
+        Ok(hold)
+    }
+
+    /// The lock file, for messages.
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(&self.name)
+    }
+
+    /// The directory it lies in.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Its name in the directory.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// This acquisition's token.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// How the record was published (`publish` in `why`).
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// When it was acquired, by the file system's clock.
+    pub fn acquired(&self) -> SystemTime {
+        self.acquired
+    }
+
+    /// Whether this process may act on it: a copy that came over `fork` may not (K36).
+    pub fn is_ours(&self) -> bool {
+        self.process == Incarnation::current()
+    }
+
+    /// The record as it stands, as far as we know.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.lock().bytes.clone()
+    }
+
+    /// Where to write the next heartbeats: for a keeper process that goes on when we are gone (C4).
+    pub fn pulse(&self) -> Option<Pulse> {
+        let state = self.lock();
+        text::beat_at(&state.bytes).map(|offset| Pulse {
+            offset: offset as u64,
+            beat: state.beat,
+        })
+    }
+
+    /// Whether the lock is ours right now (K34). Poisons the handle if it is not.
+    pub fn check(&self) -> Result<()> {
+        self.must_be_ours()?;
+        let mut state = self.lock();
+        match &state.phase {
+            Phase::Released => return Err(self.not_held()),
+            Phase::Lost(loss) => return Err(self.compromised(loss)),
+            Phase::Held => {}
+        }
+        match self.look()? {
+            None => Ok(()),
+            Some(cause) => {
+                let loss = Loss {
+                    cause,
+                    seen: SystemTime::now(),
+                };
+                state.phase = Phase::Lost(loss.clone());
+                let listeners = std::mem::take(&mut state.listeners);
+                drop(state); // A listener may well ask the hold about itself.
+                listeners.into_iter().for_each(|listener| listener(&loss));
+                Err(self.compromised(&loss))
+            }
+        }
+    }
+
+    /// Writes the next heartbeat in place and checks (K33, K34).
+    pub fn beat(&self) -> Result<()> {
+        self.check()?;
+        {
+            let mut state = self.lock();
+            if !matches!(state.phase, Phase::Held) {
+                return Err(self.not_held());
+            }
+            let Some(at) = text::beat_at(&state.bytes) else {
+                return Ok(());
+            };
+            let mut pulse = Pulse {
+                offset: at as u64,
+                beat: state.beat,
+            };
+            let digits = pulse
+                .beat(&self.file)
+                .map_err(|errno| Error::io(self.path(), "cannot write the heartbeat", errno))?;
+            state.beat = pulse.beat;
+            state.bytes[at..at + BEAT_DIGITS].copy_from_slice(&digits);
+        }
+        self.check()
+    }
+
+    /// Writes the fencing number into the room that the record has for it (K39).
+    pub fn write_fence(&self, fence: NonZeroU64) -> Result<()> {
+        self.must_be_ours()?;
+        let mut state = self.lock();
+        let Some(at) = text::fence_at(&state.bytes) else {
+            return Err(Error::new(
+                Class::BadInput,
+                self.path(),
+                "the record has no room for a fence",
+            ));
+        };
+        let digits = format!("{fence:<FENCE_ROOM$}");
+        pwrite_exactly(&self.file, digits.as_bytes(), at as u64)
+            .map_err(|errno| Error::io(self.path(), "cannot write the fence", errno))?;
+        state.bytes[at..at + FENCE_ROOM].copy_from_slice(digits.as_bytes());
+        Ok(())
+    }
+
+    /// Runs `listener` when the lock is lost; at once if it already is. Never after a release.
+    pub fn on_lost(&self, listener: impl FnOnce(&Loss) + Send + 'static) {
+        let mut state = self.lock();
+        match &state.phase {
+            Phase::Held => state.listeners.push(Box::new(listener)),
+            Phase::Lost(loss) => {
+                let loss = loss.clone();
+                drop(state);
+                listener(&loss);
+            }
+            Phase::Released => {}
+        }
+    }
+
+    /// How the lock was lost, if it was.
+    pub fn loss(&self) -> Option<Loss> {
+        match &self.lock().phase {
+            Phase::Lost(loss) => Some(loss.clone()),
+            Phase::Held | Phase::Released => None,
+        }
+    }
+
+    /// Gives the lock back (K36): removes the record if it is still ours, byte for byte. The second
+    /// call is `NotHeld`; a changed record is left alone and reported as `Compromised`.
+    pub fn release(&self) -> Result<()> {
+        self.must_be_ours()?;
+        let mut state = self.lock();
+        let phase = std::mem::replace(&mut state.phase, Phase::Released);
+        state.listeners.clear();
+        match phase {
+            Phase::Released => Err(self.not_held()),
+            Phase::Lost(loss) => Err(self.compromised(&loss)),
+            Phase::Held => self.remove(&state.bytes),
+        }
+    }
+
+    /// Lets go of the handle and leaves the record: `retain_on_exit`, and holds that outlive us.
+    pub fn leave(&self) {
+        if self.is_ours() {
+            let mut state = self.lock();
+            state.phase = Phase::Released;
+            state.listeners.clear();
+        }
+    }
+
+    fn remove(&self, bytes: &[u8]) -> Result<()> {
+        // A published record has its flock already; an adopted one may not (C13).
+        if !try_flock(&self.file, &self.dir, &self.name)? {
+            let what = "another process is about to remove it";
+            return Err(Error::new(Class::Compromised, self.path(), what));
+        }
+        let lost = |cause| {
+            Err(self.compromised(&Loss {
+                cause,
+                seen: SystemTime::now(),
+            }))
+        };
+        if let Some(cause) = self.look_at_name()? {
+            return lost(cause);
+        }
+        // All bytes, and with them the token.
+        let now = read_at_most(&self.file, bytes.len() + 1)
+            .map_err(|errno| Error::io(self.path(), "cannot read the lock", errno))?;
+        if now != bytes {
+            return lost(LossCause::Overwritten);
+        }
+        match take_away(&self.dir, &self.name, self.id, &no_pause)? {
+            Removal::Removed => Ok(()),
+            Removal::Busy | Removal::Changed => lost(LossCause::Replaced),
+        }
+    }
+
+    /// The two questions of K34: does the name lead to our file, and is the token ours?
+    fn look(&self) -> Result<Option<LossCause>> {
+        if let Some(cause) = self.look_at_name()? {
+            return Ok(Some(cause));
+        }
+        let failed = |errno| Error::io(self.path(), "cannot check the lock", errno);
+        let mut token = [0; TOKEN_DIGITS];
+        let read = rustix::io::pread(&self.file, &mut token, self.token_at).map_err(failed)?;
+        let is_ours = token[..read] == *self.token.to_string().as_bytes();
+        Ok((!is_ours).then_some(LossCause::Overwritten))
+    }
+
+    fn look_at_name(&self) -> Result<Option<LossCause>> {
+        match self.dir.stat(&self.name) {
+            Ok(stat) if FileId::of(&stat) == self.id => Ok(None),
+            Ok(_) => Ok(Some(LossCause::Replaced)),
+            Err(rustix::io::Errno::NOENT) => Ok(Some(LossCause::Gone)),
+            Err(errno) => Err(Error::io(self.path(), "cannot check the lock", errno)),
+        }
+    }
+
+    fn must_be_ours(&self) -> Result<()> {
+        if self.is_ours() {
+            return Ok(());
+        }
+        let what = "this copy of the handle came over fork; only the process that acquired acts";
+        Err(Error::new(Class::NotHeld, self.path(), what))
+    }
+
+    fn not_held(&self) -> Error {
+        Error::new(Class::NotHeld, self.path(), "the lock was released before")
+    }
+
+    fn compromised(&self, loss: &Loss) -> Error {
+        Error::new(
+            Class::Compromised,
+            self.path(),
+            format!("the lock was lost: {}", loss.cause),
+        )
+        .next("stop the work that it protected")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Hold {
+    /// The locked descriptor, for a child that shall keep the lock (K38).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("path", &self.path())
+            .field("token", &self.token)
+            .finish()
+    }
+}
+
+/// Where a record's beat stands, and how many there were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    /// Offset of the ten digits in the file.
+    pub offset: u64,
+    /// The last beat.
+    pub beat: u64,
+}
+
+impl Pulse {
+    /// Writes the next beat through any descriptor of the record.
+    pub fn beat(&mut self, file: impl AsFd) -> rustix::io::Result<[u8; BEAT_DIGITS]> {
+        self.beat = (self.beat + 1) % 10_u64.pow(BEAT_DIGITS as u32);
+        let mut digits = [0; BEAT_DIGITS];
+        digits.copy_from_slice(format!("{:0BEAT_DIGITS$}", self.beat).as_bytes());
+        pwrite_exactly(file, &digits, self.offset)?;
+        Ok(digits)
+    }
+}
+
+fn pwrite_exactly(file: impl AsFd, bytes: &[u8], at: u64) -> rustix::io::Result<()> {
+    match rustix::io::pwrite(file, bytes, at)? {
+        written if written == bytes.len() => Ok(()),
+        _ => Err(rustix::io::Errno::IO),
+    }
+}
+
+/// The last one counts: our block comes after what the caller wrote.
+fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    bytes.windows(part.len()).rposition(|window| window == part)
+}
+
+/// A lease measured by the clock that runs on during suspend (K35).
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    length: Duration,
+    confirmed: Duration,
+}
+
+impl Lease {
+    /// A lease whose granting request was sent at `sent` (a [`boottime`] reading).
+    pub fn new(length: Duration, sent: Duration) -> Lease {
+        Lease {
+            length,
+            confirmed: sent,
+        }
+    }
+
+    /// A refresh that was sent at `sent` was confirmed. An older confirmation changes nothing.
+    pub fn confirm(&mut self, sent: Duration) {
+        self.confirmed = self.confirmed.max(sent);
+    }
+
+    /// What is left of it; zero once it has run out.
+    pub fn left(&self) -> Duration {
+        self.left_at(boottime())
+    }
+
+    fn left_at(&self, now: Duration) -> Duration {
+        (self.confirmed + self.length).saturating_sub(now)
+    }
+
+    /// Whether more than the lease has passed since the last confirmed refresh.
+    pub fn has_run_out(&self) -> bool {
+        self.left().is_zero()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::identity::Identity;
+    use crate::publish::{Draft, Durability, Options};
+    use crate::text::{Layout, Room};
+
+    const NAME: &str = "state.lock";
+
+    struct Place {
+        temp: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Place {
+            Place {
+                temp: tempfile::tempdir().unwrap(),
+            }
+        }
+        fn path(&self) -> PathBuf {
+            self.temp.path().join(NAME)
+        }
+        fn dir(&self) -> Arc<Dir> {
+            Arc::new(Dir::open(self.temp.path()).unwrap())
+        }
+        fn acquire(&self) -> Hold {
+            let (dir, name, token) = (self.dir(), OsStr::new(NAME), Token::random());
+            let own = Identity::own(token, dir.is_local());
+            let block = text::identity(&own, Room::ForFence, Layout::Indented);
+            let bytes = text::join([("tenure", block)], Layout::Indented).into_bytes();
+            let options = Options {
+                durability: Durability::Fast,
+                ..Options::default()
+            };
+            let mut draft = Draft::new(&dir, name, options);
+            draft.write(&bytes).unwrap();
+            let published = draft.publish().unwrap().unwrap();
+            drop(draft);
+            Hold::new(dir, name, published, bytes, token)
+        }
+        fn identity(&self) -> Identity {
+            let bytes = std::fs::read(self.path()).unwrap();
+            Identity::in_record(&text::parse_object(&bytes).unwrap()).unwrap()
+        }
+    }
+
+    /// K33, K21: the beat grows in place, the file stays the same, and so does its length.
+    #[test]
+    fn a_heartbeat_is_written_in_place() {
+        let place = Place::new();
+        let hold = place.acquire();
+        let before = std::fs::metadata(place.path()).unwrap();
+        hold.beat().unwrap();
+        hold.beat().unwrap();
+        assert_eq!(place.identity().beat.as_deref(), Some("0000000002"));
+        let after = std::fs::metadata(place.path()).unwrap();
+        use std::os::unix::fs::MetadataExt;
+        assert_eq!((before.ino(), before.len()), (after.ino(), after.len()));
+        assert!(after.modified().unwrap() >= before.modified().unwrap());
+        assert_eq!(hold.bytes(), std::fs::read(place.path()).unwrap());
+        hold.release().unwrap();
+    }
+
+    /// K39: the fence goes into the room left for it, and the record still parses.
+    #[test]
+    fn the_fence_is_written_in_place() {
+        let place = Place::new();
+        let hold = place.acquire();
+        assert_eq!(place.identity().fence, None);
+        hold.write_fence(NonZeroU64::new(42).unwrap()).unwrap();
+        assert_eq!(place.identity().fence, Some(42));
+        hold.write_fence(NonZeroU64::MAX).unwrap();
+        assert_eq!(place.identity().fence, Some(u64::MAX));
+        hold.release().unwrap();
+    }
+
+    /// K34: removed, replaced and overwritten are each noticed; the listener runs once, a late one
+    /// too, and the handle stays poisoned.
+    #[test]
+    fn a_lost_lock_is_noticed_and_stays_lost() {
+        let remove = |place: &Place| std::fs::remove_file(place.path()).unwrap();
+        let replace = |place: &Place| {
+            std::fs::copy(place.path(), place.temp.path().join("other")).unwrap();
+            std::fs::rename(place.temp.path().join("other"), place.path()).unwrap();
+        };
+        let overwrite = |place: &Place| {
+            let file = std::fs::OpenOptions::new()
+                .write(true)
+                .open(place.path())
+                .unwrap();
+            file.set_len(0).unwrap();
+            file.write_all_at(b"{\"holder\": \"other\"}", 0).unwrap();
+        };
+        type Damage<'a> = &'a dyn Fn(&Place);
+        let cases: [(LossCause, Damage<'_>); 3] = [
+            (LossCause::Gone, &remove),
+            (LossCause::Replaced, &replace),
+            (LossCause::Overwritten, &overwrite),
+        ];
+        for (cause, damage) in cases {
+            let place = Place::new();
+            let hold = place.acquire();
+            let told = Arc::new(AtomicUsize::new(0));
+            let count = Arc::clone(&told);
+            hold.on_lost(move |loss| {
+                assert_eq!(loss.cause, cause);
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            hold.check().unwrap();
+            damage(&place);
+            let left = std::fs::read(place.path()).ok();
+            assert_eq!(
+                hold.check().unwrap_err().class(),
+                Class::Compromised,
+                "{cause:?}"
+            );
+            assert_eq!(hold.beat().unwrap_err().class(), Class::Compromised);
+            assert_eq!(told.load(Ordering::Relaxed), 1);
+            assert_eq!(hold.loss().unwrap().cause, cause);
+            let count = Arc::clone(&told);
+            hold.on_lost(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(told.load(Ordering::Relaxed), 2);
+            assert_eq!(hold.release().unwrap_err().class(), Class::Compromised);
+            assert_eq!(
+                std::fs::read(place.path()).ok(),
+                left,
+                "{cause:?}: hands off"
+            );
+        }
+    }
+
+    /// K36: the second release is `NotHeld`; a changed byte keeps the file.
+    #[test]
+    fn release_is_once_and_only_of_our_own_bytes() {
+        let place = Place::new();
+        let hold = place.acquire();
+        hold.release().unwrap();
+        assert!(!place.path().exists());
+        assert_eq!(hold.release().unwrap_err().class(), Class::NotHeld);
+        assert_eq!(hold.check().unwrap_err().class(), Class::NotHeld);
+
+        let hold = place.acquire();
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .open(place.path())
+            .unwrap();
+        std::io::Write::write_all(&mut &file, b" ").unwrap();
+        assert_eq!(hold.release().unwrap_err().class(), Class::Compromised);
+        assert!(place.path().exists());
+        assert_eq!(std::fs::read_dir(place.temp.path()).unwrap().count(), 1);
+    }
+
+    /// C13: a hold is taken over by its token, and by nothing else.
+    #[test]
+    fn a_hold_is_adopted_by_its_token() {
+        let place = Place::new();
+        let hold = place.acquire();
+        hold.beat().unwrap();
+        let token = hold.token();
+        hold.leave();
+        assert_eq!(hold.release().unwrap_err().class(), Class::NotHeld);
+        drop(hold); // Its flock ends here; a hold that follows another process has none either.
+        let name = OsStr::new(NAME);
+        let stranger = Hold::adopt(place.dir(), name, 1 << 20, Token::random());
+        assert_eq!(stranger.unwrap_err().class(), Class::NotHeld);
+        let adopted = Hold::adopt(place.dir(), name, 1 << 20, token).unwrap();
+        adopted.beat().unwrap();
+        assert_eq!(place.identity().beat.as_deref(), Some("0000000002"));
+        adopted.release().unwrap();
+        assert!(!place.path().exists());
+        let late = Hold::adopt(place.dir(), name, 1 << 20, token);
+        assert_eq!(late.unwrap_err().class(), Class::NotHeld);
+    }
+
+    /// K35: a lease counts from the sending of the last confirmed refresh.
+    #[test]
+    fn a_lease_runs_out_by_the_clock_that_counts_suspend() {
+        let second = Duration::from_secs(1);
+        let mut lease = Lease::new(10 * second, 100 * second);
+        assert_eq!(lease.left_at(104 * second), 6 * second);
+        assert_eq!(lease.left_at(110 * second), Duration::ZERO);
+        lease.confirm(105 * second);
+        lease.confirm(103 * second);
+        assert_eq!(lease.left_at(110 * second), 5 * second);
+        assert!(!Lease::new(second, boottime()).has_run_out());
+        assert!(Lease::new(Duration::ZERO, boottime()).has_run_out());
+    }
+}

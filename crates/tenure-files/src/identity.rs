@@ -1,0 +1,329 @@
+//! Who holds it: the `tenure` block of a record (K6), written by holders and read by judges.
+//!
+//! Every member is optional for a reader (K9); unknown ones are ignored (K4).
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use serde_json::{Map, Value, json};
+
+use crate::process::{PerProcess, own_pid, start_time, valid_pid};
+
+/// 16 random bytes, new for every acquisition, written as 32 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token([u8; 16]);
+
+impl Token {
+    /// A fresh token from the kernel's random numbers.
+    pub fn random() -> Token {
+        Token(random_bytes())
+    }
+
+    /// A token from its hex form.
+    pub fn parse(text: &str) -> Option<Token> {
+        let digits = text.as_bytes();
+        if digits.len() != TOKEN_DIGITS
+            || !digits
+                .iter()
+                .all(|d| matches!(d, b'0'..=b'9' | b'a'..=b'f'))
+        {
+            return None;
+        }
+        u128::from_str_radix(text, 16)
+            .ok()
+            .map(|number| Token(number.to_be_bytes()))
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({self})")
+    }
+}
+
+/// 16 hex digits for the names of private files (K17, K26).
+pub(crate) fn random_suffix() -> String {
+    format!("{:016x}", u64::from_be_bytes(random_bytes()))
+}
+
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        // getrandom fails only before the kernel's pool is ready or in a sandbox that forbids it.
+        // A lock without a unique token must not exist.
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+                .expect("the kernel gives random numbers");
+    }
+    bytes
+}
+
+/// What the machine says about a process: the part of the block that does not change while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// Identity of this run of this kernel.
+    pub boot: Option<String>,
+    /// Our PID namespace.
+    pub pidns: Option<u64>,
+    /// This host's name.
+    pub host: String,
+}
+
+impl Here {
+    /// This process's place. Boot id and PID namespace are read once per process; the host name
+    /// may change at any time.
+    pub fn now() -> Here {
+        static PLACE: PerProcess<Place> = PerProcess::new();
+        let place = PLACE.get();
+        Here {
+            boot: place.boot.clone(),
+            pidns: place.pidns,
+            host: host_name(),
+        }
+    }
+
+    /// Whether a name is this host's: the whole name, ASCII case ignored (K8).
+    pub fn is_host(&self, name: &str) -> bool {
+        !self.host.is_empty() && self.host.eq_ignore_ascii_case(name)
+    }
+}
+
+struct Place {
+    boot: Option<String>,
+    pidns: Option<u64>,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place {
+            boot: fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .ok()
+                .map(|id| id.trim_end().to_owned()),
+            pidns: fs::metadata("/proc/self/ns/pid")
+                .ok()
+                .map(|meta| meta.ino()),
+        }
+    }
+}
+
+/// This host's name from `uname(2)`.
+pub fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Our own start time in clock ticks.
+fn own_start() -> Option<u64> {
+    struct Start(Option<u64>);
+    impl Default for Start {
+        fn default() -> Start {
+            Start(start_time(own_pid()))
+        }
+    }
+    static START: PerProcess<Start> = PerProcess::new();
+    START.get().0
+}
+
+/// The number of digits of `token`.
+pub const TOKEN_DIGITS: usize = 32;
+
+/// The number of digits of `beat`.
+pub const BEAT_DIGITS: usize = 10;
+
+/// The room kept for a fence in the record (K39).
+pub const FENCE_ROOM: usize = 20;
+
+/// The `tenure` block of a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The holder's pid as it sees itself.
+    pub pid: Option<u32>,
+    /// Its start time in clock ticks since boot.
+    pub start: Option<u64>,
+    /// The boot it runs in.
+    pub boot: Option<String>,
+    /// Its PID namespace.
+    pub pidns: Option<u64>,
+    /// Its host name.
+    pub host: Option<String>,
+    /// The acquisition's token.
+    pub token: Option<String>,
+    /// Heartbeats so far, as written.
+    pub beat: Option<String>,
+    /// Whether it keeps `flock` on the record, on a file system that is local to it.
+    pub flock: Option<bool>,
+    /// Whether the file system is local to it.
+    pub local: Option<bool>,
+    /// The fencing number, once taken.
+    pub fence: Option<u64>,
+    /// The holder's time to live in seconds; repository protocol only.
+    pub ttl: Option<u64>,
+}
+
+impl Identity {
+    /// This process as the holder of a record on a file system that is (not) local to it; the lock
+    /// follows the life of the `flock` it keeps.
+    pub fn own(token: Token, local: bool) -> Identity {
+        let here = Here::now();
+        Identity {
+            pid: Some(own_pid()),
+            start: own_start(),
+            boot: here.boot,
+            pidns: here.pidns,
+            host: Some(here.host),
+            token: Some(token.to_string()),
+            beat: Some("0".repeat(BEAT_DIGITS)),
+            flock: Some(local),
+            local: Some(local),
+            fence: None,
+            ttl: None,
+        }
+    }
+
+    /// A hold that follows the life of another process of our PID namespace (C13): no `flock`
+    /// outlives us, so the record must not claim one.
+    pub fn following(pid: u32, token: Token, local: bool) -> Identity {
+        Identity {
+            pid: Some(pid),
+            start: start_time(pid),
+            flock: Some(false),
+            ..Identity::own(token, local)
+        }
+    }
+
+    /// Reads the block. A member of the wrong type counts as missing; a number that is no pid too
+    /// (K15).
+    pub fn from_json(block: &Map<String, Value>) -> Identity {
+        let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
+        let number = |key: &str| block.get(key).and_then(Value::as_u64);
+        let flag = |key: &str| block.get(key).and_then(Value::as_bool);
+        Identity {
+            pid: block.get("pid").and_then(Value::as_i64).and_then(valid_pid),
+            start: number("start"),
+            boot: text("boot"),
+            pidns: number("pidns"),
+            host: text("host"),
+            token: text("token"),
+            beat: text("beat"),
+            flock: flag("flock"),
+            local: flag("local"),
+            fence: number("fence"),
+            ttl: number("ttl"),
+        }
+    }
+
+    /// The `tenure` member of a JSON record, if it has one.
+    pub fn in_record(record: &Map<String, Value>) -> Option<Identity> {
+        record
+            .get("tenure")
+            .and_then(Value::as_object)
+            .map(Identity::from_json)
+    }
+
+    /// The members in the order in which they are written.
+    pub fn members(&self) -> Vec<(&'static str, Value)> {
+        let mut members = vec![("v", json!(1))];
+        let mut add = |name, value: Option<Value>| members.extend(value.map(|value| (name, value)));
+        add("pid", self.pid.map(Value::from));
+        add("start", self.start.map(Value::from));
+        add("boot", self.boot.clone().map(Value::from));
+        add("pidns", self.pidns.map(Value::from));
+        add("host", self.host.clone().map(Value::from));
+        add("token", self.token.clone().map(Value::from));
+        add("beat", self.beat.clone().map(Value::from));
+        add("flock", self.flock.map(Value::from));
+        add("local", self.local.map(Value::from));
+        add("fence", self.fence.map(Value::from));
+        add("ttl", self.ttl.map(Value::from));
+        members
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K6: what we write about ourselves is what /proc says, and it is read back unchanged.
+    #[test]
+    fn the_block_is_read_back_as_written() {
+        let own = Identity::own(Token::random(), true);
+        assert_eq!(own.pid, Some(std::process::id()));
+        assert_eq!(own.start, start_time(std::process::id()));
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        assert_eq!(own.boot.as_deref(), Some(boot.trim()));
+        let link = fs::read_link("/proc/self/ns/pid").unwrap();
+        assert_eq!(
+            format!("pid:[{}]", own.pidns.unwrap()),
+            link.to_str().unwrap()
+        );
+        assert_eq!(own.beat.as_deref(), Some("0000000000"));
+
+        let block: Map<String, Value> = own
+            .members()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        assert_eq!(Identity::from_json(&block), own);
+    }
+
+    /// K4, K9, K15: unknown members are ignored, wrong types and impossible pids count as missing.
+    #[test]
+    fn a_reader_takes_what_it_can_use() {
+        let block = json!({
+            "v": 9, "pid": 4_294_967_297_u64, "start": "x", "boot": 7, "flock": "yes",
+            "color": "blue", "host": "atlas-3"
+        });
+        let read = Identity::from_json(block.as_object().unwrap());
+        let expected = Identity {
+            host: Some("atlas-3".into()),
+            ..Identity::default()
+        };
+        assert_eq!(read, expected);
+    }
+
+    /// K8: letter case does not matter, a longer name is another host.
+    #[test]
+    fn hosts_are_equal_as_whole_names() {
+        let here = Here {
+            boot: None,
+            pidns: None,
+            host: "atlas-3".into(),
+        };
+        assert!(here.is_host("ATLAS-3"));
+        assert!(!here.is_host("atlas-3.example.org"));
+        assert!(!here.is_host("atlas"));
+        assert!(
+            !Here {
+                host: String::new(),
+                ..here
+            }
+            .is_host("")
+        );
+    }
+
+    /// K6: 32 lower-case hex digits, never twice the same.
+    #[test]
+    fn tokens_are_random_and_read_back() {
+        let token = Token::random();
+        assert_ne!(token, Token::random());
+        assert_eq!(Token::parse(&token.to_string()), Some(token));
+        assert_eq!(Token::parse("6F0C4F9D2D7F4A0FB1F6F6F1F0A9D3C2"), None);
+        assert_eq!(Token::parse("+f0c4f9d2d7f4a0fb1f6f6f1f0a9d3c2"), None);
+        assert_eq!(Token::parse("6f0c"), None);
+    }
+}

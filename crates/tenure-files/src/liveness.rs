@@ -1,0 +1,350 @@
+//! Is the holder alive? The first rule of K10–K14 that applies decides, and every verdict carries
+//! its proof.
+//!
+//!   flock (kernel) ──▶ boot ──▶ process of our namespace ──▶ unknown
+//!
+//! Doubt is `Unknown`, never `Dead` (K3).
+
+use std::fmt;
+use std::time::SystemTime;
+
+use crate::clock::{SKEW, booted_at};
+use crate::dir::Dir;
+use crate::error::Result;
+use crate::identity::{Here, Identity};
+use crate::process::{Presence, presence};
+use crate::record::Record;
+
+/// What was concluded about a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It runs.
+    Alive(Proof),
+    /// It cannot run any more.
+    Dead(Proof),
+    /// Neither can be shown from here.
+    Unknown(Doubt),
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// The kernel's `flock` on the record (K10).
+    KernelLock,
+    /// The process table (K12).
+    Process,
+    /// The process began at another time than the record says (K12).
+    PidReused,
+    /// The record is of another boot of this machine (K11).
+    OtherBoot,
+    /// Damaged and untouched since before this boot (K19).
+    DamagedBeforeBoot,
+    /// This process holds it.
+    Ourselves,
+}
+
+/// Why nothing could be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Doubt {
+    /// Another host, or a file system that other hosts may write.
+    OtherHost,
+    /// Another PID namespace, and no usable `flock` (K14).
+    OtherNamespace,
+    /// The record does not say enough.
+    TooLittle,
+    /// The record does not parse.
+    Damaged,
+    /// The record may not be read.
+    Unreadable,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Alive(Proof::KernelLock) => "alive (its kernel lock is held)",
+            Verdict::Alive(Proof::Ourselves) => "alive (it is this process)",
+            Verdict::Alive(_) => "alive (its process runs)",
+            Verdict::Dead(Proof::KernelLock) => "dead (its kernel lock is free)",
+            Verdict::Dead(Proof::PidReused) => "dead (its process id was given to another)",
+            Verdict::Dead(Proof::OtherBoot) => "dead (the machine was restarted since)",
+            Verdict::Dead(Proof::DamagedBeforeBoot) => "dead (damaged since before this boot)",
+            Verdict::Dead(Proof::Process | Proof::Ourselves) => "dead (its process is gone)",
+            Verdict::Unknown(Doubt::OtherHost) => "unknown (it may run on another host)",
+            Verdict::Unknown(Doubt::OtherNamespace) => "unknown (it may run in another container)",
+            Verdict::Unknown(Doubt::TooLittle) => "unknown (the record does not say enough)",
+            Verdict::Unknown(Doubt::Damaged) => "unknown (the record does not parse)",
+            Verdict::Unknown(Doubt::Unreadable) => "unknown (the record may not be read)",
+        })
+    }
+}
+
+/// Judges a holder by its `tenure` block (K10–K14). If the proof was the kernel's lock and it was
+/// free, `record` keeps it locked for the reclaim (K24).
+pub fn verdict(
+    identity: &Identity,
+    record: &mut Record,
+    dir: &Dir,
+    here: &Here,
+) -> Result<Verdict> {
+    let same_boot = match (&identity.boot, &here.boot) {
+        (Some(theirs), Some(ours)) => Some(theirs == ours),
+        _ => None,
+    };
+    if identity.flock == Some(true) && same_boot == Some(true) && dir.is_local() {
+        return Ok(match record.try_lock(dir)? {
+            true => Verdict::Dead(Proof::KernelLock),
+            false => Verdict::Alive(Proof::KernelLock),
+        });
+    }
+    Ok(verdict_without_lock(identity, dir.is_local(), here))
+}
+
+/// The rest of the rules (K11–K14), for records that have no descriptor to lock: objects in a
+/// store, and files whose `flock` proves nothing.
+pub fn verdict_without_lock(identity: &Identity, local: bool, here: &Here) -> Verdict {
+    let is_our_host = identity
+        .host
+        .as_deref()
+        .is_some_and(|host| here.is_host(host));
+    let (Some(their_boot), Some(our_boot)) = (&identity.boot, &here.boot) else {
+        return Verdict::Unknown(Doubt::TooLittle);
+    };
+    if their_boot != our_boot {
+        let was_local = identity.local.unwrap_or(is_our_host);
+        return match local && was_local {
+            true => Verdict::Dead(Proof::OtherBoot),
+            false => Verdict::Unknown(Doubt::OtherHost),
+        };
+    }
+    // Machines started from one snapshot share a boot id: off a local file system the name must
+    // agree too (K12).
+    if !local && !is_our_host {
+        return Verdict::Unknown(Doubt::OtherHost);
+    }
+    match (identity.pidns, here.pidns) {
+        (Some(theirs), Some(ours)) if theirs == ours => {}
+        (Some(_), Some(_)) => return Verdict::Unknown(Doubt::OtherNamespace),
+        _ => return Verdict::Unknown(Doubt::TooLittle),
+    }
+    match identity.pid {
+        Some(pid) => verdict_of_process(pid, identity.start),
+        None => Verdict::Unknown(Doubt::TooLittle),
+    }
+}
+
+/// Judges by pid and start time alone (K12, K13, K16); the caller knows that the number is of our
+/// PID namespace.
+pub fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
+    match presence(pid, start) {
+        Presence::Running => Verdict::Alive(Proof::Process),
+        Presence::Reused => Verdict::Dead(Proof::PidReused),
+        Presence::Gone => Verdict::Dead(Proof::Process),
+    }
+}
+
+/// Whether a record that does not parse has been lying there since before this boot, with nobody
+/// holding its `flock`: then its writer is gone, whoever it was (K19).
+pub fn damaged_before_boot(record: &mut Record, dir: &Dir) -> Result<bool> {
+    damaged_before(booted_at(), record, dir)
+}
+
+fn damaged_before(booted: Option<SystemTime>, record: &mut Record, dir: &Dir) -> Result<bool> {
+    let Some(limit) = booted.and_then(|booted| booted.checked_sub(SKEW)) else {
+        return Ok(false);
+    };
+    Ok(dir.is_local() && record.changed() < limit && record.try_lock(dir)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::process::Command;
+
+    use rustix::fs::{FlockOperation, flock};
+
+    use super::*;
+    use crate::identity::Token;
+
+    struct Place {
+        temp: tempfile::TempDir,
+        dir: Dir,
+    }
+
+    fn place() -> Place {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("r"), b"{}").unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        assert!(
+            dir.is_local(),
+            "these tests need a local temporary directory"
+        );
+        Place { temp, dir }
+    }
+
+    impl Place {
+        fn record(&self) -> Record {
+            Record::open(&self.dir, OsStr::new("r"), 100)
+                .unwrap()
+                .unwrap()
+        }
+        fn judge(&self, identity: &Identity) -> Verdict {
+            verdict(identity, &mut self.record(), &self.dir, &Here::now()).unwrap()
+        }
+    }
+
+    fn without_flock() -> Identity {
+        Identity {
+            flock: Some(false),
+            ..Identity::own(Token::random(), true)
+        }
+    }
+
+    fn dead_pid() -> u32 {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    }
+
+    /// K10: the kernel's lock decides, whatever the pid says, and is kept for the reclaim.
+    #[test]
+    fn the_kernel_lock_decides_before_the_pid() {
+        let place = place();
+        let dead = Identity {
+            pid: Some(dead_pid()),
+            ..Identity::own(Token::random(), true)
+        };
+        let holder = std::fs::File::open(place.temp.path().join("r")).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+        assert_eq!(place.judge(&dead), Verdict::Alive(Proof::KernelLock));
+        drop(holder);
+
+        let alive = Identity::own(Token::random(), true);
+        let mut record = place.record();
+        let here = Here::now();
+        let judged = verdict(&alive, &mut record, &place.dir, &here).unwrap();
+        assert_eq!(judged, Verdict::Dead(Proof::KernelLock));
+        assert!(record.is_locked());
+    }
+
+    /// K10 needs our boot and a local file system; K31: elsewhere the lock proves nothing.
+    #[test]
+    fn the_kernel_lock_proves_nothing_elsewhere() {
+        let place = place();
+        let here = Here::now();
+        let remote = Dir::open(place.temp.path()).unwrap().as_if_remote();
+        let own = Identity::own(Token::random(), true);
+        let judged = verdict(&own, &mut place.record(), &remote, &here).unwrap();
+        assert_eq!(judged, Verdict::Alive(Proof::Process));
+    }
+
+    /// K11: another boot is death only where both sides are local.
+    #[test]
+    fn another_boot_is_dead_only_on_a_local_disk() {
+        let here = Here::now();
+        let other = Identity {
+            boot: Some("00000000-0000".into()),
+            ..without_flock()
+        };
+        let judge = |identity: &Identity, local| verdict_without_lock(identity, local, &here);
+        assert_eq!(judge(&other, true), Verdict::Dead(Proof::OtherBoot));
+        assert_eq!(judge(&other, false), Verdict::Unknown(Doubt::OtherHost));
+
+        let exported = Identity {
+            local: Some(false),
+            ..other.clone()
+        };
+        assert_eq!(judge(&exported, true), Verdict::Unknown(Doubt::OtherHost));
+        let unsaid = Identity {
+            local: None,
+            ..other
+        };
+        assert_eq!(judge(&unsaid, true), Verdict::Dead(Proof::OtherBoot));
+        let unsaid_elsewhere = Identity {
+            host: Some("elsewhere".into()),
+            ..unsaid
+        };
+        assert_eq!(
+            judge(&unsaid_elsewhere, true),
+            Verdict::Unknown(Doubt::OtherHost)
+        );
+    }
+
+    /// K12: process table and start time, in our boot and namespace.
+    #[test]
+    fn the_process_table_decides_in_our_namespace() {
+        let place = place();
+        let own = without_flock();
+        assert_eq!(place.judge(&own), Verdict::Alive(Proof::Process));
+        let reused = Identity {
+            start: own.start.map(|start| start + 1),
+            ..own.clone()
+        };
+        assert_eq!(place.judge(&reused), Verdict::Dead(Proof::PidReused));
+        let dead = Identity {
+            pid: Some(dead_pid()),
+            start: None,
+            ..own
+        };
+        assert_eq!(place.judge(&dead), Verdict::Dead(Proof::Process));
+    }
+
+    /// K12: off a local file system an equal boot id is not enough.
+    #[test]
+    fn clones_of_one_snapshot_are_told_apart_by_name() {
+        let here = Here::now();
+        let own = without_flock();
+        assert_eq!(
+            verdict_without_lock(&own, false, &here),
+            Verdict::Alive(Proof::Process)
+        );
+        let clone = Identity {
+            host: Some("clone".into()),
+            ..own
+        };
+        assert_eq!(
+            verdict_without_lock(&clone, false, &here),
+            Verdict::Unknown(Doubt::OtherHost)
+        );
+    }
+
+    /// K14, K9, K3: another namespace or missing members prove nothing.
+    #[test]
+    fn another_namespace_is_unknown() {
+        let place = place();
+        let other = Identity {
+            pidns: Some(1),
+            ..without_flock()
+        };
+        assert_eq!(place.judge(&other), Verdict::Unknown(Doubt::OtherNamespace));
+        let silent = Identity {
+            pidns: None,
+            ..without_flock()
+        };
+        assert_eq!(place.judge(&silent), Verdict::Unknown(Doubt::TooLittle));
+        assert_eq!(
+            place.judge(&Identity::default()),
+            Verdict::Unknown(Doubt::TooLittle)
+        );
+    }
+
+    /// K19: damage from before the boot is dead; younger damage may be a writer at work, and so may
+    /// damage within the skew, damage whose lock is held, and damage on a network.
+    #[test]
+    fn damage_is_dead_only_from_before_the_boot() {
+        let place = place();
+        let changed = place.record().changed();
+        let damaged = |booted, dir: &Dir| damaged_before(booted, &mut place.record(), dir).unwrap();
+        let later = Some(changed + 2 * SKEW);
+        assert!(damaged(later, &place.dir));
+        assert!(!damaged(Some(changed + SKEW / 2), &place.dir));
+        assert!(!damaged(None, &place.dir));
+        assert!(!damaged_before_boot(&mut place.record(), &place.dir).unwrap());
+        assert!(!damaged(
+            later,
+            &Dir::open(place.temp.path()).unwrap().as_if_remote()
+        ));
+        let holder = std::fs::File::open(place.temp.path().join("r")).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+        assert!(!damaged(later, &place.dir));
+    }
+}

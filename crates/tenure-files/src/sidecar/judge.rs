@@ -1,0 +1,269 @@
+//! Judging a lock that stands in the way (S19): proof first, then the caller's judge or the age.
+//!
+//! Nothing is removed here. The answer says what may be done, and why.
+
+use std::time::{Duration, SystemTime};
+
+use super::options::{Candidate, Options, Payload, Recovery, Suspect};
+use super::payload::{LIMIT, created_at};
+use super::place::Place;
+use super::table;
+use crate::clock::age;
+use crate::error::{Blocker, Class, Error, Result};
+use crate::identity::{Here, Identity};
+use crate::liveness::{Doubt, Proof, Verdict, damaged_before_boot, verdict, verdict_of_process};
+use crate::process::valid_pid;
+use crate::record::Record;
+use crate::text::parse_object;
+
+/// A lock that was looked at.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) ruling: Ruling,
+    pub(super) blocker: Blocker,
+    /// Open, and locked if the proof was the kernel's. None if it may not be read.
+    pub(super) record: Option<Record>,
+    pub(super) identity: Option<Identity>,
+}
+
+/// What S19 says about a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ruling {
+    /// Held, or not shown to be otherwise.
+    Wait,
+    /// May not be read: waited for, and reported as such in the end.
+    Unreadable,
+    /// Proven dead, or stale and approved.
+    Reclaim,
+    /// Stale, and nobody agreed to its removal.
+    Stale,
+}
+
+/// Looks at what stands under `name`. `None`: it vanished (S20). An error: refuse at once.
+pub(super) fn judge(
+    place: &Place,
+    name: &std::ffi::OsStr,
+    options: &Options,
+    here: &Here,
+) -> Result<Option<Judged>> {
+    let mut record = match Record::open(&place.dir, name, LIMIT) {
+        Ok(Some(record)) => record,
+        Ok(None) => return Ok(None),
+        Err(error) if error.class() == Class::Unreadable => {
+            return Ok(Some(unreadable(place)));
+        }
+        Err(error) => return Err(error),
+    };
+    let payload = parse_object(record.bytes());
+    let identity = payload.as_ref().and_then(Identity::in_record);
+    let verdict = proof(
+        place,
+        &mut record,
+        payload.as_ref(),
+        identity.as_ref(),
+        options,
+        here,
+    )?;
+    let is_ours = identity
+        .as_ref()
+        .and_then(|identity| identity.token.as_deref());
+    let held_by_this_process = is_ours.is_some_and(table::has_token);
+
+    let ruling = match verdict {
+        Verdict::Dead(_) => match options.recovery {
+            Recovery::Never => Ruling::Stale,
+            Recovery::FailClosed | Recovery::RemoveIfUnchanged => Ruling::Reclaim,
+        },
+        // Not asked about a lock that its tenure block shows to be alive (stricter).
+        Verdict::Alive(_) if identity.is_some() => Ruling::Wait,
+        Verdict::Alive(_) | Verdict::Unknown(_) => {
+            let now = options.clock.now_in(&place.dir)?;
+            let suspect = Suspect {
+                lock_path: &place.lock_path,
+                target: &place.target,
+                payload: payload.as_ref(),
+                stale: options.stale,
+                now,
+                held_by_this_process,
+            };
+            match is_stale(&suspect, record.modified(), options) {
+                false => Ruling::Wait,
+                true => stale_ruling(&suspect, record.bytes(), options),
+            }
+        }
+    };
+    let blocker = blocker(
+        place,
+        payload.as_ref(),
+        identity.as_ref(),
+        record.modified(),
+        verdict,
+    );
+    Ok(Some(Judged {
+        ruling,
+        blocker,
+        record: Some(record),
+        identity,
+    }))
+}
+
+/// Steps 1 to 3: what can be proven.
+fn proof(
+    place: &Place,
+    record: &mut Record,
+    payload: Option<&Payload>,
+    identity: Option<&Identity>,
+    options: &Options,
+    here: &Here,
+) -> Result<Verdict> {
+    let Some(payload) = payload else {
+        return Ok(match damaged_before_boot(record, &place.dir)? {
+            true => Verdict::Dead(Proof::DamagedBeforeBoot),
+            false => Verdict::Unknown(Doubt::Damaged),
+        });
+    };
+    if let Some(identity) = identity {
+        return verdict(identity, record, &place.dir, here);
+    }
+    let Some(pid) = payload
+        .get("pid")
+        .and_then(serde_json::Value::as_i64)
+        .and_then(valid_pid)
+    else {
+        return Ok(Verdict::Unknown(Doubt::TooLittle));
+    };
+    let may_ask = match host_of(payload) {
+        Some(host) => here.is_host(host),
+        // The pid may be of another container; only the caller can know that it is not.
+        None => options.trust_pid,
+    };
+    if !may_ask || !place.dir.is_local() {
+        return Ok(Verdict::Unknown(Doubt::OtherHost));
+    }
+    let start = payload.get("starttime").and_then(serde_json::Value::as_u64);
+    Ok(verdict_of_process(pid, start))
+}
+
+/// Step 4: the caller's judge, else the age by `createdAt`, else by the modification time.
+fn is_stale(suspect: &Suspect<'_>, modified: SystemTime, options: &Options) -> bool {
+    if let Some(should_reclaim) = &options.should_reclaim {
+        return should_reclaim(suspect);
+    }
+    let since = suspect.payload.and_then(created_at).unwrap_or(modified);
+    suspect
+        .stale
+        .is_some_and(|stale| age(suspect.now, since) > stale)
+}
+
+fn stale_ruling(suspect: &Suspect<'_>, bytes: &[u8], options: &Options) -> Ruling {
+    if options.recovery != Recovery::RemoveIfUnchanged {
+        return Ruling::Stale;
+    }
+    let approved = match (&options.approve, &options.should_reclaim) {
+        (Some(approve), _) => approve(&Candidate {
+            lock_path: suspect.lock_path,
+            target: suspect.target,
+            bytes,
+            payload: suspect.payload,
+        }),
+        // The caller's own judge said yes, and nobody else wants to be asked.
+        (None, Some(_)) => true,
+        (None, None) => false,
+    };
+    if approved {
+        Ruling::Reclaim
+    } else {
+        Ruling::Stale
+    }
+}
+
+fn host_of(payload: &Payload) -> Option<&str> {
+    ["host", "hostname"]
+        .iter()
+        .find_map(|name| payload.get(*name)?.as_str())
+}
+
+fn unreadable(place: &Place) -> Judged {
+    let verdict = Verdict::Unknown(Doubt::Unreadable);
+    let blocker = Blocker {
+        address: place.address(),
+        pid: None,
+        host: None,
+        name: None,
+        token: None,
+        since: None,
+        verdict,
+    };
+    Judged {
+        ruling: Ruling::Unreadable,
+        blocker,
+        record: None,
+        identity: None,
+    }
+}
+
+fn blocker(
+    place: &Place,
+    payload: Option<&Payload>,
+    identity: Option<&Identity>,
+    modified: SystemTime,
+    verdict: Verdict,
+) -> Blocker {
+    let text = |name: &str| payload.and_then(|payload| payload.get(name)?.as_str());
+    let pid = identity.and_then(|identity| identity.pid).or_else(|| {
+        payload?
+            .get("pid")
+            .and_then(serde_json::Value::as_i64)
+            .and_then(valid_pid)
+    });
+    let acquired = text("acquiredAt").and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let since = acquired
+        .map(SystemTime::from)
+        .or_else(|| payload.and_then(created_at));
+    Blocker {
+        address: place.address(),
+        pid,
+        host: payload.and_then(host_of).map(str::to_owned),
+        name: text("purpose").map(str::to_owned),
+        token: identity.and_then(|identity| identity.token.clone()),
+        since: since.or(Some(modified)),
+        verdict,
+    }
+}
+
+/// The fixed texts and codes of the original (S29), as errors of ours.
+pub(super) fn timeout(place: &Place, class: Class, blocker: Option<Blocker>) -> Error {
+    let what = format!("file lock timeout for {}", place.target.display());
+    add_blocker(Error::new(class, &place.lock_path, what), blocker)
+}
+
+/// See [`timeout`].
+pub(super) fn stale(place: &Place, blocker: Blocker, stale_after: Option<Duration>) -> Error {
+    let what = format!("file lock stale for {}", place.target.display());
+    let error = Error::new(Class::Stale, &place.lock_path, what);
+    let address = blocker.address.clone();
+    let after = stale_after
+        .map(|after| format!(" (older than {after:?})"))
+        .unwrap_or_default();
+    add_blocker(error, Some(blocker)).next(format!(
+        "nobody has approved its removal{after}; to remove it: tenure break {address}"
+    ))
+}
+
+fn add_blocker(error: Error, blocker: Option<Blocker>) -> Error {
+    match blocker {
+        Some(blocker) => error.blocked_by(blocker),
+        None => error,
+    }
+}
+
+/// The original's code for one of our classes (S29).
+pub fn peer_code(class: Class) -> Option<&'static str> {
+    match class {
+        Class::Timeout => Some("file_lock_timeout"),
+        Class::Stale => Some("file_lock_stale"),
+        Class::NotALock => Some("not-file"),
+        Class::TooLarge => Some("too-large"),
+        _ => None,
+    }
+}

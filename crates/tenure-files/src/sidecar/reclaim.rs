@@ -1,0 +1,397 @@
+//! The reclaim guard: while it stands, originals of the third generation wait, and nobody else
+//! removes a lock (S20–S22).
+//!
+//! Ours is a directory that is locked before it can be seen and carries the sticky bit as our mark.
+//! So a guard of a living Tenure is always locked, and one whose lock is free was left by a dead one.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, flock, fstat, mkdirat,
+    openat, renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::options::{Options, Recovery};
+use super::place::Place;
+use crate::clock::age;
+use crate::dir::{Dir, FileId};
+use crate::error::{Error, Result};
+use crate::process::PerProcess;
+use crate::record::{flock_failed, timestamp, try_flock};
+use crate::remove::aside_name;
+
+/// Permission bits of our guards: the sticky bit means nothing to anybody else here.
+const MARK: u32 = 0o1700;
+const PLAIN: u32 = 0o700;
+
+/// A guard of an original must have stood still for this long before our own eyes, too (S22).
+const OBSERVED: Duration = Duration::from_secs(10);
+
+/// Our own guard. Dropping it removes it.
+#[derive(Debug)]
+pub(super) struct ReclaimGuard {
+    dir: Arc<Dir>,
+    name: OsString,
+    _locked: File,
+}
+
+impl ReclaimGuard {
+    /// Puts up the guard; `None` if there is one already (S21.2).
+    pub(super) fn make(place: &Place) -> Result<Option<ReclaimGuard>> {
+        let Place {
+            dir,
+            guard_name: name,
+            ..
+        } = place;
+        let failed = |errno| Error::io(dir.join(name), "cannot make the reclaim guard", errno);
+        let private = aside_name(name, "tenure");
+        let mode = if dir.is_local() { MARK } else { PLAIN };
+        mkdirat(dir.as_ref(), &private, Mode::from_raw_mode(mode)).map_err(failed)?;
+        let made = open_locked(dir, &private).and_then(|locked| {
+            let moved =
+                renameat_with(dir, &private, dir, name, RenameFlags::NOREPLACE).map(|()| locked);
+            moved.map_err(failed_as(dir, name))
+        });
+        match made {
+            Ok(locked) => {
+                remember(dir, name);
+                Ok(Some(ReclaimGuard {
+                    dir: Arc::clone(dir),
+                    name: name.clone(),
+                    _locked: locked,
+                }))
+            }
+            Err(Refused::Taken) => {
+                let _ = unlinkat(dir, &private, AtFlags::REMOVEDIR);
+                Ok(None)
+            }
+            Err(Refused::NoRename) => {
+                let _ = unlinkat(dir, &private, AtFlags::REMOVEDIR);
+                ReclaimGuard::make_plainly(place)
+            }
+            Err(Refused::Failed(error)) => {
+                let _ = unlinkat(dir, &private, AtFlags::REMOVEDIR);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where a rename cannot be told not to replace. This guard can be seen before it is locked, so
+    /// it must not carry our mark: nobody may take it for one left by a dead Tenure.
+    fn make_plainly(place: &Place) -> Result<Option<ReclaimGuard>> {
+        let Place {
+            dir,
+            guard_name: name,
+            ..
+        } = place;
+        match mkdirat(dir.as_ref(), name, Mode::from_raw_mode(PLAIN)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(None),
+            Err(errno) => {
+                return Err(Error::io(
+                    dir.join(name),
+                    "cannot make the reclaim guard",
+                    errno,
+                ));
+            }
+        }
+        remember(dir, name);
+        match open_locked(dir, name) {
+            Ok(locked) => Ok(Some(ReclaimGuard {
+                dir: Arc::clone(dir),
+                name: name.clone(),
+                _locked: locked,
+            })),
+            Err(refused) => {
+                let _ = unlinkat(dir, name, AtFlags::REMOVEDIR);
+                forget(dir, name);
+                match refused {
+                    Refused::Failed(error) => Err(error),
+                    Refused::Taken | Refused::NoRename => Ok(None),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for ReclaimGuard {
+    fn drop(&mut self) {
+        let _ = unlinkat(&*self.dir, &self.name, AtFlags::REMOVEDIR);
+        forget(&self.dir, &self.name);
+    }
+}
+
+enum Refused {
+    Taken,
+    NoRename,
+    Failed(Error),
+}
+
+fn failed_as<'a>(dir: &'a Dir, name: &'a OsStr) -> impl Fn(Errno) -> Refused + 'a {
+    move |errno| match errno {
+        Errno::EXIST | Errno::NOTEMPTY => Refused::Taken,
+        Errno::INVAL | Errno::NOSYS => Refused::NoRename,
+        errno => Refused::Failed(Error::io(
+            dir.join(name),
+            "cannot make the reclaim guard",
+            errno,
+        )),
+    }
+}
+
+fn open_locked(dir: &Dir, name: &OsStr) -> std::result::Result<File, Refused> {
+    let file = open_directory(dir, name).map_err(failed_as(dir, name))?;
+    flock(&file, FlockOperation::LockExclusive)
+        .map_err(|errno| Refused::Failed(flock_failed(dir, name, errno)))?;
+    Ok(file)
+}
+
+fn open_directory(dir: &Dir, name: &OsStr) -> rustix::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(dir, name, flags, Mode::empty()).map(File::from)
+}
+
+/// A guard, as it stands now.
+#[derive(Debug)]
+pub(super) enum Standing {
+    /// There is none.
+    None,
+    /// A directory whose lock a living process has: it will be gone in a moment.
+    Locked(File, FileId),
+    /// A directory with our mark and a free lock, which is ours now: a dead Tenure left it (S22).
+    Left(File, FileId),
+    /// A directory without a lock: an original's.
+    Directory(Stat),
+    /// A file: carries a record like a lock, and is judged like one.
+    File(Stat),
+    /// Neither; its existence counts (S3).
+    Other(Stat),
+}
+
+/// Looks at the guard of a place.
+pub(super) fn standing(place: &Place) -> Result<Standing> {
+    let Place {
+        dir,
+        guard_name: name,
+        ..
+    } = place;
+    let failed = |errno| Error::io(dir.join(name), "cannot look at the reclaim guard", errno);
+    let stat = match dir.stat(name) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(Standing::None),
+        Err(errno) => return Err(failed(errno)),
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => {}
+        FileType::RegularFile => return Ok(Standing::File(stat)),
+        _ => return Ok(Standing::Other(stat)),
+    }
+    let file = match open_directory(dir, name) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(Standing::None),
+        Err(_) => return Ok(Standing::Directory(stat)),
+    };
+    let stat = fstat(&file).map_err(failed)?;
+    let id = FileId::of(&stat);
+    if !try_flock(&file, dir, name)? {
+        return Ok(Standing::Locked(file, id));
+    }
+    match stat.st_mode & 0o7777 == MARK && dir.is_local() {
+        true => Ok(Standing::Left(file, id)),
+        false => Ok(Standing::Directory(stat)),
+    }
+}
+
+/// Takes down a guard that a dead Tenure left. `false`: it could not be, and counts.
+pub(super) fn take_down(place: &Place, _locked: &File, id: FileId) -> Result<bool> {
+    let Place {
+        dir,
+        guard_name: name,
+        ..
+    } = place;
+    let failed = |errno| Error::io(dir.join(name), "cannot look at the reclaim guard", errno);
+    // We have its lock, so no other Tenure is about to remove it and put up a new one.
+    if !dir.leads_to(name, id).map_err(failed)? {
+        return Ok(true);
+    }
+    match unlinkat(dir.as_ref(), name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(_) => Ok(false), // Not empty, or not ours to remove.
+    }
+}
+
+/// How long a guard of an original has been seen standing still.
+#[derive(Debug, Default)]
+pub(super) struct Observation {
+    seen: Option<(FileId, i64, Instant)>,
+}
+
+impl Observation {
+    /// Removes a guard directory that an original left behind, if the caller's policy allows it
+    /// and it has stood still for long enough by the file system's clock and by ours (S22).
+    pub(super) fn remove_if_left(
+        &mut self,
+        place: &Place,
+        stat: &Stat,
+        options: &Options,
+    ) -> Result<bool> {
+        let key = (FileId::of(stat), stat.st_mtime);
+        let since = match self.seen {
+            Some((id, modified, since)) if (id, modified) == key => since,
+            _ => {
+                self.seen = Some((key.0, key.1, Instant::now()));
+                return Ok(false);
+            }
+        };
+        if options.recovery != Recovery::RemoveIfUnchanged
+            || !place.dir.is_local()
+            || since.elapsed() < OBSERVED
+        {
+            return Ok(false);
+        }
+        let now = options.clock.now_in(&place.dir)?;
+        let modified = timestamp(stat.st_mtime, stat.st_mtime_nsec);
+        Ok(age(now, modified) > options.guard_stale && remove_unlocked(place)?)
+    }
+}
+
+/// Removes a guard directory that is empty and whose lock is free: `break --guard`, and S22.
+pub(super) fn remove_unlocked(place: &Place) -> Result<bool> {
+    let Place {
+        dir,
+        guard_name: name,
+        ..
+    } = place;
+    let Ok(file) = open_directory(dir, name) else {
+        return Ok(false);
+    };
+    if !try_flock(&file, dir, name)? {
+        return Ok(false);
+    }
+    match unlinkat(dir.as_ref(), name, AtFlags::REMOVEDIR) {
+        Ok(()) => Ok(true),
+        Err(Errno::NOENT | Errno::NOTEMPTY) => Ok(false),
+        Err(errno) => Err(Error::io(
+            dir.join(name),
+            "cannot remove the reclaim guard",
+            errno,
+        )),
+    }
+}
+
+/// The guards of this process, so that a normal exit in between takes them down (S27).
+static OWN_GUARDS: PerProcess<Mutex<Vec<OwnGuard>>> = PerProcess::new();
+
+type OwnGuard = (Arc<Dir>, OsString);
+
+fn remember(dir: &Arc<Dir>, name: &OsStr) {
+    crate::exit::at_exit(remove_own_guards);
+    let mut standing = OWN_GUARDS
+        .get()
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    standing.push((Arc::clone(dir), name.to_owned()));
+}
+
+fn forget(dir: &Arc<Dir>, name: &OsStr) {
+    let mut standing = OWN_GUARDS
+        .get()
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    if let Some(at) = standing
+        .iter()
+        .position(|(d, n)| Arc::ptr_eq(d, dir) && n == name)
+    {
+        standing.swap_remove(at);
+    }
+}
+
+/// Takes down all guards of this process.
+fn remove_own_guards() {
+    if let Ok(standing) = OWN_GUARDS.get().try_lock() {
+        for (dir, name) in standing.iter() {
+            let _ = unlinkat(dir.as_ref(), name, AtFlags::REMOVEDIR);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::sidecar::place::Parent;
+
+    /// S22: an original's guard goes only if it stood still by both clocks, was seen to, and the
+    /// policy allows it; never while somebody has its lock.
+    #[test]
+    fn an_originals_guard_must_be_seen_standing_still() {
+        let temp = tempfile::tempdir().unwrap();
+        let options = Options::new(temp.path().join("state.json"))
+            .recovery(Recovery::RemoveIfUnchanged)
+            .clock(Clock::fixed(
+                std::time::SystemTime::now() + Duration::from_secs(3600),
+            ));
+        let place = Place::of(&options, Parent::Create).unwrap();
+        let path = place.dir.join(&place.guard_name);
+        std::fs::create_dir(&path).unwrap();
+        let stat = place.dir.stat(&place.guard_name).unwrap();
+        let seen_for = |age: Duration, modified| Observation {
+            seen: Some((
+                FileId::of(&stat),
+                modified,
+                Instant::now().checked_sub(age).unwrap(),
+            )),
+        };
+        let long = OBSERVED + Duration::from_secs(1);
+        let removes = |mut observation: Observation, options: &Options| {
+            observation.remove_if_left(&place, &stat, options).unwrap()
+        };
+        assert!(
+            !removes(Observation::default(), &options),
+            "never seen before"
+        );
+        assert!(!removes(
+            seen_for(Duration::from_secs(9), stat.st_mtime),
+            &options
+        ));
+        assert!(
+            !removes(seen_for(long, stat.st_mtime - 1), &options),
+            "it moved"
+        );
+        let young = options.clone().clock(Clock::SYSTEM);
+        assert!(
+            !removes(seen_for(long, stat.st_mtime), &young),
+            "young by the file's clock"
+        );
+        let closed = options.clone().recovery(Recovery::FailClosed);
+        assert!(!removes(seen_for(long, stat.st_mtime), &closed));
+        let holder = File::open(&path).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+        assert!(!removes(seen_for(long, stat.st_mtime), &options), "locked");
+        drop(holder);
+        assert!(path.is_dir());
+        assert!(removes(seen_for(long, stat.st_mtime), &options));
+        assert!(!path.exists());
+    }
+
+    /// S21.2: only one guard at a time; it is locked and marked; dropping it takes it down.
+    #[test]
+    fn there_is_one_guard_at_a_time() {
+        let temp = tempfile::tempdir().unwrap();
+        let options = Options::new(temp.path().join("state.json"));
+        let place = Place::of(&options, Parent::Create).unwrap();
+        for make in [ReclaimGuard::make, ReclaimGuard::make_plainly] {
+            let first = make(&place).unwrap().expect("there is none yet");
+            assert!(matches!(standing(&place).unwrap(), Standing::Locked(..)));
+            assert!(ReclaimGuard::make(&place).unwrap().is_none());
+            assert!(ReclaimGuard::make_plainly(&place).unwrap().is_none());
+            drop(first);
+            assert!(matches!(standing(&place).unwrap(), Standing::None));
+            assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What this process holds, by manager key and target (S15, S28), and what becomes of it when the
+//! process ends (S27).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use super::options::Payload;
+use crate::error::Result;
+use crate::heart::Cared;
+use crate::hold::Hold;
+use crate::process::PerProcess;
+
+/// One lock that this process holds, shared by all guards of a re-entrant owner.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) target: PathBuf,
+    pub(super) lock_path: PathBuf,
+    pub(super) hold: Arc<Hold>,
+    pub(super) owner: Option<String>,
+    pub(super) metadata: Payload,
+    pub(super) since: SystemTime,
+    pub(super) fence: Option<std::num::NonZeroU64>,
+    pub(super) retain_on_exit: bool,
+    pub(super) cared: Mutex<Option<Cared>>,
+}
+
+impl Entry {
+    /// Ends the care and removes the record. The table is told first, so that a waiter of this
+    /// process that sees the file go does not find it still listed.
+    pub(super) fn release(self: &Arc<Entry>) -> Result<()> {
+        if !self.hold.is_ours() {
+            return self.hold.release(); // Says why a copy that came over fork does nothing (K36).
+        }
+        remove(self);
+        drop(
+            self.cared
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
+        self.hold.release()
+    }
+
+    /// Ends the care and leaves the record where it is.
+    pub(super) fn leave(self: &Arc<Entry>) {
+        if self.hold.is_ours() {
+            remove(self);
+            drop(
+                self.cared
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take(),
+            );
+            self.hold.leave();
+        }
+    }
+}
+
+struct Held {
+    entry: Arc<Entry>,
+    count: usize,
+}
+
+type Table = BTreeMap<(String, PathBuf), Held>;
+
+static TABLE: PerProcess<Mutex<Table>> = PerProcess::new();
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the table says to somebody who wants a lock.
+pub(super) enum Listed {
+    /// Not held here.
+    Free,
+    /// Held here by somebody else.
+    Held(Arc<Entry>),
+    /// Held by the same owner; counted up.
+    Again(Arc<Entry>),
+}
+
+/// Looks up a target, and counts up if it is the same owner's (S15).
+pub(super) fn enter(key: &str, target: &Path, owner: Option<&str>) -> Listed {
+    let mut table = table();
+    let Some(held) = table.get_mut(&(key.to_owned(), target.to_owned())) else {
+        return Listed::Free;
+    };
+    if owner.is_some() && held.entry.owner.as_deref() == owner {
+        held.count += 1;
+        return Listed::Again(Arc::clone(&held.entry));
+    }
+    Listed::Held(Arc::clone(&held.entry))
+}
+
+/// Lists a lock that was just acquired.
+pub(super) fn insert(entry: &Arc<Entry>) {
+    crate::exit::at_exit(release_at_exit);
+    let held = Held {
+        entry: Arc::clone(entry),
+        count: 1,
+    };
+    table().insert((entry.key.clone(), entry.target.clone()), held);
+}
+
+/// Counts down; `true` if that was the last one and the lock is to be released.
+pub(super) fn count_down(entry: &Arc<Entry>) -> bool {
+    let mut table = table();
+    match table.get_mut(&(entry.key.clone(), entry.target.clone())) {
+        Some(held) if Arc::ptr_eq(&held.entry, entry) && held.count > 1 => {
+            held.count -= 1;
+            false
+        }
+        _ => true,
+    }
+}
+
+fn remove(entry: &Arc<Entry>) {
+    let mut table = table();
+    let key = (entry.key.clone(), entry.target.clone());
+    if table
+        .get(&key)
+        .is_some_and(|held| Arc::ptr_eq(&held.entry, entry))
+    {
+        table.remove(&key);
+    }
+}
+
+/// All locks that managers of this key hold.
+pub(super) fn entries(key: &str) -> Vec<Arc<Entry>> {
+    table()
+        .values()
+        .filter(|held| held.entry.key == key)
+        .map(|held| Arc::clone(&held.entry))
+        .collect()
+}
+
+/// Whether some manager of this process holds the lock with this token.
+pub(super) fn has_token(token: &str) -> bool {
+    table()
+        .values()
+        .any(|held| held.entry.hold.token().to_string() == token)
+}
+
+/// Gives back everything that is not to be retained. Called while the process ends: it must not
+/// wait for a mutex that the ending thread itself may have.
+fn release_at_exit() {
+    let entries: Vec<Arc<Entry>> = match TABLE.get().try_lock() {
+        Ok(table) => table.values().map(|held| Arc::clone(&held.entry)).collect(),
+        Err(_) => return,
+    };
+    for entry in entries.iter().filter(|entry| !entry.retain_on_exit) {
+        let _ = entry.hold.release();
+    }
+}

@@ -1,0 +1,174 @@
+//! JSON text with a fixed order of members, and the places in it that are later rewritten in place
+//! (K21): the beat and the fence.
+
+use serde_json::{Map, Value};
+
+use crate::identity::{BEAT_DIGITS, FENCE_ROOM, Identity};
+
+/// How a record is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Two blanks of indentation, as the sidecar and exclusive records have it.
+    Indented,
+    /// No white space, as on the line of an upload record.
+    Compact,
+}
+
+/// Prints an object with its members in the order given, without a final newline.
+pub fn object<'a>(members: impl IntoIterator<Item = (&'a str, Value)>, layout: Layout) -> String {
+    let members = members
+        .into_iter()
+        .map(|(name, value)| (name, value_text(&value, layout)));
+    join(members, layout)
+}
+
+/// The `tenure` block as text. With `Room::ForFence` a place of 20 digits is kept for a number that
+/// is only known when the lock is held (K39).
+pub fn identity(identity: &Identity, room: Room, layout: Layout) -> String {
+    let mut members: Vec<(&str, String)> = identity
+        .members()
+        .into_iter()
+        .map(|(name, value)| (name, value_text(&value, layout)))
+        .collect();
+    if room == Room::ForFence && identity.fence.is_none() {
+        members.push(("fence", format!("{:<FENCE_ROOM$}", "null")));
+    }
+    join(members, layout)
+}
+
+/// Whether room for a fence is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Yes.
+    ForFence,
+    /// No.
+    None,
+}
+
+/// Prints an object from members that are already text.
+pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: Layout) -> String {
+    let mut text = String::from("{");
+    for (index, (name, value)) in members.into_iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        let name = Value::from(name).to_string();
+        match layout {
+            Layout::Indented => {
+                text.push_str("\n  ");
+                text.push_str(&name);
+                text.push_str(": ");
+                // Strings hold no raw newline, so every one of them is layout.
+                for (index, line) in value.split('\n').enumerate() {
+                    text.push_str(if index == 0 { "" } else { "\n  " });
+                    text.push_str(line);
+                }
+            }
+            Layout::Compact => {
+                text.push_str(&name);
+                text.push(':');
+                text.push_str(&value);
+            }
+        }
+    }
+    if layout == Layout::Indented && text.len() > 1 {
+        text.push('\n');
+    }
+    text.push('}');
+    text
+}
+
+/// A value as text.
+pub(crate) fn value_text(value: &Value, layout: Layout) -> String {
+    let text = match layout {
+        Layout::Compact => serde_json::to_string(value),
+        Layout::Indented => serde_json::to_string_pretty(value),
+    };
+    text.expect("a JSON value always has a text")
+}
+
+/// The object in a record's bytes, or nothing (S7): trailing white space is allowed, anything else
+/// that is not one object is "no payload".
+pub fn parse_object(bytes: &[u8]) -> Option<Map<String, Value>> {
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(object)) => Some(object),
+        _ => None,
+    }
+}
+
+/// Where the digits of the beat stand in a record that we wrote. The last one counts: ours come
+/// after the caller's members, and inside a string the quotes would be escaped.
+pub(crate) fn beat_at(bytes: &[u8]) -> Option<usize> {
+    let start = after_key(bytes, b"\"beat\":")?;
+    let digits = bytes.get(start + 1..start + 1 + BEAT_DIGITS)?;
+    (bytes[start] == b'"' && digits.iter().all(u8::is_ascii_digit)).then_some(start + 1)
+}
+
+/// Where the room for the fence begins in a record that we wrote.
+pub(crate) fn fence_at(bytes: &[u8]) -> Option<usize> {
+    let start = after_key(bytes, b"\"fence\":")?;
+    let room = bytes.get(start..start + FENCE_ROOM)?;
+    room.iter()
+        .all(|&byte| byte.is_ascii_alphanumeric() || byte == b' ')
+        .then_some(start)
+}
+
+fn after_key(bytes: &[u8], key: &[u8]) -> Option<usize> {
+    let found = bytes.windows(key.len()).rposition(|window| window == key)?;
+    let start = found + key.len();
+    let blanks = bytes
+        .get(start..)?
+        .iter()
+        .take_while(|&&byte| byte == b' ')
+        .count();
+    Some(start + blanks)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::identity::Token;
+
+    /// S5: two blanks of indentation, nested values too; an empty object prints as `{}`.
+    #[test]
+    fn objects_are_indented_by_two() {
+        let text = object(
+            [("a", json!(1)), ("b", json!({"c": [1, "x\ny"]}))],
+            Layout::Indented,
+        );
+        let expected =
+            "{\n  \"a\": 1,\n  \"b\": {\n    \"c\": [\n      1,\n      \"x\\ny\"\n    ]\n  }\n}";
+        assert_eq!(text, expected);
+        assert_eq!(object([], Layout::Indented), "{}");
+        assert_eq!(object([("a", json!("x"))], Layout::Compact), r#"{"a":"x"}"#);
+    }
+
+    /// K21: the places are found in both layouts, also when a caller's text looks like them.
+    #[test]
+    fn beat_and_fence_are_found() {
+        let own = Identity::own(Token::random(), true);
+        for layout in [Layout::Indented, Layout::Compact] {
+            let block = identity(&own, Room::ForFence, layout);
+            let decoy = r#""beat": "1111111111" "fence": 12345678901234567890"#;
+            let payload = json!({"beat": "2222222222"});
+            let text = join(
+                [
+                    ("payload", value_text(&payload, layout)),
+                    ("tenure", block),
+                    ("request", value_text(&json!(decoy), layout)),
+                ],
+                layout,
+            );
+            let bytes = text.as_bytes();
+            let beat = beat_at(bytes).unwrap();
+            assert_eq!(&bytes[beat..beat + BEAT_DIGITS], b"0000000000");
+            let fence = fence_at(bytes).unwrap();
+            assert_eq!(&bytes[fence..fence + FENCE_ROOM], b"null                ");
+            assert!(parse_object(bytes).is_some());
+        }
+        assert_eq!(beat_at(b"{}"), None);
+        assert_eq!(fence_at(b"\"fence\":"), None);
+    }
+}

@@ -1,0 +1,301 @@
+//! How an upload lock is taken on disk (U10): publish, or judge what stands there; ask, wait, again.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::fs::fstat;
+
+use super::file::{Fencing, Options};
+use super::held::{Ear, FileHold};
+use super::judge::{Held, Judged, judge, locked};
+use super::record::{self, LIMIT};
+use super::request::{self, Stop, Test};
+use super::table::Ticket;
+use super::{Judging, Key, LockRequest, Names, ReleaseRequest, Wait};
+use crate::deadline::Patience;
+use crate::dir::{Dir, FileId};
+use crate::error::{Class, Error, Result};
+use crate::fence;
+use crate::heart::{Care, Listen, care_and_listen};
+use crate::hold::Hold;
+use crate::identity::{Here, Identity, Token};
+use crate::publish::{self, Draft, Published};
+use crate::record::timestamp;
+use crate::remove::{Removal, no_pause, remove};
+use crate::wait::{Waiter, Woken, jittered};
+
+/// Pause when the lock vanished between two steps, or another judge is at work.
+const VANISH_RETRY: Duration = Duration::from_millis(10);
+
+/// One acquisition.
+pub(super) struct Acquirer<'a> {
+    pub(super) names: Names,
+    pub(super) options: &'a Options,
+    pub(super) judging: Judging,
+    pub(super) asking: ReleaseRequest,
+    pub(super) patience: Patience,
+}
+
+/// What has been done so far to get the holder to stop.
+#[derive(Default)]
+struct Asked {
+    /// The request that we last made; `None` also if another user's stands there.
+    stop: Option<Stop>,
+    /// Which lock it was about, and when to renew it.
+    about: Option<(FileId, Instant)>,
+    /// The test of a doubtful holder (U13a).
+    test: Option<Test>,
+}
+
+impl Acquirer<'_> {
+    /// Waits for the lock and takes it; the seat in the table is held meanwhile.
+    pub(super) fn acquire(
+        self,
+        dir: Dir,
+        ticket: Ticket<Key>,
+        request: LockRequest,
+    ) -> Result<FileHold> {
+        let token = Token::random();
+        let bytes = self.record(&dir, token, &request)?;
+        let mut asked = Asked::default();
+        let published = match self.wait_and_publish(&dir, &bytes, request.wait, &mut asked) {
+            Ok(published) => published,
+            Err(error) => {
+                asked.withdraw(&dir);
+                return Err(error);
+            }
+        };
+        self.hold(dir, published, bytes, token, ticket, request)
+    }
+
+    /// U10.1–U10.5.
+    fn wait_and_publish(
+        &self,
+        dir: &Dir,
+        bytes: &[u8],
+        wait: Wait,
+        asked: &mut Asked,
+    ) -> Result<Published> {
+        let mut draft = Draft::new(dir, &self.names.lock, self.publishing());
+        draft.write(bytes)?;
+        let mut waiter = Waiter::new(dir, &[&self.names.lock], self.patience.cancel.clone());
+        loop {
+            if let Some(published) = draft.publish()? {
+                return Ok(published);
+            }
+            match judge(dir, &self.names, &self.judging)? {
+                Judged::Free => self.pause(&mut waiter),
+                Judged::Refused(error) => return Err(error),
+                Judged::Dead(mut found) => match remove(dir, &mut found, &no_pause)? {
+                    Removal::Removed | Removal::Changed => {}
+                    // K24: somebody has the kernel's lock: the holder after all, or another judge.
+                    Removal::Busy if self.patience.is_over() => {
+                        let held = locked(found, &self.names);
+                        return Err(self.gave_up(dir, held, wait));
+                    }
+                    Removal::Busy => {
+                        waiter.follow_lock(found.file(), found.id());
+                        waiter.wait(self.patience.until(Instant::now() + VANISH_RETRY * 10));
+                    }
+                },
+                Judged::Held(held) => {
+                    if wait == Wait::No || self.patience.is_over() {
+                        return Err(self.gave_up(dir, *held, wait));
+                    }
+                    self.ask(dir, &held, asked)?;
+                    if self.silence_proves_death(dir, &held, asked)? {
+                        continue;
+                    }
+                    // What happened before the watch began made no event: look once more.
+                    if !waiter.is_armed() {
+                        waiter.arm();
+                        continue;
+                    }
+                    self.wait(&mut waiter, &held, asked);
+                }
+            }
+        }
+    }
+
+    /// Until something changes, the holder dies, or it is time to ask again.
+    fn wait(&self, waiter: &mut Waiter<'_>, held: &Held, asked: &Asked) {
+        if let Some(found) = &held.found {
+            match &held.by {
+                Some(identity) if identity.boot.is_some() => {
+                    waiter.follow(found, identity, &Here::now());
+                }
+                // A missing or doubtful process makes no end to wait for.
+                Some(Identity { pid: Some(pid), .. }) if !held.doubtful => {
+                    waiter.follow_process(found, *pid, None);
+                }
+                _ => {}
+            }
+        }
+        let now = Instant::now();
+        let renewal = asked.about.map_or(now, |(_, renewal)| renewal);
+        let proof = asked
+            .test
+            .as_ref()
+            .map(|test| now + self.options.times.confirm.saturating_sub(test.age()));
+        let until = proof.map_or(renewal, |proof| proof.min(renewal));
+        match waiter.wait(self.patience.until(until)) {
+            Woken::Event | Woken::HolderGone | Woken::Time | Woken::Cancelled => {}
+        }
+    }
+
+    fn pause(&self, waiter: &mut Waiter<'_>) {
+        if !self.patience.is_over() {
+            waiter.wait(Instant::now() + VANISH_RETRY);
+        }
+    }
+
+    /// U14: at once for every new holder, and again at every poll.
+    fn ask(&self, dir: &Dir, held: &Held, asked: &mut Asked) -> Result<()> {
+        let lock = held.found.as_ref().map(crate::record::Record::id);
+        let is_fresh = asked
+            .about
+            .is_some_and(|(about, renewal)| Some(about) == lock && renewal > Instant::now());
+        if is_fresh {
+            return Ok(());
+        }
+        asked.test = held.found.as_ref().filter(|_| held.doubtful).map(|found| {
+            let test = Test::begin(found);
+            match asked.test.take() {
+                Some(running) if running.is_same_case(&test) => running,
+                _ => test,
+            }
+        });
+        let addressee = held.blocker.token.as_deref();
+        let test = asked.test.as_mut();
+        asked.stop = request::make(dir, &self.names, addressee, &self.asking, test)?;
+        let renewal = Instant::now() + jittered(self.options.times.acquirer_poll);
+        asked.about = lock.map(|lock| (lock, renewal));
+        Ok(())
+    }
+
+    /// U13a: a live original would have been gone by now. The same file with the same bytes still
+    /// stands there, and its kernel lock is free.
+    fn silence_proves_death(&self, dir: &Dir, held: &Held, asked: &Asked) -> Result<bool> {
+        let (Some(test), Some(found)) = (&asked.test, &held.found) else {
+            return Ok(false);
+        };
+        let is_proven =
+            test.is_same_case(&Test::begin(found)) && test.age() >= self.options.times.confirm;
+        if !is_proven {
+            return Ok(false);
+        }
+        let reopened = crate::record::Record::open(dir, &self.names.lock, LIMIT)?;
+        match reopened.filter(|now| now.id() == found.id() && now.bytes() == found.bytes()) {
+            Some(mut found) => Ok(remove(dir, &mut found, &no_pause)? == Removal::Removed),
+            None => Ok(true),
+        }
+    }
+
+    /// U10.5: the class tells whether the holder's life could be checked.
+    fn gave_up(&self, dir: &Dir, held: Held, wait: Wait) -> Error {
+        let (class, what) = match (held.class, wait) {
+            (Class::Foreign, _) => (
+                Class::Foreign,
+                "held by somebody who cannot be checked from here",
+            ),
+            (_, Wait::No) => (Class::Held, "held"),
+            (_, Wait::For(_) | Wait::Forever) => (Class::Timeout, "not released in time"),
+        };
+        Error::new(class, dir.join(&self.names.lock), what).blocked_by(held.blocker)
+    }
+
+    /// U10.6, and everything that goes with a lock that is ours.
+    fn hold(
+        self,
+        dir: Dir,
+        published: Published,
+        bytes: Vec<u8>,
+        token: Token,
+        ticket: Ticket<Key>,
+        request: LockRequest,
+    ) -> Result<FileHold> {
+        let acquired = became_ours(&published);
+        let publishing = self.publishing();
+        let lock = self.names.lock.clone();
+        let hold = Arc::new(Hold::new(Arc::new(dir), &lock, published, bytes, token));
+        let fence = match self.options.fence {
+            Fencing::Taken => Some(take_fence(&hold, publishing)?),
+            Fencing::None => None,
+        };
+        let ear = Arc::new(Ear::new(
+            self.names,
+            token.to_string(),
+            acquired,
+            request.on_request,
+        ));
+        ear.drop_older_request(hold.dir());
+        let listen = {
+            let ear = Arc::clone(&ear);
+            Listen {
+                name: ear.names.stop.clone(),
+                poll: self.options.times.holder_poll,
+                look: Arc::new(move |hold: &Arc<Hold>| ear.look(hold.dir())),
+            }
+        };
+        let care = Care {
+            beat: Some(self.options.heartbeat),
+            check: None,
+        };
+        let care = care_and_listen(&hold, care, Some(listen));
+        {
+            let ear = Arc::clone(&ear);
+            ticket.hold(Arc::new(move |asked: &ReleaseRequest| ear.hear(asked)));
+        }
+        Ok(FileHold::new(hold, ear, care, fence, ticket))
+    }
+
+    fn publishing(&self) -> publish::Options {
+        publish::Options {
+            durability: self.options.durability,
+            ..publish::Options::default()
+        }
+    }
+
+    /// U4, U5.
+    fn record(&self, dir: &Dir, token: Token, request: &LockRequest) -> Result<Vec<u8>> {
+        let holder = match request.follows {
+            Some(pid) => Identity::following(pid, token, dir.is_local()),
+            None => Identity::own(token, dir.is_local()),
+        };
+        let bytes = record::encode(&holder, self.options.fence, request.purpose.as_deref());
+        if bytes.len() > LIMIT {
+            let what = "the purpose is too long for the record";
+            return Err(Error::new(
+                Class::BadInput,
+                dir.join(&self.names.lock),
+                what,
+            ));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Asked {
+    /// U16: a waiter that gives up takes its request with it. Except one that tests a holder: the
+    /// next try goes on from there (U13a).
+    fn withdraw(&self, dir: &Dir) {
+        if let (Some(stop), None) = (&self.stop, &self.test) {
+            stop.remove(dir);
+        }
+    }
+}
+
+/// K39: only now that the lock is held. Without its number it is given back.
+fn take_fence(hold: &Hold, publishing: publish::Options) -> Result<NonZeroU64> {
+    fence::next(hold.dir(), publishing)
+        .and_then(|fence| hold.write_fence(fence).map(|()| fence))
+        .inspect_err(|_| drop(hold.release()))
+}
+
+/// When the name appeared: the change time, because the content may have been written long before.
+fn became_ours(published: &Published) -> SystemTime {
+    fstat(&published.file).map_or(published.modified, |stat| {
+        timestamp(stat.st_ctime, stat.st_ctime_nsec)
+    })
+}

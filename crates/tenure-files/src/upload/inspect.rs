@@ -1,0 +1,159 @@
+//! What the owner of an upload directory can do without holding a lock: look, ask, list, clean (U24).
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::file::{TABLE, key};
+use super::judge::{Judged, judge};
+use super::{FileLocker, ReleaseRequest, UploadId, request};
+use crate::clean;
+use crate::clock::{Clock, age};
+use crate::dir::Dir;
+use crate::error::{Blocker, Error, Result};
+use crate::remove::{Removal, no_pause, remove};
+use crate::sighting::{Sighting, State};
+
+/// A request without a lock that nobody has renewed for this long has nobody behind it.
+const REQUEST_AGE: Duration = Duration::from_secs(60);
+
+/// What stands in the directory for one upload.
+#[derive(Debug)]
+pub struct Inspection {
+    /// The lock, if there is one.
+    pub sighting: Option<Sighting>,
+    /// The request to let go, if one stands.
+    pub request: Option<ReleaseRequest>,
+}
+
+/// What [`FileLocker::clean`] removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Uploads whose lock was of a dead holder.
+    pub locks: Vec<UploadId>,
+    /// Uploads for which a request stood, but no lock.
+    pub requests: Vec<UploadId>,
+    /// Files that crashed Tenure processes left (K20).
+    pub leftovers: Vec<OsString>,
+}
+
+impl FileLocker {
+    /// Looks at one upload. Takes nothing, removes nothing.
+    pub fn inspect(&self, id: &UploadId) -> Result<Inspection> {
+        let dir = self.open_dir(id)?;
+        let names = self.names(id);
+        let request = request::look(&dir, &names).map(|stop| stop.content().request);
+        let (record, state) = match judge(&dir, &names, &self.judging())? {
+            Judged::Free => {
+                return Ok(Inspection {
+                    sighting: None,
+                    request,
+                });
+            }
+            Judged::Dead(found) => (Some(found), State::Dead(None)),
+            Judged::Held(held) => (held.found, State::Held(held.blocker)),
+            Judged::Refused(error) => (None, State::Problem(error)),
+        };
+        let sighting = Some(Sighting::new(dir, names.lock, record, state));
+        Ok(Inspection { sighting, request })
+    }
+
+    /// Asks the holder of one upload to stop, without waiting for it (`tenure ask`). The answer is who
+    /// was asked; `None` if nobody holds it.
+    pub fn ask(&self, id: &UploadId, request: &ReleaseRequest) -> Result<Option<Blocker>> {
+        let dir = self.open_dir(id)?;
+        let names = self.names(id);
+        match judge(&dir, &names, &self.judging())? {
+            Judged::Free | Judged::Dead(_) => Ok(None),
+            Judged::Refused(error) => Err(error),
+            Judged::Held(held) => {
+                // A holder in this process hears it at once; the others by the file.
+                if !TABLE.get().ask(&key(&dir, &names)?, request) {
+                    let addressee = held.blocker.token.as_deref();
+                    request::make(&dir, &names, addressee, request, None)?;
+                }
+                Ok(Some(held.blocker))
+            }
+        }
+    }
+
+    /// All uploads that have a lock, in order.
+    pub fn list(&self) -> Result<Vec<UploadId>> {
+        self.with_suffix(".lock")
+    }
+
+    /// Removes what the dead left behind: their locks, private files, and requests that nobody waits
+    /// behind.
+    pub fn clean(&self) -> Result<Cleaned> {
+        let mut cleaned = Cleaned::default();
+        for id in self.list()? {
+            let (dir, names) = (self.open_dir(&id)?, self.names(&id));
+            if let Judged::Dead(mut found) = judge(&dir, &names, &self.judging())?
+                && remove(&dir, &mut found, &no_pause)? == Removal::Removed
+            {
+                cleaned.locks.push(id);
+            }
+        }
+        for id in self.with_suffix(".stop")? {
+            let (dir, names) = (self.open_dir(&id)?, self.names(&id));
+            let is_alone = dir.stat(&names.lock).is_err();
+            let now = Clock::SYSTEM.now_in(&dir)?;
+            if let Some(stop) = request::look(&dir, &names)
+                && is_alone
+                && age(now, stop.modified()) > REQUEST_AGE
+                && stop.remove(&dir)
+            {
+                cleaned.requests.push(id);
+            }
+        }
+        for dir in self.directories()? {
+            cleaned
+                .leftovers
+                .extend(clean::leftovers(&Dir::open(dir)?, Clock::SYSTEM)?);
+        }
+        Ok(cleaned)
+    }
+
+    /// Uploads with a file of this kind. Names that are no identifiers are somebody else's files.
+    fn with_suffix(&self, suffix: &str) -> Result<Vec<UploadId>> {
+        let mut uploads = Vec::new();
+        for dir in self.directories()? {
+            let prefix = dir
+                .strip_prefix(self.dir())
+                .unwrap_or(Path::new(""))
+                .to_owned();
+            for entry in entries(&dir)? {
+                let path = prefix.join(entry.file_name());
+                let id = path.to_str().and_then(|path| path.strip_suffix(suffix));
+                uploads.extend(id.and_then(|id| UploadId::new(id).ok()));
+            }
+        }
+        uploads.sort();
+        Ok(uploads)
+    }
+
+    /// The upload directory and all below it. Symbolic links are not followed.
+    fn directories(&self) -> Result<Vec<std::path::PathBuf>> {
+        let mut found = vec![self.dir().to_owned()];
+        let mut next = 0;
+        while let Some(dir) = found.get(next).cloned() {
+            next += 1;
+            let below = entries(&dir)?;
+            let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+            found.extend(
+                below
+                    .iter()
+                    .filter(|entry| is_dir(entry))
+                    .map(fs::DirEntry::path),
+            );
+        }
+        Ok(found)
+    }
+}
+
+fn entries(dir: &Path) -> Result<Vec<fs::DirEntry>> {
+    let listed =
+        fs::read_dir(dir).map_err(|error| Error::io(dir, "cannot list the directory", error))?;
+    Ok(listed.flatten().collect())
+}

@@ -1,0 +1,380 @@
+//! `ID.stop`: "somebody wants this lock", as a file (U14–U16, U19).
+//!
+//! To the original its mere existence is the request. Tenure adds whom it is for and who asks, so that
+//! a request left behind by a waiter that is gone does not interrupt the next holder, and goes by the
+//! file's modification time where the file says nothing.
+//!
+//! Whoever removes a request removes the one that it saw: same file, same time. A waiter that renewed
+//! it in between keeps it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, futimens, openat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use serde_json::{Map, Value, json};
+
+use super::{Names, ReleaseRequest, record};
+use crate::clock;
+use crate::dir::{Dir, FileId};
+use crate::error::{Error, Result};
+use crate::identity::{Here, Identity};
+use crate::record::{Record as Found, read_at_most, timestamp};
+
+/// No more of a request is read.
+const LIMIT: usize = 4096;
+
+/// A request as it stands, with the time at which it was last made.
+#[derive(Debug)]
+pub(super) struct Stop {
+    file: File,
+    name: OsString,
+    id: FileId,
+    modified: SystemTime,
+}
+
+/// What a request says beyond being there.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// The token of the holder it is meant for.
+    addressee: Option<String>,
+    pub(super) request: ReleaseRequest,
+    test: Option<Test>,
+}
+
+/// The note on a holder that is being tested: since when, and by which lock file (U13a).
+///
+/// Inode and change time together name one state of one file: neither a new lock nor a rewritten one
+/// has both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Test {
+    boot: Option<String>,
+    lock_inode: u64,
+    lock_changed_ns: u64,
+    since_ms: u64,
+}
+
+impl Test {
+    /// A test of the holder of `lock` that begins now.
+    pub(super) fn begin(lock: &Found) -> Test {
+        let changed = lock
+            .changed()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Test {
+            boot: Here::now().boot,
+            lock_inode: lock.id().inode(),
+            lock_changed_ns: u64::try_from(changed.as_nanos()).unwrap_or(u64::MAX),
+            since_ms: millis(clock::boottime()),
+        }
+    }
+
+    /// How long it has been going on; a note from the future began just now.
+    pub(super) fn age(&self) -> Duration {
+        Duration::from_millis(millis(clock::boottime()).saturating_sub(self.since_ms))
+    }
+
+    /// Whether both are about the same state of the same lock, in the same boot.
+    pub(super) fn is_same_case(&self, other: &Test) -> bool {
+        Test {
+            since_ms: 0,
+            ..self.clone()
+        } == Test {
+            since_ms: 0,
+            ..other.clone()
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "boot": self.boot,
+            "inode": self.lock_inode,
+            "changed": self.lock_changed_ns,
+            "since": self.since_ms,
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<Test> {
+        Some(Test {
+            boot: value["boot"].as_str().map(str::to_owned),
+            lock_inode: value["inode"].as_u64()?,
+            lock_changed_ns: value["changed"].as_u64()?,
+            since_ms: value["since"].as_u64()?,
+        })
+    }
+}
+
+/// Makes or renews the request (U14). `None` if it belongs to another user and stands as it is.
+///
+/// With `test`, the time at which it began is noted, or an older note of the same case taken over.
+pub(super) fn make(
+    dir: &Dir,
+    names: &Names,
+    addressee: Option<&str>,
+    by: &ReleaseRequest,
+    test: Option<&mut Test>,
+) -> Result<Option<Stop>> {
+    let flags =
+        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let failed = |errno| {
+        Error::io(
+            dir.join(&names.stop),
+            "cannot ask the holder to stop",
+            errno,
+        )
+    };
+    let file: File = match openat(dir, &names.stop, flags, Mode::from_raw_mode(0o644)) {
+        Ok(fd) => fd.into(),
+        Err(Errno::ACCESS | Errno::PERM) if dir.stat(&names.stop).is_ok() => return Ok(None),
+        Err(errno) => return Err(failed(errno)),
+    };
+    let stat = fstat(&file).map_err(failed)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(failed(Errno::NOTSUP));
+    }
+    let mut line = Map::new();
+    line.insert("v".into(), json!(1));
+    if let Some(token) = addressee {
+        line.insert("for".into(), json!(token));
+    }
+    if let Some(by) = &by.by {
+        line.insert("by".into(), object(by));
+    }
+    if let Some(reason) = &by.reason {
+        line.insert("reason".into(), json!(reason));
+    }
+    if let Some(test) = test {
+        let noted = Content::read(&file).and_then(|content| content.test);
+        if let Some(noted) =
+            noted.filter(|noted| noted.is_same_case(test) && noted.age() > test.age())
+        {
+            *test = noted;
+        }
+        line.insert("test".into(), test.to_json());
+    }
+    let line = record::line(&line);
+    write_whole(&file, line.as_bytes()).map_err(|error| {
+        Error::io(
+            dir.join(&names.stop),
+            "cannot ask the holder to stop",
+            error,
+        )
+    })?;
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_NOW,
+    };
+    futimens(
+        &file,
+        &Timestamps {
+            last_access: now,
+            last_modification: now,
+        },
+    )
+    .map_err(failed)?;
+    let stat = fstat(&file).map_err(failed)?;
+    Ok(Some(Stop {
+        file,
+        name: names.stop.clone(),
+        id: FileId::of(&stat),
+        modified: timestamp(stat.st_mtime, stat.st_mtime_nsec),
+    }))
+}
+
+/// The request that stands, if any. What cannot be opened or is not a file counts as a request
+/// without content, as it does for the original, which only looks whether the name exists: then there
+/// is nothing to remove either.
+pub(super) fn look(dir: &Dir, names: &Names) -> Option<Stop> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file: File = openat(dir, &names.stop, flags, Mode::empty()).ok()?.into();
+    let stat = fstat(&file).ok()?;
+    (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| Stop {
+        file,
+        name: names.stop.clone(),
+        id: FileId::of(&stat),
+        modified: timestamp(stat.st_mtime, stat.st_mtime_nsec),
+    })
+}
+
+impl Stop {
+    /// What the file says; nothing if it says nothing that we understand.
+    pub(super) fn content(&self) -> Content {
+        Content::read(&self.file).unwrap_or_default()
+    }
+
+    /// When it was made or last renewed.
+    pub(super) fn modified(&self) -> SystemTime {
+        self.modified
+    }
+
+    /// Whether the holder with this token, who acquired at that time, is meant (U15).
+    pub(super) fn is_for(&self, token: &str, acquired: SystemTime) -> Option<ReleaseRequest> {
+        let content = self.content();
+        let meant = match &content.addressee {
+            Some(addressee) => addressee == token,
+            // By the file's time now: it may have been renewed since it was opened.
+            None => self
+                .modified_now()
+                .is_none_or(|modified| modified > acquired),
+        };
+        meant.then_some(content.request)
+    }
+
+    /// Whether this was made for somebody before the holder that acquired at that time (U10.6).
+    pub(super) fn is_older_than(&self, acquired: SystemTime) -> bool {
+        self.modified <= acquired
+    }
+
+    /// Removes the request if it is still this one, made at this time. `false`: it was renewed, or is
+    /// gone.
+    pub(super) fn remove(&self, dir: &Dir) -> bool {
+        let still_this = dir.leads_to(&self.name, self.id).unwrap_or(false) && !self.was_renewed();
+        still_this
+            && unlinkat(dir, &self.name, AtFlags::empty()).is_ok()
+            // Renewed between the look and the unlink: the waiter's word is in the file we removed.
+            && !self.was_renewed()
+    }
+
+    fn was_renewed(&self) -> bool {
+        self.modified_now() != Some(self.modified)
+    }
+
+    fn modified_now(&self) -> Option<SystemTime> {
+        fstat(&self.file)
+            .ok()
+            .map(|stat| timestamp(stat.st_mtime, stat.st_mtime_nsec))
+    }
+}
+
+impl Content {
+    fn read(file: &File) -> Option<Content> {
+        let bytes = read_at_most(file, LIMIT).ok()?;
+        let block = bytes.split(|byte| *byte == b'\n').find_map(record::block)?;
+        let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
+        Some(Content {
+            addressee: text("for").filter(|token| !token.is_empty()),
+            request: ReleaseRequest {
+                by: block
+                    .get("by")
+                    .and_then(Value::as_object)
+                    .map(Identity::from_json),
+                reason: text("reason"),
+            },
+            test: block.get("test").and_then(Test::from_json),
+        })
+    }
+}
+
+/// Longer first, then cut: a reader in between sees a whole line, then perhaps the rest of an older one.
+fn write_whole(file: &File, bytes: &[u8]) -> std::io::Result<()> {
+    file.write_all_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)
+}
+
+fn object(identity: &Identity) -> Value {
+    let members = identity.members().into_iter();
+    Value::Object(
+        members
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+    )
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "6f0c4f9d2d7f4a0fb1f6f6f1f0a9d3c2";
+
+    struct Place {
+        _temp: tempfile::TempDir,
+        dir: Dir,
+        names: Names,
+    }
+
+    impl Place {
+        fn with(text: &str, modified: SystemTime) -> Place {
+            let temp = tempfile::tempdir().unwrap();
+            let path = temp.path().join("up.stop");
+            std::fs::write(&path, text).unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(modified).unwrap();
+            let names = Names {
+                lock: "up.lock".into(),
+                stop: "up.stop".into(),
+                address: "upload:up".into(),
+            };
+            let dir = Dir::open(temp.path()).unwrap();
+            Place {
+                _temp: temp,
+                dir,
+                names,
+            }
+        }
+    }
+
+    /// U15: an address decides; without one, the time.
+    #[test]
+    fn a_request_is_meant_by_address_or_by_time() {
+        let acquired = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let (earlier, later) = (
+            acquired - Duration::from_secs(1),
+            acquired + Duration::from_millis(1),
+        );
+        let this = format!("tenure {{\"v\":1,\"for\":\"{TOKEN}\"}}\n");
+        let other = "tenure {\"v\":1,\"for\":\"00000000000000000000000000000000\"}\n";
+        for (text, time, is_meant) in [
+            ("", later, true),
+            ("???", later, true),
+            ("tenure {\"v\":1,\"for\":\"\"}", later, true),
+            ("", acquired, false),
+            ("", earlier, false),
+            (this.as_str(), later, true),
+            (this.as_str(), earlier, true),
+            (other, later, false),
+            (other, earlier, false),
+        ] {
+            let place = Place::with(text, time);
+            let stop = look(&place.dir, &place.names).unwrap();
+            assert_eq!(
+                stop.is_for(TOKEN, acquired).is_some(),
+                is_meant,
+                "{text:?} at {time:?}"
+            );
+        }
+    }
+
+    /// U16, U19: only the request that was seen is removed: same file, same time.
+    #[test]
+    fn only_the_request_that_was_seen_is_removed() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let by = ReleaseRequest::default();
+
+        let place = Place::with("", time);
+        let seen = look(&place.dir, &place.names).unwrap();
+        make(&place.dir, &place.names, None, &by, None)
+            .unwrap()
+            .unwrap();
+        assert!(!seen.remove(&place.dir), "it was renewed");
+        assert!(look(&place.dir, &place.names).is_some());
+
+        let seen = look(&place.dir, &place.names).unwrap();
+        unlinkat(&place.dir, &place.names.stop, AtFlags::empty()).unwrap();
+        make(&place.dir, &place.names, None, &by, None)
+            .unwrap()
+            .unwrap();
+        assert!(!seen.remove(&place.dir), "it is another file");
+        let seen = look(&place.dir, &place.names).unwrap();
+        assert!(seen.remove(&place.dir));
+        assert!(look(&place.dir, &place.names).is_none());
+    }
+}

@@ -1,0 +1,497 @@
+//! Waiting: woken by the kernel where it can tell, by the clock elsewhere (K42, K43).
+//!
+//! Three things end a wait early: an inotify event for a watched name, the death of the recorded
+//! process (its pidfd), and its `flock` becoming free (a thread that blocks in `flock`, one per
+//! file). All of them are hints: whoever is woken looks again and decides anew. Polling goes on
+//! underneath, because an event may be missed.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::inotify::WatchFlags;
+use rustix::fs::{FlockOperation, flock, inotify};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::dir::{Dir, FileId};
+use crate::identity::{Here, Identity, random_bytes};
+use crate::process::{PerProcess, Presence, presence};
+use crate::record::Record;
+
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Something happened to a watched name.
+    Event,
+    /// The holder that was followed has ended, or its `flock` is free.
+    HolderGone,
+    /// The time was up.
+    Time,
+    /// Somebody called [`Cancel::cancel`].
+    Cancelled,
+}
+
+/// Ends a wait from another thread. Once cancelled, it stays cancelled.
+#[derive(Clone, Debug)]
+pub struct Cancel(Arc<OwnedFd>);
+
+impl Cancel {
+    /// A new, uncancelled one. Fails only if the process has no descriptors left.
+    pub fn new() -> std::io::Result<Cancel> {
+        Ok(Cancel(Arc::new(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?)))
+    }
+
+    /// Ends all waits that use it, now and later.
+    pub fn cancel(&self) {
+        signal(&self.0);
+    }
+
+    /// Whether it was called.
+    pub fn is_cancelled(&self) -> bool {
+        let mut ready = [PollFd::new(&*self.0, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut ready, Some(&now)).is_ok_and(|count| count > 0)
+    }
+}
+
+/// One who waits for names in a directory to change. Makes nothing before it is armed.
+#[derive(Debug)]
+pub struct Waiter<'d> {
+    dir: &'d Dir,
+    names: Vec<OsString>,
+    inotify: Option<(OwnedFd, i32)>,
+    is_armed: bool,
+    events: WatchFlags,
+    death: Option<Death>,
+    cancel: Option<Cancel>,
+}
+
+/// Where the end of a holder shows.
+#[derive(Debug)]
+struct Death {
+    file: FileId,
+    ready: Arc<OwnedFd>,
+}
+
+impl<'d> Waiter<'d> {
+    /// Waits for these names in `dir`.
+    pub fn new(dir: &'d Dir, names: &[&OsStr], cancel: Option<Cancel>) -> Waiter<'d> {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        let events = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::ATTRIB
+            | WatchFlags::MODIFY;
+        Waiter {
+            dir,
+            names,
+            inotify: None,
+            is_armed: false,
+            events,
+            death: None,
+            cancel,
+        }
+    }
+
+    /// Wakes only when a name goes: for those who wait for nothing else, among many.
+    #[must_use]
+    pub fn for_names_to_go(mut self) -> Waiter<'d> {
+        self.events = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
+        self
+    }
+
+    /// Whether [`arm`](Waiter::arm) was called.
+    pub fn is_armed(&self) -> bool {
+        self.is_armed
+    }
+
+    /// Begins to watch. Whoever arms must look at the names once more before waiting: what
+    /// happened earlier makes no event.
+    pub fn arm(&mut self) {
+        self.is_armed = true;
+        if self.inotify.is_some() || !self.dir.is_local() {
+            return;
+        }
+        // Without inotify (limits reached) polling remains.
+        let Some(fd) = take_inotify() else { return };
+        let path = format!("/proc/self/fd/{}", self.dir.as_fd().as_raw_fd());
+        if let Ok(descriptor) = inotify::add_watch(&fd, path, self.events) {
+            self.inotify = Some((fd, descriptor));
+        }
+    }
+
+    /// Follows the holder of a record, so that its death wakes us. By pidfd where its pid is of our
+    /// namespace; by a blocking `flock` where only the kernel's lock can tell.
+    pub fn follow(&mut self, record: &Record, identity: &Identity, here: &Here) {
+        if !self.dir.is_local() || identity.boot.is_none() || identity.boot != here.boot {
+            return;
+        }
+        if self
+            .death
+            .as_ref()
+            .is_some_and(|death| death.file == record.id())
+        {
+            return;
+        }
+        let by_process = (identity.pidns.is_some() && identity.pidns == here.pidns)
+            .then(|| {
+                identity
+                    .pid
+                    .and_then(|pid| process_end(pid, identity.start))
+            })
+            .flatten();
+        let ready = match by_process {
+            Some(ready) => Some(ready),
+            None if identity.flock == Some(true) => lock_end(record.file(), record.id()),
+            None => None,
+        };
+        self.death = ready.map(|ready| Death {
+            file: record.id(),
+            ready,
+        });
+    }
+
+    /// Follows a bare pid of our namespace, as an original's record has it.
+    pub fn follow_process(&mut self, record: &Record, pid: u32, start: Option<u64>) {
+        if self
+            .death
+            .as_ref()
+            .is_none_or(|death| death.file != record.id())
+        {
+            self.death = process_end(pid, start).map(|ready| Death {
+                file: record.id(),
+                ready,
+            });
+        }
+    }
+
+    /// Follows whoever has the `flock` of a file or directory.
+    pub fn follow_lock(&mut self, file: &File, id: FileId) {
+        if self.dir.is_local() && self.death.as_ref().is_none_or(|death| death.file != id) {
+            self.death = lock_end(file, id).map(|ready| Death { file: id, ready });
+        }
+    }
+
+    /// Waits until `until` at the latest.
+    pub fn wait(&mut self, until: Instant) -> Woken {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let (mut inotify_at, mut death_at, mut cancel_at) = (None, None, None);
+            let mut ready = Vec::with_capacity(3);
+            if let Some((fd, _)) = &self.inotify {
+                inotify_at = Some(ready.len());
+                ready.push(PollFd::new(fd, PollFlags::IN));
+            }
+            if let Some(death) = &self.death {
+                death_at = Some(ready.len());
+                ready.push(PollFd::new(&*death.ready, PollFlags::IN));
+            }
+            if let Some(cancel) = &self.cancel {
+                cancel_at = Some(ready.len());
+                ready.push(PollFd::new(&*cancel.0, PollFlags::IN));
+            }
+            let count = poll(&mut ready, Some(&timespec(left))).unwrap_or(0);
+            let is_ready = |at: Option<usize>| {
+                count > 0 && at.is_some_and(|at| !ready[at].revents().is_empty())
+            };
+            if is_ready(cancel_at) {
+                return Woken::Cancelled;
+            }
+            let (died, changed) = (is_ready(death_at), is_ready(inotify_at));
+            if died {
+                self.death = None;
+                return Woken::HolderGone;
+            }
+            if changed && self.concerns_us() {
+                return Woken::Event;
+            }
+            if Instant::now() >= until {
+                return Woken::Time;
+            }
+        }
+    }
+
+    /// Whether one of the events that have come is about one of our names.
+    fn concerns_us(&self) -> bool {
+        let Some((fd, descriptor)) = &self.inotify else {
+            return false;
+        };
+        let events = read_events(fd);
+        events.iter().any(|event| {
+            self.names
+                .iter()
+                .any(|name| event.concerns(*descriptor, name))
+        })
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some((fd, descriptor)) = self.inotify.take() {
+            let _ = inotify::remove_watch(&fd, descriptor);
+            put_back_inotify(fd);
+        }
+    }
+}
+
+/// Inotify descriptors that are not in use. Closing one waits for the kernel to see all its readers
+/// gone, 8 ms and more, and whoever has just got its lock must not wait for that.
+static IDLE: PerProcess<Mutex<Vec<OwnedFd>>> = PerProcess::new();
+
+/// More are closed: waiting threads beyond this number are rare.
+const MOST_IDLE: usize = 16;
+
+fn take_inotify() -> Option<OwnedFd> {
+    let idle = IDLE
+        .get()
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .pop();
+    idle.or_else(|| {
+        inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok()
+    })
+}
+
+/// Events of the old watch may still come; they carry its number, which is never used again.
+fn put_back_inotify(fd: OwnedFd) {
+    let mut idle = IDLE.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if idle.len() < MOST_IDLE {
+        idle.push(fd);
+    }
+}
+
+/// A pidfd that becomes readable when the process ends. `None` if it is not there any more, or not
+/// the one that is meant.
+fn process_end(pid: u32, start: Option<u64>) -> Option<Arc<OwnedFd>> {
+    let number = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    let pidfd = pidfd_open(number, PidfdFlags::empty()).ok()?;
+    // Only now is the number pinned: compare after opening.
+    (presence(pid, start) == Presence::Running).then(|| Arc::new(pidfd))
+}
+
+/// The files whose `flock` a thread is waiting for, and who wants to know.
+type LockWatches = Mutex<HashMap<FileId, Weak<OwnedFd>>>;
+
+/// An eventfd that becomes readable when the file's `flock` could be had. One thread per file,
+/// however many wait and however often they give up: a thread in `flock` cannot be called back.
+fn lock_end(file: &File, id: FileId) -> Option<Arc<OwnedFd>> {
+    static WATCHES: PerProcess<LockWatches> = PerProcess::new();
+    let watches = WATCHES.get();
+    let mut known = watches.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(ready) = known.get(&id).and_then(Weak::upgrade) {
+        return Some(ready);
+    }
+    let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
+    let file = file.try_clone().ok()?;
+    let signalled = Arc::clone(&ready);
+    thread::Builder::new()
+        .name("tenure-flock".into())
+        .spawn(move || {
+            // Got and given back at once: the waiter judges anew, with a lock of its own (K25).
+            let _ = flock(&file, FlockOperation::LockExclusive);
+            let _ = flock(&file, FlockOperation::Unlock);
+            let mut known = watches.lock().unwrap_or_else(PoisonError::into_inner);
+            known.remove(&id);
+            // Only now may the inode number be used again.
+            drop(file);
+            drop(known);
+            signal(&signalled);
+        })
+        .ok()?;
+    known.insert(id, Arc::downgrade(&ready));
+    Some(ready)
+}
+
+/// A change in a watched directory.
+#[derive(Debug)]
+pub(crate) struct DirEvent {
+    descriptor: i32,
+    /// `None` also when the kernel dropped events: then anything may have happened.
+    name: Option<OsString>,
+}
+
+impl DirEvent {
+    pub(crate) fn concerns(&self, descriptor: i32, name: &OsStr) -> bool {
+        match &self.name {
+            Some(changed) => self.descriptor == descriptor && changed == name,
+            None => self.descriptor == descriptor || self.descriptor == -1,
+        }
+    }
+}
+
+/// Events that have come, without blocking.
+pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(inotify, &mut buffer);
+    let mut events = Vec::new();
+    while let Ok(event) = reader.next() {
+        let name = event
+            .file_name()
+            .map(|name| OsStr::from_bytes(name.to_bytes()).to_owned());
+        events.push(DirEvent {
+            descriptor: event.wd(),
+            name,
+        });
+        // What comes later wakes the next poll; another read here would mostly find nothing.
+        if reader.is_buffer_empty() {
+            break;
+        }
+    }
+    events
+}
+
+pub(crate) fn drain_eventfd(fd: &OwnedFd) {
+    let mut count = [0; 8];
+    let _ = rustix::io::read(fd, &mut count);
+}
+
+fn signal(fd: &OwnedFd) {
+    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+}
+
+/// Rounded up to the next nanosecond that `poll` understands; never longer than a day, so that
+/// arithmetic cannot overflow.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    let duration = duration.min(Duration::from_secs(86_400));
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(86_400),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+/// A poll time with ±10 % jitter, so that waiters do not march in step (K43).
+pub fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * random_fraction())
+}
+
+/// A random number in [0, 1).
+pub(crate) fn random_fraction() -> f64 {
+    let bits = u32::from_ne_bytes(random_bytes());
+    f64::from(bits) / (f64::from(u32::MAX) + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::identity::Token;
+
+    const NAME: &str = "state.lock";
+
+    fn far() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    fn temp_with_record() -> tempfile::TempDir {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join(NAME), b"{}").unwrap();
+        temp
+    }
+
+    /// K42: an event for the name wakes; events for other names do not.
+    #[test]
+    fn a_change_of_the_name_wakes_the_waiter() {
+        let temp = temp_with_record();
+        let dir = Dir::open(temp.path()).unwrap();
+        let mut waiter = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        waiter.arm();
+        std::fs::write(temp.path().join("other"), b"").unwrap();
+        assert_eq!(
+            waiter.wait(Instant::now() + Duration::from_millis(20)),
+            Woken::Time
+        );
+        std::fs::remove_file(temp.path().join(NAME)).unwrap();
+        assert_eq!(waiter.wait(far()), Woken::Event);
+    }
+
+    /// K42: the death of the recorded process wakes, although it makes no event in the directory.
+    #[test]
+    fn the_death_of_the_holder_wakes_the_waiter() {
+        let temp = temp_with_record();
+        let dir = Dir::open(temp.path()).unwrap();
+        let record = Record::open(&dir, OsStr::new(NAME), 100).unwrap().unwrap();
+        let mut holder = Command::new("sh")
+            .args(["-c", "read x"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut waiter = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        let identity = Identity::following(holder.id(), Token::random(), true);
+        waiter.follow(&record, &identity, &Here::now());
+        assert_eq!(
+            waiter.wait(Instant::now() + Duration::from_millis(20)),
+            Woken::Time
+        );
+        drop(holder.stdin.take());
+        assert_eq!(waiter.wait(far()), Woken::HolderGone);
+        holder.wait().unwrap();
+    }
+
+    /// K42: where the pid says nothing (another namespace), the blocking flock tells; one thread
+    /// serves all who wait for a file.
+    #[test]
+    fn a_freed_flock_wakes_the_waiter() {
+        let temp = temp_with_record();
+        let dir = Dir::open(temp.path()).unwrap();
+        let holder = std::fs::File::open(temp.path().join(NAME)).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+        let record = Record::open(&dir, OsStr::new(NAME), 100).unwrap().unwrap();
+        let identity = Identity {
+            pidns: Some(1),
+            ..Identity::own(Token::random(), true)
+        };
+        let mut first = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        let mut second = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        first.follow(&record, &identity, &Here::now());
+        second.follow(&record, &identity, &Here::now());
+        let same = |waiter: &Waiter<'_>| Arc::as_ptr(&waiter.death.as_ref().unwrap().ready);
+        assert_eq!(same(&first), same(&second));
+        assert_eq!(
+            first.wait(Instant::now() + Duration::from_millis(20)),
+            Woken::Time
+        );
+        drop(holder);
+        assert_eq!(first.wait(far()), Woken::HolderGone);
+        assert_eq!(second.wait(far()), Woken::HolderGone);
+    }
+
+    /// K43: a wait never goes past its deadline, and a cancelled one ends at once.
+    #[test]
+    fn deadline_and_cancel_end_a_wait() {
+        let temp = temp_with_record();
+        let dir = Dir::open(temp.path()).unwrap();
+        let cancel = Cancel::new().unwrap();
+        let mut waiter = Waiter::new(&dir, &[OsStr::new(NAME)], Some(cancel.clone()));
+        assert_eq!(waiter.wait(Instant::now()), Woken::Time);
+        assert!(!cancel.is_cancelled());
+        cancel.cancel();
+        assert_eq!(waiter.wait(far()), Woken::Cancelled);
+        assert_eq!(waiter.wait(far()), Woken::Cancelled);
+        assert!(cancel.is_cancelled());
+    }
+
+    /// K43: ±10 %.
+    #[test]
+    fn jitter_is_ten_percent() {
+        let interval = Duration::from_millis(1000);
+        for _ in 0..1000 {
+            let jittered = jittered(interval).as_millis();
+            assert!((900..=1100).contains(&jittered), "{jittered}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Many processes, one lock, and a controller that kills and stops them at random.
+//!
+//! Every worker that enters the critical section looks whether the one before still runs, and counts in
+//! a plain file (see `actor/section.rs`). The evidence they leave is judged here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::actor::Actor;
+use super::eventually;
+
+/// Without progress for this long, somebody waits who should not.
+const STALL: Duration = Duration::from_secs(20);
+
+/// What the controller does to the workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blows {
+    /// SIGKILL and SIGSTOP, half of them at whoever is inside, the others at anybody: waiters, judges,
+    /// reclaimers.
+    KillAndStop,
+    /// Nothing.
+    None,
+}
+
+/// Workers of one or several kinds on one lock.
+pub(crate) struct Crowd {
+    temp: tempfile::TempDir,
+    kinds: Vec<String>,
+    workers: Vec<Actor>,
+    killed: BTreeSet<u32>,
+    dice: Dice,
+}
+
+/// What the evidence says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Evidence {
+    /// Sections that were finished: what the workers counted, and what the dead could not count.
+    pub(crate) finished: u64,
+    /// How many of them each kind of worker counted.
+    pub(crate) by_kind: BTreeMap<String, u64>,
+    /// What the counter says.
+    pub(crate) counter: u64,
+    /// Who was found inside by somebody else.
+    pub(crate) doubles: Vec<u32>,
+    /// Who noticed the loss of its lock.
+    pub(crate) noticed: BTreeSet<u32>,
+    /// Who was killed.
+    pub(crate) killed: BTreeSet<u32>,
+    /// Anything else that was reported.
+    pub(crate) complaints: Vec<String>,
+}
+
+impl Crowd {
+    /// Starts one worker of each kind in the list.
+    pub(crate) fn start(kinds: &[&str]) -> Crowd {
+        let temp = tempfile::tempdir().unwrap();
+        let workers = kinds
+            .iter()
+            .map(|who| Actor::spawn(&["work", who], temp.path()))
+            .collect();
+        Crowd {
+            kinds: kinds.iter().map(|&who| who.to_owned()).collect(),
+            workers,
+            temp,
+            killed: BTreeSet::new(),
+            dice: Dice::new(),
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.temp.path()
+    }
+
+    /// Lets them work until `is_enough` of the number of sections, then ends them in peace.
+    pub(crate) fn run(&mut self, blows: Blows, mut is_enough: impl FnMut(u64) -> bool) {
+        let mut stopped: BTreeMap<usize, Instant> = BTreeMap::new();
+        let mut progress = (0, Instant::now());
+        loop {
+            let sections = number(&self.dir().join("counter"));
+            if is_enough(sections) {
+                break;
+            }
+            if sections > progress.0 {
+                progress = (sections, Instant::now());
+            }
+            assert!(
+                progress.1.elapsed() < STALL,
+                "nobody gets in any more\n{}",
+                self.scene()
+            );
+            if blows == Blows::KillAndStop {
+                self.strike(&mut stopped);
+            }
+            stopped.retain(|&worker, until| {
+                let goes_on = *until <= Instant::now();
+                if goes_on {
+                    self.workers[worker].signal(Signal::CONT);
+                }
+                !goes_on
+            });
+            thread::sleep(Duration::from_micros(self.dice.throw(40_000)));
+        }
+        for worker in &self.workers {
+            worker.signal(Signal::CONT);
+        }
+        fs::write(self.dir().join("stop"), "").unwrap();
+        let workers = &mut self.workers;
+        eventually("all workers come to their end", || {
+            workers.iter_mut().all(Actor::has_ended)
+        });
+    }
+
+    fn strike(&mut self, stopped: &mut BTreeMap<usize, Instant>) {
+        let inside = numbers(&self.dir().join("inside")).first().copied();
+        let holder = self
+            .workers
+            .iter()
+            .position(|worker| Some(u64::from(worker.pid())) == inside);
+        let victim = match holder {
+            Some(holder) if self.dice.throw(2) == 0 => holder,
+            _ => usize::try_from(self.dice.throw(self.workers.len() as u64)).unwrap(),
+        };
+        if self.dice.throw(3) == 0 {
+            stopped.remove(&victim);
+            let fresh = Actor::spawn(&["work", &self.kinds[victim]], self.dir());
+            let dead = std::mem::replace(&mut self.workers[victim], fresh);
+            self.killed.insert(dead.pid());
+            dead.kill();
+        } else {
+            self.workers[victim].signal(Signal::STOP);
+            let time = Duration::from_micros(self.dice.throw(8_000));
+            stopped.insert(victim, Instant::now() + time);
+        }
+    }
+
+    /// What the workers left behind.
+    pub(crate) fn evidence(self) -> Evidence {
+        let counter = number(&self.dir().join("counter"));
+        let mut evidence = Evidence {
+            counter,
+            killed: self.killed.clone(),
+            ..Evidence::default()
+        };
+        let report = fs::read_to_string(self.dir().join("report")).unwrap_or_default();
+        for line in report.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                ["recovered"] => evidence.finished += 1,
+                ["double", pid] => evidence.doubles.push(pid.parse().unwrap()),
+                ["noticed", pid] => drop(evidence.noticed.insert(pid.parse().unwrap())),
+                _ => evidence.complaints.push(line.to_owned()),
+            }
+        }
+        for entry in fs::read_dir(self.dir()).unwrap().flatten() {
+            if entry.file_name().to_string_lossy().starts_with("tally.") {
+                let tally = fs::read_to_string(entry.path()).unwrap();
+                let words: Vec<&str> = tally.split_whitespace().collect();
+                let count: u64 = words[0].parse().unwrap();
+                evidence.finished += count;
+                *evidence.by_kind.entry(words[2].to_owned()).or_default() += count;
+            }
+        }
+        evidence
+    }
+
+    /// What can be seen when nothing moves.
+    fn scene(&self) -> String {
+        let mut text = format!("seed {}\n", self.dice.seed);
+        for entry in fs::read_dir(self.dir()).unwrap().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.starts_with("tally.") {
+                let content = fs::read(entry.path()).unwrap_or_default();
+                text += &format!("{name}: {}\n", String::from_utf8_lossy(&content).trim());
+            }
+        }
+        for worker in &self.workers {
+            let pid = worker.pid();
+            let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            text += &format!("{wchan} {}\n", stat.get(..60).unwrap_or(&stat));
+        }
+        text + &fs::read_to_string("/proc/locks").unwrap_or_default()
+    }
+}
+
+fn number(path: &Path) -> u64 {
+    numbers(path).first().copied().unwrap_or(0)
+}
+
+fn numbers(path: &Path) -> Vec<u64> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect()
+}
+
+/// A small generator whose seed can be given.
+struct Dice {
+    seed: u64,
+    state: u64,
+}
+
+impl Dice {
+    fn new() -> Dice {
+        let seed = match std::env::var("TENURE_TORTURE_SEED") {
+            Ok(seed) => seed.parse().expect("a number"),
+            Err(_) => u64::from(std::process::id()),
+        };
+        Dice { seed, state: seed }
+    }
+
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.state = self
+            .state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695);
+        (self.state >> 33) % sides
+    }
+}

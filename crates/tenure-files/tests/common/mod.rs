@@ -1,0 +1,205 @@
+//! What the tests of this crate share: the machine's values for vector templates, and processes to be
+//! alive, dead, or somebody else's.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
+pub(crate) mod actor;
+pub(crate) mod crowd;
+pub(crate) mod uploads;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use tenure_files::identity::Here;
+
+/// A user that is neither root nor the owner of anything here.
+pub(crate) const OTHER_USER: u32 = 65_534;
+
+/// A child that lives as long as this does.
+pub(crate) struct Living(Child);
+
+impl Living {
+    pub(crate) fn new() -> Living {
+        Living::spawn()
+    }
+
+    pub(crate) fn spawn() -> Living {
+        Living(
+            Command::new("sleep")
+                .arg("1000")
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("sleep can be started"),
+        )
+    }
+
+    /// One that belongs to another user. Needs root, like the other tests about users.
+    pub(crate) fn spawn_as_other_user() -> Living {
+        let child = Command::new("sleep")
+            .arg("1000")
+            .uid(OTHER_USER)
+            .stdout(Stdio::null())
+            .spawn();
+        Living(child.expect("these tests run as root, so that they can become another user"))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        tenure_files::process::start_time(self.pid()).expect("it lives")
+    }
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The pid of a child that has ended and was waited for.
+pub(crate) fn dead_pid() -> u32 {
+    let mut child = Command::new("true")
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("true can be started");
+    child.wait().expect("it ends");
+    child.id()
+}
+
+pub(crate) fn host() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The values that templates are filled with, and the processes behind them.
+pub(crate) struct Machine {
+    pub(crate) alive: Living,
+    pub(crate) other_user: Living,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Machine {
+        Machine {
+            alive: Living::spawn(),
+            other_user: Living::spawn_as_other_user(),
+        }
+    }
+
+    /// The bytes of a vector, with the placeholders of a template replaced.
+    pub(crate) fn vector(&self, protocol: &str, file: &str) -> Vec<u8> {
+        let path = vectors().join(protocol).join(file);
+        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        if !file.ends_with(".tmpl") {
+            return bytes;
+        }
+        let other_user = self.other_user.pid().to_string();
+        let text = String::from_utf8(bytes).expect("templates are text");
+        fill(
+            text.replace("@OTHER_USER_PID@", &other_user).as_bytes(),
+            &self.alive,
+        )
+    }
+}
+
+pub(crate) fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").expect("Linux").ino()
+}
+
+pub(crate) fn vectors() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors")
+}
+
+/// Every file of a protocol's vectors, so that a test can tell whether its table is complete.
+pub(crate) fn vector_files(protocol: &str) -> Vec<String> {
+    let mut files: Vec<String> = fs::read_dir(vectors().join(protocol))
+        .expect("the vectors are there")
+        .map(|entry| entry.expect("readable").file_name())
+        .map(|name| name.into_string().expect("vectors have plain names"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Sets the modification time of a file to `age` ago.
+pub(crate) fn set_age(path: &Path, age: Duration) {
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .expect("the file is there");
+    file.set_modified(SystemTime::now() - age)
+        .expect("its time can be set");
+}
+
+pub(crate) fn make_fifo(path: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO can be made");
+}
+
+/// Waits until something is true that no event tells of; fails if it never is.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let give_up = std::time::Instant::now() + actor::PATIENCE;
+    while !is_true() {
+        assert!(
+            std::time::Instant::now() < give_up,
+            "never happened: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Fills the placeholders of a vector with values of this machine and `living`.
+pub(crate) fn fill(template: &[u8], living: &Living) -> Vec<u8> {
+    let here = Here::now();
+    let alive = living.pid();
+    let mut text = String::from_utf8(template.to_vec()).expect("templates are text");
+    for (placeholder, value) in [
+        ("@ALIVE_PID@", alive.to_string()),
+        ("@ALIVE_START@", living.start().to_string()),
+        ("@ALIVE_PID_HEX@", format!("{alive:x}")),
+        ("@DEAD_PID@", dead_pid().to_string()),
+        ("@OWN_PID@", std::process::id().to_string()),
+        ("@HOST@", here.host.clone()),
+        ("@HOST_UPPER@", here.host.to_uppercase()),
+        ("@BOOT@", here.boot.clone().expect("Linux")),
+        ("@PIDNS@", here.pidns.expect("Linux").to_string()),
+        ("@OTHER_PIDNS@", "4026539999".to_owned()),
+    ] {
+        text = text.replace(placeholder, &value);
+    }
+    assert!(!text.contains('@'), "a placeholder is left in {text}");
+    text.into_bytes()
+}
+
+pub(crate) fn set_modified(path: &Path, time: SystemTime) {
+    let file = fs::File::options()
+        .read(true)
+        .open(path)
+        .expect("the file is there");
+    file.set_modified(time).expect("its time can be set");
+}
+
+/// 2026-03-07T09:00:30Z, the clock of the vectors.
+pub(crate) fn vector_clock() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_772_874_030)
+}
+
+/// Whether a process waits for a lock: a waiter has an inotify descriptor.
+pub(crate) fn is_waiting(pid: u32) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    descriptors
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .any(|target| target.to_string_lossy().contains("inotify"))
+}

@@ -1,0 +1,89 @@
+//! A place for a sidecar lock, and the words its tests use.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tenure_files::Class;
+use tenure_files::identity::Identity;
+use tenure_files::publish::Durability;
+use tenure_files::sidecar::{Guard, Heartbeat, Manager, Options, Payload, Point, Retry};
+use tenure_files::text::parse_object;
+
+/// A target of its own, in a directory of its own.
+pub(crate) struct Place {
+    _temp: tempfile::TempDir,
+    pub(crate) target: PathBuf,
+    pub(crate) lock: PathBuf,
+    pub(crate) guard: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let temp = tempfile::tempdir().unwrap();
+        let target = temp.path().canonicalize().unwrap().join("state.json");
+        Place {
+            lock: target.with_file_name("state.json.lock"),
+            guard: target.with_file_name("state.json.lock.reclaim"),
+            _temp: temp,
+            target,
+        }
+    }
+    pub(crate) fn options(&self) -> Options {
+        Options::new(&self.target).durability(Durability::Fast)
+    }
+    pub(crate) fn once(&self) -> Options {
+        self.options().retry(Retry::none())
+    }
+    pub(crate) fn payload(&self) -> Payload {
+        parse_object(&std::fs::read(&self.lock).unwrap()).unwrap()
+    }
+    pub(crate) fn identity(&self) -> Identity {
+        Identity::in_record(&self.payload()).unwrap()
+    }
+    /// The record of a dead Tenure whose flock is free.
+    pub(crate) fn put_dead_lock(&self) {
+        let guard = manager("dead")
+            .acquire(&self.once().heartbeat(Heartbeat::Off))
+            .unwrap();
+        guard.leave();
+    }
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(self.target.parent().unwrap())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+pub(crate) fn manager(key: &str) -> Manager {
+    Manager::new(key)
+}
+
+pub(crate) fn class(result: tenure_files::Result<Guard>) -> Class {
+    result.expect_err("it must not be acquired").class()
+}
+
+pub(crate) fn map(value: serde_json::Value) -> Payload {
+    value.as_object().unwrap().clone()
+}
+
+/// Runs `action` once, when `point` is first reached.
+pub(crate) fn at(
+    point: Point,
+    action: impl Fn() + Send + Sync + 'static,
+) -> impl Fn(Point) + Send + Sync {
+    let done = AtomicBool::new(false);
+    move |reached| {
+        if reached == point && !done.swap(true, Ordering::SeqCst) {
+            action();
+        }
+    }
+}

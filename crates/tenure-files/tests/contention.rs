@@ -1,0 +1,93 @@
+//! Tenure and the originals' stand-ins on one lock at the same time, and tools against server cycles.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
+#![allow(
+    clippy::print_stdout,
+    reason = "figures that are measured, not asserted"
+)]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::crowd::{Blows, Crowd, Evidence};
+
+fn run(kinds: &[&str], blows: Blows, sections: u64) -> Evidence {
+    let mut crowd = Crowd::start(kinds);
+    crowd.run(blows, |done| done >= sections);
+    let evidence = crowd.evidence();
+    for &kind in kinds {
+        assert!(
+            evidence.by_kind.contains_key(kind),
+            "{kind} never got in: {evidence:?}"
+        );
+    }
+    println!("{:?}", evidence.by_kind);
+    evidence
+}
+
+/// U4–U6, U10, U14: without a crash nobody deletes anything by name, and both kinds exclude each other.
+#[test]
+fn uploads_of_tenure_and_the_original_exclude_each_other() {
+    let kinds = [
+        "upload",
+        "original-upload",
+        "upload",
+        "original-upload",
+        "upload",
+    ];
+    let evidence = run(&kinds, Blows::None, 2_000);
+    assert!(evidence.doubles.is_empty(), "{evidence:?}");
+    assert_eq!(evidence.noticed, BTreeSet::new());
+    assert!(evidence.complaints.is_empty(), "{evidence:?}");
+    assert_eq!(evidence.counter, evidence.finished);
+}
+
+/// K26, K34: with crashes the original deletes by name what it found dead, also if it is a live lock by
+/// then. That cannot be prevented, but every Tenure holder that was robbed notices. Tenure itself never
+/// robs: whoever is found inside by somebody else is a robbed Tenure holder.
+#[test]
+fn uploads_robbed_by_the_original_are_noticed() {
+    let kinds = [
+        "upload",
+        "upload",
+        "upload",
+        "original-upload",
+        "upload",
+        "upload",
+    ];
+    let evidence = run(&kinds, Blows::KillAndStop, 2_000);
+    let unnoticed: Vec<_> = evidence
+        .doubles
+        .iter()
+        .filter(|pid| !evidence.noticed.contains(pid) && !evidence.killed.contains(pid))
+        .collect();
+    assert!(
+        unnoticed.is_empty(),
+        "not noticed: {unnoticed:?} in {evidence:?}"
+    );
+    assert!(evidence.complaints.is_empty(), "{evidence:?}");
+    println!(
+        "{} sections, {} robbed by the original, {} noticed",
+        evidence.finished,
+        evidence.doubles.len(),
+        evidence.noticed.len()
+    );
+}
+
+/// X10, X15, X20: with the gate, tools and a server's cycles are never at work together, also when they
+/// are killed and stopped.
+#[test]
+fn tools_and_cycles_exclude_each_other() {
+    let kinds = [
+        "exclusive-alone",
+        "server",
+        "exclusive-alone",
+        "exclusive-alone",
+    ];
+    let evidence = run(&kinds, Blows::KillAndStop, 1_500);
+    assert!(evidence.doubles.is_empty(), "{evidence:?}");
+    assert_eq!(evidence.noticed, BTreeSet::new());
+    assert!(evidence.complaints.is_empty(), "{evidence:?}");
+    assert_eq!(evidence.counter, evidence.finished);
+}

@@ -1,0 +1,244 @@
+//! Every vector of the exclusive-lock protocol, decided by a server and refused or granted to a tool.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use common::{Machine, make_fifo, vector_files};
+use tenure_files::error::Class;
+use tenure_files::exclusive::{Server, Tool, Wait, Work};
+
+/// What the table says of a file.
+#[derive(Clone, Copy, Debug)]
+enum Expected {
+    /// Skip, held by this tool.
+    Locked(&'static str, Class),
+    /// Removed, go on.
+    Reclaimed,
+    /// Skip, malformed.
+    Malformed,
+    /// Skip, invalid.
+    Invalid,
+}
+
+use Expected::{Invalid, Locked, Malformed, Reclaimed};
+
+const TABLE: &[(&str, Expected)] = &[
+    ("valid-alive.tmpl", Locked("night-import", Class::Held)),
+    ("valid-compact.tmpl", Locked("night-import", Class::Held)),
+    ("valid-no-version.tmpl", Locked("night-import", Class::Held)),
+    (
+        "valid-other-letter-case.tmpl",
+        Locked("night-import", Class::Held),
+    ),
+    (
+        "valid-unknown-fields.tmpl",
+        Locked("night-import", Class::Held),
+    ),
+    ("valid-offset.tmpl", Locked("night-import", Class::Held)),
+    ("future-2999.tmpl", Locked("night-import", Class::Held)),
+    ("old-but-alive.tmpl", Locked("night-import", Class::Held)),
+    ("duplicate-fields.tmpl", Locked("second", Class::Held)),
+    ("alive-other-user.tmpl", Locked("night-import", Class::Held)),
+    ("foreign-host.tmpl", Locked("night-import", Class::Foreign)),
+    (
+        "dead-here-fqdn.tmpl",
+        Locked("night-import", Class::Foreign),
+    ),
+    ("dead-here.tmpl", Reclaimed),
+    ("dead-here-upper-case-host.tmpl", Reclaimed),
+    ("tenure-alive.tmpl", Locked("night-import", Class::Held)),
+    ("tenure-dead.tmpl", Reclaimed),
+    ("tenure-reused.tmpl", Reclaimed),
+    ("tenure-other-boot.tmpl", Reclaimed),
+    (
+        "tenure-other-pidns.tmpl",
+        Locked("night-import", Class::Foreign),
+    ),
+    ("tenure-disagrees.tmpl", Locked("night-import", Class::Held)),
+    ("empty.json", Malformed),
+    ("truncated.json", Malformed),
+    ("text.json", Malformed),
+    ("array.json", Malformed),
+    ("bom.tmpl", Malformed),
+    ("trailing-text.tmpl", Malformed),
+    ("null.json", Invalid),
+    ("empty-object.json", Invalid),
+    ("holder-empty.tmpl", Invalid),
+    ("hostname-empty.tmpl", Invalid),
+    ("pid-zero.tmpl", Invalid),
+    ("pid-negative.tmpl", Invalid),
+    ("started-missing.tmpl", Invalid),
+    ("started-null.tmpl", Invalid),
+    ("started-zero.tmpl", Invalid),
+    ("pid-string.tmpl", Malformed),
+    ("pid-fraction.tmpl", Malformed),
+    ("pid-exponent.tmpl", Malformed),
+    ("pid-over-64-bits.tmpl", Malformed),
+    ("pid-over-32-bits.tmpl", Malformed),
+    ("started-text.tmpl", Malformed),
+    ("started-blank.tmpl", Malformed),
+    ("started-lower-case.tmpl", Malformed),
+    ("started-number.tmpl", Malformed),
+    ("version-number.tmpl", Malformed),
+    (
+        "holder-control.tmpl",
+        Locked("night\u{1b}[2J\n", Class::Held),
+    ),
+    ("huge.tmpl", Malformed),
+];
+
+#[test]
+fn the_table_has_every_vector() {
+    let listed: BTreeSet<&str> = TABLE.iter().map(|(file, _)| *file).collect();
+    let present = vector_files("exclusive");
+    assert_eq!(listed, present.iter().map(String::as_str).collect());
+}
+
+/// Puts something where the lock belongs.
+type Make<'a> = &'a dyn Fn(&Place);
+
+struct Place {
+    temp: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            temp: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn with(bytes: &[u8]) -> Place {
+        let place = Place::new();
+        fs::write(place.lock(), bytes).unwrap();
+        place
+    }
+
+    fn dir(&self) -> &Path {
+        self.temp.path()
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.dir().join(".exclusive-lock")
+    }
+
+    fn tool(&self) -> Tool {
+        Tool::new(self.dir(), "tester").unwrap()
+    }
+}
+
+/// X2, X3, X4, X5, X7, X8, X12.2, X12.3, X12.4, X13, K8, K12, K14, K15: the server's answer.
+#[test]
+fn the_server_answers_as_the_table_says() {
+    let machine = Machine::new();
+    for &(file, expected) in TABLE {
+        let bytes = machine.vector("exclusive", file);
+        let place = Place::with(&bytes);
+        let answer = Server::new(place.dir()).should_skip();
+        let line = answer.log_line(Work::Sync).unwrap_or_default();
+        match expected {
+            Locked(holder, class) => {
+                assert_eq!(answer.holder(), Some(holder), "{file}: {answer:?}");
+                assert_eq!(answer.class(), Some(class), "{file}: {answer:?}");
+                assert!(
+                    line.starts_with("Skipping database (locked by "),
+                    "{file}: {line}"
+                );
+            }
+            Reclaimed => {
+                assert!(!answer.skips(), "{file}: {answer:?}");
+                let fixed = "Removed stale lock (night-import), proceeding with sync";
+                assert_eq!(line, fixed, "{file}");
+            }
+            Malformed | Invalid => {
+                assert_eq!(answer.class(), Some(Class::Malformed), "{file}: {answer:?}");
+                assert_eq!(answer.holder(), None, "{file}");
+                let word = if matches!(expected, Malformed) {
+                    "malformed"
+                } else {
+                    "invalid"
+                };
+                let fixed = format!("Skipping database (lock check failed: {word} lock file: ");
+                assert!(line.starts_with(&fixed), "{file}: {line}");
+            }
+        }
+        match expected {
+            Reclaimed => assert!(!place.lock().exists(), "{file} is still there"),
+            _ => assert_eq!(fs::read(place.lock()).unwrap(), bytes, "{file} was touched"),
+        }
+        // K5: foreign text reaches a terminal escaped.
+        assert!(!line.chars().any(char::is_control), "{file}: {line:?}");
+    }
+}
+
+/// X14: a tool is refused with the table's class wherever a server skips, and granted elsewhere.
+#[test]
+fn a_tool_is_refused_where_a_server_skips() {
+    let machine = Machine::new();
+    for &(file, expected) in TABLE {
+        let bytes = machine.vector("exclusive", file);
+        let place = Place::with(&bytes);
+        let class = place
+            .tool()
+            .acquire(Wait::No)
+            .map(drop)
+            .map_err(|error| error.class());
+        let expected = match expected {
+            Locked(_, class) => Err(class),
+            Reclaimed => Ok(()),
+            Malformed | Invalid => Err(Class::Malformed),
+        };
+        assert_eq!(class, expected, "{file}");
+        if class.is_err() {
+            assert_eq!(fs::read(place.lock()).unwrap(), bytes, "{file} was touched");
+        }
+    }
+}
+
+/// X7: nothing there, or not even the directory.
+#[test]
+fn no_file_or_no_directory_is_no_lock() {
+    let place = Place::new();
+    for dir in [place.dir().to_owned(), place.dir().join("missing")] {
+        let answer = Server::new(dir).should_skip();
+        assert!(!answer.skips() && answer.holder().is_none(), "{answer:?}");
+        assert_eq!(answer.log_line(Work::Sync), None);
+    }
+}
+
+/// X12.1, K28: what is not a regular file is skipped, not followed, and does not block.
+#[test]
+fn special_files_are_skipped() {
+    let machine = Machine::new();
+    let valid = machine.vector("exclusive", "valid-alive.tmpl");
+    let cases: [(&str, Make<'_>); 4] = [
+        ("directory", &|place| fs::create_dir(place.lock()).unwrap()),
+        ("dangling symlink", &|place| {
+            symlink("nowhere", place.lock()).unwrap()
+        }),
+        ("symlink to a record", &|place| {
+            fs::write(place.dir().join("record"), &valid).unwrap();
+            symlink("record", place.lock()).unwrap();
+        }),
+        ("FIFO", &|place| make_fifo(&place.lock())),
+    ];
+    for (name, make) in cases {
+        let place = Place::new();
+        make(&place);
+        let answer = Server::new(place.dir()).should_skip();
+        assert!(answer.skips(), "{name}");
+        assert_eq!(answer.class(), Some(Class::NotALock), "{name}: {answer:?}");
+        let refused = place.tool().acquire(Wait::No).map(drop).unwrap_err();
+        assert_eq!(refused.class(), Class::NotALock, "{name}: {refused}");
+        assert!(
+            fs::symlink_metadata(place.lock()).is_ok(),
+            "{name} was removed"
+        );
+    }
+}

@@ -1,0 +1,532 @@
+//! Interoperability with the original: the real `@openclaw/fs-safe` packages from npm, one per
+//! generation, against Tenure, in both directions.
+//!
+//! G1 is 0.1.2: it deletes by name what looks old, and releases by name. G2 is 0.4.1: it compares
+//! first, and removes stale locks only on approval. G3 is 0.5.0: it also puts up a guard.
+//! The packages are installed once into `.cache` at the root of the repository; `npm` and `node`
+//! are needed.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+
+#[path = "common/child.rs"]
+mod child;
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use child::{Player, say};
+use tenure_files::Class;
+use tenure_files::clean::leftovers;
+use tenure_files::clock::Clock;
+use tenure_files::dir::Dir;
+use tenure_files::publish::Durability;
+use tenure_files::sidecar::{Manager, Options, Recovery, Retry};
+use tenure_files::text::parse_object;
+
+const G1: &str = "0.1.2";
+const G2: &str = "0.4.1";
+const G3: &str = "0.5.0";
+/// The newest of the third generation.
+const NEWEST: &str = "0.21.0";
+
+/// The directory that the package of this version is installed in.
+fn package(version: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/fs-safe");
+    let home = root.join(version);
+    std::fs::create_dir_all(&home).unwrap();
+    let once = std::fs::File::create(root.join(format!("{version}.installing"))).unwrap();
+    once.lock().unwrap();
+    if !home
+        .join("node_modules/@openclaw/fs-safe/dist/sidecar-lock.js")
+        .exists()
+    {
+        let installed = Command::new("npm")
+            .args([
+                "install",
+                "--no-save",
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+            ])
+            .arg("--prefix")
+            .arg(&home)
+            .arg(format!("@openclaw/fs-safe@{version}"))
+            .stdout(Stdio::null())
+            .status()
+            .expect("npm is needed for the interoperability tests");
+        assert!(
+            installed.success(),
+            "npm could not install @openclaw/fs-safe@{version}"
+        );
+    }
+    home
+}
+
+fn original(version: &str, mode: &str, target: &Path, rest: &[&str]) -> Player {
+    let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fs_safe/worker.mjs");
+    let mut command = Command::new("node");
+    command
+        .arg(worker)
+        .arg(package(version))
+        .arg(mode)
+        .arg(target)
+        .args(rest);
+    Player::of(command)
+}
+
+struct Place {
+    temp: tempfile::TempDir,
+    target: PathBuf,
+    lock: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let temp = tempfile::tempdir().unwrap();
+        let target = temp.path().canonicalize().unwrap().join("state.json");
+        Place {
+            lock: target.with_file_name("state.json.lock"),
+            target,
+            temp,
+        }
+    }
+    fn options(&self) -> Options {
+        Options::new(&self.target).durability(Durability::Fast)
+    }
+    fn once(&self) -> Options {
+        self.options().retry(Retry::none())
+    }
+    fn lines(&self, name: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.temp.path().join(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// One at a time: each side keeps the other out, waits for it, and gets the lock after it.
+#[test]
+fn one_at_a_time_both_sides_keep_each_other_out() {
+    for version in [G1, G2, G3, NEWEST] {
+        let place = Place::new();
+        let locks = Manager::new("ours");
+
+        let held = locks.acquire(&place.options()).unwrap();
+        original(version, "try", &place.target, &[]).expect("file_lock_timeout");
+        let mut waiting = original(version, "hold", &place.target, &[]);
+        held.verify_still_held().unwrap();
+        held.release().unwrap();
+        waiting.expect("held");
+
+        let error = locks.acquire(&place.once()).unwrap_err();
+        assert_eq!(error.class(), Class::Timeout, "{version}");
+        assert_eq!(
+            error.blocker().unwrap().pid,
+            Some(waiting.pid()),
+            "{version}"
+        );
+        let options = place.options();
+        let ours = std::thread::spawn(move || Manager::new("ours").acquire(&options).unwrap());
+        waiting.tell("release");
+        let held = ours.join().unwrap();
+        held.verify_still_held().unwrap();
+        held.release().unwrap();
+        waiting.expect("released");
+        assert!(!place.lock.exists(), "{version}");
+
+        original(version, "try", &place.target, &[]).expect("taken");
+    }
+}
+
+/// S19.3: an original that was killed is proven dead and replaced, without waiting for its age; a
+/// stopped one is not.
+#[test]
+fn a_killed_original_is_replaced() {
+    for version in [G1, G2, G3, NEWEST] {
+        let place = Place::new();
+        let holder = original(version, "hold", &place.target, &[]);
+        holder.expect("held");
+        holder.signal(rustix::process::Signal::STOP);
+        let refused = Manager::new("ours").acquire(&place.once());
+        assert_eq!(refused.unwrap_err().class(), Class::Timeout, "{version}");
+        holder.kill();
+        Manager::new("ours")
+            .acquire(&place.once())
+            .unwrap()
+            .release()
+            .unwrap();
+        assert!(!place.lock.exists(), "{version}");
+    }
+}
+
+/// S11, S24: kept alive by heartbeats, a Tenure lock older than the stale time is not stale for any
+/// generation.
+#[test]
+fn a_beating_lock_is_never_stale_for_an_original() {
+    let place = Place::new();
+    let beating = place
+        .options()
+        .heartbeat(tenure_files::sidecar::Heartbeat::Every(
+            Duration::from_millis(100),
+        ));
+    let held = Manager::new("ours").acquire(&beating).unwrap();
+    common::set_modified(&place.lock, SystemTime::now() - Duration::from_secs(600));
+    while std::fs::metadata(&place.lock)
+        .unwrap()
+        .modified()
+        .unwrap()
+        .elapsed()
+        .unwrap()
+        > Duration::from_secs(10)
+    {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for version in [G1, G2, G3, NEWEST] {
+        original(version, "try", &place.target, &[]).expect("file_lock_timeout");
+    }
+    held.verify_still_held().unwrap();
+    held.release().unwrap();
+}
+
+/// Not a test: the other processes of this file run this one in a role.
+#[test]
+fn child() {
+    child::play(&[("contend", contend)]);
+}
+
+/// The same sections as the worker of the original, with Tenure's lock.
+fn contend(target: &Path) {
+    let count: u32 = std::env::var("TENURE_TEST_COUNT").unwrap().parse().unwrap();
+    let dwell: u64 = std::env::var("TENURE_TEST_DWELL_MS")
+        .unwrap()
+        .parse()
+        .unwrap();
+    let dwell = Duration::from_millis(dwell);
+    let section = Section {
+        directory: target.parent().unwrap().to_owned(),
+    };
+    let locks = Manager::new("contend");
+    let retry = Retry {
+        min_timeout: Duration::from_millis(1),
+        max_timeout: Duration::from_millis(4),
+        randomize: true,
+        ..Retry::default()
+    };
+    // What an original leaves that is killed while it makes its lock or its guard proves nothing:
+    // an empty record after 3 s, a guard that stood still after 10 s, and nothing else.
+    let options = Options::new(target)
+        .durability(Durability::Fast)
+        .retry(retry)
+        .timeout(Duration::from_secs(60))
+        .stale(Duration::from_secs(3))
+        .recovery(Recovery::RemoveIfUnchanged)
+        .approve(|candidate| candidate.payload.is_none())
+        .guard_stale(Duration::from_secs(1));
+    let mut n = 0;
+    while n < count {
+        let me = format!("tenure {} {n}", std::process::id());
+        let guard = match locks.acquire(&options) {
+            Ok(guard) => guard,
+            // K26 reports a displaced lock to whoever noticed it; the name counts as held.
+            Err(error) if error.class() == Class::Compromised => {
+                section.append("displaced", &error.to_string());
+                continue;
+            }
+            // A living original that was slow: not ours to remove.
+            Err(error) if error.class() == Class::Stale => continue,
+            Err(error) => {
+                section.append("failures", &format!("{me}: {error}"));
+                std::process::exit(1);
+            }
+        };
+        section.enter(&me);
+        let next = section.read("counter").parse().unwrap_or(0) + 1;
+        section.count(next);
+        section.append("log", &format!("{me} {next}"));
+        // Work under the lock, long enough for a robbery to be an overlap.
+        std::thread::sleep(dwell);
+        section.leave(&me);
+        match guard.release() {
+            Ok(()) => {}
+            Err(error) if error.class() == Class::Compromised => section.append("noticed", &me),
+            Err(error) => section.append("failures", &format!("{me}: {error}")),
+        }
+        n += 1;
+    }
+    say("done");
+}
+
+struct Section {
+    directory: PathBuf,
+}
+
+impl Section {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+    fn append(&self, name: &str, line: &str) {
+        use std::io::Write;
+        let mut file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.path(name))
+            .unwrap();
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+    /// In place and in one write: a kill in between must not lose the count.
+    fn count(&self, number: u64) {
+        use std::os::unix::fs::FileExt;
+        let path = self.path("counter");
+        let file = std::fs::File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+            .unwrap();
+        file.write_all_at(format!("{number:010}").as_bytes(), 0)
+            .unwrap();
+    }
+    /// Whoever is still in `inside` and runs was robbed. One that was killed there is gone in a
+    /// moment: its lock is free a little before its process is.
+    fn enter(&self, me: &str) {
+        let before = self.read("inside");
+        if !before.is_empty() && before != me {
+            let pid = before.split(' ').nth(1).unwrap_or("0").to_owned();
+            let until = Instant::now() + Duration::from_millis(200);
+            while Instant::now() < until && runs(&pid) && self.read("inside") == before {}
+            if runs(&pid) {
+                self.append("doubles", &format!("{before} ; {me} ; {}", self.whose()));
+            }
+        }
+        // In one step: two who are inside at once must not mix their names.
+        let own = self.path(&format!("inside-{}", std::process::id()));
+        std::fs::write(&own, me).unwrap();
+        std::fs::rename(&own, self.path("inside")).unwrap();
+    }
+    /// Whose record stands under the name: without it one cannot tell who was robbed.
+    fn whose(&self) -> &'static str {
+        let record = parse_object(self.read("state.json.lock").as_bytes());
+        let pid = record.and_then(|record| record.get("pid")?.as_u64());
+        if pid == Some(std::process::id().into()) {
+            "mine"
+        } else {
+            "not mine"
+        }
+    }
+    fn leave(&self, me: &str) {
+        if self.read("inside") == me {
+            let _ = std::fs::remove_file(self.path("inside"));
+        } else {
+            self.append("overlaps", me);
+        }
+    }
+}
+
+fn runs(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim_start().chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// A run of two originals and two Tenures on one lock.
+struct Contest {
+    version: &'static str,
+    policy: &'static str,
+    /// Sections per process.
+    count: u32,
+    /// Processes killed with SIGKILL and started again.
+    kills: u32,
+    /// How long each of them works under the lock.
+    dwell_ms: u32,
+}
+
+impl Contest {
+    fn new(version: &'static str, policy: &'static str, kills: u32) -> Contest {
+        Contest {
+            version,
+            policy,
+            count: 510,
+            kills,
+            dwell_ms: 0,
+        }
+    }
+
+    fn player(&self, place: &Place, index: usize) -> Player {
+        let (count, dwell) = (self.count.to_string(), self.dwell_ms.to_string());
+        if index.is_multiple_of(2) {
+            let rest = [count.as_str(), self.policy, &dwell];
+            return original(self.version, "contend", &place.target, &rest);
+        }
+        let environment = [
+            ("TENURE_TEST_COUNT", &*count),
+            ("TENURE_TEST_DWELL_MS", &dwell),
+        ];
+        Player::with("contend", &place.target, &environment)
+    }
+
+    fn run(&self) -> Place {
+        let place = Place::new();
+        let mut players: Vec<Player> = (0..4).map(|index| self.player(&place, index)).collect();
+        let section = Section {
+            directory: place.temp.path().to_owned(),
+        };
+        for kill in 0..self.kills {
+            // Not a wait for something: the interval of the disturbance itself.
+            std::thread::sleep(Duration::from_millis(40 + u64::from(kill * 7919 % 60)));
+            let index = kill as usize % players.len();
+            let fresh = self.player(&place, index);
+            let killed = std::mem::replace(&mut players[index], fresh);
+            section.append("killed", &killed.pid().to_string());
+            killed.kill();
+        }
+        for player in &players {
+            let word = player.hear_within(Duration::from_secs(100));
+            let failures = place.lines("failures");
+            assert_eq!(word.as_deref(), Some("done"), "{self:?}: {failures:?}");
+        }
+        place
+    }
+
+    /// No two inside at once, no number given twice, and the counter counts the sections.
+    fn must_exclude(&self) {
+        let place = self.run();
+        assert_eq!(place.lines("doubles"), [""; 0], "{self:?}");
+        assert_eq!(place.lines("overlaps"), [""; 0], "{self:?}");
+        assert_eq!(place.lines("noticed"), [""; 0], "{self:?}");
+        let log = place.lines("log");
+        let numbers: BTreeSet<u64> = log
+            .iter()
+            .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(
+            numbers.len(),
+            log.len(),
+            "{self:?}: a number was given twice"
+        );
+        let counter: u64 = place.lines("counter")[0].parse().unwrap();
+        let finished = log.len() as u64;
+        assert!(finished >= 2000, "{self:?}: only {finished} sections");
+        assert!(
+            (finished..=finished + u64::from(self.kills)).contains(&counter),
+            "{self:?}: {counter} counted, {finished} logged"
+        );
+        assert!(log.iter().any(|line| line.starts_with("original")));
+        assert!(log.iter().any(|line| line.starts_with("tenure")));
+        // A Tenure that is killed between the two steps of a removal leaves a private name (K20).
+        let later = Clock::fixed(SystemTime::now() + Duration::from_secs(120));
+        let cleaned = leftovers(&Dir::open(place.temp.path()).unwrap(), later).unwrap();
+        assert!(
+            cleaned.len() <= self.kills as usize,
+            "{self:?}: {cleaned:?}"
+        );
+        let left: Vec<String> = std::fs::read_dir(place.temp.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with('.') || name.contains(".lock"))
+            .collect();
+        assert_eq!(left, [""; 0], "{self:?}");
+    }
+
+    /// Where originals delete by name, double holds happen. Every Tenure that was robbed of its
+    /// lock while it was inside must have noticed.
+    fn must_notice(&self) {
+        let place = self.run();
+        let noticed: BTreeSet<String> = place.lines("noticed").into_iter().collect();
+        let doubles = place.lines("doubles");
+        // Only where the newcomer's record stands was the one inside robbed of its own. Otherwise it
+        // was the newcomer, before it came in.
+        let robbed: Vec<&str> = doubles
+            .iter()
+            .filter(|line| line.starts_with("tenure") && line.ends_with("; mine"))
+            .filter_map(|line| line.split(" ; ").next())
+            .collect();
+        eprintln!(
+            "{self:?}: {} sections, {} double holds, {} of them of a Tenure, {} noticed by it",
+            place.lines("log").len(),
+            doubles.len(),
+            robbed.len(),
+            noticed.len()
+        );
+        let killed = place.lines("killed");
+        for victim in robbed {
+            if killed
+                .iter()
+                .any(|pid| victim.split(' ').nth(1) == Some(pid))
+            {
+                continue; // It may have been killed before it could notice.
+            }
+            assert!(
+                noticed.contains(victim),
+                "{self:?}: {victim} was robbed and did not notice"
+            );
+        }
+    }
+}
+
+impl std::fmt::Debug for Contest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "fs-safe {} ({}, {} kills)",
+            self.version, self.policy, self.kills
+        )
+    }
+}
+
+#[test]
+fn g2_under_contention() {
+    Contest::new(G2, "default", 0).must_exclude();
+}
+
+#[test]
+fn g2_with_sigkill() {
+    Contest::new(G2, "default", 16).must_exclude();
+}
+
+#[test]
+fn g3_under_contention() {
+    Contest::new(G3, "default", 0).must_exclude();
+}
+
+#[test]
+fn g3_with_sigkill() {
+    Contest::new(G3, "default", 16).must_exclude();
+}
+
+#[test]
+fn g3_with_approved_removal() {
+    Contest::new(G3, "approve", 16).must_exclude();
+}
+
+/// S23: G1 deletes locks by name; double holds are counted, and each is noticed by the Tenure that
+/// was robbed (K34).
+#[test]
+fn g1_robs_and_is_noticed() {
+    Contest {
+        count: 300,
+        dwell_ms: 1,
+        ..Contest::new(G1, "default", 0)
+    }
+    .must_notice();
+}
+
+/// S23: so does G2 when it may remove.
+#[test]
+fn g2_with_approved_removal_robs_and_is_noticed() {
+    Contest {
+        count: 300,
+        dwell_ms: 1,
+        ..Contest::new(G2, "approve", 16)
+    }
+    .must_notice();
+}

@@ -1,0 +1,298 @@
+//! Judging and reclaiming sidecar locks: vanished, dead, stale, guarded and displaced ones (S19–S22).
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+
+mod common;
+#[path = "common/sidecar.rs"]
+mod sidecar;
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use common::{Living, dead_pid, set_modified};
+use sidecar::{Place, at, class, manager};
+use tenure_files::Class;
+use tenure_files::remove::Step;
+use tenure_files::sidecar::{Options, Point, Recovery, Retry};
+
+/// S20: what vanishes while it is judged is not stale: next attempt, counted.
+#[test]
+fn a_vanished_lock_is_not_stale() {
+    let place = Place::new();
+    let vanishing = |retries| {
+        std::fs::write(&place.lock, "{}").unwrap();
+        let lock = place.lock.clone();
+        let retry = Retry {
+            retries: Some(retries),
+            ..Retry::default()
+        };
+        place
+            .options()
+            .retry(retry)
+            .should_reclaim(|_| panic!("there is nothing to judge"))
+            .pause(at(Point::Taken, move || {
+                std::fs::remove_file(&lock).unwrap()
+            }))
+    };
+    let started = Instant::now();
+    manager("v")
+        .acquire(&vanishing(1))
+        .unwrap()
+        .release()
+        .unwrap();
+    assert!(started.elapsed() < Duration::from_millis(50), "at once");
+    assert_eq!(class(manager("v").acquire(&vanishing(0))), Class::Timeout);
+}
+
+/// S21: the guard stands, locked and marked, from before the removal until after the publishing.
+#[test]
+fn a_dead_lock_is_replaced_under_the_guard() {
+    let place = Place::new();
+    place.put_dead_lock();
+    let story = Arc::new(Mutex::new(Vec::new()));
+    let (told, guard, lock) = (Arc::clone(&story), place.guard.clone(), place.lock.clone());
+    let options = place.once().pause(move |point| {
+        if matches!(point, Point::Removal(_)) {
+            return;
+        }
+        let marked = std::fs::metadata(&guard).is_ok_and(|meta| meta.mode_bits() == 0o1700);
+        let locked = std::fs::File::open(&guard).is_ok_and(|guard| guard.try_lock().is_err());
+        told.lock()
+            .unwrap()
+            .push((point, lock.exists(), marked && locked));
+    });
+    let held = manager("r").acquire(&options).unwrap();
+    let expected = [
+        (Point::Taken, true, false),
+        (Point::GuardMade, true, true),
+        (Point::DeadRemoved, false, true),
+        (Point::Reclaimed, true, true),
+    ];
+    assert_eq!(*story.lock().unwrap(), expected);
+    assert_eq!(place.names(), ["state.json.lock"]);
+    held.release().unwrap();
+}
+
+trait ModeBits {
+    fn mode_bits(&self) -> u32;
+}
+impl ModeBits for std::fs::Metadata {
+    fn mode_bits(&self) -> u32 {
+        self.permissions().mode() & 0o7777
+    }
+}
+
+/// S21.3: a holder that woke up (its bytes changed) is left alone, and the guard goes.
+#[test]
+fn a_lock_that_changes_under_the_guard_stays() {
+    let place = Place::new();
+    let content = format!(r#"{{"pid":{},"host":"{}"}}"#, dead_pid(), host());
+    std::fs::write(&place.lock, content).unwrap();
+    let lock = place.lock.clone();
+    let options = place.once().pause(at(Point::GuardMade, move || {
+        std::fs::write(&lock, "awake").unwrap()
+    }));
+    assert_eq!(class(manager("r").acquire(&options)), Class::Timeout);
+    assert_eq!(std::fs::read(&place.lock).unwrap(), b"awake");
+    assert_eq!(place.names(), ["state.json.lock"]);
+}
+
+/// K26: an original's lock that is displaced and cannot go back is reported, kept aside, and the
+/// name counts as held; without anybody to tell, that is the error.
+#[test]
+fn a_displaced_lock_is_reported_and_the_name_is_held() {
+    for listening in [true, false] {
+        let place = Place::new();
+        place.put_dead_lock();
+        let lock = place.lock.clone();
+        let interfere = move |point| match point {
+            Point::Removal(Step::BeforeRename) => {
+                std::fs::remove_file(&lock).unwrap();
+                std::fs::write(&lock, r#"{"note":"second"}"#).unwrap();
+            }
+            Point::Removal(Step::BeforePutBack) => {
+                std::fs::write(&lock, r#"{"note":"third"}"#).unwrap();
+            }
+            _ => {}
+        };
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let mut options = place.once().pause(interfere);
+        if listening {
+            let told = Arc::clone(&told);
+            options = options.on_displaced(move |error| {
+                told.lock()
+                    .unwrap()
+                    .push((error.class(), error.to_string()));
+            });
+        }
+        let expected = if listening {
+            Class::Timeout
+        } else {
+            Class::Compromised
+        };
+        assert_eq!(class(manager("k").acquire(&options)), expected);
+        let told = told.lock().unwrap();
+        assert_eq!(told.len(), usize::from(listening));
+        for (class, text) in told.iter() {
+            assert_eq!(*class, Class::Compromised);
+            assert!(text.contains("second") && text.contains("third"), "{text}");
+        }
+        assert_eq!(place.payload()["note"], "third");
+        let kept = |name: &String| name.starts_with(".state.json.lock.kept-");
+        assert_eq!(place.names().iter().filter(|name| kept(name)).count(), 1);
+    }
+}
+
+fn host() -> String {
+    tenure_files::identity::host_name()
+}
+
+/// S21.6: who takes the name while we stand under our guard has it.
+#[test]
+fn winning_the_removal_does_not_give_the_lock() {
+    let place = Place::new();
+    place.put_dead_lock();
+    let lock = place.lock.clone();
+    let options = place.once().pause(at(Point::DeadRemoved, move || {
+        std::fs::write(&lock, "{}").unwrap()
+    }));
+    assert_eq!(class(manager("r").acquire(&options)), Class::Timeout);
+    assert_eq!(std::fs::read(&place.lock).unwrap(), b"{}");
+    assert_eq!(place.names(), ["state.json.lock"]);
+}
+
+/// S22: a marked guard whose lock is free was left by a dead Tenure and goes under every policy; one
+/// that is locked stays, and its end wakes the waiter.
+#[test]
+fn a_guard_left_by_a_dead_tenure_goes_at_once() {
+    for recovery in [
+        Recovery::Never,
+        Recovery::FailClosed,
+        Recovery::RemoveIfUnchanged,
+    ] {
+        let place = Place::new();
+        std::fs::create_dir(&place.guard).unwrap();
+        std::fs::set_permissions(&place.guard, PermissionsExt::from_mode(0o1700)).unwrap();
+        let alive = std::fs::File::open(&place.guard).unwrap();
+        alive.lock().unwrap();
+        let options = place.once().recovery(recovery);
+        assert_eq!(
+            class(manager("g").acquire(&options)),
+            Class::Timeout,
+            "{recovery:?}"
+        );
+
+        let slow = Retry {
+            min_timeout: Duration::from_secs(20),
+            max_timeout: Duration::from_secs(20),
+            ..Retry::default()
+        };
+        let waiting = place.options().retry(slow).recovery(recovery);
+        let waiter = std::thread::spawn(move || {
+            let guard = manager("g").acquire(&waiting).unwrap();
+            let at = Instant::now();
+            guard.release().unwrap();
+            at
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let freed = Instant::now();
+        drop(alive);
+        let got = waiter.join().unwrap();
+        assert!(
+            got.duration_since(freed) < Duration::from_secs(2),
+            "{recovery:?}"
+        );
+        assert!(place.names().is_empty());
+    }
+}
+
+/// S22: an original's guard, which has no mark, is not removed under the default policy.
+#[test]
+fn an_originals_guard_is_left_alone() {
+    let place = Place::new();
+    std::fs::create_dir(&place.guard).unwrap();
+    set_modified(&place.guard, SystemTime::now() - Duration::from_secs(3600));
+    assert_eq!(class(manager("g").acquire(&place.once())), Class::Timeout);
+    let eager = place.once().recovery(Recovery::RemoveIfUnchanged);
+    assert_eq!(
+        class(manager("g").acquire(&eager)),
+        Class::Timeout,
+        "not yet observed"
+    );
+    assert!(place.guard.is_dir());
+}
+
+/// S22: a guard that is a file is judged like a lock.
+#[test]
+fn a_guard_file_is_judged_like_a_lock() {
+    let place = Place::new();
+    let living = Living::new();
+    let content = |pid| format!(r#"{{"pid":{pid},"host":"{}"}}"#, host());
+    std::fs::write(&place.guard, content(living.pid())).unwrap();
+    assert_eq!(class(manager("g").acquire(&place.once())), Class::Timeout);
+    std::fs::write(&place.guard, content(dead_pid())).unwrap();
+    manager("g")
+        .acquire(&place.once())
+        .unwrap()
+        .release()
+        .unwrap();
+    assert!(place.names().is_empty());
+}
+
+/// S19.4: the caller's judge gets all its inputs, and its yes is the approval where nobody else
+/// wants to be asked; an `approve` that says no wins.
+#[test]
+fn the_callers_judge_decides() {
+    let place = Place::new();
+    let lock = r#"{"pid":1,"note":"kept"}"#;
+    let judge = |verdict: bool| {
+        let (lock_path, target) = (place.lock.clone(), place.target.clone());
+        place
+            .once()
+            .stale(Duration::from_secs(7))
+            .should_reclaim(move |suspect| {
+                assert_eq!(suspect.lock_path, lock_path);
+                assert_eq!(suspect.target, target);
+                assert_eq!(suspect.payload.unwrap()["note"], "kept");
+                assert_eq!(suspect.stale, Some(Duration::from_secs(7)));
+                assert!(!suspect.held_by_this_process);
+                assert!(suspect.now <= SystemTime::now());
+                verdict
+            })
+    };
+    std::fs::write(&place.lock, lock).unwrap();
+    let locks = manager("j");
+    assert_eq!(class(locks.acquire(&judge(false))), Class::Timeout);
+    assert_eq!(
+        class(locks.acquire(&judge(true))),
+        Class::Stale,
+        "fail-closed"
+    );
+    let removing = |options: Options| options.recovery(Recovery::RemoveIfUnchanged);
+    let refused = removing(judge(true)).approve(|candidate| {
+        assert_eq!(candidate.bytes, br#"{"pid":1,"note":"kept"}"#);
+        assert_eq!(candidate.payload.unwrap()["note"], "kept");
+        false
+    });
+    assert_eq!(class(locks.acquire(&refused)), Class::Stale);
+    assert_eq!(std::fs::read(&place.lock).unwrap(), lock.as_bytes());
+    locks
+        .acquire(&removing(judge(true)))
+        .unwrap()
+        .release()
+        .unwrap();
+}
+
+/// C11: `never` removes nothing, not even on proof.
+#[test]
+fn never_means_never() {
+    let place = Place::new();
+    place.put_dead_lock();
+    let never = place.once().recovery(Recovery::Never);
+    assert_eq!(class(manager("n").acquire(&never)), Class::Stale);
+    assert!(place.lock.exists());
+}

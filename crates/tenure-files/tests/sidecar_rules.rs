@@ -1,0 +1,512 @@
+//! The rules of the sidecar lock within one process: acquire, wait, reclaim, hold, release.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+
+mod common;
+#[path = "common/sidecar.rs"]
+mod sidecar;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use common::{Living, set_modified};
+use serde_json::json;
+use sidecar::{Place, at, class, manager, map};
+use tenure_files::Class;
+use tenure_files::identity::{Identity, Token};
+use tenure_files::publish::Way;
+use tenure_files::sidecar::{Heartbeat, Options, Payload, Point, Recovery, Retry, with_lock};
+use tenure_files::text::parse_object;
+use tenure_files::wait::Cancel;
+
+/// S13: `retries = 3` with the defaults gives up after about 150 ms; 0 and a zero timeout try once.
+#[test]
+fn the_retry_budget_is_kept() {
+    let place = Place::new();
+    let held = manager("a").acquire(&place.options()).unwrap();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let wait = |options: Options| {
+        let started = Instant::now();
+        assert_eq!(class(manager("b").acquire(&options)), Class::Timeout);
+        started.elapsed().as_millis()
+    };
+    let three = Retry {
+        retries: Some(3),
+        ..Retry::default()
+    };
+    let waited = wait(place.options().retry(three));
+    assert!((150..400).contains(&waited), "{waited} ms");
+    let growing = Retry {
+        factor: 2.0,
+        min_timeout: Duration::from_millis(20),
+        ..three
+    };
+    let waited = wait(place.options().retry(growing));
+    assert!(
+        (140..400).contains(&waited),
+        "20 + 40 + 80, but {waited} ms"
+    );
+    // The payload is asked for once per attempt to publish; one attempt, one question.
+    let count = Arc::clone(&tries);
+    wait(place.once().payload(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        Payload::new()
+    }));
+    assert_eq!(tries.load(Ordering::Relaxed), 1);
+    assert!(wait(place.options().timeout(Duration::ZERO)) < 50);
+    let waited = wait(place.options().timeout(Duration::from_millis(120)));
+    assert!(
+        (120..300).contains(&waited),
+        "never past the deadline, but {waited} ms"
+    );
+    held.release().unwrap();
+}
+
+/// S15: the same owner nests, and only the last release removes the file (S26); another owner of
+/// the same manager waits, and so does one without.
+#[test]
+fn only_the_same_owner_may_nest() {
+    let place = Place::new();
+    let locks = manager("nest");
+    let ours = place.once().reentrant_owner("worker");
+    let first = locks.acquire(&ours).unwrap();
+    let second = locks.acquire(&ours).unwrap();
+    assert_eq!(first.token(), second.token());
+    assert_eq!(class(locks.acquire(&place.once())), Class::Timeout);
+    assert_eq!(
+        class(locks.acquire(&place.once().reentrant_owner("other"))),
+        Class::Timeout
+    );
+    assert_eq!(
+        class(manager("elsewhere").acquire(&ours)),
+        Class::Timeout,
+        "another key"
+    );
+    first.release().unwrap();
+    assert!(place.lock.exists());
+    second.release().unwrap();
+    assert!(!place.lock.exists());
+
+    let plain = locks.acquire(&place.once()).unwrap();
+    assert_eq!(
+        class(locks.acquire(&place.once())),
+        Class::Timeout,
+        "no owner, no nesting"
+    );
+    plain.release().unwrap();
+}
+
+/// S15: our own lock is never judged stale, not even by a caller who calls everything stale.
+#[test]
+fn our_own_lock_is_never_stale() {
+    let place = Place::new();
+    let locks = manager("own");
+    let held = locks
+        .acquire(&place.once().heartbeat(Heartbeat::Off))
+        .unwrap();
+    let greedy = place
+        .once()
+        .stale(Duration::ZERO)
+        .recovery(Recovery::RemoveIfUnchanged)
+        .should_reclaim(|_| panic!("a live lock is not asked about"))
+        .approve(|_| true);
+    assert_eq!(class(locks.acquire(&greedy)), Class::Timeout);
+    assert_eq!(
+        class(manager("other").acquire(&greedy)),
+        Class::Timeout,
+        "S19.4, stricter"
+    );
+    held.release().unwrap();
+}
+
+/// K42: a waiter of the same process gets the lock by event, long before its poll.
+#[test]
+fn a_release_wakes_a_waiting_thread() {
+    let place = Place::new();
+    let locks = manager("wake");
+    let slow = Retry {
+        min_timeout: Duration::from_secs(20),
+        max_timeout: Duration::from_secs(20),
+        ..Retry::default()
+    };
+    let held = locks.acquire(&place.options()).unwrap();
+    let (waiting, is_waiting) = channel();
+    let options = place.options().retry(slow).pause(at(Point::Taken, move || {
+        waiting.send(()).unwrap();
+    }));
+    // The other manager does not find us in its table: it publishes, and then judges.
+    let waiter = std::thread::spawn(move || {
+        let guard = manager("wake too").acquire(&options).unwrap();
+        let at = Instant::now();
+        guard.release().unwrap();
+        at
+    });
+    is_waiting.recv().unwrap();
+    let released = Instant::now();
+    held.release().unwrap();
+    let got = waiter.join().unwrap();
+    let took = got.duration_since(released);
+    assert!(
+        took < Duration::from_secs(5),
+        "{took:?}: woken by the clock only"
+    );
+}
+
+/// S16.4: a guard that appears after we published is waited for; if our file went meanwhile, we try
+/// again, and if it stands, it is ours.
+#[test]
+fn the_second_look_waits_for_a_late_guard() {
+    for survives in [true, false] {
+        let place = Place::new();
+        let (guard, lock) = (place.guard.clone(), place.lock.clone());
+        let first_token = Arc::new(Mutex::new(None));
+        let seen = Arc::clone(&first_token);
+        let options = place.options().pause(at(Point::Published, move || {
+            std::fs::create_dir(&guard).unwrap();
+            let record = parse_object(&std::fs::read(&lock).unwrap()).unwrap();
+            *seen.lock().unwrap() = Identity::in_record(&record).unwrap().beat;
+            let (guard, lock) = (guard.clone(), lock.clone());
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(60));
+                if !survives {
+                    std::fs::remove_file(&lock).unwrap();
+                }
+                std::fs::remove_dir(&guard).unwrap();
+            });
+        }));
+        let started = Instant::now();
+        let held = manager("late").acquire(&options).unwrap();
+        assert!(
+            started.elapsed() >= Duration::from_millis(60),
+            "the guard stood"
+        );
+        assert!(first_token.lock().unwrap().is_some());
+        held.verify_still_held().unwrap();
+        held.release().unwrap();
+        assert!(place.names().is_empty());
+    }
+}
+
+/// S16.4, S17: if the late guard stays until the deadline, our record is taken back.
+#[test]
+fn a_late_guard_that_stays_costs_us_the_lock() {
+    let place = Place::new();
+    let guard = place.guard.clone();
+    let options = place
+        .options()
+        .timeout(Duration::from_millis(80))
+        .pause(at(Point::Published, move || {
+            std::fs::create_dir(&guard).unwrap()
+        }));
+    assert_eq!(class(manager("late").acquire(&options)), Class::Timeout);
+    assert_eq!(place.names(), ["state.json.lock.reclaim"]);
+}
+
+/// S17, K40: a failure after publishing leaves no lock.
+#[test]
+fn a_failed_fence_leaves_no_lock() {
+    let place = Place::new();
+    std::fs::write(place.target.with_file_name(".tenure-fence"), "nonsense").unwrap();
+    assert_eq!(
+        class(manager("f").acquire(&place.once().fence())),
+        Class::Malformed
+    );
+    assert!(!place.lock.exists());
+}
+
+/// S18: an error that waiting does not cure ends the acquisition at once.
+#[test]
+fn a_place_that_cannot_hold_files_is_an_error_at_once() {
+    let options = Options::new("/proc/self/state.json");
+    assert_eq!(class(manager("x").acquire(&options)), Class::Io);
+    let options = Options::new("state.json").lock_path("/nonexistent-directory/x.lock");
+    assert_eq!(class(manager("x").acquire(&options)), Class::NotFound);
+}
+
+/// S24, K33: the heartbeat moves beat and modification time; a waiter by age never calls it stale.
+#[test]
+fn the_heart_beats() {
+    let place = Place::new();
+    let beating = place
+        .once()
+        .heartbeat(Heartbeat::Every(Duration::from_millis(100)));
+    let held = manager("h").acquire(&beating).unwrap();
+    set_modified(&place.lock, SystemTime::now() - Duration::from_secs(600));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let beat: u64 = place.identity().beat.unwrap().parse().unwrap();
+        let age = std::fs::metadata(&place.lock)
+            .unwrap()
+            .modified()
+            .unwrap()
+            .elapsed();
+        if beat >= 2 && age.is_ok_and(|age| age < Duration::from_secs(10)) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "no heartbeat");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    held.verify_still_held().unwrap();
+    held.release().unwrap();
+}
+
+/// S25, K34: the loss of a lock is noticed by event, without anybody asking.
+#[test]
+fn the_heart_notices_a_loss() {
+    let place = Place::new();
+    let held = manager("l").acquire(&place.once()).unwrap();
+    let (lost, is_lost) = channel();
+    held.on_lost(move |loss| lost.send(loss.cause).unwrap());
+    // The watch begins a moment after the acquisition; a loss before it is seen by that first look.
+    std::fs::remove_file(&place.lock).unwrap();
+    is_lost
+        .recv_timeout(Duration::from_secs(10))
+        .expect("noticed long before the next heartbeat");
+    assert_eq!(
+        held.verify_still_held().unwrap_err().class(),
+        Class::Compromised
+    );
+    assert_eq!(held.release().unwrap_err().class(), Class::Compromised);
+
+    let held = manager("l").acquire(&place.once()).unwrap();
+    let (lost, is_lost) = channel();
+    held.on_lost(move |loss| lost.send(loss.cause).unwrap());
+    std::thread::sleep(Duration::from_millis(120));
+    std::fs::write(&place.lock, "{\"holder\":\"another\"}").unwrap();
+    is_lost
+        .recv_timeout(Duration::from_secs(8))
+        .expect("noticed by event");
+    assert_eq!(held.release().unwrap_err().class(), Class::Compromised);
+    assert!(place.lock.exists(), "S26: a file with other bytes stays");
+}
+
+/// S28: what is held is listed with its metadata, can be released by force, drained and reset.
+#[test]
+fn held_locks_are_listed_and_can_be_forced() {
+    let (one, two) = (Place::new(), Place::new());
+    let locks = manager("listed");
+    let metadata = map(json!({"job": 7}));
+    let first = locks
+        .acquire(&one.once().metadata(metadata.clone()))
+        .unwrap();
+    let second = locks.acquire(&two.once()).unwrap();
+    let other = manager("listed elsewhere");
+    assert!(other.held_entries().is_empty());
+    let entries = locks.held_entries();
+    assert_eq!(entries.len(), 2);
+    let entry = entries
+        .iter()
+        .find(|entry| entry.target() == one.target)
+        .unwrap();
+    assert_eq!(entry.lock_path(), one.lock);
+    assert_eq!(entry.metadata(), &metadata);
+    assert!(entry.acquired_at() <= SystemTime::now());
+    assert!(
+        !String::from_utf8(std::fs::read(&one.lock).unwrap())
+            .unwrap()
+            .contains("job")
+    );
+
+    entry.force_release().unwrap();
+    assert!(!one.lock.exists());
+    assert_eq!(
+        first.verify_still_held().unwrap_err().class(),
+        Class::NotHeld
+    );
+    assert_eq!(first.release().unwrap_err().class(), Class::NotHeld);
+    assert!(locks.drain().is_empty());
+    assert!(!two.lock.exists() && locks.held_entries().is_empty());
+    drop(second);
+    let _third = locks.acquire(&two.once()).unwrap();
+    locks.reset();
+    assert!(!two.lock.exists());
+}
+
+/// A dropped guard releases; `with_lock` releases also when the body fails, and a loss inside is
+/// the answer.
+#[test]
+fn guards_release_in_every_way() {
+    let place = Place::new();
+    drop(manager("d").acquire(&place.once()).unwrap());
+    assert!(!place.lock.exists());
+    let answer: Result<u32, &str> = with_lock(&place.once(), |guard| {
+        assert!(guard.lock_path().exists());
+        Err("no")
+    })
+    .unwrap();
+    assert_eq!(answer, Err("no"));
+    assert!(!place.lock.exists());
+    let lost = with_lock(&place.once(), |guard| {
+        std::fs::remove_file(guard.lock_path()).unwrap();
+        7
+    });
+    assert_eq!(lost.unwrap_err().class(), Class::Compromised);
+    let panicked = std::panic::catch_unwind(|| with_lock(&place.once(), |_| panic!("body")));
+    assert!(panicked.is_err());
+    assert!(!place.lock.exists());
+}
+
+/// S29: the fixed texts carry the normalized target, and the message names the holder (K5).
+#[test]
+fn errors_speak_like_the_original() {
+    let place = Place::new();
+    let held = manager("a").acquire(&place.once()).unwrap();
+    let error = manager("b").acquire(&place.once()).unwrap_err();
+    assert_eq!(
+        error.what(),
+        format!("file lock timeout for {}", place.target.display())
+    );
+    assert_eq!(error.path(), place.lock);
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("pid {}", std::process::id())),
+        "{text}"
+    );
+    assert!(text.contains("its kernel lock is held"), "{text}");
+    held.release().unwrap();
+
+    std::fs::write(&place.lock, "{}").unwrap();
+    set_modified(&place.lock, SystemTime::now() - Duration::from_secs(600));
+    let error = manager("b").acquire(&place.once()).unwrap_err();
+    assert_eq!(
+        error.what(),
+        format!("file lock stale for {}", place.target.display())
+    );
+    assert_eq!(error.class(), Class::Stale);
+    assert!(
+        error.to_string().contains("tenure break sidecar:"),
+        "{error}"
+    );
+}
+
+/// K2: without waiting, a live holder is `Held`, one that cannot be checked is `Foreign`.
+#[test]
+fn trying_once_names_the_holder() {
+    let place = Place::new();
+    let held = manager("a").acquire(&place.once()).unwrap();
+    let error = manager("b").try_acquire(&place.options()).unwrap_err();
+    assert_eq!(error.class(), Class::Held);
+    assert_eq!(error.exit_code(), 75);
+    held.release().unwrap();
+    std::fs::write(&place.lock, r#"{"pid":1,"host":"elsewhere"}"#).unwrap();
+    assert_eq!(
+        class(manager("b").try_acquire(&place.options())),
+        Class::Foreign
+    );
+}
+
+/// K39: fences grow, and stand in the record.
+#[test]
+fn fences_grow_with_every_acquisition() {
+    let place = Place::new();
+    let options = place.once().fence();
+    for expected in 1..=3 {
+        let held = manager("f").acquire(&options).unwrap();
+        assert_eq!(held.fence().unwrap().get(), expected);
+        assert_eq!(place.identity().fence, Some(expected));
+        held.verify_still_held().unwrap();
+        held.release().unwrap();
+    }
+    assert_eq!(place.names(), [".tenure-fence"]);
+}
+
+/// The payload function is evaluated per attempt, and its members stand first in the record.
+#[test]
+fn the_payload_is_made_anew_for_every_attempt() {
+    let place = Place::new();
+    let held = manager("a").acquire(&place.once()).unwrap();
+    let attempt = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&attempt);
+    let (tried, has_tried) = channel();
+    let options = place
+        .options()
+        .payload(move || map(json!({"attempt": count.fetch_add(1, Ordering::SeqCst)})))
+        .pause(at(Point::Taken, move || tried.send(()).unwrap()));
+    let waiter = std::thread::spawn(move || manager("b").acquire(&options).unwrap());
+    has_tried.recv().unwrap();
+    held.release().unwrap();
+    let got = waiter.join().unwrap();
+    let last = attempt.load(Ordering::SeqCst) - 1;
+    assert!(last >= 1);
+    assert_eq!(place.payload()["attempt"], json!(last));
+    got.release().unwrap();
+}
+
+/// C13: a hold that follows another process has no flock, survives us, and dies with it.
+#[test]
+fn a_hold_may_follow_another_process() {
+    let place = Place::new();
+    let living = Living::new();
+    let guard = manager("c")
+        .acquire(&place.once().follows(living.pid()))
+        .unwrap();
+    let token = guard.leave();
+    let identity = place.identity();
+    assert_eq!(
+        (identity.pid, identity.flock),
+        (Some(living.pid()), Some(false))
+    );
+    assert_eq!(place.payload()["pid"], json!(living.pid()));
+    assert_eq!(class(manager("c").acquire(&place.once())), Class::Timeout);
+
+    let adopted = tenure_files::sidecar::adopt(&place.options(), token).unwrap();
+    adopted.beat().unwrap();
+    adopted.leave();
+    assert_eq!(class(manager("c").acquire(&place.once())), Class::Timeout);
+    drop(living);
+    manager("c")
+        .acquire(&place.once())
+        .unwrap()
+        .release()
+        .unwrap();
+
+    let mine = manager("c")
+        .acquire(&place.once().follows(std::process::id()))
+        .unwrap()
+        .leave();
+    let unlocked = tenure_files::sidecar::adopt(&place.options(), mine).unwrap();
+    unlocked.release().unwrap();
+    let gone = tenure_files::sidecar::adopt(&place.options(), Token::random());
+    assert_eq!(gone.unwrap_err().class(), Class::NotHeld);
+}
+
+/// K17: the lock works by every way of publishing, and says which it was.
+#[test]
+fn every_way_of_publishing_makes_a_lock() {
+    for way in [Way::Tmpfile, Way::Rename, Way::Link, Way::Create] {
+        let place = Place::new();
+        let held = manager("w").acquire(&place.once().first_way(way)).unwrap();
+        assert_eq!(held.hold().way(), way);
+        assert_eq!(
+            class(manager("x").acquire(&place.once().first_way(way))),
+            Class::Timeout
+        );
+        held.release().unwrap();
+        place.put_dead_lock();
+        manager("w")
+            .acquire(&place.once().first_way(way))
+            .unwrap()
+            .release()
+            .unwrap();
+        assert!(place.names().is_empty(), "{way:?}: {:?}", place.names());
+    }
+}
+
+/// A wait can be cancelled, and leaves nothing behind; awaiting does the same by dropping.
+#[test]
+fn a_cancelled_wait_leaves_nothing() {
+    let place = Place::new();
+    let held = manager("a").acquire(&place.once()).unwrap();
+    let cancel = Cancel::new().unwrap();
+    let options = place.options().cancel(cancel.clone());
+    let waiter = std::thread::spawn(move || manager("b").acquire(&options).map(drop));
+    cancel.cancel();
+    assert_eq!(waiter.join().unwrap().unwrap_err().class(), Class::Timeout);
+    assert_eq!(place.names(), ["state.json.lock"]);
+    held.release().unwrap();
+}

@@ -1,0 +1,322 @@
+//! The sidecar vectors: for each of them what Tenure decides, without and with approval.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+
+mod common;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{Living, fill, set_modified, vector_clock, vectors};
+use tenure_files::Class;
+use tenure_files::clock::Clock;
+use tenure_files::sidecar::{Manager, Options, Recovery, Retry, peer_code};
+
+/// What an attempt without waiting must come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Decided {
+    /// Waited for in vain: `Timeout`, file untouched.
+    Held,
+    /// `Stale` without approval, taken over with it.
+    Stale,
+    /// Taken over under every policy.
+    Reclaim,
+    /// Refused with this class, file untouched.
+    Refused(Class),
+}
+use Decided::{Held, Reclaim, Refused, Stale};
+
+const YOUNG: &[u64] = &[10];
+const OLD: &[u64] = &[600];
+const ANY: &[u64] = &[10, 600];
+
+/// Files, ages in seconds, decision, rule.
+const TABLE: &[(&[&str], &[u64], Decided, &str)] = &[
+    (&["valid-plain.json"], YOUNG, Held, "S19.4"),
+    (
+        &["valid-trailer.json", "trailer-trimmed.json"],
+        YOUNG,
+        Held,
+        "S8",
+    ),
+    (
+        &["valid-no-date.json", "empty-object.json"],
+        YOUNG,
+        Held,
+        "S19.4",
+    ),
+    (&["acquired-at-only.json"], YOUNG, Held, "S11"),
+    (
+        &["created-number.json", "created-text.json"],
+        YOUNG,
+        Held,
+        "S19.4",
+    ),
+    (
+        &[
+            "valid-no-date.json",
+            "empty-object.json",
+            "acquired-at-only.json",
+            "created-number.json",
+            "created-text.json",
+        ],
+        OLD,
+        Stale,
+        "S19.4",
+    ),
+    (
+        &[
+            "valid-plain.json",
+            "valid-trailer.json",
+            "trailer-trimmed.json",
+        ],
+        OLD,
+        Held,
+        "S19.4",
+    ),
+    (&["stale-created.json"], YOUNG, Stale, "S19.4"),
+    (&["fresh-created-old-mtime.json"], OLD, Held, "S19.4"),
+    (&["future-created.json"], OLD, Held, "S19.4, K46"),
+    (
+        &[
+            "empty.json",
+            "truncated.json",
+            "garbage.bin",
+            "array.json",
+            "null.json",
+            "undefined.txt",
+        ],
+        YOUNG,
+        Held,
+        "S7",
+    ),
+    (
+        &[
+            "empty.json",
+            "truncated.json",
+            "garbage.bin",
+            "array.json",
+            "null.json",
+            "undefined.txt",
+        ],
+        OLD,
+        Stale,
+        "S7, S19.4",
+    ),
+    (&["limit-exact.json"], YOUNG, Held, "S9"),
+    (&["huge.json"], ANY, Refused(Class::TooLarge), "S9, K30"),
+    (&["foreign-host.json"], YOUNG, Held, "S19.3"),
+    (&["dead-here.tmpl"], YOUNG, Reclaim, "S19.3"),
+    (&["dead-no-host.tmpl"], YOUNG, Held, "S19.3"),
+    (&["reused-pid.tmpl"], YOUNG, Reclaim, "S19.3"),
+    (&["pid-too-big.json"], YOUNG, Held, "K15"),
+    (&["tenure-alive.tmpl"], ANY, Held, "K12"),
+    (&["tenure-dead.tmpl"], ANY, Reclaim, "K12"),
+    (&["tenure-reused.tmpl"], ANY, Reclaim, "K12"),
+    (&["tenure-other-boot.tmpl"], ANY, Reclaim, "K11"),
+    (&["tenure-other-pidns.tmpl"], YOUNG, Held, "K14"),
+    (&["tenure-other-pidns.tmpl"], OLD, Stale, "K14, S19.4"),
+    (&["tenure-flock-free.tmpl"], ANY, Reclaim, "K10"),
+];
+
+struct Place {
+    _temp: tempfile::TempDir,
+    target: PathBuf,
+    lock: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let temp = tempfile::tempdir().unwrap();
+        let target = temp.path().canonicalize().unwrap().join("state.json");
+        let lock = target.with_file_name("state.json.lock");
+        Place {
+            _temp: temp,
+            target,
+            lock,
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options::new(&self.target)
+            .retry(Retry::none())
+            .clock(Clock::fixed(vector_clock()))
+            .stale(Duration::from_secs(30))
+    }
+
+    fn approving(&self) -> Options {
+        self.options()
+            .recovery(Recovery::RemoveIfUnchanged)
+            .approve(|_| true)
+    }
+
+    /// `None` if the lock was acquired, else the class of the refusal.
+    fn class(&self, options: &Options) -> Option<Class> {
+        match Manager::new("vectors").acquire(options) {
+            Ok(guard) => {
+                guard.release().unwrap();
+                None
+            }
+            Err(error) => Some(error.class()),
+        }
+    }
+}
+
+fn vector(name: &str, living: &Living) -> Vec<u8> {
+    let bytes = std::fs::read(vectors().join("sidecar").join(name)).unwrap();
+    if name.ends_with(".tmpl") {
+        fill(&bytes, living)
+    } else {
+        bytes
+    }
+}
+
+/// S7–S9, S11, S19, K10–K15, K30, K46: every file of the table.
+#[test]
+fn every_vector_is_decided_as_the_table_says() {
+    let living = Living::new();
+    for &(names, ages, decided, rule) in TABLE {
+        for (&name, &age) in names
+            .iter()
+            .flat_map(|name| ages.iter().map(move |age| (name, age)))
+        {
+            let case = format!("{name} of {age} s ({rule})");
+            for approving in [false, true] {
+                let place = Place::new();
+                let bytes = vector(name, &living);
+                std::fs::write(&place.lock, &bytes).unwrap();
+                set_modified(&place.lock, vector_clock() - Duration::from_secs(age));
+                let options = if approving {
+                    place.approving()
+                } else {
+                    place.options()
+                };
+                let expected = match decided {
+                    Held => Some(Class::Timeout),
+                    Stale if approving => None,
+                    Stale => Some(Class::Stale),
+                    Reclaim => None,
+                    Refused(class) => Some(class),
+                };
+                assert_eq!(
+                    place.class(&options),
+                    expected,
+                    "{case}, approving: {approving}"
+                );
+                match expected {
+                    Some(_) => assert_eq!(std::fs::read(&place.lock).unwrap(), bytes, "{case}"),
+                    None => assert!(!place.lock.exists(), "{case}"),
+                }
+                let left: Vec<_> = std::fs::read_dir(place.target.parent().unwrap())
+                    .unwrap()
+                    .map(|entry| entry.unwrap().file_name())
+                    .filter(|name| name != "state.json.lock")
+                    .collect();
+                assert!(left.is_empty(), "{case} left {left:?}");
+            }
+        }
+    }
+}
+
+/// All files of the folder are in the table, so that none is forgotten.
+#[test]
+fn the_table_names_every_vector() {
+    let named: Vec<&str> = TABLE.iter().flat_map(|row| row.0.iter().copied()).collect();
+    for entry in std::fs::read_dir(vectors().join("sidecar")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(named.contains(&name.as_str()), "{name} is in no row");
+    }
+}
+
+/// S19.3: a dead pid without a host name counts only for those who trust it.
+#[test]
+fn a_pid_without_a_host_needs_trust() {
+    let living = Living::new();
+    let place = Place::new();
+    std::fs::write(&place.lock, vector("dead-no-host.tmpl", &living)).unwrap();
+    set_modified(&place.lock, vector_clock());
+    assert_eq!(place.class(&place.options()), Some(Class::Timeout));
+    assert_eq!(place.class(&place.options().trust_pid()), None);
+}
+
+/// K10: the flock of a living process counts, although the pid in the record is dead.
+#[test]
+fn a_held_flock_beats_a_dead_pid() {
+    let living = Living::new();
+    let place = Place::new();
+    let text = String::from_utf8(vector("tenure-flock-free.tmpl", &living)).unwrap();
+    let text = text.replace(&living.pid().to_string(), &common::dead_pid().to_string());
+    std::fs::write(&place.lock, text).unwrap();
+    let holder = std::fs::File::open(&place.lock).unwrap();
+    holder.lock().unwrap();
+    for age in [10, 600] {
+        set_modified(&place.lock, vector_clock() - Duration::from_secs(age));
+        assert_eq!(
+            place.class(&place.approving()),
+            Some(Class::Timeout),
+            "{age} s"
+        );
+    }
+    drop(holder);
+    assert_eq!(place.class(&place.options()), None);
+}
+
+/// K28: directory, symlinks and FIFO at the lock path; S29: the original's codes.
+#[test]
+fn what_is_not_a_file_is_refused_at_once() {
+    let place = Place::new();
+    let options = place.approving().retry(Retry::default());
+    let refused = || assert_eq!(place.class(&options), Some(Class::NotALock));
+
+    std::fs::create_dir(&place.lock).unwrap();
+    refused();
+    std::fs::remove_dir(&place.lock).unwrap();
+    std::os::unix::fs::symlink("nowhere", &place.lock).unwrap();
+    refused();
+    std::fs::remove_file(&place.lock).unwrap();
+    std::fs::write(&place.target, "{}").unwrap();
+    std::os::unix::fs::symlink(&place.target, &place.lock).unwrap();
+    refused();
+    std::fs::remove_file(&place.lock).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(&place.lock)
+        .status()
+        .unwrap();
+    assert!(made.success());
+    refused();
+
+    assert_eq!(peer_code(Class::NotALock), Some("not-file"));
+    assert_eq!(peer_code(Class::TooLarge), Some("too-large"));
+    assert_eq!(peer_code(Class::Timeout), Some("file_lock_timeout"));
+    assert_eq!(peer_code(Class::Stale), Some("file_lock_stale"));
+}
+
+/// S16.1, S3: a guard without a lock keeps us out, whatever it is.
+#[test]
+fn a_foreign_guard_keeps_us_out() {
+    let place = Place::new();
+    let guard = place.target.with_file_name("state.json.lock.reclaim");
+    std::fs::create_dir(&guard).unwrap();
+    assert_eq!(place.class(&place.options()), Some(Class::Timeout));
+    assert!(guard.is_dir());
+    std::fs::remove_dir(&guard).unwrap();
+    std::fs::write(&guard, "{}\n").unwrap();
+    set_modified(&guard, vector_clock());
+    assert_eq!(place.class(&place.options()), Some(Class::Timeout));
+    assert!(guard.is_file());
+    std::fs::remove_file(&guard).unwrap();
+    assert_eq!(place.class(&place.options()), None);
+}
+
+/// S1: a missing parent is created.
+#[test]
+fn a_missing_parent_is_created() {
+    let place = Place::new();
+    let target = place.target.with_file_name("a").join("b/state.json");
+    let options = Options::new(&target).retry(Retry::none());
+    assert_eq!(place.class(&options), None);
+    assert!(target.parent().unwrap().is_dir());
+}

@@ -1,0 +1,210 @@
+//! Every vector of the upload-lock protocol: what a newcomer decides about a lock, and what a holder
+//! does about a request.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Machine, make_fifo, set_age, vector_files};
+use tenure_files::error::Class;
+use tenure_files::upload::{FileLocker, Guard, UploadId, UploadIdError, UploadLocker, Wait};
+
+/// What the table says of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// Held until the deadline, then this class.
+    Held(Class),
+    /// Removed, taken.
+    Reclaimed,
+    /// Refused at once.
+    Refused(Class),
+    /// Junk: taken when old, held when young.
+    Junk,
+}
+
+use Expected::{Held, Junk, Reclaimed, Refused};
+
+const TABLE: &[(&str, Expected)] = &[
+    ("alive.tmpl", Held(Class::Timeout)),
+    ("alive-no-newline.tmpl", Held(Class::Timeout)),
+    ("alive-crlf.tmpl", Held(Class::Timeout)),
+    ("alive-blanks.tmpl", Held(Class::Timeout)),
+    ("alive-more-lines.tmpl", Held(Class::Timeout)),
+    ("alive-other-user.tmpl", Held(Class::Timeout)),
+    ("dead.tmpl", Reclaimed),
+    ("own-pid.tmpl", Held(Class::Timeout)),
+    ("hex.tmpl", Held(Class::Timeout)),
+    ("plus-sign.tmpl", Held(Class::Timeout)),
+    ("underscore.txt", Held(Class::Timeout)),
+    ("empty.txt", Junk),
+    ("text.txt", Junk),
+    ("json.txt", Junk),
+    ("zero.txt", Junk),
+    ("negative.txt", Junk),
+    ("fraction.txt", Junk),
+    ("nul-byte.bin", Junk),
+    ("over-64-bits.txt", Junk),
+    ("leading-newline.tmpl", Junk),
+    ("same-line-text.tmpl", Junk),
+    ("over-32-bits.txt", Refused(Class::Malformed)),
+    ("not-a-lock.bin", Refused(Class::NotALock)),
+    ("tenure-alive.tmpl", Held(Class::Timeout)),
+    ("tenure-dead.tmpl", Reclaimed),
+    ("tenure-reused.tmpl", Reclaimed),
+    ("tenure-other-boot.tmpl", Reclaimed),
+    ("tenure-other-pidns.tmpl", Held(Class::Foreign)),
+    ("tenure-line-broken.tmpl", Held(Class::Timeout)),
+];
+
+#[test]
+fn the_table_has_every_vector() {
+    let listed: BTreeSet<&str> = TABLE.iter().map(|(file, _)| *file).collect();
+    let files = vector_files("upload");
+    let locks = files
+        .iter()
+        .filter(|file| !file.ends_with(".stop"))
+        .map(String::as_str);
+    assert_eq!(listed, locks.collect());
+}
+
+/// Puts something where the lock belongs.
+type Make<'a> = &'a dyn Fn(&Place);
+
+struct Place {
+    temp: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            temp: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn with(bytes: &[u8], age: Duration) -> Place {
+        let place = Place::new();
+        fs::write(place.lock(), bytes).unwrap();
+        set_age(&place.lock(), age);
+        place
+    }
+
+    fn dir(&self) -> &Path {
+        self.temp.path()
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.dir().join("up.lock")
+    }
+
+    /// Asks for the lock with a short deadline.
+    fn try_lock(&self) -> Result<Guard, Class> {
+        let locker = FileLocker::new(self.dir()).unwrap();
+        let wait = Wait::For(Duration::from_millis(30));
+        locker
+            .lock(&id("up"), wait, Arc::new(|_| {}))
+            .map_err(|error| error.class())
+    }
+}
+
+fn id(text: &str) -> UploadId {
+    UploadId::new(text).unwrap()
+}
+
+const OLD: Duration = Duration::from_secs(60);
+
+/// U4, U5, U6, U7, U13.1–U13.4, K11, K12, K14, K15, K16: what a newcomer decides.
+#[test]
+fn a_newcomer_decides_as_the_table_says() {
+    assert_eq!(
+        common::pid_namespace(),
+        4_026_531_836,
+        "this test needs the first PID namespace"
+    );
+    let machine = Machine::new();
+    for &(file, expected) in TABLE {
+        let bytes = machine.vector("upload", file);
+        let place = Place::with(&bytes, OLD);
+        let class = place.try_lock().map(drop);
+        let expected = match expected {
+            Held(class) | Refused(class) => Err(class),
+            Reclaimed | Junk => Ok(()),
+        };
+        assert_eq!(class, expected, "{file}");
+        if class.is_err() {
+            assert_eq!(fs::read(place.lock()).unwrap(), bytes, "{file} was touched");
+        }
+    }
+}
+
+/// U13.4: junk that is younger than 10 s may be somebody writing.
+#[test]
+fn young_junk_is_held() {
+    let machine = Machine::new();
+    for &(file, _) in TABLE.iter().filter(|(_, expected)| *expected == Junk) {
+        let bytes = machine.vector("upload", file);
+        let place = Place::with(&bytes, Duration::from_secs(5));
+        assert_eq!(place.try_lock().map(drop), Err(Class::Timeout), "{file}");
+        assert_eq!(fs::read(place.lock()).unwrap(), bytes, "{file} was touched");
+    }
+}
+
+/// U13.4: old junk above 64 bytes is somebody's data.
+#[test]
+fn large_old_junk_is_refused() {
+    for (size, expected) in [(64, Ok(())), (65, Err(Class::Malformed))] {
+        let place = Place::with(&vec![b'x'; size], OLD);
+        assert_eq!(place.try_lock().map(drop), expected, "{size} bytes");
+        assert_eq!(place.lock().exists(), expected.is_err(), "{size} bytes");
+    }
+}
+
+/// U13.1, K28: what is not a regular file is refused at once and stays.
+#[test]
+fn special_files_are_refused() {
+    let cases: [(&str, Make<'_>); 3] = [
+        ("directory", &|place| fs::create_dir(place.lock()).unwrap()),
+        ("dangling symlink", &|place| {
+            symlink("nowhere", place.lock()).unwrap()
+        }),
+        ("FIFO", &|place| make_fifo(&place.lock())),
+    ];
+    for (name, make) in cases {
+        let place = Place::new();
+        make(&place);
+        assert_eq!(place.try_lock().map(drop), Err(Class::NotALock), "{name}");
+        assert!(
+            fs::symlink_metadata(place.lock()).is_ok(),
+            "{name} was removed"
+        );
+    }
+}
+
+/// U1: a missing subdirectory is `NotFound`, and is not made.
+#[test]
+fn a_missing_subdirectory_is_not_found() {
+    let place = Place::new();
+    let locker = FileLocker::new(place.dir()).unwrap();
+    let lock = || locker.lock(&id("a/b"), Wait::No, Arc::new(|_| {}));
+    assert_eq!(lock().unwrap_err().class(), Class::NotFound);
+    assert!(!place.dir().join("a").exists());
+    fs::create_dir(place.dir().join("a")).unwrap();
+    let guard = lock().unwrap();
+    assert!(place.dir().join("a/b.lock").exists());
+    guard.release().unwrap();
+}
+
+/// U2: identifiers that would lead elsewhere.
+#[test]
+fn identifiers_that_leave_are_bad_input() {
+    for text in ["", "/x", "../x", "a//b", "a/./b", "a\0b"] {
+        let error: UploadIdError = UploadId::new(text).unwrap_err();
+        assert_eq!(error.class(), Class::BadInput, "{text:?}");
+    }
+}
