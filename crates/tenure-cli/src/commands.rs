@@ -4,16 +4,19 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+mod run;
 mod serve;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Run(run::Run),
     Serve(serve::Serve),
 }
 
 impl Command {
     pub(crate) fn run(self) -> ExitCode {
         match self {
+            Command::Run(run) => run.run(),
             Command::Serve(serve) => serve.run(),
         }
     }

@@ -1,6 +1,7 @@
 //! The `tenure` command.
 
 mod commands;
+mod duration;
 mod run;
 
 use std::process::ExitCode;

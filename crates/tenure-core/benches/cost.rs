@@ -56,38 +56,6 @@ const MILLION: u64 = 1_000_000;
 const TARGETS: u64 = 65_536;
 
 fn main() {
-<<<<<<< HEAD
-    let fresh = space();
-    let depth4 = best_pairs(fresh, 5);
-    print("pairs_per_second_depth4", depth4, "pairs/s");
-
-    let (few, _) = held(1_000);
-    let pairs_1k = best_pairs(few, 5);
-    print("pairs_1k_held", pairs_1k, "pairs/s");
-
-    let (full, bytes) = held(MILLION);
-    print(
-        "bytes_per_held_lock",
-        bytes as f64 / MILLION as f64,
-        "bytes",
-    );
-    let (encode, decode) = snapshot_rates(&full);
-    print("snapshot_mb_per_second", encode, "MB/s");
-    print("snapshot_decode_mb_per_second", decode, "MB/s");
-    let pairs_1m = best_pairs(full, 5);
-    print("pairs_1m_held", pairs_1m, "pairs/s");
-    print("flat_ratio", pairs_1k / pairs_1m, "ratio");
-
-    let short = handoff(10);
-    print("handoff_10_waiters", short, "ns");
-    let long = handoff(100_000);
-    print("handoff_100k_waiters", long, "ns");
-    print("handoff_ratio", long / short, "ratio");
-
-    print("expire_100k_owners_ms", expire(100_000), "ms");
-    print("refuse_above_1k_children", refuse_above(1_000), "ns");
-    print("refuse_above_100k_children", refuse_above(100_000), "ns");
-=======
     // `cargo bench … -- pairs` runs only the measurements whose group has that word.
     let wanted = std::env::args()
         .nth(1)
@@ -131,7 +99,6 @@ fn main() {
         print("refuse_above_1k_children", refuse_above(1_000), "ns");
         print("refuse_above_100k_children", refuse_above(100_000), "ns");
     }
->>>>>>> main
 }
 
 fn print(name: &str, value: f64, unit: &str) {

@@ -444,17 +444,21 @@ impl Keeper {
     fn orphaned(self) -> io::Result<()> {
         match self.task.on_death {
             OnDeath::EndTree => kill_all(),
-            OnDeath::Wait => {
-                while tree::reap() != Reaped::NoChildren {
-                    let mut fds = [PollFd::from_borrowed_fd(
-                        self.child_news.as_fd(),
-                        PollFlags::IN,
-                    )];
-                    let _ = poll(&mut fds, None);
-                    let mut drain = [0u8; 64];
-                    while matches!(rustix::io::read(&self.child_news, &mut drain), Ok(1..)) {}
+            OnDeath::Wait => loop {
+                match tree::reap() {
+                    Reaped::NoChildren => break,
+                    Reaped::Ended(..) | Reaped::Stopped(..) => {}
+                    Reaped::Nothing => {
+                        let mut fds = [PollFd::from_borrowed_fd(
+                            self.child_news.as_fd(),
+                            PollFlags::IN,
+                        )];
+                        let _ = poll(&mut fds, None);
+                        let mut drain = [0u8; 64];
+                        while matches!(rustix::io::read(&self.child_news, &mut drain), Ok(1..)) {}
+                    }
                 }
-            }
+            },
         }
         Ok(())
     }

@@ -66,6 +66,12 @@ impl Daemon {
         }
     }
 
+    /// A connection for gRPC.
+    pub async fn channel(&self) -> tonic::transport::Channel {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", self.grpc));
+        endpoint.unwrap().connect().await.unwrap()
+    }
+
     /// Kills it as the kernel would.
     pub fn kill(mut self) {
         self.child.kill().unwrap();

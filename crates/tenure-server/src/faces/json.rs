@@ -173,6 +173,10 @@ async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Response
     parse(&body)
 }
 
+#[allow(
+    clippy::result_large_err,
+    reason = "the error is the answer, made once and sent"
+)]
 fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Response> {
     serde_json::from_slice(body).map_err(|error| {
         let status = match error.classify() {
