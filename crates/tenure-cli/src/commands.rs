@@ -1,0 +1,23 @@
+//! The verbs: one file each, an argument struct whose doc comment is the help text, and one function.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+mod run;
+mod serve;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Run(run::Run),
+    Serve(serve::Serve),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> ExitCode {
+        match self {
+            Command::Run(run) => run.run(),
+            Command::Serve(serve) => serve.run(),
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! `tenure run`: a command under a lock, and nothing of it left when the lock goes.
+
+mod channel;
+pub(crate) mod keeper;
+mod schedule;
+mod sys;
+mod tree;
+pub(crate) mod wrapper;
+
+pub(crate) use channel::Cause;
+pub(crate) use tree::End;

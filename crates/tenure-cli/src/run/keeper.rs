@@ -1,0 +1,487 @@
+//! The keeper: a small process between `tenure` and the child, forked first thing (C4).
+//!
+//!   waiting ──Start──▶ running ──child and group gone──▶ over
+//!      │                  ├── lost, asked, no renewal in time ──▶ ending: told, TERM, KILL, tree gone ──▶ over
+//!      │                  └── `tenure` died ──▶ the whole tree is killed (or waited for), then the lock goes
+//!      └── `tenure` died ──▶ nothing happened
+//!
+//! It holds the locked descriptor too (K38), so the kernel keeps a lock file locked until the tree
+//! is gone; and it keeps the lease's deadline (C5), so that holds also when `tenure` is stopped.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper, setpgid};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+
+use super::channel::{Cause, Channel, Order, Report};
+use super::schedule::{Deadlines, Lease, Moment};
+use super::sys::{self, BeforeExec, Forked};
+use super::tree::{self, End, Reaped};
+
+/// How often a tree that will not go is killed again, and a group that lives on is looked at.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// What the keeper knows from the start.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) on_lost: OnLost,
+    pub(crate) on_ask: OnAsk,
+    pub(crate) grace: Duration,
+    pub(crate) on_death: OnDeath,
+    pub(crate) descriptor: Descriptor,
+    /// The terminal of which `tenure` has the foreground, if it has (C19).
+    pub(crate) terminal: Option<i32>,
+}
+
+/// What happens to the child when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnLost {
+    Term,
+    Kill,
+    Notify,
+}
+
+/// What happens to the child when somebody asks for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnAsk {
+    Term,
+    Notify,
+    Ignore,
+}
+
+/// What happens to the tree when `tenure` is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnDeath {
+    EndTree,
+    /// `--no-kill`: its end is awaited.
+    Wait,
+}
+
+/// Whether the child gets the locked descriptor (K38).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Descriptor {
+    Inherited,
+    /// `-o`: the keeper alone keeps it.
+    Kept,
+}
+
+/// Forks the keeper. Must be called while this process has one thread.
+pub(crate) fn fork(task: Task) -> io::Result<(Channel, Pid)> {
+    let (ours, its) = Channel::pair()?;
+    set_child_subreaper(Some(getpid()))?;
+    match sys::fork()? {
+        Forked::Parent(pid) => Ok((ours, pid)),
+        Forked::Child => {
+            drop(ours);
+            let code = match Keeper::new(task, its).and_then(Keeper::run) {
+                Ok(()) => 0,
+                Err(error) => {
+                    // Whatever went wrong, nothing of the child may outlive the lock's guard.
+                    eprintln!("tenure: the keeper failed: {error}");
+                    kill_all();
+                    125
+                }
+            };
+            std::process::exit(code)
+        }
+    }
+}
+
+/// Kills every descendant and waits until the last is gone.
+pub(crate) fn kill_all() {
+    loop {
+        tree::signal_tree(Signal::KILL);
+        loop {
+            match tree::reap() {
+                Reaped::NoChildren => return,
+                Reaped::Nothing => break,
+                Reaped::Ended(..) | Reaped::Stopped(..) => {}
+            }
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+struct Keeper {
+    task: Task,
+    channel: Channel,
+    child_news: UnixStream,
+    timer: OwnedFd,
+    lease: Option<Lease>,
+}
+
+struct Child {
+    pid: Pid,
+    notices: OwnedFd,
+    end: Option<End>,
+    ending: Option<Ending>,
+    /// The last known reason to tell the wrapper at the end.
+    cause: Cause,
+    /// Keeps a lock file locked for as long as the tree lives.
+    _lock: Option<OwnedFd>,
+}
+
+struct Ending {
+    deadlines: Deadlines,
+    asked_to_end: bool,
+}
+
+impl Keeper {
+    fn new(task: Task, channel: Channel) -> io::Result<Keeper> {
+        set_child_subreaper(Some(getpid()))?;
+        // A group of its own: what a terminal sends to the foreground is not meant for the keeper.
+        setpgid(None, None)?;
+        // Handlers, not "ignore": a child would inherit the latter.
+        let unused = Arc::new(AtomicBool::new(false));
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP] {
+            signal_hook::flag::register(signal, Arc::clone(&unused))?;
+        }
+        let (child_news, wake) = UnixStream::pair()?;
+        child_news.set_nonblocking(true)?;
+        wake.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(SIGCHLD, wake)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Boottime,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
+        Ok(Keeper {
+            task,
+            channel,
+            child_news,
+            timer,
+            lease: None,
+        })
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        let Some((variables, lock)) = self.await_start()? else {
+            return Ok(());
+        };
+        let mut child = match self.start(variables, lock) {
+            Ok(child) => child,
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                self.channel.send(&Report::Failed(errno))?;
+                return Ok(());
+            }
+        };
+        if self
+            .channel
+            .send(&Report::Started(
+                child.pid.as_raw_nonzero().get().unsigned_abs(),
+            ))
+            .is_err()
+        {
+            return self.orphaned();
+        }
+        loop {
+            let gone = self.reap(&mut child)?;
+            self.act(&mut child)?;
+            if let Some(end) = child.end
+                && self.is_over(&child, gone)
+            {
+                let _ = self.channel.send(&Report::Over(end, child.cause));
+                // The wrapper gives the lock back and says so; its death says so too.
+                while let Ok(Some((order, _))) = self.channel.receive::<Order>() {
+                    if order == Order::Done {
+                        break;
+                    }
+                }
+                return Ok(());
+            }
+            if self.wait(&child)? {
+                match self.channel.receive::<Order>() {
+                    Ok(Some((order, _))) => self.obey(order, &mut child)?,
+                    Ok(None) | Err(_) => return self.orphaned(),
+                }
+            }
+        }
+    }
+
+    /// The child's variables and the locked descriptor, or nothing if there is nothing to run.
+    #[allow(clippy::type_complexity, reason = "the parts of one order")]
+    fn await_start(
+        &mut self,
+    ) -> io::Result<Option<(Vec<(OsString, Option<OsString>)>, Option<OwnedFd>)>> {
+        loop {
+            match self.channel.receive::<Order>()? {
+                Some((Order::Start(variables), lock)) => return Ok(Some((variables, lock))),
+                Some((Order::Lease(lease), _)) => self.lease = Some(lease),
+                Some((Order::Done, _)) | None => return Ok(None),
+                Some((
+                    Order::Signal(_) | Order::Continue | Order::Lost(_) | Order::Asked(_),
+                    _,
+                )) => {}
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        variables: Vec<(OsString, Option<OsString>)>,
+        lock: Option<OwnedFd>,
+    ) -> io::Result<Child> {
+        let (notices_in, notices) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let mut command = Command::new(&self.task.program);
+        command.args(&self.task.arguments);
+        for (name, value) in variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        fcntl_setfd(&notices_in, FdFlags::empty())?;
+        command.env("TENURE_NOTICE_FD", notices_in.as_raw_fd().to_string());
+        match (&lock, self.task.descriptor) {
+            (Some(lock), Descriptor::Inherited) => {
+                fcntl_setfd(lock, FdFlags::empty())?;
+                command.env("TENURE_FD", lock.as_raw_fd().to_string());
+            }
+            (_, Descriptor::Kept) | (None, Descriptor::Inherited) => {
+                command.env_remove("TENURE_FD");
+            }
+        }
+        let dies_with = (self.task.on_death == OnDeath::EndTree).then(getpid);
+        sys::before_exec(
+            &mut command,
+            BeforeExec {
+                dies_with,
+                terminal: self.task.terminal,
+            },
+        );
+        let spawned = command.spawn()?;
+        let pid = i32::try_from(spawned.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("an impossible process id"))?;
+        Ok(Child {
+            pid,
+            notices,
+            end: None,
+            ending: None,
+            cause: Cause::Itself,
+            _lock: lock,
+        })
+    }
+
+    /// Takes all news of children. Says whether none is left.
+    fn reap(&self, child: &mut Child) -> io::Result<bool> {
+        loop {
+            match tree::reap() {
+                Reaped::Ended(pid, end) if pid == child.pid => child.end = Some(end),
+                Reaped::Stopped(pid, signal) if pid == child.pid => {
+                    self.channel.send(&Report::Stopped(signal))?;
+                }
+                Reaped::Ended(..) | Reaped::Stopped(..) => {}
+                Reaped::Nothing => return Ok(false),
+                Reaped::NoChildren => return Ok(true),
+            }
+        }
+    }
+
+    /// At a normal end the group must be gone; after a forced one, the whole tree (C4).
+    fn is_over(&self, child: &Child, no_children: bool) -> bool {
+        no_children || (child.ending.is_none() && tree::group_is_gone(child.pid))
+    }
+
+    /// Does what is due.
+    fn act(&self, child: &mut Child) -> io::Result<()> {
+        let now = now();
+        if child.ending.is_none()
+            && self.task.on_lost != OnLost::Notify
+            && let Some(lease) = self.lease
+            && now >= self.lost_at(lease)
+        {
+            self.tell(child, "at-risk", "the lease could not be renewed in time");
+            child.cause = Cause::Lost;
+            child.ending = Some(Ending {
+                deadlines: lease.deadlines(self.task.grace),
+                asked_to_end: false,
+            });
+            self.channel.send(&Report::Ending(Cause::Lost))?;
+        }
+        let Some(ending) = &mut child.ending else {
+            return Ok(());
+        };
+        if !ending.asked_to_end {
+            ending.asked_to_end = true;
+            if child.cause != Cause::Lost || self.task.on_lost == OnLost::Term {
+                tree::signal_tree(Signal::TERM);
+                // A stopped process hears TERM only when it goes on.
+                tree::signal_tree(Signal::CONT);
+            }
+        }
+        let kill_now = child.cause == Cause::Lost && self.task.on_lost == OnLost::Kill;
+        if kill_now || now >= ending.deadlines.kill {
+            tree::signal_tree(Signal::KILL);
+        }
+        Ok(())
+    }
+
+    /// When an unrenewed lease makes the end begin.
+    fn lost_at(&self, lease: Lease) -> Moment {
+        let deadlines = lease.deadlines(self.task.grace);
+        if self.task.on_lost == OnLost::Kill {
+            deadlines.kill
+        } else {
+            deadlines.term
+        }
+    }
+
+    fn obey(&mut self, order: Order, child: &mut Child) -> io::Result<()> {
+        match order {
+            Order::Signal(signal) => pass_on(child.pid, signal),
+            Order::Continue => tree::signal_group(child.pid, Signal::CONT),
+            Order::Lease(lease) => self.lease = Some(lease),
+            Order::Lost(how) => {
+                self.tell(child, "lost", &how);
+                self.begin_end(child, Cause::Lost, self.task.on_lost != OnLost::Notify)?;
+            }
+            Order::Asked(who) => match self.task.on_ask {
+                OnAsk::Ignore => {}
+                OnAsk::Notify => self.tell(child, "ask", &who),
+                OnAsk::Term => {
+                    self.tell(child, "ask", &who);
+                    self.begin_end(child, Cause::GaveWay, true)?;
+                }
+            },
+            Order::Start(_) | Order::Done => {}
+        }
+        Ok(())
+    }
+
+    fn begin_end(&self, child: &mut Child, cause: Cause, by_force: bool) -> io::Result<()> {
+        // A loss outweighs giving way; a second request changes nothing.
+        if child.cause != Cause::Lost {
+            child.cause = cause;
+        }
+        if by_force {
+            let deadlines = Deadlines::from_now(now(), self.task.grace, self.lease);
+            let earlier = child.ending.as_ref().map(|ending| ending.deadlines.kill);
+            let kill = earlier.map_or(deadlines.kill, |kill| kill.min(deadlines.kill));
+            let asked_to_end = child
+                .ending
+                .as_ref()
+                .is_some_and(|ending| ending.asked_to_end);
+            child.ending = Some(Ending {
+                deadlines: Deadlines { kill, ..deadlines },
+                asked_to_end,
+            });
+            self.channel.send(&Report::Ending(cause))?;
+        }
+        Ok(())
+    }
+
+    /// A line for people and one for the child's pipe; a full pipe is not waited for.
+    fn tell(&self, child: &Child, event: &str, what: &str) {
+        eprintln!("tenure: {what}");
+        let line = serde_json::json!({ "event": event, "reason": what }).to_string() + "\n";
+        let _ = rustix::io::write(&child.notices, line.as_bytes());
+    }
+
+    /// Sleeps until something happens. Says whether the wrapper has something to say.
+    fn wait(&self, child: &Child) -> io::Result<bool> {
+        let mut next = match (&child.ending, self.lease) {
+            (Some(ending), _) => Some(ending.deadlines.kill),
+            (None, Some(lease)) if self.task.on_lost != OnLost::Notify => Some(self.lost_at(lease)),
+            (None, _) => None,
+        };
+        let now = now();
+        let restless = child.end.is_some() || next.is_some_and(|at| at <= now);
+        if restless {
+            next = Some(now + AGAIN);
+        }
+        self.set_timer(next)?;
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.channel.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.child_news.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.timer.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+        let spoken = !fds[0].revents().is_empty();
+        let mut drain = [0u8; 64];
+        while matches!(rustix::io::read(&self.child_news, &mut drain), Ok(1..)) {}
+        Ok(spoken)
+    }
+
+    fn set_timer(&self, at: Option<Moment>) -> io::Result<()> {
+        let zero = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let it_value = at.map_or(zero, |at| Timespec {
+            tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
+            // Zero would disarm the timer; one nanosecond is as good.
+            tv_nsec: i64::from(at.subsec_nanos().max(1)),
+        });
+        let spec = Itimerspec {
+            it_interval: zero,
+            it_value,
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec)?;
+        Ok(())
+    }
+
+    /// `tenure` is gone: nobody renews and nobody would release.
+    fn orphaned(self) -> io::Result<()> {
+        match self.task.on_death {
+            OnDeath::EndTree => kill_all(),
+            OnDeath::Wait => loop {
+                match tree::reap() {
+                    Reaped::NoChildren => break,
+                    Reaped::Ended(..) | Reaped::Stopped(..) => {}
+                    Reaped::Nothing => {
+                        let mut fds = [PollFd::from_borrowed_fd(
+                            self.child_news.as_fd(),
+                            PollFlags::IN,
+                        )];
+                        let _ = poll(&mut fds, None);
+                        let mut drain = [0u8; 64];
+                        while matches!(rustix::io::read(&self.child_news, &mut drain), Ok(1..)) {}
+                    }
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+/// TERM, INT, HUP and QUIT to the group, the others to the child (C3).
+fn pass_on(child: Pid, number: i32) {
+    let Some(signal) = Signal::from_named_raw(number) else {
+        return;
+    };
+    match number {
+        SIGTERM | SIGINT | SIGHUP | SIGQUIT => tree::signal_group(child, signal),
+        _ => {
+            let _ = kill_process(child, signal);
+        }
+    }
+}
+
+/// `CLOCK_BOOTTIME`.
+pub(crate) fn now() -> Moment {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}

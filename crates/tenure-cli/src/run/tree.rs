@@ -1,0 +1,156 @@
+//! The child's tree: finding every descendant, ending it, and knowing that it is gone.
+//!
+//! Wrapper and keeper are subreapers (C4): a descendant whose parent ends becomes their child, so
+//! nobody gets out of sight, and "no child left" proves that the whole tree is gone.
+
+use std::fs;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, test_kill_process_group,
+    wait,
+};
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+}
+
+impl End {
+    /// The exit code of `tenure` for it (C2).
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            End::Exited(code) => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
+            End::Killed(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        }
+    }
+}
+
+/// What waiting for children without blocking has found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reaped {
+    /// This one has ended.
+    Ended(Pid, End),
+    /// This one was stopped by a signal.
+    Stopped(Pid, i32),
+    /// There are children; none has news.
+    Nothing,
+    /// There is no child left.
+    NoChildren,
+}
+
+/// Takes one piece of news from the children, if there is any.
+pub(crate) fn reap() -> Reaped {
+    loop {
+        match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(Some((pid, status))) => {
+                if let Some(code) = status.exit_status() {
+                    return Reaped::Ended(pid, End::Exited(code));
+                }
+                if let Some(signal) = status.terminating_signal() {
+                    return Reaped::Ended(pid, End::Killed(signal));
+                }
+                if let Some(signal) = status.stopping_signal() {
+                    return Reaped::Stopped(pid, signal);
+                }
+            }
+            Ok(None) => return Reaped::Nothing,
+            Err(Errno::INTR) => {}
+            Err(_) => return Reaped::NoChildren,
+        }
+    }
+}
+
+/// Whether a process group has no member left. A zombie counts until it is reaped.
+pub(crate) fn group_is_gone(group: Pid) -> bool {
+    test_kill_process_group(group) == Err(Errno::SRCH)
+}
+
+/// Sends a signal to a whole group. A group that is gone is no error.
+pub(crate) fn signal_group(group: Pid, signal: Signal) {
+    let _ = kill_process_group(group, signal);
+}
+
+/// Sends a signal to every descendant of this process. Those that are gone are no error.
+///
+/// A parent comes before its children, so that it cannot make more while they end.
+pub(crate) fn signal_tree(signal: Signal) {
+    let mut pids = vec![getpid()];
+    let mut at = 0;
+    while at < pids.len() {
+        let children = children_of(pids[at]);
+        pids.extend(children);
+        at += 1;
+    }
+    for pid in &pids[1..] {
+        let _ = kill_process(*pid, signal);
+    }
+}
+
+/// The children of a process, by the kernel's list; by a scan where that is not compiled in.
+fn children_of(pid: Pid) -> Vec<Pid> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let mut children = Vec::new();
+    for task in tasks.flatten() {
+        match fs::read_to_string(task.path().join("children")) {
+            Ok(list) => children.extend(list.split_ascii_whitespace().filter_map(parse)),
+            Err(_) if task.path().exists() => return scan_for_children_of(pid),
+            Err(_) => {}
+        }
+    }
+    children
+}
+
+fn scan_for_children_of(parent: Pid) -> Vec<Pid> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .flatten()
+        .filter_map(|entry| parse(entry.file_name().to_str()?))
+        .filter(|pid| parent_of(*pid) == Some(parent))
+        .collect()
+}
+
+/// Field 4 of `stat`, counted behind the last `)`: the name may contain anything (K7).
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    parse(fields.split_ascii_whitespace().nth(1)?)
+}
+
+fn parse(text: &str) -> Option<Pid> {
+    Pid::from_raw(text.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// C4: both ways of finding children agree.
+    #[test]
+    fn the_scan_finds_what_the_kernel_lists() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(children_of(getpid()).contains(&pid));
+        assert!(scan_for_children_of(getpid()).contains(&pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!children_of(getpid()).contains(&pid));
+    }
+
+    /// C2: the child's own code, or 128 + the signal.
+    #[test]
+    fn exit_codes_follow_convention() {
+        assert_eq!(End::Exited(7).exit_code(), 7);
+        assert_eq!(End::Killed(9).exit_code(), 137);
+        assert_eq!(End::Killed(15).exit_code(), 143);
+    }
+}

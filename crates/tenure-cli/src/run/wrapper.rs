@@ -1,0 +1,262 @@
+//! `tenure`'s own side while the child runs: signals go in, reports come out, the lock's news is passed on.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
+use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+
+use super::channel::{Cause, Channel, Order, Report};
+use super::keeper;
+use super::schedule::Lease;
+use super::sys;
+use super::tree::End;
+
+/// What the lock has to say while the child runs.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A renewal was confirmed.
+    Renewed(Lease),
+    /// The lock is gone.
+    Lost(String),
+    /// Somebody asks for it.
+    Asked(String),
+}
+
+/// Where the lock's own threads drop their news.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    sender: mpsc::Sender<News>,
+    wake: std::sync::Arc<UnixStream>,
+}
+
+impl Mailbox {
+    /// Drops one piece of news. Nobody there any more is no error: the child is over.
+    pub(crate) fn drop_in(&self, news: News) {
+        if self.sender.send(news).is_ok() {
+            let _ = rustix::io::write(&*self.wake, &[1]);
+        }
+    }
+}
+
+/// The receiving side of a [`Mailbox`].
+pub(crate) struct Inbox {
+    news: mpsc::Receiver<News>,
+    wake: UnixStream,
+}
+
+/// A mailbox and its inbox.
+pub(crate) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
+    let (sender, news) = mpsc::channel();
+    let (read, write) = UnixStream::pair()?;
+    read.set_nonblocking(true)?;
+    write.set_nonblocking(true)?;
+    Ok((
+        Mailbox {
+            sender,
+            wake: std::sync::Arc::new(write),
+        },
+        Inbox { news, wake: read },
+    ))
+}
+
+/// How it ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The child ran.
+    Ran(End, Cause),
+    /// It could not be started, with the operating system's error.
+    NotStarted(i32),
+    /// The keeper was killed; the tree was ended here.
+    KeeperGone,
+}
+
+/// Starts the child under a lock that is held, and stays until it is over.
+///
+/// The keeper waits for [`finish`] afterwards, when the lock was given back.
+pub(crate) fn supervise(
+    channel: &Channel,
+    variables: Vec<(OsString, Option<OsString>)>,
+    lock: Option<BorrowedFd<'_>>,
+    inbox: &Inbox,
+    terminal: &Terminal,
+) -> io::Result<Outcome> {
+    let (read, write) = UnixStream::pair()?;
+    let mut signals = SignalDelivery::with_pipe(
+        read,
+        write,
+        SignalOnly,
+        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2],
+    )?;
+    channel.send_with(&Order::Start(variables), lock)?;
+    let mut child = None;
+    let outcome = loop {
+        let ready = wait(channel, signals.get_read().as_fd(), inbox)?;
+        if ready.signals {
+            for signal in signals.pending() {
+                let _ = channel.send(&Order::Signal(signal));
+            }
+        }
+        if ready.inbox {
+            let _ = drain(&inbox.wake);
+            while let Ok(news) = inbox.news.try_recv() {
+                let _ = channel.send(&match news {
+                    News::Renewed(lease) => Order::Lease(lease),
+                    News::Lost(how) => Order::Lost(how),
+                    News::Asked(who) => Order::Asked(who),
+                });
+            }
+        }
+        if !ready.channel {
+            continue;
+        }
+        match channel.receive::<Report>()? {
+            Some((Report::Started(pid), _)) => child = to_pid(pid),
+            Some((Report::Failed(errno), _)) => break Outcome::NotStarted(errno),
+            Some((Report::Stopped(signal), _)) => {
+                if terminal.stop_with_child(signal, child) {
+                    channel.send(&Order::Continue)?;
+                }
+            }
+            Some((Report::Ending(_), _)) => {}
+            Some((Report::Over(end, cause), _)) => break Outcome::Ran(end, cause),
+            None => {
+                // Killed from outside. What it kept has become ours.
+                keeper::kill_all();
+                break Outcome::KeeperGone;
+            }
+        }
+    };
+    terminal.take_back();
+    Ok(outcome)
+}
+
+/// Lets the keeper go: the lock was given back.
+pub(crate) fn finish(channel: &Channel) {
+    let _ = channel.send(&Order::Done);
+}
+
+struct Ready {
+    channel: bool,
+    signals: bool,
+    inbox: bool,
+}
+
+fn wait(channel: &Channel, signals: BorrowedFd<'_>, inbox: &Inbox) -> io::Result<Ready> {
+    let mut fds = [
+        PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(signals, PollFlags::IN),
+        PollFd::from_borrowed_fd(inbox.wake.as_fd(), PollFlags::IN),
+    ];
+    loop {
+        match poll(&mut fds, None) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let [channel, signals, inbox] = fds.map(|fd| !fd.revents().is_empty());
+    Ok(Ready {
+        channel,
+        signals,
+        inbox,
+    })
+}
+
+fn drain(stream: &UnixStream) -> io::Result<bool> {
+    let mut bytes = [0u8; 64];
+    let mut any = false;
+    loop {
+        match rustix::io::read(stream, &mut bytes) {
+            Ok(0) => return Ok(any),
+            Ok(_) => any = true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => return Ok(any),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn to_pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(number).ok()?)
+}
+
+/// The terminal that `tenure` was started from, if any (C19).
+pub(crate) struct Terminal {
+    fd: Option<i32>,
+}
+
+impl Terminal {
+    /// Looks for a terminal of this session among the standard descriptors.
+    pub(crate) fn find() -> Terminal {
+        let standard = [
+            (0, rustix::stdio::stdin()),
+            (1, rustix::stdio::stdout()),
+            (2, rustix::stdio::stderr()),
+        ];
+        let found = standard
+            .into_iter()
+            .find(|(_, fd)| isatty(fd) && tcgetpgrp(fd).is_ok());
+        Terminal {
+            fd: found.map(|(number, _)| number),
+        }
+    }
+
+    /// The terminal, if this process is in its foreground: the child is to get it.
+    pub(crate) fn foreground(&self) -> Option<i32> {
+        self.fd.filter(|fd| self.group(*fd) == Some(getpgrp()))
+    }
+
+    /// Must be called after the keeper was forked: from then on `tenure` moves the terminal about.
+    pub(crate) fn manage(&self) {
+        if self.fd.is_some() {
+            sys::ignore_background_output_signal();
+        }
+    }
+
+    /// A stopped child stops `tenure` too; when the shell lets it go on, so does the child.
+    /// Says whether the child is to go on.
+    fn stop_with_child(&self, signal: i32, child: Option<Pid>) -> bool {
+        let Some(fd) = self.fd else { return false };
+        let had_it = self.group(fd).is_some() && self.group(fd) == child;
+        if had_it {
+            self.take_back();
+        }
+        eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held");
+        let _ = kill_process(getpid(), Signal::STOP);
+        // Here the shell's `fg` or `bg` has let us go on.
+        if let Some(child) = child
+            && self.group(fd) == Some(getpgrp())
+        {
+            let _ = tcsetpgrp(descriptor(fd), child);
+        }
+        true
+    }
+
+    fn take_back(&self) {
+        if let Some(fd) = self.fd
+            && self.group(fd) != Some(getpgrp())
+        {
+            let _ = tcsetpgrp(descriptor(fd), getpgrp());
+        }
+    }
+
+    fn group(&self, fd: i32) -> Option<Pid> {
+        tcgetpgrp(descriptor(fd)).ok()
+    }
+}
+
+fn descriptor(fd: i32) -> BorrowedFd<'static> {
+    match fd {
+        0 => rustix::stdio::stdin(),
+        1 => rustix::stdio::stdout(),
+        _ => rustix::stdio::stderr(),
+    }
+}

@@ -1,0 +1,134 @@
+//! A real daemon process for tests, and plain clients for it.
+
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A running `tenure serve`. Killed when dropped.
+pub struct Daemon {
+    child: Child,
+    pub grpc: SocketAddr,
+    pub web: SocketAddr,
+}
+
+impl Daemon {
+    /// Starts one on a data directory, on ports that the system chooses.
+    pub fn start(data: &Path) -> Daemon {
+        Daemon::start_with(data, &[])
+    }
+
+    /// The same, with more of the environment set.
+    pub fn start_with(data: &Path, environment: &[(&str, &str)]) -> Daemon {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .arg("serve")
+            .env("TENURE_DATA_DIR", data)
+            .env("TENURE_LISTEN", "127.0.0.1:0")
+            .env("TENURE_WEB_LISTEN", "127.0.0.1:0")
+            .env("TENURE_GROUP_COUNT", "4")
+            .envs(environment.iter().copied())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        // `tenure: ready, grpc 127.0.0.1:1, web 127.0.0.1:2`
+        let ready = loop {
+            let mut line = String::new();
+            if lines.read_line(&mut line).unwrap() == 0 {
+                panic!("the daemon ended before it was ready:\n{said}");
+            }
+            if line.contains("ready") {
+                break line;
+            }
+            said.push_str(&line);
+        };
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        let address = |name: &str| {
+            let (_, rest) = ready.split_once(name).unwrap();
+            rest.split([',', '\n'])
+                .next()
+                .unwrap()
+                .trim()
+                .parse()
+                .unwrap()
+        };
+        Daemon {
+            child,
+            grpc: address("grpc"),
+            web: address("web"),
+        }
+    }
+
+    /// A connection for gRPC.
+    pub async fn channel(&self) -> tonic::transport::Channel {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", self.grpc));
+        endpoint.unwrap().connect().await.unwrap()
+    }
+
+    /// Kills it as the kernel would.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to end, and returns its exit code.
+    pub fn terminate(mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+        self.child.wait().unwrap().code()
+    }
+
+    /// One JSON call over HTTP/1.1.
+    pub fn post(&self, url: &str, body: &Value) -> (u16, Value) {
+        self.post_raw(url, "application/json", body.to_string().as_bytes())
+    }
+
+    /// One call with any body.
+    pub fn post_raw(&self, url: &str, kind: &str, body: &[u8]) -> (u16, Value) {
+        let head = format!(
+            "POST {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: {kind}\r\n\
+             content-length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut request = head.into_bytes();
+        request.extend_from_slice(body);
+        self.exchange(&request)
+    }
+
+    /// A GET.
+    pub fn get(&self, url: &str) -> (u16, Value) {
+        self.exchange(
+            format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").as_bytes(),
+        )
+    }
+
+    fn exchange(&self, request: &[u8]) -> (u16, Value) {
+        let mut stream = TcpStream::connect(self.web).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        // A server that refuses early may close before it has read everything.
+        let _ = stream.write_all(request);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let text = String::from_utf8_lossy(&answer);
+        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no HTTP answer: {text:?}"));
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

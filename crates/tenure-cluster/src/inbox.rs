@@ -1,0 +1,85 @@
+//! The node thread's inbox: anybody drops jobs in, the node takes all of them at once.
+//!
+//! One turn of the node handles everything that came together, so the busier it is, the bigger its
+//! batches. A sender wakes the thread only when it sleeps: a busy node costs no system call here.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tenure_node::{ClientRequest, Failure, Input};
+use tokio::sync::oneshot;
+
+use crate::stream::Listener;
+
+/// What the node thread is asked to do.
+pub(crate) enum Job {
+    /// A client's call.
+    Call {
+        request: Box<ClientRequest>,
+        timeout_ms: u64,
+        reply: Reply,
+    },
+    /// A subscription or a watch begins.
+    Listen(Listener),
+    /// A subscription or a watch is over.
+    Unlisten(u64),
+    /// Something for the node itself.
+    Input(Input),
+    /// Hand over what is led and end.
+    Stop,
+}
+
+/// Where an answer goes.
+pub(crate) type Reply = oneshot::Sender<Result<Box<tenure_node::Answer>, Failure>>;
+
+#[derive(Default)]
+pub(crate) struct Inbox {
+    jobs: Mutex<Vec<Job>>,
+    sleeping: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Inbox {
+    /// Drops a job in and wakes the node if it sleeps.
+    pub(crate) fn push(&self, job: Job) {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(job);
+        // The node says that it sleeps before it looks for jobs a last time, so either it sees
+        // this one, or we see that it sleeps.
+        if self.sleeping.swap(false, Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// The calling thread is the one that takes.
+    pub(crate) fn attach(&self) {
+        let _ = self.thread.set(thread::current());
+    }
+
+    /// Moves all jobs to `taken`, which must be empty. Sleeps up to `longest` if there are none.
+    pub(crate) fn take(&self, taken: &mut Vec<Job>, longest: Duration) {
+        if self.swap(taken) || longest.is_zero() {
+            return;
+        }
+        self.sleeping.store(true, Ordering::SeqCst);
+        if !self.swap(taken) {
+            thread::park_timeout(longest);
+            self.swap(taken);
+        }
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    fn swap(&self, taken: &mut Vec<Job>) -> bool {
+        std::mem::swap(
+            &mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner),
+            taken,
+        );
+        !taken.is_empty()
+    }
+}

@@ -1,0 +1,176 @@
+//! R180–R182: every key in both forms, all mistakes at once, loopback unless told otherwise.
+
+use super::*;
+
+fn machine() -> Machine {
+    Machine {
+        system_directory: Writable::Yes,
+        user_state: None,
+    }
+}
+
+fn read(file: Option<&str>, environment: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let environment = environment
+        .iter()
+        .map(|(key, value)| ((*key).into(), (*value).into()));
+    Config::from_settings(Settings::new(file, environment)?, &machine())
+}
+
+fn mistakes(file: Option<&str>, environment: &[(&str, &str)]) -> Vec<String> {
+    read(file, environment)
+        .unwrap_err()
+        .mistakes
+        .iter()
+        .map(|m| m.key.clone())
+        .collect()
+}
+
+/// R182: nothing configured stays on this machine and begins a cluster of one.
+#[test]
+fn nothing_configured_is_loopback() {
+    let config = read(None, &[]).unwrap();
+    assert_eq!(config.faces.listen.to_string(), "127.0.0.1:50051");
+    assert_eq!(
+        config.faces.web_listen.unwrap().to_string(),
+        "127.0.0.1:8443"
+    );
+    assert_eq!(
+        config.faces.h3_listen.unwrap().to_string(),
+        "127.0.0.1:8443"
+    );
+    assert_eq!(config.cluster.start, Start::Bootstrap);
+    assert_eq!(config.disk.data_dir, PathBuf::from("/var/lib/tenure"));
+    assert_eq!(config.node.id, 1);
+}
+
+/// R182: without the right to write there, data goes to the user's state directory.
+#[test]
+fn a_user_without_rights_gets_the_state_directory() {
+    let machine = Machine {
+        system_directory: Writable::No,
+        user_state: Some("/home/amy/.local/state".into()),
+    };
+    let config = Config::from_settings(Settings::default(), &machine).unwrap();
+    assert_eq!(
+        config.disk.data_dir,
+        PathBuf::from("/home/amy/.local/state/tenure")
+    );
+}
+
+/// R182: `TENURE_` wins over `PATHLOCKD_`, both win over the file, empty counts as unset.
+#[test]
+fn the_environment_wins_over_the_file() {
+    let file = "listen = '127.0.0.1:1'\ngroup_count = 4\nevent_buffer = 7\n";
+    let config = read(
+        Some(file),
+        &[
+            ("TENURE_GROUP_COUNT", "8"),
+            ("PATHLOCKD_GROUP_COUNT", "9"),
+            ("PATHLOCKD_EVENT_BUFFER", "11"),
+            ("TENURE_LISTEN", ""),
+        ],
+    )
+    .unwrap();
+    assert_eq!(config.node.fixed.group_count, 8);
+    assert_eq!(config.faces.event_buffer, 11);
+    assert_eq!(config.faces.listen.to_string(), "127.0.0.1:1");
+}
+
+/// R182: beyond loopback somebody must have said who may come.
+#[test]
+fn exposure_needs_a_word() {
+    assert_eq!(mistakes(Some(""), &[]), ["listen"]);
+    let error = read(
+        Some("web_listen = '0.0.0.0:8443'\nlisten = '127.0.0.1:5'"),
+        &[],
+    )
+    .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("client_auth_token") && text.contains("allow_anonymous"),
+        "{text}"
+    );
+    assert!(read(Some("allow_anonymous = true"), &[]).is_ok());
+    assert!(read(Some(""), &[("TENURE_CLIENT_AUTH_TOKEN", "s3cret")]).is_ok());
+}
+
+/// R180: every mistake is reported, each with its key; nothing is guessed.
+#[test]
+fn all_mistakes_are_reported_at_once() {
+    let file = "listen = 'here'\ngroup_count = 0\nreplication_factor = 2\nlistenn = 'x'\n\
+                tls_cert_path = 'a.pem'\nallow_anonymous = 3\nraft_heartbeat_interval_ms = 5000\n";
+    let keys = mistakes(
+        Some(file),
+        &[("TENURE_NODE_ID", "alpha"), ("TENURE_BOOTSTRAP", "maybe")],
+    );
+    for key in [
+        "listen",
+        "group_count",
+        "replication_factor",
+        "listenn",
+        "tls_key_path",
+        "allow_anonymous",
+        "raft_heartbeat_interval_ms",
+        "node_id",
+        "bootstrap",
+    ] {
+        assert!(
+            keys.contains(&key.to_owned()),
+            "{key} is missing in {keys:?}"
+        );
+    }
+    let error = read(Some("listenn = 'x'\nallow_anonymous = true"), &[]).unwrap_err();
+    assert!(
+        error.to_string().contains("did you mean listen?"),
+        "{error}"
+    );
+}
+
+/// R180: keys of the other storage engine are accepted and named.
+#[test]
+fn keys_without_meaning_are_accepted() {
+    let file = "allow_anonymous = true\nrocksdb_block_cache_mb = 64\npeers = []\n";
+    let config = read(Some(file), &[("PATHLOCKD_ROCKSDB_WRITE_BUFFER_MB", "16")]).unwrap();
+    assert_eq!(
+        config.ignored,
+        ["peers", "rocksdb_block_cache_mb", "rocksdb_write_buffer_mb"]
+    );
+}
+
+/// R181 concerns standard variables only: none of ours is read for telemetry, and a secret is never shown.
+#[test]
+fn secrets_are_never_printed() {
+    let token = "0123456789abcdef0123456789abcdef";
+    let config = read(None, &[("TENURE_INTERNAL_AUTH_TOKEN", token)]).unwrap();
+    assert_eq!(config.cluster.token.as_ref().unwrap().reveal(), token);
+    assert!(!format!("{config:?}").contains(token));
+    let error = read(None, &[("TENURE_INTERNAL_AUTH_TOKEN", "short-secret")]).unwrap_err();
+    assert!(!error.to_string().contains("short-secret"));
+}
+
+#[test]
+fn algorithms_are_read_generously() {
+    for name in ["Point-RW", "point rw", "point_rw"] {
+        let config = read(None, &[("TENURE_DEFAULT_LOCK_ALGORITHM", name)]).unwrap();
+        assert_eq!(config.node.fixed.default_algorithm, Algorithm::PointRw);
+    }
+    assert_eq!(
+        mistakes(None, &[("TENURE_DEFAULT_LOCK_ALGORITHM", "best")]),
+        ["default_lock_algorithm"]
+    );
+}
+
+/// Every key can be printed and read back.
+#[test]
+fn what_is_printed_can_be_read() {
+    let config = read(None, &[]).unwrap();
+    let text: String = config
+        .effective
+        .iter()
+        .map(|e| format!("{} = {}\n", e.key, e.value))
+        .collect();
+    let again = read(Some(&text), &[]).unwrap();
+    assert_eq!(again.node, config.node);
+    assert_eq!(again.faces, config.faces);
+    assert_eq!(again.cluster, config.cluster);
+}

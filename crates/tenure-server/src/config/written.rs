@@ -1,0 +1,453 @@
+//! What was written, key by key: TOML and environment merged, read with a range and a hint.
+//!
+//! Every reading method takes the value if it is there, remembers what came out of it for
+//! `--print-config`, and collects a [`Mistake`] instead of failing, so that all are reported at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use tenure_core::policy::Algorithm;
+use toml::Value;
+
+use super::Secret;
+
+/// Keys whose presence means that somebody thought about the network (R182).
+const NETWORK_KEYS: &[&str] = &[
+    "listen",
+    "web_listen",
+    "h3_listen",
+    "public_addr",
+    "raft_addr",
+    "gossip_addr",
+    "seed_nodes",
+    "node_id",
+    "bootstrap",
+    "force_bootstrap",
+];
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// The TOML file.
+    File,
+    /// An environment variable.
+    Environment,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Origin::Default => "default",
+            Origin::File => "file",
+            Origin::Environment => "environment",
+        })
+    }
+}
+
+/// A key as the daemon uses it. Secrets show only that they are set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effective {
+    /// The key.
+    pub key: &'static str,
+    /// Its value as TOML.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// One thing that is wrong, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The key.
+    pub key: String,
+    /// What was written.
+    pub value: String,
+    /// What is allowed.
+    pub problem: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.key)?;
+        if !self.value.is_empty() {
+            write!(f, " = {}", self.value)?;
+        }
+        write!(f, ": {}", self.problem)?;
+        if !self.hint.is_empty() {
+            write!(f, " ({})", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+/// All that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Every mistake, in the order of the keys' use.
+    pub mistakes: Vec<Mistake>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the configuration has {} mistake(s)",
+            self.mistakes.len()
+        )?;
+        for mistake in &self.mistakes {
+            write!(f, "\n  {mistake}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A file and an environment, not yet looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    file: Option<toml::Table>,
+    environment: BTreeMap<String, String>,
+}
+
+impl Settings {
+    /// Takes the text of a TOML file, if there is one, and the environment's variables.
+    pub fn new(
+        file: Option<&str>,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Settings, ConfigError> {
+        let file = file
+            .map(|text| text.parse::<toml::Table>())
+            .transpose()
+            .map_err(|error| {
+                let problem = error.to_string().trim_end().to_owned();
+                let mistake = Mistake {
+                    key: "the configuration file".into(),
+                    value: String::new(),
+                    problem,
+                    hint: String::new(),
+                };
+                ConfigError {
+                    mistakes: vec![mistake],
+                }
+            })?;
+        // An empty variable counts as unset.
+        let environment = environment
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .collect();
+        Ok(Settings { file, environment })
+    }
+
+    fn variable(&self, key: &str) -> Option<&str> {
+        let upper = key.to_ascii_uppercase();
+        ["TENURE_", "PATHLOCKD_"]
+            .iter()
+            .find_map(|prefix| self.environment.get(&format!("{prefix}{upper}")))
+            .map(String::as_str)
+    }
+}
+
+/// What [`Written::finish`] gives when nothing was wrong.
+pub(super) struct Read {
+    pub(super) ignored: Vec<String>,
+    pub(super) effective: Vec<Effective>,
+}
+
+/// Reads keys and collects mistakes.
+pub(super) struct Written {
+    settings: Settings,
+    mistakes: Vec<Mistake>,
+    effective: Vec<Effective>,
+}
+
+/// A value as found: TOML keeps its type, a variable is a text.
+enum Found<'a> {
+    Toml(&'a Value),
+    Variable(&'a str),
+}
+
+impl Found<'_> {
+    fn origin(&self) -> Origin {
+        match self {
+            Found::Toml(_) => Origin::File,
+            Found::Variable(_) => Origin::Environment,
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Found::Toml(value) => value.to_string(),
+            Found::Variable(text) => (*text).to_owned(),
+        }
+    }
+}
+
+impl Written {
+    pub(super) fn new(settings: Settings) -> Written {
+        Written {
+            settings,
+            mistakes: Vec::new(),
+            effective: Vec::new(),
+        }
+    }
+
+    /// No file, and no variable that concerns the network: the daemon stays on this machine (R182).
+    pub(super) fn is_bare(&self) -> bool {
+        self.settings.file.is_none()
+            && NETWORK_KEYS
+                .iter()
+                .all(|key| self.settings.variable(key).is_none())
+    }
+
+    pub(super) fn mistake(&mut self, key: &str, value: &str, problem: &str, hint: &str) {
+        self.mistakes.push(Mistake {
+            key: key.into(),
+            value: value.into(),
+            problem: problem.into(),
+            hint: hint.into(),
+        });
+    }
+
+    pub(super) fn number(
+        &mut self,
+        key: &'static str,
+        default: u64,
+        allowed: RangeInclusive<u64>,
+    ) -> u64 {
+        let problem = match (allowed.start(), allowed.end()) {
+            (low, &u64::MAX) => format!("must be a whole number of at least {low}"),
+            (low, high) => format!("must be a whole number from {low} to {high}"),
+        };
+        self.read(key, default, &problem, |found| {
+            let number = match found {
+                Found::Toml(value) => value.as_integer().and_then(|n| u64::try_from(n).ok()),
+                Found::Variable(text) => text.trim().parse().ok(),
+            };
+            number.filter(|number| allowed.contains(number))
+        })
+    }
+
+    pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {
+        self.read(key, default, "must be true or false", |found| match found {
+            Found::Toml(value) => value.as_bool(),
+            Found::Variable(text) => match text.trim().to_ascii_lowercase().as_str() {
+                "true" | "1" | "yes" | "on" => Some(true),
+                "false" | "0" | "no" | "off" => Some(false),
+                _ => None,
+            },
+        })
+    }
+
+    pub(super) fn text(&mut self, key: &'static str, default: &str) -> String {
+        let shown = Quoted(default.to_owned());
+        self.read(key, shown, "must be a text", |found| {
+            text(found).map(Quoted)
+        })
+        .0
+    }
+
+    pub(super) fn optional_text(&mut self, key: &'static str) -> Option<String> {
+        Some(self.text(key, "")).filter(|text| !text.is_empty())
+    }
+
+    pub(super) fn secret(&mut self, key: &'static str) -> Option<Secret> {
+        let value = self.optional_text(key);
+        // Keep the value out of `--print-config`.
+        if let (Some(_), Some(entry)) = (&value, self.effective.last_mut()) {
+            entry.value = "\"(secret)\"".into();
+        }
+        value.map(Secret)
+    }
+
+    pub(super) fn address(&mut self, key: &'static str, default: SocketAddr) -> SocketAddr {
+        let shown = Quoted(default);
+        let problem = "must be an address such as 127.0.0.1:50051 or [::1]:50051";
+        self.read(key, shown, problem, |found| {
+            text(found)?.parse().ok().map(Quoted)
+        })
+        .0
+    }
+
+    pub(super) fn optional_address(
+        &mut self,
+        key: &'static str,
+        default: &str,
+    ) -> Option<SocketAddr> {
+        let address = self.text(key, default);
+        if address.is_empty() {
+            return None;
+        }
+        let parsed = address.parse().ok();
+        if parsed.is_none() {
+            self.mistake(
+                key,
+                &address,
+                "must be an address such as 127.0.0.1:8443, or empty",
+                "",
+            );
+        }
+        parsed
+    }
+
+    pub(super) fn list(&mut self, key: &'static str) -> Vec<String> {
+        let problem = "must be a list of texts (in the environment separated by commas)";
+        self.read(key, List(Vec::new()), problem, |found| {
+            let items = match found {
+                Found::Toml(value) => value
+                    .as_array()?
+                    .iter()
+                    .map(|item| item.as_str().map(str::to_owned))
+                    .collect::<Option<Vec<_>>>()?,
+                Found::Variable(text) => {
+                    text.split(',').map(|item| item.trim().to_owned()).collect()
+                }
+            };
+            Some(List(
+                items.into_iter().filter(|item| !item.is_empty()).collect(),
+            ))
+        })
+        .0
+    }
+
+    pub(super) fn algorithm(&mut self, key: &'static str) -> Algorithm {
+        let problem = "must be recursive_rw, point_rw, recursive_write, point_write or semaphore";
+        let name = self.text(key, "recursive_rw");
+        match name.to_ascii_lowercase().replace(['-', ' '], "_").as_str() {
+            "recursive_rw" => Algorithm::RecursiveRw,
+            "point_rw" => Algorithm::PointRw,
+            "recursive_write" => Algorithm::RecursiveWrite,
+            "point_write" => Algorithm::PointWrite,
+            "semaphore" => Algorithm::Semaphore,
+            _ => {
+                self.mistake(key, &name, problem, "");
+                Algorithm::RecursiveRw
+            }
+        }
+    }
+
+    /// Takes one key: the variable if set, else the file's, else the default.
+    fn read<T: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        problem: &str,
+        parse: impl Fn(&Found<'_>) -> Option<T>,
+    ) -> T {
+        let found = match self.settings.variable(key) {
+            Some(text) => Some(Found::Variable(text)),
+            None => self
+                .settings
+                .file
+                .as_ref()
+                .and_then(|file| file.get(key))
+                .map(Found::Toml),
+        };
+        let (value, origin, bad) = match found {
+            None => (default, Origin::Default, None),
+            Some(found) => match parse(&found) {
+                Some(value) => (value, found.origin(), None),
+                None => (default, found.origin(), Some(found.shown())),
+            },
+        };
+        if let Some(shown) = bad {
+            let shown = if key.ends_with("token") {
+                "(secret)".to_owned()
+            } else {
+                shown
+            };
+            self.mistake(key, &shown, problem, "");
+        }
+        self.effective.push(Effective {
+            key,
+            value: value.to_string(),
+            origin,
+        });
+        value
+    }
+
+    /// What is left in the file must be a key without meaning; anything else is a mistake.
+    pub(super) fn finish(mut self, without_meaning: &[&str]) -> Result<Read, ConfigError> {
+        let mut ignored = Vec::new();
+        for key in self.settings.file.iter().flat_map(|file| file.keys()) {
+            if without_meaning.contains(&key.as_str()) {
+                ignored.push(key.clone());
+            } else if !self.effective.iter().any(|entry| entry.key == key) {
+                let near = nearest(key, self.effective.iter().map(|entry| entry.key));
+                self.mistakes.push(Mistake {
+                    key: key.clone(),
+                    value: String::new(),
+                    problem: "is not a key of this daemon".into(),
+                    hint: near.map_or_else(String::new, |near| format!("did you mean {near}?")),
+                });
+            }
+        }
+        for key in without_meaning {
+            if self.settings.variable(key).is_some() && !ignored.iter().any(|known| known == key) {
+                ignored.push((*key).to_owned());
+            }
+        }
+        if self.mistakes.is_empty() {
+            Ok(Read {
+                ignored,
+                effective: self.effective,
+            })
+        } else {
+            Err(ConfigError {
+                mistakes: self.mistakes,
+            })
+        }
+    }
+}
+
+fn text(found: &Found<'_>) -> Option<String> {
+    match found {
+        Found::Toml(value) => value.as_str().map(str::to_owned),
+        Found::Variable(text) => Some((*text).to_owned()),
+    }
+}
+
+/// Shown between quotes, as TOML wants it.
+struct Quoted<T>(T);
+
+impl<T: fmt::Display> fmt::Display for Quoted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Value::String(self.0.to_string()).fmt(f)
+    }
+}
+
+struct List(Vec<String>);
+
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Value::Array(self.0.iter().cloned().map(Value::String).collect()).fmt(f)
+    }
+}
+
+/// The key that differs in the fewest letters, if it is close.
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, name) = known.map(|name| (distance(key, name), name)).min()?;
+    (distance <= 3).then_some(name)
+}
+
+/// How many letters must be changed, added or removed.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,300 @@
+//! Wire types to core's values and back. Validation of values happens here, before any effect.
+//!
+//! The generated types stop at this file and the handlers; nothing behind them knows protobuf.
+
+use std::num::NonZeroU32;
+
+use prost::Message;
+use tenure_core::command::{Hold, Request, State};
+use tenure_core::event::{Event, EventKind};
+use tenure_core::outcome::Blocker;
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode, Reason};
+use tenure_core::value::{Fence, Holder, Invalid, Key, OwnerId, Ttl};
+use tenure_wire::v1;
+
+use crate::status::{Code, Failure};
+
+/// Entries that one request may have (R13).
+pub(crate) const MAX_ENTRIES: usize = 1024;
+
+/// R7.
+pub(crate) fn owner(text: &str) -> Result<OwnerId, Failure> {
+    Ok(OwnerId::new(text)?)
+}
+
+/// R8.
+pub(crate) fn ttl(millis: u64) -> Result<Ttl, Failure> {
+    Ok(Ttl::from_millis(millis)?)
+}
+
+/// R10.
+pub(crate) fn key(text: &str) -> Result<Option<Key>, Failure> {
+    Ok(Key::new(text)?)
+}
+
+/// R1–R4.
+pub(crate) fn path(text: &str) -> Result<Path, Failure> {
+    Path::parse(text).map_err(|invalid| {
+        Failure::new(Code::InvalidArgument, format!("{invalid}: {}", shown(text)))
+    })
+}
+
+/// R11.
+pub(crate) fn namespace(text: &str) -> Result<Namespace, Failure> {
+    Namespace::parse(text).map_err(|invalid| {
+        Failure::new(Code::InvalidArgument, format!("{invalid}: {}", shown(text)))
+    })
+}
+
+/// A caller's text in an answer: escaped, and not longer than a line.
+fn shown(text: &str) -> String {
+    let start: String = text.chars().take(80).collect();
+    let dots = if start.len() < text.len() { "…" } else { "" };
+    format!("{start:?}{dots}")
+}
+
+/// R13: no more entries than one request may have.
+pub(crate) fn count(found: usize, allowed: usize) -> Result<(), Failure> {
+    if found > allowed {
+        Err(Invalid::Count { found, allowed }.into())
+    } else {
+        Ok(())
+    }
+}
+
+/// R13, R126.
+pub(crate) fn domains(texts: &[String]) -> Result<Vec<Namespace>, Failure> {
+    count(texts.len(), MAX_ENTRIES)?;
+    texts.iter().map(|text| namespace(text)).collect()
+}
+
+fn unknown(what: &str, number: i32) -> Failure {
+    Failure::new(
+        Code::InvalidArgument,
+        format!("{what} has no value {number}"),
+    )
+}
+
+/// R12.
+pub(crate) fn mode(number: i32) -> Result<Mode, Failure> {
+    match v1::Mode::try_from(number) {
+        Ok(v1::Mode::Write) => Ok(Mode::Write),
+        Ok(v1::Mode::Read) => Ok(Mode::Read),
+        Ok(v1::Mode::ReadTree) => Ok(Mode::ReadTree),
+        Err(_) => Err(unknown("Mode", number)),
+    }
+}
+
+/// The number of a mode for clients that know all three (E6).
+pub(crate) fn mode_number(mode: Mode) -> i32 {
+    match mode {
+        Mode::Write => v1::Mode::Write,
+        Mode::Read => v1::Mode::Read,
+        Mode::ReadTree => v1::Mode::ReadTree,
+    }
+    .into()
+}
+
+/// The number of a mode; a client that did not ask for the new one does not meet it (E6).
+pub(crate) fn mode_number_for(mode: Mode, knows_read_tree: bool) -> i32 {
+    if mode == Mode::ReadTree && !knows_read_tree {
+        return v1::Mode::Read.into();
+    }
+    mode_number(mode)
+}
+
+/// R12.
+pub(crate) fn algorithm(number: i32) -> Result<Algorithm, Failure> {
+    match v1::LockAlgorithm::try_from(number) {
+        Ok(v1::LockAlgorithm::RecursiveRw) => Ok(Algorithm::RecursiveRw),
+        Ok(v1::LockAlgorithm::PointRw) => Ok(Algorithm::PointRw),
+        Ok(v1::LockAlgorithm::RecursiveWrite) => Ok(Algorithm::RecursiveWrite),
+        Ok(v1::LockAlgorithm::PointWrite) => Ok(Algorithm::PointWrite),
+        Ok(v1::LockAlgorithm::Semaphore) => Ok(Algorithm::Semaphore),
+        Err(_) => Err(unknown("LockAlgorithm", number)),
+    }
+}
+
+/// The number of an algorithm.
+pub(crate) fn algorithm_number(algorithm: Algorithm) -> i32 {
+    match algorithm {
+        Algorithm::RecursiveRw => v1::LockAlgorithm::RecursiveRw,
+        Algorithm::PointRw => v1::LockAlgorithm::PointRw,
+        Algorithm::RecursiveWrite => v1::LockAlgorithm::RecursiveWrite,
+        Algorithm::PointWrite => v1::LockAlgorithm::PointWrite,
+        Algorithm::Semaphore => v1::LockAlgorithm::Semaphore,
+    }
+    .into()
+}
+
+/// Lock requests without their enums, in the order of R17: first all paths, then all enum values.
+pub(crate) fn requests(requests: &[v1::LockRequest]) -> Result<Vec<Request>, Failure> {
+    requests
+        .iter()
+        .map(|request| {
+            Ok(Request {
+                path: path(&request.path)?,
+                mode: Mode::Write,
+                state: State::New,
+                permits: NonZeroU32::new(request.permits),
+            })
+        })
+        .collect()
+}
+
+/// The enum values of lock requests (R12).
+pub(crate) fn request_enums(
+    parsed: &mut [Request],
+    requests: &[v1::LockRequest],
+) -> Result<(), Failure> {
+    for (parsed, request) in parsed.iter_mut().zip(requests) {
+        parsed.mode = mode(request.mode)?;
+        parsed.state = match v1::LockState::try_from(request.state) {
+            Ok(v1::LockState::New) => State::New,
+            Ok(v1::LockState::Held) => State::Held,
+            Err(_) => return Err(unknown("LockState", request.state)),
+        };
+    }
+    Ok(())
+}
+
+/// Holds to be dropped, paths before enum values as above.
+pub(crate) fn holds(requests: &[v1::ReleaseRequest]) -> Result<Vec<Hold>, Failure> {
+    requests
+        .iter()
+        .map(|hold| {
+            Ok(Hold {
+                path: path(&hold.path)?,
+                mode: Mode::Write,
+            })
+        })
+        .collect()
+}
+
+/// The enum values of holds (R12).
+pub(crate) fn hold_enums(
+    parsed: &mut [Hold],
+    requests: &[v1::ReleaseRequest],
+) -> Result<(), Failure> {
+    for (parsed, request) in parsed.iter_mut().zip(requests) {
+        parsed.mode = mode(request.mode)?;
+    }
+    Ok(())
+}
+
+/// R110: only reasons that name a blocker.
+pub(crate) fn block_reason(number: i32) -> Result<BlockReason, Failure> {
+    match v1::ReasonCode::try_from(number) {
+        Ok(v1::ReasonCode::AncestorLocked) => Ok(BlockReason::AncestorLocked),
+        Ok(v1::ReasonCode::WriteLocked) => Ok(BlockReason::WriteLocked),
+        Ok(v1::ReasonCode::ReadLocked) => Ok(BlockReason::ReadLocked),
+        Ok(v1::ReasonCode::DescendantWriteLocked) => Ok(BlockReason::DescendantWriteLocked),
+        Ok(v1::ReasonCode::DescendantReadLocked) => Ok(BlockReason::DescendantReadLocked),
+        Ok(v1::ReasonCode::SemaphoreFull) => Ok(BlockReason::SemaphoreFull),
+        Ok(v1::ReasonCode::Queued) => Ok(BlockReason::Queued),
+        Ok(other) => Err(Failure::new(
+            Code::InvalidArgument,
+            format!(
+                "{} names no blocker: 1 to 5, 9 and 17 do",
+                other.as_str_name()
+            ),
+        )),
+        Err(_) => Err(unknown("ReasonCode", number)),
+    }
+}
+
+/// The code of a reason.
+pub(crate) fn reason_number(reason: Reason) -> i32 {
+    match reason {
+        Reason::AncestorLocked => v1::ReasonCode::AncestorLocked,
+        Reason::WriteLocked => v1::ReasonCode::WriteLocked,
+        Reason::ReadLocked => v1::ReasonCode::ReadLocked,
+        Reason::DescendantWriteLocked => v1::ReasonCode::DescendantWriteLocked,
+        Reason::DescendantReadLocked => v1::ReasonCode::DescendantReadLocked,
+        Reason::SemaphoreFull => v1::ReasonCode::SemaphoreFull,
+        Reason::Queued => v1::ReasonCode::Queued,
+        Reason::ReadLocksDisabled => v1::ReasonCode::ReadLocksDisabled,
+        Reason::StaleFence { .. } => v1::ReasonCode::StaleFencingToken,
+        Reason::InvalidPermits { .. } => v1::ReasonCode::InvalidPermits,
+    }
+    .into()
+}
+
+/// The code of what is missing.
+pub(crate) fn missing_number(missing: Missing) -> i32 {
+    match missing {
+        Missing::Alive => v1::ReasonCode::MissingAlive,
+        Missing::Write => v1::ReasonCode::MissingWrite,
+        Missing::Read => v1::ReasonCode::MissingRead,
+        Missing::Semaphore => v1::ReasonCode::MissingSemaphore,
+        Missing::Fence => v1::ReasonCode::MissingFence,
+        Missing::OwnerSet => v1::ReasonCode::MissingOwnerSet,
+    }
+    .into()
+}
+
+/// A fence on the wire; zero is none. Fences are below 2^53, so nothing is lost.
+pub(crate) fn fence_number(fence: Option<Fence>) -> i64 {
+    fence.map_or(0, |fence| i64::try_from(fence.number()).unwrap_or(i64::MAX))
+}
+
+/// E3.
+pub(crate) fn holder(wire: v1::Holder) -> Result<Holder, Failure> {
+    let bytes = wire.encoded_len();
+    if bytes > Holder::MAX_BYTES {
+        return Err(Invalid::Holder(bytes).into());
+    }
+    let mut labels: Vec<(String, String)> = wire.labels.into_iter().collect();
+    labels.sort();
+    Ok(Holder {
+        name: wire.name,
+        host: wire.host,
+        pid: wire.pid,
+        purpose: wire.purpose,
+        labels,
+    })
+}
+
+/// A holder on the wire.
+pub(crate) fn holder_out(holder: &Holder) -> v1::Holder {
+    v1::Holder {
+        name: holder.name.clone(),
+        host: holder.host.clone(),
+        pid: holder.pid,
+        purpose: holder.purpose.clone(),
+        labels: holder.labels.iter().cloned().collect(),
+    }
+}
+
+/// E4.
+pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::Blocker {
+    v1::Blocker {
+        owner: blocker.owner.as_str().to_owned(),
+        holder: blocker.holder.as_ref().map(holder_out),
+        held_ms: blocker.held_ms,
+        lease_left_ms: lease_left_ms.unwrap_or(0),
+        fence: fence_number(blocker.fence),
+        mode: mode_number(blocker.mode),
+        path: blocker.path.as_str().to_owned(),
+    }
+}
+
+/// An event on the wire, with Tenure's details (E12).
+pub(crate) fn event_out(event: &Event) -> v1::Event {
+    let (kind, fence) = match event.kind {
+        EventKind::Grant { fence } => (v1::EventType::Grant, fence),
+        EventKind::Killed => (v1::EventType::Killed, None),
+        EventKind::Revoke => (v1::EventType::Revoke, None),
+    };
+    v1::Event {
+        r#type: kind.into(),
+        owner_id: event.owner.as_str().to_owned(),
+        id: event.id,
+        namespace: event
+            .namespace
+            .as_ref()
+            .map_or_else(String::new, |n| n.as_str().to_owned()),
+        fence: fence_number(fence),
+    }
+}

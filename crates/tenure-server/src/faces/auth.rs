@@ -1,0 +1,67 @@
+//! Who may come in: one token for all clients, where one is configured (R182).
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use subtle::ConstantTimeEq;
+
+use super::json;
+use crate::config::Secret;
+use crate::status::{Code, Failure};
+
+/// Checks the credentials of every request, if any are configured.
+#[derive(Clone)]
+pub struct Guard {
+    token: Option<Arc<str>>,
+}
+
+impl Guard {
+    /// A guard that asks for this token, or for nothing.
+    pub fn new(token: Option<&Secret>) -> Guard {
+        Guard {
+            token: token.map(|token| Arc::from(token.reveal())),
+        }
+    }
+
+    /// Puts the guard in front of routes.
+    pub fn wrap(&self, routes: Router) -> Router {
+        match &self.token {
+            None => routes,
+            Some(token) => routes.layer(middleware::from_fn_with_state(Arc::clone(token), check)),
+        }
+    }
+}
+
+async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
+    let shown = request
+        .headers()
+        .get(AUTHORIZATION)
+        .map(|value| value.as_bytes());
+    let shown = shown.and_then(|value| {
+        let (scheme, rest) = value.split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
+    });
+    // Compared in constant time, so that the answer does not tell how much was right.
+    if shown.is_some_and(|shown| bool::from(shown.ct_eq(token.as_bytes()))) {
+        return next.run(request).await;
+    }
+    let failure = Failure::new(
+        Code::Unauthenticated,
+        "credentials are missing or wrong: send `authorization: Bearer <client_auth_token>`",
+    );
+    let is_grpc = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    if is_grpc {
+        return tonic::Status::from(failure)
+            .into_http::<Body>()
+            .into_response();
+    }
+    json::error(&failure)
+}

@@ -1,0 +1,195 @@
+//! Server-sent events: an owner's events with resume, and the changes of a watch.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State};
+use axum::response::Response;
+use axum::routing::get;
+use futures_util::Stream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tenure_core::event::{Event, EventKind};
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+
+use super::json::{error, refuse};
+use crate::convert;
+use crate::events::{self, Events};
+use crate::status::{Code, Failure};
+
+/// A comment is sent after this time without output.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// What the streams need.
+#[derive(Clone)]
+pub struct Sse {
+    /// Subscriptions.
+    pub events: Events,
+    /// The node, for watches.
+    pub node: tenure_cluster::Handle,
+    /// Ends all streams when the daemon stops (R169).
+    pub stop: watch::Receiver<bool>,
+}
+
+/// The routes of the streams.
+pub fn router(sse: Sse) -> Router {
+    Router::new()
+        .route("/v1/events/sse", get(owner_events))
+        .route("/v1/watch/sse", get(watch_changes))
+        .with_state(sse)
+}
+
+#[derive(Deserialize)]
+struct EventsQuery {
+    #[serde(default)]
+    owner_id: String,
+    after: Option<String>,
+    details: Option<String>,
+}
+
+async fn owner_events(
+    State(sse): State<Sse>,
+    Query(query): Query<EventsQuery>,
+    headers: HeaderMap,
+) -> Response {
+    let owner = match convert::owner(&query.owner_id) {
+        Ok(owner) => owner,
+        Err(_) => {
+            let text = "owner_id is required: 1 to 1024 bytes without U+0000";
+            return refuse(StatusCode::BAD_REQUEST, Code::InvalidArgument, text);
+        }
+    };
+    let after = match query.after.as_deref().map(str::parse::<u64>).transpose() {
+        Ok(after) => after,
+        Err(_) => {
+            let text = "after must be a number of 0 or more";
+            return refuse(StatusCode::BAD_REQUEST, Code::InvalidArgument, text);
+        }
+    };
+    // An unparsable Last-Event-ID is ignored.
+    let last = headers
+        .get("last-event-id")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    // A position that no id has reached yet means "from now on".
+    let position = last
+        .or(after)
+        .filter(|position| *position <= newest_possible_id());
+    let details = query.details.as_deref() == Some("1");
+    let (old, live) = sse.events.resume(owner, position);
+    let mut sent = position.unwrap_or(0);
+    let lines = tokio_stream::iter(old.into_iter().map(Ok))
+        .chain(live)
+        .filter_map(move |event| {
+            match event {
+                Ok(event) if event.id > sent => {
+                    sent = event.id;
+                    Some(Line::Text(event_text(&event, details)))
+                }
+                // Seen already: it was both remembered and live.
+                Ok(_) => None,
+                Err(_) => Some(Line::End),
+            }
+        });
+    stream(lines, sse.stop)
+}
+
+/// Ids are made of milliseconds; a minute of difference between clocks is allowed.
+fn newest_possible_id() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(now.as_millis())
+        .unwrap_or(u64::MAX / 2048)
+        .saturating_add(60_000)
+        * 1024
+}
+
+/// Exactly two field lines and a blank one.
+fn event_text(event: &Event, details: bool) -> String {
+    let kind = match event.kind {
+        EventKind::Grant { .. } => "grant",
+        EventKind::Killed => "killed",
+        EventKind::Revoke => "revoke",
+    };
+    let mut data = json!({ "id": event.id, "type": kind, "ownerId": event.owner.as_str() });
+    if details {
+        let wire = convert::event_out(event);
+        data["namespace"] = wire.namespace.into();
+        data["fence"] = wire.fence.into();
+    }
+    format!("id: {}\ndata: {data}\n\n", event.id)
+}
+
+#[derive(Deserialize)]
+struct WatchQuery {
+    #[serde(default)]
+    prefix: String,
+    snapshot: Option<String>,
+}
+
+async fn watch_changes(State(sse): State<Sse>, Query(query): Query<WatchQuery>) -> Response {
+    let prefix = match convert::namespace(&query.prefix) {
+        Ok(prefix) => prefix,
+        Err(failure) => return error(&failure),
+    };
+    let snapshot = matches!(query.snapshot.as_deref(), Some("1" | "true"));
+    let changes = events::watch(&sse.node, prefix, snapshot).map(|change| match change {
+        Ok(change) => {
+            let id = change.id;
+            match serde_json::to_string(&change) {
+                Ok(data) => Line::Text(format!("id: {id}\ndata: {data}\n\n")),
+                Err(_) => Line::End,
+            }
+        }
+        Err(failure) => Line::Last(error_text(&failure)),
+    });
+    stream(changes, sse.stop)
+}
+
+/// The end of a watch says why: there is no position to resume from.
+fn error_text(failure: &Failure) -> String {
+    let data = json!({ "error": { "code": failure.code.name(), "message": failure.message } });
+    format!("event: error\ndata: {data}\n\n")
+}
+
+enum Line {
+    Text(String),
+    Last(String),
+    End,
+}
+
+/// Sends lines with keep-alive comments until they end or the daemon stops.
+fn stream(
+    lines: impl Stream<Item = Line> + Send + 'static,
+    stop: watch::Receiver<bool>,
+) -> Response {
+    let lines = Box::pin(lines);
+    let body = futures_util::stream::unfold((Some(lines), stop), |(lines, mut stop)| async move {
+        let mut lines = lines?;
+        let next = tokio::select! {
+            next = lines.next() => next,
+            () = tokio::time::sleep(KEEP_ALIVE) => Some(Line::Text(": keep-alive\n\n".into())),
+            _ = stop.wait_for(|stop| *stop) => None,
+        };
+        match next {
+            Some(Line::Text(text)) => Some((ok(text), (Some(lines), stop))),
+            Some(Line::Last(text)) => Some((ok(text), (None, stop))),
+            Some(Line::End) | None => None,
+        }
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+fn ok(text: String) -> Result<Bytes, Infallible> {
+    Ok(Bytes::from(text))
+}

@@ -1,0 +1,220 @@
+//! Connections over TCP: accepted up to a limit, HTTP or HTTPS on one port, ended in time.
+//!
+//!   accept ──▶ full? close ──▶ first byte ──0x16──▶ TLS handshake ──▶ HTTP/1.1 or 2
+//!                                  └──else, loopback only──────────▶ HTTP/1.1 or 2
+//!
+//! The first byte of a TLS connection is always 0x16, which no HTTP request starts with.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tower::Service;
+
+/// A TLS handshake, or the first request of a connection, takes no longer.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// HTTP/2 pings a silent client this often, and closes when no answer comes.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_ANSWER: Duration = Duration::from_secs(10);
+/// How long open connections may finish what they do when the daemon stops (R169).
+const FAREWELL: Duration = Duration::from_secs(8);
+
+/// What a listener lets in.
+#[derive(Clone)]
+pub struct Door {
+    /// TLS where it is offered.
+    pub tls: Option<TlsAcceptor>,
+    /// Whether connections without TLS are served.
+    pub plain: Plain,
+    /// Which protocols are spoken.
+    pub protocol: Protocol,
+    /// A permit for every open connection; none left means that the next is closed at once.
+    pub connections: Arc<Semaphore>,
+    /// Concurrent HTTP/2 streams of one connection.
+    pub streams: u32,
+}
+
+/// Whether connections without TLS are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// They are.
+    Served,
+    /// They are told to use https.
+    Refused,
+}
+
+/// Which versions of HTTP a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/2 only: gRPC.
+    Http2,
+    /// HTTP/1.1 and HTTP/2.
+    Web,
+}
+
+/// Serves connections until `stop` says so, then lets the open ones finish for a while.
+///
+/// `service` makes the service of one connection, so that it can carry what belongs to it.
+pub async fn serve<F, S>(
+    listener: TcpListener,
+    door: Door,
+    service: F,
+    mut stop: watch::Receiver<bool>,
+) where
+    F: Fn(SocketAddr) -> S,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    let mut open = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(_) = open.join_next() => continue,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, or the client is gone already. Neither lasts.
+                tracing::debug!(%error, "accept");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&door.connections).try_acquire_owned() else {
+            tracing::debug!(%peer, "closed: too many connections");
+            continue;
+        };
+        open.spawn(connection(
+            stream,
+            permit,
+            door.clone(),
+            service(peer),
+            stop.clone(),
+        ));
+    }
+    drop(listener);
+    if timeout(FAREWELL, async {
+        while open.join_next().await.is_some() {}
+    })
+    .await
+    .is_err()
+    {
+        tracing::warn!(
+            connections = open.len(),
+            "ended connections that did not finish"
+        );
+    }
+}
+
+async fn connection<S>(
+    stream: TcpStream,
+    _permit: OwnedSemaphorePermit,
+    door: Door,
+    service: S,
+    stop: watch::Receiver<bool>,
+) where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    // Answers are small and awaited: never wait for more to send.
+    let _ = stream.set_nodelay(true);
+    let served = match &door.tls {
+        None => http(stream, &door, service, stop).await,
+        Some(tls) => {
+            let mut first = [0u8; 1];
+            match timeout(HANDSHAKE, stream.peek(&mut first)).await {
+                Ok(Ok(1)) if first[0] == 0x16 => {
+                    match timeout(HANDSHAKE, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => http(stream, &door, service, stop).await,
+                        Ok(Err(error)) => Err(error.into()),
+                        Err(_) => Err("the TLS handshake took too long".into()),
+                    }
+                }
+                Ok(Ok(1)) if door.plain == Plain::Served => {
+                    http(stream, &door, service, stop).await
+                }
+                Ok(Ok(1)) => use_https(stream).await,
+                _ => return,
+            }
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+async fn http<I, S>(io: I, door: &Door, service: S, stop: watch::Receiver<bool>) -> Ended
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    if door.protocol == Protocol::Http2 {
+        builder = builder.http2_only();
+    }
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HANDSHAKE)
+        .max_buf_size(64 << 10);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_ANSWER)
+        .max_concurrent_streams(door.streams)
+        .max_header_list_size(16 << 10)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20);
+    let mut connection =
+        pin!(builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(service)));
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = stopped(stop) => connection.as_mut().graceful_shutdown(),
+    }
+    connection.await
+}
+
+/// Resolves when the daemon stops.
+pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
+    // A dropped sender is a stop too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn use_https(mut stream: TcpStream) -> Ended {
+    let body = r#"{"error":{"code":"FAILED_PRECONDITION","message":"this port speaks https"}}"#;
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    Ok(())
+}

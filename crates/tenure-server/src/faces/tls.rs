@@ -1,0 +1,110 @@
+//! Certificates and TLS settings of the web faces.
+//!
+//! With nothing configured a self-signed certificate is made at start, for `localhost` and
+//! `127.0.0.1`; clients must then skip verification. Both listeners share one certificate; their
+//! protocols differ (`h2` and `http/1.1` on TCP, `h3` on QUIC).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ServerSessionMemoryCache;
+use thiserror::Error;
+
+use crate::config::{TlsFiles, ZeroRtt};
+
+/// Sessions that can be resumed; early data needs the session to be remembered here.
+const REMEMBERED_SESSIONS: usize = 4096;
+
+/// A certificate chain and its key.
+pub struct Certificate {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+/// Why TLS cannot be offered. The daemon does not start then.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// A file cannot be read or has no PEM of that kind.
+    #[error("cannot read {what} from {path}")]
+    File {
+        /// What was looked for.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// The self-signed certificate cannot be made.
+    #[error("cannot make a self-signed certificate")]
+    SelfSigned(#[from] rcgen::Error),
+    /// Certificate and key do not fit, or are not usable.
+    #[error("the certificate cannot be used")]
+    Unusable(#[from] rustls::Error),
+    /// QUIC needs a cipher suite that the provider lacks.
+    #[error("the certificate cannot be used for QUIC")]
+    Quic(#[from] quinn::crypto::rustls::NoInitialCipherSuite),
+}
+
+impl Certificate {
+    /// Reads PEM files, or makes a self-signed certificate where none are configured.
+    pub fn load(files: Option<&TlsFiles>) -> Result<Certificate, TlsError> {
+        let Some(files) = files else {
+            let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+            let made = rcgen::generate_simple_self_signed(names)?;
+            let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+            return Ok(Certificate {
+                chain: vec![made.cert.der().clone()],
+                key,
+            });
+        };
+        let unreadable = |what, path: &PathBuf| {
+            let path = path.clone();
+            move |source| TlsError::File { what, path, source }
+        };
+        let chain = CertificateDer::pem_file_iter(&files.certificate)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(unreadable("a certificate chain", &files.certificate))?;
+        if chain.is_empty() {
+            let source = rustls::pki_types::pem::Error::NoItemsFound;
+            return Err(unreadable("a certificate chain", &files.certificate)(
+                source,
+            ));
+        }
+        let key = PrivateKeyDer::from_pem_file(&files.key)
+            .map_err(unreadable("a private key", &files.key))?;
+        Ok(Certificate { chain, key })
+    }
+
+    /// TLS 1.2 and 1.3 for HTTP/2 and HTTP/1.1.
+    pub fn for_tcp(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        let mut config =
+            ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+                .with_safe_default_protocol_versions()?
+                .with_no_client_auth()
+                .with_single_cert(self.chain.clone(), self.key.clone_key())?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// TLS 1.3 for HTTP/3, with or without early data.
+    pub fn for_quic(&self, zero_rtt: ZeroRtt) -> Result<quinn::ServerConfig, TlsError> {
+        let mut config =
+            ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+                .with_protocol_versions(&[&rustls::version::TLS13])?
+                .with_no_client_auth()
+                .with_single_cert(self.chain.clone(), self.key.clone_key())?;
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        config.session_storage = ServerSessionMemoryCache::new(REMEMBERED_SESSIONS);
+        // QUIC knows all or nothing here.
+        config.max_early_data_size = match zero_rtt {
+            ZeroRtt::ReadsOnly => u32::MAX,
+            ZeroRtt::Off => 0,
+        };
+        let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(config)?;
+        Ok(quinn::ServerConfig::with_crypto(Arc::new(crypto)))
+    }
+}

@@ -1,0 +1,349 @@
+//! Acquire and AcquireStream: the order of checks (R17), chunks as one (R18), the answer (R60–R63, E1–E5).
+
+use prost::Message;
+use tenure_core::command::Wait;
+use tenure_core::outcome::Conflict;
+use tenure_core::policy::Reason;
+use tenure_core::value::{Fence, QueueTtl};
+use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock};
+use tenure_wire::v1;
+
+use super::{Call, Handlers, mismatch};
+use crate::convert::{self, MAX_ENTRIES};
+use crate::status::{Code, Failure};
+
+/// Entries of a whole stream (R18).
+const MAX_STREAM_ENTRIES: usize = 65_536;
+/// Encoded bytes of a whole stream (R18).
+const MAX_STREAM_BYTES: usize = 4 << 20;
+
+impl Handlers {
+    /// Takes, re-validates and gives back paths of one namespace, atomically.
+    pub async fn acquire(
+        &self,
+        call: Call,
+        request: v1::AcquireRequest,
+    ) -> Result<v1::AcquireResponse, Failure> {
+        self.acquire_up_to(call, request, MAX_ENTRIES).await
+    }
+
+    /// The whole of an AcquireStream.
+    pub(crate) async fn acquire_chunks(
+        &self,
+        call: Call,
+        chunks: Chunks,
+    ) -> Result<v1::AcquireResponse, Failure> {
+        self.acquire_up_to(call, chunks.finish()?, MAX_STREAM_ENTRIES)
+            .await
+    }
+
+    async fn acquire_up_to(
+        &self,
+        call: Call,
+        request: v1::AcquireRequest,
+        most: usize,
+    ) -> Result<v1::AcquireResponse, Failure> {
+        let request = parse(request, most)?;
+        match self.ask(call, ClientRequest::Acquire(request)).await? {
+            Answer::Acquire(answer) => Ok(respond(answer)),
+            other => Err(mismatch(&other)),
+        }
+    }
+}
+
+/// The checks of R17, in its order.
+fn parse(wire: v1::AcquireRequest, most: usize) -> Result<AcquireRequest, Failure> {
+    let owner = convert::owner(&wire.owner_id)?;
+    let ttl = convert::ttl(wire.ttl_ms)?;
+    let queue_ttl = QueueTtl::from_millis(wire.queue_ttl_ms)?;
+    let key = convert::key(&wire.idempotency_key)?;
+    convert::count(wire.requests.len() + wire.release_requests.len(), most)?;
+    let mut requests = convert::requests(&wire.requests)?;
+    let mut releases = convert::holds(&wire.release_requests)?;
+    convert::request_enums(&mut requests, &wire.requests)?;
+    convert::hold_enums(&mut releases, &wire.release_requests)?;
+    let fence = Fence::supplied(wire.fencing_token)?;
+    let holder = wire.holder.map(convert::holder).transpose()?;
+    let wait = match (wire.no_wait, wire.ask) {
+        (true, _) => Wait::No,
+        (false, true) => Wait::QueueAndAsk,
+        (false, false) => Wait::Queue,
+    };
+    let deadlock = if wire.refuse_deadlock {
+        Deadlock::Refuse
+    } else {
+        Deadlock::Ignore
+    };
+    Ok(AcquireRequest {
+        owner,
+        ttl,
+        queue_ttl,
+        requests,
+        releases,
+        fence,
+        key,
+        wait,
+        holder,
+        deadlock,
+    })
+}
+
+fn respond(answer: AcquireAnswer) -> v1::AcquireResponse {
+    match answer {
+        AcquireAnswer::Granted { namespace, fence } => v1::AcquireResponse {
+            status: v1::AcquireStatus::Ok.into(),
+            fencing_token: convert::fence_number(fence),
+            namespace: namespace.map_or_else(String::new, |n| n.as_str().to_owned()),
+            ..Default::default()
+        },
+        AcquireAnswer::Queued {
+            conflict,
+            lease_left_ms,
+            fence,
+            position,
+        } => v1::AcquireResponse {
+            status: v1::AcquireStatus::Queued.into(),
+            fencing_token: convert::fence_number(fence),
+            position,
+            ..in_the_way(&conflict, lease_left_ms)
+        },
+        AcquireAnswer::Conflict {
+            conflict,
+            lease_left_ms,
+            deadlock,
+        } => v1::AcquireResponse {
+            status: v1::AcquireStatus::Conflict.into(),
+            deadlock: deadlock
+                .iter()
+                .map(|owner| owner.as_str().to_owned())
+                .collect(),
+            ..in_the_way(&conflict, lease_left_ms)
+        },
+        AcquireAnswer::Lost { path, missing } => v1::AcquireResponse {
+            status: v1::AcquireStatus::Lost.into(),
+            path: path.map_or_else(String::new, |path| path.as_str().to_owned()),
+            reason: convert::missing_number(missing),
+            ..Default::default()
+        },
+    }
+}
+
+/// Path, owner and reason of a conflict (R48), and who it is (E4).
+fn in_the_way(conflict: &Conflict, lease_left_ms: Option<u64>) -> v1::AcquireResponse {
+    let owner = match (&conflict.blocker, conflict.reason) {
+        (Some(blocker), _) => blocker.owner.as_str().to_owned(),
+        // R48: the established capacity, in decimal.
+        (
+            None,
+            Reason::InvalidPermits {
+                capacity: Some(capacity),
+            },
+        ) => capacity.to_string(),
+        (None, _) => String::new(),
+    };
+    let current = match conflict.reason {
+        Reason::StaleFence { current } => Some(current),
+        _ => None,
+    };
+    v1::AcquireResponse {
+        path: conflict.path.as_str().to_owned(),
+        owner,
+        reason: convert::reason_number(conflict.reason),
+        current_fencing_token: convert::fence_number(current),
+        blocker: conflict
+            .blocker
+            .as_ref()
+            .map(|b| convert::blocker_out(b, lease_left_ms)),
+        ..Default::default()
+    }
+}
+
+/// The chunks of an AcquireStream, put together as they come (R18).
+#[derive(Default)]
+pub(crate) struct Chunks {
+    whole: Option<v1::AcquireRequest>,
+    bytes: usize,
+}
+
+impl Chunks {
+    /// Takes the next chunk.
+    pub(crate) fn push(&mut self, chunk: v1::AcquireRequest) -> Result<(), Failure> {
+        self.bytes += chunk.encoded_len();
+        if self.bytes > MAX_STREAM_BYTES {
+            return Err(Failure::new(
+                Code::ResourceExhausted,
+                format!("an acquire stream has at most {MAX_STREAM_BYTES} bytes"),
+            ));
+        }
+        convert::count(
+            chunk.requests.len() + chunk.release_requests.len(),
+            MAX_ENTRIES,
+        )?;
+        let Some(whole) = &mut self.whole else {
+            self.whole = Some(chunk);
+            return Ok(());
+        };
+        convert::count(
+            whole.requests.len()
+                + whole.release_requests.len()
+                + chunk.requests.len()
+                + chunk.release_requests.len(),
+            MAX_STREAM_ENTRIES,
+        )?;
+        agree("owner_id", &mut whole.owner_id, chunk.owner_id)?;
+        agree("ttl_ms", &mut whole.ttl_ms, chunk.ttl_ms)?;
+        agree(
+            "fencing_token",
+            &mut whole.fencing_token,
+            chunk.fencing_token,
+        )?;
+        agree("queue_ttl_ms", &mut whole.queue_ttl_ms, chunk.queue_ttl_ms)?;
+        agree(
+            "idempotency_key",
+            &mut whole.idempotency_key,
+            chunk.idempotency_key,
+        )?;
+        agree("no_wait", &mut whole.no_wait, chunk.no_wait)?;
+        agree("ask", &mut whole.ask, chunk.ask)?;
+        agree(
+            "refuse_deadlock",
+            &mut whole.refuse_deadlock,
+            chunk.refuse_deadlock,
+        )?;
+        agree("holder", &mut whole.holder, chunk.holder)?;
+        whole.requests.extend(chunk.requests);
+        whole.release_requests.extend(chunk.release_requests);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<v1::AcquireRequest, Failure> {
+        self.whole.ok_or_else(|| {
+            Failure::new(
+                Code::InvalidArgument,
+                "an acquire stream has at least one chunk",
+            )
+        })
+    }
+}
+
+/// A scalar may come in any chunk, but not with two values.
+fn agree<T: Default + PartialEq>(name: &str, whole: &mut T, chunk: T) -> Result<(), Failure> {
+    if chunk == T::default() || chunk == *whole {
+        return Ok(());
+    }
+    if *whole != T::default() {
+        return Err(Failure::new(
+            Code::InvalidArgument,
+            format!("{name} has different values in two chunks of one stream"),
+        ));
+    }
+    *whole = chunk;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(owner: &str, paths: usize) -> v1::AcquireRequest {
+        v1::AcquireRequest {
+            owner_id: owner.into(),
+            ttl_ms: if owner.is_empty() { 0 } else { 1000 },
+            requests: (0..paths)
+                .map(|n| v1::LockRequest {
+                    path: format!("t:/a/{n}"),
+                    ..Default::default()
+                })
+                .collect(),
+            ..Default::default()
+        }
+    }
+
+    /// R18: lists are concatenated in order, scalars may come once.
+    #[test]
+    fn chunks_become_one_request() {
+        let mut chunks = Chunks::default();
+        chunks.push(chunk("amy", 2)).unwrap();
+        chunks.push(chunk("", 1)).unwrap();
+        let whole = chunks.finish().unwrap();
+        assert_eq!(whole.owner_id, "amy");
+        assert_eq!(whole.requests.len(), 3);
+        assert_eq!(whole.requests[2].path, "t:/a/0");
+    }
+
+    /// R18: contradicting scalars, too many entries, too many bytes, no chunk at all.
+    #[test]
+    fn bad_streams_are_refused() {
+        let mut chunks = Chunks::default();
+        chunks.push(chunk("amy", 1)).unwrap();
+        assert_eq!(
+            chunks.push(chunk("bob", 1)).unwrap_err().code,
+            Code::InvalidArgument
+        );
+        assert_eq!(
+            Chunks::default().finish().unwrap_err().code,
+            Code::InvalidArgument
+        );
+        let too_many = Chunks::default().push(chunk("amy", 1025)).unwrap_err();
+        assert_eq!(too_many.code, Code::InvalidArgument);
+        let mut long = Chunks::default();
+        let big = v1::AcquireRequest {
+            idempotency_key: "k".repeat(3 << 20),
+            ..Default::default()
+        };
+        long.push(big.clone()).unwrap();
+        assert_eq!(long.push(big).unwrap_err().code, Code::ResourceExhausted);
+    }
+
+    /// R17: owner, ttl, queue ttl, key, count, paths, releases, enums: the first mistake is reported.
+    #[test]
+    fn checks_come_in_order() {
+        let mut wire = v1::AcquireRequest {
+            owner_id: String::new(),
+            ttl_ms: 0,
+            queue_ttl_ms: u64::MAX,
+            idempotency_key: "k".repeat(2000),
+            requests: vec![
+                v1::LockRequest {
+                    path: "bad".into(),
+                    mode: 77,
+                    ..Default::default()
+                };
+                1025
+            ],
+            release_requests: vec![v1::ReleaseRequest {
+                path: "worse".into(),
+                mode: 78,
+            }],
+            ..Default::default()
+        };
+        let mut expect = |part: &str, wire: &v1::AcquireRequest| {
+            let failure = parse(wire.clone(), MAX_ENTRIES).unwrap_err();
+            assert_eq!(failure.code, Code::InvalidArgument);
+            assert!(
+                failure.message.contains(part),
+                "{part} is not in {}",
+                failure.message
+            );
+        };
+        expect("owner", &wire);
+        wire.owner_id = "amy".into();
+        expect("ttl of 0", &wire);
+        wire.ttl_ms = 1;
+        expect("queue ttl", &wire);
+        wire.queue_ttl_ms = 0;
+        expect("idempotency key", &wire);
+        wire.idempotency_key.clear();
+        expect("entries", &wire);
+        wire.requests.truncate(1);
+        expect("bad", &wire);
+        wire.requests[0].path = "t:/a".into();
+        expect("worse", &wire);
+        wire.release_requests[0].path = "t:/b".into();
+        expect("77", &wire);
+        wire.requests[0].mode = 1;
+        expect("78", &wire);
+        wire.release_requests[0].mode = 0;
+        assert!(parse(wire, MAX_ENTRIES).is_ok());
+    }
+}

@@ -1,0 +1,10 @@
+//! The daemon: one set of handlers, and the faces derived from them.
+
+pub mod config;
+mod convert;
+pub mod daemon;
+pub mod events;
+pub mod faces;
+pub mod handlers;
+mod session;
+pub mod status;

@@ -1,0 +1,125 @@
+//! Why a call failed, once for every face: a gRPC code and a sentence for people.
+//!
+//! A logical result (CONFLICT, QUEUED, LOST, …) is not an error and never comes here.
+
+use std::fmt;
+
+use http::StatusCode;
+
+/// The gRPC codes that this daemon uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The request breaks a rule, whatever the state is.
+    InvalidArgument,
+    /// A limit was met.
+    ResourceExhausted,
+    /// The namespace still has live locks; the hold is another one.
+    FailedPrecondition,
+    /// The policy changed under the request twice.
+    Aborted,
+    /// Not now: no leader, no quorum, budget spent, stopping.
+    Unavailable,
+    /// The message is too large.
+    OutOfRange,
+    /// The deadline passed.
+    DeadlineExceeded,
+    /// Credentials are missing or wrong.
+    Unauthenticated,
+    /// The credentials do not allow it.
+    PermissionDenied,
+    /// No such call.
+    Unimplemented,
+    /// A bug or corruption. The text is fixed; details are in the log.
+    Internal,
+}
+
+impl Code {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::InvalidArgument => "INVALID_ARGUMENT",
+            Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Code::FailedPrecondition => "FAILED_PRECONDITION",
+            Code::Aborted => "ABORTED",
+            Code::Unavailable => "UNAVAILABLE",
+            Code::OutOfRange => "OUT_OF_RANGE",
+            Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Code::Unauthenticated => "UNAUTHENTICATED",
+            Code::PermissionDenied => "PERMISSION_DENIED",
+            Code::Unimplemented => "UNIMPLEMENTED",
+            Code::Internal => "INTERNAL",
+        }
+    }
+
+    /// The status of the JSON facade.
+    pub fn http(self) -> StatusCode {
+        match self {
+            Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+            Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+            Code::FailedPrecondition => StatusCode::PRECONDITION_FAILED,
+            Code::Aborted => StatusCode::CONFLICT,
+            Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+            Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Code::PermissionDenied => StatusCode::FORBIDDEN,
+            Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+            Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The code of gRPC.
+    pub fn grpc(self) -> tonic::Code {
+        match self {
+            Code::InvalidArgument => tonic::Code::InvalidArgument,
+            Code::ResourceExhausted => tonic::Code::ResourceExhausted,
+            Code::FailedPrecondition => tonic::Code::FailedPrecondition,
+            Code::Aborted => tonic::Code::Aborted,
+            Code::Unavailable => tonic::Code::Unavailable,
+            Code::OutOfRange => tonic::Code::OutOfRange,
+            Code::DeadlineExceeded => tonic::Code::DeadlineExceeded,
+            Code::Unauthenticated => tonic::Code::Unauthenticated,
+            Code::PermissionDenied => tonic::Code::PermissionDenied,
+            Code::Unimplemented => tonic::Code::Unimplemented,
+            Code::Internal => tonic::Code::Internal,
+        }
+    }
+}
+
+/// A failed call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// For programs.
+    pub code: Code,
+    /// For people: what happened and what to do next.
+    pub message: String,
+}
+
+impl Failure {
+    /// Puts a code and a sentence together.
+    pub fn new(code: Code, message: impl Into<String>) -> Failure {
+        Failure {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.name(), self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<tenure_core::value::Invalid> for Failure {
+    fn from(invalid: tenure_core::value::Invalid) -> Failure {
+        Failure::new(Code::InvalidArgument, invalid.to_string())
+    }
+}
+
+impl From<Failure> for tonic::Status {
+    fn from(failure: Failure) -> tonic::Status {
+        tonic::Status::new(failure.code.grpc(), failure.message)
+    }
+}

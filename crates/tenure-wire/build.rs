@@ -1,0 +1,80 @@
+//! Turns the proto file into Rust types with serde's traits for the JSON facade.
+//!
+//! No `protoc` is needed: `protox` is a compiler in Rust. The facade's JSON is not proto3's own
+//! mapping (numbers for enums and 64-bit integers, every field present), hence the attributes.
+
+use std::path::{Path, PathBuf};
+
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use prost_types::field_descriptor_proto::{Label, Type};
+
+const PROTO: &str = "pathlockd/v1/pathlock.proto";
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    println!("cargo::rerun-if-changed={}", include.join(PROTO).display());
+    let descriptors = protox::compile([PROTO], [&include])?;
+
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    let mut config = tonic_prost_build::configure()
+        .build_server(cfg!(feature = "server"))
+        .build_client(cfg!(feature = "client"));
+    for (place, attribute) in json_attributes(&descriptors) {
+        config = match place {
+            Place::Message(name) => config.message_attribute(name, attribute),
+            Place::Field(name) => config.field_attribute(name, attribute),
+        };
+    }
+    config.compile_fds(descriptors)?;
+    Ok(())
+}
+
+enum Place {
+    Message(String),
+    Field(String),
+}
+
+/// What serde must know about each message and field.
+fn json_attributes(descriptors: &FileDescriptorSet) -> Vec<(Place, String)> {
+    let mut attributes = Vec::new();
+    for file in &descriptors.file {
+        for message in file
+            .message_type
+            .iter()
+            .filter(|message| message.oneof_decl.is_empty())
+        {
+            let message_path = format!(".{}.{}", file.package(), message.name());
+            attributes.push((
+                Place::Message(message_path.clone()),
+                "#[derive(serde::Serialize, serde::Deserialize)] \
+                 #[serde(rename_all = \"camelCase\", default)]"
+                    .to_owned(),
+            ));
+            for field in &message.field {
+                let reader = match field.r#type() {
+                    _ if field.label() == Label::Repeated => "list".to_owned(),
+                    Type::Enum => {
+                        let name = field.type_name().rsplit('.').next().unwrap_or_default();
+                        format!("enumeration::<crate::v1::{name}, _>")
+                    }
+                    Type::Uint32 | Type::Uint64 | Type::Int64 => "integer".to_owned(),
+                    Type::Bytes => "octets".to_owned(),
+                    Type::Message => continue,
+                    _ => "plain".to_owned(),
+                };
+                let alias = if field.name().contains('_') {
+                    format!(", alias = \"{}\"", field.name())
+                } else {
+                    String::new()
+                };
+                attributes.push((
+                    Place::Field(format!("{message_path}.{}", field.name())),
+                    format!("#[serde(deserialize_with = \"crate::json::{reader}\"{alias})]"),
+                ));
+            }
+        }
+    }
+    attributes
+}
