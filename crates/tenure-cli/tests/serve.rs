@@ -99,7 +99,7 @@ async fn a_waiter_is_told_when_its_turn_comes() {
     assert_eq!(asserted.status(), v1::AssertStatus::Ok);
 }
 
-/// R1–R14: bad input is refused with INVALID_ARGUMENT and changes nothing.
+/// R1, R8, R12, R14–R16, R30, R31: bad input is refused with INVALID_ARGUMENT and changes nothing.
 #[tokio::test]
 async fn bad_input_is_refused() {
     let data = tempfile::tempdir().unwrap();

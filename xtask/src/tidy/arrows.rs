@@ -15,9 +15,15 @@ const ARROWS: &[(&str, &[&str])] = &[
         "tenure-cluster",
         &["tenure-node", "tenure-log", "tenure-core"],
     ),
+    ("tenure-wire", &[]),
     (
         "tenure-server",
-        &["tenure-cluster", "tenure-node", "tenure-core"],
+        &[
+            "tenure-cluster",
+            "tenure-node",
+            "tenure-core",
+            "tenure-wire",
+        ],
     ),
     ("tenure-files", &[]),
     // A directory store publishes and removes its objects by the same rules as lock files.
@@ -40,6 +46,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[(&str, &[&str])] = &[
     // The benchmark replicates between real logs.
     ("tenure-node", &["tenure-log"]),
+    // Black-box tests speak the wire protocol.
+    ("tenure-cli", &["tenure-wire"]),
 ];
 
 pub(super) fn check(root: &Path) -> Result<Vec<String>, String> {

@@ -108,7 +108,7 @@ async fn a_holder_with_another_ttl_is_judged_by_its_own() {
     }
 }
 
-/// P32, P34: refreshes fail for 50 s. The work stops at 48 s, nobody takes over before 60 s, and
+/// K35, P32, P34: refreshes fail for 50 s. The work stops at 48 s, nobody takes over before 60 s, and
 /// the lock can be revived.
 #[tokio::test]
 async fn refreshes_that_fail_stop_the_work_before_anybody_may_follow() {
