@@ -15,9 +15,11 @@
 //!
 //! # What is promised
 //!
-//! Two Tenure processes never hold conflicting locks in a store with conditional writes, as long as
-//! each stops when its [`Guard`] says that the lock is lost, and clocks run at nearly equal speed;
-//! what they *show* does not matter. Against originals, which write without conditions, the windows
+//! Two Tenure processes never hold conflicting locks in a store with conditional writes and deletes
+//! (level 2), as long as each stops when its [`Guard`] says that the lock is lost, and clocks run at
+//! nearly equal speed; what they *show* does not matter. Where only writes are conditional (level 1)
+//! a delete must also take effect within the settling time after the look that it rests on, and
+//! without conditions (level 0) a write too: the model shows both windows. Against originals, which write without conditions, the windows
 //! that remain are the ones they have among themselves, less those that a second look and a moment
 //! of settling close. A paused holder is stopped by the fencing number, by whatever checks it.
 
