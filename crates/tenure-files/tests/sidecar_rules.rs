@@ -424,6 +424,30 @@ fn fences_grow_with_every_acquisition() {
     assert_eq!(place.names(), [".tenure-fence"]);
 }
 
+/// K26, S21: a name that leaves no room for the private names of a removal can be locked, released and
+/// reclaimed like any other.
+#[test]
+fn a_long_name_can_be_given_back() {
+    let temp = Place::new();
+    let longest = 255 - ".lock.reclaim".len();
+    for name in ["x".repeat(longest), "ä".repeat(longest / 2)] {
+        let target = temp.target.with_file_name(name);
+        let options = Options::new(&target).retry(Retry::none());
+        for way in [Way::Tmpfile, Way::Rename, Way::Link] {
+            let held = manager("long")
+                .acquire(&options.clone().first_way(way))
+                .unwrap();
+            held.release().unwrap();
+            assert_eq!(temp.names(), [""; 0], "{way:?}");
+        }
+        let left = manager("long").acquire(&options).unwrap();
+        left.leave();
+        let next = manager("long").acquire(&options).unwrap();
+        next.release().unwrap();
+        assert_eq!(temp.names(), [""; 0]);
+    }
+}
+
 /// K41: an original takes the lock in between without touching the counter, and the next number is
 /// greater all the same. So a resource that keeps the greatest it has seen can refuse a holder that
 /// was away while others came and went.
