@@ -391,7 +391,7 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
 
 /// A poll time with ±10 % jitter, so that waiters do not march in step (K43).
 pub fn jittered(interval: Duration) -> Duration {
-    interval.mul_f64(0.9 + 0.2 * random_fraction())
+    (interval - interval / 10).saturating_add((interval / 5).mul_f64(random_fraction()))
 }
 
 /// A random number in [0, 1).
