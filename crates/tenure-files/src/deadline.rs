@@ -29,6 +29,13 @@ impl Wait {
     }
 }
 
+/// `time` after `now`. An interval that a caller chose may be longer than the clock has room for; a
+/// century is as good as never then.
+pub(crate) fn after(now: Instant, time: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+    now + time.min(CENTURY)
+}
+
 /// A wait under way: until when, and who may call it off.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify;
 
+use crate::deadline::after;
 use crate::error::Class;
 use crate::hold::Hold;
 use crate::process::{Incarnation, PerProcess};
@@ -78,8 +79,8 @@ pub fn care_and_listen(hold: &Arc<Hold>, care: Care, listen: Option<Listen>) -> 
     let patient = Patient {
         hold: Arc::downgrade(hold),
         care,
-        next_beat: care.beat.map(|every| now + every),
-        next_check: care.check.map(|every| now + every),
+        next_beat: care.beat.map(|every| after(now, every)),
+        next_check: care.check.map(|every| after(now, every)),
         first_look: Some(now + first),
         next_listen: None,
         listen,
@@ -242,17 +243,17 @@ impl State {
             if let Some(listen) = &patient.listen
                 && (is_due(patient.next_listen) || is_due(patient.first_look))
             {
-                patient.next_listen = Some(now + listen.poll);
+                patient.next_listen = Some(after(now, listen.poll));
                 tasks.push(Task::Listen(Arc::clone(&hold), listen.clone()));
             }
             if is_due(patient.next_beat) {
-                patient.next_beat = patient.care.beat.map(|every| now + every);
+                patient.next_beat = patient.care.beat.map(|every| after(now, every));
                 tasks.push(Task::Beat(hold));
             } else if is_due(patient.next_check) || is_due(patient.first_look) {
                 tasks.push(Task::Check(hold));
             }
             if is_due(patient.next_check) {
-                patient.next_check = patient.care.check.map(|every| now + every);
+                patient.next_check = patient.care.check.map(|every| after(now, every));
             }
             if is_due(patient.first_look) {
                 patient.first_look = None;

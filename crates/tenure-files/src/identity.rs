@@ -179,13 +179,17 @@ impl Identity {
     /// This process as the holder of a record on a file system that is (not) local to it; the lock
     /// follows the life of the `flock` it keeps.
     pub fn own(token: Token, local: bool) -> Identity {
-        let here = Here::now();
+        Identity::own_at(&Here::now(), token, local)
+    }
+
+    /// The same, for a caller that has just looked where it is.
+    pub(crate) fn own_at(here: &Here, token: Token, local: bool) -> Identity {
         Identity {
             pid: Some(own_pid()),
             start: own_start(),
-            boot: here.boot,
+            boot: here.boot.clone(),
             pidns: here.pidns,
-            host: Some(here.host),
+            host: Some(here.host.clone()),
             token: Some(token.to_string()),
             beat: Some("0".repeat(BEAT_DIGITS)),
             flock: Some(local),

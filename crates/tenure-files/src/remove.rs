@@ -9,6 +9,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::{AtFlags, RenameFlags, linkat, renameat, renameat_with, unlinkat};
 use rustix::io::Errno;
@@ -133,13 +134,20 @@ fn put_back(dir: &Dir, name: &OsStr, aside: &OsStr) -> Result<()> {
     }
 }
 
-/// `.<name>.<word>-<16 hex>`.
+/// `.<name>.<word>-<16 hex>`. Of a name that leaves no room for that, the beginning: what was locked
+/// must be released and reclaimed, too. The random part keeps such names apart.
 pub(crate) fn aside_name(name: &OsStr, word: &str) -> OsString {
-    let mut aside = OsString::from(".");
-    aside.push(name);
-    aside.push(format!(".{word}-{}", random_suffix()));
-    aside
+    let end = format!(".{word}-{}", random_suffix());
+    let room = NAME_MAX - 1 - end.len();
+    let shown = name.as_bytes();
+    let mut aside = vec![b'.'];
+    aside.extend_from_slice(&shown[..shown.len().min(room)]);
+    aside.extend_from_slice(end.as_bytes());
+    OsString::from_vec(aside)
 }
+
+/// The most bytes that a name may have in a directory.
+const NAME_MAX: usize = 255;
 
 fn show(dir: &Dir, name: &OsStr) -> String {
     let bytes = rustix::fs::openat(

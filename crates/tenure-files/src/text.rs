@@ -47,16 +47,17 @@ pub enum Room {
 
 /// Prints an object from members that are already text.
 pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: Layout) -> String {
-    let mut text = String::from("{");
+    // Records have about 500 bytes. Growing to them step by step costs more than writing them.
+    let mut text = String::with_capacity(1024);
+    text.push('{');
     for (index, (name, value)) in members.into_iter().enumerate() {
         if index > 0 {
             text.push(',');
         }
-        let name = Value::from(name).to_string();
         match layout {
             Layout::Indented => {
                 text.push_str("\n  ");
-                text.push_str(&name);
+                push_name(&mut text, name);
                 text.push_str(": ");
                 // Strings hold no raw newline, so every one of them is layout.
                 for (index, line) in value.split('\n').enumerate() {
@@ -65,7 +66,7 @@ pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: La
                 }
             }
             Layout::Compact => {
-                text.push_str(&name);
+                push_name(&mut text, name);
                 text.push(':');
                 text.push_str(&value);
             }
@@ -76,6 +77,17 @@ pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: La
     }
     text.push('}');
     text
+}
+
+/// Our own names need no escaping; a caller's may hold anything.
+fn push_name(text: &mut String, name: &str) {
+    if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        text.push('"');
+        text.push_str(name);
+        text.push('"');
+    } else {
+        text.push_str(&Value::from(name).to_string());
+    }
 }
 
 /// A value as text.
@@ -170,5 +182,16 @@ mod tests {
         }
         assert_eq!(beat_at(b"{}"), None);
         assert_eq!(fence_at(b"\"fence\":"), None);
+    }
+
+    /// S5: a caller's member may be called anything, and comes back as it was.
+    #[test]
+    fn names_are_escaped_where_they_need_it() {
+        for layout in [Layout::Indented, Layout::Compact] {
+            for name in ["", "plain", "a \"quoted\" name", "line\nbreak", "ä\\"] {
+                let text = object([(name, Value::from(1))], layout);
+                assert_eq!(parse_object(text.as_bytes()).unwrap()[name], 1, "{text}");
+            }
+        }
     }
 }

@@ -81,8 +81,17 @@ pub struct Waiter<'d> {
 /// Where the end of a holder shows.
 #[derive(Debug)]
 struct Death {
-    file: FileId,
+    whose: Holder,
     ready: Arc<OwnedFd>,
+}
+
+/// Who is followed. The file alone does not say it: the record before may be closed, and the next
+/// holder's may have its inode number (K22).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    file: FileId,
+    pid: Option<u32>,
+    start: Option<u64>,
 }
 
 impl<'d> Waiter<'d> {
@@ -139,11 +148,12 @@ impl<'d> Waiter<'d> {
         if !self.dir.is_local() || identity.boot.is_none() || identity.boot != here.boot {
             return;
         }
-        if self
-            .death
-            .as_ref()
-            .is_some_and(|death| death.file == record.id())
-        {
+        let whose = Holder {
+            file: record.id(),
+            pid: identity.pid,
+            start: identity.start,
+        };
+        if self.follows(whose) {
             return;
         }
         let by_process = (identity.pidns.is_some() && identity.pidns == here.pidns)
@@ -158,31 +168,37 @@ impl<'d> Waiter<'d> {
             None if identity.flock == Some(true) => lock_end(record.file(), record.id()),
             None => None,
         };
-        self.death = ready.map(|ready| Death {
-            file: record.id(),
-            ready,
-        });
+        self.death = ready.map(|ready| Death { whose, ready });
     }
 
     /// Follows a bare pid of our namespace, as an original's record has it.
     pub fn follow_process(&mut self, record: &Record, pid: u32, start: Option<u64>) {
-        if self
-            .death
-            .as_ref()
-            .is_none_or(|death| death.file != record.id())
-        {
-            self.death = process_end(pid, start).map(|ready| Death {
-                file: record.id(),
-                ready,
-            });
+        let whose = Holder {
+            file: record.id(),
+            pid: Some(pid),
+            start,
+        };
+        if !self.follows(whose) {
+            self.death = process_end(pid, start).map(|ready| Death { whose, ready });
         }
     }
 
     /// Follows whoever has the `flock` of a file or directory.
     pub fn follow_lock(&mut self, file: &File, id: FileId) {
-        if self.dir.is_local() && self.death.as_ref().is_none_or(|death| death.file != id) {
-            self.death = lock_end(file, id).map(|ready| Death { file: id, ready });
+        let whose = Holder {
+            file: id,
+            pid: None,
+            start: None,
+        };
+        if self.dir.is_local() && !self.follows(whose) {
+            self.death = lock_end(file, id).map(|ready| Death { whose, ready });
         }
+    }
+
+    fn follows(&self, holder: Holder) -> bool {
+        self.death
+            .as_ref()
+            .is_some_and(|death| death.whose == holder)
     }
 
     /// Waits until `until` at the latest.
@@ -375,7 +391,7 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
 
 /// A poll time with ±10 % jitter, so that waiters do not march in step (K43).
 pub fn jittered(interval: Duration) -> Duration {
-    interval.mul_f64(0.9 + 0.2 * random_fraction())
+    (interval - interval / 10).saturating_add((interval / 5).mul_f64(random_fraction()))
 }
 
 /// A random number in [0, 1).
@@ -440,6 +456,34 @@ mod tests {
         drop(holder.stdin.take());
         assert_eq!(waiter.wait(far()), Woken::HolderGone);
         holder.wait().unwrap();
+    }
+
+    /// K22, K42: the next holder's record may have the inode number of the one before. Its holder is
+    /// followed all the same.
+    #[test]
+    fn a_new_holder_under_an_old_inode_number_is_followed() {
+        let temp = temp_with_record();
+        let dir = Dir::open(temp.path()).unwrap();
+        let record = Record::open(&dir, OsStr::new(NAME), 100).unwrap().unwrap();
+        let start = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", "read x"]).stdin(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let (mut before, mut now) = (start(), start());
+        let mut waiter = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        for holder in [&before, &now] {
+            let identity = Identity::following(holder.id(), Token::random(), true);
+            waiter.follow(&record, &identity, &Here::now());
+        }
+        drop(now.stdin.take());
+        let limit = Instant::now() + Duration::from_secs(10);
+        assert_eq!(waiter.wait(limit), Woken::HolderGone);
+        waiter.follow_process(&record, before.id(), None);
+        drop(before.stdin.take());
+        assert_eq!(waiter.wait(far()), Woken::HolderGone);
+        now.wait().unwrap();
+        before.wait().unwrap();
     }
 
     /// K42: where the pid says nothing (another namespace), the blocking flock tells; one thread

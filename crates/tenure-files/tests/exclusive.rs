@@ -630,6 +630,18 @@ fn status_reports_the_lock() {
     assert_eq!(json(), serde_json::json!({"exclusive_lock_active": true}));
 }
 
+/// Intervals longer than the clock has room for are long ones; nothing overflows.
+#[test]
+fn endless_intervals_are_long_ones() {
+    let place = Place::new();
+    let tool = || place.tool().heartbeat(Duration::MAX).poll(Duration::MAX);
+    let held = tool().acquire(Wait::No).unwrap();
+    held.release().unwrap();
+    let alive = Living::spawn();
+    place.write(alive.pid(), &host());
+    assert_eq!(tool().acquire(SOON).unwrap_err().class(), Class::Timeout);
+}
+
 /// K39: a fence grows with every lock and stands in the record.
 #[test]
 fn fences_grow() {

@@ -315,6 +315,29 @@ fn fences_grow() {
     assert_eq!(numbers, [1, 2, 3]);
 }
 
+/// Intervals longer than the clock has room for are long ones; nothing overflows.
+#[test]
+fn endless_intervals_are_long_ones() {
+    let place = Place::new();
+    let locker = place.locker_with(|options| {
+        options.heartbeat = Duration::MAX;
+        options.times.holder_poll = Duration::MAX;
+        options.times.acquirer_poll = Duration::MAX;
+        options.times.grace = Duration::MAX;
+        options.times.confirm = Duration::MAX;
+    });
+    let guard = locker.lock(&up(), Wait::No, nothing()).unwrap();
+    guard.release().unwrap();
+    for pid in [Living::spawn().pid(), dead_pid()] {
+        fs::write(place.lock(), format!("{pid}\n")).unwrap();
+        let short = Wait::For(Duration::from_millis(30));
+        locker
+            .lock(&up(), short, nothing())
+            .map(drop)
+            .unwrap_or_else(|error| assert_ne!(error.class(), Class::Io));
+    }
+}
+
 /// C16: breaking a live lock by force raises the fence, so that its holder is shut out.
 #[test]
 fn force_raises_the_fence() {

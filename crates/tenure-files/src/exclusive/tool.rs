@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::judge::{Judged, address, judge};
 use super::{FILE_NAME, GATE_NAME, Judging, Wait, gate, record};
 use crate::clock;
-use crate::deadline::Patience;
+use crate::deadline::{Patience, after};
 use crate::dir::{Dir, FileId};
 use crate::error::{Blocker, Class, Error, Result};
 use crate::fence;
@@ -272,7 +272,7 @@ impl Tool {
                 waiter.arm();
                 continue;
             }
-            waiter.wait(patience.until(Instant::now() + jittered(self.poll)));
+            waiter.wait(patience.until(after(Instant::now(), jittered(self.poll))));
         }
     }
 

@@ -54,7 +54,7 @@ pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<Entry>> {
     let (here, token, local) = (Here::now(), Token::random(), place.dir.is_local());
     let identity = match options.follows {
         Some(pid) => Identity::following(pid, token, local),
-        None => Identity::own(token, local),
+        None => Identity::own_at(&here, token, local),
     };
     let draft_options = publish::Options {
         durability: options.durability,

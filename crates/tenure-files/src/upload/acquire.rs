@@ -13,7 +13,7 @@ use super::record::{self, LIMIT};
 use super::request::{self, Stop, Test};
 use super::table::Ticket;
 use super::{Judging, Key, LockRequest, Names, ReleaseRequest, Wait};
-use crate::deadline::Patience;
+use crate::deadline::{Patience, after};
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::fence;
@@ -137,7 +137,7 @@ impl Acquirer<'_> {
         let proof = asked
             .test
             .as_ref()
-            .map(|test| now + self.options.times.confirm.saturating_sub(test.age()));
+            .map(|test| after(now, self.options.times.confirm.saturating_sub(test.age())));
         let until = proof.map_or(renewal, |proof| proof.min(renewal));
         match waiter.wait(self.patience.until(until)) {
             Woken::Event | Woken::HolderGone | Woken::Time | Woken::Cancelled => {}
@@ -169,7 +169,7 @@ impl Acquirer<'_> {
         let addressee = held.blocker.token.as_deref();
         let test = asked.test.as_mut();
         asked.stop = request::make(dir, &self.names, addressee, &self.asking, test)?;
-        let renewal = Instant::now() + jittered(self.options.times.acquirer_poll);
+        let renewal = after(Instant::now(), jittered(self.options.times.acquirer_poll));
         asked.about = lock.map(|lock| (lock, renewal));
         Ok(())
     }

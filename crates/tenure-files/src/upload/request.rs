@@ -24,6 +24,7 @@ use crate::clock;
 use crate::dir::{Dir, FileId};
 use crate::error::{Error, Result};
 use crate::identity::{Here, Identity};
+use crate::publish::{self, Draft, Durability};
 use crate::record::{Record as Found, read_at_most, timestamp};
 
 /// No more of a request is read.
@@ -119,6 +120,23 @@ pub(super) fn make(
     by: &ReleaseRequest,
     test: Option<&mut Test>,
 ) -> Result<Option<Stop>> {
+    let mut line = Map::new();
+    line.insert("v".into(), json!(1));
+    if let Some(token) = addressee {
+        line.insert("for".into(), json!(token));
+    }
+    if let Some(by) = &by.by {
+        line.insert("by".into(), object(by));
+    }
+    if let Some(reason) = &by.reason {
+        line.insert("reason".into(), json!(reason));
+    }
+    if let Some(test) = &test {
+        line.insert("test".into(), test.to_json());
+    }
+    if let Some(stop) = make_new(dir, names, &record::line(&line)) {
+        return Ok(Some(stop));
+    }
     let flags =
         OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let failed = |errno| {
@@ -136,17 +154,6 @@ pub(super) fn make(
     let stat = fstat(&file).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(failed(Errno::NOTSUP));
-    }
-    let mut line = Map::new();
-    line.insert("v".into(), json!(1));
-    if let Some(token) = addressee {
-        line.insert("for".into(), json!(token));
-    }
-    if let Some(by) = &by.by {
-        line.insert("by".into(), object(by));
-    }
-    if let Some(reason) = &by.reason {
-        line.insert("reason".into(), json!(reason));
     }
     if let Some(test) = test {
         let noted = Content::read(&file).and_then(|content| content.test);
@@ -184,6 +191,28 @@ pub(super) fn make(
         id: FileId::of(&stat),
         modified: timestamp(stat.st_mtime, stat.st_mtime_nsec),
     }))
+}
+
+/// A request where none stands, in one step: seen without its line, it would be an original's, meant
+/// for whoever has the lock by then. `None`: one stands, or it cannot be made like this.
+fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<Stop> {
+    if !matches!(dir.stat(&names.stop), Err(Errno::NOENT)) {
+        return None;
+    }
+    let options = publish::Options {
+        mode: 0o644,
+        durability: Durability::Fast,
+        ..publish::Options::default()
+    };
+    let mut draft = Draft::new(dir, &names.stop, options);
+    draft.write(line.as_bytes()).ok()?;
+    let published = draft.publish().ok()??;
+    Some(Stop {
+        file: published.file,
+        name: names.stop.clone(),
+        id: published.id,
+        modified: published.modified,
+    })
 }
 
 /// The request that stands, if any. What cannot be opened or is not a file counts as a request
@@ -376,5 +405,31 @@ mod tests {
         let seen = look(&place.dir, &place.names).unwrap();
         assert!(seen.remove(&place.dir));
         assert!(look(&place.dir, &place.names).is_none());
+    }
+
+    /// U14, U15: a new request is never seen without its line: it would count as an original's, and
+    /// interrupt a holder that it is not meant for.
+    #[test]
+    fn a_request_appears_with_its_address() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let place = Place::with("", SystemTime::UNIX_EPOCH);
+        unlinkat(&place.dir, &place.names.stop, AtFlags::empty()).unwrap();
+        let (by, is_over) = (ReleaseRequest::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let mut bare = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let seen = look(&place.dir, &place.names);
+                    bare += usize::from(seen.is_some_and(|it| it.content().addressee.is_none()));
+                }
+                bare
+            });
+            for _ in 0..2_000 {
+                let made = make(&place.dir, &place.names, Some(TOKEN), &by, None);
+                assert!(made.unwrap().unwrap().remove(&place.dir));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(holder.join().unwrap(), 0, "seen without an address");
+        });
     }
 }

@@ -160,9 +160,15 @@ impl Crowd {
             if entry.file_name().to_string_lossy().starts_with("tally.") {
                 let tally = fs::read_to_string(entry.path()).unwrap();
                 let words: Vec<&str> = tally.split_whitespace().collect();
-                let count: u64 = words[0].parse().unwrap();
+                // Killed between making its tally and writing it: the next one inside counted the
+                // section, if it was finished.
+                let [count, _, who] = words[..] else {
+                    assert!(words.is_empty(), "{tally:?}");
+                    continue;
+                };
+                let count: u64 = count.parse().unwrap();
                 evidence.finished += count;
-                *evidence.by_kind.entry(words[2].to_owned()).or_default() += count;
+                *evidence.by_kind.entry(who.to_owned()).or_default() += count;
             }
         }
         evidence
