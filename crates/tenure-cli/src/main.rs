@@ -1,5 +1,7 @@
 //! The `tenure` command.
 
+#![allow(clippy::print_stdout, reason = "the command is what prints")]
+
 mod commands;
 mod duration;
 mod run;

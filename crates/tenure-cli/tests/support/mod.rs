@@ -11,20 +11,20 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// A running `tenure serve`. Killed when dropped.
-pub struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
-    pub grpc: SocketAddr,
-    pub web: SocketAddr,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) web: SocketAddr,
 }
 
 impl Daemon {
     /// Starts one on a data directory, on ports that the system chooses.
-    pub fn start(data: &Path) -> Daemon {
+    pub(crate) fn start(data: &Path) -> Daemon {
         Daemon::start_with(data, &[])
     }
 
     /// The same, with more of the environment set.
-    pub fn start_with(data: &Path, environment: &[(&str, &str)]) -> Daemon {
+    pub(crate) fn start_with(data: &Path, environment: &[(&str, &str)]) -> Daemon {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tenure"))
             .arg("serve")
             .env("TENURE_DATA_DIR", data)
@@ -67,31 +67,31 @@ impl Daemon {
     }
 
     /// A connection for gRPC.
-    pub async fn channel(&self) -> tonic::transport::Channel {
+    pub(crate) async fn channel(&self) -> tonic::transport::Channel {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", self.grpc));
         endpoint.unwrap().connect().await.unwrap()
     }
 
     /// Kills it as the kernel would.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Asks it to end, and returns its exit code.
-    pub fn terminate(mut self) -> Option<i32> {
+    pub(crate) fn terminate(mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").arg(&pid).status().unwrap().success());
         self.child.wait().unwrap().code()
     }
 
     /// One JSON call over HTTP/1.1.
-    pub fn post(&self, url: &str, body: &Value) -> (u16, Value) {
+    pub(crate) fn post(&self, url: &str, body: &Value) -> (u16, Value) {
         self.post_raw(url, "application/json", body.to_string().as_bytes())
     }
 
     /// One call with any body.
-    pub fn post_raw(&self, url: &str, kind: &str, body: &[u8]) -> (u16, Value) {
+    pub(crate) fn post_raw(&self, url: &str, kind: &str, body: &[u8]) -> (u16, Value) {
         let head = format!(
             "POST {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: {kind}\r\n\
              content-length: {}\r\n\r\n",
@@ -103,7 +103,7 @@ impl Daemon {
     }
 
     /// A GET.
-    pub fn get(&self, url: &str) -> (u16, Value) {
+    pub(crate) fn get(&self, url: &str) -> (u16, Value) {
         self.exchange(
             format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").as_bytes(),
         )
