@@ -317,7 +317,7 @@ mod tests {
             }],
             ..Default::default()
         };
-        let mut expect = |part: &str, wire: &v1::AcquireRequest| {
+        let expect = |part: &str, wire: &v1::AcquireRequest| {
             let failure = parse(wire.clone(), MAX_ENTRIES).unwrap_err();
             assert_eq!(failure.code, Code::InvalidArgument);
             assert!(
