@@ -19,7 +19,7 @@ use tenure_server::daemon::Daemon;
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Serve {
-    /// A TOML file; keys in the environment (TENURE_<KEY>) win over it.
+    /// A TOML file; keys in the environment (`TENURE_…`) win over it.
     #[arg(long, env = "TENURE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print every key, its value and where it comes from, and exit.
