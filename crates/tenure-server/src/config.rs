@@ -1,6 +1,6 @@
 //! Configuration: what was written, then what is meant.
 //!
-//!   defaults < TOML file < environment ──▶ [`written::Written`] ──▶ [`Config`], or all mistakes at once
+//!   defaults < TOML file < environment ──▶ `Written` ──▶ [`Config`], or all mistakes at once
 //!
 //! Every key of the wire-compatible daemon is accepted, as TOML key, as `TENURE_<KEY>` and as
 //! `PATHLOCKD_<KEY>` (R180, R182). Keys that mean nothing to this daemon are one list of names; they
