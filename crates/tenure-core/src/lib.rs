@@ -1,7 +1,7 @@
 //! The rules of Tenure: who holds what, who waits, who is next.
 //!
 //! Two deterministic machines, [`Space`](space) for the locks of one group and the system machine
-//! for what spans groups. Commands go in with a [`Stamp`], outcomes and events come out. There is
+//! for what spans groups. Commands go in with a [`Stamp`](value::Stamp), outcomes and events come out. There is
 //! no I/O here, no clock, no thread and no randomness, and no input makes it panic.
 //!
 //! | to learn about | read |
