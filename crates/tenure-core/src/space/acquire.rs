@@ -379,7 +379,7 @@ impl Space {
         self.long_leases += u32::from(ttl.millis() > SHORT_LEASE_MS);
         let owner = there.owner.clone();
         let namespace = self.namespaces[there.namespace].name.clone();
-        self.out.leases.push(LeaseChange::Set {
+        self.out.lease(LeaseChange::Set {
             namespace,
             owner,
             ttl,
