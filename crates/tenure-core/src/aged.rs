@@ -132,8 +132,15 @@ impl<T> Aged<T> {
         if self.entries.len() == 0 {
             return None;
         }
-        let entry = self.find(namespace, path)?;
-        self.drop_entry(entry).map(|dropped| dropped.value)
+        let hash = self.hasher.hash(namespace, path.as_str().as_bytes());
+        let entries = &self.entries;
+        let found = self.table.find_entry(hash, |entry| {
+            let entry = &entries[*entry];
+            entry.namespace == namespace && entry.path == *path
+        });
+        let (number, _) = found.ok()?.remove();
+        self.unlist(number);
+        self.entries.remove(number).map(|entry| entry.value)
     }
 
     /// The longest idle value.

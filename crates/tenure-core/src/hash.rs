@@ -27,18 +27,40 @@ impl Hasher {
 
     /// The hash of a number and a text.
     pub(crate) fn hash(self, number: u32, bytes: &[u8]) -> u64 {
-        let mut state = self.start ^ (u64::from(number) << 32) ^ bytes.len() as u64;
-        let mut chunks = bytes.chunks_exact(8);
-        for chunk in &mut chunks {
-            let mut word = [0; 8];
-            word.copy_from_slice(chunk);
-            state = fold(state ^ u64::from_le_bytes(word), self.secret);
+        // Number and length on their own first, so that no text can undo what they do.
+        let length = bytes.len() as u64;
+        let mut state = fold(
+            self.start ^ u64::from(number) ^ (length << 32),
+            self.start | 1,
+        );
+        let mut rest = bytes;
+        while rest.len() > 8
+            && let Some((word, more)) = rest.split_first_chunk()
+        {
+            state = fold(state ^ u64::from_le_bytes(*word), self.secret);
+            rest = more;
         }
-        let rest = chunks.remainder();
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
-        state = fold(state ^ u64::from_le_bytes(word), self.secret);
-        fold(state, self.start | 1)
+        fold(state ^ last_word(bytes), self.secret)
+    }
+}
+
+/// The at most eight bytes at the end of a text, as a number. Reads bytes twice rather than copy a
+/// few of them: the length is in the hash, too, so that different texts stay different.
+fn last_word(bytes: &[u8]) -> u64 {
+    if let Some(word) = bytes.last_chunk() {
+        return u64::from_le_bytes(*word);
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        return (u64::from(first) << 32) | u64::from(last);
+    }
+    match *bytes {
+        [] => 0,
+        [one] => u64::from(one),
+        [one, .., last] => {
+            let middle = bytes[bytes.len() / 2];
+            (u64::from(one) << 16) | (u64::from(middle) << 8) | u64::from(last)
+        }
     }
 }
 

@@ -184,11 +184,8 @@ impl Namespace {
 
     /// Whether the path lies in it, explicit namespaces further down left aside (R20).
     pub fn contains(&self, path: &Path) -> bool {
-        if self.is_bare() {
-            *self.0 == *path.handler()
-        } else {
-            covers(&self.0, path.as_str())
-        }
+        // No bare handler covers a path as text, and no other name is a handler.
+        covers(&self.0, path.as_str()) || *self.0 == *path.handler()
     }
 
     /// Whether every path that lies in `inner` lies in this one too, and the two differ.

@@ -136,6 +136,16 @@ struct Out {
     changes: Vec<LockChange>,
 }
 
+impl Out {
+    /// Most commands set or end one lease: the list starts with room for just that.
+    fn lease(&mut self, change: LeaseChange) {
+        if self.leases.is_empty() {
+            self.leases = Vec::with_capacity(1);
+        }
+        self.leases.push(change);
+    }
+}
+
 /// Why a claim ends, for those who watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {

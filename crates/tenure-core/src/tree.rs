@@ -183,9 +183,10 @@ impl Tree {
     pub(crate) fn reach<'a>(&mut self, root: u32, segments: impl Iterator<Item = &'a str>) -> u32 {
         let mut at = root;
         for segment in segments {
-            at = match self.child(at, segment) {
+            let hash = self.hasher.hash(at, segment.as_bytes());
+            at = match self.child_by(hash, at, segment) {
                 Some(child) => child,
-                None => self.grow(at, segment),
+                None => self.grow(hash, at, segment),
             };
         }
         at
@@ -193,6 +194,13 @@ impl Tree {
 
     fn child(&self, parent: u32, segment: &str) -> Option<u32> {
         let hash = self.hasher.hash(parent, segment.as_bytes());
+        self.child_by(hash, parent, segment)
+    }
+
+    fn child_by(&self, hash: u64, parent: u32, segment: &str) -> Option<u32> {
+        if self.nodes[parent].first_child == NONE {
+            return None;
+        }
         self.children
             .find(hash, |child| {
                 let child = &self.nodes[*child];
@@ -201,10 +209,13 @@ impl Tree {
             .copied()
     }
 
-    fn grow(&mut self, parent: u32, segment: &str) -> u32 {
-        let child = self.nodes.insert(Node::new(segment, parent));
-        let first = core::mem::replace(&mut self.nodes[parent].first_child, child);
-        self.nodes[child].next_sibling = first;
+    fn grow(&mut self, hash: u64, parent: u32, segment: &str) -> u32 {
+        let first = self.nodes[parent].first_child;
+        let child = self.nodes.insert(Node {
+            next_sibling: first,
+            ..Node::new(segment, parent)
+        });
+        self.nodes[parent].first_child = child;
         if first != NONE {
             self.nodes[first].previous_sibling = child;
         }
@@ -214,7 +225,7 @@ impl Tree {
             hasher,
             ..
         } = self;
-        children.insert_unique(hasher.hash(parent, segment.as_bytes()), child, |other| {
+        children.insert_unique(hash, child, |other| {
             let other = &nodes[*other];
             hasher.hash(other.parent, other.segment.as_bytes())
         });
@@ -271,34 +282,31 @@ impl Tree {
 
     /// Whether nothing is at a node or below it.
     pub(crate) fn is_bare(&self, node: u32) -> bool {
-        let node = &self.nodes[node];
-        node.claim == NONE && node.extra == NONE && node.first_child == NONE
+        self.nodes[node].is_bare()
     }
 
     /// Removes a node and its ancestors as far as nothing is left at them; the root stays.
     pub(crate) fn prune(&mut self, mut at: u32) {
         // A node that is gone already went together with one below it.
-        while self.nodes.get(at).is_some() {
-            self.settle_extra(at);
-            let parent = self.nodes[at].parent;
-            if parent == NONE || !self.is_bare(at) {
+        while let Some(node) = self.nodes.get(at) {
+            if node.extra != NONE {
+                self.settle_extra(at);
+            }
+            let node = &self.nodes[at];
+            let (parent, next, previous) = (node.parent, node.next_sibling, node.previous_sibling);
+            if parent == NONE || !node.is_bare() {
                 return;
             }
-            let hash = self.hasher.hash(parent, self.nodes[at].segment.as_bytes());
+            let hash = self.hasher.hash(parent, node.segment.as_bytes());
             if let Ok(entry) = self.children.find_entry(hash, |child| *child == at) {
                 entry.remove();
             }
-            let Node {
-                next_sibling,
-                previous_sibling,
-                ..
-            } = self.nodes[at];
-            match previous_sibling {
-                NONE => self.nodes[parent].first_child = next_sibling,
-                previous => self.nodes[previous].next_sibling = next_sibling,
+            match previous {
+                NONE => self.nodes[parent].first_child = next,
+                previous => self.nodes[previous].next_sibling = next,
             }
-            if next_sibling != NONE {
-                self.nodes[next_sibling].previous_sibling = previous_sibling;
+            if next != NONE {
+                self.nodes[next].previous_sibling = previous;
             }
             if let Some(gone) = self.nodes.remove(at) {
                 self.reorder(parent, |ordered| {
@@ -415,6 +423,10 @@ impl Node {
             reads_below: 0,
             extra: NONE,
         }
+    }
+
+    fn is_bare(&self) -> bool {
+        self.claim == NONE && self.extra == NONE && self.first_child == NONE
     }
 }
 

@@ -80,7 +80,7 @@ impl Space {
         };
         let conflict = match self.judge(asker, &acquire) {
             Verdict::Free | Verdict::FreeButStale => {
-                return self.acquire_now(namespace, session, acquire, keyed);
+                return self.acquire_now(namespace, session, &acquire, keyed);
             }
             Verdict::Lost { path, missing } => return AcquireOutcome::Lost { path, missing },
             Verdict::Incurable { path, reason } => {
@@ -112,10 +112,10 @@ impl Space {
         &mut self,
         namespace: u32,
         session: Option<u32>,
-        acquire: Acquire,
+        acquire: &Acquire,
         keyed: Option<(AnswerKey, u128)>,
     ) -> AcquireOutcome {
-        let fence = match self.fence_for(namespace, &acquire) {
+        let fence = match self.fence_for(namespace, acquire) {
             Ok(fence) => fence,
             Err(refusal) => return AcquireOutcome::Refused(refusal),
         };
@@ -278,15 +278,15 @@ impl Space {
     pub(super) fn grant(
         &mut self,
         session: u32,
-        acquire: Acquire,
+        acquire: &Acquire,
         fence: Option<Fence>,
         parts: &[Part],
     ) {
         let namespace = self.sessions[session].namespace;
         let algorithm = acquire.route.algorithm;
         let semaphore = algorithm == Algorithm::Semaphore;
-        if let Some(holder) = acquire.holder {
-            self.sessions[session].holder = Some(Box::new(holder));
+        if let Some(holder) = &acquire.holder {
+            self.sessions[session].holder = Some(Box::new(holder.clone()));
         }
         let mut stored = 0;
         for request in &acquire.requests {
@@ -330,8 +330,8 @@ impl Space {
         for part in parts {
             self.hand_over(part, semaphore);
         }
-        for hold in acquire.releases {
-            self.release_hold(session, hold, Ending::Released);
+        for hold in &acquire.releases {
+            self.release_hold(session, hold.clone(), Ending::Released);
         }
     }
 
@@ -379,7 +379,7 @@ impl Space {
         self.long_leases += u32::from(ttl.millis() > SHORT_LEASE_MS);
         let owner = there.owner.clone();
         let namespace = self.namespaces[there.namespace].name.clone();
-        self.out.leases.push(LeaseChange::Set {
+        self.out.lease(LeaseChange::Set {
             namespace,
             owner,
             ttl,

@@ -266,15 +266,19 @@ impl Space {
 
     /// Counts a claim at the nodes above it, for everybody and for its own session.
     fn count(&mut self, number: u32, step: Step) {
-        let Claim { node, session, .. } = self.claims[number];
-        let is_write = self.claims[number].kind().is_write();
-        let claims = self.sessions[session].claims;
+        let session = self.claims[number].session;
+        let there = &mut self.sessions[session];
         match step {
-            Step::Up if claims == MANY + 1 && self.sessions[session].own_below.is_none() => {
+            Step::Up if there.claims == MANY + 1 && there.own_below.is_none() => {
                 self.index_own(session);
             }
-            Step::Down if claims == MANY / 2 => self.sessions[session].own_below = None,
-            Step::Up | Step::Down => self.count_own(session, node, is_write, step),
+            Step::Down if there.claims == MANY / 2 => there.own_below = None,
+            Step::Up | Step::Down if there.own_below.is_none() => {}
+            Step::Up | Step::Down => {
+                let claim = &self.claims[number];
+                let (node, is_write) = (claim.node, claim.kind().is_write());
+                self.count_own(session, node, is_write, step);
+            }
         }
         self.count_above(number, step);
     }

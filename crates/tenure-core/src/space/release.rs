@@ -203,7 +203,7 @@ impl Space {
             there.holder = None;
             there.grant = None;
             there.own_below = None;
-            self.out.leases.push(LeaseChange::Ended {
+            self.out.lease(LeaseChange::Ended {
                 namespace: self.namespaces[there.namespace].name.clone(),
                 owner: there.owner.clone(),
             });

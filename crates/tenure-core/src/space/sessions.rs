@@ -105,7 +105,8 @@ impl Sessions {
             let other = &slab[*other];
             hasher.hash(other.namespace, other.owner.as_str().as_bytes())
         });
-        match self.first_of(owner) {
+        let hash = self.hasher.hash(NONE, owner.as_str().as_bytes());
+        match self.first_of(hash, owner) {
             // Behind the first one, so that the table of owners stays as it is.
             Some(first) => {
                 let next = core::mem::replace(&mut self.slab[first].next_of_owner, number);
@@ -115,7 +116,7 @@ impl Sessions {
                     self.slab[next].previous_of_owner = number;
                 }
             }
-            None => self.insert_owner(number),
+            None => self.insert_owner(hash, number),
         }
         number
     }
@@ -142,7 +143,7 @@ impl Sessions {
                 entry.remove();
             }
             if next != NONE {
-                self.insert_owner(next);
+                self.insert_owner(owner_hash, next);
             }
         }
         self.slab.remove(number);
@@ -151,7 +152,8 @@ impl Sessions {
     /// All sessions of an owner, in no particular order.
     pub(super) fn of_owner(&self, owner: &OwnerId) -> Vec<u32> {
         let mut found = Vec::new();
-        let mut at = self.first_of(owner).unwrap_or(NONE);
+        let hash = self.hasher.hash(NONE, owner.as_str().as_bytes());
+        let mut at = self.first_of(hash, owner).unwrap_or(NONE);
         while at != NONE {
             found.push(at);
             at = self.slab[at].next_of_owner;
@@ -163,17 +165,13 @@ impl Sessions {
         self.slab.iter()
     }
 
-    fn first_of(&self, owner: &OwnerId) -> Option<u32> {
-        let hash = self.hasher.hash(NONE, owner.as_str().as_bytes());
+    fn first_of(&self, hash: u64, owner: &OwnerId) -> Option<u32> {
         self.owners
             .find(hash, |other| self.slab[*other].owner == *owner)
             .copied()
     }
 
-    fn insert_owner(&mut self, number: u32) {
-        let hash = self
-            .hasher
-            .hash(NONE, self.slab[number].owner.as_str().as_bytes());
+    fn insert_owner(&mut self, hash: u64, number: u32) {
         let (slab, hasher) = (&self.slab, &self.hasher);
         self.owners.insert_unique(hash, number, |other| {
             hasher.hash(NONE, slab[*other].owner.as_str().as_bytes())

@@ -78,9 +78,7 @@ impl Space {
         for key in &waiter.answers {
             self.answers.granted(key, fence);
         }
-        let parts = waiter.parts.clone();
-        let request = (*waiter.request).clone();
-        self.grant(session, request, fence, &parts);
+        self.grant(session, &waiter.request, fence, &waiter.parts);
         self.leave_paths(&waiter);
         let event = self.tell(session, EventKind::Grant { fence });
         let there = &mut self.sessions[session];
