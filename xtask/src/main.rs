@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod mutants;
 mod tidy;
 
 const USAGE: &str = "\
@@ -11,6 +12,7 @@ usage: cargo xtask <word>
   test     everything that CI demands: format, lints, docs, tests (installs what tests need)
   check    format, lints, docs and tidy; no tests
   tidy     the rules of the repository: crate arrows, rule ids, dead files, leftovers
+  mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
   fix      format and apply lint suggestions; the only word that writes files";
 
 fn main() -> ExitCode {
@@ -20,6 +22,9 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["check"] => check(),
         ["tidy"] => tidy::run(&root()),
+        ["mutants"] => mutants::run(&root(), None, None),
+        ["mutants", package] => mutants::run(&root(), Some(package), None),
+        ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");

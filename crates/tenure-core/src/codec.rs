@@ -17,6 +17,7 @@ use crate::value::Invalid;
 
 mod command;
 mod outcome;
+mod system;
 mod value;
 
 /// The version that this release writes.

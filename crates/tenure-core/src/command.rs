@@ -250,16 +250,22 @@ impl Region {
 /// See [`Command::Freeze`]. Repeating it is harmless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Freeze {
-    /// The table version that the change will have; also its id.
-    pub version: u64,
+    /// The number of the change, given when it began.
+    pub change: u64,
+    /// Every change up to this number is over: what a space remembers of them can go.
+    pub settled: u64,
     /// What is frozen.
     pub region: Region,
 }
 
-/// See [`Command::Change`]. Repeating it is harmless.
+/// See [`Command::Change`]. Repeating it is harmless: a space applies each change once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The table version of the change; a space at this version or later has it already.
+    /// The number of the change, given when it began.
+    pub change: u64,
+    /// Every change up to this number is over.
+    pub settled: u64,
+    /// The version that the namespace table got when the change was decided.
     pub version: u64,
     /// Where it takes effect.
     pub region: Region,
@@ -267,16 +273,14 @@ pub struct Change {
     pub algorithm: Algorithm,
     /// What happens to what is there.
     pub clear: Clear,
-    /// Namespaces in the region mint above this from now on (R71).
+    /// Paths of the region get fences above this from now on (R71).
     pub floor: Option<Fence>,
 }
 
 /// What a policy change does to holds and waiters in its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Clear {
-    /// Nothing: the effective algorithm and the routes stay as they are (R132).
-    Nothing,
-    /// Waiters only; there are no live holds, which was checked while frozen (R133, R138). Dead ones go too.
+    /// Waiters only; there are no live holds, which was checked while frozen (R133, R138).
     Waiters,
     /// Everything, each owner concerned gets one KILLED (R131).
     All,
@@ -285,6 +289,6 @@ pub enum Clear {
 /// See [`Command::Thaw`]. Repeating it is harmless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thaw {
-    /// The version of the freeze that ends.
-    pub version: u64,
+    /// The number of the change that was refused.
+    pub change: u64,
 }

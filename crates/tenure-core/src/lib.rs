@@ -8,8 +8,15 @@
 //! |---|---|
 //! | paths, namespaces, ids and numbers that are valid by construction | [`path`], [`value`] |
 //! | algorithms, modes and the reasons for a refusal | [`policy`] |
+//! | which namespace a path belongs to | [`table`] |
 //! | what goes in | [`command`] |
 //! | what comes out | [`outcome`], [`event`] |
+//! | what can be asked without changing anything | [`query`] |
+//! | the locks of one group | [`space`] |
+//! | what spans groups | [`system`] |
+//! | the pure part of what a leader decides about leases | [`lease`] |
+//! | who waits for whom | [`deadlock`] |
+//! | bytes | [`codec`] |
 
 #![no_std]
 
@@ -17,10 +24,26 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod aged;
 pub mod codec;
 pub mod command;
+pub mod deadlock;
 pub mod event;
+mod hash;
+pub mod lease;
+mod links;
+#[cfg(feature = "model")]
+pub mod model;
 pub mod outcome;
 pub mod path;
 pub mod policy;
+pub mod query;
+mod ring;
+mod slab;
+pub mod space;
+pub mod system;
+pub mod table;
+mod tree;
 pub mod value;
+
+pub use hash::Fingerprint;

@@ -120,8 +120,8 @@ pub enum Refusal {
     },
     /// A policy change is under way there: try again when it is over.
     Frozen {
-        /// The version of that change.
-        version: u64,
+        /// The number of that change.
+        change: u64,
     },
     /// The key was used for a different request (R103).
     KeyReused,
@@ -174,6 +174,19 @@ pub struct FreezeReport {
     pub live: Option<(Path, OwnerId)>,
     /// The highest fence that a namespace touching the region has minted, stored or folded.
     pub highest: Option<Fence>,
+}
+
+impl FreezeReport {
+    /// What two groups report together: the first live hold by path, then owner; the highest fence.
+    pub fn merge(self, other: FreezeReport) -> FreezeReport {
+        FreezeReport {
+            live: match (self.live, other.live) {
+                (Some(one), Some(two)) => Some(one.min(two)),
+                (one, two) => one.or(two),
+            },
+            highest: self.highest.max(other.highest),
+        }
+    }
 }
 
 /// A lease that was set or ended by a command.

@@ -3,6 +3,7 @@
 //! A path is `handler:/a/b/c`. Behind these types there is no `&str` that is really a path.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::fmt;
 
 use crate::value::Invalid;
@@ -64,6 +65,16 @@ impl Path {
         })
     }
 
+    /// A path put together from the parts of valid ones.
+    pub(crate) fn trusted(text: alloc::string::String) -> Path {
+        let colon = text.find(':').unwrap_or(0);
+        Path {
+            // A valid path's handler is shorter than the longest path.
+            colon: u16::try_from(colon).unwrap_or(0),
+            text: text.into_boxed_str(),
+        }
+    }
+
     /// The whole path as text.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -115,8 +126,9 @@ impl fmt::Debug for Path {
 }
 
 /// The name of a namespace: a bare handler or a path (R11). The unit of conflict and of sharding.
+/// Cheap to clone: the text is shared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Namespace(Box<str>);
+pub struct Namespace(Arc<str>);
 
 impl Namespace {
     /// The longest bare handler, in bytes. A name with `:` is as long as a path may be.
@@ -189,6 +201,12 @@ impl Namespace {
         } else {
             covers(&self.0, &inner.0)
         }
+    }
+}
+
+impl core::borrow::Borrow<str> for Namespace {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

@@ -4,6 +4,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU64;
@@ -76,8 +77,9 @@ impl fmt::Display for Invalid {
 impl core::error::Error for Invalid {}
 
 /// The id of one lock session, chosen by the caller (R7). Conflicts exist only between different owners.
+/// Cheap to clone: the text is shared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OwnerId(Box<str>);
+pub struct OwnerId(Arc<str>);
 
 impl OwnerId {
     /// The longest id, in bytes.
@@ -93,6 +95,12 @@ impl OwnerId {
 
     /// The id as the caller gave it.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl core::borrow::Borrow<str> for OwnerId {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

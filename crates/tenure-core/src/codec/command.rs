@@ -10,7 +10,7 @@ use crate::command::{
 tags!(State as "lock state" { New = 0, Held = 1 });
 tags!(Wait as "way of waiting" { Queue = 0, QueueAndAsk = 1, No = 2 });
 tags!(ReleaseCause as "cause of a release" { Owner = 0, Killed = 1 });
-tags!(Clear as "clearing" { Nothing = 0, Waiters = 1, All = 2 });
+tags!(Clear as "clearing" { Waiters = 1, All = 2 });
 
 /// A struct as its fields in order; each field names how it is written.
 macro_rules! fields {
@@ -98,17 +98,20 @@ fields!(Region {
     except: list
 });
 fields!(Freeze {
-    version: one,
+    change: one,
+    settled: one,
     region: one
 });
 fields!(Change {
+    change: one,
+    settled: one,
     version: one,
     region: one,
     algorithm: one,
     clear: one,
     floor: option
 });
-fields!(Thaw { version: one });
+fields!(Thaw { change: one });
 
 impl Record for Selection {
     fn put(&self, out: &mut Writer) {

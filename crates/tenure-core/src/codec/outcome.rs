@@ -74,9 +74,9 @@ impl Record for Refusal {
                 out.byte(0);
                 out.put(version);
             }
-            Refusal::Frozen { version } => {
+            Refusal::Frozen { change } => {
                 out.byte(1);
-                out.put(version);
+                out.put(change);
             }
             Refusal::KeyReused => out.byte(2),
             Refusal::AnswersFull => out.byte(3),
@@ -90,7 +90,7 @@ impl Record for Refusal {
                 version: input.take()?,
             },
             1 => Refusal::Frozen {
-                version: input.take()?,
+                change: input.take()?,
             },
             2 => Refusal::KeyReused,
             3 => Refusal::AnswersFull,

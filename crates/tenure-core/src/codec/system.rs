@@ -1,0 +1,347 @@
+//! The bytes of the system machine's commands, outcomes and answers.
+
+use super::command::fields;
+use super::value::tags;
+use super::{DecodeError, Reader, Record, Writer};
+use crate::system::{
+    Answer, Begun, Call, Claim, Decided, Edge, Repeated, SystemCommand, SystemOutcome,
+};
+
+tags!(Call as "call" {
+    Renew = 0, ReleaseAll = 1, ForceRelease = 2, SetWaitEdge = 3, ClearWaitEdge = 4,
+    IncrFencingToken = 5, SetNamespacePolicy = 6, DeleteNamespacePolicy = 7,
+});
+
+fields!(Edge {
+    blocker: one,
+    why: option
+});
+fields!(Claim {
+    call: one,
+    key: one,
+    fingerprint: one
+});
+
+impl Record for u128 {
+    fn put(&self, out: &mut Writer) {
+        out.number((self >> 64) as u64);
+        out.number(*self as u64);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<u128, DecodeError> {
+        Ok((u128::from(input.number()?) << 64) | u128::from(input.number()?))
+    }
+}
+
+impl Record for Answer {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Answer::Done => out.byte(0),
+            Answer::Renewed { leases, asked } => {
+                out.byte(1);
+                out.list(leases);
+                out.put(asked);
+            }
+            Answer::Number(fence) => {
+                out.byte(2);
+                out.put(fence);
+            }
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Answer, DecodeError> {
+        Ok(match input.byte()? {
+            0 => Answer::Done,
+            1 => Answer::Renewed {
+                leases: input.list()?,
+                asked: input.take()?,
+            },
+            2 => Answer::Number(input.take()?),
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "answer",
+                    found,
+                });
+            }
+        })
+    }
+}
+
+impl Record for SystemCommand {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            SystemCommand::Begin {
+                namespace,
+                to,
+                claim,
+            } => {
+                out.byte(1);
+                out.put(namespace);
+                out.option(to.as_ref());
+                out.option(claim.as_ref());
+            }
+            SystemCommand::Decide { change, report } => {
+                out.byte(2);
+                out.put(change);
+                out.put(report);
+            }
+            SystemCommand::Finish { change } => {
+                out.byte(3);
+                out.put(change);
+            }
+            SystemCommand::SetEdge {
+                owner,
+                edge,
+                ttl,
+                claim,
+            } => {
+                out.byte(4);
+                out.put(owner);
+                out.put(edge);
+                out.put(ttl);
+                out.option(claim.as_ref());
+            }
+            SystemCommand::ClearEdge { owner, claim } => {
+                out.byte(5);
+                out.put(owner);
+                out.option(claim.as_ref());
+            }
+            SystemCommand::Increment { above, claim } => {
+                out.byte(6);
+                out.option(above.as_ref());
+                out.option(claim.as_ref());
+            }
+            SystemCommand::Claim(claim) => {
+                out.byte(7);
+                out.put(claim);
+            }
+            SystemCommand::Complete { claim, answer } => {
+                out.byte(8);
+                out.put(claim);
+                out.option(answer.as_ref());
+            }
+            SystemCommand::Kill { owner, claim } => {
+                out.byte(9);
+                out.put(owner);
+                out.option(claim.as_ref());
+            }
+            SystemCommand::Ask { owner } => {
+                out.byte(10);
+                out.put(owner);
+            }
+            SystemCommand::Tick => out.byte(11),
+            SystemCommand::Lift { by } => {
+                out.byte(12);
+                out.put(by);
+            }
+            SystemCommand::Rules { number } => {
+                out.byte(13);
+                out.put(number);
+            }
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<SystemCommand, DecodeError> {
+        Ok(match input.byte()? {
+            1 => SystemCommand::Begin {
+                namespace: input.take()?,
+                to: input.option()?,
+                claim: input.option()?,
+            },
+            2 => SystemCommand::Decide {
+                change: input.take()?,
+                report: input.take()?,
+            },
+            3 => SystemCommand::Finish {
+                change: input.take()?,
+            },
+            4 => SystemCommand::SetEdge {
+                owner: input.take()?,
+                edge: input.take()?,
+                ttl: input.take()?,
+                claim: input.option()?,
+            },
+            5 => SystemCommand::ClearEdge {
+                owner: input.take()?,
+                claim: input.option()?,
+            },
+            6 => SystemCommand::Increment {
+                above: input.option()?,
+                claim: input.option()?,
+            },
+            7 => SystemCommand::Claim(input.take()?),
+            8 => SystemCommand::Complete {
+                claim: input.take()?,
+                answer: input.option()?,
+            },
+            9 => SystemCommand::Kill {
+                owner: input.take()?,
+                claim: input.option()?,
+            },
+            10 => SystemCommand::Ask {
+                owner: input.take()?,
+            },
+            11 => SystemCommand::Tick,
+            12 => SystemCommand::Lift { by: input.take()? },
+            13 => SystemCommand::Rules {
+                number: input.take()?,
+            },
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "system command",
+                    found,
+                });
+            }
+        })
+    }
+}
+
+impl Record for Begun {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Begun::Unchanged => out.byte(0),
+            Begun::Committed { version } => {
+                out.byte(1);
+                out.put(version);
+            }
+            Begun::Started { change } => {
+                out.byte(2);
+                out.put(change);
+            }
+            Begun::Busy { change } => {
+                out.byte(3);
+                out.put(change);
+            }
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Begun, DecodeError> {
+        Ok(match input.byte()? {
+            0 => Begun::Unchanged,
+            1 => Begun::Committed {
+                version: input.take()?,
+            },
+            2 => Begun::Started {
+                change: input.take()?,
+            },
+            3 => Begun::Busy {
+                change: input.take()?,
+            },
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "beginning of a change",
+                    found,
+                });
+            }
+        })
+    }
+}
+
+impl Record for Decided {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Decided::Committed { version } => {
+                out.byte(0);
+                out.put(version);
+            }
+            Decided::Refused { live } => {
+                out.byte(1);
+                out.put(live);
+            }
+            Decided::Unknown => out.byte(2),
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Decided, DecodeError> {
+        Ok(match input.byte()? {
+            0 => Decided::Committed {
+                version: input.take()?,
+            },
+            1 => Decided::Refused {
+                live: input.take()?,
+            },
+            2 => Decided::Unknown,
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "decision",
+                    found,
+                });
+            }
+        })
+    }
+}
+
+impl Record for Repeated {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Repeated::Answered(answer) => {
+                out.byte(0);
+                out.put(answer);
+            }
+            Repeated::Open => out.byte(1),
+            Repeated::KeyReused => out.byte(2),
+            Repeated::Full => out.byte(3),
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Repeated, DecodeError> {
+        Ok(match input.byte()? {
+            0 => Repeated::Answered(input.take()?),
+            1 => Repeated::Open,
+            2 => Repeated::KeyReused,
+            3 => Repeated::Full,
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "repeat",
+                    found,
+                });
+            }
+        })
+    }
+}
+
+impl Record for SystemOutcome {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            SystemOutcome::Begun(begun) => {
+                out.byte(1);
+                out.put(begun);
+            }
+            SystemOutcome::Decided(decided) => {
+                out.byte(2);
+                out.put(decided);
+            }
+            SystemOutcome::Number(fence) => {
+                out.byte(3);
+                out.put(fence);
+            }
+            SystemOutcome::Fresh => out.byte(4),
+            SystemOutcome::Repeated(repeated) => {
+                out.byte(5);
+                out.put(repeated);
+            }
+            SystemOutcome::NumbersUsedUp => out.byte(6),
+            SystemOutcome::Done => out.byte(7),
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<SystemOutcome, DecodeError> {
+        Ok(match input.byte()? {
+            1 => SystemOutcome::Begun(input.take()?),
+            2 => SystemOutcome::Decided(input.take()?),
+            3 => SystemOutcome::Number(input.take()?),
+            4 => SystemOutcome::Fresh,
+            5 => SystemOutcome::Repeated(input.take()?),
+            6 => SystemOutcome::NumbersUsedUp,
+            7 => SystemOutcome::Done,
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "system outcome",
+                    found,
+                });
+            }
+        })
+    }
+}
+
+impl Record for crate::table::NamespaceTable {
+    fn put(&self, out: &mut Writer) {
+        crate::system::put_table(out, self);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        crate::system::take_table(input)
+    }
+}

@@ -1,0 +1,140 @@
+//! The keyed hash of the engine's tables.
+//!
+//! Hash tables are used for lookups only: nothing is ever read out of one in its order. So the key
+//! does not show, and each process may have its own random one; without it, somebody who sends paths
+//! cannot make them collide. Multiply, fold the 128 bits, go on: two multiplications for a short text.
+
+/// Keys the hash tables of one process. It never shows in any answer and need not be the same on
+/// all replicas: give a random one where clients are not trusted, so that nobody can aim at collisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HashSeed(pub u64);
+
+/// The hash function under one key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hasher {
+    start: u64,
+    secret: u64,
+}
+
+impl Hasher {
+    pub(crate) fn new(seed: HashSeed) -> Hasher {
+        let start = mix(seed.0 ^ 0x9e37_79b9_7f4a_7c15);
+        Hasher {
+            start,
+            secret: mix(start ^ 0xd1b5_4a32_d192_ed03) | 1,
+        }
+    }
+
+    /// The hash of a number and a text.
+    pub(crate) fn hash(self, number: u32, text: &str) -> u64 {
+        let bytes = text.as_bytes();
+        let mut state = self.start ^ (u64::from(number) << 32) ^ bytes.len() as u64;
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            let mut word = [0; 8];
+            word.copy_from_slice(chunk);
+            state = fold(state ^ u64::from_le_bytes(word), self.secret);
+        }
+        let rest = chunks.remainder();
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        state = fold(state ^ u64::from_le_bytes(word), self.secret);
+        fold(state, self.start | 1)
+    }
+}
+
+/// The two halves of the product, joined.
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// Spreads every bit of a number over all others.
+fn mix(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+/// A hash of a request's content, the same on every machine and in every release: what tells whether
+/// a key is used for the same request again (R103). Callers can only fool themselves with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fingerprint {
+    low: u64,
+    high: u64,
+}
+
+impl Fingerprint {
+    /// The fingerprint of nothing yet.
+    #[expect(clippy::new_without_default, reason = "a start, not a default value")]
+    pub fn new() -> Fingerprint {
+        Fingerprint {
+            low: 0x243f_6a88_85a3_08d3,
+            high: 0x1319_8a2e_0370_7344,
+        }
+    }
+
+    /// Goes on with a number.
+    pub fn number(&mut self, number: u64) {
+        let mixed = mix(number ^ self.low);
+        self.low = fold(mixed ^ 0xa409_3822_299f_31d1, self.high | 1) ^ number.rotate_left(32);
+        self.high = mix(self.high ^ self.low).wrapping_add(number);
+    }
+
+    /// Goes on with a text; its length counts, so that texts cannot run into each other.
+    pub fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        for chunk in text.as_bytes().chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.number(u64::from_le_bytes(word));
+        }
+    }
+
+    /// The fingerprint of all that went in.
+    pub fn finish(self) -> u128 {
+        (u128::from(mix(self.high)) << 64) | u128::from(mix(self.low ^ self.high.rotate_left(17)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use alloc::format;
+
+    #[test]
+    fn short_texts_and_numbers_spread() {
+        let hasher = Hasher::new(HashSeed(1));
+        let mut low_bits = BTreeSet::new();
+        for number in 0..64 {
+            for text in 0..64 {
+                low_bits.insert(hasher.hash(number, &format!("s{text}")) & 0xffff);
+            }
+        }
+        // 4096 balls in 65536 bins leave about 3970 bins with something.
+        assert!(low_bits.len() > 3850, "only {} different", low_bits.len());
+    }
+
+    #[test]
+    fn keys_and_lengths_matter() {
+        let (one, two) = (Hasher::new(HashSeed(1)), Hasher::new(HashSeed(2)));
+        assert_ne!(one.hash(0, "a"), two.hash(0, "a"));
+        assert_ne!(one.hash(0, "a"), one.hash(0, "a\0"));
+        assert_ne!(one.hash(0, "a"), one.hash(1, "a"));
+    }
+
+    #[test]
+    fn fingerprints_tell_contents_apart() {
+        let of = |texts: &[&str]| {
+            let mut print = Fingerprint::new();
+            for text in texts {
+                print.text(text);
+            }
+            print.finish()
+        };
+        assert_eq!(of(&["ab", "c"]), of(&["ab", "c"]));
+        assert_ne!(of(&["ab", "c"]), of(&["a", "bc"]));
+        assert_ne!(of(&["ab", "c"]), of(&["abc"]));
+    }
+}

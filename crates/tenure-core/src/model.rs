@@ -1,0 +1,846 @@
+//! The naive twin of the space: a list of claims, a list of waiters, and loops over them.
+//!
+//! It is written from the rules alone, to be obviously right and not to be fast: no tree, no index,
+//! no count that could drift. After every command it simply asks each waiter in order whether it
+//! can go on. The property test drives it beside the engine and compares all that comes out.
+//!
+//! Where the engine remembers (which waiters a release could free, how many claims lie below),
+//! the twin looks again at everything.
+
+mod acquire;
+mod query;
+mod rules;
+
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+use crate::command::{
+    Acquire, Ask, Break, Change, Clear, Command, Domain, Expire, Freeze, Region, Release,
+    ReleaseAll, ReleaseCause, Renew, Selection, State, Thaw, Withdraw,
+};
+use crate::event::{ChangeKind, Event, EventKind, LockChange};
+use crate::outcome::{
+    Applied, BreakOutcome, FreezeReport, LeaseChange, Outcome, Refusal, Renewed, Withdrawn,
+};
+use crate::path::{Namespace, Path};
+use crate::policy::{Algorithm, Missing, Mode};
+use crate::value::{Fence, Holder, Key, OwnerId, Stamp, Ttl};
+
+use rules::Want;
+
+/// How long answers and markers last (R102, R116).
+const REMEMBERED_MS: u64 = 300_000;
+/// How long events and unclaimed grants are kept (R122).
+const KEPT_MS: u64 = 30_000;
+/// How long an idle semaphore keeps its capacity (R52).
+const CAPACITY_MS: u64 = 24 * 3_600_000;
+/// By how much a logged lease outlives its ttl (leases, `cover`).
+const COVER_MS: u64 = 60_000;
+/// How many owners a waiter asks at a time (E2).
+const ASKED_AT_ONCE: usize = 64;
+
+/// One (owner, mode, path) that is held.
+#[derive(Clone, Debug)]
+struct Claim {
+    namespace: Namespace,
+    owner: OwnerId,
+    path: Path,
+    mode: Mode,
+    algorithm: Algorithm,
+    since: u64,
+}
+
+impl Claim {
+    fn want(&self) -> Want<'_> {
+        Want {
+            path: &self.path,
+            mode: self.mode,
+            algorithm: self.algorithm,
+        }
+    }
+
+    fn is_permit(&self) -> bool {
+        self.want().is_permit()
+    }
+}
+
+/// What all claims of one owner in one namespace live by (R76).
+#[derive(Clone, Debug)]
+struct Lease {
+    namespace: Namespace,
+    owner: OwnerId,
+    ttl: Ttl,
+    cover: u64,
+    epoch: u64,
+    born: u64,
+    asked_until: u64,
+    holder: Option<Holder>,
+    /// The waiter whose grant nobody has taken note of yet, its fence and its end (R122).
+    unclaimed: Option<(u64, Option<Fence>, u64)>,
+}
+
+/// A queued acquire. The list of waiters is in order.
+#[derive(Clone, Debug)]
+struct Waiter {
+    number: u64,
+    acquire: Acquire,
+    /// The fence reserved for it: minted, or the supplied one.
+    fence: Option<Fence>,
+    since: u64,
+    until: u64,
+    asked: Vec<OwnerId>,
+}
+
+/// Where fences are counted (R67).
+#[derive(Clone, Debug)]
+struct Counter {
+    namespace: Namespace,
+    last: u64,
+    floor: u64,
+}
+
+/// The fence stored for a path.
+#[derive(Clone, Debug)]
+struct Mark {
+    namespace: Namespace,
+    path: Path,
+    fence: Fence,
+}
+
+/// How many may hold a semaphore path (R51).
+#[derive(Clone, Debug)]
+struct Capacity {
+    namespace: Namespace,
+    path: Path,
+    permits: NonZeroU32,
+    idle_since: Option<u64>,
+}
+
+/// A remembered answer (R102).
+#[derive(Clone, Debug)]
+struct Answer {
+    key: Key,
+    namespace: Namespace,
+    /// The request without how it was resolved.
+    request: Command,
+    result: Remembered,
+    until: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Remembered {
+    Granted(Option<Fence>),
+    Waiting(u64),
+    Released,
+}
+
+/// The twin.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    time: u64,
+    wall: u64,
+    claims: Vec<Claim>,
+    leases: Vec<Lease>,
+    waiters: Vec<Waiter>,
+    counters: Vec<Counter>,
+    marks: Vec<Mark>,
+    capacities: Vec<Capacity>,
+    answers: Vec<Answer>,
+    frozen: Vec<Freeze>,
+    /// Changes that were made, with the table's version since.
+    changed: Vec<(u64, Region)>,
+    /// Numbers of changes that are over; all up to `settled` are.
+    over: Vec<u64>,
+    settled: u64,
+    /// Where namespaces that nobody has met yet begin to count.
+    space_floor: u64,
+    /// What paths of a region get fences above (R71).
+    region_floors: Vec<(Region, Fence)>,
+    /// The last waiter of each owner in each namespace, for those who tell stories.
+    latest: Vec<(Namespace, OwnerId, u64)>,
+    epochs: u64,
+    numbers: u64,
+    sequence: u64,
+    last_id: u64,
+    kept: Vec<(u64, Event)>,
+    // What the command at hand has done so far.
+    events: Vec<Event>,
+    lease_changes: Vec<LeaseChange>,
+    lock_changes: Vec<LockChange>,
+}
+
+/// How a hold ended, for those who watch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Released,
+    Expired,
+    Killed,
+}
+
+impl Model {
+    /// An empty twin.
+    pub fn new() -> Model {
+        Model::default()
+    }
+
+    /// Does what the rules say and tells everything that came of it.
+    pub fn apply(&mut self, stamp: Stamp, command: &Command) -> Applied {
+        self.time = self.time.max(stamp.time);
+        self.wall = stamp.wall;
+        self.events.clear();
+        self.lease_changes.clear();
+        self.lock_changes.clear();
+        self.forget_what_has_ended();
+        self.sweep();
+        let outcome = match command {
+            Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
+            Command::Release(release) => Outcome::Release(self.release(release)),
+            Command::ReleaseAll(all) => self.release_all(all),
+            Command::Renew(renew) => Outcome::Renew(self.renew(renew)),
+            Command::Expire(expire) => Outcome::Expired(self.expire(expire)),
+            Command::Tick | Command::Rules { .. } => Outcome::Done,
+            Command::Ask(ask) => self.ask(ask),
+            Command::Break(order) => Outcome::Break(self.break_hold(order)),
+            Command::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(withdraw)),
+            Command::Freeze(freeze) => Outcome::Frozen(self.freeze(freeze)),
+            Command::Change(change) => self.change(change),
+            Command::Thaw(thaw) => self.thaw(thaw),
+            Command::Lift { by } => self.lift(*by),
+        };
+        self.sweep();
+        self.note_idle_capacities();
+        self.kept
+            .extend(self.events.iter().map(|event| (self.time, event.clone())));
+        Applied {
+            outcome,
+            events: self.events.clone(),
+            leases: self.lease_changes.clone(),
+            changes: self.lock_changes.clone(),
+        }
+    }
+
+    /// Everything that ends by the stamp alone; leases do not (R84, R102, R116, R122, R52).
+    fn forget_what_has_ended(&mut self) {
+        let time = self.time;
+        while let Some(at) = self.waiters.iter().position(|waiter| waiter.until <= time) {
+            self.dequeue(at);
+        }
+        self.answers.retain(|answer| answer.until > time);
+        self.kept.retain(|(made, _)| made + KEPT_MS > time);
+        self.capacities.retain(|capacity| {
+            capacity
+                .idle_since
+                .is_none_or(|since| since + CAPACITY_MS > time)
+        });
+        for lease in &mut self.leases {
+            if lease
+                .unclaimed
+                .as_ref()
+                .is_some_and(|(.., until)| *until <= time)
+            {
+                lease.unclaimed = None;
+            }
+        }
+    }
+
+    /// R52: a capacity is idle while its path has neither holder nor waiter.
+    fn note_idle_capacities(&mut self) {
+        for capacity in &mut self.capacities {
+            let held = self.claims.iter().any(|claim| {
+                claim.is_permit()
+                    && claim.namespace == capacity.namespace
+                    && claim.path == capacity.path
+            });
+            let wanted = self.waiters.iter().any(|waiter| {
+                waiter.acquire.route.namespace == capacity.namespace
+                    && waiter
+                        .new_requests()
+                        .any(|request| request.path == capacity.path)
+            });
+            if held || wanted {
+                capacity.idle_since = None;
+            } else if capacity.idle_since.is_none() {
+                capacity.idle_since = Some(self.time);
+            }
+        }
+    }
+
+    /// R97, R99.
+    fn release(&mut self, release: &Release) -> Result<(), Refusal> {
+        let namespace = &release.route.namespace;
+        let paths = release.holds.iter().map(|hold| &hold.path);
+        if let Some(refusal) = self.outdated(release.route.version, paths) {
+            return Err(refusal);
+        }
+        let request = without_route(&Command::Release(release.clone()));
+        if let Some(answer) = self.answer(namespace, &release.key, &request) {
+            return if answer.request == request {
+                Ok(())
+            } else {
+                Err(Refusal::KeyReused)
+            };
+        }
+        self.take_note(namespace, &release.owner);
+        let cancelled = self.waiters.iter().position(|waiter| {
+            waiter.acquire.owner == release.owner
+                && waiter.acquire.route.namespace == *namespace
+                && waiter.new_requests().any(|request| {
+                    release
+                        .holds
+                        .iter()
+                        .any(|hold| hold.path == request.path && hold.mode == request.mode)
+                })
+        });
+        if let Some(at) = cancelled {
+            self.dequeue(at);
+        }
+        self.drop_holds(namespace, &release.owner, End::Released, |claim| {
+            release
+                .holds
+                .iter()
+                .any(|hold| hold.path == claim.path && hold.mode == claim.mode)
+        });
+        self.remember(namespace, &release.key, request, Remembered::Released);
+        Ok(())
+    }
+
+    /// R100, R101, R126–R128.
+    fn release_all(&mut self, all: &ReleaseAll) -> Outcome {
+        let end = match all.cause {
+            ReleaseCause::Owner => End::Released,
+            ReleaseCause::Killed => End::Killed,
+        };
+        let mut met: Vec<Namespace> = Vec::new();
+        while let Some(at) = self.waiters.iter().position(|waiter| {
+            waiter.acquire.owner == all.owner
+                && selects(&all.selection, &waiter.acquire.route.namespace)
+        }) {
+            met.push(self.waiters[at].acquire.route.namespace.clone());
+            self.dequeue(at);
+        }
+        while let Some(lease) = self
+            .leases
+            .iter()
+            .find(|lease| lease.owner == all.owner && selects(&all.selection, &lease.namespace))
+        {
+            let namespace = lease.namespace.clone();
+            self.drop_holds(&namespace, &all.owner, end, |_| true);
+            met.push(namespace);
+        }
+        met.sort();
+        met.dedup();
+        Outcome::Touched(met.len() as u64)
+    }
+
+    /// R77, R90–R93.
+    fn renew(&mut self, renew: &Renew) -> Result<Renewed, Missing> {
+        let time = self.time;
+        let Some(lease) = self.lease(&renew.namespace, &renew.owner) else {
+            return Err(Missing::Alive);
+        };
+        let renewed = Renewed {
+            asked: lease.asked_until > time,
+            born: lease.born,
+        };
+        self.take_note(&renew.namespace, &renew.owner);
+        self.set_lease(&renew.namespace, &renew.owner, renew.ttl, None);
+        Ok(renewed)
+    }
+
+    /// The only way a lease runs out.
+    fn expire(&mut self, expire: &Expire) -> bool {
+        let due = self
+            .lease(&expire.namespace, &expire.owner)
+            .is_some_and(|lease| lease.epoch == expire.epoch);
+        if due {
+            self.drop_holds(&expire.namespace, &expire.owner, End::Expired, |_| true);
+        }
+        due
+    }
+
+    /// R116.
+    fn ask(&mut self, ask: &Ask) -> Outcome {
+        let namespaces: Vec<Namespace> = self
+            .leases
+            .iter()
+            .filter(|lease| lease.owner == ask.owner)
+            .map(|lease| lease.namespace.clone())
+            .collect();
+        for namespace in &namespaces {
+            self.mark_asked(namespace, &ask.owner);
+        }
+        Outcome::Touched(namespaces.len() as u64)
+    }
+
+    fn mark_asked(&mut self, namespace: &Namespace, owner: &OwnerId) {
+        let until = self.time + REMEMBERED_MS;
+        if let Some(lease) = self
+            .leases
+            .iter_mut()
+            .find(|lease| lease.namespace == *namespace && lease.owner == *owner)
+        {
+            lease.asked_until = until;
+        }
+        let holder = self.holder_of(namespace, owner);
+        self.show(namespace, ChangeKind::Asked, owner, None, None, holder);
+    }
+
+    /// E9.
+    fn break_hold(&mut self, order: &Break) -> BreakOutcome {
+        let namespace = &order.route.namespace;
+        if let Some(refusal) = self.outdated(order.route.version, [&order.path].into_iter()) {
+            return BreakOutcome::Refused(refusal);
+        }
+        let named = self
+            .claims
+            .iter()
+            .filter(|claim| {
+                claim.namespace == *namespace
+                    && claim.owner == order.owner
+                    && claim.path == order.path
+                    && self.fence_of(claim) == order.fence
+            })
+            .map(|claim| claim.mode)
+            .min();
+        let Some(mode) = named else {
+            return BreakOutcome::NotThatHold(self.present_holder(namespace, &order.path));
+        };
+        self.drop_holds(namespace, &order.owner, End::Killed, |claim| {
+            claim.path == order.path && claim.mode == mode
+        });
+        self.tell(&order.owner, Some(namespace), EventKind::Killed);
+        BreakOutcome::Broken
+    }
+
+    /// E5.
+    fn withdraw(&mut self, withdraw: &Withdraw) -> Withdrawn {
+        let place = self.waiters.iter().position(|waiter| {
+            waiter.number == withdraw.waiter
+                && waiter.acquire.owner == withdraw.owner
+                && waiter.acquire.route.namespace == withdraw.namespace
+        });
+        if let Some(at) = place {
+            self.dequeue(at);
+            return Withdrawn::Withdrawn;
+        }
+        match self
+            .lease(&withdraw.namespace, &withdraw.owner)
+            .map(|lease| &lease.unclaimed)
+        {
+            Some(Some((number, fence, _))) if *number == withdraw.waiter => {
+                Withdrawn::Granted { fence: *fence }
+            }
+            _ => Withdrawn::Gone,
+        }
+    }
+
+    /// R133, R138: what a region holds, and nobody new gets in.
+    fn freeze(&mut self, freeze: &Freeze) -> FreezeReport {
+        self.settled = self.settled.max(freeze.settled);
+        let known = self
+            .frozen
+            .iter()
+            .any(|frozen| frozen.change == freeze.change);
+        if !self.is_over(freeze.change) && !known {
+            self.frozen.push(freeze.clone());
+        }
+        let live = self
+            .claims
+            .iter()
+            .filter(|claim| freeze.region.contains(&claim.path))
+            .map(|claim| (claim.path.clone(), claim.owner.clone()))
+            .min();
+        let highest = self
+            .counters
+            .iter()
+            .filter(|counter| touches(&freeze.region, &counter.namespace))
+            .map(|counter| counter.last.max(counter.floor))
+            .chain([self.space_floor])
+            .chain(
+                self.region_floors
+                    .iter()
+                    .filter(|(other, _)| related(&freeze.region.root, &other.root))
+                    .map(|(_, floor)| floor.number()),
+            )
+            .chain(
+                self.marks
+                    .iter()
+                    .filter(|mark| touches(&freeze.region, &mark.namespace))
+                    .map(|mark| mark.fence.number()),
+            )
+            .max();
+        FreezeReport {
+            live,
+            highest: highest.and_then(Fence::from_number),
+        }
+    }
+
+    /// R131–R134, R138, R139, R71.
+    fn change(&mut self, change: &Change) -> Outcome {
+        self.settled = self.settled.max(change.settled);
+        if self.is_over(change.change) {
+            return Outcome::Done;
+        }
+        self.end_change(change.change);
+        self.changed.push((change.version, change.region.clone()));
+        let region = &change.region;
+        let mut concerned: Vec<OwnerId> = Vec::new();
+        while let Some(at) = self
+            .waiters
+            .iter()
+            .position(|waiter| waiter.paths().any(|path| region.contains(path)))
+        {
+            concerned.push(self.waiters[at].acquire.owner.clone());
+            self.dequeue(at);
+        }
+        self.capacities
+            .retain(|capacity| !region.contains(&capacity.path));
+        if change.clear == Clear::All {
+            while let Some(claim) = self
+                .claims
+                .iter()
+                .find(|claim| region.contains(&claim.path))
+                .cloned()
+            {
+                concerned.push(claim.owner.clone());
+                self.drop_holds(&claim.namespace, &claim.owner, End::Killed, |claim| {
+                    region.contains(&claim.path)
+                });
+            }
+        }
+        concerned.sort();
+        concerned.dedup();
+        for owner in &concerned {
+            self.tell(owner, Some(&region.root), EventKind::Killed);
+        }
+        if let Some(floor) = change.floor {
+            // The region's floor stands for every fence that its idle paths had, wherever they were.
+            let claims = &self.claims;
+            self.marks.retain(|mark| {
+                !region.contains(&mark.path)
+                    || claims
+                        .iter()
+                        .any(|claim| claim.namespace == mark.namespace && claim.path == mark.path)
+            });
+            self.region_floors.push((region.clone(), floor));
+        }
+        let kind = ChangeKind::Policy {
+            algorithm: change.algorithm,
+        };
+        self.lock_changes.push(LockChange {
+            namespace: region.root.clone(),
+            kind,
+            owner: None,
+            path: None,
+            mode: None,
+            fence: None,
+            holder: None,
+        });
+        Outcome::Done
+    }
+
+    fn thaw(&mut self, thaw: &Thaw) -> Outcome {
+        self.end_change(thaw.change);
+        Outcome::Done
+    }
+
+    fn is_over(&self, change: u64) -> bool {
+        change <= self.settled || self.over.contains(&change)
+    }
+
+    fn end_change(&mut self, change: u64) {
+        self.frozen.retain(|frozen| frozen.change != change);
+        self.over.push(change);
+    }
+
+    /// Whatever was granted and lost lies below what is minted from now on, and is stale if supplied.
+    fn lift(&mut self, by: u64) -> Outcome {
+        let highest = self.counters.iter().map(|counter| counter.last).max();
+        self.space_floor = self.space_floor.max(highest.unwrap_or(0)) + by;
+        for counter in &mut self.counters {
+            counter.last = counter.last.saturating_add(by);
+            counter.floor = counter.last;
+        }
+        self.epochs += by;
+        self.numbers += by;
+        self.sequence += by;
+        for (_, floor) in &mut self.region_floors {
+            if let Some(raised) = Fence::from_number(floor.number().saturating_add(by)) {
+                *floor = raised;
+            }
+        }
+        Outcome::Done
+    }
+
+    fn lease(&self, namespace: &Namespace, owner: &OwnerId) -> Option<&Lease> {
+        self.leases
+            .iter()
+            .find(|lease| lease.namespace == *namespace && lease.owner == *owner)
+    }
+
+    /// Sets the owner's lease, which begins if there is none.
+    fn set_lease(
+        &mut self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        ttl: Ttl,
+        holder: Option<Holder>,
+    ) {
+        self.epochs += 1;
+        let (time, epoch) = (self.time, self.epochs);
+        let cover = time + ttl.millis() + COVER_MS;
+        match self
+            .leases
+            .iter_mut()
+            .find(|lease| lease.namespace == *namespace && lease.owner == *owner)
+        {
+            Some(lease) => {
+                (lease.ttl, lease.cover, lease.epoch) = (ttl, cover, epoch);
+                lease.holder = holder.or(lease.holder.take());
+            }
+            None => self.leases.push(Lease {
+                namespace: namespace.clone(),
+                owner: owner.clone(),
+                ttl,
+                cover,
+                epoch,
+                born: epoch,
+                asked_until: 0,
+                holder,
+                unclaimed: None,
+            }),
+        }
+        self.lease_changes.push(LeaseChange::Set {
+            namespace: namespace.clone(),
+            owner: owner.clone(),
+            ttl,
+            epoch,
+        });
+    }
+
+    /// Drops an owner's holds in a namespace, and the lease with the last of them (R78).
+    fn drop_holds(
+        &mut self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        end: End,
+        going: impl Fn(&Claim) -> bool,
+    ) {
+        let kind = match end {
+            End::Released => ChangeKind::Released,
+            End::Expired => ChangeKind::Expired,
+            End::Killed => ChangeKind::Killed,
+        };
+        while let Some(at) = self.claims.iter().position(|claim| {
+            claim.namespace == *namespace && claim.owner == *owner && going(claim)
+        }) {
+            let fence = self.fence_of(&self.claims[at]);
+            let claim = self.claims.remove(at);
+            let holder = self.holder_of(namespace, owner);
+            let what = Some((&claim.path, claim.mode));
+            self.show(namespace, kind, owner, what, fence, holder);
+            // It no longer has all that was granted (R122).
+            self.take_note(namespace, owner);
+        }
+        let bare = !self
+            .claims
+            .iter()
+            .any(|claim| claim.namespace == *namespace && claim.owner == *owner);
+        let before = self.leases.len();
+        self.leases
+            .retain(|lease| !(bare && lease.namespace == *namespace && lease.owner == *owner));
+        if self.leases.len() < before {
+            self.lease_changes.push(LeaseChange::Ended {
+                namespace: namespace.clone(),
+                owner: owner.clone(),
+            });
+        }
+    }
+
+    /// Takes a waiter out of the line without a grant.
+    fn dequeue(&mut self, at: usize) {
+        let waiter = self.waiters.remove(at);
+        self.show_waiter(&waiter, ChangeKind::Dequeued);
+    }
+
+    fn show_waiter(&mut self, waiter: &Waiter, kind: ChangeKind) {
+        let acquire = &waiter.acquire;
+        for request in waiter.new_requests() {
+            let fence = waiter.fence.filter(|_| request.mode == Mode::Write);
+            self.show(
+                &acquire.route.namespace,
+                kind,
+                &acquire.owner,
+                Some((&request.path, request.mode)),
+                fence,
+                acquire.holder.clone(),
+            );
+        }
+    }
+
+    fn holder_of(&self, namespace: &Namespace, owner: &OwnerId) -> Option<Holder> {
+        self.lease(namespace, owner)
+            .and_then(|lease| lease.holder.clone())
+    }
+
+    /// R122: the owner has been heard of since its grant.
+    fn take_note(&mut self, namespace: &Namespace, owner: &OwnerId) {
+        for lease in &mut self.leases {
+            if lease.namespace == *namespace && lease.owner == *owner {
+                lease.unclaimed = None;
+            }
+        }
+    }
+
+    /// R121: an event gets its numbers where it is made.
+    fn tell(&mut self, owner: &OwnerId, namespace: Option<&Namespace>, kind: EventKind) {
+        self.sequence += 1;
+        self.last_id = (self.last_id + 1).max(self.wall.saturating_mul(1024));
+        self.events.push(Event {
+            sequence: self.sequence,
+            id: self.last_id,
+            owner: owner.clone(),
+            namespace: namespace.cloned(),
+            kind,
+        });
+    }
+
+    fn show(
+        &mut self,
+        namespace: &Namespace,
+        kind: ChangeKind,
+        owner: &OwnerId,
+        what: Option<(&Path, Mode)>,
+        fence: Option<Fence>,
+        holder: Option<Holder>,
+    ) {
+        let (path, mode) = what.unzip();
+        self.lock_changes.push(LockChange {
+            namespace: namespace.clone(),
+            kind,
+            owner: Some(owner.clone()),
+            path: path.cloned(),
+            mode,
+            fence,
+            holder,
+        });
+    }
+
+    /// R32: a change that the request's route does not know of and that concerns one of its paths.
+    fn outdated<'a>(
+        &self,
+        known: u64,
+        paths: impl Iterator<Item = &'a Path> + Clone,
+    ) -> Option<Refusal> {
+        self.changed
+            .iter()
+            .filter(|(version, region)| {
+                *version > known && paths.clone().any(|path| region.contains(path))
+            })
+            .map(|(version, _)| Refusal::Outdated { version: *version })
+            .max()
+    }
+
+    fn answer(&self, namespace: &Namespace, key: &Option<Key>, like: &Command) -> Option<&Answer> {
+        let key = key.as_ref()?;
+        self.answers.iter().find(|answer| {
+            answer.key == *key
+                && answer.namespace == *namespace
+                && core::mem::discriminant(&answer.request) == core::mem::discriminant(like)
+        })
+    }
+
+    fn remember(
+        &mut self,
+        namespace: &Namespace,
+        key: &Option<Key>,
+        request: Command,
+        result: Remembered,
+    ) {
+        let Some(key) = key else { return };
+        let kind = core::mem::discriminant(&request);
+        self.answers.retain(|answer| {
+            answer.key != *key
+                || answer.namespace != *namespace
+                || core::mem::discriminant(&answer.request) != kind
+        });
+        self.answers.push(Answer {
+            key: key.clone(),
+            namespace: namespace.clone(),
+            request,
+            result,
+            until: self.time + REMEMBERED_MS,
+        });
+    }
+
+    /// The fence of a claim: that of its path, for a fenced write (R66).
+    fn fence_of(&self, claim: &Claim) -> Option<Fence> {
+        if claim.mode == Mode::Write && !claim.is_permit() {
+            self.mark(&claim.namespace, &claim.path)
+        } else {
+            None
+        }
+    }
+
+    fn mark(&self, namespace: &Namespace, path: &Path) -> Option<Fence> {
+        self.marks
+            .iter()
+            .find(|mark| mark.namespace == *namespace && mark.path == *path)
+            .map(|mark| mark.fence)
+    }
+}
+
+impl Waiter {
+    fn new_requests(&self) -> impl Iterator<Item = &crate::command::Request> {
+        self.acquire
+            .requests
+            .iter()
+            .filter(|request| request.state == State::New)
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        let requests = self.acquire.requests.iter().map(|request| &request.path);
+        requests.chain(self.acquire.releases.iter().map(|hold| &hold.path))
+    }
+}
+
+/// R126–R128.
+fn selects(selection: &Selection, namespace: &Namespace) -> bool {
+    match selection {
+        Selection::All => true,
+        Selection::Only(domains) => domains.iter().any(|domain| match domain {
+            Domain::Namespace(name) => name == namespace,
+            Domain::Handler(handler) => handler.handler() == namespace.handler(),
+        }),
+    }
+}
+
+/// What the caller sent, whatever it was resolved to: the same request may be resolved anew.
+fn without_route(command: &Command) -> Command {
+    let mut command = command.clone();
+    match &mut command {
+        Command::Acquire(acquire) => {
+            acquire.route.version = 0;
+            acquire.route.algorithm = Algorithm::RecursiveRw;
+        }
+        Command::Release(release) => {
+            release.route.version = 0;
+            release.route.algorithm = Algorithm::RecursiveRw;
+        }
+        _ => {}
+    }
+    command
+}
+
+fn related(one: &Namespace, other: &Namespace) -> bool {
+    one == other || one.encloses(other) || other.encloses(one)
+}
+
+/// Whether a namespace may have a path in the region.
+fn touches(region: &Region, namespace: &Namespace) -> bool {
+    let exempt = region
+        .except
+        .iter()
+        .any(|nested| nested == namespace || nested.encloses(namespace));
+    related(&region.root, namespace) && !exempt
+}

@@ -1,0 +1,794 @@
+//! How the twin decides an acquire, and how the line moves (R40–R89, E1, E2, E4).
+
+use alloc::vec::Vec;
+
+use super::rules::{self, Want};
+use super::{
+    ASKED_AT_ONCE, Capacity, Claim, Counter, End, KEPT_MS, Mark, Model, Remembered, Waiter,
+    without_route,
+};
+use crate::command::{Acquire, Command, Request, State, Wait};
+use crate::event::{ChangeKind, EventKind};
+use crate::outcome::{AcquireOutcome, Blocker, Conflict, Queued, Refusal};
+use crate::path::{Namespace, Path};
+use crate::policy::{Algorithm, Missing, Mode, Reason};
+use crate::value::{Fence, OwnerId};
+
+/// What a look at an acquire finds.
+pub(super) enum Verdict {
+    Free,
+    Lost(Option<Path>, Missing),
+    /// Waiting cannot cure it.
+    Never(Conflict),
+    /// Waiting can.
+    Wait(Conflict),
+}
+
+/// Whether a fence that was overtaken is a finding. It is none for a waiter: it gets a newer one (R88).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stale {
+    Matters,
+    Ignored,
+}
+
+impl Model {
+    pub(super) fn acquire(&mut self, acquire: &Acquire) -> AcquireOutcome {
+        let namespace = &acquire.route.namespace;
+        if acquire.requests.is_empty() && acquire.releases.is_empty() {
+            return AcquireOutcome::Granted { fence: None };
+        }
+        if let Some(refusal) = self.outdated(acquire.route.version, paths(acquire)) {
+            return AcquireOutcome::Refused(refusal);
+        }
+        let request = without_route(&Command::Acquire(acquire.clone()));
+        if let Some(answer) = self.answer(namespace, &acquire.key, &request) {
+            if answer.request != request {
+                return AcquireOutcome::Refused(Refusal::KeyReused);
+            }
+            match answer.result.clone() {
+                Remembered::Granted(fence) => {
+                    self.take_note(namespace, &acquire.owner);
+                    return self.still_granted(acquire, fence);
+                }
+                Remembered::Waiting(number) => {
+                    if let Some(at) = self.waiters.iter().position(|w| w.number == number) {
+                        self.take_note(namespace, &acquire.owner);
+                        return self.still_waiting(&self.waiters[at]);
+                    }
+                }
+                Remembered::Released => {}
+            }
+        }
+        if let Some(refusal) = self.held_back(acquire) {
+            return AcquireOutcome::Refused(refusal);
+        }
+        self.take_note(namespace, &acquire.owner);
+        match self.look(acquire, acquire.fence, Stale::Matters) {
+            Verdict::Lost(path, missing) => AcquireOutcome::Lost { path, missing },
+            Verdict::Never(conflict) => AcquireOutcome::Conflict(conflict),
+            Verdict::Wait(conflict) if acquire.wait == Wait::No => {
+                AcquireOutcome::Conflict(conflict)
+            }
+            Verdict::Wait(conflict) => match self.queue(acquire, conflict) {
+                Ok(queued) => {
+                    let result = Remembered::Waiting(queued.waiter);
+                    self.remember(namespace, &acquire.key, request, result);
+                    AcquireOutcome::Queued(queued)
+                }
+                Err(refusal) => AcquireOutcome::Refused(refusal),
+            },
+            Verdict::Free => {
+                let fence = match acquire.fence {
+                    None if needs_fence(acquire) => match self.mint(acquire) {
+                        Some(fence) => Some(fence),
+                        None => return AcquireOutcome::Refused(Refusal::FencesUsedUp),
+                    },
+                    other => other,
+                };
+                if let Some(at) = self.place_of(namespace, &acquire.owner) {
+                    self.dequeue(at);
+                }
+                self.take(acquire, fence);
+                let result = Remembered::Granted(fence);
+                self.remember(namespace, &acquire.key, request, result);
+                AcquireOutcome::Granted { fence }
+            }
+        }
+    }
+
+    /// R105: an OK is repeated only while it is still true.
+    fn still_granted(&self, acquire: &Acquire, fence: Option<Fence>) -> AcquireOutcome {
+        let kept = acquire.requests.iter().filter(|request| {
+            !acquire
+                .releases
+                .iter()
+                .any(|hold| hold.path == request.path && hold.mode == request.mode)
+        });
+        let alive = self
+            .lease(&acquire.route.namespace, &acquire.owner)
+            .is_some();
+        for request in kept {
+            if !alive {
+                return AcquireOutcome::Lost {
+                    path: None,
+                    missing: Missing::Alive,
+                };
+            }
+            let there = match request.state {
+                State::New => self.exact_claim(acquire, request),
+                State::Held => self.claim(acquire, request),
+            };
+            let missing = match there {
+                None => Some(missing_mode(acquire, request)),
+                Some(claim) if self.fence_of(claim).is_some_and(|now| Some(now) != fence) => {
+                    Some(Missing::Fence)
+                }
+                Some(_) => None,
+            };
+            if let Some(missing) = missing {
+                return AcquireOutcome::Lost {
+                    path: Some(request.path.clone()),
+                    missing,
+                };
+            }
+        }
+        AcquireOutcome::Granted { fence }
+    }
+
+    /// R105: a QUEUED is repeated as things stand now.
+    fn still_waiting(&self, waiter: &Waiter) -> AcquireOutcome {
+        match self.look(&waiter.acquire, waiter.fence, Stale::Ignored) {
+            Verdict::Wait(conflict) => AcquireOutcome::Queued(Queued {
+                conflict,
+                fence: waiter.fence,
+                waiter: waiter.number,
+                position: self.position(waiter),
+            }),
+            // Only a policy change under way keeps it waiting.
+            Verdict::Lost(..) | Verdict::Never(_) | Verdict::Free => AcquireOutcome::Refused(
+                self.held_back(&waiter.acquire)
+                    .unwrap_or(Refusal::QueueFull),
+            ),
+        }
+    }
+
+    /// R45–R48: in list order, first what waiting cannot cure, then the line, then the holders.
+    pub(super) fn look(&self, acquire: &Acquire, fence: Option<Fence>, stale: Stale) -> Verdict {
+        let namespace = &acquire.route.namespace;
+        let algorithm = acquire.route.algorithm;
+        let held = |request: &Request| request.state == State::Held;
+        if acquire.requests.iter().any(held) && self.lease(namespace, &acquire.owner).is_none() {
+            return Verdict::Lost(None, Missing::Alive);
+        }
+        for request in &acquire.requests {
+            let here = |reason| {
+                Verdict::Never(Conflict {
+                    reason,
+                    path: request.path.clone(),
+                    blocker: None,
+                })
+            };
+            if held(request) {
+                let Some(claim) = self.claim(acquire, request) else {
+                    return Verdict::Lost(
+                        Some(request.path.clone()),
+                        missing_mode(acquire, request),
+                    );
+                };
+                if claim.mode != Mode::Write || algorithm == Algorithm::Semaphore {
+                    continue;
+                }
+                let Some(stored) = self.mark(namespace, &request.path) else {
+                    return Verdict::Lost(Some(request.path.clone()), Missing::Fence);
+                };
+                if stale == Stale::Matters && fence.is_some_and(|fence| fence < stored) {
+                    return here(Reason::StaleFence { current: stored });
+                }
+            } else if !algorithm.allows(request.mode) {
+                return here(Reason::ReadLocksDisabled);
+            } else if algorithm == Algorithm::Semaphore {
+                let capacity = self.capacity(namespace, &request.path);
+                if request.permits.is_none() {
+                    return here(Reason::InvalidPermits { capacity: None });
+                }
+                if capacity.is_some() && capacity != request.permits {
+                    return here(Reason::InvalidPermits { capacity });
+                }
+            }
+        }
+        if let Some(conflict) = self.waiter_in_the_way(acquire) {
+            return Verdict::Wait(conflict);
+        }
+        for request in acquire.requests.iter().filter(|request| !held(request)) {
+            if let Some(conflict) = self.holder_in_the_way(acquire, request) {
+                return Verdict::Wait(conflict);
+            }
+            if stale == Stale::Matters
+                && let Some(current) = self.overtaken(acquire, request, fence)
+            {
+                return Verdict::Never(Conflict {
+                    reason: Reason::StaleFence { current },
+                    path: request.path.clone(),
+                    blocker: None,
+                });
+            }
+        }
+        Verdict::Free
+    }
+
+    /// R79, R88: the waiters ahead that this acquire must let pass, earliest first.
+    pub(super) fn waiters_ahead<'a>(
+        &'a self,
+        acquire: &'a Acquire,
+    ) -> impl Iterator<Item = (&'a Waiter, &'a Request)> {
+        let namespace = &acquire.route.namespace;
+        let own = self
+            .place_of(namespace, &acquire.owner)
+            .map(|at| &self.waiters[at]);
+        let others = self.waiters.iter().filter(move |waiter| {
+            waiter.acquire.owner != acquire.owner && waiter.acquire.route.namespace == *namespace
+        });
+        others.filter_map(move |waiter| {
+            waiter
+                .new_requests()
+                .find(|theirs| {
+                    acquire.requests.iter().any(|ours| {
+                        let first =
+                            own.is_none_or(|own| waiter.number < own.number || !own.names(ours));
+                        first
+                            && ours.state == State::New
+                            && !self.has_enough(acquire, ours)
+                            && rules::exclude(
+                                Want::of(ours, acquire.route.algorithm),
+                                Want::of(theirs, waiter.acquire.route.algorithm),
+                            )
+                    })
+                })
+                .map(|theirs| (waiter, theirs))
+        })
+    }
+
+    fn waiter_in_the_way(&self, acquire: &Acquire) -> Option<Conflict> {
+        let (waiter, request) = self.waiters_ahead(acquire).next()?;
+        Some(Conflict {
+            reason: Reason::Queued,
+            path: request.path.clone(),
+            blocker: Some(Blocker {
+                owner: waiter.acquire.owner.clone(),
+                path: request.path.clone(),
+                mode: request.mode,
+                fence: None,
+                held_ms: self.time - waiter.since,
+                holder: waiter.acquire.holder.clone(),
+            }),
+        })
+    }
+
+    /// E4.
+    pub(super) fn position(&self, waiter: &Waiter) -> u32 {
+        1 + self.waiters_ahead(&waiter.acquire).count() as u32
+    }
+
+    /// The other owners' claims that stand against a request, the one to report first (R45, R46).
+    pub(super) fn holders_in_the_way(
+        &self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        want: Want<'_>,
+    ) -> Vec<(Reason, &Claim)> {
+        let mut found: Vec<(Reason, &Claim)> = Vec::new();
+        for claim in &self.claims {
+            if claim.owner == *owner || claim.namespace != *namespace {
+                continue;
+            }
+            match rules::blocks(claim.want(), want) {
+                Some(Reason::SemaphoreFull) if !self.is_full(namespace, owner, want.path) => {}
+                Some(reason) => found.push((reason, claim)),
+                None => {}
+            }
+        }
+        found.sort_by(|(reason_a, a), (reason_b, b)| {
+            let nearest = match reason_a {
+                Reason::AncestorLocked => b.path.depth().cmp(&a.path.depth()),
+                _ => a.path.cmp(&b.path),
+            };
+            rules::rank(*reason_a)
+                .cmp(&rules::rank(*reason_b))
+                .then(nearest)
+                .then(a.owner.cmp(&b.owner))
+                .then(a.mode.cmp(&b.mode))
+        });
+        found
+    }
+
+    fn holder_in_the_way(&self, acquire: &Acquire, request: &Request) -> Option<Conflict> {
+        let want = Want::of(request, acquire.route.algorithm);
+        let found = self.holders_in_the_way(&acquire.route.namespace, &acquire.owner, want);
+        let (reason, claim) = found.first()?;
+        Some(Conflict {
+            reason: *reason,
+            path: claim.path.clone(),
+            blocker: Some(self.describe(claim)),
+        })
+    }
+
+    pub(super) fn describe(&self, claim: &Claim) -> Blocker {
+        Blocker {
+            owner: claim.owner.clone(),
+            path: claim.path.clone(),
+            mode: claim.mode,
+            fence: self.fence_of(claim),
+            held_ms: self.time - claim.since,
+            holder: self
+                .lease(&claim.namespace, &claim.owner)
+                .and_then(|lease| lease.holder.clone()),
+        }
+    }
+
+    /// R53: an owner that has a permit does not need another.
+    fn is_full(&self, namespace: &Namespace, owner: &OwnerId, path: &Path) -> bool {
+        let permits = |claim: &&Claim| {
+            claim.namespace == *namespace && claim.path == *path && claim.is_permit()
+        };
+        let taken = self.claims.iter().filter(permits).count();
+        let own = self
+            .claims
+            .iter()
+            .filter(permits)
+            .any(|claim| claim.owner == *owner);
+        let capacity = self
+            .capacity(namespace, path)
+            .map_or(usize::MAX, |n| n.get() as usize);
+        !own && taken >= capacity
+    }
+
+    /// Who holds the path now: its writer, else the first other holder (E9).
+    pub(super) fn present_holder(&self, namespace: &Namespace, path: &Path) -> Option<Blocker> {
+        self.claims
+            .iter()
+            .filter(|claim| claim.namespace == *namespace && claim.path == *path)
+            .min_by(|a, b| (a.mode, &a.owner).cmp(&(b.mode, &b.owner)))
+            .map(|claim| self.describe(claim))
+    }
+
+    /// R68, R72: the stored fence, if the supplied one is not above it.
+    fn overtaken(
+        &self,
+        acquire: &Acquire,
+        request: &Request,
+        fence: Option<Fence>,
+    ) -> Option<Fence> {
+        let fence = fence?;
+        if request.mode != Mode::Write || acquire.route.algorithm == Algorithm::Semaphore {
+            return None;
+        }
+        let namespace = &acquire.route.namespace;
+        let stored = self.mark(namespace, &request.path);
+        if stored == Some(fence) && self.claim(acquire, request).is_some() {
+            return None;
+        }
+        let floor = self.floor(namespace, &request.path);
+        let highest = stored.map_or(0, Fence::number).max(floor);
+        Fence::from_number(highest).filter(|highest| fence <= *highest)
+    }
+
+    /// The owner's own claim that a request names (R56, R57): a permit whatever the mode, a reader of
+    /// either kind for a read, else exactly the mode.
+    fn claim(&self, acquire: &Acquire, request: &Request) -> Option<&Claim> {
+        self.claims.iter().find(|claim| {
+            let fits = match request.mode {
+                _ if acquire.route.algorithm == Algorithm::Semaphore => claim.is_permit(),
+                Mode::Read => claim.mode != Mode::Write,
+                Mode::Write | Mode::ReadTree => claim.mode == request.mode,
+            };
+            fits && claim.namespace == acquire.route.namespace
+                && claim.owner == acquire.owner
+                && claim.path == request.path
+        })
+    }
+
+    /// The very hold that a NEW request became.
+    fn exact_claim(&self, acquire: &Acquire, request: &Request) -> Option<&Claim> {
+        self.claims.iter().find(|claim| {
+            claim.namespace == acquire.route.namespace
+                && claim.owner == acquire.owner
+                && claim.path == request.path
+                && claim.mode == request.mode
+        })
+    }
+
+    /// R79: whether the owner holds enough already for this path not to count.
+    fn has_enough(&self, acquire: &Acquire, request: &Request) -> bool {
+        let want = Want::of(request, acquire.route.algorithm);
+        self.claims.iter().any(|claim| {
+            claim.owner == acquire.owner
+                && claim.namespace == acquire.route.namespace
+                && rules::suffices(claim.want(), want)
+        })
+    }
+
+    pub(super) fn place_of(&self, namespace: &Namespace, owner: &OwnerId) -> Option<usize> {
+        self.waiters.iter().position(|waiter| {
+            waiter.acquire.owner == *owner && waiter.acquire.route.namespace == *namespace
+        })
+    }
+
+    /// A region in which a policy change is under way.
+    fn held_back(&self, acquire: &Acquire) -> Option<Refusal> {
+        self.frozen
+            .iter()
+            .filter(|freeze| paths(acquire).any(|path| freeze.region.contains(path)))
+            .map(|freeze| Refusal::Frozen {
+                change: freeze.change,
+            })
+            .min()
+    }
+
+    /// R81, R83: joins the line, or keeps its place in it.
+    fn queue(&mut self, acquire: &Acquire, conflict: Conflict) -> Result<Queued, Refusal> {
+        let namespace = &acquire.route.namespace;
+        let old = self.place_of(namespace, &acquire.owner);
+        let same = old.filter(|at| self.waiters[*at].wants_the_same_as(acquire));
+        let kept = same
+            .filter(|at| self.waiters[*at].acquire.fence.is_none())
+            .and_then(|at| self.waiters[at].fence);
+        let fence = match (acquire.fence, kept) {
+            (Some(supplied), _) => Some(supplied),
+            (None, Some(minted)) => Some(minted),
+            (None, None) if needs_fence(acquire) => {
+                Some(self.mint(acquire).ok_or(Refusal::FencesUsedUp)?)
+            }
+            (None, None) => None,
+        };
+        let until = self.time + acquire.queue_ttl.millis();
+        let at = match same {
+            Some(at) => {
+                let waiter = &mut self.waiters[at];
+                let holder = acquire.holder.clone().or(waiter.acquire.holder.take());
+                waiter.acquire = acquire.clone();
+                waiter.acquire.holder = holder;
+                waiter.fence = fence;
+                waiter.until = until;
+                at
+            }
+            None => {
+                if let Some(old) = old {
+                    self.dequeue(old);
+                }
+                self.numbers += 1;
+                self.latest
+                    .retain(|(place, who, _)| place != namespace || *who != acquire.owner);
+                self.latest
+                    .push((namespace.clone(), acquire.owner.clone(), self.numbers));
+                self.waiters.push(Waiter {
+                    number: self.numbers,
+                    acquire: acquire.clone(),
+                    fence,
+                    since: self.time,
+                    until,
+                    asked: Vec::new(),
+                });
+                self.waiters.len() - 1
+            }
+        };
+        if same.is_none() {
+            let waiter = self.waiters[at].clone();
+            self.show_waiter(&waiter, ChangeKind::Queued);
+        }
+        self.ask_those_in_the_way(at);
+        let waiter = &self.waiters[at];
+        Ok(Queued {
+            conflict,
+            fence,
+            waiter: waiter.number,
+            position: self.position(waiter),
+        })
+    }
+
+    /// R87–R89: again and again the first waiter that need not wait any longer, until there is none.
+    pub(super) fn sweep(&mut self) {
+        while let Some(at) = (0..self.waiters.len()).find(|at| self.need_not_wait(*at)) {
+            let waiter = self.waiters[at].clone();
+            let (acquire, namespace) = (&waiter.acquire, &waiter.acquire.route.namespace);
+            let fence = match self.look(acquire, waiter.fence, Stale::Ignored) {
+                Verdict::Free => self.fence_for(&waiter),
+                _ => Err(Refusal::FencesUsedUp),
+            };
+            match fence {
+                Ok(fence) => {
+                    self.waiters.remove(at);
+                    self.take(acquire, fence);
+                    let end = self.time + KEPT_MS;
+                    for lease in &mut self.leases {
+                        if lease.namespace == *namespace && lease.owner == acquire.owner {
+                            lease.unclaimed = Some((waiter.number, fence, end));
+                        }
+                    }
+                    for answer in &mut self.answers {
+                        if matches!(answer.result, Remembered::Waiting(n) if n == waiter.number) {
+                            answer.result = Remembered::Granted(fence);
+                        }
+                    }
+                    self.tell(&acquire.owner, Some(namespace), EventKind::Grant { fence });
+                }
+                Err(_) => {
+                    self.dequeue(at);
+                    self.tell(&acquire.owner, Some(namespace), EventKind::Killed);
+                }
+            }
+        }
+        for at in 0..self.waiters.len() {
+            self.ask_those_in_the_way(at);
+        }
+    }
+
+    /// Nobody earlier is in its way, and either nothing else is or nothing will ever help.
+    fn need_not_wait(&self, at: usize) -> bool {
+        let waiter = &self.waiters[at];
+        self.held_back(&waiter.acquire).is_none()
+            && self.waiter_in_the_way(&waiter.acquire).is_none()
+            && !matches!(
+                self.look(&waiter.acquire, waiter.fence, Stale::Ignored),
+                Verdict::Wait(_)
+            )
+    }
+
+    /// R88: the fence of a grant in place; a newer one if it was overtaken while it waited.
+    fn fence_for(&mut self, waiter: &Waiter) -> Result<Option<Fence>, Refusal> {
+        let acquire = &waiter.acquire;
+        let stale = acquire.requests.iter().any(|request| match request.state {
+            State::New => self.overtaken(acquire, request, waiter.fence).is_some(),
+            State::Held => {
+                let stored = self.mark(&acquire.route.namespace, &request.path);
+                request.mode == Mode::Write
+                    && acquire.route.algorithm != Algorithm::Semaphore
+                    && waiter.fence < stored
+            }
+        });
+        if !stale {
+            return Ok(waiter.fence);
+        }
+        let fence = match acquire.fence {
+            None => self.mint(acquire),
+            Some(_) => Fence::from_number(self.highest_stored(acquire) + 1),
+        };
+        fence.map(Some).ok_or(Refusal::FencesUsedUp)
+    }
+
+    /// R62, R64, R69: everything an acquire does when it is granted.
+    fn take(&mut self, acquire: &Acquire, fence: Option<Fence>) {
+        let namespace = &acquire.route.namespace;
+        let algorithm = acquire.route.algorithm;
+        for request in &acquire.requests {
+            if request.mode == Mode::Write
+                && algorithm != Algorithm::Semaphore
+                && let Some(fence) = fence
+            {
+                self.store(namespace, &request.path, fence);
+            }
+            if request.state == State::Held {
+                continue;
+            }
+            if let (Algorithm::Semaphore, None, Some(permits)) = (
+                algorithm,
+                self.capacity(namespace, &request.path),
+                request.permits,
+            ) {
+                self.capacities.push(Capacity {
+                    namespace: namespace.clone(),
+                    path: request.path.clone(),
+                    permits,
+                    idle_since: None,
+                });
+            }
+            let held = self.claims.iter_mut().find(|claim| {
+                claim.namespace == *namespace
+                    && claim.owner == acquire.owner
+                    && claim.path == request.path
+                    && claim.mode == request.mode
+            });
+            match held {
+                Some(claim) => claim.algorithm = algorithm,
+                None => self.claims.push(Claim {
+                    namespace: namespace.clone(),
+                    owner: acquire.owner.clone(),
+                    path: request.path.clone(),
+                    mode: request.mode,
+                    algorithm,
+                    since: self.time,
+                }),
+            }
+        }
+        let live = self.lease(namespace, &acquire.owner).is_some();
+        if live
+            || acquire
+                .requests
+                .iter()
+                .any(|request| request.state == State::New)
+        {
+            self.set_lease(
+                namespace,
+                &acquire.owner,
+                acquire.ttl,
+                acquire.holder.clone(),
+            );
+        }
+        let holder = self.holder_of(namespace, &acquire.owner);
+        for request in acquire
+            .requests
+            .iter()
+            .filter(|request| request.state == State::New)
+        {
+            let fenced = request.mode == Mode::Write && algorithm != Algorithm::Semaphore;
+            self.show(
+                namespace,
+                ChangeKind::Granted,
+                &acquire.owner,
+                Some((&request.path, request.mode)),
+                fence.filter(|_| fenced),
+                holder.clone(),
+            );
+        }
+        self.drop_holds(namespace, &acquire.owner, End::Released, |claim| {
+            acquire
+                .releases
+                .iter()
+                .any(|hold| hold.path == claim.path && hold.mode == claim.mode)
+        });
+    }
+
+    /// E2: the owners that stand directly in a waiter's way are asked to let go, each once.
+    fn ask_those_in_the_way(&mut self, at: usize) {
+        let waiter = &self.waiters[at];
+        if waiter.acquire.wait != Wait::QueueAndAsk {
+            return;
+        }
+        let namespace = waiter.acquire.route.namespace.clone();
+        let mut owners: Vec<OwnerId> = Vec::new();
+        for request in waiter.new_requests() {
+            let want = Want::of(request, waiter.acquire.route.algorithm);
+            for (_, claim) in self.holders_in_the_way(&namespace, &waiter.acquire.owner, want) {
+                owners.push(claim.owner.clone());
+            }
+        }
+        owners.sort();
+        owners.dedup();
+        owners.retain(|owner| !waiter.asked.contains(owner));
+        owners.truncate(ASKED_AT_ONCE);
+        for owner in &owners {
+            self.mark_asked(&namespace, owner);
+            self.tell(owner, Some(&namespace), EventKind::Revoke);
+        }
+        self.waiters[at].asked.extend(owners);
+    }
+
+    pub(super) fn capacity(
+        &self,
+        namespace: &Namespace,
+        path: &Path,
+    ) -> Option<core::num::NonZeroU32> {
+        self.capacities
+            .iter()
+            .find(|capacity| capacity.namespace == *namespace && capacity.path == *path)
+            .map(|capacity| capacity.permits)
+    }
+
+    /// What a path's next fence must be above, whatever is stored (R71, R72).
+    fn floor(&self, namespace: &Namespace, path: &Path) -> u64 {
+        let here = self
+            .counters
+            .iter()
+            .filter(|counter| counter.namespace == *namespace);
+        let unknown = self
+            .counters
+            .iter()
+            .all(|counter| counter.namespace != *namespace)
+            .then_some(self.space_floor);
+        let moved = self
+            .region_floors
+            .iter()
+            .filter(|(region, _)| region.contains(path));
+        here.map(|counter| counter.floor)
+            .chain(unknown)
+            .chain(moved.map(|(_, floor)| floor.number()))
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn highest_stored(&self, acquire: &Acquire) -> u64 {
+        let namespace = &acquire.route.namespace;
+        let writes = acquire
+            .requests
+            .iter()
+            .filter(|request| request.mode == Mode::Write);
+        writes
+            .map(|request| {
+                let stored = self.mark(namespace, &request.path).map_or(0, Fence::number);
+                stored.max(self.floor(namespace, &request.path))
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// R67: above every fence minted before in the namespace and above those stored for the paths.
+    fn mint(&mut self, acquire: &Acquire) -> Option<Fence> {
+        let namespace = &acquire.route.namespace;
+        let stored = self.highest_stored(acquire);
+        let counter = self.counter(namespace);
+        let fence = Fence::from_number(counter.last.max(stored).saturating_add(1))?;
+        counter.last = fence.number();
+        Some(fence)
+    }
+
+    pub(super) fn counter(&mut self, namespace: &Namespace) -> &mut Counter {
+        let at = self
+            .counters
+            .iter()
+            .position(|counter| counter.namespace == *namespace);
+        let at = at.unwrap_or_else(|| {
+            self.counters.push(Counter {
+                namespace: namespace.clone(),
+                last: self.space_floor,
+                floor: self.space_floor,
+            });
+            self.counters.len() - 1
+        });
+        &mut self.counters[at]
+    }
+
+    fn store(&mut self, namespace: &Namespace, path: &Path, fence: Fence) {
+        let counter = self.counter(namespace);
+        counter.last = counter.last.max(fence.number());
+        self.marks
+            .retain(|mark| mark.namespace != *namespace || mark.path != *path);
+        self.marks.push(Mark {
+            namespace: namespace.clone(),
+            path: path.clone(),
+            fence,
+        });
+    }
+}
+
+impl Waiter {
+    fn names(&self, request: &Request) -> bool {
+        self.new_requests()
+            .any(|own| own.path == request.path && own.mode == request.mode)
+    }
+
+    /// R83: the same set of NEW (path, mode).
+    fn wants_the_same_as(&self, acquire: &Acquire) -> bool {
+        let theirs = || {
+            acquire
+                .requests
+                .iter()
+                .filter(|request| request.state == State::New)
+        };
+        theirs().all(|request| self.names(request))
+            && self.new_requests().all(|own| {
+                theirs().any(|request| own.path == request.path && own.mode == request.mode)
+            })
+    }
+}
+
+/// Every path that an acquire names.
+fn paths(acquire: &Acquire) -> impl Iterator<Item = &Path> + Clone {
+    let requests = acquire.requests.iter().map(|request| &request.path);
+    requests.chain(acquire.releases.iter().map(|hold| &hold.path))
+}
+
+/// R67: whether a fence is minted where none was supplied.
+fn needs_fence(acquire: &Acquire) -> bool {
+    acquire.route.algorithm != Algorithm::Semaphore
+        && acquire
+            .requests
+            .iter()
+            .any(|request| request.mode == Mode::Write)
+}
+
+fn missing_mode(acquire: &Acquire, request: &Request) -> Missing {
+    match request.mode {
+        _ if acquire.route.algorithm == Algorithm::Semaphore => Missing::Semaphore,
+        Mode::Write => Missing::Write,
+        Mode::Read | Mode::ReadTree => Missing::Read,
+    }
+}

@@ -1,0 +1,276 @@
+//! What can be read from the twin (R73, R109, R118, R122, R141–R143, E5, E7).
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+use super::acquire::{Stale, Verdict};
+use super::rules::Want;
+use super::{Model, Waiter, selects};
+use crate::command::{Acquire, Request, Route, Selection, State, Wait};
+use crate::event::Event;
+use crate::path::{Namespace, Path};
+use crate::policy::{BlockReason, Mode};
+use crate::query::{
+    Explanation, FenceCheck, HeldLock, Inspection, LeaseView, OwnerLocks, WaiterView, WaitsFor,
+};
+use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
+
+impl Model {
+    /// The twin as it is for a reader at `now`: what has ended by then is not there.
+    #[must_use]
+    pub fn at(&self, now: u64) -> Model {
+        let mut seen = self.clone();
+        seen.time = seen.time.max(now);
+        seen.forget_what_has_ended();
+        seen
+    }
+
+    /// The present epoch of a lease.
+    pub fn epoch(&self, namespace: &Namespace, owner: &OwnerId) -> Option<u64> {
+        self.lease(namespace, owner).map(|lease| lease.epoch)
+    }
+
+    /// The stored fence of a path.
+    pub fn stored(&self, namespace: &Namespace, path: &Path) -> Option<Fence> {
+        self.mark(namespace, path)
+    }
+
+    /// The number of the waiter that the owner has in a namespace, or had last.
+    pub fn latest_waiter(&self, namespace: &Namespace, owner: &OwnerId) -> Option<u64> {
+        self.latest
+            .iter()
+            .rev()
+            .find(|(place, who, _)| place == namespace && who == owner)
+            .map(|(.., number)| *number)
+    }
+
+    /// All leases, in no order.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
+        self.leases.iter().map(|lease| LeaseView {
+            namespace: &lease.namespace,
+            owner: &lease.owner,
+            ttl: lease.ttl,
+            cover: lease.cover,
+            epoch: lease.epoch,
+            born: lease.born,
+            asked_until: lease.asked_until,
+        })
+    }
+
+    /// R141.
+    pub fn inspect(&self, namespace: &Namespace, path: &Path) -> Inspection {
+        let here = |claim: &&super::Claim| claim.namespace == *namespace && claim.path == *path;
+        let owners = |wanted: &dyn Fn(&super::Claim) -> bool| {
+            let claims = self
+                .claims
+                .iter()
+                .filter(here)
+                .filter(|claim| wanted(claim));
+            let mut owners: Vec<OwnerId> = claims.map(|claim| claim.owner.clone()).collect();
+            owners.sort();
+            owners.dedup();
+            owners
+        };
+        Inspection {
+            writer: owners(&|claim| claim.mode == Mode::Write && !claim.is_permit()).pop(),
+            readers: owners(&|claim| claim.mode != Mode::Write),
+            permit_holders: owners(&super::Claim::is_permit),
+            fence: self.mark(namespace, path),
+            waiters: self
+                .waiters
+                .iter()
+                .filter(|waiter| waiter.acquire.route.namespace == *namespace)
+                .filter(|waiter| waiter.new_requests().any(|request| request.path == *path))
+                .count() as u64,
+        }
+    }
+
+    /// Every hold (R143), in no order.
+    pub fn holds(&self) -> Vec<HeldLock> {
+        let holds = self.claims.iter().map(|claim| HeldLock {
+            owner: claim.owner.clone(),
+            namespace: claim.namespace.clone(),
+            path: claim.path.clone(),
+            mode: claim.mode,
+            fence: self.fence_of(claim),
+        });
+        holds.collect()
+    }
+
+    /// R142.
+    pub fn owner_locks(&self, owner: &OwnerId, selection: &Selection) -> OwnerLocks {
+        let mut locks = self.holds();
+        locks.retain(|hold| hold.owner == *owner && selects(selection, &hold.namespace));
+        let alive = self
+            .leases
+            .iter()
+            .any(|lease| lease.owner == *owner && selects(selection, &lease.namespace));
+        OwnerLocks { alive, locks }
+    }
+
+    /// R118.
+    pub fn is_alive(&self, owner: &OwnerId, selection: &Selection) -> bool {
+        self.owner_locks(owner, selection).alive
+            || self.waiters.iter().any(|waiter| {
+                waiter.acquire.owner == *owner
+                    && selects(selection, &waiter.acquire.route.namespace)
+            })
+    }
+
+    /// R73, for one path.
+    pub fn check_fence(
+        &self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        path: &Path,
+        fence: Fence,
+    ) -> FenceCheck {
+        let writer = self.claims.iter().find(|claim| {
+            claim.namespace == *namespace
+                && claim.owner == *owner
+                && claim.path == *path
+                && claim.mode == Mode::Write
+                && !claim.is_permit()
+        });
+        match writer.and_then(|claim| self.fence_of(claim)) {
+            None => FenceCheck::StaleOwner,
+            Some(current) if current == fence => FenceCheck::Valid,
+            Some(current) => FenceCheck::StaleFence { current },
+        }
+    }
+
+    /// R109.
+    pub fn is_blocking(
+        &self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        path: &Path,
+        reason: BlockReason,
+    ) -> bool {
+        let holds = |wanted: &dyn Fn(&super::Claim) -> bool| {
+            self.claims.iter().any(|claim| {
+                claim.namespace == *namespace
+                    && claim.owner == *owner
+                    && claim.path == *path
+                    && wanted(claim)
+            })
+        };
+        match reason {
+            BlockReason::ReadLocked | BlockReason::DescendantReadLocked => {
+                holds(&|claim| claim.mode != Mode::Write)
+            }
+            BlockReason::SemaphoreFull => holds(&super::Claim::is_permit),
+            BlockReason::AncestorLocked => holds(&|claim| claim.mode != Mode::Read),
+            BlockReason::WriteLocked | BlockReason::DescendantWriteLocked => {
+                holds(&|claim| claim.mode == Mode::Write)
+            }
+            BlockReason::Queued => {
+                holds(&|_| true)
+                    || self.waiters.iter().any(|waiter| {
+                        waiter.acquire.owner == *owner
+                            && waiter.acquire.route.namespace == *namespace
+                            && waiter.new_requests().any(|request| request.path == *path)
+                    })
+            }
+        }
+    }
+
+    /// E5: whom each waiter of an owner waits for, holders and earlier waiters, each once.
+    pub fn waits_for(&self, owner: &OwnerId) -> Vec<WaitsFor> {
+        let own = self
+            .waiters
+            .iter()
+            .filter(|waiter| waiter.acquire.owner == *owner);
+        own.map(|waiter| WaitsFor {
+            namespace: waiter.acquire.route.namespace.clone(),
+            waiter: waiter.number,
+            owners: self.owners_in_the_way(waiter),
+        })
+        .collect()
+    }
+
+    fn owners_in_the_way(&self, waiter: &Waiter) -> Vec<OwnerId> {
+        let acquire = &waiter.acquire;
+        let mut owners: Vec<OwnerId> = self
+            .waiters_ahead(acquire)
+            .map(|(ahead, _)| ahead.acquire.owner.clone())
+            .collect();
+        for request in waiter.new_requests() {
+            let want = Want::of(request, acquire.route.algorithm);
+            let holders = self.holders_in_the_way(&acquire.route.namespace, &acquire.owner, want);
+            owners.extend(holders.iter().map(|(_, claim)| claim.owner.clone()));
+        }
+        owners.sort();
+        owners.dedup();
+        owners
+    }
+
+    /// E7: what an acquire of one path would be answered, and everything that stands against it.
+    pub fn explain(&self, route: &Route, owner: &OwnerId, path: &Path, mode: Mode) -> Explanation {
+        let namespace = &route.namespace;
+        // Whoever asks names no permits: take it that they would be the right number.
+        let permits = self.capacity(namespace, path).or(NonZeroU32::new(1));
+        let acquire = Acquire {
+            route: route.clone(),
+            owner: owner.clone(),
+            ttl: Ttl::from_millis(1).expect("one millisecond is a ttl"),
+            queue_ttl: QueueTtl::from_millis(1).expect("one millisecond is a queue ttl"),
+            requests: vec![Request {
+                path: path.clone(),
+                mode,
+                state: State::New,
+                permits,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: None,
+            wait: Wait::No,
+            holder: None,
+        };
+        let conflict = match self.look(&acquire, None, Stale::Ignored) {
+            Verdict::Never(conflict) | Verdict::Wait(conflict) => Some(conflict),
+            Verdict::Free | Verdict::Lost(..) => None,
+        };
+        let want = Want::of(&acquire.requests[0], route.algorithm);
+        let mut holders = self.holders_in_the_way(namespace, owner, want);
+        // Who reads a path in both ways is named once.
+        holders.dedup_by(|(_, later), (_, first)| {
+            later.owner == first.owner
+                && later.path == first.path
+                && later.mode != Mode::Write
+                && first.mode != Mode::Write
+        });
+        let ahead: Vec<WaiterView> = self
+            .waiters_ahead(&acquire)
+            .map(|(waiter, request)| WaiterView {
+                waiter: waiter.number,
+                owner: waiter.acquire.owner.clone(),
+                path: request.path.clone(),
+                mode: request.mode,
+                waited_ms: self.time - waiter.since,
+                holder: waiter.acquire.holder.clone(),
+            })
+            .collect();
+        Explanation {
+            namespace: namespace.clone(),
+            algorithm: route.algorithm,
+            conflict,
+            blockers: holders
+                .iter()
+                .map(|(_, claim)| self.describe(claim))
+                .collect(),
+            position: 1 + ahead.len() as u32,
+            ahead,
+        }
+    }
+
+    /// The events that are kept and follow a sequence number (R122).
+    pub fn events_after(&self, sequence: u64) -> Vec<Event> {
+        self.kept
+            .iter()
+            .map(|(_, event)| event.clone())
+            .filter(|event| event.sequence > sequence)
+            .collect()
+    }
+}

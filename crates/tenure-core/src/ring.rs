@@ -1,0 +1,109 @@
+//! The events of the last 30 s, with their numbers (R121, R122).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::event::{Event, EventKind};
+use crate::path::Namespace;
+use crate::query::EventsAfter;
+use crate::value::OwnerId;
+
+/// How long events are kept, in lease time.
+pub(crate) const KEPT_MS: u64 = 30_000;
+
+/// A wall clock hint beyond this (the year 2109) is no time of day; ids stay below 2^53 without it.
+const WALL_END: u64 = 1 << 42;
+
+/// The events of one group.
+#[derive(Clone, Debug)]
+pub(crate) struct EventRing {
+    pub(crate) kept: VecDeque<(u64, Event)>,
+    pub(crate) sequence: u64,
+    pub(crate) id: u64,
+    limit: usize,
+}
+
+impl EventRing {
+    pub(crate) fn new(limit: u32) -> EventRing {
+        EventRing {
+            kept: VecDeque::new(),
+            sequence: 0,
+            id: 0,
+            limit: limit as usize,
+        }
+    }
+
+    /// Makes an event and keeps it.
+    pub(crate) fn push(
+        &mut self,
+        time: u64,
+        wall: u64,
+        owner: OwnerId,
+        namespace: Option<Namespace>,
+        kind: EventKind,
+    ) -> Event {
+        self.sequence += 1;
+        self.id = (wall.min(WALL_END) << 10).max(self.id + 1);
+        let event = Event {
+            sequence: self.sequence,
+            id: self.id,
+            owner,
+            namespace,
+            kind,
+        };
+        self.kept.push_back((time, event.clone()));
+        while self.kept.len() > self.limit {
+            self.kept.pop_front();
+        }
+        event
+    }
+
+    /// Forgets what is too old, a few at a time.
+    pub(crate) fn forget(&mut self, time: u64) {
+        for _ in 0..64 {
+            match self.kept.front() {
+                Some((made, _)) if made.saturating_add(KEPT_MS) <= time => self.kept.pop_front(),
+                _ => return,
+            };
+        }
+    }
+
+    pub(crate) fn after(&self, sequence: u64) -> EventsAfter {
+        let events: Vec<Event> = self
+            .kept
+            .iter()
+            .map(|(_, event)| event)
+            .filter(|event| event.sequence > sequence)
+            .cloned()
+            .collect();
+        let missing = self.sequence.saturating_sub(sequence);
+        if events.len() as u64 == missing {
+            EventsAfter::Complete(events)
+        } else {
+            EventsAfter::Hole(events)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r121_ids_grow_and_follow_the_wall_where_they_can() {
+        let mut ring = EventRing::new(2);
+        let owner = OwnerId::new("amy").unwrap();
+        let mut push = |time, wall| {
+            ring.push(time, wall, owner.clone(), None, EventKind::Killed)
+                .id
+        };
+        assert_eq!(push(0, 5), 5 << 10);
+        assert_eq!(push(0, 5), (5 << 10) + 1);
+        assert_eq!(push(0, 1), (5 << 10) + 2);
+        assert!(push(1, u64::MAX) < 1 << 53);
+        assert!(matches!(ring.after(1), EventsAfter::Hole(kept) if kept.len() == 2));
+        assert!(matches!(ring.after(2), EventsAfter::Complete(kept) if kept.len() == 2));
+        ring.forget(KEPT_MS);
+        assert_eq!(ring.kept.len(), 1);
+    }
+}

@@ -1,0 +1,288 @@
+//! The lock state machine of one group: commands in, outcomes and events out.
+//!
+//! ```text
+//!             ┌ judge.rs: may it be granted, and if not, what is in the way?
+//! acquire.rs ─┼ claims.rs: who holds what, in the tree with its counts
+//!             └ queue.rs: who waits, and on what ──▶ sweep.rs: who is next when something goes
+//! release.rs, change.rs: what gives back or takes away
+//! queries.rs: what can be asked      snapshot.rs: all of it as bytes      check.rs: what must hold
+//! ```
+//!
+//! There is no clock here: time is a number that comes with each entry, and leases end only by
+//! `Expire`. What else ends by its time is void in every lookup from then on, and removed by the
+//! entries that follow.
+
+mod acquire;
+mod answers;
+mod change;
+#[cfg(any(test, feature = "check"))]
+mod check;
+mod claims;
+mod judge;
+mod memory;
+mod namespaces;
+mod queries;
+mod queue;
+mod release;
+mod report;
+mod sessions;
+mod snapshot;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use crate::aged::Aged;
+use crate::command::Command;
+use crate::event::{ChangeKind, Event, LockChange};
+use crate::hash::Hasher;
+use crate::links::Links;
+use crate::outcome::{Applied, LeaseChange, Outcome};
+use crate::path::Namespace;
+use crate::ring::EventRing;
+use crate::slab::Slab;
+use crate::tree::Tree;
+use crate::value::{Fence, Stamp};
+
+use self::answers::Answers;
+use self::change::{RegionFloor, Routes};
+use self::claims::Claim;
+use self::memory::Capacity;
+use self::namespaces::Namespaces;
+use self::queue::Waiter;
+use self::sessions::Sessions;
+
+pub(crate) use self::answers::KEPT_MS as ANSWER_KEPT_MS;
+pub use crate::hash::HashSeed;
+
+/// The rules that this release applies by.
+pub const RULES: u32 = 1;
+
+/// How much a space keeps. Part of its state: the same on every replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpaceLimits {
+    /// Fences of paths that nobody holds; beyond it the longest idle becomes its namespace's floor (R72).
+    pub marks: u32,
+    /// Namespaces with nothing left but a floor; beyond it the longest idle is folded into the space's floor (R72).
+    pub idle_namespaces: u32,
+    /// Floors of moved regions; beyond it the oldest is folded into the space's floor (R71).
+    pub region_floors: u32,
+    /// Remembered answers; beyond it keyed requests are refused (R102).
+    pub answers: u32,
+    /// Idle semaphore capacities; beyond it the longest idle is forgotten (R52).
+    pub capacities: u32,
+    /// NEW paths that may wait in one namespace (R85).
+    pub waiting_paths: u32,
+    /// Events kept for 30 s (R122); beyond it the oldest goes.
+    pub events: u32,
+}
+
+impl Default for SpaceLimits {
+    fn default() -> SpaceLimits {
+        SpaceLimits {
+            marks: 65_536,
+            idle_namespaces: 16_384,
+            region_floors: 1024,
+            answers: 65_536,
+            capacities: 16_384,
+            waiting_paths: 262_144,
+            events: 65_536,
+        }
+    }
+}
+
+/// The lock state machine of one group.
+#[derive(Clone, Debug)]
+pub struct Space {
+    limits: SpaceLimits,
+    rules: u32,
+    time: u64,
+    // The wall clock hint of the entry being applied; serves event ids and nothing else.
+    wall: u64,
+    namespaces: Namespaces,
+    region_floors: BTreeMap<Namespace, Vec<RegionFloor>>,
+    tree: Tree,
+    claims: Slab<Claim>,
+    sessions: Sessions,
+    waiters: Slab<Waiter>,
+    // The number of the last waiter.
+    next_waiter: u64,
+    // When waiters' times are over: (end, number, waiter).
+    ends: BTreeSet<(u64, u64, u32)>,
+    links: Links,
+    marks: Aged<Fence>,
+    capacities: Aged<Capacity>,
+    answers: Answers,
+    events: EventRing,
+    routes: Routes,
+    // The last epoch given to a lease.
+    epoch: u64,
+    // The highest fence minted below `Fence::DRIVEN` (R75).
+    minted: u64,
+    // Leases of more than a minute.
+    long_leases: u32,
+    watching: bool,
+    // Waiters to be looked at before the command ends: (number, waiter).
+    pending: BTreeSet<(u64, u32)>,
+    out: Out,
+}
+
+/// What the command being applied has done so far.
+#[derive(Clone, Debug, Default)]
+struct Out {
+    events: Vec<Event>,
+    leases: Vec<LeaseChange>,
+    changes: Vec<LockChange>,
+}
+
+/// Why a claim ends, for those who watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Released,
+    Expired,
+    Killed,
+}
+
+impl Ending {
+    fn change(self) -> ChangeKind {
+        match self {
+            Ending::Released => ChangeKind::Released,
+            Ending::Expired => ChangeKind::Expired,
+            Ending::Killed => ChangeKind::Killed,
+        }
+    }
+}
+
+impl Space {
+    /// An empty space.
+    pub fn new(limits: SpaceLimits, seed: HashSeed) -> Space {
+        let hasher = Hasher::new(seed);
+        Space {
+            rules: RULES,
+            time: 0,
+            wall: 0,
+            namespaces: Namespaces::new(hasher, limits.idle_namespaces),
+            region_floors: BTreeMap::new(),
+            tree: Tree::new(hasher),
+            claims: Slab::new(),
+            sessions: Sessions::new(hasher),
+            waiters: Slab::new(),
+            next_waiter: 0,
+            ends: BTreeSet::new(),
+            links: Links::new(),
+            marks: Aged::new(hasher),
+            capacities: Aged::new(hasher),
+            answers: Answers::new(limits.answers),
+            events: EventRing::new(limits.events),
+            routes: Routes::default(),
+            epoch: 0,
+            minted: 0,
+            long_leases: 0,
+            watching: false,
+            pending: BTreeSet::new(),
+            out: Out::default(),
+            limits,
+        }
+    }
+
+    /// Applies one command. The same commands in the same order give the same space everywhere.
+    pub fn apply(&mut self, stamp: Stamp, command: Command) -> Applied {
+        self.pass_time(stamp);
+        let outcome = match command {
+            Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
+            Command::Release(release) => Outcome::Release(self.release(release)),
+            Command::ReleaseAll(release) => Outcome::Touched(self.release_all(release)),
+            Command::Renew(renew) => Outcome::Renew(self.renew(&renew)),
+            Command::Expire(expire) => Outcome::Expired(self.expire(&expire)),
+            Command::Tick => Outcome::Done,
+            Command::Ask(ask) => Outcome::Touched(self.ask(&ask)),
+            Command::Break(hold) => Outcome::Break(self.break_hold(hold)),
+            Command::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(&withdraw)),
+            Command::Freeze(freeze) => Outcome::Frozen(self.freeze(freeze)),
+            Command::Change(change) => {
+                self.change(change);
+                Outcome::Done
+            }
+            Command::Thaw(thaw) => {
+                self.thaw(&thaw);
+                Outcome::Done
+            }
+            Command::Lift { by } => {
+                self.lift(by);
+                Outcome::Done
+            }
+            Command::Rules { number } => {
+                self.rules = self.rules.max(number);
+                Outcome::Done
+            }
+        };
+        debug_assert!(self.pending.is_empty(), "every freed waiter was looked at");
+        let Out {
+            events,
+            leases,
+            changes,
+        } = core::mem::take(&mut self.out);
+        Applied {
+            outcome,
+            events,
+            leases,
+            changes,
+        }
+    }
+
+    /// What ends by the stamp ends before the command (leases.md).
+    fn pass_time(&mut self, stamp: Stamp) {
+        self.time = self.time.max(stamp.time);
+        self.wall = stamp.wall;
+        let mut sessions = Vec::new();
+        while let Some((end, _, id)) = self.ends.first().copied()
+            && end <= self.time
+        {
+            sessions.push(self.waiters[id].session);
+            self.leave(id);
+        }
+        if !sessions.is_empty() {
+            for session in sessions {
+                self.settle_session(session);
+            }
+            self.sweep();
+        }
+        self.answers.forget(self.time);
+        self.events.forget(self.time);
+        self.forget_capacities();
+    }
+
+    /// Raises every counter and floor, as far as there are numbers.
+    fn lift(&mut self, by: u64) {
+        let raise = |number: u64| number.saturating_add(by).min(Fence::MINTED_END - 1);
+        let numbers: Vec<u32> = self.namespaces.iter().map(|(number, _)| number).collect();
+        for number in numbers {
+            let state = &mut self.namespaces[number];
+            state.high = raise(state.high);
+            state.floor = state.high;
+        }
+        for moved in self.region_floors.values_mut().flatten() {
+            moved.floor = raise(moved.floor);
+        }
+        let highest = self.namespaces.floor.max(self.minted);
+        self.namespaces.floor = raise(highest).min(Fence::DRIVEN - 1).max(highest);
+        self.minted = self.minted.max(self.namespaces.floor);
+        // These never run out, so they are not raised further than fences can be.
+        let by = by.min(Fence::MINTED_END);
+        self.epoch = self.epoch.saturating_add(by);
+        self.next_waiter = self.next_waiter.saturating_add(by);
+        self.events.sequence = self.events.sequence.saturating_add(by);
+    }
+
+    /// From now on `apply` tells what those who watch see (E8). Volatile: no part of the state.
+    pub fn watch(&mut self) {
+        self.watching = true;
+    }
+
+    /// From now on it does not.
+    pub fn unwatch(&mut self) {
+        self.watching = false;
+    }
+}

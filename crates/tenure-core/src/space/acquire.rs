@@ -1,0 +1,558 @@
+//! Acquire: judge, then grant, queue or refuse (R40–R89).
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use super::answers::{Answer, AnswerKey, Call, Said, acquire_fingerprint};
+use super::claims::NewClaim;
+use super::judge::{Asker, Place, Stale, Verdict, new_pairs, written_paths};
+use super::queue::{Part, Waiter};
+use super::sessions::Lease;
+use super::{Ending, Space};
+use crate::command::{Acquire, Hold, State, Wait};
+use crate::event::{ChangeKind, LockChange};
+use crate::lease::{COVER_SLACK_MS, SHORT_LEASE_MS};
+use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, Queued, Refusal};
+use crate::path::Path;
+use crate::policy::{Algorithm, Missing, Mode};
+use crate::slab::NONE;
+use crate::tree::{Kind, Ring};
+use crate::value::{Fence, Ttl};
+
+impl Space {
+    pub(super) fn acquire(&mut self, acquire: Acquire) -> AcquireOutcome {
+        if acquire.requests.is_empty() && acquire.releases.is_empty() {
+            return AcquireOutcome::Granted { fence: None };
+        }
+        if let Some(version) = self.outdated(&acquire.route, all_paths(&acquire)) {
+            return AcquireOutcome::Refused(Refusal::Outdated { version });
+        }
+        let key = acquire.key.clone().map(|key| AnswerKey {
+            call: Call::Acquire,
+            namespace: acquire.route.namespace.clone(),
+            key,
+        });
+        let fingerprint = key.as_ref().map(|_| acquire_fingerprint(&acquire));
+        let keyed = key.zip(fingerprint);
+        if let Some((key, fingerprint)) = &keyed {
+            match self.answers.look(key, *fingerprint, self.time) {
+                Said::New | Said::Answered(Answer::Gone) => {}
+                Said::Answered(answer) => return self.replay(&acquire, answer),
+                Said::Reused => return AcquireOutcome::Refused(Refusal::KeyReused),
+                Said::Full => return AcquireOutcome::Refused(Refusal::AnswersFull),
+            }
+        }
+        if let Some(change) = self.frozen(all_paths(&acquire)) {
+            return AcquireOutcome::Refused(Refusal::Frozen { change });
+        }
+        let namespace = self.namespaces.ensure(&acquire.route.namespace);
+        let outcome = self.acquire_in(namespace, acquire, keyed);
+        self.sweep();
+        self.settle_namespace(namespace);
+        outcome
+    }
+
+    fn acquire_in(
+        &mut self,
+        namespace: u32,
+        acquire: Acquire,
+        keyed: Option<(AnswerKey, u128)>,
+    ) -> AcquireOutcome {
+        let session = self.sessions.find(namespace, &acquire.owner);
+        if let Some(session) = session {
+            // The owner was heard of: no old grant needs to be told again (R122).
+            self.sessions[session].grant = None;
+        }
+        let entry = session.map_or(NONE, |session| self.sessions[session].waiter);
+        let entry = self.waiters.get(entry);
+        let pairs = entry.map(|entry| new_pairs(&entry.request));
+        let place = match (entry, &pairs) {
+            (Some(entry), Some(pairs)) => Place::Again(entry.number, pairs),
+            _ => Place::End,
+        };
+        let asker = Asker {
+            namespace,
+            session,
+            place,
+            fence: acquire.fence,
+            stale: Stale::Conflict,
+        };
+        let conflict = match self.judge(asker, &acquire) {
+            Verdict::Free | Verdict::FreeButStale => {
+                return self.acquire_now(namespace, session, acquire, keyed);
+            }
+            Verdict::Lost { path, missing } => return AcquireOutcome::Lost { path, missing },
+            Verdict::Incurable { path, reason } => {
+                return AcquireOutcome::Conflict(Conflict {
+                    reason,
+                    path,
+                    blocker: None,
+                });
+            }
+            Verdict::Behind(_) => self.conflict_behind(asker, &acquire),
+            Verdict::Blocked { request, obstacle } => {
+                let path = &acquire.requests[request].path;
+                Some(self.conflict(session, path, obstacle))
+            }
+        };
+        let Some(conflict) = conflict else {
+            debug_assert!(false, "who is behind somebody can say behind whom");
+            return AcquireOutcome::Refused(Refusal::QueueFull);
+        };
+        if acquire.wait == Wait::No {
+            return AcquireOutcome::Conflict(conflict);
+        }
+        self.acquire_later(namespace, session, acquire, conflict, keyed)
+    }
+
+    /// Grants an acquire that nothing is in the way of.
+    fn acquire_now(
+        &mut self,
+        namespace: u32,
+        session: Option<u32>,
+        acquire: Acquire,
+        keyed: Option<(AnswerKey, u128)>,
+    ) -> AcquireOutcome {
+        let fence = match self.fence_for(namespace, &acquire) {
+            Ok(fence) => fence,
+            Err(refusal) => return AcquireOutcome::Refused(refusal),
+        };
+        if let Some((key, fingerprint)) = keyed {
+            let answer = Answer::Granted(fence);
+            self.answers.remember(key, fingerprint, answer, self.time);
+        }
+        // A release-only acquire of an owner without a lease has nothing to do (R64).
+        let idle = session.is_none_or(|session| self.sessions[session].lease.is_none());
+        let session = match session {
+            Some(session) => session,
+            None if acquire.requests.is_empty() => return AcquireOutcome::Granted { fence },
+            None => self.open_session(namespace, &acquire.owner),
+        };
+        let entry = self.sessions[session].waiter;
+        if entry != NONE {
+            self.leave(entry);
+        }
+        if !(idle && acquire.requests.is_empty()) {
+            self.grant(session, acquire, fence, &[]);
+        }
+        self.settle_session(session);
+        AcquireOutcome::Granted { fence }
+    }
+
+    /// The fence that an acquire's writes get: supplied or minted (R67, R70).
+    fn fence_for(&mut self, namespace: u32, acquire: &Acquire) -> Result<Option<Fence>, Refusal> {
+        if acquire.fence.is_some() || !needs_fence(acquire) {
+            return Ok(acquire.fence);
+        }
+        self.mint(namespace, written_paths(acquire))
+            .map(Some)
+            .ok_or(Refusal::FencesUsedUp)
+    }
+
+    /// Queues an acquire (R81–R85).
+    fn acquire_later(
+        &mut self,
+        namespace: u32,
+        session: Option<u32>,
+        acquire: Acquire,
+        conflict: Conflict,
+        keyed: Option<(AnswerKey, u128)>,
+    ) -> AcquireOutcome {
+        let pairs = new_pairs(&acquire);
+        let old = session.map_or(NONE, |session| self.sessions[session].waiter);
+        let old_parts = self.waiters.get(old).map_or(0, |old| old.parts.len());
+        let waiting = self.namespaces[namespace].waiting_paths as usize - old_parts;
+        if waiting + pairs.len() > self.limits.waiting_paths as usize {
+            return AcquireOutcome::Refused(Refusal::QueueFull);
+        }
+        let same = self
+            .waiters
+            .get(old)
+            .is_some_and(|old| new_pairs(&old.request) == pairs);
+        // A minted fence is kept with the place (R83).
+        let kept = self
+            .waiters
+            .get(old)
+            .filter(|old| same && old.request.fence.is_none() && acquire.fence.is_none())
+            .and_then(|old| old.fence);
+        let fence = match kept {
+            Some(fence) => Some(fence),
+            None => match self.fence_for(namespace, &acquire) {
+                Ok(fence) => fence,
+                Err(refusal) => return AcquireOutcome::Refused(refusal),
+            },
+        };
+        let session = session.unwrap_or_else(|| self.open_session(namespace, &acquire.owner));
+        let end = self.time.saturating_add(acquire.queue_ttl.millis());
+        let id = if same {
+            let old_end = self.waiters[old].end;
+            let number = self.waiters[old].number;
+            self.ends.remove(&(old_end, number, old));
+            self.ends.insert((end, number, old));
+            let waiter = &mut self.waiters[old];
+            waiter.end = end;
+            waiter.fence = fence;
+            // A description stays until another one is sent (E3).
+            let holder = waiter.request.holder.take();
+            waiter.request = Box::new(acquire);
+            waiter.request.holder = waiter.request.holder.take().or(holder);
+            old
+        } else {
+            if old != NONE {
+                self.leave(old);
+            }
+            self.next_waiter += 1;
+            let waiter = Waiter {
+                number: self.next_waiter,
+                session,
+                request: Box::new(acquire),
+                fence,
+                since: self.time,
+                end,
+                parts: Vec::new(),
+                link: NONE,
+                asked: BTreeSet::new(),
+                answers: Vec::new(),
+            };
+            self.join(session, waiter)
+        };
+        let number = self.waiters[id].number;
+        if !same && self.watching {
+            let waiter = self.waiters[id].clone();
+            self.tell_waiter(&waiter, ChangeKind::Queued);
+        }
+        if let Some((key, fingerprint)) = keyed {
+            let answer = Answer::Waiting(number);
+            self.answers
+                .remember(key.clone(), fingerprint, answer, self.time);
+            self.waiters[id].answers.push(key);
+        }
+        let position = self.waiter_position(id);
+        self.ask_blockers(id);
+        // Hang it on what blocks it; nothing has changed since it was judged, so it cannot be granted.
+        self.hang(id);
+        AcquireOutcome::Queued(Queued {
+            conflict,
+            fence,
+            waiter: number,
+            position,
+        })
+    }
+
+    /// A waiter's place, seen from its own requests.
+    pub(super) fn waiter_position(&self, id: u32) -> u32 {
+        let waiter = &self.waiters[id];
+        let is_last = waiter.number == self.next_waiter;
+        let asker = Asker {
+            // Nobody is behind the last one, so it may count like a newcomer, which is quicker.
+            place: Place::Waiter(waiter.number),
+            ..self.waiter_asker(id)
+        };
+        if is_last {
+            let pairs = BTreeSet::new();
+            let newcomer = Asker {
+                place: Place::Again(waiter.number, &pairs),
+                ..asker
+            };
+            return self.position(newcomer, &waiter.request);
+        }
+        self.position(asker, &waiter.request)
+    }
+
+    /// A waiter as one who asks again from its place.
+    pub(super) fn waiter_asker(&self, id: u32) -> Asker<'static> {
+        let waiter = &self.waiters[id];
+        Asker {
+            namespace: self.sessions[waiter.session].namespace,
+            session: Some(waiter.session),
+            place: Place::Waiter(waiter.number),
+            fence: waiter.fence,
+            stale: Stale::Replace,
+        }
+    }
+
+    /// Makes an acquire true: claims, lease, then its releases (R62, R64, R69, R77). `parts` are those of
+    /// the waiter that is granted: whoever hangs on one hangs on the claim from now on.
+    pub(super) fn grant(
+        &mut self,
+        session: u32,
+        acquire: Acquire,
+        fence: Option<Fence>,
+        parts: &[Part],
+    ) {
+        let namespace = self.sessions[session].namespace;
+        let algorithm = acquire.route.algorithm;
+        let semaphore = algorithm == Algorithm::Semaphore;
+        if let Some(holder) = acquire.holder {
+            self.sessions[session].holder = Some(Box::new(holder));
+        }
+        let mut stored = 0;
+        for request in &acquire.requests {
+            let write_fence = fence.filter(|_| request.mode == Mode::Write && !semaphore);
+            if let Some(fence) = write_fence {
+                stored = fence.number();
+            }
+            match request.state {
+                State::Held => {
+                    let claim = self
+                        .spot(namespace, &request.path)
+                        .at
+                        .and_then(|node| self.own_claim(session, node, Kind::of(request.mode)));
+                    if let (Some(claim), Some(_)) = (claim, write_fence) {
+                        self.claims[claim].fence = write_fence;
+                    }
+                }
+                State::New => {
+                    let node = self.reach(namespace, &request.path);
+                    if write_fence.is_some() {
+                        self.take_mark(namespace, &request.path);
+                    }
+                    let claim = NewClaim {
+                        mode: request.mode,
+                        algorithm,
+                        fence: write_fence,
+                    };
+                    self.add_claim(session, node, claim);
+                    if let (true, Some(permits)) = (semaphore, request.permits) {
+                        self.fix_capacity(namespace, &request.path, permits);
+                    }
+                }
+            }
+        }
+        let state = &mut self.namespaces[namespace];
+        state.high = state.high.max(stored);
+        if self.watching {
+            self.tell_granted(session, &acquire.requests, fence.filter(|_| !semaphore));
+        }
+        self.set_lease(session, acquire.ttl);
+        for part in parts {
+            self.hand_over(part, semaphore);
+        }
+        for hold in acquire.releases {
+            self.release_hold(session, hold, Ending::Released);
+        }
+    }
+
+    /// Those who hung on a part of a waiter hang on its claim now.
+    fn hand_over(&mut self, part: &Part, semaphore: bool) {
+        self.dissolve(part.blocks_asking);
+        if semaphore {
+            // A permit need not be in anybody's way.
+            self.dissolve(part.blocks);
+        } else if part.blocks != NONE {
+            let ring = match part.kind {
+                Kind::Write => Ring::Writer,
+                Kind::Read => Ring::Readers,
+                Kind::Tree => Ring::Trees,
+            };
+            let head = self.ring(part.node, ring);
+            self.links.splice(part.blocks, head);
+            self.links.destroy(part.blocks);
+        }
+    }
+
+    /// Sets a session's lease to a new length from now on, under a new epoch (leases.md).
+    pub(super) fn set_lease(&mut self, session: u32, ttl: Ttl) {
+        self.epoch += 1;
+        let epoch = self.epoch;
+        let cover = self
+            .time
+            .saturating_add(ttl.millis())
+            .saturating_add(COVER_SLACK_MS);
+        let there = &mut self.sessions[session];
+        let (born, asked_until) = there
+            .lease
+            .map_or((epoch, 0), |lease| (lease.born, lease.asked_until));
+        let was_long = there
+            .lease
+            .is_some_and(|lease| lease.ttl.millis() > SHORT_LEASE_MS);
+        there.lease = Some(Lease {
+            ttl,
+            cover,
+            epoch,
+            born,
+            asked_until,
+        });
+        self.long_leases -= u32::from(was_long);
+        self.long_leases += u32::from(ttl.millis() > SHORT_LEASE_MS);
+        let owner = there.owner.clone();
+        let namespace = self.namespaces[there.namespace].name.clone();
+        self.out.leases.push(LeaseChange::Set {
+            namespace,
+            owner,
+            ttl,
+            epoch,
+        });
+    }
+
+    /// Releases one hold of a session, if it has it.
+    pub(super) fn release_hold(&mut self, session: u32, hold: Hold, ending: Ending) {
+        let namespace = self.sessions[session].namespace;
+        let claim = self
+            .spot(namespace, &hold.path)
+            .at
+            .and_then(|node| self.own_claim(session, node, Kind::of(hold.mode)));
+        if let Some(claim) = claim {
+            self.remove_claim(claim, Some(hold.path), ending);
+        }
+    }
+
+    fn tell_granted(
+        &mut self,
+        session: u32,
+        requests: &[crate::command::Request],
+        fence: Option<Fence>,
+    ) {
+        let there = &self.sessions[session];
+        for request in requests
+            .iter()
+            .filter(|request| request.state == State::New)
+        {
+            self.out.changes.push(LockChange {
+                namespace: self.namespaces[there.namespace].name.clone(),
+                kind: ChangeKind::Granted,
+                owner: Some(there.owner.clone()),
+                path: Some(request.path.clone()),
+                mode: Some(request.mode),
+                fence: fence.filter(|_| request.mode == Mode::Write),
+                holder: there.holder.as_deref().cloned(),
+            });
+        }
+    }
+
+    /// Answers a repeat by the present state (R105). Changes nothing but that the owner was heard of.
+    fn replay(&mut self, acquire: &Acquire, answer: Answer) -> AcquireOutcome {
+        let namespace = self.namespaces.find(&acquire.route.namespace);
+        let session = namespace.and_then(|namespace| self.sessions.find(namespace, &acquire.owner));
+        if let Some(session) = session {
+            self.sessions[session].grant = None;
+        }
+        match answer {
+            Answer::Waiting(number) => {
+                let id = session.map_or(NONE, |session| self.sessions[session].waiter);
+                match self.waiters.get(id) {
+                    Some(waiter) if waiter.number == number => self.still_queued(id),
+                    // Answers are told when their waiter goes; this one was not: be careful.
+                    _ => AcquireOutcome::Lost {
+                        path: None,
+                        missing: Missing::Alive,
+                    },
+                }
+            }
+            Answer::Granted(fence) => match namespace {
+                Some(namespace) => self.still_held(namespace, session, acquire, fence),
+                None => Self::nothing_left(acquire, fence),
+            },
+            Answer::Released | Answer::Gone => AcquireOutcome::Granted { fence: None },
+        }
+    }
+
+    fn nothing_left(acquire: &Acquire, fence: Option<Fence>) -> AcquireOutcome {
+        if kept_requests(acquire).next().is_none() {
+            return AcquireOutcome::Granted { fence };
+        }
+        AcquireOutcome::Lost {
+            path: None,
+            missing: Missing::Alive,
+        }
+    }
+
+    fn still_queued(&self, id: u32) -> AcquireOutcome {
+        let waiter = &self.waiters[id];
+        let asker = self.waiter_asker(id);
+        let conflict = match self.judge(asker, &waiter.request) {
+            Verdict::Behind(_) => self.conflict_behind(asker, &waiter.request),
+            Verdict::Blocked { request, obstacle } => {
+                let path = &waiter.request.requests[request].path;
+                Some(self.conflict(asker.session, path, obstacle))
+            }
+            // Nothing but a policy change under way keeps it waiting.
+            Verdict::Free
+            | Verdict::FreeButStale
+            | Verdict::Lost { .. }
+            | Verdict::Incurable { .. } => None,
+        };
+        match conflict {
+            Some(conflict) => AcquireOutcome::Queued(Queued {
+                conflict,
+                fence: waiter.fence,
+                waiter: waiter.number,
+                position: self.waiter_position(id),
+            }),
+            None => AcquireOutcome::Refused(Refusal::Frozen {
+                change: self.frozen(all_paths(&waiter.request)).unwrap_or(0),
+            }),
+        }
+    }
+
+    fn still_held(
+        &self,
+        namespace: u32,
+        session: Option<u32>,
+        acquire: &Acquire,
+        fence: Option<Fence>,
+    ) -> AcquireOutcome {
+        let session = session.filter(|session| self.sessions[*session].lease.is_some());
+        let Some(session) = session else {
+            return Self::nothing_left(acquire, fence);
+        };
+        let semaphore = acquire.route.algorithm == Algorithm::Semaphore;
+        for request in kept_requests(acquire) {
+            // What satisfied HELD once (R56) satisfies it here; NEW is the very hold it became.
+            let kinds: &[Kind] = match (request.state, request.mode) {
+                (State::Held, _) if semaphore => &[Kind::Write],
+                (State::Held, Mode::Read) => &[Kind::Read, Kind::Tree],
+                (_, Mode::Write) => &[Kind::Write],
+                (_, Mode::Read) => &[Kind::Read],
+                (_, Mode::ReadTree) => &[Kind::Tree],
+            };
+            let claim = self.spot(namespace, &request.path).at.and_then(|node| {
+                let mut claims = kinds
+                    .iter()
+                    .map(|kind| self.own_claim(session, node, *kind));
+                claims.find_map(|claim| claim)
+            });
+            let missing = match claim {
+                None if semaphore => Missing::Semaphore,
+                None if request.mode == Mode::Write => Missing::Write,
+                None => Missing::Read,
+                Some(claim)
+                    if self.claims[claim].fence.is_some() && self.claims[claim].fence != fence =>
+                {
+                    Missing::Fence
+                }
+                Some(_) => continue,
+            };
+            return AcquireOutcome::Lost {
+                path: Some(request.path.clone()),
+                missing,
+            };
+        }
+        AcquireOutcome::Granted { fence }
+    }
+}
+
+/// Whether an acquire's writes get fences (R66).
+fn needs_fence(acquire: &Acquire) -> bool {
+    acquire.route.algorithm != Algorithm::Semaphore && written_paths(acquire).next().is_some()
+}
+
+/// Every path that an acquire names.
+pub(super) fn all_paths(acquire: &Acquire) -> impl Iterator<Item = &Path> {
+    let requests = acquire.requests.iter().map(|request| &request.path);
+    requests.chain(acquire.releases.iter().map(|hold| &hold.path))
+}
+
+/// The requests whose paths are held after an OK: those not released by the same acquire (R64).
+fn kept_requests(acquire: &Acquire) -> impl Iterator<Item = &crate::command::Request> {
+    let released: BTreeSet<(&Path, Mode)> = acquire
+        .releases
+        .iter()
+        .map(|hold| (&hold.path, hold.mode))
+        .collect();
+    acquire
+        .requests
+        .iter()
+        .filter(move |request| !released.contains(&(&request.path, request.mode)))
+}

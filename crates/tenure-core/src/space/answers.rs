@@ -1,0 +1,231 @@
+//! Remembered answers: a key makes an acquire or a release apply at most once (R102–R105).
+//!
+//! Kept for 300 s of lease time and never dropped early: a full table refuses new keyed requests.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use crate::command::{Acquire, Hold, Release, State, Wait};
+use crate::hash::Fingerprint;
+use crate::path::Namespace;
+use crate::policy::Mode;
+use crate::value::{Fence, Holder, Key};
+
+/// How long an answer is remembered.
+pub(crate) const KEPT_MS: u64 = 300_000;
+
+/// A key in its scope (R104).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AnswerKey {
+    pub(super) call: Call,
+    pub(super) namespace: Namespace,
+    pub(super) key: Key,
+}
+
+/// The calls of one namespace that may carry a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Call {
+    Acquire,
+    Release,
+}
+
+/// What was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// OK, at once or since: the fence in force.
+    Granted(Option<Fence>),
+    /// Plain success of a release.
+    Released,
+    /// QUEUED: the waiter's number.
+    Waiting(u64),
+    /// QUEUED once, but the place is gone without a grant: a repeat is evaluated afresh.
+    Gone,
+}
+
+/// An answer, for what, and until when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Remembered {
+    pub(super) fingerprint: u128,
+    pub(super) answer: Answer,
+    pub(super) end: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Answers {
+    pub(super) table: BTreeMap<AnswerKey, Remembered>,
+    ends: VecDeque<(u64, AnswerKey)>,
+    limit: usize,
+}
+
+/// What a key says about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// Nothing: it is new, and there is room.
+    New,
+    /// The same request was answered so.
+    Answered(Answer),
+    /// It was used for a different request (R103).
+    Reused,
+    /// It is new, and there is no room (R102).
+    Full,
+}
+
+impl Answers {
+    pub(super) fn new(limit: u32) -> Answers {
+        Answers {
+            table: BTreeMap::new(),
+            ends: VecDeque::new(),
+            limit: limit as usize,
+        }
+    }
+
+    pub(super) fn look(&self, key: &AnswerKey, fingerprint: u128, time: u64) -> Said {
+        match self.table.get(key) {
+            Some(there) if there.end > time => {
+                if there.fingerprint == fingerprint {
+                    Said::Answered(there.answer)
+                } else {
+                    Said::Reused
+                }
+            }
+            // What is over makes room, but only `forget` removes it: the count is the table's.
+            Some(_) => Said::New,
+            None if self.table.len() >= self.limit => Said::Full,
+            None => Said::New,
+        }
+    }
+
+    pub(super) fn remember(
+        &mut self,
+        key: AnswerKey,
+        fingerprint: u128,
+        answer: Answer,
+        time: u64,
+    ) {
+        let end = time.saturating_add(KEPT_MS);
+        self.restore(
+            key,
+            Remembered {
+                fingerprint,
+                answer,
+                end,
+            },
+        );
+    }
+
+    /// Puts an answer back; the ends must not go back.
+    pub(super) fn restore(&mut self, key: AnswerKey, remembered: Remembered) {
+        let again = self
+            .table
+            .get(&key)
+            .is_some_and(|there| there.end == remembered.end);
+        if !again {
+            self.ends.push_back((remembered.end, key.clone()));
+        }
+        self.table.insert(key, remembered);
+    }
+
+    /// The waiter that an answer speaks of was granted.
+    pub(super) fn granted(&mut self, key: &AnswerKey, fence: Option<Fence>) {
+        if let Some(there) = self.table.get_mut(key) {
+            there.answer = Answer::Granted(fence);
+        }
+    }
+
+    /// The waiter that an answer speaks of is gone without a grant.
+    pub(super) fn gone(&mut self, key: &AnswerKey) {
+        if let Some(there) = self.table.get_mut(key) {
+            there.answer = Answer::Gone;
+        }
+    }
+
+    /// Forgets what is over, a few at a time: more than one entry can bring.
+    pub(super) fn forget(&mut self, time: u64) {
+        let mut left = 16;
+        while left > 0 && self.ends.front().is_some_and(|(end, _)| *end <= time) {
+            if let Some((end, key)) = self.ends.pop_front()
+                && self.table.get(&key).is_some_and(|there| there.end == end)
+            {
+                self.table.remove(&key);
+                left -= 1;
+            }
+        }
+    }
+
+    /// All answers, in the order in which they end.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&AnswerKey, &Remembered)> {
+        self.ends.iter().filter_map(|(end, key)| {
+            let there = self.table.get(key)?;
+            (there.end == *end).then_some((key, there))
+        })
+    }
+}
+
+/// The content of an acquire. How it was routed is no part of it: a repeat may come by another table.
+pub(super) fn acquire_fingerprint(acquire: &Acquire) -> u128 {
+    let mut print = Fingerprint::new();
+    print.text(acquire.owner.as_str());
+    print.number(acquire.ttl.millis());
+    print.number(acquire.queue_ttl.millis());
+    print.number(acquire.fence.map_or(0, Fence::number));
+    print.number(match acquire.wait {
+        Wait::Queue => 0,
+        Wait::QueueAndAsk => 1,
+        Wait::No => 2,
+    });
+    print.number(acquire.requests.len() as u64);
+    for request in &acquire.requests {
+        print.text(request.path.as_str());
+        print.number(mode_number(request.mode));
+        print.number(match request.state {
+            State::New => 0,
+            State::Held => 1,
+        });
+        print.number(
+            request
+                .permits
+                .map_or(0, |permits| u64::from(permits.get())),
+        );
+    }
+    holds(&mut print, &acquire.releases);
+    if let Some(holder) = &acquire.holder {
+        describe(&mut print, holder);
+    }
+    print.finish()
+}
+
+/// The content of a release.
+pub(super) fn release_fingerprint(release: &Release) -> u128 {
+    let mut print = Fingerprint::new();
+    print.text(release.owner.as_str());
+    holds(&mut print, &release.holds);
+    print.finish()
+}
+
+fn holds(print: &mut Fingerprint, holds: &[Hold]) {
+    print.number(holds.len() as u64);
+    for hold in holds {
+        print.text(hold.path.as_str());
+        print.number(mode_number(hold.mode));
+    }
+}
+
+fn describe(print: &mut Fingerprint, holder: &Holder) {
+    print.text(&holder.name);
+    print.text(&holder.host);
+    print.number(u64::from(holder.pid));
+    print.text(&holder.purpose);
+    print.number(holder.labels.len() as u64);
+    for (name, value) in &holder.labels {
+        print.text(name);
+        print.text(value);
+    }
+}
+
+fn mode_number(mode: Mode) -> u64 {
+    match mode {
+        Mode::Write => 0,
+        Mode::Read => 1,
+        Mode::ReadTree => 2,
+    }
+}

@@ -1,0 +1,366 @@
+//! A space's side of a policy change: freeze, then change or thaw (R131–R140), and outdated routes (R32).
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use super::acquire::all_paths;
+use super::{Ending, Space};
+use crate::command::{Change, Clear, Freeze, Region, Route, Thaw};
+use crate::event::{ChangeKind, EventKind, LockChange};
+use crate::outcome::FreezeReport;
+use crate::path::{Namespace, Path};
+use crate::value::{Fence, OwnerId};
+
+/// How many recent changes a space tells apart; routes older than all of them are outdated anyway.
+const RECENT: usize = 64;
+
+/// What a space knows of changes of the namespace table.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Routes {
+    /// Applied changes with the table's version, oldest first.
+    pub(super) recent: VecDeque<(u64, Region)>,
+    /// Routes older than this are outdated, whatever they concern.
+    pub(super) floor: u64,
+    /// The highest version applied.
+    pub(super) newest: u64,
+    /// Changes that are over here, above `settled`.
+    pub(super) done: BTreeSet<u64>,
+    /// All changes up to this one are over everywhere.
+    pub(super) settled: u64,
+    /// Frozen regions by the number of their change.
+    pub(super) frozen: BTreeMap<u64, Frozen>,
+}
+
+/// A region in which nothing is granted.
+#[derive(Clone, Debug)]
+pub(super) struct Frozen {
+    pub(super) region: Region,
+    /// Waiters that were to be looked at meanwhile.
+    pub(super) waiters: BTreeSet<(u64, u32)>,
+}
+
+/// The floor of a region whose paths came from elsewhere (R71).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RegionFloor {
+    pub(super) region: Region,
+    pub(super) floor: u64,
+    /// The change that brought it: the oldest goes first.
+    pub(super) change: u64,
+}
+
+impl Routes {
+    fn is_over(&self, change: u64) -> bool {
+        change <= self.settled || self.done.contains(&change)
+    }
+
+    fn settle(&mut self, settled: u64) {
+        if settled > self.settled {
+            self.settled = settled;
+            self.done = self.done.split_off(&(settled + 1));
+        }
+    }
+
+    fn finish(&mut self, change: u64) {
+        if change > self.settled {
+            self.done.insert(change);
+        }
+    }
+}
+
+impl Space {
+    /// The version that a request must be resolved with, if it was resolved by an older table (R32).
+    pub(super) fn outdated<'a>(
+        &self,
+        route: &Route,
+        mut paths: impl Iterator<Item = &'a Path>,
+    ) -> Option<u64> {
+        let routes = &self.routes;
+        if route.version < routes.floor {
+            return Some(routes.newest);
+        }
+        if route.version >= routes.newest {
+            // Nothing newer is known here. A path outside its namespace was resolved by no table at all.
+            return paths
+                .any(|path| !route.namespace.contains(path))
+                .then_some(route.version + 1);
+        }
+        let newer: Vec<&(u64, Region)> = routes
+            .recent
+            .iter()
+            .filter(|(version, _)| *version > route.version)
+            .collect();
+        paths
+            .any(|path| {
+                !route.namespace.contains(path)
+                    || newer.iter().any(|(_, region)| region.contains(path))
+            })
+            .then_some(routes.newest)
+    }
+
+    /// The change that holds one of these paths back, if any.
+    pub(super) fn frozen<'a>(&self, mut paths: impl Iterator<Item = &'a Path>) -> Option<u64> {
+        if self.routes.frozen.is_empty() {
+            return None;
+        }
+        paths.find_map(|path| {
+            let mut frozen = self.routes.frozen.iter();
+            frozen
+                .find(|(_, frozen)| frozen.region.contains(path))
+                .map(|(change, _)| *change)
+        })
+    }
+
+    /// Puts a waiter aside whose paths are frozen.
+    pub(super) fn park(&mut self, id: u32) -> bool {
+        let waiter = &self.waiters[id];
+        let Some(change) = self.frozen(all_paths(&waiter.request)) else {
+            return false;
+        };
+        let number = waiter.number;
+        if let Some(frozen) = self.routes.frozen.get_mut(&change) {
+            frozen.waiters.insert((number, id));
+        }
+        true
+    }
+
+    pub(super) fn freeze(&mut self, freeze: Freeze) -> FreezeReport {
+        self.routes.settle(freeze.settled);
+        let report = self.report(&freeze.region);
+        if !self.routes.is_over(freeze.change) {
+            self.routes.frozen.entry(freeze.change).or_insert(Frozen {
+                region: freeze.region,
+                waiters: BTreeSet::new(),
+            });
+        }
+        report
+    }
+
+    pub(super) fn thaw(&mut self, thaw: &Thaw) {
+        self.routes.finish(thaw.change);
+        self.unfreeze(thaw.change);
+        self.sweep();
+    }
+
+    pub(super) fn change(&mut self, change: Change) {
+        self.routes.settle(change.settled);
+        if self.routes.is_over(change.change) {
+            return;
+        }
+        self.routes.finish(change.change);
+        self.clear(&change.region, change.clear);
+        self.forget_moved(&change);
+        self.unfreeze(change.change);
+        let routes = &mut self.routes;
+        routes.newest = routes.newest.max(change.version);
+        routes
+            .recent
+            .push_back((change.version, change.region.clone()));
+        if routes.recent.len() > RECENT
+            && let Some((version, _)) = routes.recent.pop_front()
+        {
+            routes.floor = routes.floor.max(version);
+        }
+        if self.watching {
+            self.out.changes.push(LockChange {
+                namespace: change.region.root,
+                kind: ChangeKind::Policy {
+                    algorithm: change.algorithm,
+                },
+                owner: None,
+                path: None,
+                mode: None,
+                fence: None,
+                holder: None,
+            });
+        }
+        self.sweep();
+    }
+
+    fn unfreeze(&mut self, change: u64) {
+        if let Some(frozen) = self.routes.frozen.remove(&change) {
+            for (_, id) in frozen.waiters {
+                self.poke(id);
+            }
+        }
+    }
+
+    /// Namespaces that may have paths in a region, by name.
+    fn touching(&self, region: &Region) -> Vec<u32> {
+        let mut found: Vec<u32> = self
+            .namespaces
+            .iter()
+            .filter(|(_, state)| {
+                let name = &state.name;
+                (region.root == *name || region.root.encloses(name) || name.encloses(&region.root))
+                    && !region.except.contains(name)
+                    && !region.except.iter().any(|nested| nested.encloses(name))
+            })
+            .map(|(number, _)| number)
+            .collect();
+        found.sort_by(|one, two| self.namespaces[*one].name.cmp(&self.namespaces[*two].name));
+        found
+    }
+
+    fn report(&self, region: &Region) -> FreezeReport {
+        let touching = self.touching(region);
+        let floors = self.region_floors.values().flatten().filter(|moved| {
+            let root = &moved.region.root;
+            region.root == *root || region.root.encloses(root) || root.encloses(&region.root)
+        });
+        let highest = touching
+            .iter()
+            .map(|namespace| self.namespaces[*namespace].high)
+            .chain(floors.map(|moved| moved.floor))
+            .chain(core::iter::once(self.namespaces.floor))
+            .max()
+            .unwrap_or(0);
+        let live = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| touching.contains(&session.namespace) && session.claims > 0)
+            .flat_map(|(number, session)| {
+                self.session_claims(number).map(move |claim| {
+                    let name = &self.namespaces[session.namespace].name;
+                    (
+                        self.tree.path(name, self.claims[claim].node),
+                        &session.owner,
+                    )
+                })
+            })
+            .filter(|(path, _)| region.contains(path))
+            .min()
+            .map(|(path, owner)| (path, owner.clone()));
+        FreezeReport {
+            live,
+            highest: Fence::from_number(highest),
+        }
+    }
+
+    /// Drops what a change clears; each owner concerned is told once (R131, R133, R138).
+    fn clear(&mut self, region: &Region, clear: Clear) {
+        let touching = self.touching(region);
+        let mut sessions: Vec<u32> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| touching.contains(&session.namespace))
+            .map(|(number, _)| number)
+            .collect();
+        let key = |session: &u32| {
+            let there = &self.sessions[*session];
+            (
+                there.owner.clone(),
+                self.namespaces[there.namespace].name.clone(),
+            )
+        };
+        sessions.sort_by_cached_key(key);
+        let mut killed: BTreeSet<OwnerId> = BTreeSet::new();
+        for session in sessions {
+            let waiter = self.sessions[session].waiter;
+            let waits_there = self
+                .waiters
+                .get(waiter)
+                .is_some_and(|waiter| all_paths(&waiter.request).any(|path| region.contains(path)));
+            let owner = self.sessions[session].owner.clone();
+            if waits_there {
+                self.leave(waiter);
+                killed.insert(owner.clone());
+            }
+            // Without a live hold there is nothing to clear: that was checked while frozen (R133, R138).
+            if clear == Clear::All {
+                let name = self.namespaces[self.sessions[session].namespace]
+                    .name
+                    .clone();
+                let claims: Vec<(u32, Path)> = self
+                    .session_claims(session)
+                    .map(|claim| (claim, self.tree.path(&name, self.claims[claim].node)))
+                    .filter(|(_, path)| region.contains(path))
+                    .collect();
+                for (claim, path) in claims {
+                    self.remove_claim(claim, Some(path), Ending::Killed);
+                    killed.insert(owner.clone());
+                }
+            }
+            self.settle_session(session);
+        }
+        for owner in killed {
+            self.tell_owner(owner, Some(region.root.clone()), EventKind::Killed);
+        }
+    }
+
+    /// Capacities go with the policy (R52); fences of moved paths become the region's floor (R71).
+    fn forget_moved(&mut self, change: &Change) {
+        let region = &change.region;
+        let forgotten = self.capacities.drop_where(|_, path| region.contains(path));
+        for namespace in &forgotten {
+            self.namespaces[*namespace].capacities -= 1;
+        }
+        let mut touched = forgotten;
+        if let Some(floor) = change.floor {
+            let moved = self.marks.drop_where(|_, path| region.contains(path));
+            for namespace in &moved {
+                self.namespaces[*namespace].marks -= 1;
+            }
+            touched.extend(moved);
+            self.raise_region(region, floor, change.change);
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for namespace in touched {
+            self.settle_namespace(namespace);
+        }
+    }
+
+    fn raise_region(&mut self, region: &Region, floor: Fence, change: u64) {
+        let floors = self.region_floors.entry(region.root.clone()).or_default();
+        // What the new one covers is not needed any more.
+        floors.retain(|old| {
+            old.floor > floor.number()
+                || !region
+                    .except
+                    .iter()
+                    .all(|nested| old.region.except.contains(nested))
+        });
+        floors.push(RegionFloor {
+            region: region.clone(),
+            floor: floor.number(),
+            change,
+        });
+        while self.region_floors.values().map(Vec::len).sum::<usize>()
+            > self.limits.region_floors as usize
+        {
+            if !self.fold_region() {
+                return;
+            }
+        }
+    }
+
+    /// Folds the oldest region floor, unless it is driven: into the namespaces that may have its paths,
+    /// and into the floor of the space for those that come later.
+    fn fold_region(&mut self) -> bool {
+        let oldest = self
+            .region_floors
+            .values()
+            .flatten()
+            .filter(|moved| moved.floor < Fence::DRIVEN)
+            .min_by_key(|moved| moved.change)
+            .cloned();
+        let Some(oldest) = oldest else {
+            return false;
+        };
+        let root: &Namespace = &oldest.region.root;
+        if let Some(floors) = self.region_floors.get_mut(root) {
+            floors.retain(|moved| *moved != oldest);
+            if floors.is_empty() {
+                self.region_floors.remove(root);
+            }
+        }
+        self.namespaces.floor = self.namespaces.floor.max(oldest.floor);
+        for namespace in self.touching(&oldest.region) {
+            let state = &mut self.namespaces[namespace];
+            state.floor = state.floor.max(oldest.floor);
+            state.high = state.high.max(oldest.floor);
+            self.settle_namespace(namespace);
+        }
+        true
+    }
+}

@@ -1,0 +1,378 @@
+//! What must hold between any two commands: every count and index against a recount, and the two
+//! promises themselves: no two claims in conflict, no waiter that could be granted.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use super::Space;
+use super::change::Frozen;
+use super::judge::Verdict;
+use crate::lease::SHORT_LEASE_MS;
+use crate::policy::Mode;
+use crate::slab::NONE;
+use crate::tree::{Kind, below_root};
+
+/// Up to so many claims are compared pair by pair.
+const PAIRED: u32 = 300;
+
+impl Space {
+    /// Recounts everything and compares. Panics where a promise is broken.
+    pub fn check(&self) {
+        assert!(self.pending.is_empty(), "a freed waiter was not looked at");
+        self.check_claims();
+        self.check_tree();
+        self.check_sessions();
+        self.check_queue();
+        self.check_memory();
+        self.check_exclusion();
+        self.check_waiting();
+    }
+
+    fn check_claims(&self) {
+        let mut placed = 0;
+        for (number, node) in self.tree.nodes.iter() {
+            if node.claim != NONE {
+                placed += 1;
+                assert_eq!(
+                    self.claims[node.claim].node, number,
+                    "claim at another node"
+                );
+            }
+            let Some(extra) = self.tree.extra(number) else {
+                continue;
+            };
+            let crowd: usize = extra.crowd.iter().map(BTreeMap::len).sum();
+            assert!(crowd != 1, "a crowd of one");
+            assert!(crowd == 0 || node.claim == NONE, "alone and in a crowd");
+            for kind in Kind::ALL {
+                for (owner, claim) in &extra.crowd[kind as usize] {
+                    placed += 1;
+                    let claim = &self.claims[*claim];
+                    assert_eq!(claim.node, number, "crowded at another node");
+                    assert_eq!(claim.kind(), kind, "crowded under another kind");
+                    assert_eq!(
+                        self.sessions[claim.session].owner, *owner,
+                        "another's claim"
+                    );
+                }
+            }
+        }
+        assert_eq!(placed, self.claims.len(), "claims and places differ");
+    }
+
+    fn check_tree(&self) {
+        let mut below: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        for (_, claim) in self.claims.iter() {
+            for above in self.tree.ancestors(claim.node) {
+                let (writes, reads) = below.entry(above).or_default();
+                if claim.kind().is_write() {
+                    *writes += 1;
+                } else {
+                    *reads += 1;
+                }
+            }
+        }
+        for (number, node) in self.tree.nodes.iter() {
+            let counted = below.get(&number).copied().unwrap_or((0, 0));
+            assert_eq!(
+                (node.writes_below, node.reads_below),
+                counted,
+                "counts drifted"
+            );
+            if node.parent != NONE {
+                assert!(
+                    !self.tree.is_bare(number),
+                    "a node with nothing at it or below"
+                );
+                let siblings = self.tree.children(node.parent);
+                assert_eq!(
+                    siblings.filter(|child| *child == number).count(),
+                    1,
+                    "lost child"
+                );
+            }
+        }
+        let mut roots = 0;
+        for (_, state) in self.namespaces.iter() {
+            if state.root != NONE {
+                roots += 1;
+                self.check_names(state.root);
+            }
+        }
+        let parentless = self
+            .tree
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.parent == NONE);
+        assert_eq!(parentless.count(), roots, "a root without a namespace");
+        let extras = self
+            .tree
+            .nodes
+            .iter()
+            .filter(|(node, _)| self.tree.extra(*node).is_some());
+        assert_eq!(
+            extras.count() as u32,
+            self.tree.extras.len(),
+            "extras leaked"
+        );
+    }
+
+    /// Every node is found by its name.
+    fn check_names(&self, root: u32) {
+        let (_, state) = self
+            .namespaces
+            .iter()
+            .find(|(_, state)| state.root == root)
+            .expect("the namespace of a root");
+        let mut open = alloc::vec![root];
+        while let Some(node) = open.pop() {
+            let path = self.tree.path(&state.name, node);
+            let spot = self.tree.spot(root, below_root(&state.name, &path));
+            assert_eq!(spot.at, Some(node), "a node that is not found");
+            open.extend(self.tree.children(node));
+        }
+    }
+
+    fn check_sessions(&self) {
+        let mut claims = 0;
+        let mut long = 0;
+        let mut by_namespace: BTreeMap<u32, u32> = BTreeMap::new();
+        for (number, session) in self.sessions.iter() {
+            *by_namespace.entry(session.namespace).or_default() += 1;
+            let own: Vec<u32> = self.session_claims(number).collect();
+            assert_eq!(
+                own.len() as u32,
+                session.claims,
+                "claims of a session miscounted"
+            );
+            claims += session.claims;
+            for claim in own {
+                assert_eq!(
+                    self.claims[claim].session, number,
+                    "another session's claim"
+                );
+            }
+            assert_eq!(
+                session.claims > 0,
+                session.lease.is_some(),
+                "lease without claims"
+            );
+            assert!(
+                session.claims > 0 || session.waiter != NONE,
+                "an empty session"
+            );
+            long += u32::from(
+                session
+                    .lease
+                    .is_some_and(|lease| lease.ttl.millis() > SHORT_LEASE_MS),
+            );
+            assert_eq!(
+                self.sessions.find(session.namespace, &session.owner),
+                Some(number)
+            );
+            assert!(
+                self.sessions.of_owner(&session.owner).contains(&number),
+                "unchained"
+            );
+            if let Some(index) = &session.own_below {
+                let mut recount: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+                for claim in self.session_claims(number) {
+                    for above in self.tree.ancestors(self.claims[claim].node) {
+                        let (writes, reads) = recount.entry(above).or_default();
+                        if self.claims[claim].kind().is_write() {
+                            *writes += 1;
+                        } else {
+                            *reads += 1;
+                        }
+                    }
+                }
+                assert_eq!(index.len(), recount.len(), "own claims miscounted");
+                for (node, counts) in recount {
+                    assert_eq!(index.get(&node), Some(&counts), "own claims miscounted");
+                }
+            }
+        }
+        assert_eq!(claims, self.claims.len(), "claims without a session");
+        assert_eq!(long, self.long_leases, "long leases miscounted");
+        for (number, state) in self.namespaces.iter() {
+            let counted = by_namespace.get(&number).copied().unwrap_or(0);
+            assert_eq!(
+                state.sessions, counted,
+                "sessions of a namespace miscounted"
+            );
+        }
+    }
+
+    fn check_queue(&self) {
+        let mut standing: BTreeSet<(u32, Kind, u64)> = BTreeSet::new();
+        let mut below: BTreeMap<(u32, bool, u64), u32> = BTreeMap::new();
+        let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
+        for (id, waiter) in self.waiters.iter() {
+            let session = &self.sessions[waiter.session];
+            assert_eq!(
+                session.waiter, id,
+                "a waiter that its session does not know"
+            );
+            assert!(
+                self.ends.contains(&(waiter.end, waiter.number, id)),
+                "an end is missing"
+            );
+            *waiting.entry(session.namespace).or_default() += waiter.parts.len() as u32;
+            for part in &waiter.parts {
+                assert!(
+                    standing.insert((part.node, part.kind, waiter.number)),
+                    "twice at a place"
+                );
+                for above in self.tree.ancestors(part.node) {
+                    *below
+                        .entry((above, part.kind.is_write(), waiter.number))
+                        .or_default() += 1;
+                }
+            }
+        }
+        assert_eq!(self.ends.len() as u32, self.waiters.len(), "ends of nobody");
+        for (number, state) in self.namespaces.iter() {
+            let counted = waiting.get(&number).copied().unwrap_or(0);
+            assert_eq!(state.waiting_paths, counted, "waiting paths miscounted");
+        }
+        for (node, _) in self.tree.nodes.iter() {
+            let Some(extra) = self.tree.extra(node) else {
+                continue;
+            };
+            for kind in Kind::ALL {
+                for number in extra.line(kind).keys() {
+                    assert!(standing.remove(&(node, kind, *number)), "a ghost in line");
+                }
+            }
+            for (side, writes) in [(0, true), (1, false)] {
+                for (number, (_, count)) in &extra.below[side] {
+                    let counted = below.remove(&(node, writes, *number));
+                    assert_eq!(counted, Some(*count), "lines below miscounted");
+                }
+            }
+        }
+        assert!(standing.is_empty() && below.is_empty(), "missing in line");
+    }
+
+    fn check_memory(&self) {
+        let mut marks: BTreeMap<u32, u32> = BTreeMap::new();
+        for (namespace, path, fence, idle) in self.marks.iter() {
+            assert!(idle, "a mark is always idle");
+            *marks.entry(namespace).or_default() += 1;
+            assert!(
+                fence.number() <= self.namespaces[namespace].high,
+                "high below a mark"
+            );
+            let node = self.spot(namespace, path).at;
+            let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
+            let fenced = writer.is_some_and(|claim| self.claims[claim].fence.is_some());
+            assert!(!fenced, "a mark beside a fenced writer");
+        }
+        let mut capacities: BTreeMap<u32, u32> = BTreeMap::new();
+        for (namespace, _, _, _) in self.capacities.iter() {
+            *capacities.entry(namespace).or_default() += 1;
+        }
+        for (number, state) in self.namespaces.iter() {
+            assert_eq!(state.marks, marks.get(&number).copied().unwrap_or(0));
+            assert_eq!(
+                state.capacities,
+                capacities.get(&number).copied().unwrap_or(0)
+            );
+            assert!(state.floor <= state.high, "the floor overtook the counter");
+            assert_eq!(
+                self.namespaces.find(&state.name),
+                Some(number),
+                "a namespace not found"
+            );
+        }
+        for (_, claim) in self.claims.iter() {
+            let namespace = self.sessions[claim.session].namespace;
+            let high = self.namespaces[namespace].high;
+            assert!(
+                claim.fence.is_none_or(|fence| fence.number() <= high),
+                "high below a claim"
+            );
+            let fenced = claim.mode == Mode::Write && !claim.is_permit();
+            assert_eq!(
+                claim.fence.is_some(),
+                fenced,
+                "fences are for exclusive writes"
+            );
+        }
+        assert!(self.marks.idle() <= self.limits.marks, "too many marks");
+    }
+
+    /// No two claims of different owners are in conflict, looked at pair by pair.
+    fn check_exclusion(&self) {
+        if self.claims.len() > PAIRED {
+            return;
+        }
+        let covers = |mode: Mode, recursive: bool| match mode {
+            Mode::Write => recursive,
+            Mode::Read => false,
+            Mode::ReadTree => true,
+        };
+        for (_, one) in self.claims.iter() {
+            for (_, two) in self.claims.iter() {
+                let (here, there) = (&self.sessions[one.session], &self.sessions[two.session]);
+                if one.session == two.session || here.namespace != there.namespace {
+                    continue;
+                }
+                if one.mode != Mode::Write && two.mode != Mode::Write {
+                    continue;
+                }
+                if one.is_permit() && two.is_permit() {
+                    continue;
+                }
+                assert_ne!(one.node, two.node, "two owners on one path");
+                if covers(one.mode, one.algorithm.is_recursive()) {
+                    let below = self.tree.is_below(two.node, one.node);
+                    assert!(!below, "an owner below another's covering claim");
+                }
+            }
+        }
+    }
+
+    /// Every waiter is blocked (or frozen) and hangs in exactly one ring.
+    fn check_waiting(&self) {
+        let mut hung: Vec<u32> = Vec::new();
+        for (node, _) in self.tree.nodes.iter() {
+            if let Some(extra) = self.tree.extra(node) {
+                for head in extra.rings.iter().filter(|head| **head != NONE) {
+                    hung.extend(self.links.waiters(*head));
+                }
+            }
+        }
+        for (_, waiter) in self.waiters.iter() {
+            for part in &waiter.parts {
+                for head in [part.blocks, part.blocks_asking] {
+                    if head != NONE {
+                        hung.extend(self.links.waiters(head));
+                    }
+                }
+            }
+        }
+        let parked = self
+            .routes
+            .frozen
+            .values()
+            .flat_map(|Frozen { waiters, .. }| waiters);
+        let parked: BTreeSet<u32> = parked.map(|(_, id)| *id).collect();
+        hung.extend(&parked);
+        hung.sort_unstable();
+        let all: Vec<u32> = self.waiters.iter().map(|(id, _)| id).collect();
+        assert_eq!(hung, all, "waiters must hang on exactly one thing");
+        for (id, waiter) in self.waiters.iter() {
+            if parked.contains(&id) {
+                continue;
+            }
+            let verdict = self.judge(self.waiter_asker(id), &waiter.request);
+            assert!(
+                matches!(verdict, Verdict::Behind(_) | Verdict::Blocked { .. }),
+                "waiter {} of {} could go on: {verdict:?}",
+                waiter.number,
+                self.sessions[waiter.session].owner,
+            );
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Claims: one owner's hold on one path, where it is kept and what its coming and going changes.
+
+use alloc::boxed::Box;
+
+use super::sessions::OwnBelow;
+use super::{Ending, Space};
+use crate::event::ChangeKind;
+use crate::path::Path;
+use crate::policy::{Algorithm, Mode};
+use crate::slab::NONE;
+use crate::tree::{Kind, Ring};
+use crate::value::Fence;
+
+/// One hold.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    /// Lease time at which it was first acquired.
+    pub(super) since: u64,
+    /// The stored fence of a write under an exclusive algorithm (R66).
+    pub(super) fence: Option<Fence>,
+    pub(super) node: u32,
+    pub(super) session: u32,
+    pub(super) next: u32,
+    pub(super) previous: u32,
+    pub(super) mode: Mode,
+    /// What it was acquired under (R42).
+    pub(super) algorithm: Algorithm,
+}
+
+impl Claim {
+    pub(super) fn kind(&self) -> Kind {
+        Kind::of(self.mode)
+    }
+
+    pub(super) fn is_permit(&self) -> bool {
+        self.algorithm == Algorithm::Semaphore
+    }
+
+    /// Whether it covers what lies below its path, for those who want to write (or read) there.
+    pub(super) fn covers_below(&self) -> bool {
+        self.mode == Mode::Write && self.algorithm.is_recursive()
+    }
+}
+
+/// A new claim.
+pub(super) struct NewClaim {
+    pub(super) mode: Mode,
+    pub(super) algorithm: Algorithm,
+    pub(super) fence: Option<Fence>,
+}
+
+/// Sessions with more claims than this keep counts of them by node; others are scanned.
+const MANY: u32 = 64;
+
+impl Space {
+    /// Adds a claim, or renews the one that is there.
+    pub(super) fn add_claim(&mut self, session: u32, node: u32, new: NewClaim) {
+        let kind = Kind::of(new.mode);
+        if let Some(there) = self.own_claim(session, node, kind) {
+            let claim = &mut self.claims[there];
+            claim.algorithm = new.algorithm;
+            if new.fence.is_some() {
+                claim.fence = new.fence;
+            }
+            return;
+        }
+        let next = self.sessions[session].first_claim;
+        let number = self.claims.insert(Claim {
+            since: self.time,
+            fence: new.fence,
+            node,
+            session,
+            next,
+            previous: NONE,
+            mode: new.mode,
+            algorithm: new.algorithm,
+        });
+        if next != NONE {
+            self.claims[next].previous = number;
+        }
+        self.sessions[session].first_claim = number;
+        self.sessions[session].claims += 1;
+        self.place(number);
+        self.count(number, Step::Up);
+    }
+
+    /// Removes a claim: its fence becomes a mark, and those that it blocked are to be looked at.
+    /// `path` is the claim's, if the caller has it at hand. The session may be left without claims.
+    pub(super) fn remove_claim(&mut self, number: u32, path: Option<Path>, ending: Ending) {
+        self.count(number, Step::Down);
+        self.unplace(number);
+        let Some(claim) = self.claims.remove(number) else {
+            return;
+        };
+        match claim.previous {
+            NONE => self.sessions[claim.session].first_claim = claim.next,
+            previous => self.claims[previous].next = claim.next,
+        }
+        if claim.next != NONE {
+            self.claims[claim.next].previous = claim.previous;
+        }
+        let session = &mut self.sessions[claim.session];
+        session.claims -= 1;
+        // It no longer holds all that was granted (R122).
+        session.grant = None;
+        let (namespace, waiter) = (session.namespace, session.waiter);
+        // What the owner itself holds decides about its own place in line, too (R79, R88).
+        self.poke(waiter);
+        self.wake(&claim);
+
+        if claim.fence.is_some() || claim.is_permit() || self.watching {
+            let path = path.unwrap_or_else(|| {
+                let name = &self.namespaces[namespace].name;
+                self.tree.path(name, claim.node)
+            });
+            if self.watching {
+                self.tell_claim(ending.change(), &claim, path.clone());
+            }
+            if claim.is_permit() {
+                self.settle_capacity(namespace, &path);
+            }
+            if let Some(fence) = claim.fence {
+                self.leave_mark(namespace, path, fence);
+            }
+        }
+        self.tree.prune(claim.node);
+    }
+
+    /// A session's claim of one kind at a node.
+    pub(super) fn own_claim(&self, session: u32, node: u32, kind: Kind) -> Option<u32> {
+        let only = self.tree.nodes[node].claim;
+        if only != NONE {
+            let claim = &self.claims[only];
+            return (claim.session == session && claim.kind() == kind).then_some(only);
+        }
+        let crowd = &self.tree.extra(node)?.crowd[kind as usize];
+        if crowd.is_empty() {
+            return None;
+        }
+        crowd.get(&self.sessions[session].owner).copied()
+    }
+
+    /// The claim of one kind at a node whose owner is the smallest but not this session's (R46).
+    pub(super) fn foreign_claim(&self, session: Option<u32>, node: u32, kind: Kind) -> Option<u32> {
+        self.foreign_claims(session, node, kind).next()
+    }
+
+    /// The claims of one kind at a node, but this session's, by owner (R46).
+    pub(super) fn foreign_claims(
+        &self,
+        session: Option<u32>,
+        node: u32,
+        kind: Kind,
+    ) -> impl Iterator<Item = u32> + '_ {
+        self.claims_at(node, kind)
+            .filter(move |claim| Some(self.claims[*claim].session) != session)
+    }
+
+    /// The claims of one kind at a node, by owner.
+    pub(super) fn claims_at(&self, node: u32, kind: Kind) -> impl Iterator<Item = u32> + '_ {
+        let only = self.tree.nodes[node].claim;
+        let single = (only != NONE && self.claims[only].kind() == kind).then_some(only);
+        let crowd = self
+            .tree
+            .extra(node)
+            .map(|extra| extra.crowd[kind as usize].values().copied());
+        single.into_iter().chain(crowd.into_iter().flatten())
+    }
+
+    /// How many claims of one kind are at a node.
+    pub(super) fn count_at(&self, node: u32, kind: Kind) -> usize {
+        let only = self.tree.nodes[node].claim;
+        if only != NONE {
+            return usize::from(self.claims[only].kind() == kind);
+        }
+        self.tree
+            .extra(node)
+            .map_or(0, |extra| extra.crowd[kind as usize].len())
+    }
+
+    /// How many claims a session has strictly below a node: writes and reads.
+    pub(super) fn own_below(&self, session: Option<u32>, node: u32) -> (u32, u32) {
+        let Some(session) = session else {
+            return (0, 0);
+        };
+        if let Some(own) = &self.sessions[session].own_below {
+            return own.get(&node).copied().unwrap_or((0, 0));
+        }
+        let (mut writes, mut reads) = (0, 0);
+        for claim in self.session_claims(session) {
+            let claim = &self.claims[claim];
+            if self.tree.is_below(claim.node, node) {
+                match claim.kind() {
+                    Kind::Write => writes += 1,
+                    Kind::Read | Kind::Tree => reads += 1,
+                }
+            }
+        }
+        (writes, reads)
+    }
+
+    /// The claims of a session, newest first.
+    pub(super) fn session_claims(&self, session: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut at = self.sessions[session].first_claim;
+        core::iter::from_fn(move || {
+            if at == NONE {
+                return None;
+            }
+            let claim = at;
+            at = self.claims[claim].next;
+            Some(claim)
+        })
+    }
+
+    /// Puts a claim to its node: alone, or into the crowd.
+    pub(super) fn place(&mut self, number: u32) {
+        let Claim { node, session, .. } = self.claims[number];
+        let kind = self.claims[number].kind();
+        let crowded = self
+            .tree
+            .extra(node)
+            .is_some_and(|extra| extra.crowd.iter().any(|crowd| !crowd.is_empty()));
+        let only = self.tree.nodes[node].claim;
+        if only == NONE && !crowded {
+            self.tree.nodes[node].claim = number;
+            return;
+        }
+        if only != NONE {
+            self.tree.nodes[node].claim = NONE;
+            let other = &self.claims[only];
+            let (other_kind, owner) = (other.kind(), self.sessions[other.session].owner.clone());
+            self.tree.extra_mut(node).crowd[other_kind as usize].insert(owner, only);
+        }
+        let owner = self.sessions[session].owner.clone();
+        self.tree.extra_mut(node).crowd[kind as usize].insert(owner, number);
+    }
+
+    fn unplace(&mut self, number: u32) {
+        let Claim { node, session, .. } = self.claims[number];
+        let kind = self.claims[number].kind();
+        if self.tree.nodes[node].claim == number {
+            self.tree.nodes[node].claim = NONE;
+            return;
+        }
+        let owner = &self.sessions[session].owner;
+        let crowds = &mut self.tree.extra_mut(node).crowd;
+        crowds[kind as usize].remove(owner);
+        if crowds
+            .iter()
+            .map(alloc::collections::BTreeMap::len)
+            .sum::<usize>()
+            == 1
+        {
+            let last = crowds
+                .iter_mut()
+                .find_map(alloc::collections::BTreeMap::pop_first);
+            if let Some((_, last)) = last {
+                self.tree.nodes[node].claim = last;
+            }
+        }
+    }
+
+    /// Counts a claim at the nodes above it, for everybody and for its own session.
+    fn count(&mut self, number: u32, step: Step) {
+        let Claim { node, session, .. } = self.claims[number];
+        let is_write = self.claims[number].kind().is_write();
+        let claims = self.sessions[session].claims;
+        match step {
+            Step::Up if claims == MANY + 1 && self.sessions[session].own_below.is_none() => {
+                self.index_own(session);
+            }
+            Step::Down if claims == MANY / 2 => self.sessions[session].own_below = None,
+            Step::Up | Step::Down => self.count_own(session, node, is_write, step),
+        }
+        self.count_above(number, step);
+    }
+
+    /// Counts a claim at the nodes above it, for everybody.
+    pub(super) fn count_above(&mut self, number: u32, step: Step) {
+        let node = self.claims[number].node;
+        let is_write = self.claims[number].kind().is_write();
+        let mut at = self.tree.nodes[node].parent;
+        while at != NONE {
+            let above = &mut self.tree.nodes[at];
+            let below = if is_write {
+                &mut above.writes_below
+            } else {
+                &mut above.reads_below
+            };
+            match step {
+                Step::Up => *below += 1,
+                Step::Down => *below -= 1,
+            }
+            at = above.parent;
+        }
+    }
+
+    fn count_own(&mut self, session: u32, node: u32, is_write: bool, step: Step) {
+        let Some(own) = &mut self.sessions[session].own_below else {
+            return;
+        };
+        for above in self.tree.ancestors(node) {
+            let (writes, reads) = own.entry(above).or_default();
+            let below = if is_write { writes } else { reads };
+            match step {
+                Step::Up => *below += 1,
+                Step::Down => *below -= 1,
+            }
+            if own.get(&above) == Some(&(0, 0)) {
+                own.remove(&above);
+            }
+        }
+    }
+
+    /// Starts to count a session's own claims by node.
+    pub(super) fn index_own(&mut self, session: u32) {
+        let mut own = Box::new(OwnBelow::default());
+        for claim in self.session_claims(session) {
+            let claim = &self.claims[claim];
+            for above in self.tree.ancestors(claim.node) {
+                let (writes, reads) = own.entry(above).or_default();
+                match claim.kind() {
+                    Kind::Write => *writes += 1,
+                    Kind::Read | Kind::Tree => *reads += 1,
+                }
+            }
+        }
+        self.sessions[session].own_below = Some(own);
+    }
+
+    /// Whether a session with so many claims keeps counts of them (between the two marks: as it was).
+    pub(super) fn wants_index(claims: u32) -> bool {
+        claims > MANY
+    }
+
+    /// Those that a claim blocked, and nothing else at its place still does, are to be looked at.
+    fn wake(&mut self, gone: &Claim) {
+        let node = gone.node;
+        if self.tree.extra(node).is_some() {
+            match gone.kind() {
+                Kind::Write => self.flush(node, Ring::Writer),
+                Kind::Read => self.wake_readers(node),
+                Kind::Tree => {
+                    self.wake_readers(node);
+                    match self.count_at(node, Kind::Tree) {
+                        0 => self.flush(node, Ring::Trees),
+                        1 => self.poke_holder(node, Kind::Tree),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let mut at = self.tree.nodes[node].parent;
+        while at != NONE {
+            let above = &self.tree.nodes[at];
+            let (parent, writes, reads) = (above.parent, above.writes_below, above.reads_below);
+            if self.tree.extra(at).is_some() {
+                if writes == 0 {
+                    self.flush(at, Ring::WritesBelow);
+                }
+                if reads == 0 {
+                    self.flush(at, Ring::ReadsBelow);
+                }
+                self.flush(at, Ring::AmongOwn);
+            }
+            at = parent;
+        }
+    }
+
+    /// Every waiter in the ring of the readers is blocked while another owner reads.
+    fn wake_readers(&mut self, node: u32) {
+        let mut owners = Kind::ALL[1..]
+            .iter()
+            .flat_map(|kind| self.claims_at(node, *kind))
+            .map(|claim| self.claims[claim].session);
+        match (owners.next(), owners.next(), owners.next()) {
+            (None, _, _) => {
+                drop(owners);
+                self.flush(node, Ring::Readers);
+            }
+            (Some(only), None, _) => {
+                drop(owners);
+                self.poke(self.sessions[only].waiter);
+            }
+            (Some(one), Some(two), None) if one == two => {
+                drop(owners);
+                self.poke(self.sessions[one].waiter);
+            }
+            _ => {}
+        }
+    }
+
+    fn poke_holder(&mut self, node: u32, kind: Kind) {
+        let holder = self.claims_at(node, kind).next();
+        if let Some(claim) = holder {
+            let session = self.claims[claim].session;
+            self.poke(self.sessions[session].waiter);
+        }
+    }
+
+    /// Tells those who watch about a claim.
+    pub(super) fn tell_claim(&mut self, kind: ChangeKind, claim: &Claim, path: Path) {
+        let session = &self.sessions[claim.session];
+        let change = crate::event::LockChange {
+            namespace: self.namespaces[session.namespace].name.clone(),
+            kind,
+            owner: Some(session.owner.clone()),
+            path: Some(path),
+            mode: Some(claim.mode),
+            fence: claim.fence,
+            holder: session.holder.as_deref().cloned(),
+        };
+        self.out.changes.push(change);
+    }
+}
+
+/// Whether a claim comes or goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Up,
+    Down,
+}

@@ -1,0 +1,399 @@
+//! The decision: may this acquire be granted now, and if not, what is in the way (R40–R59, R79)?
+//!
+//! Reads only. The order of the checks is the order of R47: what waiting cannot cure, over the whole
+//! list; earlier waiters; then, path by path, claims in the order of R45 and stale fences.
+//!
+//! An owner's own claims never block it. They are in the counts, too, so they are subtracted rather
+//! than looked for: a look would cost as much as the owner holds.
+
+use alloc::collections::BTreeSet;
+
+use super::Space;
+use super::queue::{Before, Hindrance, Want};
+use crate::command::{Acquire, Request, State};
+use crate::path::Path;
+use crate::policy::{Algorithm, Missing, Mode, Reason};
+use crate::tree::{Kind, Spot};
+use crate::value::Fence;
+
+/// What blocks a path, and where. Which owner it is, is looked up when somebody wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// A covering write, or a reader of the tree, on an ancestor.
+    Ancestor { node: u32, kind: Kind },
+    /// A writer or permits on the path.
+    Writer { node: u32 },
+    /// All permits of the path are taken.
+    Full { node: u32 },
+    /// Readers on the path.
+    Readers { node: u32 },
+    /// Writes or permits below.
+    WritesBelow { node: u32 },
+    /// Reads below.
+    ReadsBelow { node: u32 },
+}
+
+/// The judgement on an acquire.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It may be granted.
+    Free,
+    /// It may be granted once its fence is replaced by a newer one (R88).
+    FreeButStale,
+    /// The owner does not hold what it believes to hold.
+    Lost {
+        path: Option<Path>,
+        missing: Missing,
+    },
+    /// Waiting cannot cure it.
+    Incurable { path: Path, reason: Reason },
+    /// An earlier waiter is in the way: the latest such one.
+    Behind(Hindrance),
+    /// A claim is in the way of one of its paths.
+    Blocked { request: usize, obstacle: Obstacle },
+}
+
+/// Who asks, and from which place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker<'a> {
+    pub(super) namespace: u32,
+    pub(super) session: Option<u32>,
+    pub(super) place: Place<'a>,
+    /// The fence that its writes are to get, if it is known already.
+    pub(super) fence: Option<Fence>,
+    pub(super) stale: Stale,
+}
+
+/// From which place in line an owner asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place<'a> {
+    /// From the end.
+    End,
+    /// As the waiter of this number.
+    Waiter(u64),
+    /// With a place, but perhaps for other paths: it counts for these pairs only (R79).
+    Again(u64, &'a BTreeSet<(&'a Path, Mode)>),
+}
+
+/// What a fence that is not above the stored one means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stale {
+    /// A conflict (R68).
+    Conflict,
+    /// A waiter gets a newer one (R88).
+    Replace,
+}
+
+impl Asker<'_> {
+    /// Up to which place others are in the way of a path (R79).
+    pub(super) fn before(&self, request: &Request) -> Before {
+        let (number, own) = match self.place {
+            Place::End => (u64::MAX, u64::MAX),
+            Place::Waiter(own) => (own, own),
+            Place::Again(own, pairs) if pairs.contains(&(&request.path, request.mode)) => {
+                (own, own)
+            }
+            Place::Again(own, _) => (u64::MAX, own),
+        };
+        Before { number, own }
+    }
+}
+
+impl Space {
+    /// Judges an acquire as the state is now.
+    pub(super) fn judge(&self, asker: Asker<'_>, acquire: &Acquire) -> Verdict {
+        if let Some(verdict) = self.judge_incurable(asker, acquire) {
+            return verdict;
+        }
+        if let Some(ahead) = self.behind(asker, acquire) {
+            return Verdict::Behind(ahead);
+        }
+        self.judge_claims(asker, acquire)
+    }
+
+    /// What waiting cannot cure (R47, R50–R57).
+    fn judge_incurable(&self, asker: Asker<'_>, acquire: &Acquire) -> Option<Verdict> {
+        let algorithm = acquire.route.algorithm;
+        let alive = asker
+            .session
+            .is_some_and(|session| self.sessions[session].lease.is_some());
+        let any_held = acquire
+            .requests
+            .iter()
+            .any(|request| request.state == State::Held);
+        if any_held && !alive {
+            return Some(Verdict::Lost {
+                path: None,
+                missing: Missing::Alive,
+            });
+        }
+        for request in &acquire.requests {
+            let verdict = match request.state {
+                State::Held => self.judge_held(asker, request, algorithm),
+                State::New if !algorithm.allows(request.mode) => Some(Verdict::Incurable {
+                    path: request.path.clone(),
+                    reason: Reason::ReadLocksDisabled,
+                }),
+                State::New if algorithm == Algorithm::Semaphore => {
+                    self.judge_permits(asker, request)
+                }
+                State::New => None,
+            };
+            if verdict.is_some() {
+                return verdict;
+            }
+        }
+        None
+    }
+
+    fn judge_held(
+        &self,
+        asker: Asker<'_>,
+        request: &Request,
+        algorithm: Algorithm,
+    ) -> Option<Verdict> {
+        let node = self.spot(asker.namespace, &request.path).at;
+        let own = |kind: Kind| {
+            let claim = self.own_claim(asker.session?, node?, kind)?;
+            Some(&self.claims[claim])
+        };
+        let lost = |missing| {
+            Some(Verdict::Lost {
+                path: Some(request.path.clone()),
+                missing,
+            })
+        };
+        if algorithm == Algorithm::Semaphore {
+            return match own(Kind::Write) {
+                Some(claim) if claim.is_permit() => None,
+                _ => lost(Missing::Semaphore),
+            };
+        }
+        match request.mode {
+            Mode::Write => {
+                let Some(claim) = own(Kind::Write) else {
+                    return lost(Missing::Write);
+                };
+                let Some(current) = claim.fence else {
+                    return lost(Missing::Fence);
+                };
+                match asker.fence {
+                    Some(fence) if fence < current => Some(Verdict::Incurable {
+                        path: request.path.clone(),
+                        reason: Reason::StaleFence { current },
+                    }),
+                    _ => None,
+                }
+            }
+            Mode::Read if own(Kind::Read).is_some() || own(Kind::Tree).is_some() => None,
+            Mode::ReadTree if own(Kind::Tree).is_some() => None,
+            Mode::Read | Mode::ReadTree => lost(Missing::Read),
+        }
+    }
+
+    fn judge_permits(&self, asker: Asker<'_>, request: &Request) -> Option<Verdict> {
+        let capacity = match request.permits {
+            None => None,
+            Some(permits) => match self.capacity(asker.namespace, &request.path) {
+                Some(capacity) if capacity != permits => Some(capacity),
+                _ => return None,
+            },
+        };
+        Some(Verdict::Incurable {
+            path: request.path.clone(),
+            reason: Reason::InvalidPermits { capacity },
+        })
+    }
+
+    /// The latest earlier waiter in the way of any NEW path (R79).
+    fn behind(&self, asker: Asker<'_>, acquire: &Acquire) -> Option<Hindrance> {
+        if self.namespaces[asker.namespace].waiting_paths == 0 {
+            return None;
+        }
+        let mut latest: Option<Hindrance> = None;
+        for request in new_requests(acquire) {
+            let want = self.want(asker, acquire, request);
+            let ahead = self.latest_ahead(want, asker.before(request));
+            if let Some(ahead) = ahead
+                && latest.is_none_or(|latest| latest.number < ahead.number)
+                && !self.holds_enough(asker.session, want.spot, want.kind)
+            {
+                latest = Some(ahead);
+            }
+        }
+        latest
+    }
+
+    /// A NEW path as those in its way are searched for.
+    pub(super) fn want(&self, asker: Asker<'_>, acquire: &Acquire, request: &Request) -> Want {
+        Want {
+            spot: self.spot(asker.namespace, &request.path),
+            kind: Kind::of(request.mode),
+            algorithm: acquire.route.algorithm,
+        }
+    }
+
+    /// Claims in the way, and stale fences (R45).
+    fn judge_claims(&self, asker: Asker<'_>, acquire: &Acquire) -> Verdict {
+        let algorithm = acquire.route.algorithm;
+        let mut stale = false;
+        for (index, request) in acquire.requests.iter().enumerate() {
+            if request.state == State::Held {
+                continue;
+            }
+            let spot = self.spot(asker.namespace, &request.path);
+            if let Some(obstacle) = self.obstacle(asker.session, spot, request.mode, algorithm) {
+                return Verdict::Blocked {
+                    request: index,
+                    obstacle,
+                };
+            }
+            if let Some(fence) = asker.fence
+                && let Some(current) = self.stale(asker, request, spot, algorithm, fence)
+            {
+                match asker.stale {
+                    Stale::Conflict => {
+                        return Verdict::Incurable {
+                            path: request.path.clone(),
+                            reason: Reason::StaleFence { current },
+                        };
+                    }
+                    Stale::Replace => stale = true,
+                }
+            }
+        }
+        if stale {
+            Verdict::FreeButStale
+        } else {
+            Verdict::Free
+        }
+    }
+
+    /// The first thing in the way of one path (R45), if any. THE conflict rule.
+    pub(super) fn obstacle(
+        &self,
+        session: Option<u32>,
+        spot: Spot,
+        mode: Mode,
+        algorithm: Algorithm,
+    ) -> Option<Obstacle> {
+        let writes = mode == Mode::Write;
+        for node in self.tree.upwards(spot.above) {
+            let writer = self.foreign_claim(session, node, Kind::Write);
+            if writer.is_some_and(|claim| self.claims[claim].covers_below()) {
+                let kind = Kind::Write;
+                return Some(Obstacle::Ancestor { node, kind });
+            }
+            if writes && self.foreign_claim(session, node, Kind::Tree).is_some() {
+                let kind = Kind::Tree;
+                return Some(Obstacle::Ancestor { node, kind });
+            }
+        }
+        let node = spot.at?;
+        if let Some(writer) = self.foreign_claim(session, node, Kind::Write) {
+            if !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit()) {
+                return Some(Obstacle::Writer { node });
+            }
+        }
+        if writes {
+            let read = self.foreign_claim(session, node, Kind::Read).is_some();
+            if read || self.foreign_claim(session, node, Kind::Tree).is_some() {
+                return Some(Obstacle::Readers { node });
+            }
+        }
+        if algorithm == Algorithm::Semaphore {
+            return self
+                .is_full(session, node)
+                .then_some(Obstacle::Full { node });
+        }
+        let below = &self.tree.nodes[node];
+        let looks_below = mode == Mode::ReadTree || (writes && algorithm.is_recursive());
+        if !looks_below || (below.writes_below == 0 && below.reads_below == 0) {
+            return None;
+        }
+        let (own_writes, own_reads) = self.own_below(session, node);
+        if below.writes_below > own_writes {
+            return Some(Obstacle::WritesBelow { node });
+        }
+        if writes && below.reads_below > own_reads {
+            return Some(Obstacle::ReadsBelow { node });
+        }
+        None
+    }
+
+    /// Whether all permits of a path are taken, and none of them by this owner (R53).
+    fn is_full(&self, session: Option<u32>, node: u32) -> bool {
+        let holders = self.count_at(node, Kind::Write);
+        if holders == 0 {
+            return false;
+        }
+        let mine = session.and_then(|session| self.own_claim(session, node, Kind::Write));
+        if mine.is_some() {
+            return false;
+        }
+        let Some(holder) = self.claims_at(node, Kind::Write).next() else {
+            return false;
+        };
+        let session = &self.sessions[self.claims[holder].session];
+        let name = &self.namespaces[session.namespace].name;
+        let path = self.tree.path(name, node);
+        match self.capacity(session.namespace, &path) {
+            Some(capacity) => holders >= capacity.get() as usize,
+            // Whoever holds a permit has fixed the capacity; without one, be on the safe side.
+            None => true,
+        }
+    }
+
+    /// The stored fence, or the floor, that makes a NEW write's fence stale (R68, R72).
+    fn stale(
+        &self,
+        asker: Asker<'_>,
+        request: &Request,
+        spot: Spot,
+        algorithm: Algorithm,
+        fence: Fence,
+    ) -> Option<Fence> {
+        if request.mode != Mode::Write || algorithm == Algorithm::Semaphore {
+            return None;
+        }
+        match self.stored_fence(asker.namespace, &request.path, spot.at) {
+            Some(stored) => {
+                let is_writer = asker.session.zip(spot.at).is_some_and(|(session, node)| {
+                    self.own_claim(session, node, Kind::Write).is_some()
+                });
+                let fine = fence > stored || (fence == stored && is_writer);
+                (!fine).then_some(stored)
+            }
+            None => {
+                let floor = self.fence_floor(asker.namespace, &request.path);
+                (fence.number() <= floor)
+                    .then(|| Fence::from_number(floor))
+                    .flatten()
+            }
+        }
+    }
+}
+
+/// The NEW requests of an acquire.
+pub(super) fn new_requests(acquire: &Acquire) -> impl Iterator<Item = &Request> {
+    acquire
+        .requests
+        .iter()
+        .filter(|request| request.state == State::New)
+}
+
+/// The NEW (path, mode) pairs of an acquire.
+pub(super) fn new_pairs(acquire: &Acquire) -> BTreeSet<(&Path, Mode)> {
+    new_requests(acquire)
+        .map(|request| (&request.path, request.mode))
+        .collect()
+}
+
+/// The paths that an acquire writes, NEW or HELD.
+pub(super) fn written_paths(acquire: &Acquire) -> impl Iterator<Item = &Path> {
+    acquire
+        .requests
+        .iter()
+        .filter(|request| request.mode == Mode::Write)
+        .map(|request| &request.path)
+}

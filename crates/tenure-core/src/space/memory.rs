@@ -1,0 +1,183 @@
+//! What a space remembers of paths that nobody holds: fences and semaphore capacities.
+
+use core::num::NonZeroU32;
+
+use super::Space;
+use crate::path::Path;
+use crate::slab::NONE;
+use crate::table::parent_name;
+use crate::tree::Kind;
+use crate::value::Fence;
+
+/// How long an unused capacity is remembered (R52).
+const CAPACITY_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// How many permits a semaphore path has.
+#[derive(Clone, Debug)]
+pub(super) struct Capacity {
+    pub(super) permits: NonZeroU32,
+    /// Since when nobody holds one or waits for one; says nothing while somebody does.
+    pub(super) idle_since: u64,
+}
+
+impl Space {
+    /// Remembers the fence of a path that is no longer held; the longest idle one beyond the limit
+    /// becomes its namespace's floor (R72).
+    pub(super) fn leave_mark(&mut self, namespace: u32, path: Path, fence: Fence) {
+        self.marks.insert_idle(namespace, path, fence);
+        self.namespaces[namespace].marks += 1;
+        while self.marks.idle() > self.limits.marks {
+            let Some(dropped) = self.marks.drop_oldest() else {
+                return;
+            };
+            let state = &mut self.namespaces[dropped.namespace];
+            state.floor = state.floor.max(dropped.value.number());
+            state.marks -= 1;
+            self.settle_namespace(dropped.namespace);
+        }
+    }
+
+    /// A path is held again: its fence is now the claim's business.
+    pub(super) fn take_mark(&mut self, namespace: u32, path: &Path) {
+        if self.marks.remove(namespace, path).is_some() {
+            self.namespaces[namespace].marks -= 1;
+        }
+    }
+
+    /// The stored fence of a path (R66): the writer's, or the one it left.
+    pub(super) fn stored_fence(
+        &self,
+        namespace: u32,
+        path: &Path,
+        node: Option<u32>,
+    ) -> Option<Fence> {
+        let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
+        match writer {
+            Some(claim) => self.claims[claim].fence,
+            None => self.marks.get(namespace, path).copied(),
+        }
+    }
+
+    /// Supplied fences up to this are stale on a path without a stored one (R71, R72).
+    pub(super) fn fence_floor(&self, namespace: u32, path: &Path) -> u64 {
+        let floor = self.namespaces[namespace].floor;
+        if self.region_floors.is_empty() {
+            return floor;
+        }
+        let mut highest = floor;
+        let mut name = Some(path.as_str());
+        while let Some(prefix) = name {
+            for moved in self.region_floors.get(prefix).into_iter().flatten() {
+                if moved.region.contains(path) {
+                    highest = highest.max(moved.floor);
+                }
+            }
+            name = parent_name(prefix);
+        }
+        highest
+    }
+
+    /// A new fence for these paths, above everything that they and their namespace have had (R67).
+    /// `None` if there is none left.
+    pub(super) fn mint<'a>(
+        &mut self,
+        namespace: u32,
+        writes: impl Iterator<Item = &'a Path>,
+    ) -> Option<Fence> {
+        let mut above = self.namespaces[namespace].high;
+        if !self.region_floors.is_empty() {
+            for path in writes {
+                above = above.max(self.fence_floor(namespace, path));
+            }
+        }
+        let fence = Fence::from_number(above + 1)?;
+        self.namespaces[namespace].high = fence.number();
+        if fence.number() < Fence::DRIVEN {
+            self.minted = self.minted.max(fence.number());
+        }
+        Some(fence)
+    }
+
+    /// A path's capacity, if it is fixed (R51).
+    pub(super) fn capacity(&self, namespace: u32, path: &Path) -> Option<NonZeroU32> {
+        let capacity = self.capacities.get(namespace, path)?;
+        let over = self.capacities.is_idle(namespace, path)
+            && capacity.idle_since.saturating_add(CAPACITY_KEPT_MS) <= self.time;
+        (!over).then_some(capacity.permits)
+    }
+
+    /// Fixes a path's capacity by a granted request (R51).
+    pub(super) fn fix_capacity(&mut self, namespace: u32, path: &Path, permits: NonZeroU32) {
+        if self.capacity(namespace, path).is_none() {
+            if self.capacities.remove(namespace, path).is_none() {
+                self.namespaces[namespace].capacities += 1;
+            }
+            let idle_since = self.time;
+            let capacity = Capacity {
+                permits,
+                idle_since,
+            };
+            self.capacities.insert(namespace, path.clone(), capacity);
+        }
+        self.settle_capacity(namespace, path);
+    }
+
+    /// Sees whether somebody holds or wants a permit; if not, the capacity is on its way out (R52).
+    pub(super) fn settle_capacity(&mut self, namespace: u32, path: &Path) {
+        if self.capacities.get(namespace, path).is_none() {
+            return;
+        }
+        let used = self.spot(namespace, path).at.is_some_and(|node| {
+            self.count_at(node, Kind::Write) > 0
+                || self
+                    .tree
+                    .extra(node)
+                    .is_some_and(|extra| !extra.line(Kind::Write).is_empty())
+        });
+        if used {
+            self.capacities.set_used(namespace, path);
+            return;
+        }
+        if self.capacities.is_idle(namespace, path) {
+            return;
+        }
+        if let Some(capacity) = self.capacities.get_mut(namespace, path) {
+            capacity.idle_since = self.time;
+        }
+        self.capacities.set_idle(namespace, path);
+        while self.capacities.idle() > self.limits.capacities {
+            self.drop_oldest_capacity();
+        }
+    }
+
+    /// Forgets capacities whose time is over, a few at a time.
+    pub(super) fn forget_capacities(&mut self) {
+        for _ in 0..4 {
+            match self.capacities.oldest() {
+                Some(oldest) if oldest.idle_since.saturating_add(CAPACITY_KEPT_MS) <= self.time => {
+                    self.drop_oldest_capacity();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn drop_oldest_capacity(&mut self) {
+        if let Some(dropped) = self.capacities.drop_oldest() {
+            self.namespaces[dropped.namespace].capacities -= 1;
+            self.settle_namespace(dropped.namespace);
+        }
+    }
+
+    /// A namespace may have lost its last content.
+    pub(super) fn settle_namespace(&mut self, namespace: u32) {
+        let Some(state) = self.namespaces.get_mut(namespace) else {
+            return;
+        };
+        if state.sessions == 0 && state.root != NONE && self.tree.is_bare(state.root) {
+            self.tree.uproot(state.root);
+            state.root = NONE;
+        }
+        self.namespaces.settle(namespace);
+    }
+}

@@ -1,0 +1,242 @@
+//! The namespaces of a space, their counters and floors (R67, R71, R72).
+//!
+//! A namespace mints from one counter, `high`, which is never below anything stored in it. What is
+//! forgotten leaves a trace below which nothing supplied is accepted: the mark of one path in its
+//! namespace's `floor`, a whole namespace in the floor of the space, where new ones start. A namespace
+//! that a supplied fence drove beyond [`Fence::DRIVEN`] is never folded, so that nobody can use up
+//! everybody's numbers.
+
+use hashbrown::HashTable;
+
+use crate::hash::Hasher;
+use crate::path::Namespace;
+use crate::slab::{NONE, Slab};
+use crate::value::Fence;
+
+/// One namespace.
+#[derive(Clone, Debug)]
+pub(super) struct NamespaceState {
+    pub(super) name: Namespace,
+    /// Its root in the tree, `NONE` while nothing is in it.
+    pub(super) root: u32,
+    /// The highest fence minted, stored or folded here.
+    pub(super) high: u64,
+    /// Supplied fences up to this are stale on paths without a stored one.
+    pub(super) floor: u64,
+    pub(super) sessions: u32,
+    pub(super) marks: u32,
+    pub(super) capacities: u32,
+    /// NEW paths that wait (R85).
+    pub(super) waiting_paths: u32,
+    older: u32,
+    newer: u32,
+    pub(super) idle: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Namespaces {
+    slab: Slab<NamespaceState>,
+    table: HashTable<u32>,
+    hasher: Hasher,
+    oldest: u32,
+    newest: u32,
+    idle: u32,
+    limit: u32,
+    /// Where new namespaces start.
+    pub(super) floor: u64,
+}
+
+impl Namespaces {
+    pub(super) fn new(hasher: Hasher, limit: u32) -> Namespaces {
+        Namespaces {
+            slab: Slab::new(),
+            table: HashTable::new(),
+            hasher,
+            oldest: NONE,
+            newest: NONE,
+            idle: 0,
+            limit,
+            floor: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.slab.len()
+    }
+
+    pub(super) fn find(&self, name: &Namespace) -> Option<u32> {
+        let hash = self.hasher.hash(0, name.as_str());
+        self.table
+            .find(hash, |other| self.slab[*other].name == *name)
+            .copied()
+    }
+
+    /// The namespace of this name, made if it is not there.
+    pub(super) fn ensure(&mut self, name: &Namespace) -> u32 {
+        if let Some(found) = self.find(name) {
+            return found;
+        }
+        self.insert(name.clone(), self.floor, self.floor)
+    }
+
+    pub(super) fn insert(&mut self, name: Namespace, high: u64, floor: u64) -> u32 {
+        let hash = self.hasher.hash(0, name.as_str());
+        let number = self.slab.insert(NamespaceState {
+            name,
+            root: NONE,
+            high,
+            floor,
+            sessions: 0,
+            marks: 0,
+            capacities: 0,
+            waiting_paths: 0,
+            older: NONE,
+            newer: NONE,
+            idle: false,
+        });
+        let (slab, hasher) = (&self.slab, &self.hasher);
+        self.table.insert_unique(hash, number, |other| {
+            hasher.hash(0, slab[*other].name.as_str())
+        });
+        number
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut NamespaceState> {
+        self.slab.get_mut(number)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &NamespaceState)> {
+        self.slab.iter()
+    }
+
+    /// Those with nothing left but numbers, the longest idle first.
+    pub(super) fn idle(&self) -> impl Iterator<Item = u32> + '_ {
+        let mut at = self.oldest;
+        core::iter::from_fn(move || {
+            let state = self.slab.get(at)?;
+            let number = at;
+            at = state.newer;
+            Some(number)
+        })
+    }
+
+    /// Puts a namespace where it belongs after something in it came or went: in use, in the line of
+    /// those to be folded, kept apart, or forgotten. Its root must be gone if nothing is left in it.
+    pub(super) fn settle(&mut self, number: u32) {
+        let Some(state) = self.slab.get(number) else {
+            return;
+        };
+        let used = state.sessions > 0 || state.marks > 0 || state.capacities > 0;
+        if used {
+            self.unlist(number);
+        } else if state.high <= self.floor && state.floor <= self.floor {
+            self.unlist(number);
+            self.forget(number);
+        } else if state.high >= Fence::DRIVEN {
+            self.unlist(number);
+        } else if !state.idle {
+            self.list(number);
+            while self.idle > self.limit {
+                let oldest = self.oldest;
+                self.floor = self.floor.max(self.slab[oldest].high);
+                self.unlist(oldest);
+                self.forget(oldest);
+            }
+        }
+    }
+
+    /// Puts a namespace at the end of the line of those to be folded, as it was.
+    pub(super) fn restore_idle(&mut self, number: u32) -> bool {
+        let fresh = self.slab.get(number).is_some_and(|state| !state.idle);
+        if fresh {
+            self.list(number);
+        }
+        fresh
+    }
+
+    fn forget(&mut self, number: u32) {
+        let Some(state) = self.slab.remove(number) else {
+            return;
+        };
+        let hash = self.hasher.hash(0, state.name.as_str());
+        if let Ok(entry) = self.table.find_entry(hash, |other| *other == number) {
+            entry.remove();
+        }
+    }
+
+    fn list(&mut self, number: u32) {
+        let older = core::mem::replace(&mut self.newest, number);
+        match older {
+            NONE => self.oldest = number,
+            older => self.slab[older].newer = number,
+        }
+        let state = &mut self.slab[number];
+        state.older = older;
+        state.idle = true;
+        self.idle += 1;
+    }
+
+    fn unlist(&mut self, number: u32) {
+        let state = &mut self.slab[number];
+        if !state.idle {
+            return;
+        }
+        state.idle = false;
+        let older = core::mem::replace(&mut state.older, NONE);
+        let newer = core::mem::replace(&mut state.newer, NONE);
+        match older {
+            NONE => self.oldest = newer,
+            older => self.slab[older].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.slab[newer].older = older,
+        }
+        self.idle -= 1;
+    }
+}
+
+impl core::ops::Index<u32> for Namespaces {
+    type Output = NamespaceState;
+    fn index(&self, number: u32) -> &NamespaceState {
+        &self.slab[number]
+    }
+}
+
+impl core::ops::IndexMut<u32> for Namespaces {
+    fn index_mut(&mut self, number: u32) -> &mut NamespaceState {
+        &mut self.slab[number]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::HashSeed;
+
+    #[test]
+    fn r72_idle_namespaces_fold_into_the_floor_unless_driven() {
+        let mut spaces = Namespaces::new(Hasher::new(HashSeed(0)), 1);
+        let name = |text| Namespace::parse(text).unwrap();
+        for (text, high) in [
+            ("h:/a", 10),
+            ("h:/b", 7),
+            ("h:/c", Fence::DRIVEN),
+            ("h:/d", 3),
+        ] {
+            let number = spaces.ensure(&name(text));
+            spaces[number].high = high;
+            spaces.settle(number);
+        }
+        assert_eq!(spaces.floor, 10, "the longest idle ones were folded");
+        assert!(spaces.find(&name("h:/a")).is_none());
+        assert!(spaces.find(&name("h:/b")).is_some(), "within the limit");
+        assert!(spaces.find(&name("h:/c")).is_some(), "kept apart");
+        // What is not above the floor has nothing to tell.
+        let back = spaces.ensure(&name("h:/a"));
+        assert_eq!(spaces[back].high, 10);
+        spaces.settle(back);
+        assert!(spaces.find(&name("h:/a")).is_none());
+    }
+}

@@ -1,0 +1,508 @@
+//! What can be asked without changing anything. See [`crate::query`] for `now`.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+
+use super::Space;
+use super::judge::{Asker, Place, Stale, Verdict, new_requests};
+use super::queue::Waiter;
+use super::sessions::Session;
+use crate::command::{Acquire, Request, Route, Selection, State, Wait};
+use crate::event::{ChangeKind, Event, EventKind, LockChange};
+use crate::outcome::Conflict;
+use crate::path::{Namespace, Path};
+use crate::policy::{BlockReason, Missing, Mode};
+use crate::query::{
+    Counts, DumpCursor, DumpPage, EventsAfter, Explanation, FenceCheck, HeldLock, Inspection,
+    LeaseView, OwnerLocks, WaiterView, WaitsFor,
+};
+use crate::slab::NONE;
+use crate::tree::Kind;
+use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
+
+/// How many blockers and waiters an explanation lists, and how many edges a waiter has.
+const LISTED: usize = 256;
+
+/// How many numbers of claims one page of a dump looks at, at most.
+const DUMP_LOOKS: u32 = 4096;
+
+impl Space {
+    /// The largest stamp seen.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// The number of the rules that it applies by.
+    pub fn rules(&self) -> u32 {
+        self.rules
+    }
+
+    /// All leases, in no particular order.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
+        self.sessions
+            .iter()
+            .filter_map(|(_, session)| self.lease_view(session))
+    }
+
+    /// One lease.
+    pub fn lease(&self, namespace: &Namespace, owner: &OwnerId) -> Option<LeaseView<'_>> {
+        let (_, session) = self.session_of(namespace, owner)?;
+        self.lease_view(&self.sessions[session])
+    }
+
+    /// What an unlogged renewal needs: the lease, or why there is none (R90).
+    pub fn renewal(
+        &self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+    ) -> Result<LeaseView<'_>, Missing> {
+        // A lease without holds does not exist here, so `Missing::OwnerSet` never does.
+        self.lease(namespace, owner).ok_or(Missing::Alive)
+    }
+
+    /// The lease time at which the next waiter's time is over.
+    pub fn next_waiter_end(&self) -> Option<u64> {
+        self.ends.first().map(|(end, _, _)| *end)
+    }
+
+    /// Whether there is a waiter or a lease of more than a minute (leases.md step 7).
+    pub fn wants_ticks(&self) -> bool {
+        self.long_leases > 0 || !self.ends.is_empty()
+    }
+
+    /// All that is known of one path (R141).
+    pub fn inspect(&self, namespace: &Namespace, path: &Path, now: u64) -> Inspection {
+        let Some(namespace) = self.namespaces.find(namespace) else {
+            return Inspection::default();
+        };
+        let node = self.spot(namespace, path).at;
+        let mut found = Inspection {
+            fence: self.stored_fence(namespace, path, node),
+            ..Inspection::default()
+        };
+        let Some(node) = node else {
+            return found;
+        };
+        let owner = |claim: u32| self.sessions[self.claims[claim].session].owner.clone();
+        for claim in self.claims_at(node, Kind::Write) {
+            if self.claims[claim].is_permit() {
+                found.permit_holders.push(owner(claim));
+            } else {
+                found.writer = Some(owner(claim));
+            }
+        }
+        let readers: BTreeSet<OwnerId> = [Kind::Read, Kind::Tree]
+            .into_iter()
+            .flat_map(|kind| self.claims_at(node, kind))
+            .map(owner)
+            .collect();
+        found.readers = readers.into_iter().collect();
+        let waiters: BTreeSet<u64> = self
+            .tree
+            .extra(node)
+            .into_iter()
+            .flat_map(|extra| extra.here.iter().flatten())
+            .filter(|(_, (waiter, _))| self.waiters[*waiter].end > now)
+            .map(|(number, _)| *number)
+            .collect();
+        found.waiters = waiters.len() as u64;
+        found
+    }
+
+    /// An owner's holds (R142).
+    pub fn owner_locks(&self, owner: &OwnerId, selection: &Selection) -> OwnerLocks {
+        let mut found = OwnerLocks::default();
+        for session in self.selected_sessions(owner, selection) {
+            found.alive |= self.sessions[session].lease.is_some();
+            let claims = self.session_claims(session);
+            found
+                .locks
+                .extend(claims.map(|claim| self.held_lock(claim)));
+        }
+        found
+    }
+
+    /// The next page of all holds (R143): at most `page` of them.
+    pub fn dump(&self, after: Option<DumpCursor>, page: usize) -> DumpPage {
+        let start = after.map_or(0, |cursor| cursor.0);
+        let mut found = DumpPage::default();
+        let end = u64::from(self.claims.slots());
+        let mut at = start;
+        while at < end && found.locks.len() < page && at - start < u64::from(DUMP_LOOKS) {
+            // Below `end`, which is a number of 32 bits.
+            if self.claims.get(at as u32).is_some() {
+                found.locks.push(self.held_lock(at as u32));
+            }
+            at += 1;
+        }
+        found.next = (at < end).then_some(DumpCursor(at));
+        found
+    }
+
+    /// Whether an owner's fence on a path is the one in force (R73).
+    pub fn assert_fencing(
+        &self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        path: &Path,
+        fence: Fence,
+    ) -> FenceCheck {
+        let claim = self
+            .session_of(namespace, owner)
+            .and_then(|(namespace, session)| {
+                let node = self.spot(namespace, path).at?;
+                self.own_claim(session, node, Kind::Write)
+            });
+        match claim.and_then(|claim| self.claims[claim].fence) {
+            None => FenceCheck::StaleOwner,
+            Some(current) if current == fence => FenceCheck::Valid,
+            Some(current) => FenceCheck::StaleFence { current },
+        }
+    }
+
+    /// Whether a conflict that was reported still exists (R109).
+    pub fn is_blocking(
+        &self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        path: &Path,
+        reason: BlockReason,
+        now: u64,
+    ) -> bool {
+        let Some((namespace, session)) = self.session_of(namespace, owner) else {
+            return false;
+        };
+        let Some(node) = self.spot(namespace, path).at else {
+            return false;
+        };
+        let holds = |kind: Kind| self.own_claim(session, node, kind);
+        let permit = |claim: u32| self.claims[claim].is_permit();
+        match reason {
+            BlockReason::ReadLocked | BlockReason::DescendantReadLocked => {
+                holds(Kind::Read).is_some() || holds(Kind::Tree).is_some()
+            }
+            BlockReason::SemaphoreFull => holds(Kind::Write).is_some_and(permit),
+            // A reader of the tree is met as ANCESTOR_LOCKED, too (E6); a permit as a write.
+            BlockReason::AncestorLocked => {
+                holds(Kind::Write).is_some() || holds(Kind::Tree).is_some()
+            }
+            BlockReason::WriteLocked | BlockReason::DescendantWriteLocked => {
+                holds(Kind::Write).is_some()
+            }
+            BlockReason::Queued => {
+                let waits = self
+                    .live_waiter(&self.sessions[session], now)
+                    .is_some_and(|waiter| waiter.parts.iter().any(|part| part.node == node));
+                waits || Kind::ALL.iter().any(|kind| holds(*kind).is_some())
+            }
+        }
+    }
+
+    /// Whether an owner has a lease or a place in line in the selected namespaces (R118).
+    pub fn owner_alive(&self, owner: &OwnerId, selection: &Selection, now: u64) -> bool {
+        self.selected_sessions(owner, selection)
+            .into_iter()
+            .any(|session| {
+                let session = &self.sessions[session];
+                session.lease.is_some() || self.live_waiter(session, now).is_some()
+            })
+    }
+
+    /// The namespaces here in which an owner has anything, in byte order (R130).
+    pub fn owner_namespaces(&self, owner: &OwnerId) -> Vec<Namespace> {
+        self.selected_sessions(owner, &Selection::All)
+            .into_iter()
+            .map(|session| {
+                self.namespaces[self.sessions[session].namespace]
+                    .name
+                    .clone()
+            })
+            .collect()
+    }
+
+    /// Would this acquire succeed now, and if not, why (E7)? A semaphore's permits are taken as right.
+    pub fn explain(
+        &self,
+        route: &Route,
+        owner: &OwnerId,
+        path: &Path,
+        mode: Mode,
+        now: u64,
+    ) -> Explanation {
+        let mut found = Explanation {
+            namespace: route.namespace.clone(),
+            algorithm: route.algorithm,
+            conflict: None,
+            blockers: Vec::new(),
+            ahead: Vec::new(),
+            position: 1,
+        };
+        let namespace = self.namespaces.find(&route.namespace);
+        let permits = namespace
+            .and_then(|namespace| self.capacity(namespace, path))
+            .or(core::num::NonZeroU32::new(1));
+        let Some(acquire) = probe(route, owner, path, mode, permits) else {
+            return found;
+        };
+        let Some(namespace) = namespace else {
+            if !route.algorithm.allows(mode) {
+                found.conflict = Some(Conflict {
+                    reason: crate::policy::Reason::ReadLocksDisabled,
+                    path: path.clone(),
+                    blocker: None,
+                });
+            }
+            return found;
+        };
+        let session = self.sessions.find(namespace, owner);
+        let entry = session.and_then(|session| self.live_waiter(&self.sessions[session], now));
+        let pairs = entry.map(|entry| super::judge::new_pairs(&entry.request));
+        let asker = Asker {
+            namespace,
+            session,
+            place: match (entry, &pairs) {
+                (Some(entry), Some(pairs)) => Place::Again(entry.number, pairs),
+                _ => Place::End,
+            },
+            fence: None,
+            stale: Stale::Conflict,
+        };
+        found.conflict = self.explain_conflict(asker, &acquire);
+        let _ = self.each_blocker(asker, &acquire, &mut |claim| {
+            found.blockers.push(self.blocker(claim));
+            if found.blockers.len() < LISTED {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        found.position = self.position(asker, &acquire);
+        found.ahead = self
+            .ahead(asker, &acquire, LISTED)
+            .into_iter()
+            .map(|(_, waiter)| &self.waiters[waiter])
+            .filter(|waiter| waiter.end > now)
+            .filter_map(|waiter| self.waiter_view(waiter, &acquire, now))
+            .collect();
+        found
+    }
+
+    fn explain_conflict(&self, asker: Asker<'_>, acquire: &Acquire) -> Option<Conflict> {
+        match self.judge(asker, acquire) {
+            Verdict::Free | Verdict::FreeButStale | Verdict::Lost { .. } => None,
+            Verdict::Incurable { path, reason } => Some(Conflict {
+                reason,
+                path,
+                blocker: None,
+            }),
+            Verdict::Behind(_) => self.conflict_behind(asker, acquire),
+            Verdict::Blocked { request, obstacle } => {
+                let path = &acquire.requests[request].path;
+                Some(self.conflict(asker.session, path, obstacle))
+            }
+        }
+    }
+
+    /// Whom an owner's waiters here wait for (E5).
+    pub fn waits_for(&self, owner: &OwnerId, now: u64) -> Vec<WaitsFor> {
+        let sessions = self.selected_sessions(owner, &Selection::All);
+        let waiting = sessions
+            .into_iter()
+            .map(|session| &self.sessions[session])
+            .filter(|session| self.live_waiter(session, now).is_some());
+        waiting
+            .map(|session| {
+                let waiter = &self.waiters[session.waiter];
+                let asker = self.waiter_asker(session.waiter);
+                let mut owners: Vec<OwnerId> = Vec::new();
+                let mut seen: BTreeSet<OwnerId> = BTreeSet::new();
+                let _ = self.each_blocker(asker, &waiter.request, &mut |claim| {
+                    let owner = &self.sessions[self.claims[claim].session].owner;
+                    if seen.insert(owner.clone()) {
+                        owners.push(owner.clone());
+                    }
+                    if owners.len() < LISTED {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                });
+                for (_, ahead) in self.ahead(asker, &waiter.request, LISTED) {
+                    let ahead = &self.waiters[ahead];
+                    let owner = &self.sessions[ahead.session].owner;
+                    if ahead.end > now && seen.insert(owner.clone()) {
+                        owners.push(owner.clone());
+                    }
+                }
+                WaitsFor {
+                    namespace: self.namespaces[session.namespace].name.clone(),
+                    waiter: waiter.number,
+                    owners,
+                }
+            })
+            .collect()
+    }
+
+    /// The events that followed a sequence number.
+    pub fn events_after(&self, sequence: u64) -> EventsAfter {
+        self.events.after(sequence)
+    }
+
+    /// The sequence number of the last event.
+    pub fn last_event(&self) -> u64 {
+        self.events.sequence
+    }
+
+    /// The GRANTs that a new subscriber of this owner must still be told (R122), at most one a namespace.
+    /// A renewal without an entry clears one only in the leader's memory: the caller leaves out those
+    /// whose owner renewed since (namespace and `Event::id` tell which).
+    pub fn standing_grants(&self, owner: &OwnerId, now: u64) -> Vec<Event> {
+        self.selected_sessions(owner, &Selection::All)
+            .into_iter()
+            .filter_map(|session| {
+                let session = &self.sessions[session];
+                let grant = session.grant.as_ref().filter(|grant| grant.until > now)?;
+                Some(Event {
+                    sequence: grant.sequence,
+                    id: grant.id,
+                    owner: session.owner.clone(),
+                    namespace: Some(self.namespaces[session.namespace].name.clone()),
+                    kind: EventKind::Grant { fence: grant.fence },
+                })
+            })
+            .collect()
+    }
+
+    /// The present holds (as `Granted`, by number) and waiters (as `Queued`, in order) under a prefix (E8).
+    pub fn watch_snapshot(&self, prefix: &Namespace, now: u64) -> Vec<LockChange> {
+        let mut found = Vec::new();
+        for (number, claim) in self.claims.iter() {
+            let held = self.held_lock(number);
+            if prefix.contains(&held.path) {
+                let session = &self.sessions[claim.session];
+                found.push(LockChange {
+                    namespace: held.namespace,
+                    kind: ChangeKind::Granted,
+                    owner: Some(held.owner),
+                    path: Some(held.path),
+                    mode: Some(held.mode),
+                    fence: held.fence,
+                    holder: session.holder.as_deref().cloned(),
+                });
+            }
+        }
+        let mut waiters: Vec<&Waiter> = self
+            .waiters
+            .iter()
+            .map(|(_, waiter)| waiter)
+            .filter(|waiter| waiter.end > now)
+            .collect();
+        waiters.sort_by_key(|waiter| waiter.number);
+        for waiter in waiters {
+            let session = &self.sessions[waiter.session];
+            let wanted =
+                new_requests(&waiter.request).filter(|wanted| prefix.contains(&wanted.path));
+            found.extend(wanted.map(|wanted| LockChange {
+                namespace: self.namespaces[session.namespace].name.clone(),
+                kind: ChangeKind::Queued,
+                owner: Some(session.owner.clone()),
+                path: Some(wanted.path.clone()),
+                mode: Some(wanted.mode),
+                fence: waiter.fence.filter(|_| wanted.mode == Mode::Write),
+                holder: waiter.request.holder.clone(),
+            }));
+        }
+        found
+    }
+
+    /// The highest fence minted here, driven namespaces left aside (R75).
+    pub fn highest_minted(&self) -> Option<Fence> {
+        Fence::from_number(self.minted)
+    }
+
+    /// How much is in it.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            namespaces: u64::from(self.namespaces.len()),
+            leases: self.leases().count() as u64,
+            claims: u64::from(self.claims.len()),
+            waiters: u64::from(self.waiters.len()),
+            marks: u64::from(self.marks.len()),
+            answers: self.answers.table.len() as u64,
+        }
+    }
+
+    fn lease_view<'a>(&'a self, session: &'a Session) -> Option<LeaseView<'a>> {
+        let lease = session.lease?;
+        Some(LeaseView {
+            namespace: &self.namespaces[session.namespace].name,
+            owner: &session.owner,
+            ttl: lease.ttl,
+            cover: lease.cover,
+            epoch: lease.epoch,
+            born: lease.born,
+            asked_until: lease.asked_until,
+        })
+    }
+
+    fn live_waiter(&self, session: &Session, now: u64) -> Option<&Waiter> {
+        self.waiters
+            .get(session.waiter)
+            .filter(|waiter| session.waiter != NONE && waiter.end > now)
+    }
+
+    fn held_lock(&self, claim: u32) -> HeldLock {
+        let claim = &self.claims[claim];
+        let session = &self.sessions[claim.session];
+        let namespace = &self.namespaces[session.namespace].name;
+        HeldLock {
+            owner: session.owner.clone(),
+            path: self.tree.path(namespace, claim.node),
+            namespace: namespace.clone(),
+            mode: claim.mode,
+            fence: claim.fence,
+        }
+    }
+
+    fn waiter_view(&self, waiter: &Waiter, acquire: &Acquire, now: u64) -> Option<WaiterView> {
+        let theirs = super::report::first_excluding(&waiter.request, acquire)?;
+        Some(WaiterView {
+            waiter: waiter.number,
+            owner: self.sessions[waiter.session].owner.clone(),
+            path: theirs.path.clone(),
+            mode: theirs.mode,
+            waited_ms: now.saturating_sub(waiter.since),
+            holder: waiter.request.holder.clone(),
+        })
+    }
+}
+
+/// An acquire of one path that is never applied.
+fn probe(
+    route: &Route,
+    owner: &OwnerId,
+    path: &Path,
+    mode: Mode,
+    permits: Option<core::num::NonZeroU32>,
+) -> Option<Box<Acquire>> {
+    Some(Box::new(Acquire {
+        route: route.clone(),
+        owner: owner.clone(),
+        ttl: Ttl::from_millis(1).ok()?,
+        queue_ttl: QueueTtl::from_millis(1).ok()?,
+        requests: vec![Request {
+            path: path.clone(),
+            mode,
+            state: State::New,
+            permits,
+        }],
+        releases: Vec::new(),
+        fence: None,
+        key: None,
+        wait: Wait::No,
+        holder: None,
+    }))
+}

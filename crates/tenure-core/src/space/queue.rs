@@ -1,0 +1,482 @@
+//! The queue: who waits, in which order, and what each waiter waits for.
+//!
+//! ```text
+//! acquire ──blocked──▶ join ──▶ [waiters, by number] ──freed──▶ grant ──▶ GRANT
+//!                                      └── time over, cancelled, replaced ──▶ leave
+//! ```
+//!
+//! A waiter stands at the node of each path it wants to take, and in the lines of all nodes above, so
+//! that a newcomer finds those in its way by looking at its own path and the ones above it (R79).
+//!
+//! Each waiter hangs on *one* thing that blocks it: the latest earlier waiter in its way, or a claim.
+//! As long as that thing is there, nothing else can free the waiter, so nothing else looks at it; when
+//! the thing goes, everything that hangs on it is looked at, in order (see `sweep.rs`). Waiters for
+//! the same path hang on each other like a chain, so a hand-over looks at one, however many wait.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use super::Space;
+use super::answers::AnswerKey;
+use super::judge::Obstacle;
+use crate::command::{Acquire, State, Wait};
+use crate::event::{ChangeKind, LockChange};
+use crate::path::Path;
+use crate::policy::{Algorithm, Mode};
+use crate::slab::NONE;
+use crate::tree::{Kind, Ring, Spot, below_root};
+use crate::value::{Fence, OwnerId};
+
+/// A queued acquire (R81).
+#[derive(Clone, Debug)]
+pub(super) struct Waiter {
+    /// Its place: smaller ones come first.
+    pub(super) number: u64,
+    pub(super) session: u32,
+    pub(super) request: Box<Acquire>,
+    /// The fence reserved for it, or the supplied one.
+    pub(super) fence: Option<Fence>,
+    pub(super) since: u64,
+    pub(super) end: u64,
+    pub(super) parts: Vec<Part>,
+    /// What hangs it on the thing that blocks it.
+    pub(super) link: u32,
+    /// Whom it has asked to let go (E2).
+    pub(super) asked: BTreeSet<OwnerId>,
+    /// The remembered answers that speak of it (R105).
+    pub(super) answers: Vec<AnswerKey>,
+}
+
+/// One path that a waiter wants to take.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) node: u32,
+    pub(super) kind: Kind,
+    /// Ring of the waiters that this part blocks, `NONE` if there is none yet.
+    pub(super) blocks: u32,
+    /// The same for those who ask (E2): they are looked at when this part is granted.
+    pub(super) blocks_asking: u32,
+}
+
+/// The waiters in one line, by number, with how many of their paths are meant.
+pub(super) type Line = BTreeMap<u64, (u32, u32)>;
+
+/// An earlier waiter in the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hindrance {
+    pub(super) number: u64,
+    pub(super) waiter: u32,
+    pub(super) at: Standing,
+}
+
+/// Where a waiter in the way stands, seen from the wanted path.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Standing {
+    /// At this node, the path's own or one above, wanting it in this way.
+    Here(u32, Kind),
+    /// Somewhere below the path's node, for writing or not.
+    Below(u32, Access),
+}
+
+/// The two sides of the lines below a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Write = 0,
+    Read = 1,
+}
+
+impl Access {
+    fn of(kind: Kind) -> Access {
+        match kind {
+            Kind::Write => Access::Write,
+            Kind::Read | Kind::Tree => Access::Read,
+        }
+    }
+}
+
+/// Up to which place others count, and who does not (R79).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    pub(super) number: u64,
+    /// The asking owner's own place.
+    pub(super) own: u64,
+}
+
+impl Before {
+    fn latest(self, line: &Line) -> Option<(u64, u32)> {
+        line.range(..self.number)
+            .rev()
+            .find(|(number, _)| **number != self.own)
+            .map(|(number, (waiter, _))| (*number, *waiter))
+    }
+
+    fn all(self, line: &Line) -> impl Iterator<Item = (u64, u32)> + '_ {
+        line.range(..self.number)
+            .filter(move |(number, _)| **number != self.own)
+            .map(|(number, (waiter, _))| (*number, *waiter))
+    }
+}
+
+/// What is wanted, for the search of those in the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Want {
+    pub(super) spot: Spot,
+    pub(super) kind: Kind,
+    pub(super) algorithm: Algorithm,
+}
+
+impl Space {
+    /// The latest earlier waiter in the way of a path.
+    pub(super) fn latest_ahead(&self, want: Want, before: Before) -> Option<Hindrance> {
+        self.lines(want)
+            .into_iter()
+            .filter_map(|(at, line)| {
+                let (number, waiter) = before.latest(line)?;
+                Some(Hindrance { number, waiter, at })
+            })
+            .max_by_key(|hindrance| hindrance.number)
+    }
+
+    /// The earliest waiter in the way of a path.
+    pub(super) fn earliest_ahead(&self, want: Want, before: Before) -> Option<(u64, u32)> {
+        self.lines(want)
+            .into_iter()
+            .filter_map(|(_, line)| before.all(line).next())
+            .min()
+    }
+
+    /// Adds the earlier waiters in the way of a path to a set, at most `limit` in all.
+    pub(super) fn all_ahead(
+        &self,
+        want: Want,
+        before: Before,
+        limit: usize,
+        found: &mut BTreeSet<(u64, u32)>,
+    ) {
+        for (_, line) in self.lines(want) {
+            // The smallest of the union are among the smallest of each.
+            for ahead in before.all(line).take(limit) {
+                found.insert(ahead);
+            }
+            while found.len() > limit {
+                found.pop_last();
+            }
+        }
+    }
+
+    /// How many earlier waiters are in the way of a single path, if that can be told without looking
+    /// at each: all of them stand in one line.
+    pub(super) fn count_ahead(&self, want: Want, before: Before) -> Option<usize> {
+        let lines = self.lines(want);
+        match lines.as_slice() {
+            [] => Some(0),
+            [(_, line)] if before.number == u64::MAX => {
+                Some(line.len() - usize::from(line.contains_key(&before.own)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The lines of those who exclude a wanted path (R44), each with where it stands.
+    fn lines(&self, want: Want) -> Vec<(Standing, &Line)> {
+        let mut found: Vec<(Standing, &Line)> = Vec::new();
+        let recursive = want.algorithm.is_recursive();
+        for above in self.tree.upwards(want.spot.above) {
+            let Some(extra) = self.tree.extra(above) else {
+                continue;
+            };
+            if recursive {
+                found.push((Standing::Here(above, Kind::Write), extra.line(Kind::Write)));
+            }
+            if want.kind.is_write() {
+                found.push((Standing::Here(above, Kind::Tree), extra.line(Kind::Tree)));
+            }
+        }
+        if let Some(node) = want.spot.at
+            && let Some(extra) = self.tree.extra(node)
+        {
+            found.push((Standing::Here(node, Kind::Write), extra.line(Kind::Write)));
+            if want.kind.is_write() {
+                found.push((Standing::Here(node, Kind::Read), extra.line(Kind::Read)));
+                found.push((Standing::Here(node, Kind::Tree), extra.line(Kind::Tree)));
+            }
+            if want.kind == Kind::Tree || (want.kind.is_write() && recursive) {
+                found.push((Standing::Below(node, Access::Write), &extra.below[0]));
+            }
+            if want.kind.is_write() && recursive {
+                found.push((Standing::Below(node, Access::Read), &extra.below[1]));
+            }
+        }
+        found.retain(|(_, line)| !line.is_empty());
+        found
+    }
+
+    /// Whether an owner holds a path well enough not to yield to waiters for it (R79).
+    pub(super) fn holds_enough(&self, session: Option<u32>, spot: Spot, kind: Kind) -> bool {
+        let Some(session) = session else {
+            return false;
+        };
+        if self.sessions[session].claims == 0 {
+            return false;
+        }
+        let holds = |node: u32, kind: Kind| self.own_claim(session, node, kind);
+        if let Some(node) = spot.at {
+            let enough = match kind {
+                Kind::Write => holds(node, Kind::Write).is_some(),
+                Kind::Read => Kind::ALL.iter().any(|kind| holds(node, *kind).is_some()),
+                Kind::Tree => {
+                    holds(node, Kind::Write).is_some() || holds(node, Kind::Tree).is_some()
+                }
+            };
+            if enough {
+                return true;
+            }
+        }
+        self.tree.upwards(spot.above).any(|above| {
+            holds(above, Kind::Write).is_some_and(|claim| self.claims[claim].covers_below())
+                || (!kind.is_write() && holds(above, Kind::Tree).is_some())
+        })
+    }
+
+    /// Stores a waiter at its paths and hangs it nowhere yet.
+    pub(super) fn join(&mut self, session: u32, waiter: Waiter) -> u32 {
+        let (number, end) = (waiter.number, waiter.end);
+        let namespace = self.sessions[session].namespace;
+        let id = self.waiters.insert(waiter);
+        let link = self.links.create(id);
+        self.waiters[id].link = link;
+        self.sessions[session].waiter = id;
+        self.ends.insert((end, number, id));
+        let mut parts: Vec<Part> = Vec::new();
+        let request = core::mem::take(&mut self.waiters[id].request.requests);
+        let mut seen: BTreeSet<(u32, Kind)> = BTreeSet::new();
+        for wanted in request.iter().filter(|request| request.state == State::New) {
+            let node = self.reach(namespace, &wanted.path);
+            let kind = Kind::of(wanted.mode);
+            if seen.insert((node, kind)) {
+                self.stand(node, kind, number, id);
+                parts.push(Part {
+                    node,
+                    kind,
+                    blocks: NONE,
+                    blocks_asking: NONE,
+                });
+                self.settle_capacity(namespace, &wanted.path);
+            }
+        }
+        self.namespaces[namespace].waiting_paths += u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        self.waiters[id].request.requests = request;
+        self.waiters[id].parts = parts;
+        id
+    }
+
+    fn stand(&mut self, node: u32, kind: Kind, number: u64, id: u32) {
+        self.tree.extra_mut(node).here[kind as usize].insert(number, (id, 1));
+        let side = Access::of(kind) as usize;
+        let mut at = self.tree.nodes[node].parent;
+        while at != NONE {
+            let line = &mut self.tree.extra_mut(at).below[side];
+            line.entry(number).or_insert((id, 0)).1 += 1;
+            at = self.tree.nodes[at].parent;
+        }
+    }
+
+    /// Takes a waiter out of the queue. Those that it blocked stay hung on its parts.
+    fn unstand(&mut self, part: &Part, number: u64) {
+        self.tree.extra_mut(part.node).here[part.kind as usize].remove(&number);
+        let side = Access::of(part.kind) as usize;
+        let mut at = self.tree.nodes[part.node].parent;
+        while at != NONE {
+            let line = &mut self.tree.extra_mut(at).below[side];
+            if let Some((_, count)) = line.get_mut(&number) {
+                *count -= 1;
+                if *count == 0 {
+                    line.remove(&number);
+                }
+            }
+            self.tree.settle_extra(at);
+            at = self.tree.nodes[at].parent;
+        }
+    }
+
+    /// Removes a waiter from all indexes and gives it back; those that it blocked are still hung on
+    /// its parts, which must be dissolved or handed to claims.
+    pub(super) fn take_waiter(&mut self, id: u32) -> Option<Waiter> {
+        let waiter = self.waiters.remove(id)?;
+        self.links.destroy(waiter.link);
+        self.ends.remove(&(waiter.end, waiter.number, id));
+        let session = &mut self.sessions[waiter.session];
+        session.waiter = NONE;
+        let namespace = session.namespace;
+        self.namespaces[namespace].waiting_paths -= u32::try_from(waiter.parts.len()).unwrap_or(0);
+        for parked in self.routes.frozen.values_mut() {
+            parked.waiters.remove(&(waiter.number, id));
+        }
+        for part in &waiter.parts {
+            self.unstand(part, waiter.number);
+        }
+        Some(waiter)
+    }
+
+    /// Removes a waiter that is not granted: its answers forget it, those that it blocked are looked at.
+    pub(super) fn leave(&mut self, id: u32) -> Option<Waiter> {
+        let waiter = self.take_waiter(id)?;
+        for key in &waiter.answers {
+            self.answers.gone(key);
+        }
+        for part in &waiter.parts {
+            self.dissolve(part.blocks);
+            self.dissolve(part.blocks_asking);
+        }
+        self.tell_waiter(&waiter, ChangeKind::Dequeued);
+        self.leave_paths(&waiter);
+        Some(waiter)
+    }
+
+    /// What a waiter's standing at its paths kept alive may go.
+    pub(super) fn leave_paths(&mut self, waiter: &Waiter) {
+        let namespace = self.sessions[waiter.session].namespace;
+        if waiter.request.route.algorithm == Algorithm::Semaphore {
+            for wanted in &waiter.request.requests {
+                self.settle_capacity(namespace, &wanted.path);
+            }
+        }
+        for part in &waiter.parts {
+            self.tree.prune(part.node);
+        }
+    }
+
+    /// Everything in a ring is to be looked at; the ring is gone.
+    pub(super) fn dissolve(&mut self, head: u32) {
+        if head == NONE {
+            return;
+        }
+        for waiter in self.links.waiters(head) {
+            let link = self.waiters[waiter].link;
+            self.links.leave(link);
+            self.poke(waiter);
+        }
+        self.links.destroy(head);
+    }
+
+    /// Everything in a ring of a node is to be looked at.
+    pub(super) fn flush(&mut self, node: u32, ring: Ring) {
+        let head = self
+            .tree
+            .extra(node)
+            .map_or(NONE, |extra| extra.rings[ring as usize]);
+        if head != NONE {
+            self.tree.extra_mut(node).rings[ring as usize] = NONE;
+            self.dissolve(head);
+            self.tree.settle_extra(node);
+        }
+    }
+
+    /// A waiter is to be looked at before this command ends.
+    pub(super) fn poke(&mut self, id: u32) {
+        if let Some(waiter) = self.waiters.get(id) {
+            self.pending.insert((waiter.number, id));
+        }
+    }
+
+    /// Hangs a waiter on an earlier one.
+    pub(super) fn hang_on_waiter(&mut self, id: u32, ahead: Hindrance) {
+        let asks = self.waiters[id].request.wait == Wait::QueueAndAsk;
+        let part = self.waiters[ahead.waiter]
+            .parts
+            .iter()
+            .position(|part| match ahead.at {
+                Standing::Here(node, kind) => part.node == node && part.kind == kind,
+                Standing::Below(node, access) => {
+                    Access::of(part.kind) == access && self.tree.is_below(part.node, node)
+                }
+            });
+        let Some(part) = part else {
+            return;
+        };
+        let link = self.waiters[id].link;
+        let part = &mut self.waiters[ahead.waiter].parts[part];
+        let head = if asks {
+            &mut part.blocks_asking
+        } else {
+            &mut part.blocks
+        };
+        if *head == NONE {
+            *head = self.links.create(NONE);
+        }
+        self.links.join(link, *head);
+    }
+
+    /// Hangs a waiter on what blocks it.
+    pub(super) fn hang_on_obstacle(&mut self, id: u32, obstacle: Obstacle) {
+        let session = Some(self.waiters[id].session);
+        let (node, ring) = match obstacle {
+            Obstacle::Ancestor {
+                node,
+                kind: Kind::Write,
+            } => (node, Ring::Writer),
+            Obstacle::Ancestor { node, .. } => (node, Ring::Trees),
+            Obstacle::Writer { node } | Obstacle::Full { node } => (node, Ring::Writer),
+            Obstacle::Readers { node } => (node, Ring::Readers),
+            Obstacle::WritesBelow { node } => match self.own_below(session, node) {
+                (0, _) => (node, Ring::WritesBelow),
+                _ => (node, Ring::AmongOwn),
+            },
+            Obstacle::ReadsBelow { node } => match self.own_below(session, node) {
+                (_, 0) => (node, Ring::ReadsBelow),
+                _ => (node, Ring::AmongOwn),
+            },
+        };
+        let link = self.waiters[id].link;
+        let head = self.ring(node, ring);
+        self.links.join(link, head);
+    }
+
+    /// The head of a ring of a node, made if it is not there.
+    pub(super) fn ring(&mut self, node: u32, ring: Ring) -> u32 {
+        let head = self.tree.extra_mut(node).rings[ring as usize];
+        if head != NONE {
+            return head;
+        }
+        let head = self.links.create(NONE);
+        self.tree.extra_mut(node).rings[ring as usize] = head;
+        head
+    }
+
+    /// The node of a path in a namespace, made if it is not there.
+    pub(super) fn reach(&mut self, namespace: u32, path: &Path) -> u32 {
+        let state = &mut self.namespaces[namespace];
+        if state.root == NONE {
+            state.root = self.tree.plant();
+        }
+        self.tree.reach(state.root, below_root(&state.name, path))
+    }
+
+    /// Where a path is in a namespace.
+    pub(super) fn spot(&self, namespace: u32, path: &Path) -> Spot {
+        let state = &self.namespaces[namespace];
+        self.tree.spot(state.root, below_root(&state.name, path))
+    }
+
+    /// Tells those who watch about all paths of a waiter.
+    pub(super) fn tell_waiter(&mut self, waiter: &Waiter, kind: ChangeKind) {
+        if !self.watching {
+            return;
+        }
+        let session = &self.sessions[waiter.session];
+        for wanted in &waiter.request.requests {
+            if wanted.state == State::New {
+                self.out.changes.push(LockChange {
+                    namespace: self.namespaces[session.namespace].name.clone(),
+                    kind,
+                    owner: Some(session.owner.clone()),
+                    path: Some(wanted.path.clone()),
+                    mode: Some(wanted.mode),
+                    fence: waiter.fence.filter(|_| wanted.mode == Mode::Write),
+                    holder: waiter.request.holder.clone(),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Everything that gives back or takes away: release, release of all, expiry, break, withdrawal;
+//! and what only touches a lease: renewal, asking.
+
+use alloc::vec::Vec;
+
+use super::answers::{Answer, AnswerKey, Call, Said, release_fingerprint};
+use super::{Ending, Space};
+use crate::command::{
+    Ask, Break, Domain, Expire, Release, ReleaseAll, ReleaseCause, Renew, Selection, Withdraw,
+};
+use crate::event::EventKind;
+use crate::lease::SHORT_LEASE_MS;
+use crate::outcome::{BreakOutcome, LeaseChange, Refusal, Renewed, Withdrawn};
+use crate::path::Namespace;
+use crate::policy::Missing;
+use crate::slab::NONE;
+use crate::tree::Kind;
+use crate::value::OwnerId;
+
+impl Space {
+    /// R97, R99.
+    pub(super) fn release(&mut self, release: Release) -> Result<(), Refusal> {
+        let paths = release.holds.iter().map(|hold| &hold.path);
+        if let Some(version) = self.outdated(&release.route, paths) {
+            return Err(Refusal::Outdated { version });
+        }
+        if let Some(key) = &release.key {
+            let fingerprint = release_fingerprint(&release);
+            let key = AnswerKey {
+                call: Call::Release,
+                namespace: release.route.namespace.clone(),
+                key: key.clone(),
+            };
+            match self.answers.look(&key, fingerprint, self.time) {
+                Said::New => {}
+                Said::Answered(_) => return Ok(()),
+                Said::Reused => return Err(Refusal::KeyReused),
+                Said::Full => return Err(Refusal::AnswersFull),
+            }
+            self.answers
+                .remember(key, fingerprint, Answer::Released, self.time);
+        }
+        let Some((namespace, session)) = self.session_of(&release.route.namespace, &release.owner)
+        else {
+            return Ok(());
+        };
+        // The owner was heard of (R122).
+        self.sessions[session].grant = None;
+        for hold in release.holds {
+            let waiter = self.sessions[session].waiter;
+            if self.waits_for_hold(waiter, &hold) {
+                self.leave(waiter);
+            }
+            self.release_hold(session, hold, Ending::Released);
+        }
+        self.settle_session(session);
+        self.sweep();
+        self.settle_namespace(namespace);
+        Ok(())
+    }
+
+    /// R100, R101. How many leases or places in line it met.
+    pub(super) fn release_all(&mut self, release: ReleaseAll) -> u64 {
+        let ending = match release.cause {
+            ReleaseCause::Owner => Ending::Released,
+            ReleaseCause::Killed => Ending::Killed,
+        };
+        let sessions = self.selected_sessions(&release.owner, &release.selection);
+        let met = sessions.len() as u64;
+        let mut namespaces = Vec::new();
+        for session in sessions {
+            namespaces.push(self.sessions[session].namespace);
+            let waiter = self.sessions[session].waiter;
+            if waiter != NONE {
+                self.leave(waiter);
+            }
+            self.drop_claims(session, ending);
+            self.settle_session(session);
+        }
+        self.sweep();
+        for namespace in namespaces {
+            self.settle_namespace(namespace);
+        }
+        met
+    }
+
+    /// leases.md step 3.
+    pub(super) fn expire(&mut self, expire: &Expire) -> bool {
+        let Some((namespace, session)) = self.session_of(&expire.namespace, &expire.owner) else {
+            return false;
+        };
+        let lease = self.sessions[session].lease;
+        if lease.is_none_or(|lease| lease.epoch != expire.epoch) {
+            return false;
+        }
+        self.drop_claims(session, Ending::Expired);
+        self.settle_session(session);
+        self.sweep();
+        self.settle_namespace(namespace);
+        true
+    }
+
+    /// A logged renewal (R90, R92).
+    pub(super) fn renew(&mut self, renew: &Renew) -> Result<Renewed, Missing> {
+        let (_, session) = self
+            .session_of(&renew.namespace, &renew.owner)
+            .ok_or(Missing::Alive)?;
+        if self.sessions[session].lease.is_none() {
+            return Err(Missing::Alive);
+        }
+        self.set_lease(session, renew.ttl);
+        let there = &mut self.sessions[session];
+        there.grant = None;
+        let lease = there.lease.ok_or(Missing::Alive)?;
+        Ok(Renewed {
+            asked: lease.asked_until > self.time,
+            born: lease.born,
+        })
+    }
+
+    /// R116. How many leases it marked.
+    pub(super) fn ask(&mut self, ask: &Ask) -> u64 {
+        let mut marked = 0;
+        for session in self.selected_sessions(&ask.owner, &Selection::All) {
+            if self.sessions[session].lease.is_some() {
+                self.mark_asked(session);
+                marked += 1;
+            }
+        }
+        marked
+    }
+
+    /// E9.
+    pub(super) fn break_hold(&mut self, hold: Break) -> BreakOutcome {
+        if let Some(version) = self.outdated(&hold.route, core::iter::once(&hold.path)) {
+            return BreakOutcome::Refused(Refusal::Outdated { version });
+        }
+        let Some(namespace) = self.namespaces.find(&hold.route.namespace) else {
+            return BreakOutcome::NotThatHold(None);
+        };
+        let node = self.spot(namespace, &hold.path).at;
+        let session = self.sessions.find(namespace, &hold.owner);
+        let named = session.zip(node).and_then(|(session, node)| {
+            Kind::ALL
+                .iter()
+                .filter_map(|kind| self.own_claim(session, node, *kind))
+                .find(|claim| self.claims[*claim].fence == hold.fence)
+        });
+        let (Some(claim), Some(session)) = (named, session) else {
+            let present = self.present_holder(node);
+            return BreakOutcome::NotThatHold(present.map(|claim| self.blocker(claim)));
+        };
+        self.remove_claim(claim, Some(hold.path), Ending::Killed);
+        self.tell(session, EventKind::Killed);
+        self.settle_session(session);
+        self.sweep();
+        self.settle_namespace(namespace);
+        BreakOutcome::Broken
+    }
+
+    /// E5.
+    pub(super) fn withdraw(&mut self, withdraw: &Withdraw) -> Withdrawn {
+        let Some((namespace, session)) = self.session_of(&withdraw.namespace, &withdraw.owner)
+        else {
+            return Withdrawn::Gone;
+        };
+        let id = self.sessions[session].waiter;
+        if let Some(waiter) = self.waiters.get(id)
+            && waiter.number == withdraw.waiter
+        {
+            self.leave(id);
+            self.settle_session(session);
+            self.sweep();
+            self.settle_namespace(namespace);
+            return Withdrawn::Withdrawn;
+        }
+        match &self.sessions[session].grant {
+            Some(grant) if grant.waiter == withdraw.waiter => {
+                Withdrawn::Granted { fence: grant.fence }
+            }
+            _ => Withdrawn::Gone,
+        }
+    }
+
+    /// Removes all claims of a session.
+    pub(super) fn drop_claims(&mut self, session: u32, ending: Ending) {
+        loop {
+            match self.sessions[session].first_claim {
+                NONE => return,
+                claim => self.remove_claim(claim, None, ending),
+            }
+        }
+    }
+
+    /// Ends the lease of a session without claims, and the session if nothing is left of it.
+    pub(super) fn settle_session(&mut self, session: u32) {
+        let there = &mut self.sessions[session];
+        if there.claims > 0 {
+            return;
+        }
+        if let Some(lease) = there.lease.take() {
+            self.long_leases -= u32::from(lease.ttl.millis() > SHORT_LEASE_MS);
+            there.holder = None;
+            there.grant = None;
+            there.own_below = None;
+            self.out.leases.push(LeaseChange::Ended {
+                namespace: self.namespaces[there.namespace].name.clone(),
+                owner: there.owner.clone(),
+            });
+        }
+        if there.waiter == NONE {
+            let namespace = there.namespace;
+            self.sessions.remove(session);
+            self.namespaces[namespace].sessions -= 1;
+            self.settle_namespace(namespace);
+        }
+    }
+
+    /// A session that is not there yet.
+    pub(super) fn open_session(&mut self, namespace: u32, owner: &OwnerId) -> u32 {
+        self.namespaces[namespace].sessions += 1;
+        self.namespaces.settle(namespace);
+        self.sessions.create(namespace, owner)
+    }
+
+    /// A namespace by name, and an owner's session in it.
+    pub(super) fn session_of(&self, namespace: &Namespace, owner: &OwnerId) -> Option<(u32, u32)> {
+        let namespace = self.namespaces.find(namespace)?;
+        Some((namespace, self.sessions.find(namespace, owner)?))
+    }
+
+    /// An owner's sessions in the selected namespaces, by the names of these.
+    pub(super) fn selected_sessions(&self, owner: &OwnerId, selection: &Selection) -> Vec<u32> {
+        let name = |session: &u32| &self.namespaces[self.sessions[*session].namespace].name;
+        let mut sessions = self.sessions.of_owner(owner);
+        sessions.retain(|session| selects(selection, name(session)));
+        sessions.sort_by(|one, two| name(one).cmp(name(two)));
+        sessions
+    }
+}
+
+/// Whether a selection means this namespace (R126–R128).
+fn selects(selection: &Selection, name: &Namespace) -> bool {
+    match selection {
+        Selection::All => true,
+        Selection::Only(domains) => domains.iter().any(|domain| match domain {
+            Domain::Namespace(exactly) => exactly == name,
+            Domain::Handler(handler) => handler.handler() == name.handler(),
+        }),
+    }
+}

@@ -1,0 +1,504 @@
+//! Saying what is in the way: the owner and path of R46 and R48, and what people want to know (E4).
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+
+use super::Space;
+use super::judge::{Asker, Obstacle, new_requests};
+use super::queue::Waiter;
+use crate::command::{Acquire, Request};
+use crate::outcome::{Blocker, Conflict};
+use crate::path::Path;
+use crate::policy::{Algorithm, Mode, Reason};
+use crate::slab::NONE;
+use crate::table::parent_name;
+use crate::tree::Kind;
+
+/// How far positions in line are counted (E4).
+pub(super) const POSITION_END: usize = 1000;
+
+impl Space {
+    /// The conflict that an obstacle means.
+    pub(super) fn conflict(
+        &self,
+        session: Option<u32>,
+        requested: &Path,
+        obstacle: Obstacle,
+    ) -> Conflict {
+        let (reason, claim) = match obstacle {
+            Obstacle::Ancestor { node, kind } => (
+                Reason::AncestorLocked,
+                self.foreign_claim(session, node, kind),
+            ),
+            Obstacle::Writer { node } => (
+                Reason::WriteLocked,
+                self.foreign_claim(session, node, Kind::Write),
+            ),
+            Obstacle::Full { node } => (
+                Reason::SemaphoreFull,
+                self.foreign_claim(session, node, Kind::Write),
+            ),
+            Obstacle::Readers { node } => (Reason::ReadLocked, self.smallest_reader(session, node)),
+            Obstacle::WritesBelow { node } => (
+                Reason::DescendantWriteLocked,
+                self.first_below(session, node, Side::Writes),
+            ),
+            Obstacle::ReadsBelow { node } => (
+                Reason::DescendantReadLocked,
+                self.first_below(session, node, Side::Reads),
+            ),
+        };
+        let blocker = claim.map(|claim| self.blocker(claim));
+        Conflict {
+            reason,
+            path: blocker
+                .as_ref()
+                .map_or_else(|| requested.clone(), |blocker| blocker.path.clone()),
+            blocker,
+        }
+    }
+
+    /// A claim as a blocker.
+    pub(super) fn blocker(&self, claim: u32) -> Blocker {
+        let claim = &self.claims[claim];
+        let session = &self.sessions[claim.session];
+        Blocker {
+            owner: session.owner.clone(),
+            path: self
+                .tree
+                .path(&self.namespaces[session.namespace].name, claim.node),
+            mode: claim.mode,
+            fence: claim.fence,
+            held_ms: self.time.saturating_sub(claim.since),
+            holder: session.holder.as_deref().cloned(),
+        }
+    }
+
+    /// The conflict of yielding to earlier waiters: the earliest in the way, and the first of its NEW
+    /// paths, in its order, that excludes one of the request's (R48).
+    pub(super) fn conflict_behind(&self, asker: Asker<'_>, acquire: &Acquire) -> Option<Conflict> {
+        let mut footprint = Footprint::new(acquire.route.algorithm);
+        let mut earliest: Option<(u64, u32)> = None;
+        for request in new_requests(acquire) {
+            let want = self.want(asker, acquire, request);
+            if let Some(ahead) = self.earliest_ahead(want, asker.before(request))
+                && !self.holds_enough(asker.session, want.spot, want.kind)
+            {
+                footprint.add(request);
+                earliest = Some(earliest.map_or(ahead, |earlier| earlier.min(ahead)));
+            }
+        }
+        let (_, waiter) = earliest?;
+        let waiter = &self.waiters[waiter];
+        let excluded = new_requests(&waiter.request).find(|theirs| footprint.excludes(theirs))?;
+        Some(Conflict {
+            reason: Reason::Queued,
+            path: excluded.path.clone(),
+            blocker: Some(self.waiting_blocker(waiter, excluded)),
+        })
+    }
+
+    /// A waiter as a blocker.
+    fn waiting_blocker(&self, waiter: &Waiter, request: &Request) -> Blocker {
+        Blocker {
+            owner: self.sessions[waiter.session].owner.clone(),
+            path: request.path.clone(),
+            mode: request.mode,
+            fence: None,
+            held_ms: self.time.saturating_sub(waiter.since),
+            holder: waiter.request.holder.clone(),
+        }
+    }
+
+    /// 1 + the number of earlier waiters in the way, counted up to 1000 (E4).
+    pub(super) fn position(&self, asker: Asker<'_>, acquire: &Acquire) -> u32 {
+        if self.namespaces[asker.namespace].waiting_paths == 0 {
+            return 1;
+        }
+        let mut wanted = new_requests(acquire);
+        let counted = match (wanted.next(), wanted.next()) {
+            (Some(only), None) => {
+                let want = self.want(asker, acquire, only);
+                if self.holds_enough(asker.session, want.spot, want.kind) {
+                    Some(0)
+                } else {
+                    self.count_ahead(want, asker.before(only))
+                }
+            }
+            _ => None,
+        };
+        let ahead = counted.unwrap_or_else(|| self.ahead(asker, acquire, POSITION_END).len());
+        // At most 1001, so nothing is lost.
+        ahead.min(POSITION_END) as u32 + 1
+    }
+
+    /// The earliest waiters in the way, at most `limit`.
+    pub(super) fn ahead(
+        &self,
+        asker: Asker<'_>,
+        acquire: &Acquire,
+        limit: usize,
+    ) -> BTreeSet<(u64, u32)> {
+        let mut found = BTreeSet::new();
+        for request in new_requests(acquire) {
+            let want = self.want(asker, acquire, request);
+            if !self.holds_enough(asker.session, want.spot, want.kind) {
+                self.all_ahead(want, asker.before(request), limit, &mut found);
+            }
+        }
+        found
+    }
+
+    /// Calls for every claim in the way of an acquire's NEW paths: path by path, in the order of R45 and R46.
+    pub(super) fn each_blocker(
+        &self,
+        asker: Asker<'_>,
+        acquire: &Acquire,
+        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let algorithm = acquire.route.algorithm;
+        let session = asker.session;
+        for request in new_requests(acquire) {
+            let spot = self.spot(asker.namespace, &request.path);
+            let writes = request.mode == Mode::Write;
+            for node in self.tree.upwards(spot.above) {
+                for claim in self.foreign_claims(session, node, Kind::Write) {
+                    if self.claims[claim].covers_below() {
+                        visit(claim)?;
+                    }
+                }
+                if writes {
+                    for claim in self.foreign_claims(session, node, Kind::Tree) {
+                        visit(claim)?;
+                    }
+                }
+            }
+            let Some(node) = spot.at else { continue };
+            let blocked_here = self.obstacle(session, spot, request.mode, algorithm);
+            for claim in self.foreign_claims(session, node, Kind::Write) {
+                let permit = algorithm == Algorithm::Semaphore && self.claims[claim].is_permit();
+                if !permit || matches!(blocked_here, Some(Obstacle::Full { .. })) {
+                    visit(claim)?;
+                }
+            }
+            if writes {
+                for claim in self.readers(session, node) {
+                    visit(claim)?;
+                }
+            }
+            if request.mode == Mode::ReadTree || (writes && algorithm.is_recursive()) {
+                self.each_below(session, node, Side::Writes, visit)?;
+            }
+            if writes && algorithm.is_recursive() {
+                self.each_below(session, node, Side::Reads, visit)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The foreign readers of either kind at a node, by owner; one who reads in both ways once.
+    fn readers(&self, session: Option<u32>, node: u32) -> Vec<u32> {
+        let mut found: BTreeMap<&crate::value::OwnerId, u32> = BTreeMap::new();
+        for kind in [Kind::Tree, Kind::Read] {
+            for claim in self.foreign_claims(session, node, kind) {
+                let owner = &self.sessions[self.claims[claim].session].owner;
+                found.insert(owner, claim);
+            }
+        }
+        found.into_values().collect()
+    }
+
+    fn smallest_reader(&self, session: Option<u32>, node: u32) -> Option<u32> {
+        let owner = |claim: &u32| &self.sessions[self.claims[*claim].session].owner;
+        [Kind::Read, Kind::Tree]
+            .into_iter()
+            .filter_map(|kind| self.foreign_claim(session, node, kind))
+            .min_by(|one, two| owner(one).cmp(owner(two)))
+    }
+
+    /// The foreign claim on the smallest path below a node (R46).
+    fn first_below(&self, session: Option<u32>, node: u32, side: Side) -> Option<u32> {
+        let mut found = None;
+        let _ = self.each_below(session, node, side, &mut |claim| {
+            found = Some(claim);
+            ControlFlow::Break(())
+        });
+        found
+    }
+
+    /// Calls for the foreign claims of one side below a node, by path, then owner.
+    fn each_below(
+        &self,
+        session: Option<u32>,
+        node: u32,
+        side: Side,
+        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let counts = self.own_counts(session, node);
+        self.descend(node, session, side, &counts, visit)
+    }
+
+    /// The bytes of `a` come before those of `a-b`, and those of `a-b` before `a/c`: a node and what
+    /// lies below it are two places in the order.
+    fn descend(
+        &self,
+        node: u32,
+        session: Option<u32>,
+        side: Side,
+        own: &OwnCounts,
+        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        // An explicit stack of sorted places, deepest last: paths have up to 256 segments.
+        let mut stack: Vec<Vec<BelowPlace<'_>>> = Vec::new();
+        stack.push(self.places_below(node, session, side, own));
+        while let Some(places) = stack.last_mut() {
+            let Some(place) = places.pop() else {
+                stack.pop();
+                continue;
+            };
+            if place.inside {
+                stack.push(self.places_below(place.node, session, side, own));
+                continue;
+            }
+            match side {
+                Side::Writes => {
+                    for claim in self.foreign_claims(session, place.node, Kind::Write) {
+                        visit(claim)?;
+                    }
+                }
+                Side::Reads => {
+                    for claim in self.readers(session, place.node) {
+                        visit(claim)?;
+                    }
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The places directly below a node with foreign claims of one side, in descending order.
+    fn places_below(
+        &self,
+        node: u32,
+        session: Option<u32>,
+        side: Side,
+        own: &OwnCounts,
+    ) -> Vec<BelowPlace<'_>> {
+        let mut places = Vec::new();
+        for child in self.tree.children(node) {
+            let segment = self.tree.segment(child);
+            let here = side
+                .kinds()
+                .iter()
+                .any(|kind| self.foreign_claim(session, child, *kind).is_some());
+            if here {
+                places.push(BelowPlace {
+                    segment,
+                    inside: false,
+                    node: child,
+                });
+            }
+            let below = &self.tree.nodes[child];
+            let (own_writes, own_reads) = self.own_count(own, session, child);
+            let strangers = match side {
+                Side::Writes => below.writes_below > own_writes,
+                Side::Reads => below.reads_below > own_reads,
+            };
+            if strangers {
+                places.push(BelowPlace {
+                    segment,
+                    inside: true,
+                    node: child,
+                });
+            }
+        }
+        places.sort_by(|one, two| two.order().cmp(one.order()));
+        places
+    }
+
+    /// A session's own claims below a node, counted by node where the session keeps no counts itself.
+    fn own_counts(&self, session: Option<u32>, node: u32) -> OwnCounts {
+        let mut counts = OwnCounts::new();
+        let Some(session) = session else {
+            return counts;
+        };
+        if self.sessions[session].own_below.is_some() {
+            return counts;
+        }
+        for claim in self.session_claims(session) {
+            let claim = &self.claims[claim];
+            if !self.tree.is_below(claim.node, node) {
+                continue;
+            }
+            for above in self.tree.ancestors(claim.node) {
+                if above == node {
+                    break;
+                }
+                let (writes, reads) = counts.entry(above).or_default();
+                match claim.kind() {
+                    Kind::Write => *writes += 1,
+                    Kind::Read | Kind::Tree => *reads += 1,
+                }
+            }
+        }
+        counts
+    }
+
+    fn own_count(&self, counts: &OwnCounts, session: Option<u32>, node: u32) -> (u32, u32) {
+        match session {
+            Some(session) if self.sessions[session].own_below.is_some() => {
+                self.own_below(Some(session), node)
+            }
+            _ => counts.get(&node).copied().unwrap_or((0, 0)),
+        }
+    }
+
+    /// The holder of a path that a break should rather have named: its writer, a permit holder or a reader (E9).
+    pub(super) fn present_holder(&self, node: Option<u32>) -> Option<u32> {
+        let node = node.filter(|node| *node != NONE)?;
+        self.foreign_claim(None, node, Kind::Write)
+            .or_else(|| self.smallest_reader(None, node))
+    }
+}
+
+type OwnCounts = BTreeMap<u32, (u32, u32)>;
+
+/// Writes (and permits) or reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Writes,
+    Reads,
+}
+
+impl Side {
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Side::Writes => &[Kind::Write],
+            Side::Reads => &[Kind::Read, Kind::Tree],
+        }
+    }
+}
+
+/// A child of a node, or what lies below it.
+struct BelowPlace<'a> {
+    segment: &'a str,
+    inside: bool,
+    node: u32,
+}
+
+/// The first NEW path of one acquire, in its order, that excludes one of another's.
+pub(super) fn first_excluding<'a>(theirs: &'a Acquire, ours: &Acquire) -> Option<&'a Request> {
+    let mut footprint = Footprint::new(ours.route.algorithm);
+    for request in new_requests(ours) {
+        footprint.add(request);
+    }
+    new_requests(theirs).find(|theirs| footprint.excludes(theirs))
+}
+
+impl BelowPlace<'_> {
+    fn order(&self) -> impl Iterator<Item = u8> + '_ {
+        let slash = self.inside.then_some(b'/');
+        self.segment.bytes().chain(slash)
+    }
+}
+
+/// The paths that a request wants, to tell which of another's exclude one of them (R44).
+struct Footprint<'a> {
+    algorithm: Algorithm,
+    writes: BTreeSet<&'a str>,
+    reads: BTreeSet<&'a str>,
+    trees: BTreeSet<&'a str>,
+}
+
+impl<'a> Footprint<'a> {
+    fn new(algorithm: Algorithm) -> Footprint<'a> {
+        Footprint {
+            algorithm,
+            writes: BTreeSet::new(),
+            reads: BTreeSet::new(),
+            trees: BTreeSet::new(),
+        }
+    }
+
+    fn add(&mut self, request: &'a Request) {
+        let path = request.path.as_str();
+        match request.mode {
+            Mode::Write => self.writes.insert(path),
+            Mode::Read => self.reads.insert(path),
+            Mode::ReadTree => self.trees.insert(path),
+        };
+    }
+
+    fn excludes(&self, theirs: &Request) -> bool {
+        let path = theirs.path.as_str();
+        let recursive = self.algorithm.is_recursive();
+        let writes = theirs.mode == Mode::Write;
+        if self.writes.contains(path) {
+            return true;
+        }
+        if writes && (self.reads.contains(path) || self.trees.contains(path)) {
+            return true;
+        }
+        // Ours above theirs: a recursive write meets everything, a read of the tree meets writes.
+        let mut above = parent_name(path);
+        while let Some(name) = above {
+            if (recursive && self.writes.contains(name)) || (writes && self.trees.contains(name)) {
+                return true;
+            }
+            above = parent_name(name);
+        }
+        // Theirs above ours.
+        match theirs.mode {
+            Mode::Write if recursive => [&self.writes, &self.reads, &self.trees]
+                .iter()
+                .any(|set| has_below(set, path)),
+            Mode::ReadTree => has_below(&self.writes, path),
+            Mode::Write | Mode::Read => false,
+        }
+    }
+}
+
+/// Whether a set has a path strictly below one.
+fn has_below(set: &BTreeSet<&str>, path: &str) -> bool {
+    let mut prefix = alloc::string::String::from(path);
+    if !prefix.ends_with('/') {
+        prefix.push('/');
+    }
+    let first = set
+        .range::<str, _>((
+            core::ops::Bound::Excluded(prefix.as_str()),
+            core::ops::Bound::Unbounded,
+        ))
+        .next();
+    first.is_some_and(|first| first.starts_with(prefix.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_below_comes_after_what_only_begins_alike() {
+        let place = |segment, inside| BelowPlace {
+            segment,
+            inside,
+            node: 0,
+        };
+        let mut places = [
+            place("a", true),
+            place("a-b", false),
+            place("a", false),
+            place("a0", true),
+        ];
+        places.sort_by(|one, two| one.order().cmp(two.order()));
+        let order: Vec<(&str, bool)> = places
+            .iter()
+            .map(|place| (place.segment, place.inside))
+            .collect();
+        assert_eq!(
+            order,
+            [("a", false), ("a-b", false), ("a", true), ("a0", true)]
+        );
+    }
+}

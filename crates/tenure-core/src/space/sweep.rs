@@ -1,0 +1,209 @@
+//! The sweep: after everything that may let a waiter proceed, those concerned are looked at (R87–R89).
+//!
+//! Waiters are looked at in the order of their numbers; a grant may free more of them, also earlier
+//! ones, which then come next. The effect is as if the whole line were walked from its front again
+//! after every grant, without walking it: who is not looked at still hangs on what blocks it.
+
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+
+use super::Space;
+use super::judge::{Verdict, new_requests};
+use super::sessions::StandingGrant;
+use crate::command::Wait;
+use crate::event::{ChangeKind, EventKind, LockChange};
+use crate::policy::Mode;
+use crate::ring::KEPT_MS;
+use crate::value::{Fence, OwnerId};
+
+/// How long it counts that somebody asked (R116).
+pub(super) const ASKED_MS: u64 = 300_000;
+
+/// How many owners are asked at a time (E2).
+const ASKED_AT_ONCE: usize = 64;
+
+impl Space {
+    /// Looks at every waiter that something was freed for.
+    pub(super) fn sweep(&mut self) {
+        while let Some((number, id)) = self.pending.pop_first() {
+            let there = self.waiters.get(id);
+            if there.is_some_and(|waiter| waiter.number == number) {
+                self.look_at(id);
+            }
+        }
+    }
+
+    /// Grants a waiter, gives it up, or hangs it on what blocks it now.
+    fn look_at(&mut self, id: u32) {
+        let link = self.waiters[id].link;
+        self.links.leave(link);
+        if self.park(id) {
+            return;
+        }
+        let asker = self.waiter_asker(id);
+        match self.judge(asker, &self.waiters[id].request) {
+            Verdict::Free => self.grant_waiter(id, self.waiters[id].fence),
+            Verdict::FreeButStale => match self.newer_fence(id) {
+                Some(fence) => self.grant_waiter(id, Some(fence)),
+                None => self.give_up(id),
+            },
+            Verdict::Lost { .. } | Verdict::Incurable { .. } => self.give_up(id),
+            Verdict::Behind(ahead) => self.hang_on_waiter(id, ahead),
+            Verdict::Blocked { obstacle, .. } => {
+                self.ask_blockers(id);
+                self.hang_on_obstacle(id, obstacle);
+            }
+        }
+    }
+
+    /// Hangs a waiter that was just judged to wait.
+    pub(super) fn hang(&mut self, id: u32) {
+        let asker = self.waiter_asker(id);
+        match self.judge(asker, &self.waiters[id].request) {
+            Verdict::Behind(ahead) => self.hang_on_waiter(id, ahead),
+            Verdict::Blocked { obstacle, .. } => self.hang_on_obstacle(id, obstacle),
+            // It came from the end of the line and now stands in it: seen from its place it may be free.
+            Verdict::Free
+            | Verdict::FreeButStale
+            | Verdict::Lost { .. }
+            | Verdict::Incurable { .. } => self.poke(id),
+        }
+    }
+
+    fn grant_waiter(&mut self, id: u32, fence: Option<Fence>) {
+        let Some(waiter) = self.take_waiter(id) else {
+            return;
+        };
+        let session = waiter.session;
+        for key in &waiter.answers {
+            self.answers.granted(key, fence);
+        }
+        let parts = waiter.parts.clone();
+        let request = (*waiter.request).clone();
+        self.grant(session, request, fence, &parts);
+        self.leave_paths(&waiter);
+        let event = self.tell(session, EventKind::Grant { fence });
+        let there = &mut self.sessions[session];
+        if there.lease.is_some() {
+            let standing = StandingGrant {
+                waiter: waiter.number,
+                sequence: event.0,
+                id: event.1,
+                fence,
+                until: self.time.saturating_add(KEPT_MS),
+            };
+            there.grant = Some(alloc::boxed::Box::new(standing));
+        }
+        self.settle_session(session);
+    }
+
+    /// Removes a waiter that can never be granted, and says so (R88).
+    fn give_up(&mut self, id: u32) {
+        let session = self.waiters[id].session;
+        self.tell(session, EventKind::Killed);
+        self.leave(id);
+        self.settle_session(session);
+    }
+
+    /// A fence for a waiter whose own was overtaken (R88).
+    fn newer_fence(&mut self, id: u32) -> Option<Fence> {
+        let waiter = &self.waiters[id];
+        let namespace = self.sessions[waiter.session].namespace;
+        let writes: Vec<_> = waiter
+            .request
+            .requests
+            .iter()
+            .filter(|request| request.mode == Mode::Write)
+            .map(|request| request.path.clone())
+            .collect();
+        if waiter.request.fence.is_none() {
+            return self.mint(namespace, writes.iter());
+        }
+        let highest = writes.iter().map(|path| {
+            let node = self.spot(namespace, path).at;
+            match self.stored_fence(namespace, path, node) {
+                Some(stored) => stored.number(),
+                None => self.fence_floor(namespace, path),
+            }
+        });
+        Fence::from_number(highest.max()? + 1)
+    }
+
+    /// Asks those whose claims are in a waiter's way to let go, each once (E2).
+    pub(super) fn ask_blockers(&mut self, id: u32) {
+        if self.waiters[id].request.wait != Wait::QueueAndAsk {
+            return;
+        }
+        let mut sessions: Vec<u32> = Vec::new();
+        let waiter = &self.waiters[id];
+        let _ = self.each_blocker(self.waiter_asker(id), &waiter.request, &mut |claim| {
+            let session = self.claims[claim].session;
+            let known = waiter.asked.contains(&self.sessions[session].owner);
+            if !known && !sessions.contains(&session) {
+                sessions.push(session);
+            }
+            if sessions.len() < ASKED_AT_ONCE {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        for session in sessions {
+            let owner = self.sessions[session].owner.clone();
+            self.waiters[id].asked.insert(owner);
+            self.mark_asked(session);
+            self.tell(session, EventKind::Revoke);
+        }
+    }
+
+    /// Marks a lease: somebody asks its owner to let go (R116).
+    pub(super) fn mark_asked(&mut self, session: u32) {
+        let until = self.time.saturating_add(ASKED_MS);
+        let there = &mut self.sessions[session];
+        if let Some(lease) = &mut there.lease {
+            lease.asked_until = until;
+        }
+        if self.watching {
+            let change = LockChange {
+                namespace: self.namespaces[there.namespace].name.clone(),
+                kind: ChangeKind::Asked,
+                owner: Some(there.owner.clone()),
+                path: None,
+                mode: None,
+                fence: None,
+                holder: there.holder.as_deref().cloned(),
+            };
+            self.out.changes.push(change);
+        }
+    }
+
+    /// Makes an event for a session's owner; its sequence and id.
+    pub(super) fn tell(&mut self, session: u32, kind: EventKind) -> (u64, u64) {
+        let there = &self.sessions[session];
+        let owner = there.owner.clone();
+        let namespace = self.namespaces[there.namespace].name.clone();
+        self.tell_owner(owner, Some(namespace), kind)
+    }
+
+    pub(super) fn tell_owner(
+        &mut self,
+        owner: OwnerId,
+        namespace: Option<crate::path::Namespace>,
+        kind: EventKind,
+    ) -> (u64, u64) {
+        let event = self
+            .events
+            .push(self.time, self.wall, owner, namespace, kind);
+        let numbers = (event.sequence, event.id);
+        self.out.events.push(event);
+        numbers
+    }
+
+    /// Whether any NEW path of a waiter is a given one in a given mode (R99).
+    pub(super) fn waits_for_hold(&self, id: u32, hold: &crate::command::Hold) -> bool {
+        self.waiters.get(id).is_some_and(|waiter| {
+            new_requests(&waiter.request)
+                .any(|request| request.mode == hold.mode && request.path == hold.path)
+        })
+    }
+}

@@ -1,0 +1,312 @@
+//! The second machine: what spans groups. One system group runs it.
+//!
+//! It keeps the namespace table and the changes of it that are under way, the wait edges that
+//! clients set, the global counter, the answers of cluster-wide calls, and the KILLED and REVOKE
+//! events of ForceRelease and RequestRevoke.
+//!
+//! ```text
+//! Begin ──▶ freeze the groups ──▶ Decide ──▶ the groups apply it, or thaw ──▶ Finish
+//! ```
+//!
+//! What its groups must be told at each step is part of the state ([`System::change`]), so any node can
+//! carry a change on. Changes of parts that overlap come one after the other.
+
+mod answers;
+mod changes;
+mod command;
+mod snapshot;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+pub use changes::{ChangeView, Then};
+pub use command::{
+    Answer, Begun, Call, Claim, Decided, Edge, Repeated, SystemApplied, SystemCommand,
+    SystemOutcome,
+};
+pub(crate) use snapshot::{put_table, take_table};
+
+use self::answers::Answers;
+use self::changes::Changes;
+use crate::event::{Event, EventKind};
+use crate::query::EventsAfter;
+use crate::ring::EventRing;
+use crate::space::RULES;
+use crate::table::NamespaceTable;
+use crate::value::{Fence, OwnerId, Stamp, Ttl};
+
+/// Remembered answers; beyond it keyed calls are refused (R102).
+const ANSWERS: u32 = 65_536;
+/// Events kept for 30 s; beyond it the oldest goes.
+const EVENTS: u32 = 65_536;
+/// Wait edges; beyond it the one that ends first goes. They are advisory (R107).
+const EDGES: usize = 65_536;
+
+/// The machine of the system group.
+#[derive(Clone, Debug)]
+pub struct System {
+    rules: u32,
+    time: u64,
+    wall: u64,
+    table: NamespaceTable,
+    changes: Changes,
+    // With the lease time at which it ends.
+    edges: BTreeMap<OwnerId, (Edge, u64)>,
+    edge_ends: BTreeSet<(u64, OwnerId)>,
+    counter: u64,
+    answers: Answers,
+    events: EventRing,
+}
+
+impl System {
+    /// A machine without rows, edges or answers.
+    pub fn new(table: NamespaceTable) -> System {
+        System {
+            rules: RULES,
+            time: 0,
+            wall: 0,
+            table,
+            changes: Changes::default(),
+            edges: BTreeMap::new(),
+            edge_ends: BTreeSet::new(),
+            counter: 0,
+            answers: Answers::new(ANSWERS),
+            events: EventRing::new(EVENTS),
+        }
+    }
+
+    /// Applies one command. The same commands in the same order give the same machine everywhere.
+    pub fn apply(&mut self, stamp: Stamp, command: SystemCommand) -> SystemApplied {
+        self.pass_time(stamp);
+        let mut events = Vec::new();
+        let outcome = match command {
+            SystemCommand::Begin {
+                namespace,
+                to,
+                claim,
+            } => self.begin(&namespace, to, claim),
+            SystemCommand::Decide { change, report } => {
+                SystemOutcome::Decided(self.changes.decide(&mut self.table, change, report))
+            }
+            SystemCommand::Finish { change } => {
+                self.changes.finish(change);
+                SystemOutcome::Done
+            }
+            SystemCommand::SetEdge {
+                owner,
+                edge,
+                ttl,
+                claim,
+            } => self.once(claim, Answer::Done, |system| {
+                system.set_edge(owner, edge, ttl);
+                SystemOutcome::Done
+            }),
+            SystemCommand::ClearEdge { owner, claim } => self.once(claim, Answer::Done, |system| {
+                system.clear_edge(&owner);
+                SystemOutcome::Done
+            }),
+            SystemCommand::Increment { above, claim } => self.increment(above, claim),
+            SystemCommand::Claim(claim) => match self.answers.reserve(claim, self.time) {
+                Ok(()) => SystemOutcome::Fresh,
+                Err(repeated) => SystemOutcome::Repeated(repeated),
+            },
+            SystemCommand::Complete { claim, answer } => {
+                self.answers.complete(claim, answer, self.time);
+                SystemOutcome::Done
+            }
+            SystemCommand::Kill { owner, claim } => self.kill(owner, claim, &mut events),
+            SystemCommand::Ask { owner } => {
+                events.push(self.event(owner, EventKind::Revoke));
+                SystemOutcome::Done
+            }
+            SystemCommand::Tick => SystemOutcome::Done,
+            SystemCommand::Lift { by } => {
+                self.lift(by);
+                SystemOutcome::Done
+            }
+            SystemCommand::Rules { number } => {
+                self.rules = self.rules.max(number);
+                SystemOutcome::Done
+            }
+        };
+        SystemApplied { outcome, events }
+    }
+
+    /// The namespace table.
+    pub fn table(&self) -> &NamespaceTable {
+        &self.table
+    }
+
+    /// One change under way.
+    pub fn change(&self, change: u64) -> Option<ChangeView> {
+        self.changes.view(change)
+    }
+
+    /// All changes under way, oldest first: whoever finds one may carry it on.
+    pub fn changes(&self) -> Vec<ChangeView> {
+        self.changes.views()
+    }
+
+    /// Whom an owner's client says it waits for (R107).
+    pub fn edge(&self, owner: &OwnerId, now: u64) -> Option<&Edge> {
+        self.edges
+            .get(owner)
+            .filter(|(_, end)| *end > now)
+            .map(|(edge, _)| edge)
+    }
+
+    /// The last global number given out (R75).
+    pub fn counter(&self) -> Option<Fence> {
+        Fence::from_number(self.counter)
+    }
+
+    /// What a claim would be answered now, without claiming; `None` if it is fresh.
+    pub fn lookup(&self, claim: &Claim, now: u64) -> Option<Repeated> {
+        self.answers.look(claim, now.max(self.time))
+    }
+
+    /// The events that followed a sequence number.
+    pub fn events_after(&self, sequence: u64) -> EventsAfter {
+        self.events.after(sequence)
+    }
+
+    /// The sequence number of the last event.
+    pub fn last_event(&self) -> u64 {
+        self.events.sequence
+    }
+
+    /// The largest stamp seen.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// The number of the rules that it applies by.
+    pub fn rules(&self) -> u32 {
+        self.rules
+    }
+
+    fn pass_time(&mut self, stamp: Stamp) {
+        self.time = self.time.max(stamp.time);
+        self.wall = stamp.wall;
+        self.answers.forget(self.time);
+        self.events.forget(self.time);
+        for _ in 0..16 {
+            match self.edge_ends.first() {
+                Some((end, _)) if *end <= self.time => self.drop_first_edge(),
+                _ => break,
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        namespace: &crate::path::Namespace,
+        to: Option<crate::policy::Algorithm>,
+        claim: Option<Claim>,
+    ) -> SystemOutcome {
+        if let Some(claim) = &claim
+            && let Some(repeated) = self.answers.look(claim, self.time)
+        {
+            return SystemOutcome::Repeated(repeated);
+        }
+        let begun = self.changes.begin(&mut self.table, namespace, to);
+        if let Some(claim) = claim {
+            match begun {
+                Begun::Unchanged | Begun::Committed { .. } => {
+                    self.answers.complete(claim, Some(Answer::Done), self.time);
+                }
+                Begun::Started { .. } => {
+                    // It was looked up just now, so there is room and no conflict.
+                    let _ = self.answers.reserve(claim, self.time);
+                }
+                Begun::Busy { .. } => {}
+            }
+        }
+        SystemOutcome::Begun(begun)
+    }
+
+    /// Does something that ends at once, unless its key says that it was done already.
+    fn once(
+        &mut self,
+        claim: Option<Claim>,
+        answer: Answer,
+        act: impl FnOnce(&mut System) -> SystemOutcome,
+    ) -> SystemOutcome {
+        if let Some(claim) = &claim
+            && let Some(repeated) = self.answers.look(claim, self.time)
+        {
+            return SystemOutcome::Repeated(repeated);
+        }
+        let outcome = act(self);
+        if let Some(claim) = claim {
+            self.answers.complete(claim, Some(answer), self.time);
+        }
+        outcome
+    }
+
+    /// R75: above every number given out and every fence minted, as far as known and not driven.
+    fn increment(&mut self, above: Option<Fence>, claim: Option<Claim>) -> SystemOutcome {
+        let minted = above
+            .map(Fence::number)
+            .filter(|minted| *minted < Fence::DRIVEN);
+        let number = self.counter.max(minted.unwrap_or(0)) + 1;
+        let Some(fence) = Fence::from_number(number).filter(|_| number < Fence::SUPPLIED_END)
+        else {
+            return SystemOutcome::NumbersUsedUp;
+        };
+        self.once(claim, Answer::Number(fence), |system| {
+            system.counter = number;
+            SystemOutcome::Number(fence)
+        })
+    }
+
+    fn kill(
+        &mut self,
+        owner: OwnerId,
+        claim: Option<Claim>,
+        events: &mut Vec<Event>,
+    ) -> SystemOutcome {
+        if let Some(claim) = claim
+            && let Err(repeated) = self.answers.reserve(claim, self.time)
+        {
+            return SystemOutcome::Repeated(repeated);
+        }
+        self.clear_edge(&owner);
+        events.push(self.event(owner, EventKind::Killed));
+        SystemOutcome::Fresh
+    }
+
+    fn set_edge(&mut self, owner: OwnerId, edge: Edge, ttl: Ttl) {
+        self.clear_edge(&owner);
+        let end = self.time.saturating_add(ttl.millis());
+        self.edge_ends.insert((end, owner.clone()));
+        self.edges.insert(owner, (edge, end));
+        while self.edges.len() > EDGES {
+            self.drop_first_edge();
+        }
+    }
+
+    fn clear_edge(&mut self, owner: &OwnerId) {
+        if let Some((_, end)) = self.edges.remove(owner) {
+            self.edge_ends.remove(&(end, owner.clone()));
+        }
+    }
+
+    fn drop_first_edge(&mut self) {
+        if let Some((_, owner)) = self.edge_ends.pop_first() {
+            self.edges.remove(&owner);
+        }
+    }
+
+    fn event(&mut self, owner: OwnerId, kind: EventKind) -> Event {
+        self.events.push(self.time, self.wall, owner, None, kind)
+    }
+
+    fn lift(&mut self, by: u64) {
+        let end = Fence::DRIVEN - 1;
+        self.counter = self.counter.saturating_add(by).min(end).max(self.counter);
+        self.table.lift(by);
+        self.changes.lift(by);
+        self.events.sequence = self.events.sequence.saturating_add(by);
+    }
+}

@@ -1,0 +1,230 @@
+//! What goes into the [`System`](super::System) machine, and what comes out.
+
+use alloc::vec::Vec;
+
+use crate::event::Event;
+use crate::outcome::FreezeReport;
+use crate::path::{Namespace, Path};
+use crate::policy::{Algorithm, BlockReason};
+use crate::value::{Fence, Key, OwnerId, Ttl};
+
+/// All that can change the system machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SystemCommand {
+    /// Begins to set (`Some`) or delete (`None`) a row of the namespace table (R131–R138).
+    Begin {
+        /// Whose row.
+        namespace: Namespace,
+        /// What it is to become.
+        to: Option<Algorithm>,
+        /// Makes the call apply at most once (R103).
+        claim: Option<Claim>,
+    },
+    /// Decides a change by what the frozen groups reported, all of them together.
+    Decide {
+        /// The change's number.
+        change: u64,
+        /// The reports of all groups concerned, merged (see [`FreezeReport::merge`]).
+        report: FreezeReport,
+    },
+    /// Every group concerned has applied or thawed the change.
+    Finish {
+        /// The change's number.
+        change: u64,
+    },
+    /// Records that an owner waits for another (R107).
+    SetEdge {
+        /// Who waits.
+        owner: OwnerId,
+        /// For whom, and why.
+        edge: Edge,
+        /// How long this stands.
+        ttl: Ttl,
+        /// Makes the call apply at most once.
+        claim: Option<Claim>,
+    },
+    /// Forgets it (R108).
+    ClearEdge {
+        /// Who waited.
+        owner: OwnerId,
+        /// Makes the call apply at most once.
+        claim: Option<Claim>,
+    },
+    /// Takes the next global number (R75).
+    Increment {
+        /// The highest fence that the groups which could be asked have minted, below [`Fence::DRIVEN`].
+        above: Option<Fence>,
+        /// Makes the call apply at most once.
+        claim: Option<Claim>,
+    },
+    /// Reserves a key before a call fans out (R102–R104).
+    Claim(Claim),
+    /// Ends a reservation: the answer to remember, or `None` if the call failed and may be evaluated afresh.
+    Complete {
+        /// Which key, of which call.
+        claim: Claim,
+        /// What a repeat is answered.
+        answer: Option<Answer>,
+    },
+    /// ForceRelease: the KILLED event and the end of the wait edge; the groups are told afterwards (R101).
+    Kill {
+        /// The victim.
+        owner: OwnerId,
+        /// Reserved with it; completed when the groups have been told.
+        claim: Option<Claim>,
+    },
+    /// RequestRevoke: the REVOKE event; the groups are told afterwards (R115).
+    Ask {
+        /// Who is asked.
+        owner: OwnerId,
+    },
+    /// Nothing but the passing of time.
+    Tick,
+    /// Raises the global counter and the table's version (after a restore that may have lost some).
+    Lift {
+        /// By how much.
+        by: u64,
+    },
+    /// Moves the machine to newer rules, once all its replicas know them.
+    Rules {
+        /// The number of the rules.
+        number: u32,
+    },
+}
+
+/// One wait edge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Who is waited for.
+    pub blocker: OwnerId,
+    /// Where and why, if the client said so (R16).
+    pub why: Option<(Path, BlockReason)>,
+}
+
+/// The calls whose answers are remembered here: those that are no single group's business (R104).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Call {
+    /// Renew.
+    Renew,
+    /// ReleaseAll.
+    ReleaseAll,
+    /// ForceRelease.
+    ForceRelease,
+    /// SetWaitEdge.
+    SetWaitEdge,
+    /// ClearWaitEdge.
+    ClearWaitEdge,
+    /// IncrFencingToken.
+    IncrFencingToken,
+    /// SetNamespacePolicy.
+    SetNamespacePolicy,
+    /// DeleteNamespacePolicy.
+    DeleteNamespacePolicy,
+}
+
+/// A key in its scope, and what it was used for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The call.
+    pub call: Call,
+    /// The caller's key.
+    pub key: Key,
+    /// A hash of the request: the same key for another request is refused (R103).
+    pub fingerprint: u128,
+}
+
+/// A remembered answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Plain success.
+    Done,
+    /// The leases that a renewal extended, and whether somebody asked (R105).
+    Renewed {
+        /// Each lease by its birth.
+        leases: Vec<(Namespace, u64)>,
+        /// `revoke_requested`.
+        asked: bool,
+    },
+    /// A number that was given out.
+    Number(Fence),
+}
+
+/// All that one applied command did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemApplied {
+    /// The answer to whoever proposed it.
+    pub outcome: SystemOutcome,
+    /// Events for owners, in order.
+    pub events: Vec<Event>,
+}
+
+/// The answer to one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SystemOutcome {
+    /// To `Begin`.
+    Begun(Begun),
+    /// To `Decide`.
+    Decided(Decided),
+    /// To `Increment`.
+    Number(Fence),
+    /// To a fresh `Claim` or `Kill`: go on, then `Complete`.
+    Fresh,
+    /// The key says that this is no fresh request; nothing was done.
+    Repeated(Repeated),
+    /// The counter has reached its end; nothing was done.
+    NumbersUsedUp,
+    /// To everything else.
+    Done,
+}
+
+/// How a change began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The row is as wanted already.
+    Unchanged,
+    /// The row is written; no group is concerned (R132).
+    Committed {
+        /// The table's version since.
+        version: u64,
+    },
+    /// Groups must be frozen: see [`System::change`](super::System::change).
+    Started {
+        /// The change's number.
+        change: u64,
+    },
+    /// A change of an overlapping part is under way: finish it, then try again.
+    Busy {
+        /// That change's number.
+        change: u64,
+    },
+}
+
+/// How a change was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decided {
+    /// The row is written: the groups must apply it.
+    Committed {
+        /// The table's version since.
+        version: u64,
+    },
+    /// A live hold is in the way: the groups must thaw (R133, R138).
+    Refused {
+        /// That hold.
+        live: (Path, OwnerId),
+    },
+    /// There is no such change under way.
+    Unknown,
+}
+
+/// What a key that was used before says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Repeated {
+    /// The same request was answered so.
+    Answered(Answer),
+    /// The same request is under way, or its end was never recorded.
+    Open,
+    /// The key was used for a different request (R103).
+    KeyReused,
+    /// No room to remember another answer (R102).
+    Full,
+}

@@ -1,0 +1,175 @@
+//! All of the system machine as bytes, and back. Equal states give equal bytes.
+
+use alloc::vec::Vec;
+
+use super::System;
+use super::answers::Claimed;
+use super::changes::{Phase, Underway};
+use crate::codec::{DecodeError, Reader, VERSION, Writer};
+use crate::path::Namespace;
+use crate::policy::Algorithm;
+use crate::table::{NamespaceTable, Reach, Steps};
+
+impl System {
+    /// Writes the whole state behind what is in `bytes`. Equal states give equal bytes.
+    pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let mut out = Writer::append_to(bytes);
+        out.byte(VERSION);
+        for number in [u64::from(self.rules), self.time, self.counter] {
+            out.number(number);
+        }
+        put_table(&mut out, &self.table);
+        out.number(self.changes.last);
+        out.length(self.changes.underway.len());
+        for (change, underway) in &self.changes.underway {
+            out.number(*change);
+            put_underway(&mut out, underway);
+        }
+        out.length(self.edges.len());
+        for (owner, (edge, end)) in &self.edges {
+            out.put(owner);
+            out.put(edge);
+            out.number(*end);
+        }
+        out.length(self.answers.iter().count());
+        for ((call, key), claimed) in self.answers.iter() {
+            out.put(call);
+            out.put(key);
+            out.put(&claimed.fingerprint);
+            out.option(claimed.answer.as_ref());
+            out.number(claimed.end);
+        }
+        out.number(self.events.sequence);
+        out.number(self.events.id);
+        out.length(self.events.kept.len());
+        for (made, event) in &self.events.kept {
+            out.number(*made);
+            out.put(event);
+        }
+        out.into_bytes()
+    }
+
+    /// Reads a state back.
+    pub fn decode_snapshot(bytes: &[u8]) -> Result<System, DecodeError> {
+        let mut input = Reader::new(bytes);
+        input.version(VERSION)?;
+        let rules = input.small()?;
+        let (time, counter) = (input.number()?, input.number()?);
+        let mut system = System::new(take_table(&mut input)?);
+        system.rules = rules;
+        system.time = time;
+        system.counter = counter;
+        system.changes.last = input.number()?;
+        for _ in 0..input.length()? {
+            let change = input.number()?;
+            if change == 0 || change > system.changes.last {
+                return Err(DecodeError::Inconsistent("the number of a change"));
+            }
+            let underway = take_underway(&mut input)?;
+            system.changes.underway.insert(change, underway);
+        }
+        for _ in 0..input.length()? {
+            let owner: crate::value::OwnerId = input.take()?;
+            let edge = input.take()?;
+            let end = input.number()?;
+            if system.edges.insert(owner.clone(), (edge, end)).is_some() {
+                return Err(DecodeError::Inconsistent("an edge twice"));
+            }
+            system.edge_ends.insert((end, owner));
+        }
+        for _ in 0..input.length()? {
+            let key = (input.take()?, input.take()?);
+            let claimed = Claimed {
+                fingerprint: input.take()?,
+                answer: input.option()?,
+                end: input.number()?,
+            };
+            system.answers.restore(key, claimed);
+        }
+        system.events.sequence = input.number()?;
+        system.events.id = input.number()?;
+        for _ in 0..input.length()? {
+            let made = input.number()?;
+            system.events.kept.push_back((made, input.take()?));
+        }
+        input.finish()?;
+        Ok(system)
+    }
+}
+
+/// The table as nodes send it to each other and as it stands in the snapshot.
+pub(crate) fn put_table(out: &mut Writer, table: &NamespaceTable) {
+    out.length(table.prefix_segments());
+    out.put(&table.default_algorithm());
+    out.number(table.version());
+    out.length(table.rows().count());
+    for (name, algorithm) in table.rows() {
+        out.put(name);
+        out.put(&algorithm);
+    }
+}
+
+pub(crate) fn take_table(input: &mut Reader<'_>) -> Result<NamespaceTable, DecodeError> {
+    let prefix_segments = usize::try_from(input.number()?).map_err(|_| DecodeError::Number)?;
+    let default: Algorithm = input.take()?;
+    let version = input.number()?;
+    let rows: Vec<(Namespace, Algorithm)> = input.list()?;
+    Ok(NamespaceTable::restore(
+        prefix_segments,
+        default,
+        version,
+        rows,
+    ))
+}
+
+fn put_underway(out: &mut Writer, underway: &Underway) {
+    out.put(&underway.namespace);
+    out.option(underway.to.as_ref());
+    out.put(&underway.steps.region);
+    out.byte(match underway.steps.reach {
+        Reach::OwnGroup => 0,
+        Reach::AllGroups => 1,
+    });
+    out.put(&underway.steps.clear);
+    out.put(&underway.steps.algorithm);
+    match &underway.phase {
+        Phase::Freezing => out.byte(0),
+        Phase::Made { version, floor } => {
+            out.byte(1);
+            out.number(*version);
+            out.option(floor.as_ref());
+        }
+        Phase::Refused { live } => {
+            out.byte(2);
+            out.put(live);
+        }
+    }
+}
+
+fn take_underway(input: &mut Reader<'_>) -> Result<Underway, DecodeError> {
+    Ok(Underway {
+        namespace: input.take()?,
+        to: input.option()?,
+        steps: Steps {
+            region: input.take()?,
+            reach: match input.byte()? {
+                0 => Reach::OwnGroup,
+                1 => Reach::AllGroups,
+                found => return Err(DecodeError::Tag { of: "reach", found }),
+            },
+            clear: input.take()?,
+            algorithm: input.take()?,
+        },
+        phase: match input.byte()? {
+            0 => Phase::Freezing,
+            1 => Phase::Made {
+                version: input.number()?,
+                floor: input.option()?,
+            },
+            2 => Phase::Refused {
+                live: input.take()?,
+            },
+            found => return Err(DecodeError::Tag { of: "phase", found }),
+        },
+    })
+}

@@ -1,0 +1,429 @@
+//! The namespace table: which namespace a path belongs to, under which algorithm (R20–R31).
+//!
+//! The system machine owns the true one; every node routes by a copy. A stale copy is only slow:
+//! a space refuses what was resolved by a table older than a change that concerns it (R32).
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::command::{Clear, Domain, Region, Route, Selection};
+use crate::path::{Namespace, Path};
+use crate::policy::Algorithm;
+
+/// The rows made by `SetNamespacePolicy`, and what holds where there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceTable {
+    rows: BTreeMap<Namespace, Algorithm>,
+    version: u64,
+    prefix_segments: usize,
+    default: Algorithm,
+}
+
+/// Why the paths of one request have no common route. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unroutable {
+    /// A NEW path with fewer segments than the routing prefix and without an explicit namespace (R30).
+    TooShort(Path),
+    /// Two paths of one acquire in different namespaces (R31).
+    Apart {
+        /// The first path and its namespace.
+        first: (Path, Namespace),
+        /// The first path elsewhere, and where.
+        other: (Path, Namespace),
+    },
+}
+
+/// What setting or deleting a row would mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing changes at all: the row is as wanted (R131, R137).
+    Unchanged,
+    /// Only the row: no path gets another namespace or algorithm (R132).
+    RowOnly,
+    /// Groups are concerned: freeze, decide, apply.
+    Steps(Steps),
+}
+
+/// A change that concerns groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// What moves or is cleared.
+    pub region: Region,
+    /// Which groups are concerned.
+    pub reach: Reach,
+    /// What happens to what is there.
+    pub clear: Clear,
+    /// The effective algorithm of the region's root afterwards.
+    pub algorithm: Algorithm,
+}
+
+/// Which groups a change concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reach {
+    /// The one of the namespace itself: no path changes its namespace.
+    OwnGroup,
+    /// All of them: paths change their namespace.
+    AllGroups,
+}
+
+impl Steps {
+    /// Whether a live hold in the region refuses the change (R133, R138).
+    pub fn spares_holds(&self) -> bool {
+        self.clear == Clear::Waiters
+    }
+}
+
+impl NamespaceTable {
+    /// A table without rows. Both settings are fixed for a cluster's life (R161).
+    pub fn new(prefix_segments: usize, default: Algorithm) -> NamespaceTable {
+        NamespaceTable {
+            rows: BTreeMap::new(),
+            version: 0,
+            prefix_segments,
+            default,
+        }
+    }
+
+    /// A table as it was.
+    pub fn restore(
+        prefix_segments: usize,
+        default: Algorithm,
+        version: u64,
+        rows: impl IntoIterator<Item = (Namespace, Algorithm)>,
+    ) -> NamespaceTable {
+        NamespaceTable {
+            rows: rows.into_iter().collect(),
+            version,
+            prefix_segments,
+            default,
+        }
+    }
+
+    /// Grows with every change of a row.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How many segments a fallback namespace has (R22).
+    pub fn prefix_segments(&self) -> usize {
+        self.prefix_segments
+    }
+
+    /// The algorithm where there is no row (R24).
+    pub fn default_algorithm(&self) -> Algorithm {
+        self.default
+    }
+
+    /// The exact row (R136).
+    pub fn row(&self, namespace: &Namespace) -> Option<Algorithm> {
+        self.rows.get(namespace).copied()
+    }
+
+    /// All rows in byte order (E13).
+    pub fn rows(&self) -> impl Iterator<Item = (&Namespace, Algorithm)> {
+        self.rows.iter().map(|(name, algorithm)| (name, *algorithm))
+    }
+
+    /// The rows behind a name, in byte order (E13).
+    pub fn rows_after(&self, after: &Namespace) -> impl Iterator<Item = (&Namespace, Algorithm)> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        self.rows
+            .range::<Namespace, _>((Excluded(after), Unbounded))
+            .map(|(name, algorithm)| (name, *algorithm))
+    }
+
+    /// The algorithm in effect (R24).
+    pub fn algorithm(&self, namespace: &Namespace) -> Algorithm {
+        self.row(namespace).unwrap_or(self.default)
+    }
+
+    /// The namespace of a path (R21, R22).
+    pub fn namespace_of(&self, path: &Path) -> Namespace {
+        self.explicit(path)
+            .cloned()
+            .unwrap_or_else(|| Namespace::fallback(path, self.prefix_segments))
+    }
+
+    /// Where a path is decided. Reads of state, releases and HELD paths go wherever they lead.
+    pub fn route(&self, path: &Path) -> Route {
+        let namespace = self.namespace_of(path);
+        Route {
+            algorithm: self.algorithm(&namespace),
+            version: self.version,
+            namespace,
+        }
+    }
+
+    /// Where an acquire is decided: `taken` are its NEW paths, `others` its HELD paths and releases (R30, R31).
+    pub fn route_acquire<'a>(
+        &self,
+        taken: impl IntoIterator<Item = &'a Path>,
+        others: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<Option<Route>, Unroutable> {
+        let mut first: Option<(&Path, Namespace)> = None;
+        let taken = taken.into_iter().map(|path| (path, true));
+        let others = others.into_iter().map(|path| (path, false));
+        for (path, is_new) in taken.chain(others) {
+            if is_new && path.depth() < self.prefix_segments && self.explicit(path).is_none() {
+                return Err(Unroutable::TooShort(path.clone()));
+            }
+            let namespace = self.namespace_of(path);
+            match &first {
+                None => first = Some((path, namespace)),
+                Some((_, same)) if *same == namespace => {}
+                Some((earlier, elsewhere)) => {
+                    return Err(Unroutable::Apart {
+                        first: ((*earlier).clone(), elsewhere.clone()),
+                        other: (path.clone(), namespace),
+                    });
+                }
+            }
+        }
+        Ok(first.map(|(_, namespace)| Route {
+            algorithm: self.algorithm(&namespace),
+            version: self.version,
+            namespace,
+        }))
+    }
+
+    /// What a list of `domains` selects (R126–R128).
+    pub fn select(&self, domains: &[Namespace]) -> Selection {
+        if domains.is_empty() {
+            return Selection::All;
+        }
+        let mut selected: Vec<Domain> = domains.iter().map(|entry| self.domain(entry)).collect();
+        selected.sort();
+        selected.dedup();
+        Selection::Only(selected)
+    }
+
+    /// What one entry of `domains` selects (R127, R128).
+    pub fn domain(&self, entry: &Namespace) -> Domain {
+        let literal =
+            !entry.is_bare() || self.prefix_segments == 0 || self.rows.contains_key(entry);
+        if literal {
+            Domain::Namespace(entry.clone())
+        } else {
+            Domain::Handler(entry.clone())
+        }
+    }
+
+    /// What setting (`Some`) or deleting (`None`) a row would mean now (R131–R138).
+    pub fn plan(&self, namespace: &Namespace, to: Option<Algorithm>) -> Plan {
+        let before = self.row(namespace);
+        let after = to.unwrap_or(self.default);
+        if before == to {
+            return Plan::Unchanged;
+        }
+        // Replacing a row moves no path; creating and deleting one do unless its name is the fallback's.
+        let moves = (before.is_none() || to.is_none()) && self.moves_paths(namespace);
+        let effective_before = before.unwrap_or(self.default);
+        let clear = match to {
+            None => Clear::Waiters,
+            Some(_) if moves => Clear::Waiters,
+            Some(_) if effective_before == after => return Plan::RowOnly,
+            Some(_) => Clear::All,
+        };
+        Plan::Steps(Steps {
+            region: Region {
+                root: namespace.clone(),
+                except: self.nested(namespace),
+            },
+            reach: if moves {
+                Reach::AllGroups
+            } else {
+                Reach::OwnGroup
+            },
+            clear,
+            algorithm: after,
+        })
+    }
+
+    /// Writes a row and raises the version.
+    pub(crate) fn commit(&mut self, namespace: &Namespace, to: Option<Algorithm>) -> u64 {
+        match to {
+            Some(algorithm) => self.rows.insert(namespace.clone(), algorithm),
+            None => self.rows.remove(namespace),
+        };
+        self.version += 1;
+        self.version
+    }
+
+    /// Raises the version without a change.
+    pub(crate) fn lift(&mut self, by: u64) {
+        self.version = self.version.saturating_add(by);
+    }
+
+    /// The longest explicit namespace that contains a path: `h:/` beats `h` (R21).
+    fn explicit(&self, path: &Path) -> Option<&Namespace> {
+        if self.rows.is_empty() {
+            return None;
+        }
+        let mut prefix = path.as_str();
+        loop {
+            if let Some((name, _)) = self.rows.get_key_value(prefix) {
+                return Some(name);
+            }
+            prefix = parent_name(prefix)?;
+        }
+    }
+
+    /// Whether some path has another namespace with a row of this name than without it (R133).
+    fn moves_paths(&self, namespace: &Namespace) -> bool {
+        if namespace.is_bare() {
+            // Every path of the handler is in a nested `h:/`, if there is one.
+            let root = alloc::format!("{namespace}:/");
+            return self.prefix_segments != 0 && !self.rows.contains_key(root.as_str());
+        }
+        let mut above = parent_name(namespace.as_str());
+        while let Some(name) = above {
+            if self.rows.contains_key(name) {
+                return true;
+            }
+            above = parent_name(name);
+        }
+        let depth = namespace.as_str()[namespace.handler().len() + 2..]
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+            .count();
+        self.prefix_segments == 0 || depth != self.prefix_segments
+    }
+
+    /// Explicit namespaces strictly inside one.
+    fn nested(&self, namespace: &Namespace) -> Vec<Namespace> {
+        self.rows
+            .range::<Namespace, _>(namespace..)
+            .map(|(name, _)| name)
+            .take_while(|name| name.as_str().starts_with(namespace.as_str()))
+            .filter(|name| namespace.encloses(name))
+            .cloned()
+            .collect()
+    }
+}
+
+/// The next shorter namespace name that contains all the given one does: `h:/a/b`, `h:/a`, `h:/`, `h`.
+pub(crate) fn parent_name(name: &str) -> Option<&str> {
+    let colon = name.find(':')?;
+    let root = colon + 2;
+    if name.len() <= root {
+        return Some(&name[..colon]);
+    }
+    match name[root..].rfind('/') {
+        Some(at) => Some(&name[..root + at]),
+        None => Some(&name[..root]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn name(text: &str) -> Namespace {
+        Namespace::parse(text).unwrap()
+    }
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).unwrap()
+    }
+
+    fn table(prefix_segments: usize, rows: &[&str]) -> NamespaceTable {
+        let rows = rows.iter().map(|row| (name(row), Algorithm::PointRw));
+        NamespaceTable::restore(prefix_segments, Algorithm::RecursiveRw, 7, rows)
+    }
+
+    #[test]
+    fn the_longest_explicit_namespace_wins_then_the_prefix() {
+        let table = table(1, &["h", "h:/a/b", "g:/"]);
+        let of = |text| table.namespace_of(&path(text));
+        assert_eq!(of("h:/a/b/c"), name("h:/a/b"));
+        assert_eq!(of("h:/a/b"), name("h:/a/b"));
+        assert_eq!(of("h:/a/bc"), name("h"));
+        assert_eq!(of("g:/x/y"), name("g:/"));
+        assert_eq!(of("f:/x/y"), name("f:/x"));
+        assert_eq!(of("f:/"), name("f:/"));
+    }
+
+    #[test]
+    fn parents_of_names_run_to_the_bare_handler() {
+        assert_eq!(parent_name("h:/a/b"), Some("h:/a"));
+        assert_eq!(parent_name("h:/a"), Some("h:/"));
+        assert_eq!(parent_name("h:/"), Some("h"));
+        assert_eq!(parent_name("h"), None);
+    }
+
+    #[test]
+    fn a_row_moves_paths_unless_its_name_is_the_fallback() {
+        let reach = |table: &NamespaceTable, row| match table
+            .plan(&name(row), Some(Algorithm::Semaphore))
+        {
+            Plan::Steps(steps) => Some(steps.reach),
+            Plan::Unchanged | Plan::RowOnly => None,
+        };
+        let one = table(1, &[]);
+        assert_eq!(reach(&one, "h:/a"), Some(Reach::OwnGroup));
+        assert_eq!(reach(&one, "h:/a/b"), Some(Reach::AllGroups));
+        assert_eq!(reach(&one, "h"), Some(Reach::AllGroups));
+        assert_eq!(reach(&one, "h:/"), Some(Reach::AllGroups));
+        assert_eq!(reach(&table(0, &[]), "h"), Some(Reach::OwnGroup));
+        assert_eq!(reach(&table(0, &[]), "h:/"), Some(Reach::AllGroups));
+        assert_eq!(reach(&table(1, &["h:/"]), "h"), Some(Reach::OwnGroup));
+        assert_eq!(reach(&table(1, &["h"]), "h:/a"), Some(Reach::AllGroups));
+    }
+
+    #[test]
+    fn plans_say_what_is_cleared() {
+        let table = table(1, &["h:/a", "h:/a/n", "h:/ab"]);
+        assert_eq!(
+            table.plan(&name("h:/a"), Some(Algorithm::PointRw)),
+            Plan::Unchanged
+        );
+        assert_eq!(table.plan(&name("h:/x"), None), Plan::Unchanged);
+        assert_eq!(
+            table.plan(&name("h:/x"), Some(Algorithm::RecursiveRw)),
+            Plan::RowOnly
+        );
+        let Plan::Steps(steps) = table.plan(&name("h:/a"), Some(Algorithm::Semaphore)) else {
+            panic!("another algorithm concerns the group");
+        };
+        assert_eq!(steps.clear, Clear::All);
+        assert_eq!(steps.region.except, vec![name("h:/a/n")]);
+        let Plan::Steps(steps) = table.plan(&name("h:/a"), None) else {
+            panic!("deleting a row concerns the group");
+        };
+        assert_eq!(
+            (steps.clear, steps.reach),
+            (Clear::Waiters, Reach::OwnGroup)
+        );
+    }
+
+    #[test]
+    fn acquires_have_one_namespace_and_enough_segments() {
+        let table = table(1, &[]);
+        let (short, a, b) = (path("h:/"), path("h:/a/x"), path("h:/b/x"));
+        assert_eq!(
+            table.route_acquire([&short], []),
+            Err(Unroutable::TooShort(short.clone()))
+        );
+        assert!(table.route_acquire([], [&short]).is_ok());
+        assert!(matches!(
+            table.route_acquire([&a], [&b]),
+            Err(Unroutable::Apart { .. })
+        ));
+        assert_eq!(table.route_acquire([], []), Ok(None));
+    }
+
+    #[test]
+    fn domains_are_literal_or_whole_handlers() {
+        let table = table(1, &["g"]);
+        assert_eq!(table.domain(&name("g")), Domain::Namespace(name("g")));
+        assert_eq!(table.domain(&name("h")), Domain::Handler(name("h")));
+        assert_eq!(
+            table.domain(&name("h:/a/b")),
+            Domain::Namespace(name("h:/a/b"))
+        );
+        assert_eq!(table.select(&[]), Selection::All);
+        let twice = table.select(&[name("h"), name("h")]);
+        assert_eq!(twice, Selection::Only(vec![Domain::Handler(name("h"))]));
+    }
+}

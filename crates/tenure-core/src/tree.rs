@@ -1,0 +1,439 @@
+//! The tree of paths: where claims are and where waiters wait, with counts of what lies below.
+//!
+//! One arena for all namespaces; each namespace has its own root, so nothing crosses its border
+//! (R23). A child is found by hash of (parent, segment). A node lives as long as something is at it
+//! or below it. What most nodes do not have (several claims, waiters) is in an [`Extra`] aside, so
+//! that a plain held path costs one small node.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use hashbrown::HashTable;
+
+use crate::hash::Hasher;
+use crate::path::{Namespace, Path};
+use crate::policy::Mode;
+use crate::slab::{NONE, Slab};
+use crate::value::OwnerId;
+
+/// One path, or a part of one.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    segment: Box<str>,
+    pub(crate) parent: u32,
+    first_child: u32,
+    next_sibling: u32,
+    previous_sibling: u32,
+    /// The claim, if there is exactly one; several are in the extra's crowd.
+    pub(crate) claim: u32,
+    /// Write claims and permits strictly below.
+    pub(crate) writes_below: u32,
+    /// Read claims of either kind strictly below.
+    pub(crate) reads_below: u32,
+    extra: u32,
+}
+
+/// What few nodes have.
+#[derive(Clone, Debug)]
+pub(crate) struct Extra {
+    /// Claims, when there are several, by owner: writers or permits, readers, readers of the tree.
+    pub(crate) crowd: [BTreeMap<OwnerId, u32>; 3],
+    /// Waiters for exactly this path, by number: those for writing, reading, reading the tree.
+    pub(crate) here: [BTreeMap<u64, (u32, u32)>; 3],
+    /// Waiters for paths strictly below, by number, with how many such paths: for writing, for reading.
+    pub(crate) below: [BTreeMap<u64, (u32, u32)>; 2],
+    /// Heads of the rings of waiters that something here blocks; `NONE` where there is none.
+    pub(crate) rings: [u32; RINGS],
+}
+
+/// The kinds of claims and of waiters at a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Write = 0,
+    Read = 1,
+    Tree = 2,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 3] = [Kind::Write, Kind::Read, Kind::Tree];
+
+    pub(crate) fn of(mode: Mode) -> Kind {
+        match mode {
+            Mode::Write => Kind::Write,
+            Mode::Read => Kind::Read,
+            Mode::ReadTree => Kind::Tree,
+        }
+    }
+
+    pub(crate) fn is_write(self) -> bool {
+        self == Kind::Write
+    }
+}
+
+/// What at a node blocks a waiter that is in one of its rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ring {
+    /// The writer, or the permits.
+    Writer = 0,
+    /// Readers of either kind.
+    Readers = 1,
+    /// Readers of the tree.
+    Trees = 2,
+    /// Writes below. The waiter has no claims of its own there.
+    WritesBelow = 3,
+    /// Reads below. The waiter has no claims of its own there.
+    ReadsBelow = 4,
+    /// Claims below, some of which are the waiter's own.
+    AmongOwn = 5,
+}
+
+/// How many kinds of rings there are.
+pub(crate) const RINGS: usize = 6;
+
+impl Extra {
+    fn new() -> Extra {
+        Extra {
+            crowd: Default::default(),
+            here: Default::default(),
+            below: Default::default(),
+            rings: [NONE; RINGS],
+        }
+    }
+
+    /// Those who wait for exactly this path in one way.
+    pub(crate) fn line(&self, kind: Kind) -> &BTreeMap<u64, (u32, u32)> {
+        &self.here[kind as usize]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.crowd.iter().all(BTreeMap::is_empty)
+            && self.here.iter().all(BTreeMap::is_empty)
+            && self.below.iter().all(BTreeMap::is_empty)
+            && self.rings == [NONE; RINGS]
+    }
+}
+
+/// Where a path is, or would be, in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// The path's own node, if it exists.
+    pub(crate) at: Option<u32>,
+    /// The nearest existing node strictly above, `NONE` if there is none.
+    pub(crate) above: u32,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    pub(crate) nodes: Slab<Node>,
+    pub(crate) extras: Slab<Extra>,
+    children: HashTable<u32>,
+    hasher: Hasher,
+}
+
+/// The segments of a path below the root of its namespace.
+pub(crate) fn below_root<'a>(
+    namespace: &Namespace,
+    path: &'a Path,
+) -> impl Iterator<Item = &'a str> {
+    let text = path.as_str();
+    let start = if namespace.is_bare() {
+        namespace.as_str().len() + 2
+    } else {
+        namespace.as_str().len()
+    };
+    text.get(start..)
+        .unwrap_or("")
+        .split('/')
+        .filter(|segment| !segment.is_empty())
+}
+
+impl Tree {
+    pub(crate) fn new(hasher: Hasher) -> Tree {
+        Tree {
+            nodes: Slab::new(),
+            extras: Slab::new(),
+            children: HashTable::new(),
+            hasher,
+        }
+    }
+
+    /// A root for a namespace.
+    pub(crate) fn plant(&mut self) -> u32 {
+        self.nodes.insert(Node::new("", NONE))
+    }
+
+    /// Where a path is, without making anything.
+    pub(crate) fn spot<'a>(&self, root: u32, segments: impl Iterator<Item = &'a str>) -> Spot {
+        let mut spot = Spot {
+            at: (root != NONE).then_some(root),
+            above: NONE,
+        };
+        for segment in segments {
+            let Some(parent) = spot.at else { break };
+            spot = Spot {
+                at: self.child(parent, segment),
+                above: parent,
+            };
+        }
+        spot
+    }
+
+    /// The node of a path, made if it is not there.
+    pub(crate) fn reach<'a>(&mut self, root: u32, segments: impl Iterator<Item = &'a str>) -> u32 {
+        let mut at = root;
+        for segment in segments {
+            at = match self.child(at, segment) {
+                Some(child) => child,
+                None => self.grow(at, segment),
+            };
+        }
+        at
+    }
+
+    fn child(&self, parent: u32, segment: &str) -> Option<u32> {
+        let hash = self.hasher.hash(parent, segment);
+        self.children
+            .find(hash, |child| {
+                let child = &self.nodes[*child];
+                child.parent == parent && *child.segment == *segment
+            })
+            .copied()
+    }
+
+    fn grow(&mut self, parent: u32, segment: &str) -> u32 {
+        let child = self.nodes.insert(Node::new(segment, parent));
+        let first = core::mem::replace(&mut self.nodes[parent].first_child, child);
+        self.nodes[child].next_sibling = first;
+        if first != NONE {
+            self.nodes[first].previous_sibling = child;
+        }
+        let Tree {
+            nodes,
+            children,
+            hasher,
+            ..
+        } = self;
+        children.insert_unique(hasher.hash(parent, segment), child, |other| {
+            let other = &nodes[*other];
+            hasher.hash(other.parent, &other.segment)
+        });
+        child
+    }
+
+    /// Whether nothing is at a node or below it.
+    pub(crate) fn is_bare(&self, node: u32) -> bool {
+        let node = &self.nodes[node];
+        node.claim == NONE && node.extra == NONE && node.first_child == NONE
+    }
+
+    /// Removes a node and its ancestors as far as nothing is left at them; the root stays.
+    pub(crate) fn prune(&mut self, mut at: u32) {
+        // A node that is gone already went together with one below it.
+        while self.nodes.get(at).is_some() {
+            self.settle_extra(at);
+            let parent = self.nodes[at].parent;
+            if parent == NONE || !self.is_bare(at) {
+                return;
+            }
+            let hash = self.hasher.hash(parent, &self.nodes[at].segment);
+            if let Ok(entry) = self.children.find_entry(hash, |child| *child == at) {
+                entry.remove();
+            }
+            let Node {
+                next_sibling,
+                previous_sibling,
+                ..
+            } = self.nodes[at];
+            match previous_sibling {
+                NONE => self.nodes[parent].first_child = next_sibling,
+                previous => self.nodes[previous].next_sibling = next_sibling,
+            }
+            if next_sibling != NONE {
+                self.nodes[next_sibling].previous_sibling = previous_sibling;
+            }
+            self.nodes.remove(at);
+            at = parent;
+        }
+    }
+
+    /// Removes a root on which nothing is left.
+    pub(crate) fn uproot(&mut self, root: u32) {
+        self.nodes.remove(root);
+    }
+
+    pub(crate) fn extra(&self, node: u32) -> Option<&Extra> {
+        match self.nodes[node].extra {
+            NONE => None,
+            extra => self.extras.get(extra),
+        }
+    }
+
+    pub(crate) fn extra_mut(&mut self, node: u32) -> &mut Extra {
+        if self.nodes[node].extra == NONE {
+            self.nodes[node].extra = self.extras.insert(Extra::new());
+        }
+        let extra = self.nodes[node].extra;
+        &mut self.extras[extra]
+    }
+
+    /// Drops the extra of a node if there is nothing in it.
+    pub(crate) fn settle_extra(&mut self, node: u32) {
+        let extra = self.nodes[node].extra;
+        if extra != NONE && self.extras[extra].is_empty() {
+            self.extras.remove(extra);
+            self.nodes[node].extra = NONE;
+        }
+    }
+
+    /// The nodes strictly above, nearest first.
+    pub(crate) fn ancestors(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        self.upwards(self.nodes[node].parent)
+    }
+
+    /// A node and those above it, nearest first; nothing for `NONE`.
+    pub(crate) fn upwards(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut at = from;
+        core::iter::from_fn(move || {
+            if at == NONE {
+                return None;
+            }
+            let node = at;
+            at = self.nodes[node].parent;
+            Some(node)
+        })
+    }
+
+    pub(crate) fn is_below(&self, node: u32, above: u32) -> bool {
+        self.ancestors(node).any(|ancestor| ancestor == above)
+    }
+
+    pub(crate) fn children(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut at = self.nodes[node].first_child;
+        core::iter::from_fn(move || {
+            if at == NONE {
+                return None;
+            }
+            let child = at;
+            at = self.nodes[child].next_sibling;
+            Some(child)
+        })
+    }
+
+    pub(crate) fn segment(&self, node: u32) -> &str {
+        &self.nodes[node].segment
+    }
+
+    /// The path of a node in a namespace.
+    pub(crate) fn path(&self, namespace: &Namespace, node: u32) -> Path {
+        let mut segments: Vec<&str> = Vec::new();
+        let mut length = namespace.as_str().len() + 2;
+        for at in self.upwards(node) {
+            let segment = &*self.nodes[at].segment;
+            if !segment.is_empty() {
+                length += segment.len() + 1;
+                segments.push(segment);
+            }
+        }
+        let mut text = String::with_capacity(length);
+        text.push_str(namespace.as_str());
+        if namespace.is_bare() {
+            text.push_str(":/");
+        }
+        for segment in segments.iter().rev() {
+            if !text.ends_with('/') {
+                text.push('/');
+            }
+            text.push_str(segment);
+        }
+        Path::trusted(text)
+    }
+}
+
+impl Node {
+    fn new(segment: &str, parent: u32) -> Node {
+        Node {
+            segment: segment.into(),
+            parent,
+            first_child: NONE,
+            next_sibling: NONE,
+            previous_sibling: NONE,
+            claim: NONE,
+            writes_below: 0,
+            reads_below: 0,
+            extra: NONE,
+        }
+    }
+}
+
+const _: () = assert!(
+    core::mem::size_of::<Node>() == 48,
+    "a held path must stay cheap"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::HashSeed;
+    use alloc::string::ToString;
+
+    fn parse(text: &str) -> Path {
+        Path::parse(text).unwrap()
+    }
+
+    #[test]
+    fn paths_are_found_and_come_back_as_they_were() {
+        for (name, texts) in [
+            ("h", ["h:/", "h:/a", "h:/a/b"]),
+            ("h:/", ["h:/", "h:/a", "h:/a/b"]),
+            ("h:/a", ["h:/a", "h:/a/b", "h:/a/b/c"]),
+        ] {
+            let namespace = Namespace::parse(name).unwrap();
+            let mut tree = Tree::new(Hasher::new(HashSeed(0)));
+            let root = tree.plant();
+            for text in texts {
+                let path = parse(text);
+                let node = tree.reach(root, below_root(&namespace, &path));
+                assert_eq!(tree.path(&namespace, node).to_string(), text);
+                assert_eq!(tree.path(&namespace, node), path);
+                let spot = tree.spot(root, below_root(&namespace, &path));
+                assert_eq!(spot.at, Some(node));
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_path_has_its_nearest_node_above() {
+        let namespace = Namespace::parse("h:/a").unwrap();
+        let mut tree = Tree::new(Hasher::new(HashSeed(0)));
+        let root = tree.plant();
+        let near = tree.reach(root, below_root(&namespace, &parse("h:/a/b")));
+        let spot = |tree: &Tree, text| tree.spot(root, below_root(&namespace, &parse(text)));
+        assert_eq!(
+            spot(&tree, "h:/a/b/c"),
+            Spot {
+                at: None,
+                above: near
+            }
+        );
+        // Two levels are missing: what counts is the nearest one that exists.
+        assert_eq!(
+            spot(&tree, "h:/a/b/c/d"),
+            Spot {
+                at: None,
+                above: near
+            }
+        );
+        tree.prune(near);
+        assert_eq!(
+            spot(&tree, "h:/a/b/c"),
+            Spot {
+                at: None,
+                above: root
+            }
+        );
+        assert_eq!(tree.nodes.len(), 1);
+    }
+}

@@ -1,0 +1,272 @@
+//! What a space keeps is bounded, and no bound stops it or loses a lock (R52, R72, R85, R102, R150).
+
+use tenure_core::command::*;
+use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{Algorithm, Mode};
+use tenure_core::space::{HashSeed, Space, SpaceLimits};
+use tenure_core::value::{OwnerId, QueueTtl, Stamp, Ttl};
+
+use crate::scenario::Scenario;
+
+/// R72: beyond the limit the longest idle fence becomes its namespace's floor, and nothing goes back.
+#[test]
+fn the_longest_idle_fences_become_a_floor() {
+    let mut room = Scenario::with(SpaceLimits {
+        marks: 2,
+        ..SpaceLimits::default()
+    });
+    room.lines(
+        "acquire amy write t:/a/b fence=10     -> granted
+         acquire amy write t:/a/c fence=20     -> granted
+         acquire amy write t:/a/d fence=30     -> granted
+         acquire amy write t:/ab fence=5       -> granted
+         release amy write t:/a/b              -> ok
+         release amy write t:/a/c              -> ok
+         ? holders t:/a/b                      -> fence=10
+         release amy write t:/a/d              -> ok
+         ? holders t:/a/b                      -> nofence
+         ? holders t:/a/c                      -> fence=20
+         ? holders t:/ab                       -> writer=amy fence=5
+         acquire bob write t:/a/b fence=10     -> conflict why=stale_fence current=10
+         acquire bob write t:/a/z fence=9      -> conflict why=stale_fence current=10
+         acquire bob write t:/a/b fence=11     -> granted
+         acquire cid write t:/a/e              -> granted fence=31
+         acquire cid write t:/abc fence=1      -> granted
+         snapshot
+         acquire dan write t:/a/z fence=10     -> conflict why=stale_fence current=10",
+    );
+}
+
+/// R72: namespaces with nothing but a floor are folded into the space's, where new ones begin.
+#[test]
+fn idle_namespaces_become_the_floor_of_the_space() {
+    let limits = SpaceLimits {
+        marks: 0,
+        idle_namespaces: 1,
+        ..SpaceLimits::default()
+    };
+    let mut room = Scenario::with(limits);
+    room.lines(
+        "acquire amy write t:/a fence=10       -> granted
+         acquire amy write t:/b fence=20       -> granted
+         acquire amy write t:/c                -> granted
+         release amy write t:/a                -> ok
+         release amy write t:/b                -> ok
+         acquire bob write t:/a fence=10       -> conflict why=stale_fence current=10
+         acquire bob write t:/z fence=10       -> conflict why=stale_fence current=10
+         acquire bob write t:/z                -> granted fence=11
+         acquire bob write t:/b                -> granted fence=21",
+    );
+}
+
+/// R72: a namespace that a supplied fence drove far beyond all others uses up nobody else's numbers.
+#[test]
+fn a_driven_namespace_is_not_folded_into_the_space() {
+    let limits = SpaceLimits {
+        marks: 0,
+        idle_namespaces: 1,
+        ..SpaceLimits::default()
+    };
+    let mut room = Scenario::with(limits);
+    room.lines(
+        "acquire amy write t:/a fence=2251799813685249 -> granted
+         release amy write t:/a                -> ok
+         acquire amy write t:/b                -> granted
+         release amy write t:/b                -> ok
+         acquire amy write t:/c                -> granted
+         release amy write t:/c                -> ok
+         acquire bob write t:/z                -> granted
+         acquire bob write t:/z fence=100      -> granted
+         acquire bob write t:/a fence=7        -> conflict why=stale_fence current=2251799813685249",
+    );
+}
+
+/// R85: beyond the cap nothing is stored, and a place that is kept needs no room.
+#[test]
+fn the_line_has_an_end() {
+    let limits = SpaceLimits {
+        waiting_paths: 3,
+        ..SpaceLimits::default()
+    };
+    let mut room = Scenario::with(limits);
+    room.lines(
+        "acquire amy write t:/a                -> granted
+         acquire bob write t:/a/b write t:/a/c -> queued
+         acquire cid write t:/a/d write t:/a/e -> refused why=queue_full
+         acquire cid write t:/a/d              -> queued
+         acquire dan write t:/a/e              -> refused why=queue_full
+         acquire bob write t:/a/b write t:/a/c -> queued place=1
+         acquire amy write t:/ab               -> granted
+         acquire dan write t:/ab               -> queued
+         ? alive eve                           -> no
+         leave cid                             -> ok
+         acquire dan write t:/a/e              -> queued
+         leave amy                             -> ok, grants bob, grants dan, grants dan",
+    );
+}
+
+/// R102: a full memory refuses keyed requests, it never forgets early.
+#[test]
+fn a_full_memory_refuses_new_keys() {
+    let limits = SpaceLimits {
+        answers: 2,
+        ..SpaceLimits::default()
+    };
+    let mut room = Scenario::with(limits);
+    room.lines(
+        "acquire amy write t:/a key=a          -> granted fence=1
+         acquire bob write t:/ab key=b         -> granted fence=1
+         acquire cid write t:/abc key=c        -> refused why=answers_full
+         acquire cid write t:/abc              -> granted
+         acquire amy write t:/a key=a          -> granted fence=1
+         release cid write t:/abc key=d        -> refused why=answers_full
+         ? holders t:/abc                      -> writer=cid
+         later 300000
+         release cid write t:/abc key=d        -> ok",
+    );
+}
+
+/// R52: the longest idle capacities go first, those in use stay.
+#[test]
+fn idle_capacities_are_bounded() {
+    let limits = SpaceLimits {
+        capacities: 1,
+        ..SpaceLimits::default()
+    };
+    let mut room = Scenario::with(limits);
+    room.lines(
+        "policy t:/a semaphore                 -> done
+         acquire amy write t:/a/r*2 write t:/a/s*2 write t:/a/t*2 -> granted
+         release amy write t:/a/r              -> ok
+         release amy write t:/a/s              -> ok
+         acquire bob write t:/a/s*3            -> conflict why=invalid_permits capacity=2
+         acquire bob write t:/a/t*3            -> conflict why=invalid_permits capacity=2
+         acquire bob write t:/a/r*3            -> granted",
+    );
+}
+
+fn acquire(owner: &OwnerId, path: &Path) -> Command {
+    Command::Acquire(Acquire {
+        route: Route {
+            namespace: Namespace::fallback(path, 1),
+            algorithm: Algorithm::RecursiveRw,
+            version: 0,
+        },
+        owner: owner.clone(),
+        ttl: Ttl::from_millis(10_000).unwrap(),
+        queue_ttl: QueueTtl::from_millis(0).unwrap(),
+        requests: vec![Request {
+            path: path.clone(),
+            mode: Mode::Write,
+            state: State::New,
+            permits: None,
+        }],
+        releases: Vec::new(),
+        fence: None,
+        key: None,
+        wait: Wait::Queue,
+        holder: None,
+    })
+}
+
+fn stamp(time: u64) -> Stamp {
+    Stamp { time, wall: 0 }
+}
+
+fn crowded(owner: &OwnerId) -> Space {
+    let mut space = Space::new(SpaceLimits::default(), HashSeed(3));
+    for number in 0..70_000 {
+        let path = Path::parse(&format!("t:/a/{}/{number}", number % 50)).unwrap();
+        let applied = space.apply(stamp(1), acquire(owner, &path));
+        assert!(
+            matches!(
+                applied.outcome,
+                Outcome::Acquire(AcquireOutcome::Granted { .. })
+            ),
+            "{applied:?}"
+        );
+    }
+    space
+}
+
+/// R150: giving up everything, expiry and force work for any number of holds.
+#[test]
+fn any_number_of_holds_can_end_at_once() {
+    let amy = OwnerId::new("amy").unwrap();
+    let namespace = Namespace::parse("t:/a").unwrap();
+    let ends: [&dyn Fn(&Space) -> Command; 3] = [
+        &|_| {
+            Command::ReleaseAll(ReleaseAll {
+                owner: amy.clone(),
+                selection: Selection::All,
+                cause: ReleaseCause::Killed,
+            })
+        },
+        &|space| {
+            Command::Expire(Expire {
+                namespace: namespace.clone(),
+                owner: amy.clone(),
+                epoch: space.lease(&namespace, &amy).unwrap().epoch,
+            })
+        },
+        &|_| {
+            Command::Change(Change {
+                change: 1,
+                settled: 0,
+                version: 1,
+                region: Region {
+                    root: namespace.clone(),
+                    except: Vec::new(),
+                },
+                algorithm: Algorithm::PointRw,
+                clear: Clear::All,
+                floor: None,
+            })
+        },
+    ];
+    let bob = OwnerId::new("bob").unwrap();
+    for end in ends {
+        let mut space = crowded(&amy);
+        let top = Path::parse("t:/a").unwrap();
+        let queued = space.apply(stamp(2), acquire(&bob, &top));
+        assert!(matches!(
+            queued.outcome,
+            Outcome::Acquire(AcquireOutcome::Queued(_))
+        ));
+        let Applied { leases, .. } = space.apply(stamp(2), end(&space));
+        assert!(!leases.is_empty());
+        assert_eq!(
+            space.counts().claims,
+            u64::from(space.lease(&namespace, &bob).is_some())
+        );
+        assert!(space.lease(&namespace, &amy).is_none());
+        space.check();
+    }
+}
+
+/// No input makes it panic: commands of which nothing fits together, also at the ends of all numbers.
+#[test]
+fn nonsense_does_no_harm() {
+    let mut dice = crate::dice::Dice::new(5);
+    for _ in 0..60 {
+        let mut space = Space::new(
+            SpaceLimits {
+                marks: 3,
+                answers: 3,
+                ..SpaceLimits::default()
+            },
+            HashSeed(5),
+        );
+        let mut time = 0u64;
+        for _ in 0..400 {
+            time = time.saturating_add(dice.number() >> dice.pick(&[40, 55, 63]));
+            let stamp = Stamp {
+                time,
+                wall: dice.number(),
+            };
+            space.apply(stamp, crate::codec::command(&mut dice));
+            space.check();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The namespace table as a list of rows, and how paths are resolved by it (R20–R24, R133).
+
+use tenure_core::command::{Clear, Region, Route};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::Algorithm;
+
+/// Rows, the default, and the number of segments of a fallback namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) rows: Vec<(Namespace, Algorithm)>,
+    pub(crate) default: Algorithm,
+    pub(crate) prefix: usize,
+    pub(crate) version: u64,
+}
+
+impl Table {
+    pub(crate) fn new() -> Table {
+        Table {
+            rows: Vec::new(),
+            default: Algorithm::RecursiveRw,
+            prefix: 1,
+            version: 0,
+        }
+    }
+
+    /// R21, R22: the longest row that contains the path, else the fallback.
+    pub(crate) fn namespace_of(&self, path: &Path) -> Namespace {
+        self.rows
+            .iter()
+            .map(|(name, _)| name)
+            .filter(|name| name.contains(path))
+            .max_by_key(|name| name.as_str().len())
+            .cloned()
+            .unwrap_or_else(|| Namespace::fallback(path, self.prefix))
+    }
+
+    pub(crate) fn row(&self, namespace: &Namespace) -> Option<Algorithm> {
+        self.rows
+            .iter()
+            .find(|(name, _)| name == namespace)
+            .map(|(_, algorithm)| *algorithm)
+    }
+
+    /// R24.
+    pub(crate) fn algorithm_of(&self, namespace: &Namespace) -> Algorithm {
+        self.row(namespace).unwrap_or(self.default)
+    }
+
+    pub(crate) fn resolve(&self, path: &Path) -> Route {
+        let namespace = self.namespace_of(path);
+        let algorithm = self.algorithm_of(&namespace);
+        Route {
+            namespace,
+            algorithm,
+            version: self.version,
+        }
+    }
+
+    /// What a change of this row concerns: its paths, but not those of rows inside it (R134).
+    pub(crate) fn region(&self, root: &Namespace) -> Region {
+        let mut except: Vec<Namespace> = self
+            .rows
+            .iter()
+            .map(|(name, _)| name)
+            .filter(|name| root.encloses(name))
+            .cloned()
+            .collect();
+        except.sort();
+        Region {
+            root: root.clone(),
+            except,
+        }
+    }
+
+    /// R133: whether the row changes the namespace of any path that it contains.
+    pub(crate) fn moves_paths(&self, root: &Namespace) -> bool {
+        if self.row(root).is_some() {
+            return false;
+        }
+        // Without rows in between, `h:/a` with one segment is what the fallback says already.
+        if root.is_bare() {
+            // Every path of the handler is in `h:/` already, if that is a row.
+            let inner = Namespace::parse(&format!("{root}:/")).unwrap();
+            return self.prefix != 0 && self.row(&inner).is_none();
+        }
+        // Without rows around it, a name of just as many segments is what the fallback says already.
+        let depth = Path::parse(root.as_str()).unwrap().depth();
+        self.prefix == 0
+            || depth != self.prefix
+            || self.rows.iter().any(|(name, _)| name.encloses(root))
+    }
+
+    /// What a change does to what is in its region; nothing if it concerns no group (R131–R138).
+    pub(crate) fn clear(&self, root: &Namespace, row: Option<Algorithm>) -> Option<Clear> {
+        match row {
+            None if self.row(root).is_none() => None,
+            None => Some(Clear::Waiters),
+            Some(_) if self.moves_paths(root) => Some(Clear::Waiters),
+            Some(algorithm) if algorithm != self.algorithm_of(root) => Some(Clear::All),
+            Some(_) => None,
+        }
+    }
+
+    pub(crate) fn set(&mut self, root: &Namespace, row: Option<Algorithm>) {
+        self.rows.retain(|(name, _)| name != root);
+        self.rows
+            .extend(row.map(|algorithm| (root.clone(), algorithm)));
+        self.version += 1;
+    }
+}

@@ -1,0 +1,299 @@
+//! The space and its naive twin, side by side: every step goes to both, and all they say must agree.
+//!
+//! Where the rules leave an order open (which of several owners hears first), both may choose; what
+//! one owner hears, and what happens to one path, has one order.
+
+use tenure_core::command::{Command, Selection};
+use tenure_core::event::{Event, LockChange};
+use tenure_core::model::Model;
+use tenure_core::outcome::{Applied, LeaseChange};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{BlockReason, Mode};
+use tenure_core::query::{EventsAfter, HeldLock};
+use tenure_core::space::{HashSeed, Space, SpaceLimits};
+use tenure_core::value::{Fence, OwnerId, Stamp};
+
+use crate::step::Step;
+use crate::world::World;
+
+pub(crate) struct Twins {
+    pub(crate) world: World,
+    pub(crate) space: Space,
+    pub(crate) model: Model,
+    /// Whether the space is on its own: the twin knows no limits.
+    alone: bool,
+}
+
+impl Twins {
+    pub(crate) fn new() -> Twins {
+        let mut twins = Twins::alone(SpaceLimits::default());
+        twins.alone = false;
+        twins
+    }
+
+    /// A space with little room. It does what its twin does not, so nothing is compared.
+    pub(crate) fn alone(limits: SpaceLimits) -> Twins {
+        let mut space = Space::new(limits, HashSeed(7));
+        space.watch();
+        Twins {
+            world: World::new(),
+            space,
+            model: Model::new(),
+            alone: true,
+        }
+    }
+
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp {
+            time: self.world.time,
+            wall: 1_000_000 + self.world.time / 3,
+        }
+    }
+
+    /// Takes a step in both. `Ok(None)`: the step was no command. `Err`: they disagree.
+    pub(crate) fn take(&mut self, step: &Step) -> Result<Option<Applied>, String> {
+        match self.world.command(step, &self.model) {
+            None => Ok(None),
+            Some(command) => self.apply(command).map(Some),
+        }
+    }
+
+    /// Applies a command to both and compares everything that came of it.
+    pub(crate) fn apply(&mut self, command: Command) -> Result<Applied, String> {
+        let stamp = self.stamp();
+        let before: Vec<(Namespace, OwnerId)> = self
+            .model
+            .leases()
+            .map(|lease| (lease.namespace.clone(), lease.owner.clone()))
+            .collect();
+        let expected = self.model.apply(stamp, &command);
+        let found = self.space.apply(stamp, command);
+        self.world.hear(&found.outcome);
+        if self.alone {
+            self.space.check();
+            return Ok(found);
+        }
+        same("outcome", &found.outcome, &expected.outcome)?;
+        same(
+            "events",
+            &by_owner(&found.events),
+            &by_owner(&expected.events),
+        )?;
+        same(
+            "lease changes",
+            &in_the_end(&found.leases, &before),
+            &in_the_end(&expected.leases, &before),
+        )?;
+        same(
+            "changes for watchers",
+            &by_path(&found.changes),
+            &by_path(&expected.changes),
+        )?;
+        self.space.check();
+        Ok(found)
+    }
+
+    /// Whether both give the same answer.
+    pub(crate) fn agree<T: PartialEq + std::fmt::Debug>(
+        &self,
+        space: &T,
+        twin: &T,
+    ) -> Result<(), String> {
+        if self.alone {
+            return Ok(());
+        }
+        same("the answer", space, twin)
+    }
+
+    /// Writes the space down and goes on with what is read back.
+    pub(crate) fn through_a_snapshot(&mut self) -> Result<(), String> {
+        let mut read = self.space.clone();
+        read.watch();
+        self.space = read;
+        Ok(())
+    }
+
+    /// Compares what can be read at some lease time, now or a little later.
+    pub(crate) fn compare(
+        &self,
+        ahead: u64,
+        owners: &[OwnerId],
+        paths: &[Path],
+    ) -> Result<(), String> {
+        let (space, now) = (&self.space, self.world.time + ahead);
+        let model = &self.model.at(now);
+        let mut leases: Vec<String> = space.leases().map(|lease| format!("{lease:?}")).collect();
+        let mut twins: Vec<String> = self
+            .model
+            .leases()
+            .map(|lease| format!("{lease:?}"))
+            .collect();
+        leases.sort();
+        twins.sort();
+        same("leases", &leases, &twins)?;
+        same("holds", &self.dump(3)?, &sorted(model.holds()))?;
+        for path in paths {
+            let namespace = self.world.table.namespace_of(path);
+            let (found, expected) = (
+                space.inspect(&namespace, path, now),
+                model.inspect(&namespace, path),
+            );
+            same(&format!("inspection of {path}"), &found, &expected)?;
+        }
+        for owner in owners {
+            let mut found = space.owner_locks(owner, &Selection::All);
+            let mut expected = model.owner_locks(owner, &Selection::All);
+            found.locks = sorted(found.locks);
+            expected.locks = sorted(expected.locks);
+            same(&format!("locks of {owner}"), &found, &expected)?;
+            same(
+                &format!("life of {owner}"),
+                &space.owner_alive(owner, &Selection::All, now),
+                &model.is_alive(owner, &Selection::All),
+            )?;
+            let mut found = space.waits_for(owner, now);
+            found.iter_mut().for_each(|waits| waits.owners.sort());
+            found.sort_by_key(|waits| waits.waiter);
+            same(
+                &format!("waits of {owner}"),
+                &found,
+                &model.waits_for(owner),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Compares the questions about one owner and one path.
+    pub(crate) fn compare_pair(&self, owner: &OwnerId, path: &Path) -> Result<(), String> {
+        let namespace = self.world.table.namespace_of(path);
+        let now = self.world.time;
+        let model = &self.model.at(now);
+        let stored = model.stored(&namespace, path).map_or(1, Fence::number);
+        for number in [stored, stored + 1] {
+            let fence = Fence::from_number(number).unwrap();
+            same(
+                &format!("assertion of {owner} on {path} at {fence}"),
+                &self.space.assert_fencing(&namespace, owner, path, fence),
+                &model.check_fence(&namespace, owner, path, fence),
+            )?;
+        }
+        for reason in REASONS {
+            same(
+                &format!("whether {owner} blocks {path} by {reason:?}"),
+                &self.space.is_blocking(&namespace, owner, path, reason, now),
+                &model.is_blocking(&namespace, owner, path, reason),
+            )?;
+        }
+        let route = self.world.table.resolve(path);
+        for mode in [Mode::Write, Mode::Read, Mode::ReadTree] {
+            let what = format!("explanation of {owner} {mode:?} {path}");
+            let found = self
+                .space
+                .explain(&route, owner, path, mode, self.space.time());
+            let expected = self.model.explain(&route, owner, path, mode);
+            if route.algorithm.allows(mode) {
+                same(&what, &found, &expected)?;
+            } else {
+                // Nobody is in the way of what is not possible at all.
+                same(&what, &found.conflict, &expected.conflict)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All events that are kept must be there, however far back one asks.
+    pub(crate) fn compare_events(&self, after: u64) -> Result<(), String> {
+        let expected = self.model.events_after(after);
+        let found = match self.space.events_after(after) {
+            EventsAfter::Complete(events) | EventsAfter::Hole(events) => events,
+        };
+        same("kept events", &by_owner(&found), &by_owner(&expected))
+    }
+
+    /// All holds, page by page.
+    pub(crate) fn dump(&self, page: usize) -> Result<Vec<HeldLock>, String> {
+        let (mut locks, mut cursor) = (Vec::new(), None);
+        for _ in 0..10_000 {
+            let part = self.space.dump(cursor, page);
+            if part.locks.len() > page {
+                return Err(format!("{} holds on a page of {page}", part.locks.len()));
+            }
+            locks.extend(part.locks);
+            cursor = part.next;
+            if cursor.is_none() {
+                return Ok(sorted(locks));
+            }
+        }
+        Err("the scan of all holds has no end".into())
+    }
+}
+
+const REASONS: [BlockReason; 7] = [
+    BlockReason::AncestorLocked,
+    BlockReason::WriteLocked,
+    BlockReason::ReadLocked,
+    BlockReason::DescendantWriteLocked,
+    BlockReason::DescendantReadLocked,
+    BlockReason::SemaphoreFull,
+    BlockReason::Queued,
+];
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, space: &T, twin: &T) -> Result<(), String> {
+    if space == twin {
+        return Ok(());
+    }
+    Err(format!("{what}\n  space: {space:?}\n  twin:  {twin:?}"))
+}
+
+fn sorted(mut locks: Vec<HeldLock>) -> Vec<HeldLock> {
+    locks.sort_by(|a, b| (&a.owner, &a.path, a.mode).cmp(&(&b.owner, &b.path, b.mode)));
+    locks
+}
+
+/// R121, R124: what each owner hears, in its order; numbers belong to the whole list.
+fn by_owner(events: &[Event]) -> Vec<Event> {
+    let mut numbers: Vec<(u64, u64)> = events
+        .iter()
+        .map(|event| (event.sequence, event.id))
+        .collect();
+    assert!(
+        numbers.is_sorted_by(|a, b| a.0 + 1 == b.0 && a.1 < b.1),
+        "events are numbered without gaps and ids grow: {numbers:?}"
+    );
+    let mut events = events.to_vec();
+    events.sort_by(|a, b| a.owner.cmp(&b.owner).then(a.sequence.cmp(&b.sequence)));
+    numbers.sort();
+    for (event, (sequence, id)) in events.iter_mut().zip(numbers) {
+        (event.sequence, event.id) = (sequence, id);
+    }
+    events
+}
+
+/// What the leader knows of each lease after the command; a lease that came and went never was.
+fn in_the_end(changes: &[LeaseChange], before: &[(Namespace, OwnerId)]) -> Vec<LeaseChange> {
+    let key = |change: &LeaseChange| match change {
+        LeaseChange::Set {
+            namespace, owner, ..
+        }
+        | LeaseChange::Ended { namespace, owner } => (namespace.clone(), owner.clone()),
+    };
+    let mut last: Vec<LeaseChange> = Vec::new();
+    for change in changes {
+        last.retain(|earlier| key(earlier) != key(change));
+        last.push(change.clone());
+    }
+    last.retain(|change| {
+        matches!(change, LeaseChange::Set { .. }) || before.contains(&key(change))
+    });
+    last.sort_by_key(key);
+    last
+}
+
+/// E8: what happens to each path, in its order.
+fn by_path(changes: &[LockChange]) -> Vec<LockChange> {
+    let mut changes = changes.to_vec();
+    changes.sort_by(|a, b| {
+        (&a.namespace, &a.owner, &a.path, a.mode).cmp(&(&b.namespace, &b.owner, &b.path, b.mode))
+    });
+    changes
+}

@@ -1,0 +1,347 @@
+//! Steps become commands here: what a step means depends on the table and on what is held now.
+
+use std::num::NonZeroU32;
+
+use tenure_core::command::*;
+use tenure_core::model::Model;
+use tenure_core::outcome::{FreezeReport, Outcome};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{Algorithm, Mode};
+use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
+
+use crate::step::{AcquireStep, Aim, Step, Supplied};
+use crate::table::Table;
+
+/// The table, and the policy change under way.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) table: Table,
+    pub(crate) time: u64,
+    change: Option<Underway>,
+    begun: u64,
+    last: Option<Command>,
+    last_keyed: Option<Command>,
+}
+
+#[derive(Clone, Debug)]
+struct Underway {
+    number: u64,
+    root: Namespace,
+    region: Region,
+    report: Option<FreezeReport>,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        World {
+            table: Table::new(),
+            time: 1_000,
+            change: None,
+            begun: 0,
+            last: None,
+            last_keyed: None,
+        }
+    }
+
+    /// The command that a step is now; none if the step is not possible now, or no command at all.
+    pub(crate) fn command(&mut self, step: &Step, twin: &Model) -> Option<Command> {
+        let command = self.translate(step, twin)?;
+        if !matches!(command, Command::Tick) {
+            self.last = Some(command.clone());
+        }
+        let key = match &command {
+            Command::Acquire(acquire) => acquire.key.as_ref(),
+            Command::Release(release) => release.key.as_ref(),
+            _ => None,
+        };
+        if key.is_some() {
+            self.last_keyed = Some(command.clone());
+        }
+        Some(command)
+    }
+
+    fn translate(&mut self, step: &Step, twin: &Model) -> Option<Command> {
+        Some(match step {
+            Step::Later(ms) => {
+                self.time += ms;
+                return None;
+            }
+            Step::Tick(ms) => {
+                self.time += ms;
+                Command::Tick
+            }
+            Step::Acquire(acquire) => Command::Acquire(self.acquire(acquire, twin)?),
+            Step::Release {
+                owner,
+                holds,
+                key,
+                stale,
+            } => {
+                let route = self.route(&holds.first()?.1, *stale);
+                // What lies in other namespaces would be a command of its own.
+                let holds = holds
+                    .iter()
+                    .filter(|(_, path)| self.route(path, false).namespace == route.namespace);
+                Command::Release(Release {
+                    owner: owner_id(owner),
+                    holds: holds.map(|(mode, path)| hold(*mode, path)).collect(),
+                    key: key.as_deref().and_then(|key| Key::new(key).unwrap()),
+                    route,
+                })
+            }
+            Step::Leave { owner, domains } => Command::ReleaseAll(ReleaseAll {
+                owner: owner_id(owner),
+                selection: self.selection(domains),
+                cause: ReleaseCause::Owner,
+            }),
+            Step::Kill { owner } => Command::ReleaseAll(ReleaseAll {
+                owner: owner_id(owner),
+                selection: Selection::All,
+                cause: ReleaseCause::Killed,
+            }),
+            Step::Renew {
+                owner,
+                namespace,
+                ttl,
+            } => Command::Renew(Renew {
+                namespace: Namespace::parse(namespace).unwrap(),
+                owner: owner_id(owner),
+                ttl: Ttl::from_millis(*ttl).unwrap(),
+            }),
+            Step::Expire {
+                owner,
+                namespace,
+                aim,
+            } => {
+                let (namespace, owner) = (Namespace::parse(namespace).unwrap(), owner_id(owner));
+                let epoch = twin.epoch(&namespace, &owner).unwrap_or(0);
+                let epoch = if *aim == Aim::Right {
+                    epoch
+                } else {
+                    epoch.saturating_sub(1)
+                };
+                Command::Expire(Expire {
+                    namespace,
+                    owner,
+                    epoch,
+                })
+            }
+            Step::Revoke { owner } => Command::Ask(Ask {
+                owner: owner_id(owner),
+            }),
+            Step::Break {
+                owner,
+                mode,
+                path,
+                aim,
+            } => {
+                let route = self.route(path, false);
+                let path = Path::parse(path).unwrap();
+                let stored = twin
+                    .stored(&route.namespace, &path)
+                    .filter(|_| *mode == Mode::Write && route.algorithm != Algorithm::Semaphore);
+                let fence = match (aim, stored) {
+                    (Aim::Right, stored) => stored,
+                    (Aim::Wrong, Some(fence)) => Fence::from_number(fence.number() + 1),
+                    (Aim::Wrong, None) => Fence::from_number(1),
+                };
+                Command::Break(Break {
+                    route,
+                    path,
+                    owner: owner_id(owner),
+                    fence,
+                })
+            }
+            Step::Withdraw {
+                owner,
+                namespace,
+                aim,
+            } => {
+                let (namespace, owner) = (Namespace::parse(namespace).unwrap(), owner_id(owner));
+                let waiter = twin.latest_waiter(&namespace, &owner).unwrap_or(0);
+                let waiter = if *aim == Aim::Right {
+                    waiter
+                } else {
+                    waiter + 1
+                };
+                Command::Withdraw(Withdraw {
+                    namespace,
+                    owner,
+                    waiter,
+                })
+            }
+            Step::Freeze { root } => {
+                if self.change.is_none() {
+                    let root = Namespace::parse(root).unwrap();
+                    self.begun += 1;
+                    self.change = Some(Underway {
+                        number: self.begun,
+                        region: self.table.region(&root),
+                        root,
+                        report: None,
+                    });
+                }
+                // A second freeze of one that is under way is a repeat.
+                let change = self.change.as_ref()?;
+                Command::Freeze(Freeze {
+                    change: change.number,
+                    settled: change.number - 1,
+                    region: change.region.clone(),
+                })
+            }
+            Step::Decide { row } => {
+                let change = self.change.take()?;
+                let report = change.report?;
+                match self.table.clear(&change.root, *row) {
+                    Some(Clear::All) => {}
+                    Some(Clear::Waiters) if report.live.is_none() => {}
+                    _ => {
+                        return Some(Command::Thaw(Thaw {
+                            change: change.number,
+                        }));
+                    }
+                }
+                let clear = self.table.clear(&change.root, *row)?;
+                self.table.set(&change.root, *row);
+                Command::Change(Change {
+                    change: change.number,
+                    settled: change.number - 1,
+                    version: self.table.version,
+                    algorithm: self.table.algorithm_of(&change.root),
+                    region: change.region,
+                    clear,
+                    floor: report.highest,
+                })
+            }
+            Step::Thaw => Command::Thaw(Thaw {
+                change: self.change.take()?.number,
+            }),
+            Step::Change {
+                root,
+                row,
+                clear,
+                floor,
+            } => {
+                let root = Namespace::parse(root).unwrap();
+                let region = self.table.region(&root);
+                if self.change.is_some() {
+                    return None;
+                }
+                self.begun += 1;
+                self.table.set(&root, Some(*row));
+                Command::Change(Change {
+                    change: self.begun,
+                    settled: self.begun - 1,
+                    version: self.table.version,
+                    region,
+                    algorithm: *row,
+                    clear: *clear,
+                    floor: Fence::from_number(*floor),
+                })
+            }
+            Step::Lift(by) => Command::Lift { by: *by },
+            Step::Again => self.last.clone()?,
+            Step::Retry => self.last_keyed.clone()?,
+        })
+    }
+
+    /// What a freeze reported is what its decision rests on.
+    pub(crate) fn hear(&mut self, outcome: &Outcome) {
+        if let (Some(change), Outcome::Frozen(report)) = (&mut self.change, outcome) {
+            change.report = Some(report.clone());
+        }
+    }
+
+    fn route(&self, path: &str, stale: bool) -> Route {
+        let mut route = self.table.resolve(&Path::parse(path).unwrap());
+        if stale {
+            route.version = route.version.saturating_sub(1);
+        }
+        route
+    }
+
+    fn acquire(&self, step: &AcquireStep, twin: &Model) -> Option<Acquire> {
+        let paths = step.wants.iter().map(|want| &want.path);
+        let first = paths.chain(step.drops.iter().map(|(_, path)| path)).next();
+        let mut route = match first {
+            Some(path) => self.route(path, step.stale),
+            None => self.route("t:/a", step.stale),
+        };
+        route.algorithm = step.algorithm.unwrap_or(route.algorithm);
+        let in_one = |path: &String| self.route(path, false).namespace == route.namespace;
+        let paths = step.wants.iter().map(|want| &want.path);
+        if !paths
+            .chain(step.drops.iter().map(|(_, path)| path))
+            .all(in_one)
+        {
+            return None;
+        }
+        let stored = first
+            .and_then(|path| twin.stored(&route.namespace, &Path::parse(path).unwrap()))
+            .map_or(0, |fence| fence.number() as i64);
+        let fence = match step.fence {
+            Supplied::Mint => 0,
+            Supplied::Number(number) => number,
+            Supplied::Stored(plus) => (stored + plus).max(1),
+        };
+        Some(Acquire {
+            route,
+            owner: owner_id(&step.owner),
+            ttl: Ttl::from_millis(step.ttl).unwrap(),
+            queue_ttl: QueueTtl::from_millis(step.queue_ttl).unwrap(),
+            requests: step
+                .wants
+                .iter()
+                .map(|want| Request {
+                    path: Path::parse(&want.path).unwrap(),
+                    mode: want.mode,
+                    state: if want.held { State::Held } else { State::New },
+                    permits: NonZeroU32::new(want.permits),
+                })
+                .collect(),
+            releases: step
+                .drops
+                .iter()
+                .map(|(mode, path)| hold(*mode, path))
+                .collect(),
+            fence: Fence::supplied(fence).unwrap_or(None),
+            key: step.key.as_deref().and_then(|key| Key::new(key).unwrap()),
+            wait: step.wait,
+            holder: step.holder.as_ref().map(|name| Holder {
+                name: name.clone(),
+                ..Holder::default()
+            }),
+        })
+    }
+
+    pub(crate) fn selection(&self, domains: &[String]) -> Selection {
+        if domains.is_empty() {
+            return Selection::All;
+        }
+        Selection::Only(
+            domains
+                .iter()
+                .map(|domain| {
+                    let name = Namespace::parse(domain).unwrap();
+                    // R128: a bare handler is itself a namespace only if it has a row.
+                    if name.is_bare() && self.table.row(&name).is_none() {
+                        Domain::Handler(name)
+                    } else {
+                        Domain::Namespace(name)
+                    }
+                })
+                .collect(),
+        )
+    }
+}
+
+pub(crate) fn owner_id(name: &str) -> OwnerId {
+    OwnerId::new(name).unwrap()
+}
+
+fn hold(mode: Mode, path: &str) -> Hold {
+    Hold {
+        path: Path::parse(path).unwrap(),
+        mode,
+    }
+}

@@ -1,0 +1,141 @@
+//! Many commands, one entry.
+//!
+//! All commands that wait for a group when its turn comes become one entry with one stamp: version,
+//! lease time, wall hint, then the commands in order. Endings (`Expire`, `Tick`) come first, so that
+//! whatever the leader proposes after a deadline passed sees its effect (leases.md, step 2).
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use tenure_core::codec::{DecodeError, Reader, Writer};
+use tenure_core::value::Stamp;
+
+use crate::codec::VERSION;
+use crate::machine::AnyCommand;
+use crate::op::{Op, Ticket};
+
+/// An entry is closed when it has this many bytes, so that a burst does not become one message.
+const MAX_ENTRY_BYTES: usize = 256 * 1024;
+/// And this many commands.
+const MAX_ENTRY_COMMANDS: usize = 4096;
+
+/// What waits to be proposed.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    endings: VecDeque<AnyCommand>,
+    asked: VecDeque<(Ticket, AnyCommand)>,
+}
+
+/// The commands of one proposed entry; kept until it is applied, so that the proposer need not
+/// read its own bytes.
+#[derive(Debug)]
+pub(crate) struct Commands {
+    pub(crate) stamp: Stamp,
+    /// How many of the first commands are endings.
+    pub(crate) endings: u64,
+    pub(crate) commands: Vec<(Option<Ticket>, AnyCommand)>,
+}
+
+impl Batch {
+    pub(crate) fn push(&mut self, ticket: Ticket, command: AnyCommand) {
+        self.asked.push_back((ticket, command));
+    }
+
+    /// Exempt from budgets.
+    pub(crate) fn push_ending(&mut self, command: AnyCommand) {
+        self.endings.push_back(command);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.endings.is_empty() && self.asked.is_empty()
+    }
+
+    /// How many commands wait that somebody asked for.
+    pub(crate) fn len(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// The next entry, encoded. Given back with [`Batch::put_back`] if consensus drops it.
+    pub(crate) fn next(&mut self, stamp: Stamp) -> (Bytes, Commands) {
+        let mut commands = Vec::with_capacity(self.endings.len() + self.asked.len());
+        let mut out = Writer::append_to(Vec::with_capacity(256));
+        out.byte(VERSION);
+        out.number(stamp.time);
+        out.number(stamp.wall);
+        let mut endings = 0;
+        while out.len() < MAX_ENTRY_BYTES && commands.len() < MAX_ENTRY_COMMANDS {
+            let (ticket, command) = if let Some(command) = self.endings.pop_front() {
+                endings += 1;
+                (None, command)
+            } else if let Some((ticket, command)) = self.asked.pop_front() {
+                (Some(ticket), command)
+            } else {
+                break;
+            };
+            put(&mut out, &command);
+            commands.push((ticket, command));
+        }
+        let commands = Commands {
+            stamp,
+            endings,
+            commands,
+        };
+        (Bytes::from(out.into_bytes()), commands)
+    }
+
+    /// Consensus has not taken the entry: everything waits again, in the same order.
+    pub(crate) fn put_back(&mut self, commands: Commands) {
+        for (ticket, command) in commands.commands.into_iter().rev() {
+            match ticket {
+                Some(ticket) => self.asked.push_front((ticket, command)),
+                None => self.endings.push_front(command),
+            }
+        }
+    }
+
+    /// Leadership is lost: endings are forgotten with it, the others are told.
+    pub(crate) fn clear(&mut self) -> Vec<(Ticket, Op)> {
+        self.endings.clear();
+        self.asked
+            .drain(..)
+            .map(|(ticket, command)| (ticket, command.into_op()))
+            .collect()
+    }
+}
+
+fn put(out: &mut Writer, command: &AnyCommand) {
+    match command {
+        AnyCommand::Space(command) => {
+            out.byte(0);
+            out.put(&**command);
+        }
+        AnyCommand::System(command) => {
+            out.byte(1);
+            out.put(&**command);
+        }
+    }
+}
+
+/// Reads an entry back.
+pub(crate) fn decode(bytes: &[u8]) -> Result<(Stamp, Vec<AnyCommand>), DecodeError> {
+    let mut input = Reader::new(bytes);
+    input.version(VERSION)?;
+    let stamp = Stamp {
+        time: input.number()?,
+        wall: input.number()?,
+    };
+    let mut commands = Vec::new();
+    while input.remaining() > 0 {
+        commands.push(match input.byte()? {
+            0 => AnyCommand::Space(input.take()?),
+            1 => AnyCommand::System(input.take()?),
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "machine",
+                    found,
+                });
+            }
+        });
+    }
+    Ok((stamp, commands))
+}

@@ -1,0 +1,71 @@
+//! The reading: how long this node has been running, in milliseconds.
+//!
+//! The driver gives a monotonic instant with every step; the reading adds up what passed between
+//! them, at most a second at a time. Time in which the node did not run (stopped, suspended, stuck)
+//! does not count against anybody, and an instant that leaps or goes back does no harm.
+
+use crate::Moment;
+
+/// The most that one step may add.
+const MOST_PER_STEP_MS: u64 = 1000;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    last: u64,
+    reading: u64,
+    wall: u64,
+}
+
+impl Clock {
+    pub(crate) fn new(now: Moment) -> Clock {
+        Clock {
+            last: now.monotonic_ms,
+            // Not zero, so that nothing is confused with "never".
+            reading: 1,
+            wall: now.wall_ms,
+        }
+    }
+
+    pub(crate) fn advance(&mut self, now: Moment) {
+        let passed = now.monotonic_ms.saturating_sub(self.last);
+        self.reading += passed.min(MOST_PER_STEP_MS);
+        self.last = now.monotonic_ms;
+        self.wall = now.wall_ms;
+    }
+
+    pub(crate) fn reading(&self) -> u64 {
+        self.reading
+    }
+
+    /// For event ids only (R121).
+    pub(crate) fn wall(&self) -> u64 {
+        self.wall
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(monotonic_ms: u64) -> Moment {
+        Moment {
+            monotonic_ms,
+            wall_ms: 0,
+        }
+    }
+
+    /// R94: a suspended node does not hold its sleep against anybody, and no step of a clock ends a lease.
+    #[test]
+    fn a_leap_counts_as_one_second_and_going_back_as_nothing() {
+        let mut clock = Clock::new(at(5_000));
+        let start = clock.reading();
+        clock.advance(at(5_400));
+        assert_eq!(clock.reading(), start + 400);
+        clock.advance(at(3_600_000));
+        assert_eq!(clock.reading(), start + 1_400);
+        clock.advance(at(10));
+        assert_eq!(clock.reading(), start + 1_400);
+        clock.advance(at(20));
+        assert_eq!(clock.reading(), start + 1_410);
+    }
+}

@@ -1,0 +1,372 @@
+//! Entries, hard states, bases and messages: what consensus writes and sends.
+
+use bytes::Bytes;
+
+use super::{CodecError, Read, Reader, Writer};
+use crate::consensus::{
+    Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Message, MessageKind,
+    Payload, Place,
+};
+use crate::{Member, Record};
+
+/// What a record in the log holds; the number is on disk and is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// Entries; an index that exists and all behind it are replaced.
+    Entries = 1,
+    /// Term, vote and commit index.
+    HardState = 2,
+    /// The log begins after this; a snapshot of this very index, or birth, is the state there.
+    Base = 3,
+    /// The replica is gone, with everything that was written for its group before.
+    Removed = 4,
+}
+
+impl RecordKind {
+    /// The kind of this number.
+    pub fn from_number(number: u8) -> Option<RecordKind> {
+        [
+            RecordKind::Entries,
+            RecordKind::HardState,
+            RecordKind::Base,
+            RecordKind::Removed,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
+    }
+}
+
+/// The bytes of a record, as they are written to the log and given back at start.
+pub fn encode_record(record: &Record) -> (RecordKind, Bytes) {
+    match record {
+        Record::Entries(list) => (RecordKind::Entries, encode_entries(list)),
+        Record::HardState(state) => (RecordKind::HardState, encode_hard_state(state)),
+        Record::Base(place) => (RecordKind::Base, encode_base(place)),
+        Record::Removed => (RecordKind::Removed, Bytes::new()),
+    }
+}
+
+fn write_member(writer: &mut Writer, member: Member) {
+    writer.number(member.pack());
+}
+
+fn read_member(reader: &mut Reader) -> Read<Member> {
+    Member::unpack(reader.number()?).ok_or(CodecError::Invalid("member"))
+}
+
+fn write_place(writer: &mut Writer, place: Place) {
+    writer.number(place.term);
+    writer.number(place.index);
+}
+
+fn read_place(reader: &mut Reader) -> Read<Place> {
+    Ok(Place {
+        term: reader.number()?,
+        index: reader.number()?,
+    })
+}
+
+fn write_entry(writer: &mut Writer, entry: &Entry) {
+    write_place(writer, entry.place);
+    match &entry.payload {
+        Payload::Empty => writer.byte(0),
+        Payload::Commands(data) => {
+            writer.byte(1);
+            writer.slice(data);
+        }
+        Payload::Membership(change) => {
+            writer.byte(2);
+            writer.slice(&encode_membership_change(change));
+        }
+    }
+}
+
+fn read_entry(reader: &mut Reader) -> Read<Entry> {
+    let place = read_place(reader)?;
+    let payload = match reader.byte()? {
+        0 => Payload::Empty,
+        // An empty proposal would come back from the library as `Empty`; there is none.
+        1 => match reader.slice()? {
+            data if data.is_empty() => return Err(CodecError::Invalid("empty commands")),
+            data => Payload::Commands(data),
+        },
+        2 => Payload::Membership(membership_change(&reader.slice()?)?),
+        other => {
+            return Err(CodecError::Unknown {
+                what: "payload",
+                number: u64::from(other),
+            });
+        }
+    };
+    Ok(Entry { place, payload })
+}
+
+fn write_entries(writer: &mut Writer, list: &[Entry]) {
+    writer.count(list.len());
+    for entry in list {
+        write_entry(writer, entry);
+    }
+}
+
+fn read_entries(reader: &mut Reader) -> Read<Vec<Entry>> {
+    let count = reader.count(3)?;
+    let mut list = Vec::with_capacity(count.min(1024));
+    for _ in 0..count {
+        list.push(read_entry(reader)?);
+    }
+    Ok(list)
+}
+
+pub(crate) fn encode_entries(list: &[Entry]) -> Bytes {
+    let mut writer = Writer::with_version();
+    write_entries(&mut writer, list);
+    writer.finish()
+}
+
+pub(crate) fn entries(bytes: Bytes) -> Read<Vec<Entry>> {
+    let mut reader = Reader::versioned(bytes)?;
+    let list = read_entries(&mut reader)?;
+    reader.end()?;
+    if list
+        .windows(2)
+        .any(|pair| pair[0].place.index.checked_add(1) != Some(pair[1].place.index))
+    {
+        return Err(CodecError::Invalid("run of entries"));
+    }
+    Ok(list)
+}
+
+pub(crate) fn encode_hard_state(state: &HardState) -> Bytes {
+    let mut writer = Writer::with_version();
+    writer.number(state.term);
+    writer.maybe(state.vote.map(Member::pack));
+    writer.number(state.commit);
+    writer.finish()
+}
+
+pub(crate) fn hard_state(bytes: Bytes) -> Read<HardState> {
+    let mut reader = Reader::versioned(bytes)?;
+    let state = HardState {
+        term: reader.number()?,
+        vote: match reader.maybe()? {
+            None => None,
+            Some(id) => Some(Member::unpack(id).ok_or(CodecError::Invalid("member"))?),
+        },
+        commit: reader.number()?,
+    };
+    reader.end()?;
+    Ok(state)
+}
+
+fn write_members(writer: &mut Writer, members: &[Member]) {
+    writer.count(members.len());
+    for member in members {
+        write_member(writer, *member);
+    }
+}
+
+fn read_members(reader: &mut Reader) -> Read<Vec<Member>> {
+    let count = reader.count(1)?;
+    (0..count).map(|_| read_member(reader)).collect()
+}
+
+fn write_base(writer: &mut Writer, base: &Base) {
+    write_place(writer, base.place);
+    write_members(writer, &base.membership.voters);
+    write_members(writer, &base.membership.learners);
+    write_members(writer, &base.membership.outgoing);
+    write_members(writer, &base.membership.learners_next);
+}
+
+fn read_base(reader: &mut Reader) -> Read<Base> {
+    Ok(Base {
+        place: read_place(reader)?,
+        membership: Membership {
+            voters: read_members(reader)?,
+            learners: read_members(reader)?,
+            outgoing: read_members(reader)?,
+            learners_next: read_members(reader)?,
+        },
+    })
+}
+
+pub(crate) fn encode_base(base: &Base) -> Bytes {
+    let mut writer = Writer::with_version();
+    write_base(&mut writer, base);
+    writer.finish()
+}
+
+pub(crate) fn base(bytes: Bytes) -> Read<Base> {
+    let mut reader = Reader::versioned(bytes)?;
+    let base = read_base(&mut reader)?;
+    reader.end()?;
+    Ok(base)
+}
+
+pub(crate) fn encode_membership_change(change: &MembershipChange) -> Bytes {
+    let mut writer = Writer::with_version();
+    writer.count(change.steps.len());
+    for step in &change.steps {
+        let (kind, member) = match *step {
+            MembershipStep::Voter(member) => (1, member),
+            MembershipStep::Learner(member) => (2, member),
+            MembershipStep::Remove(member) => (3, member),
+        };
+        writer.byte(kind);
+        write_member(&mut writer, member);
+    }
+    writer.finish()
+}
+
+pub(crate) fn membership_change(bytes: &Bytes) -> Read<MembershipChange> {
+    let mut reader = Reader::versioned(bytes.clone())?;
+    let count = reader.count(2)?;
+    let mut steps = Vec::with_capacity(count.min(64));
+    for _ in 0..count {
+        let kind = reader.byte()?;
+        let member = read_member(&mut reader)?;
+        steps.push(match kind {
+            1 => MembershipStep::Voter(member),
+            2 => MembershipStep::Learner(member),
+            3 => MembershipStep::Remove(member),
+            other => {
+                return Err(CodecError::Unknown {
+                    what: "membership step",
+                    number: u64::from(other),
+                });
+            }
+        });
+    }
+    reader.end()?;
+    Ok(MembershipChange { steps })
+}
+
+/// Which of a message's rarer parts follow.
+mod part {
+    pub(super) const INDEX: u64 = 1;
+    pub(super) const LOG_TERM: u64 = 2;
+    pub(super) const COMMIT: u64 = 4;
+    pub(super) const COMMIT_TERM: u64 = 8;
+    pub(super) const REJECT: u64 = 16;
+    pub(super) const REQUEST: u64 = 32;
+    pub(super) const ENTRIES: u64 = 64;
+    pub(super) const CONTEXT: u64 = 128;
+    pub(super) const SNAPSHOT: u64 = 256;
+    pub(super) const ALL: u64 = 511;
+}
+
+/// Appends a message to a frame. Heartbeats, of which there are thousands a second, are short.
+pub(crate) fn encode_message(writer: &mut Writer, message: &Message) {
+    writer.byte(message.kind as u8);
+    write_member(writer, message.from);
+    write_member(writer, message.to);
+    writer.number(message.term);
+    let mut parts = 0;
+    for (present, bit) in [
+        (message.index != 0, part::INDEX),
+        (message.log_term != 0, part::LOG_TERM),
+        (message.commit != 0, part::COMMIT),
+        (message.commit_term != 0, part::COMMIT_TERM),
+        (message.reject.is_some(), part::REJECT),
+        (message.request_snapshot != 0, part::REQUEST),
+        (!message.entries.is_empty(), part::ENTRIES),
+        (!message.context.is_empty(), part::CONTEXT),
+        (message.snapshot.is_some(), part::SNAPSHOT),
+    ] {
+        if present {
+            parts |= bit;
+        }
+    }
+    writer.number(parts);
+    for (number, bit) in [
+        (message.index, part::INDEX),
+        (message.log_term, part::LOG_TERM),
+        (message.commit, part::COMMIT),
+        (message.commit_term, part::COMMIT_TERM),
+        (message.reject.unwrap_or(0), part::REJECT),
+        (message.request_snapshot, part::REQUEST),
+    ] {
+        if parts & bit != 0 {
+            writer.number(number);
+        }
+    }
+    if parts & part::ENTRIES != 0 {
+        write_entries(writer, &message.entries);
+    }
+    if parts & part::CONTEXT != 0 {
+        writer.slice(&message.context);
+    }
+    if let Some(base) = &message.snapshot {
+        write_base(writer, base);
+    }
+}
+
+pub(crate) fn message(reader: &mut Reader) -> Read<Message> {
+    let number = reader.byte()?;
+    let kind = MessageKind::ALL
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
+        .ok_or(CodecError::Unknown {
+            what: "message",
+            number: u64::from(number),
+        })?;
+    let (from, to) = (read_member(reader)?, read_member(reader)?);
+    let term = reader.number()?;
+    let parts = reader.number()?;
+    if parts & !part::ALL != 0 {
+        return Err(CodecError::Unknown {
+            what: "message part",
+            number: parts,
+        });
+    }
+    let mut rare = |bit| -> Read<u64> {
+        if parts & bit == 0 {
+            Ok(0)
+        } else {
+            reader.number()
+        }
+    };
+    let index = rare(part::INDEX)?;
+    let log_term = rare(part::LOG_TERM)?;
+    let commit = rare(part::COMMIT)?;
+    let commit_term = rare(part::COMMIT_TERM)?;
+    let hint = rare(part::REJECT)?;
+    let request_snapshot = rare(part::REQUEST)?;
+    // Indexes near the end of the number range would overflow in the library's arithmetic.
+    for number in [term, index, log_term, commit, commit_term, hint] {
+        if number > u64::MAX / 4 {
+            return Err(CodecError::Limit(number));
+        }
+    }
+    let entries = if parts & part::ENTRIES == 0 {
+        Vec::new()
+    } else {
+        read_entries(reader)?
+    };
+    let context = if parts & part::CONTEXT == 0 {
+        Bytes::new()
+    } else {
+        reader.slice()?
+    };
+    let snapshot = if parts & part::SNAPSHOT == 0 {
+        None
+    } else {
+        Some(read_base(reader)?)
+    };
+    Ok(Message {
+        from,
+        to,
+        term,
+        kind,
+        index,
+        log_term,
+        commit,
+        commit_term,
+        reject: (parts & part::REJECT != 0).then_some(hint),
+        request_snapshot,
+        entries,
+        context,
+        snapshot,
+    })
+}

@@ -1,0 +1,86 @@
+//! A frame: everything that one turn of a node has to say to one peer.
+//!
+//! ```text
+//!   version, sender, its start, number of the frame, then items: kind, length, content
+//! ```
+//!
+//! An item of a kind that this release does not know is skipped, so that the next release may say
+//! more to a node of this one.
+
+use bytes::Bytes;
+
+use super::{CodecError, Read, Reader, Writer};
+use crate::Member;
+
+/// Frames longer than this are refused. An append is at most half a megabyte, a chunk is smaller.
+pub(crate) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
+
+/// Collects the items for one peer.
+#[derive(Debug)]
+pub(crate) struct FrameWriter {
+    writer: Writer,
+}
+
+impl FrameWriter {
+    pub(crate) fn new(sender: Member, start: u64, number: u64) -> FrameWriter {
+        let mut writer = Writer::with_version();
+        writer.number(sender.pack());
+        writer.number(start);
+        writer.number(number);
+        FrameWriter { writer }
+    }
+
+    pub(crate) fn item(&mut self, kind: u8, content: impl FnOnce(&mut Writer)) {
+        self.writer.byte(kind);
+        self.writer.sized(content);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.writer.len()
+    }
+
+    pub(crate) fn finish(self) -> Bytes {
+        self.writer.finish()
+    }
+}
+
+/// A frame that was received.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) sender: Member,
+    /// Which process of the sender.
+    pub(crate) start: u64,
+    /// Which frame of that process.
+    pub(crate) number: u64,
+    reader: Reader,
+}
+
+impl Frame {
+    pub(crate) fn open(bytes: Bytes) -> Read<Frame> {
+        if bytes.len() > MAX_FRAME_BYTES {
+            return Err(CodecError::Limit(bytes.len() as u64));
+        }
+        let mut reader = Reader::versioned(bytes)?;
+        let sender = Member::unpack(reader.number()?).ok_or(CodecError::Invalid("member"))?;
+        let (start, number) = (reader.number()?, reader.number()?);
+        if number > u64::MAX / 2 {
+            return Err(CodecError::Limit(number));
+        }
+        Ok(Frame {
+            sender,
+            start,
+            number,
+            reader,
+        })
+    }
+
+    /// The next item: its kind and content.
+    pub(crate) fn next(&mut self) -> Read<Option<(u8, Reader)>> {
+        if self.reader.is_empty() {
+            return Ok(None);
+        }
+        let kind = self.reader.byte()?;
+        let content = self.reader.sized()?;
+        Ok(Some((kind, Reader::new(content))))
+    }
+}

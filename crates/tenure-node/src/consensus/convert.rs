@@ -1,0 +1,283 @@
+//! Our types to the library's and back. The library's parser is only ever given bytes that its own
+//! writer made in this process: a membership entry carries our encoding in its context, and the
+//! library's form is rebuilt from it wherever the entry came from.
+
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb;
+
+use super::{
+    Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Message, MessageKind,
+    Payload, Place,
+};
+use crate::Member;
+use crate::codec;
+
+pub(super) fn member(id: u64) -> Option<Member> {
+    Member::unpack(id)
+}
+
+fn members(ids: &[u64]) -> Vec<Member> {
+    ids.iter().copied().filter_map(member).collect()
+}
+
+fn ids(members: &[Member]) -> Vec<u64> {
+    members.iter().map(|member| member.pack()).collect()
+}
+
+pub(super) fn entry_out(entry: &eraftpb::Entry) -> Entry {
+    let payload = match entry.get_entry_type() {
+        eraftpb::EntryType::EntryNormal if entry.data.is_empty() => Payload::Empty,
+        eraftpb::EntryType::EntryNormal => Payload::Commands(entry.data.clone()),
+        eraftpb::EntryType::EntryConfChange | eraftpb::EntryType::EntryConfChangeV2 => {
+            Payload::Membership(
+                codec::membership_change(&entry.context)
+                    .expect("we wrote the context of every membership entry ourselves"),
+            )
+        }
+    };
+    Entry {
+        place: Place {
+            term: entry.term,
+            index: entry.index,
+        },
+        payload,
+    }
+}
+
+pub(super) fn entry_in(entry: Entry) -> eraftpb::Entry {
+    let mut out = match entry.payload {
+        Payload::Empty => eraftpb::Entry::default(),
+        Payload::Commands(data) => commands(data),
+        Payload::Membership(change) => membership_entry(&change),
+    };
+    out.term = entry.place.term;
+    out.index = entry.place.index;
+    out
+}
+
+/// An entry in both forms: the library's for the library, ours for everybody else.
+pub(super) fn membership_entry(change: &MembershipChange) -> eraftpb::Entry {
+    let mut out = eraftpb::Entry::default();
+    out.set_entry_type(eraftpb::EntryType::EntryConfChangeV2);
+    out.data = change_in(change)
+        .write_to_bytes()
+        .expect("writing to memory cannot fail")
+        .into();
+    out.context = codec::encode_membership_change(change);
+    out
+}
+
+pub(super) fn change_in(change: &MembershipChange) -> eraftpb::ConfChangeV2 {
+    let mut out = eraftpb::ConfChangeV2::default();
+    // Explicit: whoever leads leaves the joint configuration by a proposal of its own. The
+    // library's automatic way can get stuck when the leader steps down at the wrong moment.
+    // A single step needs no joint configuration.
+    if change.steps.len() > 1 {
+        out.set_transition(eraftpb::ConfChangeTransition::Explicit);
+    }
+    let steps = change
+        .steps
+        .iter()
+        .map(|step| {
+            let mut single = eraftpb::ConfChangeSingle::default();
+            let (kind, member) = match *step {
+                MembershipStep::Voter(member) => (eraftpb::ConfChangeType::AddNode, member),
+                MembershipStep::Learner(member) => {
+                    (eraftpb::ConfChangeType::AddLearnerNode, member)
+                }
+                MembershipStep::Remove(member) => (eraftpb::ConfChangeType::RemoveNode, member),
+            };
+            single.set_change_type(kind);
+            single.node_id = member.pack();
+            single
+        })
+        .collect::<Vec<_>>();
+    out.set_changes(steps.into());
+    out
+}
+
+pub(super) fn membership_out(state: &eraftpb::ConfState) -> Membership {
+    let mut membership = Membership {
+        voters: members(&state.voters),
+        learners: members(&state.learners),
+        outgoing: members(&state.voters_outgoing),
+        learners_next: members(&state.learners_next),
+    };
+    // The library keeps them in hash sets; the order must not depend on that.
+    membership.voters.sort_unstable();
+    membership.learners.sort_unstable();
+    membership.outgoing.sort_unstable();
+    membership.learners_next.sort_unstable();
+    membership
+}
+
+pub(super) fn membership_in(membership: &Membership) -> eraftpb::ConfState {
+    let mut state = eraftpb::ConfState::default();
+    state.set_voters(ids(&membership.voters));
+    state.set_learners(ids(&membership.learners));
+    state.set_voters_outgoing(ids(&membership.outgoing));
+    state.set_learners_next(ids(&membership.learners_next));
+    state
+}
+
+pub(super) fn base_in(base: &Base) -> eraftpb::Snapshot {
+    let mut snapshot = eraftpb::Snapshot::default();
+    let metadata = snapshot.mut_metadata();
+    metadata.set_conf_state(membership_in(&base.membership));
+    metadata.index = base.place.index;
+    metadata.term = base.place.term;
+    snapshot
+}
+
+pub(super) fn base_out(snapshot: &eraftpb::Snapshot) -> Base {
+    let metadata = snapshot.get_metadata();
+    Base {
+        place: Place {
+            term: metadata.term,
+            index: metadata.index,
+        },
+        membership: membership_out(metadata.get_conf_state()),
+    }
+}
+
+pub(super) fn hard_state_out(state: &eraftpb::HardState) -> HardState {
+    HardState {
+        term: state.term,
+        vote: member(state.vote),
+        commit: state.commit,
+    }
+}
+
+pub(super) fn hard_state_in(state: &HardState) -> eraftpb::HardState {
+    eraftpb::HardState {
+        term: state.term,
+        vote: state.vote.map_or(0, Member::pack),
+        commit: state.commit,
+        ..eraftpb::HardState::default()
+    }
+}
+
+fn kind_in(kind: MessageKind) -> eraftpb::MessageType {
+    use eraftpb::MessageType;
+    match kind {
+        MessageKind::Append => MessageType::MsgAppend,
+        MessageKind::AppendAnswer => MessageType::MsgAppendResponse,
+        MessageKind::Vote => MessageType::MsgRequestVote,
+        MessageKind::VoteAnswer => MessageType::MsgRequestVoteResponse,
+        MessageKind::PreVote => MessageType::MsgRequestPreVote,
+        MessageKind::PreVoteAnswer => MessageType::MsgRequestPreVoteResponse,
+        MessageKind::Heartbeat => MessageType::MsgHeartbeat,
+        MessageKind::HeartbeatAnswer => MessageType::MsgHeartbeatResponse,
+        MessageKind::Snapshot => MessageType::MsgSnapshot,
+        MessageKind::TimeoutNow => MessageType::MsgTimeoutNow,
+        MessageKind::TransferLeader => MessageType::MsgTransferLeader,
+    }
+}
+
+fn kind_out(kind: eraftpb::MessageType) -> Option<MessageKind> {
+    use eraftpb::MessageType;
+    Some(match kind {
+        MessageType::MsgAppend => MessageKind::Append,
+        MessageType::MsgAppendResponse => MessageKind::AppendAnswer,
+        MessageType::MsgRequestVote => MessageKind::Vote,
+        MessageType::MsgRequestVoteResponse => MessageKind::VoteAnswer,
+        MessageType::MsgRequestPreVote => MessageKind::PreVote,
+        MessageType::MsgRequestPreVoteResponse => MessageKind::PreVoteAnswer,
+        MessageType::MsgHeartbeat => MessageKind::Heartbeat,
+        MessageType::MsgHeartbeatResponse => MessageKind::HeartbeatAnswer,
+        MessageType::MsgSnapshot => MessageKind::Snapshot,
+        MessageType::MsgTimeoutNow => MessageKind::TimeoutNow,
+        MessageType::MsgTransferLeader => MessageKind::TransferLeader,
+        // Local to the library, or never caused: we neither propose nor read on a follower.
+        MessageType::MsgHup
+        | MessageType::MsgBeat
+        | MessageType::MsgPropose
+        | MessageType::MsgUnreachable
+        | MessageType::MsgSnapStatus
+        | MessageType::MsgCheckQuorum
+        | MessageType::MsgReadIndex
+        | MessageType::MsgReadIndexResp => return None,
+    })
+}
+
+/// `None` for what never leaves a process.
+pub(super) fn message_out(mut message: eraftpb::Message) -> Option<Message> {
+    Some(Message {
+        from: member(message.from)?,
+        to: member(message.to)?,
+        term: message.term,
+        kind: kind_out(message.get_msg_type())?,
+        index: message.index,
+        log_term: message.log_term,
+        commit: message.commit,
+        commit_term: message.commit_term,
+        reject: message.reject.then_some(message.reject_hint),
+        request_snapshot: message.request_snapshot,
+        entries: message.get_entries().iter().map(entry_out).collect(),
+        context: std::mem::take(&mut message.context),
+        snapshot: message
+            .has_snapshot()
+            .then(|| base_out(message.get_snapshot())),
+    })
+}
+
+pub(super) fn message_in(message: Message) -> eraftpb::Message {
+    let mut out = eraftpb::Message::default();
+    out.set_msg_type(kind_in(message.kind));
+    out.from = message.from.pack();
+    out.to = message.to.pack();
+    out.term = message.term;
+    out.index = message.index;
+    out.log_term = message.log_term;
+    out.commit = message.commit;
+    out.commit_term = message.commit_term;
+    out.reject = message.reject.is_some();
+    out.reject_hint = message.reject.unwrap_or(0);
+    out.request_snapshot = message.request_snapshot;
+    let entries: Vec<eraftpb::Entry> = message.entries.into_iter().map(entry_in).collect();
+    out.set_entries(entries.into());
+    out.context = message.context;
+    if let Some(base) = &message.snapshot {
+        out.set_snapshot(base_in(base));
+    }
+    out
+}
+
+pub(super) fn round_in(round: super::Round) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(20);
+    bytes.extend_from_slice(&round.node.number().to_le_bytes());
+    bytes.extend_from_slice(&round.nonce.to_le_bytes());
+    bytes.extend_from_slice(&round.number.to_le_bytes());
+    bytes
+}
+
+pub(super) fn round_out(bytes: &[u8]) -> Option<super::Round> {
+    let (node, rest) = bytes.split_first_chunk::<4>()?;
+    let (nonce, rest) = rest.split_first_chunk::<8>()?;
+    let (number, rest) = rest.split_first_chunk::<8>()?;
+    if !rest.is_empty() {
+        return None;
+    }
+    Some(super::Round {
+        node: crate::NodeId::new(u32::from_le_bytes(*node))?,
+        nonce: u64::from_le_bytes(*nonce),
+        number: u64::from_le_bytes(*number),
+    })
+}
+
+/// What the library sees of a proposal.
+pub(super) fn proposal(entry: eraftpb::Entry, from: u64) -> eraftpb::Message {
+    let mut message = eraftpb::Message::default();
+    message.set_msg_type(eraftpb::MessageType::MsgPropose);
+    message.from = from;
+    message.set_entries(vec![entry].into());
+    message
+}
+
+pub(super) fn commands(data: Bytes) -> eraftpb::Entry {
+    eraftpb::Entry {
+        data,
+        ..eraftpb::Entry::default()
+    }
+}

@@ -1,0 +1,329 @@
+//! Consensus behind a narrow door: one group's replica as a value that is poked and asked.
+//!
+//! ```text
+//!   tick, receive, propose, change, read, persisted ──▶ Replica ──take──▶ Work
+//! ```
+//!
+//! Everything above this module speaks the types of this file; only the files below it name the
+//! Raft library. Nothing that came over a socket or from a disk reaches the library's own parser:
+//! messages and entries arrive as these types, decoded by [`codec`](crate::codec).
+//!
+//! Between [`Consensus::take`] and the next call the library's own bookkeeping is complete, so a
+//! caller can never be "between ready and advance".
+
+mod convert;
+mod replica;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+
+use crate::{Member, NodeId};
+
+pub(crate) use replica::{Found, Replica};
+pub(crate) use store::Store;
+
+/// Where an entry stands. Two entries at one index are the same entry iff their terms agree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The term of the leader that proposed it.
+    pub term: u64,
+    /// Its index in the group's log.
+    pub index: u64,
+}
+
+/// One entry of a group's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it stands.
+    pub place: Place,
+    /// What it says.
+    pub payload: Payload,
+}
+
+/// What an entry says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Nothing: a leader's first entry, or a proposal that consensus refused.
+    Empty,
+    /// Commands for the group's machine, encoded.
+    Commands(Bytes),
+    /// A change of who replicates the group.
+    Membership(MembershipChange),
+}
+
+/// What a replica must not forget: its term, its vote in it, and (as a hint) what is committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HardState {
+    /// The latest term it has seen.
+    pub term: u64,
+    /// Whom it voted for in that term.
+    pub vote: Option<Member>,
+    /// The highest index known to be committed; may be old after a crash.
+    pub commit: u64,
+}
+
+/// Who replicates a group. While `outgoing` is not empty, decisions need both majorities.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Those who vote.
+    pub voters: Vec<Member>,
+    /// Those who only listen.
+    pub learners: Vec<Member>,
+    /// The voters of the configuration that is being left.
+    pub outgoing: Vec<Member>,
+    /// Outgoing voters that become learners once the change is complete.
+    pub learners_next: Vec<Member>,
+}
+
+impl Membership {
+    /// Whether a change is half done.
+    pub fn is_joint(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Everybody who gets the log, each once, in order.
+    pub fn everybody(&self) -> Vec<Member> {
+        let mut all: Vec<Member> = self
+            .voters
+            .iter()
+            .chain(&self.learners)
+            .chain(&self.outgoing)
+            .chain(&self.learners_next)
+            .copied()
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// A change of membership. No steps at all means: leave the joint configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MembershipChange {
+    /// What changes, all at once.
+    pub steps: Vec<MembershipStep>,
+}
+
+/// One part of a [`MembershipChange`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MembershipStep {
+    /// Make it a voter.
+    Voter(Member),
+    /// Make it (or demote it to) a learner.
+    Learner(Member),
+    /// Take it out.
+    Remove(Member),
+}
+
+/// The state up to an entry, as far as consensus is concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Base {
+    /// The last entry that it includes.
+    pub place: Place,
+    /// Who replicated the group at that point.
+    pub membership: Membership,
+}
+
+impl Base {
+    /// Where the log of a newly born group begins. Not zero, so that a replica that knows nothing
+    /// always needs a snapshot and never has to guess the first membership.
+    pub const BIRTH: Place = Place { term: 1, index: 1 };
+}
+
+/// A message between two replicas of one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    /// Who sends it.
+    pub(crate) from: Member,
+    /// For whom it is.
+    pub(crate) to: Member,
+    /// The sender's term; zero where the kind has none.
+    pub(crate) term: u64,
+    /// What it is.
+    pub(crate) kind: MessageKind,
+    /// Meaning depends on the kind, as does that of all numbers below.
+    pub(crate) index: u64,
+    /// The term of the entry at `index`.
+    pub(crate) log_term: u64,
+    /// The sender's commit index.
+    pub(crate) commit: u64,
+    /// The term of the entry at `commit`.
+    pub(crate) commit_term: u64,
+    /// Set where the answer is no.
+    pub(crate) reject: Option<u64>,
+    /// A follower asks for a snapshot of at least this index; zero if it does not.
+    pub(crate) request_snapshot: u64,
+    /// Entries to append.
+    pub(crate) entries: Vec<Entry>,
+    /// What identifies the round that this heartbeat belongs to, or the kind of an election.
+    pub(crate) context: Bytes,
+    /// The base of a snapshot; its data travels apart.
+    pub(crate) snapshot: Option<Base>,
+}
+
+/// What a [`Message`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum MessageKind {
+    /// Entries from the leader.
+    Append = 1,
+    /// Answer to [`MessageKind::Append`].
+    AppendAnswer = 2,
+    /// A request for a vote.
+    Vote = 3,
+    /// Answer to [`MessageKind::Vote`].
+    VoteAnswer = 4,
+    /// Would you vote for me?
+    PreVote = 5,
+    /// Answer to [`MessageKind::PreVote`].
+    PreVoteAnswer = 6,
+    /// The leader lives, and asks who follows.
+    Heartbeat = 7,
+    /// Answer to [`MessageKind::Heartbeat`].
+    HeartbeatAnswer = 8,
+    /// The state up to an index, instead of entries.
+    Snapshot = 9,
+    /// Take over now.
+    TimeoutNow = 10,
+    /// Please hand leadership over.
+    TransferLeader = 11,
+}
+
+impl MessageKind {
+    /// All of them, in order of their numbers.
+    pub(crate) const ALL: [MessageKind; 11] = [
+        MessageKind::Append,
+        MessageKind::AppendAnswer,
+        MessageKind::Vote,
+        MessageKind::VoteAnswer,
+        MessageKind::PreVote,
+        MessageKind::PreVoteAnswer,
+        MessageKind::Heartbeat,
+        MessageKind::HeartbeatAnswer,
+        MessageKind::Snapshot,
+        MessageKind::TimeoutNow,
+        MessageKind::TransferLeader,
+    ];
+}
+
+impl Message {
+    /// Whether a non-empty append starts right behind `index` and has no gap. The library once
+    /// acknowledged entries it did not have because of such a message; both ends check.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        self.kind != MessageKind::Append
+            || self
+                .entries
+                .iter()
+                .zip(self.index + 1..)
+                .all(|(entry, expected)| entry.place.index == expected)
+    }
+}
+
+/// Identifies one round of "do I still lead?". Never used twice, not even for a retry or by a
+/// restarted process: acknowledgements are matched by these bytes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Round {
+    /// Which node asks.
+    pub(crate) node: NodeId,
+    /// Drawn once per start of the process.
+    pub(crate) nonce: u64,
+    /// Counts the rounds of this process.
+    pub(crate) number: u64,
+}
+
+/// Consensus has not taken a proposal; it is certain that nothing of it will ever happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dropped;
+
+/// What a replica wants done. Messages in `after` must wait until entries and hard state are durable.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Report this number with [`Consensus::persisted`] once the writes are durable.
+    pub(crate) number: u64,
+    /// Install first: it replaces log and state.
+    pub(crate) snapshot: Option<Base>,
+    /// Write these; an existing index and all behind it are replaced.
+    pub(crate) entries: Vec<Entry>,
+    /// Write this, with the entries.
+    pub(crate) hard_state: Option<HardState>,
+    /// Whether the writes must be synced; a mere commit index need not be.
+    pub(crate) must_sync: bool,
+    /// May leave at once.
+    pub(crate) messages: Vec<Message>,
+    /// May leave when the writes are durable.
+    pub(crate) after: Vec<Message>,
+    /// Apply these, in order.
+    pub(crate) committed: Vec<Entry>,
+    /// Rounds that a quorum has confirmed: what was committed when they began.
+    pub(crate) confirmed: Vec<(Round, u64)>,
+}
+
+/// The part a replica plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Follows, or waits for a leader.
+    Follower,
+    /// Wants to lead.
+    Candidate,
+    /// Leads.
+    Leader,
+}
+
+/// How far a replica's log has come at one member, as the leader knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Everything up to this index is there.
+    pub matched: u64,
+    /// It was heard of since the last check.
+    pub recent: bool,
+}
+
+/// All that the rest of the node may ask of consensus. Small, so that another one fits behind it.
+pub(crate) trait Consensus {
+    /// A tick of the group's clock.
+    fn tick(&mut self);
+    /// A message from another replica. A malformed one is counted and dropped.
+    fn receive(&mut self, message: Message);
+    /// Stand for election now.
+    fn campaign(&mut self);
+    /// The leader's connection broke: do not wait for the timeout. The first in `rank` stands now.
+    fn leader_is_gone(&mut self, rank: usize);
+    /// Appends commands to the log; only a leader may.
+    fn propose(&mut self, data: Bytes) -> Result<Place, Dropped>;
+    /// Appends a change of membership; only a leader without an unfinished change may.
+    fn change(&mut self, change: &MembershipChange) -> Result<Place, Dropped>;
+    /// Starts a round. It may be dropped without a word.
+    fn read(&mut self, round: Round);
+    /// Hands leadership over, if the other is up to date in time.
+    fn transfer(&mut self, to: Member);
+    /// A connection to a peer broke: go back to probing.
+    fn unreachable(&mut self, peer: Member);
+    /// A snapshot reached its peer, or did not.
+    fn snapshot_sent(&mut self, peer: Member, arrived: bool);
+    /// Whether [`Consensus::take`] would find anything.
+    fn has_work(&self) -> bool;
+    /// What there is to do, if anything.
+    fn take(&mut self) -> Option<Work>;
+    /// The writes of all work up to this number are durable.
+    fn persisted(&mut self, number: u64);
+    /// Entries up to this index are applied.
+    fn applied(&mut self, index: u64);
+    /// A committed change of membership takes effect.
+    fn enact(&mut self, change: &MembershipChange) -> Membership;
+    /// The part it plays.
+    fn role(&self) -> Role;
+    /// Its term.
+    fn term(&self) -> u64;
+    /// Who leads, as far as it knows.
+    fn leader(&self) -> Option<Member>;
+    /// Whether it alone decides: one voter, no change under way.
+    fn is_alone(&self) -> bool;
+    /// What its log holds.
+    fn store(&self) -> &Store;
+    /// What its log holds, to be compacted or given a snapshot.
+    fn store_mut(&mut self) -> &mut Store;
+    /// How far a member has come; leaders only.
+    fn progress(&self, member: Member) -> Option<Progress>;
+}

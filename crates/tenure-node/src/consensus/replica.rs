@@ -1,0 +1,339 @@
+//! One replica of one group, on TiKV's `raft`.
+//!
+//! The library's traps and where they are met: appends are checked for gaps on the way out and in;
+//! election timeouts come from our own generator after every change of term or role; a joint
+//! configuration is left by an explicit proposal; reads are answered only by contexts that are
+//! never used twice; `batch_append` is off, batching happens where proposals are made.
+
+use bytes::Bytes;
+use raft::eraftpb;
+use raft::{RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
+
+use super::{
+    Consensus, Dropped, Entry, HardState, Membership, MembershipChange, Message, Place, Progress,
+    Role, Round, Store, Work, convert,
+};
+use crate::Member;
+use crate::random::Random;
+
+/// A leader that hears nothing for this many ticks steps down; a follower campaigns after one to two of these.
+pub(crate) const ELECTION_TICKS: usize = 10;
+/// A leader shows itself this often, in ticks.
+pub(crate) const HEARTBEAT_TICKS: usize = 2;
+const _: () = assert!(HEARTBEAT_TICKS * 5 <= ELECTION_TICKS);
+
+const MAX_MESSAGE_BYTES: u64 = 512 * 1024;
+const MAX_IN_FLIGHT: usize = 128;
+const MAX_UNCOMMITTED_BYTES: u64 = 8 * 1024 * 1024;
+const MAX_COMMITTED_BYTES: u64 = 1024 * 1024;
+
+/// See the module.
+pub(crate) struct Replica {
+    raw: RawNode<Store>,
+    me: Member,
+    random: Random,
+    /// What the election timeout was last drawn for.
+    drawn_for: (u64, StateRole),
+    /// Messages that broke the rule of contiguous appends, in either direction.
+    malformed: u64,
+}
+
+impl Replica {
+    pub(crate) fn new(me: Member, store: Store, applied: u64, random: Random) -> Replica {
+        let config = raft::Config {
+            id: me.pack(),
+            election_tick: ELECTION_TICKS,
+            heartbeat_tick: HEARTBEAT_TICKS,
+            applied,
+            max_size_per_msg: MAX_MESSAGE_BYTES,
+            max_inflight_msgs: MAX_IN_FLIGHT,
+            check_quorum: true,
+            pre_vote: true,
+            read_only_option: ReadOnlyOption::Safe,
+            skip_bcast_commit: false,
+            batch_append: false,
+            max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
+            max_committed_size_per_ready: MAX_COMMITTED_BYTES,
+            ..raft::Config::default()
+        };
+        let silent = slog::Logger::root(slog::Discard, slog::o!());
+        let raw = RawNode::new(&config, store, &silent)
+            .expect("the settings are constant and the store in memory does not fail");
+        let mut replica = Replica {
+            // Not yet drawn for anything.
+            drawn_for: (u64::MAX, StateRole::Follower),
+            raw,
+            me,
+            random,
+            malformed: 0,
+        };
+        replica.draw_timeout();
+        replica
+    }
+
+    /// How many messages were dropped because their entries were not contiguous.
+    pub(crate) fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    /// The library draws timeouts from the system's randomness; equal seeds would never give equal
+    /// runs. Every change of term or role makes it draw, so we draw after each.
+    fn draw_timeout(&mut self) {
+        let now = (self.raw.raft.term, self.raw.raft.state);
+        if now != self.drawn_for {
+            self.drawn_for = now;
+            let spread = self.random.below(ELECTION_TICKS as u64);
+            let spread = usize::try_from(spread).unwrap_or(0);
+            self.raw
+                .raft
+                .set_randomized_election_timeout(ELECTION_TICKS + spread);
+        }
+    }
+
+    fn propose_entry(&mut self, entry: eraftpb::Entry) -> Result<Place, Dropped> {
+        // A follower's library would forward the proposal by itself, and nobody could tell what
+        // became of it.
+        if self.raw.raft.state != StateRole::Leader {
+            return Err(Dropped);
+        }
+        let message = convert::proposal(entry, self.me.pack());
+        self.raw.raft.step(message).map_err(|_| Dropped)?;
+        self.draw_timeout();
+        Ok(Place {
+            term: self.raw.raft.term,
+            index: self.raw.raft.raft_log.last_index(),
+        })
+    }
+
+    fn messages_out(&mut self, messages: Vec<eraftpb::Message>) -> Vec<Message> {
+        let mut out = Vec::with_capacity(messages.len());
+        for message in messages {
+            if let Some(message) = convert::message_out(message) {
+                if message.is_contiguous() {
+                    out.push(message);
+                } else {
+                    self.malformed += 1;
+                }
+            }
+        }
+        out
+    }
+}
+
+impl Consensus for Replica {
+    fn tick(&mut self) {
+        self.raw.tick();
+        self.draw_timeout();
+    }
+
+    fn receive(&mut self, message: Message) {
+        if message.to != self.me || !message.is_contiguous() {
+            self.malformed += u64::from(message.to == self.me);
+            return;
+        }
+        // Answers of members that were removed are refused by the library; nothing is lost by it.
+        let _ = self.raw.step(convert::message_in(message));
+        self.draw_timeout();
+    }
+
+    fn campaign(&mut self) {
+        let _ = self.raw.campaign();
+        self.draw_timeout();
+    }
+
+    fn leader_is_gone(&mut self, rank: usize) {
+        if self.raw.raft.state == StateRole::Leader || !self.raw.raft.promotable() {
+            return;
+        }
+        // Check-quorum makes a follower ignore votes while it believes in a leader; every follower
+        // that saw the connection break stops believing, so pre-votes are answered at once.
+        self.raw.raft.leader_id = raft::INVALID_ID;
+        if rank == 0 {
+            self.campaign();
+        }
+        if self.raw.raft.state != StateRole::Candidate && self.raw.raft.state != StateRole::Leader {
+            // The others may see the break a little later than the first, which then asks again;
+            // if it is gone too, the next in rank follows. All at once would split the vote.
+            let timeout = self.raw.raft.randomized_election_timeout();
+            let wait = HEARTBEAT_TICKS * (rank + 1);
+            self.raw.raft.election_elapsed = timeout.saturating_sub(wait);
+        }
+    }
+
+    fn propose(&mut self, data: Bytes) -> Result<Place, Dropped> {
+        self.propose_entry(convert::commands(data))
+    }
+
+    fn change(&mut self, change: &MembershipChange) -> Result<Place, Dropped> {
+        if self.raw.raft.has_pending_conf() {
+            return Err(Dropped);
+        }
+        self.propose_entry(convert::membership_entry(change))
+    }
+
+    fn read(&mut self, round: Round) {
+        if self.raw.raft.state == StateRole::Leader {
+            self.raw.read_index(convert::round_in(round));
+        }
+    }
+
+    fn transfer(&mut self, to: Member) {
+        if self.raw.raft.state == StateRole::Leader {
+            self.raw.transfer_leader(to.pack());
+        }
+    }
+
+    fn unreachable(&mut self, peer: Member) {
+        self.raw.report_unreachable(peer.pack());
+    }
+
+    fn snapshot_sent(&mut self, peer: Member, arrived: bool) {
+        let status = if arrived {
+            SnapshotStatus::Finish
+        } else {
+            SnapshotStatus::Failure
+        };
+        self.raw.report_snapshot(peer.pack(), status);
+    }
+
+    fn has_work(&self) -> bool {
+        self.raw.has_ready()
+    }
+
+    fn take(&mut self) -> Option<Work> {
+        if !self.raw.has_ready() {
+            return None;
+        }
+        let mut ready = self.raw.ready();
+        let mut work = Work {
+            number: ready.number(),
+            must_sync: ready.must_sync(),
+            ..Work::default()
+        };
+        work.confirmed = ready
+            .take_read_states()
+            .into_iter()
+            .filter_map(|state| Some((convert::round_out(&state.request_ctx)?, state.index)))
+            .collect();
+        let (now, after) = (ready.take_messages(), ready.take_persisted_messages());
+        work.messages = self.messages_out(now);
+        work.after = self.messages_out(after);
+        if !ready.snapshot().is_empty() {
+            let base = convert::base_out(ready.snapshot());
+            self.raw.mut_store().install(base.clone());
+            work.snapshot = Some(base);
+        }
+        let entries = ready.take_entries();
+        work.entries = entries.iter().map(convert::entry_out).collect();
+        self.raw.mut_store().append(entries.into_iter());
+        if let Some(state) = ready.hs() {
+            let state = convert::hard_state_out(state);
+            self.raw.mut_store().set_hard_state(state);
+            work.hard_state = Some(state);
+        }
+        work.committed = ready
+            .take_committed_entries()
+            .iter()
+            .map(convert::entry_out)
+            .collect();
+        self.raw.advance_append_async(ready);
+        Some(work)
+    }
+
+    fn persisted(&mut self, number: u64) {
+        self.raw.on_persist_ready(number);
+        self.draw_timeout();
+    }
+
+    fn applied(&mut self, index: u64) {
+        self.raw.advance_apply_to(index);
+    }
+
+    fn enact(&mut self, change: &MembershipChange) -> Membership {
+        let change = convert::change_in(change);
+        // A change that does not fit the present membership changes nothing, the same on every
+        // replica; the library has to be told that it is over either way.
+        if let Ok(state) = self.raw.apply_conf_change(&change) {
+            let membership = convert::membership_out(&state);
+            self.raw.mut_store().set_membership(membership);
+        }
+        self.draw_timeout();
+        self.raw.store().membership().clone()
+    }
+
+    fn role(&self) -> Role {
+        match self.raw.raft.state {
+            StateRole::Leader => Role::Leader,
+            StateRole::Follower => Role::Follower,
+            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+        }
+    }
+
+    fn term(&self) -> u64 {
+        self.raw.raft.term
+    }
+
+    fn leader(&self) -> Option<Member> {
+        convert::member(self.raw.raft.leader_id)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.raw.raft.prs().is_singleton() && self.raw.raft.promotable()
+    }
+
+    fn store(&self) -> &Store {
+        self.raw.store()
+    }
+
+    fn store_mut(&mut self) -> &mut Store {
+        self.raw.mut_store()
+    }
+
+    fn progress(&self, member: Member) -> Option<Progress> {
+        let progress = self.raw.raft.prs().get(member.pack())?;
+        Some(Progress {
+            matched: progress.matched,
+            recent: progress.recent_active,
+        })
+    }
+}
+
+/// The state of a replica as it is found at start.
+pub(crate) struct Found {
+    /// What its log stands on.
+    pub(crate) base: super::Base,
+    /// Its hard state.
+    pub(crate) hard_state: HardState,
+    /// Its log.
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Found {
+    /// The replica of a group at the moment of its birth.
+    pub(crate) fn newborn(membership: Membership) -> Found {
+        Found {
+            base: super::Base {
+                place: super::Base::BIRTH,
+                membership,
+            },
+            hard_state: HardState {
+                term: super::Base::BIRTH.term,
+                vote: None,
+                commit: super::Base::BIRTH.index,
+            },
+            entries: Vec::new(),
+        }
+    }
+
+    /// Brings it to life. The commit index is only a hint and may have outlived or missed a write.
+    pub(crate) fn open(mut self, me: Member, random: Random) -> Replica {
+        let last = self.base.place.index + self.entries.len() as u64;
+        self.hard_state.commit = self
+            .hard_state
+            .commit
+            .clamp(self.base.place.index, last.max(self.base.place.index));
+        let applied = self.base.place.index;
+        let store = Store::new(self.base, self.hard_state, self.entries);
+        Replica::new(me, store, applied, random)
+    }
+}

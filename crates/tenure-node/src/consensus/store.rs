@@ -1,0 +1,221 @@
+//! The tail of a group's log, in memory, as the Raft library reads it.
+//!
+//! ```text
+//!   base (state up to here) ──▶ entries after it ──▶ last
+//! ```
+//!
+//! The disk is written by the driver from the node's outputs and read only at start; replication is
+//! served from here. A snapshot for a peer is made on demand: the library asks, is told "not yet",
+//! and `wanted` tells the group to make one.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use raft::eraftpb;
+use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
+
+use super::{Base, Entry, HardState, Membership, Place, convert};
+
+/// See the module.
+pub(crate) struct Store {
+    base: Base,
+    entries: VecDeque<eraftpb::Entry>,
+    bytes: usize,
+    hard_state: HardState,
+    /// The membership at the applied index; what a snapshot made now must carry.
+    membership: Membership,
+    offered: Option<Base>,
+    wanted: Cell<bool>,
+}
+
+impl Store {
+    pub(crate) fn new(base: Base, hard_state: HardState, entries: Vec<Entry>) -> Store {
+        let mut store = Store {
+            membership: base.membership.clone(),
+            base,
+            entries: VecDeque::new(),
+            bytes: 0,
+            hard_state,
+            offered: None,
+            wanted: Cell::new(false),
+        };
+        store.append(entries.into_iter().map(convert::entry_in));
+        store
+    }
+
+    /// What the entries stand on.
+    pub(crate) fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// The last index there is.
+    pub(crate) fn last_index(&self) -> u64 {
+        self.base.place.index + self.entries.len() as u64
+    }
+
+    /// How many bytes of commands are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many entries are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Who replicates the group, as of the last applied entry.
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// The latest hard state handed out to be written.
+    pub(crate) fn hard_state(&self) -> HardState {
+        self.hard_state
+    }
+
+    pub(super) fn set_hard_state(&mut self, hard_state: HardState) {
+        self.hard_state = hard_state;
+    }
+
+    pub(super) fn set_membership(&mut self, membership: Membership) {
+        self.membership = membership;
+    }
+
+    /// The term of an entry that is kept, or of the base.
+    pub(crate) fn term_of(&self, index: u64) -> Option<u64> {
+        if index == self.base.place.index {
+            return Some(self.base.place.term);
+        }
+        self.entries.get(self.slot(index)?).map(|entry| entry.term)
+    }
+
+    /// Whether a peer waits for a snapshot; asked once.
+    pub(crate) fn take_wanted(&self) -> bool {
+        self.wanted.replace(false)
+    }
+
+    /// A snapshot of the state up to here is at hand, or not any more.
+    pub(crate) fn offer(&mut self, base: Option<Base>) {
+        self.offered = base;
+    }
+
+    /// Forgets entries up to `index`, which a durable snapshot covers. `membership` is that of `index`.
+    pub(crate) fn compact(&mut self, index: u64, membership: Membership) {
+        let Some(term) = self.term_of(index) else {
+            return;
+        };
+        while self
+            .entries
+            .front()
+            .is_some_and(|entry| entry.index <= index)
+        {
+            if let Some(entry) = self.entries.pop_front() {
+                self.bytes -= entry.data.len();
+            }
+        }
+        self.base = Base {
+            place: Place { term, index },
+            membership,
+        };
+    }
+
+    pub(super) fn install(&mut self, base: Base) {
+        self.entries.clear();
+        self.bytes = 0;
+        self.hard_state.commit = self.hard_state.commit.max(base.place.index);
+        self.membership = base.membership.clone();
+        self.base = base;
+        self.offered = None;
+    }
+
+    /// Appends; an index that exists and all behind it are replaced.
+    pub(super) fn append(&mut self, entries: impl Iterator<Item = eraftpb::Entry>) {
+        for entry in entries {
+            assert!(
+                entry.index > self.base.place.index,
+                "an entry that a snapshot covers was written again"
+            );
+            while self.last_index() >= entry.index {
+                if let Some(dropped) = self.entries.pop_back() {
+                    self.bytes -= dropped.data.len();
+                }
+            }
+            assert_eq!(
+                entry.index,
+                self.last_index() + 1,
+                "the log must have no gap"
+            );
+            self.bytes += entry.data.len();
+            self.entries.push_back(entry);
+        }
+    }
+
+    fn slot(&self, index: u64) -> Option<usize> {
+        let after_base = index.checked_sub(self.base.place.index + 1)?;
+        usize::try_from(after_base).ok()
+    }
+}
+
+impl Storage for Store {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(
+            convert::hard_state_in(&self.hard_state),
+            convert::membership_in(&self.base.membership),
+        ))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<eraftpb::Entry>> {
+        let (Some(low), Some(high)) = (self.slot(low), self.slot(high)) else {
+            return Err(Error::Store(StorageError::Compacted));
+        };
+        assert!(
+            high <= self.entries.len(),
+            "entries beyond the log were asked for"
+        );
+        let max_size = max_size.into().unwrap_or(u64::MAX);
+        let mut taken = Vec::with_capacity((high - low).min(64));
+        let mut size = 0u64;
+        for entry in self.entries.range(low..high) {
+            size = size.saturating_add(entry.data.len() as u64 + 32);
+            if size > max_size && !taken.is_empty() {
+                break;
+            }
+            taken.push(entry.clone());
+        }
+        Ok(taken)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index < self.base.place.index {
+            return Err(Error::Store(StorageError::Compacted));
+        }
+        self.term_of(index)
+            .ok_or(Error::Store(StorageError::Unavailable))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.base.place.index + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(Store::last_index(self))
+    }
+
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {
+        match &self.offered {
+            Some(base) if base.place.index >= request_index.max(self.base.place.index) => {
+                Ok(convert::base_in(base))
+            }
+            _ => {
+                self.wanted.set(true);
+                Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Three replicas of one group over a network that loses, repeats and reorders, and disks that lose
+//! what was not synced. Every message and every record goes through the codec.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::codec;
+use crate::random::Random;
+
+fn member(number: u32) -> Member {
+    Member {
+        node: NodeId::new(number).unwrap(),
+        life: 7,
+    }
+}
+
+/// What one replica has on disk, and what is on its way there.
+#[derive(Clone, Default)]
+struct Disk {
+    base: Base,
+    hard_state: HardState,
+    entries: Vec<Entry>,
+}
+
+impl Disk {
+    fn write(&mut self, entries: Bytes, hard_state: Option<Bytes>) {
+        for entry in codec::entries(entries).unwrap() {
+            self.entries
+                .retain(|old| old.place.index < entry.place.index);
+            self.entries.push(entry);
+        }
+        if let Some(bytes) = hard_state {
+            self.hard_state = codec::hard_state(bytes).unwrap();
+        }
+    }
+
+    fn open(&self, me: Member, random: Random) -> Replica {
+        Found {
+            base: self.base.clone(),
+            hard_state: self.hard_state,
+            entries: self.entries.clone(),
+        }
+        .open(me, random)
+    }
+}
+
+struct Seat {
+    me: Member,
+    replica: Replica,
+    disk: Disk,
+    /// Writes not yet durable, and the messages that wait for each.
+    unsynced: VecDeque<(u64, Bytes, Option<Bytes>, Vec<Message>)>,
+    applied: Vec<(u64, Bytes)>,
+    confirmed: Vec<(Round, u64)>,
+}
+
+struct Room {
+    seats: Vec<Seat>,
+    wire: Vec<Message>,
+    random: Random,
+    /// Of a hundred messages this many are lost, and as many repeated.
+    loss: u64,
+}
+
+impl Room {
+    fn new(seed: u64, loss: u64) -> Room {
+        let mut random = Random::new(seed);
+        let members: Vec<Member> = (1..=3).map(member).collect();
+        let seats = members
+            .iter()
+            .map(|me| {
+                let found = Found::newborn(Membership {
+                    voters: members.clone(),
+                    ..Membership::default()
+                });
+                let disk = Disk {
+                    base: found.base.clone(),
+                    hard_state: found.hard_state,
+                    entries: Vec::new(),
+                };
+                Seat {
+                    me: *me,
+                    replica: found.open(*me, random.split(u64::from(me.node.number()))),
+                    disk,
+                    unsynced: VecDeque::new(),
+                    applied: Vec::new(),
+                    confirmed: Vec::new(),
+                }
+            })
+            .collect();
+        Room {
+            seats,
+            wire: Vec::new(),
+            random,
+            loss,
+        }
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let term = self.seats.iter().map(|seat| seat.replica.term()).max()?;
+        self.seats
+            .iter()
+            .position(|seat| seat.replica.role() == Role::Leader && seat.replica.term() == term)
+    }
+
+    fn work(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        while let Some(work) = seat.replica.take() {
+            self.wire.extend(work.messages);
+            for entry in work.committed {
+                if let Payload::Commands(data) = &entry.payload {
+                    seat.applied.push((entry.place.index, data.clone()));
+                }
+                seat.replica.applied(entry.place.index);
+            }
+            seat.confirmed.extend(work.confirmed);
+            seat.unsynced.push_back((
+                work.number,
+                codec::encode_entries(&work.entries),
+                work.hard_state.as_ref().map(codec::encode_hard_state),
+                work.after,
+            ));
+        }
+    }
+
+    fn sync(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        while let Some((number, entries, hard_state, after)) = seat.unsynced.pop_front() {
+            seat.disk.write(entries, hard_state);
+            seat.replica.persisted(number);
+            self.wire.extend(after);
+        }
+        self.work(at);
+    }
+
+    fn deliver(&mut self, message: Message) {
+        let mut writer = codec::Writer::new();
+        codec::encode_message(&mut writer, &message);
+        let mut reader = codec::Reader::new(writer.finish());
+        let decoded = codec::message(&mut reader).unwrap();
+        reader.end().unwrap();
+        assert_eq!(decoded, message, "a message must survive the codec");
+        let at = message.to.node.number() as usize - 1;
+        self.seats[at].replica.receive(decoded);
+        self.work(at);
+    }
+
+    /// One random thing happens.
+    fn step(&mut self) {
+        match self.random.below(8) {
+            0 => {
+                let at = self.random.below(3) as usize;
+                self.seats[at].replica.tick();
+                self.work(at);
+            }
+            1 | 2 => {
+                let at = self.random.below(3) as usize;
+                self.sync(at);
+            }
+            _ if !self.wire.is_empty() => {
+                let which = self.random.below(self.wire.len() as u64) as usize;
+                let message = self.wire.swap_remove(which);
+                if self.random.below(100) < self.loss {
+                    return;
+                }
+                if self.random.below(100) < self.loss {
+                    self.wire.push(message.clone());
+                }
+                self.deliver(message);
+            }
+            _ => {}
+        }
+    }
+
+    fn crash(&mut self, at: usize) {
+        let random = self.random.split(at as u64);
+        let seat = &mut self.seats[at];
+        // Whatever was not synced is gone, and with it the messages that waited for it.
+        seat.unsynced.clear();
+        seat.replica = seat.disk.open(seat.me, random);
+        seat.applied.clear();
+        self.work(at);
+    }
+}
+
+fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
+    let mut room = Room::new(seed, 10);
+    let mut committed: Vec<(u64, Bytes)> = Vec::new();
+    let mut proposed = 0u64;
+    for turn in 0..20_000u64 {
+        room.step();
+        if turn % 40 == 0
+            && let Some(at) = room.leader()
+        {
+            let data = Bytes::from(format!("command {proposed}"));
+            if room.seats[at].replica.propose(data).is_ok() {
+                proposed += 1;
+            }
+            room.work(at);
+        }
+        if turn % 4_999 == 4_998 {
+            let victim = room.random.below(3) as usize;
+            room.crash(victim);
+        }
+        for seat in &room.seats {
+            for (applied, known) in seat.applied.iter().zip(&committed) {
+                assert_eq!(applied, known, "two replicas applied different commands");
+            }
+            if seat.applied.len() > committed.len() {
+                committed = seat.applied.clone();
+            }
+        }
+    }
+    // Heal: no more loss, and everybody catches up with what was ever applied anywhere.
+    room.loss = 0;
+    for _ in 0..20_000 {
+        room.step();
+    }
+    for seat in &room.seats {
+        assert!(
+            seat.applied.starts_with(&committed),
+            "what was once applied must be everywhere in the end"
+        );
+        assert_eq!(seat.replica.malformed(), 0, "batching of appends is off");
+    }
+    let longest = room.seats.iter().map(|seat| seat.applied.len()).max();
+    assert!(longest.unwrap() > 50, "the group must make progress");
+    (committed, proposed)
+}
+
+#[test]
+fn replicas_agree_under_loss_repetition_reordering_and_crashes() {
+    for seed in 1..=3 {
+        run(seed);
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    assert_eq!(run(42), run(42));
+}
+
+/// A lone voter leads as soon as it campaigns and its vote is durable, and confirms rounds by itself.
+#[test]
+fn a_lone_voter_leads_at_once() {
+    let me = member(1);
+    let found = Found::newborn(Membership {
+        voters: vec![me],
+        ..Membership::default()
+    });
+    let mut replica = found.open(me, Random::new(1));
+    assert!(replica.is_alone());
+    replica.campaign();
+    while let Some(work) = replica.take() {
+        for entry in &work.committed {
+            replica.applied(entry.place.index);
+        }
+        replica.persisted(work.number);
+    }
+    assert_eq!(replica.role(), Role::Leader);
+    let round = Round {
+        node: me.node,
+        nonce: 1,
+        number: 1,
+    };
+    replica.read(round);
+    let work = replica.take().unwrap();
+    assert_eq!(work.confirmed, vec![(round, 2)]);
+    assert!(work.messages.is_empty());
+}
+
+/// The library acknowledged entries it did not have when an append had a gap; both ends check.
+#[test]
+fn an_append_with_a_gap_is_dropped_and_counted() {
+    let mut room = Room::new(3, 0);
+    let entry = |index| Entry {
+        place: Place { term: 2, index },
+        payload: Payload::Commands(Bytes::from_static(b"x")),
+    };
+    let message = Message {
+        from: member(2),
+        to: member(1),
+        term: 2,
+        kind: MessageKind::Append,
+        index: 1,
+        log_term: 1,
+        commit: 1,
+        commit_term: 1,
+        reject: None,
+        request_snapshot: 0,
+        entries: vec![entry(3)],
+        context: Bytes::new(),
+        snapshot: None,
+    };
+    let replica = &mut room.seats[0].replica;
+    replica.receive(message.clone());
+    assert_eq!(replica.malformed(), 1);
+    assert_eq!(replica.term(), 1, "not even its term was looked at");
+    replica.receive(Message {
+        entries: vec![entry(2), entry(4)],
+        ..message.clone()
+    });
+    assert_eq!(replica.malformed(), 2);
+    replica.receive(Message {
+        entries: vec![entry(2), entry(3)],
+        ..message
+    });
+    assert_eq!(replica.malformed(), 2);
+    assert_eq!(replica.term(), 2);
+}
+
+/// A wiped voter has a new life: what is meant for the old one does not reach it.
+#[test]
+fn a_message_to_an_earlier_life_is_not_received() {
+    let mut room = Room::new(4, 0);
+    let vote = Message {
+        from: member(2),
+        to: Member {
+            life: 6,
+            ..member(1)
+        },
+        term: 9,
+        kind: MessageKind::Vote,
+        index: 1,
+        log_term: 1,
+        commit: 0,
+        commit_term: 0,
+        reject: None,
+        request_snapshot: 0,
+        entries: Vec::new(),
+        context: Bytes::new(),
+        snapshot: None,
+    };
+    room.seats[0].replica.receive(vote);
+    assert!(room.seats[0].replica.take().is_none());
+    assert_eq!(room.seats[0].replica.term(), 1);
+}

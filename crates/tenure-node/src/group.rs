@@ -1,0 +1,610 @@
+//! One Raft group on this node: propose, commit, apply, answer.
+//!
+//! ```text
+//!   submit ──▶ batch ──▶ entry ──▶ log, peers ──committed──▶ machine ──▶ answer
+//!     └─ renew, read ──▶ round ──confirmed, applied──▶ looked up ──▶ answer
+//! ```
+//!
+//! A group is led here only after the first entry of the own term was applied; before that nothing
+//! is proposed or answered (leases.md, step 1). What was proposed is remembered by its place in the
+//! log, also beyond the end of leadership: the entry that is applied at that place tells whether it
+//! happened, so an answer is never a guess.
+
+mod lead;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use tenure_core::command::Command;
+use tenure_core::event::{Event, LockChange};
+use tenure_core::outcome::Outcome;
+use tenure_core::path::Namespace;
+use tenure_core::value::Stamp;
+
+use crate::batch::{self, Batch, Commands};
+use crate::consensus::{
+    Consensus, Entry, Membership, MembershipChange, Message, Payload, Place, Replica, Role,
+};
+use crate::machine::{AnyCommand, AnyOutcome, Machine};
+use crate::op::{Op, OpAnswer, Ticket};
+use crate::reads::RoundCounter;
+use crate::{GroupId, Member, NodeId, Record};
+
+use lead::Lead;
+pub(crate) use lead::Waiting;
+
+/// The loop over what consensus wants is left after this many rounds; the rest is the next turn's.
+const WORK_PER_TURN: usize = 16;
+
+/// What one turn of the node gathers from its groups.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) reading: u64,
+    pub(crate) wall: u64,
+    pub(crate) rounds: RoundCounter,
+    pub(crate) writes: Vec<(GroupId, Record)>,
+    pub(crate) must_sync: bool,
+    /// Which work of which group this turn's writes complete.
+    pub(crate) numbers: Vec<(GroupId, u64)>,
+    pub(crate) messages: Vec<(GroupId, Message)>,
+    pub(crate) after: Vec<(GroupId, Message)>,
+    pub(crate) answers: Vec<(Ticket, OpAnswer)>,
+    /// Operations that have certainly not happened here and may be taken elsewhere.
+    pub(crate) returned: Vec<(Ticket, Op)>,
+    pub(crate) news: Vec<(GroupId, News)>,
+    /// Something is broken beyond repair.
+    pub(crate) stop: Option<String>,
+}
+
+impl Turn {
+    pub(crate) fn new(rounds: RoundCounter, reading: u64, wall: u64) -> Turn {
+        Turn {
+            reading,
+            wall,
+            rounds,
+            writes: Vec::new(),
+            must_sync: false,
+            numbers: Vec::new(),
+            messages: Vec::new(),
+            after: Vec::new(),
+            answers: Vec::new(),
+            returned: Vec::new(),
+            news: Vec::new(),
+            stop: None,
+        }
+    }
+}
+
+/// What the rest of the node should know about a group.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    /// It is led here from now on; step 1 is done.
+    Led,
+    /// It is not led here any more.
+    NotLed,
+    /// Another leader is known, or none.
+    Leader,
+    /// What its owners are told; only from the leader.
+    Event(Event),
+    /// What those who watch see; only from the leader.
+    Change(LockChange),
+    /// The namespace table or the changes of it under way may have changed.
+    System,
+    /// The membership has changed.
+    Membership,
+    /// A snapshot from a peer replaced the state.
+    Installed,
+}
+
+/// See the module.
+pub(crate) struct Group {
+    pub(crate) id: GroupId,
+    pub(crate) me: Member,
+    pub(crate) replica: Replica,
+    pub(crate) machine: Machine,
+    pub(crate) applied: Place,
+    batch: Batch,
+    proposed: VecDeque<Proposed>,
+    lead: Lead,
+    known: (u64, Role, Option<Member>),
+    /// Writes handed out whose durability was not reported yet.
+    unsynced: usize,
+    /// A snapshot that arrived and waits for consensus to accept it.
+    pub(crate) arrived: Option<(Place, Machine)>,
+    /// Its bytes, to be saved with the batch that installs it.
+    pub(crate) arrived_data: Option<Bytes>,
+    /// Who replicated the group when a leader last looked.
+    members: Vec<Member>,
+    /// A snapshot whose installation is not durable yet: the number of its work, and its index.
+    installing: Option<(u64, u64)>,
+}
+
+struct Proposed {
+    place: Place,
+    commands: Commands,
+}
+
+impl Group {
+    pub(crate) fn new(id: GroupId, me: Member, replica: Replica, machine: Machine) -> Group {
+        let applied = replica.store().base().place;
+        Group {
+            id,
+            me,
+            known: (replica.term(), Role::Follower, None),
+            machine,
+            applied,
+            batch: Batch::default(),
+            proposed: VecDeque::new(),
+            lead: Lead::Not,
+            unsynced: 0,
+            arrived: None,
+            arrived_data: None,
+            members: replica.store().membership().everybody(),
+            replica,
+            installing: None,
+        }
+    }
+
+    /// Whether it is led here, step 1 included.
+    pub(crate) fn is_led(&self) -> bool {
+        matches!(self.lead, Lead::Leading(_))
+    }
+
+    /// Whether it leads, step 1 done or not: what is submitted waits here.
+    pub(crate) fn leads(&self) -> bool {
+        self.replica.role() == Role::Leader
+    }
+
+    pub(crate) fn leader(&self) -> Option<Member> {
+        self.replica.leader()
+    }
+
+    /// Members that were there and are not any more.
+    pub(crate) fn gone_members(&self) -> Vec<Member> {
+        let now = self.membership().everybody();
+        let gone = self.members.iter().filter(|member| !now.contains(member));
+        gone.copied().collect()
+    }
+
+    pub(crate) fn remember_members(&mut self) {
+        self.members = self.membership().everybody();
+    }
+
+    pub(crate) fn membership(&self) -> &Membership {
+        self.replica.store().membership()
+    }
+
+    /// Whether a turn would find anything to do.
+    pub(crate) fn has_work(&self) -> bool {
+        self.replica.has_work() || !self.batch.is_empty() || self.lead.has_work()
+    }
+
+    /// The order in which voters stand when a leader's node is gone: spread by group, so that one
+    /// node does not take over everything.
+    pub(crate) fn rank_after(&self, gone: NodeId) -> usize {
+        let voters = &self.membership().voters;
+        let left: Vec<Member> = voters
+            .iter()
+            .copied()
+            .filter(|member| member.node != gone)
+            .collect();
+        let Some(at) = left.iter().position(|member| *member == self.me) else {
+            return left.len();
+        };
+        let first = self.id.0 as usize % left.len().max(1);
+        (at + left.len() - first) % left.len()
+    }
+
+    /// How much waits here, for the budget (R151).
+    pub(crate) fn load(&self) -> usize {
+        let proposed: usize = self
+            .proposed
+            .iter()
+            .map(|proposed| proposed.commands.commands.len())
+            .sum();
+        self.batch.len() + proposed + self.lead.load()
+    }
+
+    /// Takes an operation. It is answered exactly once, through [`Turn::answers`].
+    pub(crate) fn submit(&mut self, ticket: Ticket, op: Op, expires: u64, turn: &mut Turn) {
+        self.notice_role(turn);
+        if self.replica.role() != Role::Leader {
+            turn.returned.push((ticket, op));
+            return;
+        }
+        match op {
+            Op::Command(command) => self.batch.push(ticket, AnyCommand::Space(command)),
+            Op::System(command) => self.batch.push(ticket, AnyCommand::System(command)),
+            Op::Renew(renew) => self.lead.join_renewal(ticket, renew, expires),
+            Op::Read(query) => self.lead.join(Waiting::Read {
+                ticket,
+                query,
+                expires,
+            }),
+        }
+    }
+
+    /// Asks for the group to be vouched for: [`OpAnswer::Vouched`] after the next round.
+    pub(crate) fn vouch(&mut self, ticket: Ticket, turn: &mut Turn) {
+        self.notice_role(turn);
+        if self.replica.role() != Role::Leader {
+            let leader = self.leader();
+            turn.answers.push((ticket, OpAnswer::NotHere { leader }));
+            return;
+        }
+        self.lead.join(Waiting::Vouch { ticket });
+    }
+
+    pub(crate) fn receive(&mut self, message: Message) {
+        self.replica.receive(message);
+    }
+
+    pub(crate) fn tick(&mut self, turn: &mut Turn) {
+        self.replica.tick();
+        self.lead.tick(turn);
+    }
+
+    /// Proposes to change the membership, if nothing else is under way.
+    pub(crate) fn change_membership(&mut self, change: &MembershipChange) -> Option<Place> {
+        self.replica.change(change).ok()
+    }
+
+    /// The writes of a turn are durable.
+    pub(crate) fn persisted(&mut self, number: u64) {
+        self.unsynced -= 1;
+        self.replica.persisted(number);
+        if let Some((installed_by, index)) = self.installing
+            && installed_by <= number
+        {
+            self.installing = None;
+            self.replica.applied(index);
+        }
+    }
+
+    /// Does everything that can be done now.
+    pub(crate) fn settle(&mut self, turn: &mut Turn) -> Settled {
+        for _ in 0..WORK_PER_TURN {
+            self.notice_role(turn);
+            self.due(turn);
+            self.propose(turn);
+            if let Some(round) = self.lead.start_round(turn) {
+                self.replica.read(round);
+            }
+            let Some(work) = self.replica.take() else {
+                self.notice_role(turn);
+                return Settled::Done;
+            };
+            let mut wrote = false;
+            if let Some(base) = work.snapshot {
+                self.install(base.place, turn);
+                self.installing = Some((work.number, base.place.index));
+                turn.writes.push((self.id, Record::Base(base)));
+                wrote = true;
+            }
+            if !work.entries.is_empty() {
+                turn.writes.push((self.id, Record::Entries(work.entries)));
+                wrote = true;
+            }
+            // A commit index alone is a hint that is not worth a write of its own.
+            if let Some(state) = work.hard_state
+                && (wrote || work.must_sync)
+            {
+                turn.writes.push((self.id, Record::HardState(state)));
+                wrote = true;
+            }
+            turn.must_sync |= work.must_sync;
+            if wrote {
+                self.unsynced += 1;
+                turn.numbers.push((self.id, work.number));
+            } else if self.unsynced == 0 {
+                self.replica.persisted(work.number);
+            }
+            let id = self.id;
+            let tag = |message| (id, message);
+            turn.messages.extend(work.messages.into_iter().map(tag));
+            turn.after.extend(work.after.into_iter().map(tag));
+            self.notice_role(turn);
+            for (round, index) in work.confirmed {
+                self.lead.confirmed(round, index);
+            }
+            for entry in work.committed {
+                self.apply(entry, turn);
+                if turn.stop.is_some() {
+                    return Settled::Done;
+                }
+            }
+            self.answer_ripe(turn);
+        }
+        Settled::More
+    }
+
+    /// Leadership won or lost, another leader: told once.
+    fn notice_role(&mut self, turn: &mut Turn) {
+        let now = (
+            self.replica.term(),
+            self.replica.role(),
+            self.replica.leader(),
+        );
+        if now == self.known {
+            return;
+        }
+        let before = std::mem::replace(&mut self.known, now);
+        let led_before = before.1 == Role::Leader;
+        if led_before && (now.1 != Role::Leader || now.0 != before.0) {
+            self.step_down(turn);
+        }
+        if now.1 == Role::Leader && !matches!(self.lead, Lead::Waiting { .. } | Lead::Leading(_)) {
+            self.lead = Lead::Waiting {
+                term: now.0,
+                early: Vec::new(),
+            };
+        }
+        if now.2 != before.2 {
+            turn.news.push((self.id, News::Leader));
+        }
+    }
+
+    /// Step 6: whatever rested on volatile state is sent on; what was proposed is not forgotten.
+    fn step_down(&mut self, turn: &mut Turn) {
+        let leader = self.leader();
+        let was_led = self.is_led();
+        for waiting in std::mem::replace(&mut self.lead, Lead::Not).clear() {
+            match waiting.into_op() {
+                (ticket, Some(op)) => turn.returned.push((ticket, op)),
+                (ticket, None) => turn.answers.push((ticket, OpAnswer::NotHere { leader })),
+            }
+        }
+        turn.returned.extend(self.batch.clear());
+        if was_led {
+            turn.news.push((self.id, News::NotLed));
+        }
+    }
+
+    /// Step 2: what is due is proposed before anything else is looked at.
+    pub(crate) fn due(&mut self, turn: &mut Turn) {
+        if let Lead::Leading(leading) = &mut self.lead {
+            leading.due(&self.machine, &mut self.batch, turn.reading);
+        }
+    }
+
+    /// When [`Group::due`] has something to do, as a reading; not later than that.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        match &self.lead {
+            Lead::Leading(leading) => leading.next_due(&self.machine),
+            Lead::Not | Lead::Waiting { .. } => None,
+        }
+    }
+
+    fn propose(&mut self, turn: &mut Turn) {
+        let Lead::Leading(leading) = &mut self.lead else {
+            return;
+        };
+        while !self.batch.is_empty() {
+            let stamp = Stamp {
+                time: leading.lease_time(turn.reading),
+                wall: turn.wall,
+            };
+            let (bytes, commands) = self.batch.next(stamp);
+            match self.replica.propose(bytes) {
+                Ok(place) => {
+                    leading.stamped(turn.reading);
+                    self.proposed.push_back(Proposed { place, commands });
+                }
+                Err(_dropped) => {
+                    // Leadership is being handed over, or too much is uncommitted: later.
+                    self.batch.put_back(commands);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, entry: Entry, turn: &mut Turn) {
+        assert_eq!(
+            entry.place.index,
+            self.applied.index + 1,
+            "entries are applied in order, each once"
+        );
+        let own = self.take_own(entry.place, turn);
+        match entry.payload {
+            Payload::Empty => {}
+            Payload::Commands(bytes) => {
+                let commands = match own {
+                    Some(own) => own,
+                    None => match batch::decode(&bytes) {
+                        Ok((stamp, commands)) => Commands {
+                            stamp,
+                            endings: 0,
+                            commands: commands.into_iter().map(|one| (None, one)).collect(),
+                        },
+                        Err(error) => {
+                            turn.stop = Some(format!(
+                                "{} cannot read its committed entry {}: {error}",
+                                self.id, entry.place.index
+                            ));
+                            return;
+                        }
+                    },
+                };
+                self.apply_commands(commands, turn);
+            }
+            Payload::Membership(change) => {
+                self.replica.enact(&change);
+                turn.news.push((self.id, News::Membership));
+            }
+        }
+        self.applied = entry.place;
+        self.replica.applied(entry.place.index);
+        self.begin_leading(entry.place.term, turn);
+    }
+
+    /// Step 1, when the first entry of the own term is applied.
+    fn begin_leading(&mut self, applied_term: u64, turn: &mut Turn) {
+        let Lead::Waiting { term, early } = &mut self.lead else {
+            return;
+        };
+        if *term != applied_term {
+            return;
+        }
+        let early = std::mem::take(early);
+        let mut leading = lead::Leading::begin(&self.machine, turn.reading);
+        for waiting in early {
+            leading.join(waiting);
+        }
+        self.lead = Lead::Leading(Box::new(leading));
+        turn.news.push((self.id, News::Led));
+    }
+
+    /// Finds the proposal that is applied at this place, if it is ours, and tells all whose place
+    /// was taken by somebody else that they never happened.
+    fn take_own(&mut self, place: Place, turn: &mut Turn) -> Option<Commands> {
+        let front = self.proposed.front()?;
+        if front.place == place {
+            return self.proposed.pop_front().map(|own| own.commands);
+        }
+        // Terms never fall along a log: behind an entry of a later term nothing of an earlier one
+        // can be left.
+        while let Some(front) = self.proposed.front()
+            && front.place.term < place.term
+        {
+            self.resolve_front(Fate::NeverHappened, turn);
+        }
+        None
+    }
+
+    fn resolve_front(&mut self, fate: Fate, turn: &mut Turn) {
+        let Some(lost) = self.proposed.pop_front() else {
+            return;
+        };
+        for (ticket, command) in lost.commands.commands {
+            match (ticket, fate) {
+                (Some(ticket), Fate::NeverHappened) => {
+                    turn.returned.push((ticket, command.into_op()));
+                }
+                (Some(ticket), Fate::Unknown) => turn.answers.push((ticket, OpAnswer::Unknown)),
+                (None, _) => {}
+            }
+        }
+    }
+
+    fn apply_commands(&mut self, commands: Commands, turn: &mut Turn) {
+        for (ticket, command) in commands.commands {
+            let namespace = match &command {
+                AnyCommand::Space(command) if ticket.is_some() => decided_in(command),
+                AnyCommand::Space(_) | AnyCommand::System(_) => None,
+            };
+            let Some(effects) = self.machine.apply(commands.stamp, command) else {
+                turn.stop = Some(format!("{} holds a command of the other machine", self.id));
+                return;
+            };
+            if let Lead::Leading(leading) = &mut self.lead {
+                leading.note(effects.leases, turn.reading);
+                let id = self.id;
+                let events = effects.events.into_iter().map(News::Event);
+                let changes = effects.changes.into_iter().map(News::Change);
+                turn.news
+                    .extend(events.chain(changes).map(|news| (id, news)));
+            }
+            if let Some(ticket) = ticket {
+                let answer = match effects.outcome {
+                    AnyOutcome::Space(outcome) => OpAnswer::Applied {
+                        lease_left_ms: namespace.and_then(|namespace| {
+                            self.lead.blocker_left(&namespace, &outcome, turn.reading)
+                        }),
+                        outcome,
+                    },
+                    AnyOutcome::System(outcome) => OpAnswer::System(outcome),
+                };
+                turn.answers.push((ticket, self.as_renewal(answer)));
+            }
+        }
+        if let Lead::Leading(leading) = &mut self.lead {
+            leading.endings_applied(commands.endings);
+        }
+        if matches!(self.machine, Machine::System(_)) {
+            turn.news.push((self.id, News::System));
+        }
+    }
+
+    /// A renewal is answered alike, written down or not.
+    fn as_renewal(&self, answer: OpAnswer) -> OpAnswer {
+        match answer {
+            OpAnswer::Applied {
+                outcome: Outcome::Renew(renewed),
+                ..
+            } => OpAnswer::Renewed(renewed),
+            other => other,
+        }
+    }
+
+    fn answer_ripe(&mut self, turn: &mut Turn) {
+        if let Lead::Leading(leading) = &mut self.lead {
+            leading.answer_ripe(&self.machine, &mut self.batch, self.applied.index, turn);
+        }
+    }
+
+    /// A snapshot replaces the state. What was proposed and is covered by it can no longer be told.
+    fn install(&mut self, place: Place, turn: &mut Turn) {
+        match self.arrived.take() {
+            Some((arrived, machine)) if arrived == place => {
+                self.machine = machine;
+                self.applied = place;
+                while let Some(front) = self.proposed.front() {
+                    let covered = front.place.index <= place.index;
+                    if !covered && front.place.term >= place.term {
+                        break;
+                    }
+                    let fate = if covered {
+                        Fate::Unknown
+                    } else {
+                        Fate::NeverHappened
+                    };
+                    self.resolve_front(fate, turn);
+                }
+                turn.news.push((self.id, News::Installed));
+            }
+            _ => {
+                turn.stop = Some(format!(
+                    "{} was to install a snapshot of entry {} that never arrived",
+                    self.id, place.index
+                ));
+            }
+        }
+    }
+
+    /// Everything that waits here is told that the group is gone from this node.
+    pub(crate) fn close(mut self, turn: &mut Turn) {
+        self.step_down(turn);
+        while !self.proposed.is_empty() {
+            self.resolve_front(Fate::Unknown, turn);
+        }
+    }
+
+    pub(crate) fn lead(&self) -> &Lead {
+        &self.lead
+    }
+}
+
+/// Where an acquire is decided, to say what is left of the lease in its way (E4).
+fn decided_in(command: &Command) -> Option<Namespace> {
+    match command {
+        Command::Acquire(acquire) => Some(acquire.route.namespace.clone()),
+        _ => None,
+    }
+}
+
+/// What became of a proposal that was not seen to be applied here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Another entry has its place.
+    NeverHappened,
+    /// A snapshot covers its place.
+    Unknown,
+}
+
+/// Whether a group has more to do at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Done,
+    More,
+}

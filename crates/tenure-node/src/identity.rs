@@ -1,0 +1,79 @@
+//! Who is who: nodes, their lives, and groups.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+/// A node of the cluster, by the number in its name (R162).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(NonZeroU32);
+
+impl NodeId {
+    /// The node of this number; zero is none.
+    pub fn new(number: u32) -> Option<NodeId> {
+        NonZeroU32::new(number).map(NodeId)
+    }
+
+    /// Its number, never zero.
+    pub fn number(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+/// A node in one of its lives. Votes and acknowledgements count for a life, not for a name: a node
+/// that lost its disk starts a new one and can never vote again under the old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    /// Which node.
+    pub node: NodeId,
+    /// A number drawn when its data directory was made, and kept there.
+    pub life: u32,
+}
+
+impl Member {
+    /// Both numbers in one, never zero.
+    pub fn pack(self) -> u64 {
+        u64::from(self.node.number()) << 32 | u64::from(self.life)
+    }
+
+    /// Takes a packed number apart.
+    pub fn unpack(number: u64) -> Option<Member> {
+        let node = NodeId::new(u32::try_from(number >> 32).ok()?)?;
+        let life = u32::try_from(number & u64::from(u32::MAX)).ok()?;
+        Some(Member { node, life })
+    }
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (life {})", self.node, self.life)
+    }
+}
+
+/// A Raft group: `0 … group_count − 1` hold locks, `group_count` is the system group (R160).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u32);
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "group {}", self.0)
+    }
+}
+
+/// The present up to here is durable: the driver reports marks, outputs wait for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark(pub u64);
+
+/// The time of a step, as the driver reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// A clock that never goes back while the process runs, in milliseconds.
+    pub monotonic_ms: u64,
+    /// Unix milliseconds. Serves event ids (R121) and nothing else.
+    pub wall_ms: u64,
+}

@@ -1,0 +1,357 @@
+//! One replicated node of Tenure, as steps.
+//!
+//! ```text
+//!                 ┌──────────────────────────── Node ────────────────────────────┐
+//!   requests ───▶ │ span: calls, routing, sweeps ──▶ group: batch, entry, apply  │ ───▶ answers, events
+//!   frames ─────▶ │                                   ├ leases, rounds           │ ───▶ frames
+//!   persisted ──▶ │                                   └ consensus (Raft)         │ ───▶ writes
+//!                 └───────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! There is no thread here, no socket, no file, no clock and no randomness: time and a seed come
+//! in, and equal inputs give equal outputs. The same node runs under real drivers and under the
+//! simulator.
+//!
+//! # What a driver owes
+//!
+//! **Starting.** Make a [`Recovery`]: give it every record of the log in the order of writing
+//! ([`Recovery::record`]), then the snapshots it asks for ([`Recovery::snapshots`],
+//! [`Recovery::state`]). On an empty disk call [`Recovery::born`] for each group that this node
+//! takes part in from birth. Then [`Node::start`]. The identity in [`Config::me`] belongs to the
+//! data directory: a directory that was lost means a new [`Member::life`]. A node that lost a part
+//! of its log must not be started under its old life.
+//!
+//! **Stepping.** Call [`Node::step`] with the time and all inputs that are at hand: one call is one
+//! turn, and everything waiting for a group in it becomes one entry, everything to be written one
+//! batch, everything for a peer one frame. Call it again not later than [`Node::wake_in`] says, and
+//! at least twice a second, with no inputs if there are none.
+//!
+//! **Writing.** [`Output::Write`] batches are written in order, each atomically. When a batch and
+//! all before it are durable, [`Input::Persisted`] reports its mark; several may be reported by the
+//! last one. A batch with [`Sync::Lazy`] needs no sync of its own, but counts as durable only when
+//! it is. A [`Record::Base`] above [`Base::BIRTH`] refers to a snapshot of that index: one that was
+//! saved by [`Output::SaveSnapshot`] and reported by [`Input::SnapshotSaved`], or (when a peer's
+//! snapshot is installed) one that comes with the batch in [`Batch::snapshots`] and must be durable
+//! *before* the batch is written.
+//! A write or sync that fails is never tried again: [`Input::WriteFailed`], and the node is over.
+//!
+//! **Sending.** [`Output::Send`] frames leave in the order given, per peer and lane; one with
+//! [`After::Persisted`] leaves when that mark is durable and not before. Frames may be lost; a
+//! driver that knows that it lost some says so with [`Input::PeerDown`]. A frame that arrives twice
+//! or late is recognised and does no harm.
+//!
+//! **Answering.** Each [`Input::Request`] gets exactly one [`Output::Answer`], unless it is
+//! cancelled or the node stops first. Answers rest only on what is durable on a quorum.
+//!
+//! **Stopping.** After [`Output::Stop`] nothing more comes out. [`Input::Drain`] hands leaderships
+//! over first. A node may be dropped at any time; that is a crash, and loses nothing acknowledged.
+
+mod batch;
+mod clock;
+mod codec;
+mod config;
+mod consensus;
+mod group;
+mod identity;
+mod leases;
+mod machine;
+mod node;
+mod op;
+pub mod placement;
+mod random;
+mod reads;
+mod recovery;
+mod request;
+mod snapshot;
+mod span;
+
+use bytes::Bytes;
+use tenure_core::event::{Event, LockChange};
+use tenure_core::path::Namespace;
+use tenure_core::value::OwnerId;
+
+pub use codec::{CodecError, RecordKind, encode_record};
+pub use config::{ClusterConfig, Config, Limits};
+pub use consensus::{
+    Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Payload, Place, Progress,
+    Role,
+};
+pub use identity::{GroupId, Mark, Member, Moment, NodeId};
+pub use node::{GroupStatus, Node, Status};
+pub use recovery::{Recovery, RecoveryError};
+pub use request::{
+    AcquireAnswer, AcquireRequest, Answer, AssertAnswer, Certain, ClientRequest, Deadlock,
+    ExplainAnswer, Failure, ReleaseRequest, RenewAnswer, WaitEdge,
+};
+
+/// Names a request among those of one process; the driver chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a subscription or a watch among those of one process; the driver chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// All that can happen to a node.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A client's call. Answered once, before `timeout_ms` have passed or with a failure then.
+    Request {
+        /// Its name, not in use.
+        id: RequestId,
+        /// What is asked.
+        request: Box<ClientRequest>,
+        /// How long the client waits.
+        timeout_ms: u64,
+    },
+    /// The client is gone: no answer is wanted. What was asked may still happen.
+    Cancel {
+        /// Which call.
+        id: RequestId,
+    },
+    /// Somebody wants the events of an owner (R119).
+    Subscribe {
+        /// Its name, not in use.
+        id: StreamId,
+        /// Whose events.
+        owner: OwnerId,
+    },
+    /// Somebody wants to see the changes under a prefix (E8).
+    Watch {
+        /// Its name, not in use.
+        id: StreamId,
+        /// Under what.
+        prefix: Namespace,
+        /// Whether to begin with what is there.
+        start: WatchStart,
+    },
+    /// A subscription or watch is over.
+    Unsubscribe {
+        /// Which.
+        id: StreamId,
+    },
+    /// A frame from a peer whose identity is proven.
+    Frame {
+        /// Who sent it.
+        from: NodeId,
+        /// Its bytes.
+        bytes: Bytes,
+    },
+    /// A connection to a peer stands (again).
+    PeerUp {
+        /// Which.
+        node: NodeId,
+    },
+    /// A connection broke: frames may be lost, and if it led something, that is news.
+    PeerDown {
+        /// Which.
+        node: NodeId,
+    },
+    /// Which nodes there are, this one included, as far as the driver knows.
+    Cluster {
+        /// All of them.
+        nodes: Vec<NodeId>,
+    },
+    /// Every batch up to this mark is durable.
+    Persisted {
+        /// The mark.
+        mark: Mark,
+    },
+    /// A write or sync failed. The node is over (R145).
+    WriteFailed {
+        /// What happened.
+        why: String,
+    },
+    /// A snapshot is durable.
+    SnapshotSaved {
+        /// Of which group.
+        group: GroupId,
+        /// Up to which entry.
+        index: u64,
+    },
+    /// Change who replicates a group; the leader's node must be asked. Answered by [`Output::Changed`].
+    Change {
+        /// Its name, chosen by the driver.
+        id: RequestId,
+        /// Which group.
+        group: GroupId,
+        /// What is to change.
+        change: MembershipChange,
+    },
+    /// Hand a group over to another voter, if this node leads it.
+    Transfer {
+        /// Which group.
+        group: GroupId,
+        /// To whom.
+        to: Member,
+    },
+    /// Hand every group over that this node leads; it is about to stop.
+    Drain,
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WatchStart {
+    /// With what happens next.
+    Changes,
+    /// With the present holds and waiters.
+    Snapshot,
+}
+
+/// All that a node wants done. See the contract above for the order.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Write this to the log.
+    Write(Batch),
+    /// Send this to a peer.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// On which stream.
+        lane: Lane,
+        /// Not before this.
+        after: After,
+        /// The bytes.
+        frame: Bytes,
+    },
+    /// Save this beside the log, then report [`Input::SnapshotSaved`].
+    SaveSnapshot(Snapshot),
+    /// A call is answered.
+    Answer {
+        /// Which.
+        id: RequestId,
+        /// How.
+        answer: Result<Box<Answer>, Failure>,
+    },
+    /// A membership change was decided.
+    Changed {
+        /// Which.
+        id: RequestId,
+        /// How.
+        result: Result<Membership, ChangeRefused>,
+    },
+    /// An event for a subscriber (R119–R124).
+    Event {
+        /// Which subscription.
+        id: StreamId,
+        /// What happened.
+        event: Event,
+    },
+    /// A change for a watch (E8).
+    Change {
+        /// Which watch.
+        id: StreamId,
+        /// What is seen.
+        change: WatchEvent,
+    },
+    /// A subscription or watch cannot go on.
+    Closed {
+        /// Which.
+        id: StreamId,
+        /// Why.
+        why: Failure,
+    },
+    /// A replica was removed: its snapshots may be deleted once the batch of this turn is durable.
+    Removed {
+        /// Of which group.
+        group: GroupId,
+    },
+    /// The node is over; nothing follows.
+    Stop {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Why a membership change did not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum ChangeRefused {
+    /// This node does not lead the group.
+    #[error("this node does not lead the group")]
+    NotLeader,
+    /// Another change is under way.
+    #[error("another change of this group is under way")]
+    Busy,
+    /// A learner has not caught up yet (R165).
+    #[error("the learner has not caught up yet")]
+    Behind,
+    /// It makes no sense for the present membership.
+    #[error("the change does not fit the present membership")]
+    Senseless,
+}
+
+/// What a watch sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// A hold or a waiter that was there when the watch began.
+    Present(LockChange),
+    /// All that was there has been told.
+    SnapshotEnd,
+    /// Something changed.
+    Changed(LockChange),
+}
+
+/// On which of a peer's streams a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// Everything that somebody waits for.
+    Main,
+    /// Snapshots: large, patient, with flow control of its own (R170).
+    Bulk,
+}
+
+/// What has to be durable before a frame may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum After {
+    /// Nothing.
+    Nothing,
+    /// Everything up to this mark. A vote or an acknowledgement that leaves earlier can be lost
+    /// with a crash and given twice.
+    Persisted(Mark),
+}
+
+/// One atomic write to the log.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Reported when it is durable.
+    pub mark: Mark,
+    /// Whether it needs a sync of its own.
+    pub sync: Sync,
+    /// Snapshots that must be durable before the batch is written.
+    pub snapshots: Vec<Snapshot>,
+    /// What is written, in order.
+    pub records: Vec<(GroupId, Record)>,
+}
+
+/// Whether a batch must be synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sync {
+    /// It must.
+    Now,
+    /// It may wait for the next one.
+    Lazy,
+}
+
+/// One write of a group to the node's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Entries; an index that exists and all behind it are replaced.
+    Entries(Vec<Entry>),
+    /// Term, vote and commit index.
+    HardState(HardState),
+    /// The log begins after this. Unless it is [`Base::BIRTH`], a snapshot of this index is durable.
+    Base(Base),
+    /// The replica is gone; everything written for its group may be forgotten.
+    Removed,
+}
+
+/// The state of a group up to an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Of which group.
+    pub group: GroupId,
+    /// Up to which entry.
+    pub index: u64,
+    /// The state, encoded.
+    pub data: Bytes,
+}

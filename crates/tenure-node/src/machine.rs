@@ -1,0 +1,234 @@
+//! The machine behind a group's log: a space of locks, or the system machine.
+
+use tenure_core::command::Command;
+use tenure_core::event::{Event, LockChange};
+use tenure_core::outcome::{LeaseChange, Outcome};
+use tenure_core::query::EventsAfter;
+use tenure_core::space::{HashSeed, Space, SpaceLimits};
+use tenure_core::system::{System, SystemCommand, SystemOutcome};
+use tenure_core::table::NamespaceTable;
+use tenure_core::value::Stamp;
+
+use crate::op::{Found, Op, Query};
+
+/// A command for either machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AnyCommand {
+    Space(Box<Command>),
+    System(Box<SystemCommand>),
+}
+
+impl AnyCommand {
+    /// The operation that asked for it. A renewal that was to be written down is asked again as a
+    /// renewal: under another leader it may need no entry.
+    pub(crate) fn into_op(self) -> Op {
+        match self {
+            AnyCommand::Space(command) => match *command {
+                Command::Renew(renew) => Op::Renew(renew),
+                other => Op::Command(Box::new(other)),
+            },
+            AnyCommand::System(command) => Op::System(command),
+        }
+    }
+}
+
+/// The answer of either machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AnyOutcome {
+    Space(Outcome),
+    System(SystemOutcome),
+}
+
+/// All that one applied command did.
+#[derive(Debug)]
+pub(crate) struct Effects {
+    pub(crate) outcome: AnyOutcome,
+    pub(crate) events: Vec<Event>,
+    pub(crate) leases: Vec<LeaseChange>,
+    pub(crate) changes: Vec<LockChange>,
+}
+
+/// Which machine a group has, and how an empty one looks.
+#[derive(Clone, Debug)]
+pub(crate) enum Blank {
+    Space(SpaceLimits, HashSeed),
+    System(NamespaceTable),
+}
+
+/// See the module.
+pub(crate) enum Machine {
+    Space(Box<Space>),
+    System(Box<System>),
+}
+
+impl Machine {
+    pub(crate) fn new(blank: &Blank) -> Machine {
+        match blank {
+            Blank::Space(limits, seed) => {
+                Machine::Space(Box::new(Space::new(limits.clone(), *seed)))
+            }
+            Blank::System(table) => Machine::System(Box::new(System::new(table.clone()))),
+        }
+    }
+
+    pub(crate) fn space(&self) -> Option<&Space> {
+        match self {
+            Machine::Space(space) => Some(space),
+            Machine::System(_) => None,
+        }
+    }
+
+    pub(crate) fn space_mut(&mut self) -> Option<&mut Space> {
+        match self {
+            Machine::Space(space) => Some(space),
+            Machine::System(_) => None,
+        }
+    }
+
+    pub(crate) fn system(&self) -> Option<&System> {
+        match self {
+            Machine::System(system) => Some(system),
+            Machine::Space(_) => None,
+        }
+    }
+
+    /// The largest stamp seen.
+    pub(crate) fn time(&self) -> u64 {
+        match self {
+            Machine::Space(space) => space.time(),
+            Machine::System(system) => system.time(),
+        }
+    }
+
+    /// The sequence of the last event.
+    pub(crate) fn last_event(&self) -> u64 {
+        match self {
+            Machine::Space(space) => space.last_event(),
+            Machine::System(system) => system.last_event(),
+        }
+    }
+
+    /// The events that followed a sequence.
+    pub(crate) fn events_after(&self, sequence: u64) -> EventsAfter {
+        match self {
+            Machine::Space(space) => space.events_after(sequence),
+            Machine::System(system) => system.events_after(sequence),
+        }
+    }
+
+    /// Applies one command; `None` if it is meant for the other machine.
+    pub(crate) fn apply(&mut self, stamp: Stamp, command: AnyCommand) -> Option<Effects> {
+        match (self, command) {
+            (Machine::Space(space), AnyCommand::Space(command)) => {
+                let applied = space.apply(stamp, *command);
+                Some(Effects {
+                    outcome: AnyOutcome::Space(applied.outcome),
+                    events: applied.events,
+                    leases: applied.leases,
+                    changes: applied.changes,
+                })
+            }
+            (Machine::System(system), AnyCommand::System(command)) => {
+                let applied = system.apply(stamp, *command);
+                Some(Effects {
+                    outcome: AnyOutcome::System(applied.outcome),
+                    events: applied.events,
+                    leases: Vec::new(),
+                    changes: Vec::new(),
+                })
+            }
+            (Machine::Space(_), AnyCommand::System(_))
+            | (Machine::System(_), AnyCommand::Space(_)) => None,
+        }
+    }
+
+    /// Answers a query at this lease time; `None` if it is meant for the other machine.
+    pub(crate) fn query(&self, query: &Query, now: u64) -> Option<Found> {
+        match self {
+            Machine::Space(space) => query_space(space, query, now),
+            Machine::System(system) => query_system(system, query, now),
+        }
+    }
+}
+
+fn query_space(space: &Space, query: &Query, now: u64) -> Option<Found> {
+    Some(match query {
+        Query::Assert {
+            owner,
+            fence,
+            paths,
+        } => {
+            use tenure_core::query::FenceCheck;
+            let checks = paths.iter().zip(0u32..).map(|((route, path), at)| {
+                let check = space.assert_fencing(&route.namespace, owner, path, *fence);
+                (at, check)
+            });
+            let mut failed = checks.filter(|(_, check)| *check != FenceCheck::Valid);
+            Found::Assert(failed.next())
+        }
+        Query::Inspect { route, path } => {
+            Found::Inspect(space.inspect(&route.namespace, path, now))
+        }
+        Query::Blocking {
+            route,
+            owner,
+            path,
+            reason,
+        } => Found::Blocking(space.is_blocking(&route.namespace, owner, path, *reason, now)),
+        Query::Explain {
+            route,
+            owner,
+            path,
+            mode,
+        } => Found::Explain {
+            explanation: space.explain(route, owner, path, *mode, now),
+            left: Vec::new(),
+        },
+        Query::Dump { after, page } => {
+            Found::Dump(space.dump(*after, usize::try_from(*page).unwrap_or(512)))
+        }
+        Query::Born { namespace, owner } => {
+            Found::Born(space.lease(namespace, owner).map(|view| view.born))
+        }
+        Query::Nothing => Found::Nothing,
+        Query::Edge { .. }
+        | Query::Table { .. }
+        | Query::Change { .. }
+        | Query::Policy { .. }
+        | Query::Policies { .. } => return None,
+    })
+}
+
+fn query_system(system: &System, query: &Query, now: u64) -> Option<Found> {
+    let table = system.table();
+    Some(match query {
+        Query::Edge { owner } => Found::Edge(system.edge(owner, now).cloned()),
+        Query::Table { known } => {
+            Found::Table((*known != Some(table.version())).then(|| table.clone()))
+        }
+        Query::Change { change } => Found::Change(system.change(*change)),
+        Query::Policy { namespace } => Found::Policy {
+            algorithm: table.algorithm(namespace),
+            explicit: table.row(namespace).is_some(),
+        },
+        Query::Policies { after, page } => {
+            let page = usize::try_from(*page).unwrap_or(512);
+            let own =
+                |(name, algorithm): (&tenure_core::path::Namespace, _)| (name.clone(), algorithm);
+            let mut rows: Vec<_> = match after {
+                None => table.rows().take(page + 1).map(own).collect(),
+                Some(after) => table.rows_after(after).take(page + 1).map(own).collect(),
+            };
+            let done = rows.len() <= page;
+            rows.truncate(page);
+            Found::Policies { rows, done }
+        }
+        Query::Nothing => Found::Nothing,
+        Query::Assert { .. }
+        | Query::Inspect { .. }
+        | Query::Blocking { .. }
+        | Query::Explain { .. }
+        | Query::Born { .. }
+        | Query::Dump { .. } => return None,
+    })
+}

@@ -1,0 +1,437 @@
+//! [`Node::step`]: one turn.
+//!
+//! ```text
+//!   due endings ─▶ ticks ─▶ inputs ─▶ settle groups ⇄ answers, calls ─▶ one batch, one frame a peer
+//! ```
+
+mod frames;
+mod peers;
+mod status;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+
+use tenure_core::space::HashSeed;
+use tenure_core::table::NamespaceTable;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::consensus::{Consensus, Found, Message};
+use crate::group::{Group, News, Settled, Turn};
+use crate::machine::{Blank, Machine};
+use crate::random::Random;
+use crate::reads::RoundCounter;
+use crate::recovery::{Recovery, RecoveryError};
+use crate::snapshot;
+use crate::span::Span;
+use crate::{Batch, GroupId, Input, Mark, Member, Moment, Output, Record, Snapshot, Sync};
+
+pub(crate) use frames::item as frames_item;
+pub use status::{GroupStatus, Status};
+
+/// The clock of consensus ticks this often.
+pub(crate) const TICK_MS: u64 = 100;
+
+/// One replicated node. See the [contract](crate).
+pub struct Node {
+    pub(crate) config: Config,
+    pub(crate) me: Member,
+    pub(crate) clock: Clock,
+    pub(crate) random: Random,
+    /// By number; the system group is the last.
+    pub(crate) groups: Vec<Option<Group>>,
+    pub(crate) turn: Turn,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) span: Span,
+    pub(crate) peers: peers::Peers,
+    frames: frames::Frames,
+    /// Groups that have something to do in this turn.
+    active: Vec<GroupId>,
+    is_active: Vec<bool>,
+    /// Groups that go on in the next turn.
+    again: BTreeSet<GroupId>,
+    /// When groups have something due; the earliest known time of each is in `due_at` too.
+    due: BinaryHeap<Reverse<(u64, GroupId)>>,
+    due_at: Vec<u64>,
+    next_tick: u64,
+    last_mark: Mark,
+    persisted: Mark,
+    unsynced: VecDeque<(Mark, Vec<(GroupId, u64)>)>,
+    /// Snapshots that must be durable before this turn's batch.
+    pub(crate) installs: Vec<Snapshot>,
+    pub(crate) transfers: crate::span::Transfers,
+    pub(crate) changes_asked: BTreeMap<GroupId, (crate::RequestId, crate::Place)>,
+    stopped: bool,
+}
+
+impl Node {
+    /// Brings a node to life with what it left behind. The returned outputs are its first turn.
+    pub fn start(
+        config: Config,
+        recovery: Recovery,
+        now: Moment,
+    ) -> Result<(Node, Vec<Output>), RecoveryError> {
+        let count = config.cluster.group_count as usize + 1;
+        let me = config.me;
+        let clock = Clock::new(now);
+        let table = NamespaceTable::new(
+            config.cluster.prefix_segments,
+            config.cluster.default_algorithm,
+        );
+        let rounds = RoundCounter::new(me.node, config.start ^ (u64::from(me.life) << 32));
+        let mut node = Node {
+            random: Random::new(config.seed),
+            turn: Turn::new(rounds, clock.reading(), clock.wall()),
+            span: Span::new(&config, table),
+            peers: peers::Peers::new(&config),
+            frames: frames::Frames::new(me, config.start),
+            groups: (0..count).map(|_| None).collect(),
+            outputs: Vec::new(),
+            active: Vec::new(),
+            is_active: vec![false; count],
+            again: BTreeSet::new(),
+            due: BinaryHeap::new(),
+            due_at: vec![u64::MAX; count],
+            next_tick: clock.reading() + TICK_MS,
+            last_mark: Mark(0),
+            persisted: Mark(0),
+            unsynced: VecDeque::new(),
+            installs: Vec::new(),
+            transfers: crate::span::Transfers::default(),
+            changes_asked: BTreeMap::new(),
+            stopped: false,
+            clock,
+            me,
+            config,
+        };
+        for (id, opened) in recovery.take()? {
+            if id.0 as usize >= count {
+                continue;
+            }
+            if opened.newborn {
+                let base = opened.found.base.clone();
+                let state = opened.found.hard_state;
+                node.turn.writes.push((id, Record::Base(base)));
+                node.turn.writes.push((id, Record::HardState(state)));
+                node.turn.must_sync = true;
+            }
+            let machine = match &opened.state {
+                Some(bytes) => snapshot::decode(bytes, &node.blank(id), node.hash_seed())
+                    .map_err(|error| RecoveryError::Codec { group: id, error })?,
+                None => Machine::new(&node.blank(id)),
+            };
+            node.open(id, opened.found, machine);
+        }
+        node.span_started();
+        node.settle();
+        let outputs = node.finish();
+        Ok((node, outputs))
+    }
+
+    fn hash_seed(&self) -> HashSeed {
+        HashSeed(self.config.seed)
+    }
+
+    /// How the machine of a group looks before its first entry.
+    pub(crate) fn blank(&self, id: GroupId) -> Blank {
+        if id == self.system() {
+            Blank::System(NamespaceTable::new(
+                self.config.cluster.prefix_segments,
+                self.config.cluster.default_algorithm,
+            ))
+        } else {
+            Blank::Space(self.config.limits.space.clone(), self.hash_seed())
+        }
+    }
+
+    /// The system group.
+    pub(crate) fn system(&self) -> GroupId {
+        GroupId(self.config.cluster.group_count)
+    }
+
+    pub(crate) fn decode_state(&self, id: GroupId, bytes: &[u8]) -> Option<Machine> {
+        snapshot::decode(bytes, &self.blank(id), self.hash_seed()).ok()
+    }
+
+    fn open(&mut self, id: GroupId, found: Found, machine: Machine) {
+        let random = self.random.split(u64::from(id.0));
+        let mut replica = found.open(self.me, random);
+        if replica.is_alone() {
+            // Nobody else could object.
+            replica.campaign();
+        }
+        self.groups[id.0 as usize] = Some(Group::new(id, self.me, replica, machine));
+        self.activate(id);
+    }
+
+    /// A replica that knows nothing yet: a leader has spoken to it for the first time.
+    pub(crate) fn open_empty(&mut self, id: GroupId) {
+        let found = Found {
+            base: crate::Base::default(),
+            hard_state: crate::HardState::default(),
+            entries: Vec::new(),
+        };
+        let machine = Machine::new(&self.blank(id));
+        self.open(id, found, machine);
+    }
+
+    pub(crate) fn group(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    pub(crate) fn group_ref(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn reading(&self) -> u64 {
+        self.clock.reading()
+    }
+
+    /// The group has something to do in this turn.
+    pub(crate) fn activate(&mut self, id: GroupId) {
+        let at = id.0 as usize;
+        if !self.is_active[at] {
+            self.is_active[at] = true;
+            self.active.push(id);
+        }
+    }
+
+    /// One turn: everything that is at hand goes in, everything that follows comes out.
+    pub fn step(&mut self, now: Moment, inputs: impl IntoIterator<Item = Input>) -> Vec<Output> {
+        if self.stopped {
+            return Vec::new();
+        }
+        self.clock.advance(now);
+        self.turn.reading = self.clock.reading();
+        self.turn.wall = self.clock.wall();
+        for id in std::mem::take(&mut self.again) {
+            self.activate(id);
+        }
+        self.due_first();
+        self.tick();
+        for input in inputs {
+            self.handle(input);
+        }
+        self.settle();
+        self.finish()
+    }
+
+    /// Not later than in so many milliseconds the node wants to be stepped again.
+    pub fn wake_in(&self) -> u64 {
+        if !self.again.is_empty() {
+            return 0;
+        }
+        let due = self.due.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
+        let next = due.min(self.next_tick).min(self.span.next_deadline());
+        next.saturating_sub(self.clock.reading()).min(500)
+    }
+
+    /// Step 2 of leases.md, for all groups: before any input is handled.
+    fn due_first(&mut self) {
+        let reading = self.reading();
+        while let Some(&Reverse((at, id))) = self.due.peek()
+            && at <= reading
+        {
+            self.due.pop();
+            if self.due_at[id.0 as usize] == at {
+                self.due_at[id.0 as usize] = u64::MAX;
+                if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
+                    group.due(&mut self.turn);
+                }
+                self.activate(id);
+            }
+        }
+    }
+
+    fn register_due(&mut self, id: GroupId) {
+        let at = id.0 as usize;
+        let Some(due) = self.groups[at].as_ref().and_then(Group::next_due) else {
+            return;
+        };
+        if due < self.due_at[at] {
+            self.due_at[at] = due;
+            self.due.push(Reverse((due, id)));
+        }
+    }
+
+    fn tick(&mut self) {
+        let reading = self.reading();
+        self.span_deadlines(reading);
+        while self.next_tick <= reading {
+            self.next_tick += TICK_MS;
+            for at in 0..self.groups.len() {
+                if let Some(group) = &mut self.groups[at] {
+                    group.tick(&mut self.turn);
+                    let id = group.id;
+                    if group.has_work() {
+                        self.activate(id);
+                    }
+                }
+            }
+            self.span_tick();
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        match input {
+            Input::Request {
+                id,
+                request,
+                timeout_ms,
+            } => self.call(id, *request, timeout_ms),
+            Input::Cancel { id } => self.cancel(id),
+            Input::Subscribe { id, owner } => self.subscribe(id, owner),
+            Input::Watch { id, prefix, start } => self.watch(id, prefix, start),
+            Input::Unsubscribe { id } => self.unsubscribe(id),
+            Input::Frame { from, bytes } => self.receive(from, bytes),
+            Input::PeerUp { node } => self.peer_up(node),
+            Input::PeerDown { node } => self.peer_down(node),
+            Input::Cluster { nodes } => self.set_cluster(nodes),
+            Input::Persisted { mark } => self.durable(mark),
+            Input::WriteFailed { why } => {
+                self.turn.stop = Some(format!("the log cannot be written: {why}"));
+            }
+            Input::SnapshotSaved { group, index } => self.snapshot_saved(group, index),
+            Input::Change { id, group, change } => self.ask_change(id, group, change),
+            Input::Transfer { group, to } => {
+                if let Some(group) = self.group(group) {
+                    group.replica.transfer(to);
+                    let id = group.id;
+                    self.activate(id);
+                }
+            }
+            Input::Drain => self.drain(),
+        }
+    }
+
+    fn durable(&mut self, mark: Mark) {
+        self.persisted = self.persisted.max(mark);
+        while self
+            .unsynced
+            .front()
+            .is_some_and(|(written, _)| *written <= mark)
+        {
+            if let Some((_, numbers)) = self.unsynced.pop_front() {
+                for (id, number) in numbers {
+                    if let Some(group) = self.group(id) {
+                        group.persisted(number);
+                        self.activate(id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Groups, answers and calls take turns until nothing moves.
+    fn settle(&mut self) {
+        loop {
+            while let Some(id) = self.next_active() {
+                if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
+                    if group.settle(&mut self.turn) == Settled::More {
+                        self.again.insert(id);
+                    }
+                    self.register_due(id);
+                }
+                if self.turn.stop.is_some() {
+                    return;
+                }
+            }
+            let answers = std::mem::take(&mut self.turn.answers);
+            let returned = std::mem::take(&mut self.turn.returned);
+            let news = std::mem::take(&mut self.turn.news);
+            if answers.is_empty() && returned.is_empty() && news.is_empty() && self.span_idle() {
+                return;
+            }
+            for (id, news) in news {
+                self.news(id, news);
+            }
+            for (ticket, answer) in answers {
+                self.answered(ticket, answer);
+            }
+            for (ticket, op) in returned {
+                self.returned(ticket, op);
+            }
+            self.span_turn();
+        }
+    }
+
+    fn next_active(&mut self) -> Option<GroupId> {
+        let id = self.active.pop()?;
+        self.is_active[id.0 as usize] = false;
+        Some(id)
+    }
+
+    fn news(&mut self, id: GroupId, news: News) {
+        match news {
+            News::Led => self.group_led(id),
+            News::NotLed => self.group_not_led(id),
+            News::Leader => self.leader_changed(id),
+            News::Event(event) => self.event_made(id, event),
+            News::Change(change) => self.change_made(id, change),
+            News::System => self.system_changed(),
+            News::Membership => self.membership_changed(id),
+            News::Installed => self.installed(id),
+        }
+    }
+
+    /// Gathers what the turn has to write, to send and to say.
+    fn finish(&mut self) -> Vec<Output> {
+        if let Some(why) = self.turn.stop.take() {
+            self.stopped = true;
+            return vec![Output::Stop { why }];
+        }
+        self.cut_logs();
+        let mut outputs = Vec::new();
+        if !self.turn.writes.is_empty() {
+            self.last_mark = Mark(self.last_mark.0 + 1);
+            let numbers = std::mem::take(&mut self.turn.numbers);
+            self.unsynced.push_back((self.last_mark, numbers));
+            let sync = if std::mem::take(&mut self.turn.must_sync) {
+                Sync::Now
+            } else {
+                Sync::Lazy
+            };
+            outputs.push(Output::Write(Batch {
+                mark: self.last_mark,
+                sync,
+                snapshots: std::mem::take(&mut self.installs),
+                records: std::mem::take(&mut self.turn.writes),
+            }));
+        }
+        let messages = std::mem::take(&mut self.turn.messages);
+        for (group, message) in messages {
+            self.send_message(group, message, Due::Now);
+        }
+        let after = std::mem::take(&mut self.turn.after);
+        let due = if self.persisted < self.last_mark {
+            Due::AfterWrites
+        } else {
+            Due::Now
+        };
+        for (group, message) in after {
+            self.send_message(group, message, due);
+        }
+        self.frames.flush(self.last_mark, &mut outputs);
+        outputs.append(&mut self.outputs);
+        outputs
+    }
+
+    fn send_message(&mut self, group: GroupId, message: Message, due: Due) {
+        if message.kind == crate::consensus::MessageKind::Snapshot {
+            self.send_snapshot(group, message);
+            return;
+        }
+        self.frames.message(group, &message, due);
+    }
+
+    pub(crate) fn frames(&mut self) -> &mut frames::Frames {
+        &mut self.frames
+    }
+}
+
+/// When a message may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    Now,
+    AfterWrites,
+}

@@ -1,0 +1,114 @@
+//! One frame a peer and turn: what goes at once, what waits for the disk, what is bulk.
+
+use std::collections::BTreeMap;
+
+use crate::codec::{self, FrameWriter, Writer};
+use crate::consensus::Message;
+use crate::node::Due;
+use crate::{After, GroupId, Lane, Mark, Member, NodeId, Output};
+
+/// The kinds of items in a frame. On the wire: never reused.
+pub(crate) mod item {
+    pub(crate) const MESSAGE: u8 = 1;
+    pub(crate) const FORWARD: u8 = 2;
+    pub(crate) const ANSWER: u8 = 3;
+    pub(crate) const SWEEP: u8 = 4;
+    pub(crate) const SWEPT: u8 = 5;
+    pub(crate) const LEADS: u8 = 6;
+    pub(crate) const FOLLOW: u8 = 7;
+    pub(crate) const EVENTS: u8 = 8;
+    pub(crate) const WATCH: u8 = 9;
+    pub(crate) const CHANGES: u8 = 10;
+    pub(crate) const CHUNK: u8 = 11;
+    pub(crate) const CHUNK_TAKEN: u8 = 12;
+    pub(crate) const REMOVED: u8 = 13;
+}
+
+/// A frame is closed when it has this many bytes; the next item begins another.
+const FULL_FRAME_BYTES: usize = 4 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Frames {
+    me: Member,
+    start: u64,
+    /// Counts all frames of this process: a receiver recognises those that it has seen.
+    number: u64,
+    open: BTreeMap<(NodeId, Slot), FrameWriter>,
+    full: Vec<(NodeId, Slot, FrameWriter)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Slot {
+    Now,
+    AfterWrites,
+    Bulk,
+}
+
+impl Frames {
+    pub(crate) fn new(me: Member, start: u64) -> Frames {
+        Frames {
+            me,
+            start,
+            number: 0,
+            open: BTreeMap::new(),
+            full: Vec::new(),
+        }
+    }
+
+    pub(crate) fn message(&mut self, group: GroupId, message: &Message, due: Due) {
+        let slot = match due {
+            Due::Now => Slot::Now,
+            Due::AfterWrites => Slot::AfterWrites,
+        };
+        self.put(message.to.node, slot, item::MESSAGE, |out| {
+            out.number(u64::from(group.0));
+            codec::encode_message(out, message);
+        });
+    }
+
+    /// Something to be said at once.
+    pub(crate) fn say(&mut self, to: NodeId, kind: u8, content: impl FnOnce(&mut Writer)) {
+        self.put(to, Slot::Now, kind, content);
+    }
+
+    /// A part of something large.
+    pub(crate) fn bulk(&mut self, to: NodeId, kind: u8, content: impl FnOnce(&mut Writer)) {
+        self.put(to, Slot::Bulk, kind, content);
+    }
+
+    fn put(&mut self, to: NodeId, slot: Slot, kind: u8, content: impl FnOnce(&mut Writer)) {
+        let (me, start) = (self.me, self.start);
+        let number = &mut self.number;
+        let frame = self.open.entry((to, slot)).or_insert_with(|| {
+            *number += 1;
+            FrameWriter::new(me, start, *number)
+        });
+        frame.item(kind, content);
+        if frame.len() >= FULL_FRAME_BYTES
+            && let Some(frame) = self.open.remove(&(to, slot))
+        {
+            self.full.push((to, slot, frame));
+        }
+    }
+
+    pub(crate) fn flush(&mut self, mark: Mark, outputs: &mut Vec<Output>) {
+        let full = std::mem::take(&mut self.full);
+        let open = std::mem::take(&mut self.open);
+        let open = open
+            .into_iter()
+            .map(|((to, slot), frame)| (to, slot, frame));
+        for (to, slot, frame) in full.into_iter().chain(open) {
+            let (lane, after) = match slot {
+                Slot::Now => (Lane::Main, After::Nothing),
+                Slot::AfterWrites => (Lane::Main, After::Persisted(mark)),
+                Slot::Bulk => (Lane::Bulk, After::Nothing),
+            };
+            outputs.push(Output::Send {
+                to,
+                lane,
+                after,
+                frame: frame.finish(),
+            });
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The other nodes: which there are, which frames of theirs were seen, and who leads what.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use crate::codec::{Frame, Read, Reader};
+use crate::config::Config;
+use crate::consensus::{Consensus, MessageKind};
+use crate::node::Node;
+use crate::node::frames::item;
+use crate::{GroupId, Member, NodeId, codec};
+
+/// Frames older than so many behind the newest are taken for seen.
+const WINDOW: u64 = 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// All nodes, this one included.
+    pub(crate) nodes: BTreeSet<NodeId>,
+    seen: BTreeMap<NodeId, Seen>,
+    down: BTreeSet<NodeId>,
+    /// Who leads each group as far as was heard, and in which term.
+    leaders: Vec<Option<(u64, Member)>>,
+    /// Frames that could not be read.
+    pub(crate) unreadable: u64,
+}
+
+/// Which frames of a peer have been handled: forwarding at most once rests on it (R106).
+#[derive(Debug)]
+struct Seen {
+    life: u32,
+    /// Lives that are over.
+    past: BTreeSet<u32>,
+    start: u64,
+    newest: u64,
+    /// Numbers within the window behind the newest that were handled.
+    recent: BTreeSet<u64>,
+}
+
+impl Peers {
+    pub(crate) fn new(config: &Config) -> Peers {
+        let mut nodes: BTreeSet<NodeId> = config.nodes.iter().copied().collect();
+        nodes.insert(config.me.node);
+        Peers {
+            nodes,
+            seen: BTreeMap::new(),
+            down: BTreeSet::new(),
+            leaders: vec![None; config.cluster.group_count as usize + 1],
+            unreadable: 0,
+        }
+    }
+
+    /// Whether a frame is handled for the first time.
+    fn is_fresh(&mut self, sender: Member, start: u64, number: u64) -> bool {
+        let seen = self.seen.entry(sender.node).or_insert_with(|| Seen {
+            life: sender.life,
+            past: BTreeSet::new(),
+            start,
+            newest: 0,
+            recent: BTreeSet::new(),
+        });
+        if seen.life != sender.life {
+            if seen.past.contains(&sender.life) {
+                return false;
+            }
+            seen.past.insert(seen.life);
+            seen.life = sender.life;
+            seen.start = 0;
+        }
+        if start < seen.start {
+            return false;
+        }
+        if start > seen.start {
+            seen.start = start;
+            seen.newest = 0;
+            seen.recent.clear();
+        }
+        if number + WINDOW <= seen.newest || !seen.recent.insert(number) {
+            return false;
+        }
+        if number > seen.newest {
+            seen.newest = number;
+            let oldest = number.saturating_sub(WINDOW);
+            seen.recent = seen.recent.split_off(&(oldest + 1));
+        }
+        true
+    }
+
+    pub(crate) fn is_down(&self, node: NodeId) -> bool {
+        self.down.contains(&node)
+    }
+
+    /// Every other node.
+    pub(crate) fn others(&self, me: NodeId) -> Vec<NodeId> {
+        let others = self.nodes.iter().copied();
+        others.filter(|node| *node != me).collect()
+    }
+
+    pub(crate) fn note_leader(&mut self, group: GroupId, term: u64, leader: Member) {
+        if let Some(slot) = self.leaders.get_mut(group.0 as usize)
+            && slot.is_none_or(|(known, _)| known <= term)
+        {
+            *slot = Some((term, leader));
+        }
+    }
+
+    /// Somebody said that this one does not lead.
+    pub(crate) fn forget_leader(&mut self, group: GroupId, node: NodeId) {
+        if let Some(slot) = self.leaders.get_mut(group.0 as usize)
+            && slot.is_some_and(|(_, leader)| leader.node == node)
+        {
+            *slot = None;
+        }
+    }
+
+    pub(crate) fn leader(&self, group: GroupId) -> Option<Member> {
+        self.leaders
+            .get(group.0 as usize)?
+            .map(|(_, leader)| leader)
+    }
+}
+
+impl Node {
+    pub(crate) fn receive(&mut self, from: NodeId, bytes: Bytes) {
+        let mut frame = match Frame::open(bytes) {
+            Ok(frame) if frame.sender.node == from && from != self.me.node => frame,
+            Ok(_) | Err(_) => {
+                self.peers.unreadable += 1;
+                return;
+            }
+        };
+        if !self.peers.is_fresh(frame.sender, frame.start, frame.number) {
+            return;
+        }
+        self.peers.nodes.insert(from);
+        loop {
+            match frame.next() {
+                Ok(None) => return,
+                Ok(Some((kind, content))) => {
+                    if self.receive_item(frame.sender, kind, content).is_err() {
+                        self.peers.unreadable += 1;
+                    }
+                }
+                Err(_) => {
+                    self.peers.unreadable += 1;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn receive_item(&mut self, from: Member, kind: u8, mut content: Reader) -> Read<()> {
+        match kind {
+            item::MESSAGE => self.receive_message(from, &mut content),
+            item::LEADS => {
+                while !content.is_empty() {
+                    let group = GroupId(content.small()?);
+                    let term = content.number()?;
+                    self.peers.note_leader(group, term, from);
+                    self.leader_changed(group);
+                }
+                Ok(())
+            }
+            _ => self.receive_span(from, kind, content),
+        }
+    }
+
+    fn receive_message(&mut self, from: Member, content: &mut Reader) -> Read<()> {
+        let id = GroupId(content.small()?);
+        let message = codec::message(content)?;
+        // A message for an earlier life of this node must not reach the present one.
+        if message.to != self.me || message.from != from || id > self.system() {
+            return Ok(());
+        }
+        if self.group_ref(id).is_none() {
+            let from_leader = matches!(message.kind, MessageKind::Append | MessageKind::Heartbeat);
+            if !from_leader {
+                return Ok(());
+            }
+            self.open_empty(id);
+        }
+        if matches!(message.kind, MessageKind::Vote | MessageKind::PreVote) {
+            self.answer_stranger(id, from);
+        }
+        if let Some(group) = self.group(id) {
+            group.receive(message);
+            self.activate(id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_cluster(&mut self, nodes: Vec<NodeId>) {
+        self.peers.nodes = nodes.into_iter().collect();
+        self.peers.nodes.insert(self.me.node);
+    }
+
+    pub(crate) fn peer_up(&mut self, node: NodeId) {
+        self.peers.down.remove(&node);
+        self.peers.nodes.insert(node);
+        self.announce_all(node);
+        self.span_peer_up(node);
+    }
+
+    /// A broken connection is news: followers of its groups need not wait for the timeout.
+    pub(crate) fn peer_down(&mut self, node: NodeId) {
+        self.peers.down.insert(node);
+        for at in 0..self.groups.len() {
+            let Some(group) = &mut self.groups[at] else {
+                continue;
+            };
+            let id = group.id;
+            if group.leader().is_some_and(|leader| leader.node == node) {
+                let rank = group.rank_after(node);
+                group.replica.leader_is_gone(rank);
+                self.activate(id);
+            } else if group.replica.role() == crate::Role::Leader {
+                let members = group.membership().everybody();
+                for member in members.into_iter().filter(|member| member.node == node) {
+                    group.replica.unreachable(member);
+                }
+                self.activate(id);
+            }
+            self.peers.forget_leader(id, node);
+        }
+        self.transfers_lost(node);
+        self.span_peer_down(node);
+    }
+
+    /// Tells a peer which groups are led here.
+    pub(crate) fn announce_all(&mut self, to: NodeId) {
+        let led: Vec<(GroupId, u64)> = self
+            .groups
+            .iter()
+            .flatten()
+            .filter(|group| group.is_led())
+            .map(|group| (group.id, group.replica.term()))
+            .collect();
+        if !led.is_empty() {
+            self.announce(to, &led);
+        }
+    }
+
+    pub(crate) fn announce(&mut self, to: NodeId, led: &[(GroupId, u64)]) {
+        self.frames().say(to, item::LEADS, |out| {
+            for (group, term) in led {
+                out.number(u64::from(group.0));
+                out.number(*term);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterConfig, Limits};
+    use tenure_core::policy::Algorithm;
+
+    fn member(life: u32) -> Member {
+        Member {
+            node: NodeId::new(2).unwrap(),
+            life,
+        }
+    }
+
+    fn peers() -> Peers {
+        Peers::new(&Config {
+            me: member(1),
+            cluster: ClusterConfig {
+                group_count: 1,
+                prefix_segments: 1,
+                default_algorithm: Algorithm::RecursiveRw,
+            },
+            limits: Limits::default(),
+            start: 1,
+            seed: 1,
+            nodes: Vec::new(),
+        })
+    }
+
+    /// R106: a frame that arrives twice, or late from an earlier process or life, is not handled again.
+    #[test]
+    fn every_frame_is_handled_at_most_once() {
+        let mut peers = peers();
+        assert!(peers.is_fresh(member(1), 5, 1));
+        assert!(peers.is_fresh(member(1), 5, 3));
+        assert!(peers.is_fresh(member(1), 5, 2), "order does not matter");
+        assert!(!peers.is_fresh(member(1), 5, 2));
+        assert!(peers.is_fresh(member(1), 6, 1), "a new process counts anew");
+        assert!(!peers.is_fresh(member(1), 5, 9), "the old one is over");
+        assert!(peers.is_fresh(member(1), 6, 5_000));
+        assert!(!peers.is_fresh(member(1), 6, 2), "too old to tell");
+        assert!(peers.is_fresh(member(7), 1, 1), "a new life");
+        assert!(!peers.is_fresh(member(1), 6, 6_000), "no way back");
+    }
+}

@@ -1,0 +1,98 @@
+//! What a node can say about itself, for operators, metrics and placement.
+
+use crate::consensus::{Consensus, Membership, Progress, Role};
+use crate::node::Node;
+use crate::{GroupId, Member};
+
+/// A node at this moment, from what it knows by itself.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Every replica here.
+    pub groups: Vec<GroupStatus>,
+    /// Calls of clients that wait.
+    pub calls: usize,
+    /// Frames of peers that could not be read.
+    pub unreadable_frames: u64,
+    /// Messages of peers with a gap in their entries.
+    pub malformed_appends: u64,
+}
+
+/// One replica at this moment.
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    /// Of which group.
+    pub group: GroupId,
+    /// Its part.
+    pub role: Role,
+    /// Whether it is a leader that has done step 1 of leases.md: it serves.
+    pub serves: bool,
+    /// Its term.
+    pub term: u64,
+    /// Who leads, as far as it knows.
+    pub leader: Option<Member>,
+    /// The last entry applied.
+    pub applied: u64,
+    /// The last entry there is.
+    pub last: u64,
+    /// What its log stands on.
+    pub base: u64,
+    /// Operations that wait.
+    pub waiting: usize,
+    /// Who replicates the group.
+    pub membership: Membership,
+    /// How far the others are; leaders only.
+    pub progress: Vec<(Member, Progress)>,
+    /// How much is in its space; absent for the system group.
+    pub counts: Option<tenure_core::query::Counts>,
+}
+
+impl Node {
+    /// What there is to say.
+    pub fn status(&self) -> Status {
+        let groups: Vec<GroupStatus> = self
+            .groups
+            .iter()
+            .flatten()
+            .map(|group| {
+                let membership = group.membership().clone();
+                let others = membership.everybody();
+                let known = |member| Some((member, group.replica.progress(member)?));
+                GroupStatus {
+                    group: group.id,
+                    role: group.replica.role(),
+                    serves: group.is_led(),
+                    term: group.replica.term(),
+                    leader: group.leader(),
+                    applied: group.applied.index,
+                    last: group.replica.store().last_index(),
+                    base: group.replica.store().base().place.index,
+                    waiting: group.load(),
+                    progress: if group.replica.role() == Role::Leader {
+                        others.into_iter().filter_map(known).collect()
+                    } else {
+                        Vec::new()
+                    },
+                    membership,
+                    counts: group.machine.space().map(|space| space.counts()),
+                }
+            })
+            .collect();
+        let malformed = self.groups.iter().flatten();
+        Status {
+            calls: self.span.waiting_calls(),
+            unreadable_frames: self.peers.unreadable,
+            malformed_appends: malformed.map(|group| group.replica.malformed()).sum(),
+            groups,
+        }
+    }
+
+    /// Who this is.
+    pub fn member(&self) -> Member {
+        self.me
+    }
+
+    /// The reading of the node's clock, for tests of what time does.
+    pub fn running_ms(&self) -> u64 {
+        self.reading()
+    }
+}

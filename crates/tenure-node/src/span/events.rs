@@ -1,0 +1,408 @@
+//! Events to subscribers on any node (R119–R124).
+//!
+//! ```text
+//!   leader: event made ─▶ every node that follows the group ─▶ the owner's subscribers there
+//! ```
+//!
+//! A node with a subscriber follows every group: it tells the leader the last sequence it has seen,
+//! gets what came after, and then everything that is made. Under a new leader it does the same, so
+//! nothing is lost and nothing is told twice. A new subscription is followed by a sweep for the
+//! GRANT that came before it and still stands (R122).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::event::Event;
+use tenure_core::query::EventsAfter;
+use tenure_core::value::OwnerId;
+
+use super::sweep::{Scope, Sweep, What};
+use super::{Context, Happened, Kind, Progress};
+use crate::codec::{Read, Reader};
+use crate::config::Config;
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::request::{Answer, Failure};
+use crate::span::wire;
+use crate::{GroupId, NodeId, Output, StreamId};
+
+/// How long the sweep for standing grants may take.
+const GRANTS_TIMEOUT_MS: u64 = 10_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Events {
+    subscribers: BTreeMap<StreamId, Subscriber>,
+    by_owner: BTreeMap<OwnerId, BTreeSet<StreamId>>,
+    /// For each group: what this node has seen of it, while it follows.
+    following: Vec<Following>,
+    /// For each group that is led here: the nodes that follow it.
+    followers: Vec<BTreeSet<NodeId>>,
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    owner: OwnerId,
+    standing: Standing,
+    /// What was told before the sweep for standing grants ended.
+    told: BTreeSet<u64>,
+}
+
+/// How far the look for a grant that came before the subscription is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Wanted,
+    Asked,
+    Told,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Following {
+    /// The last sequence seen; `None` before the first word of a leader.
+    seen: Option<u64>,
+    leader: Option<NodeId>,
+}
+
+/// Consecutive events of one group: all that follow `after`, up to `last`.
+#[derive(Debug)]
+struct Run {
+    after: u64,
+    last: u64,
+    events: Vec<Event>,
+}
+
+/// The internal call that looks for standing grants.
+pub(super) struct GrantsCall {
+    id: StreamId,
+    owner: OwnerId,
+}
+
+impl Events {
+    pub(crate) fn new(config: &Config) -> Events {
+        let count = config.cluster.group_count as usize + 1;
+        Events {
+            subscribers: BTreeMap::new(),
+            by_owner: BTreeMap::new(),
+            following: vec![Following::default(); count],
+            followers: vec![BTreeSet::new(); count],
+        }
+    }
+
+    fn wanted(&self) -> bool {
+        !self.subscribers.is_empty()
+    }
+}
+
+impl Node {
+    pub(crate) fn subscribe(&mut self, id: StreamId, owner: OwnerId) {
+        let first = !self.span.events.wanted();
+        let events = &mut self.span.events;
+        events.by_owner.entry(owner.clone()).or_default().insert(id);
+        events.subscribers.insert(
+            id,
+            Subscriber {
+                owner,
+                standing: Standing::Wanted,
+                told: BTreeSet::new(),
+            },
+        );
+        if first {
+            for at in 0..self.groups.len() {
+                self.span.events.following[at] = Following::default();
+                self.follow_leader(group_at(at));
+            }
+        }
+        self.sweep_grants();
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: StreamId) {
+        self.unwatch(id);
+        let events = &mut self.span.events;
+        if let Some(subscriber) = events.subscribers.remove(&id)
+            && let Some(streams) = events.by_owner.get_mut(&subscriber.owner)
+        {
+            streams.remove(&id);
+            if streams.is_empty() {
+                events.by_owner.remove(&subscriber.owner);
+            }
+        }
+        if !events.wanted() {
+            for following in &mut events.following {
+                *following = Following::default();
+            }
+            for node in self.peers.others(self.me.node) {
+                // Nothing is followed any more.
+                self.frames().say(node, item::FOLLOW, |_| {});
+            }
+        }
+    }
+
+    /// Follows a group at its present leader.
+    pub(crate) fn follow_leader(&mut self, id: GroupId) {
+        if !self.span.events.wanted() {
+            return;
+        }
+        let Some(leader) = self.leader_of(id).map(|leader| leader.node) else {
+            return;
+        };
+        let following = &mut self.span.events.following[id.0 as usize];
+        if following.leader == Some(leader) {
+            return;
+        }
+        let seen = following.seen;
+        if leader == self.me.node {
+            self.follow_here(id, seen);
+        } else {
+            self.send_follow(leader, &[(id, seen)]);
+        }
+    }
+
+    fn send_follow(&mut self, to: NodeId, groups: &[(GroupId, Option<u64>)]) {
+        self.frames().say(to, item::FOLLOW, |out| {
+            for (group, seen) in groups {
+                out.number(u64::from(group.0));
+                out.maybe(*seen);
+            }
+        });
+    }
+
+    /// This node leads the group itself.
+    fn follow_here(&mut self, id: GroupId, seen: Option<u64>) {
+        let Some(run) = self.events_since(id, seen) else {
+            return;
+        };
+        let me = self.me.node;
+        self.take_events(id, me, run);
+    }
+
+    /// The events behind a sequence, from a group that is led here.
+    fn events_since(&self, id: GroupId, seen: Option<u64>) -> Option<Run> {
+        let group = self.group_ref(id).filter(|group| group.is_led())?;
+        let last = group.machine.last_event();
+        let events = match seen.filter(|seen| *seen < last) {
+            None => Vec::new(),
+            Some(seen) => match group.machine.events_after(seen) {
+                EventsAfter::Complete(events) | EventsAfter::Hole(events) => events,
+            },
+        };
+        Some(Run {
+            after: seen.unwrap_or(last).min(last),
+            last,
+            events,
+        })
+    }
+
+    /// What is not followed yet, or was lost on the way, is asked for again.
+    pub(crate) fn follow_again(&mut self) {
+        for at in 0..self.groups.len() {
+            self.follow_leader(group_at(at));
+        }
+        self.sweep_grants();
+    }
+
+    pub(crate) fn follow_node(&mut self, node: NodeId) {
+        self.events_peer_down(node);
+        for at in 0..self.groups.len() {
+            if self
+                .leader_of(group_at(at))
+                .is_some_and(|leader| leader.node == node)
+            {
+                self.follow_leader(group_at(at));
+            }
+        }
+    }
+
+    pub(crate) fn events_peer_down(&mut self, node: NodeId) {
+        for following in &mut self.span.events.following {
+            if following.leader == Some(node) {
+                following.leader = None;
+            }
+        }
+        for followers in &mut self.span.events.followers {
+            followers.remove(&node);
+        }
+    }
+
+    pub(crate) fn events_led(&mut self, id: GroupId) {
+        self.span.events.followers[id.0 as usize].clear();
+        self.follow_leader(id);
+    }
+
+    pub(crate) fn events_not_led(&mut self, id: GroupId) {
+        self.span.events.followers[id.0 as usize].clear();
+        let following = &mut self.span.events.following[id.0 as usize];
+        if following.leader == Some(self.me.node) {
+            following.leader = None;
+        }
+    }
+
+    pub(crate) fn receive_follow(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+        if content.is_empty() {
+            for followers in &mut self.span.events.followers {
+                followers.remove(&from);
+            }
+            return Ok(());
+        }
+        while !content.is_empty() {
+            let id = GroupId(content.small()?);
+            let seen = content.maybe()?;
+            let Some(run) = self.events_since(id, seen) else {
+                continue;
+            };
+            self.span.events.followers[id.0 as usize].insert(from);
+            self.send_events(from, id, &run);
+        }
+        Ok(())
+    }
+
+    fn send_events(&mut self, to: NodeId, id: GroupId, run: &Run) {
+        let events = wire::encode_events(&run.events);
+        self.frames().say(to, item::EVENTS, |out| {
+            out.number(u64::from(id.0));
+            out.number(run.after);
+            out.number(run.last);
+            out.raw(&events);
+        });
+    }
+
+    pub(crate) fn receive_events(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+        let id = GroupId(content.small()?);
+        let (after, last) = (content.number()?, content.number()?);
+        let events = wire::decode_events(&content.rest())?;
+        if id <= self.system() && self.span.events.wanted() {
+            let run = Run {
+                after,
+                last,
+                events,
+            };
+            self.take_events(id, from, run);
+        }
+        Ok(())
+    }
+
+    fn take_events(&mut self, id: GroupId, leader: NodeId, run: Run) {
+        let following = &mut self.span.events.following[id.0 as usize];
+        let first_word = following.seen.is_none();
+        let seen = following.seen.unwrap_or(run.after);
+        if run.after > seen {
+            // Something was lost on the way: ask for what follows the last one seen.
+            following.leader = None;
+            self.follow_leader(id);
+            return;
+        }
+        following.leader = Some(leader);
+        following.seen = Some(seen.max(run.last));
+        for event in run.events {
+            if event.sequence > seen {
+                self.deliver(event);
+            }
+        }
+        if first_word {
+            self.sweep_grants();
+        }
+    }
+
+    /// An event was made by a group that is led here.
+    pub(crate) fn event_made(&mut self, id: GroupId, event: Event) {
+        let followers = self.span.events.followers[id.0 as usize].clone();
+        let run = Run {
+            after: event.sequence.saturating_sub(1),
+            last: event.sequence,
+            events: vec![event],
+        };
+        for node in followers {
+            self.send_events(node, id, &run);
+        }
+        if self.span.events.wanted() {
+            let me = self.me.node;
+            let following = &self.span.events.following[id.0 as usize];
+            if following.leader == Some(me) {
+                self.take_events(id, me, run);
+            }
+        }
+    }
+
+    fn deliver(&mut self, event: Event) {
+        let streams = self.span.events.by_owner.get(&event.owner);
+        for id in streams.cloned().unwrap_or_default() {
+            if let Some(subscriber) = self.span.events.subscribers.get_mut(&id) {
+                if subscriber.standing != Standing::Told {
+                    subscriber.told.insert(event.id);
+                }
+                self.outputs.push(Output::Event {
+                    id,
+                    event: event.clone(),
+                });
+            }
+        }
+    }
+
+    /// Once every group is followed: which GRANT came before the subscription and still stands?
+    fn sweep_grants(&mut self) {
+        let followed = |following: &Following| following.seen.is_some();
+        if !self.span.events.following.iter().all(followed) {
+            return;
+        }
+        let waiting: Vec<(StreamId, OwnerId)> = self
+            .span
+            .events
+            .subscribers
+            .iter()
+            .filter(|(_, subscriber)| subscriber.standing == Standing::Wanted)
+            .map(|(id, subscriber)| (*id, subscriber.owner.clone()))
+            .collect();
+        for (id, owner) in waiting {
+            if let Some(subscriber) = self.span.events.subscribers.get_mut(&id) {
+                subscriber.standing = Standing::Asked;
+            }
+            let deadline = self.reading() + GRANTS_TIMEOUT_MS;
+            self.begin(Kind::Grants(GrantsCall { id, owner }), deadline, None);
+        }
+    }
+
+    pub(super) fn grants(
+        &mut self,
+        cx: Context,
+        call: &mut GrantsCall,
+        happened: Happened,
+    ) -> Progress {
+        match happened {
+            Happened::Start => {
+                let sweep = Sweep::about(call.owner.clone(), What::Grants);
+                self.sweep(cx, sweep, Scope::All);
+                Progress::Wait
+            }
+            Happened::Swept(swept) => {
+                let mut grants = swept.grants;
+                grants.sort_by_key(|event| event.id);
+                for event in grants {
+                    if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id)
+                        && subscriber.told.insert(event.id)
+                    {
+                        let id = call.id;
+                        self.outputs.push(Output::Event { id, event });
+                    }
+                }
+                Progress::ok(Answer::Done)
+            }
+            Happened::Op(..) | Happened::Table | Happened::Timer | Happened::Changed(_) => {
+                Progress::Wait
+            }
+        }
+    }
+
+    pub(super) fn grants_ended(&mut self, call: &GrantsCall, result: &Result<Answer, Failure>) {
+        if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
+            // Not answered in time: look again with the next tick.
+            if result.is_ok() {
+                subscriber.standing = Standing::Told;
+                subscriber.told.clear();
+            } else {
+                subscriber.standing = Standing::Wanted;
+            }
+        }
+    }
+}
+
+fn group_at(at: usize) -> GroupId {
+    GroupId(u32::try_from(at).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,368 @@
+//! One operation to the leader of its group, wherever that is, at most once (R106, R163).
+//!
+//! ```text
+//!   submit ─▶ led here ─▶ group
+//!          ─▶ led there ─▶ frame ─▶ its group ─▶ answer
+//!          ─▶ nobody known ─▶ parked until somebody is
+//! ```
+//!
+//! An operation is sent again only when it is certain that it has not happened: the other node said
+//! so, or doing it twice is the same as doing it once. Otherwise a lost answer is an honest
+//! [`OpAnswer::Unknown`].
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::{CallId, Happened};
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::op::{Op, OpAnswer, Ticket};
+use crate::span::{sweep, wire};
+use crate::{GroupId, Member, NodeId};
+
+/// An operation chases leaders so often before it gives up (R163).
+const MAX_HOPS: u8 = 8;
+/// A repeatable operation whose answer does not come is sent again after this.
+const RESEND_AFTER_MS: u64 = 1500;
+
+/// Who waits for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A call on this node; the number is the call's own.
+    Call { call: CallId, part: u32 },
+    /// Another node: in which of its processes, under which number.
+    Peer { node: NodeId, id: u64 },
+    /// A sweep that runs on this node.
+    Sweep(sweep::Part),
+    /// The copy of the namespace table.
+    Table,
+    /// A driver of a policy change; the number is its group's.
+    Driver { change: u64, part: u32 },
+}
+
+#[derive(Debug)]
+struct Pending {
+    origin: Origin,
+    group: GroupId,
+    expires: u64,
+    hops: u8,
+    /// Where it was sent, when, and what: kept until the answer.
+    sent: Option<Sent>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    to: NodeId,
+    at: u64,
+    op: Bytes,
+    may_repeat: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Forward {
+    last_ticket: u64,
+    // Never iterated where order matters: see `tickets_sent_to`.
+    pending: HashMap<Ticket, Pending, FxBuildHasher>,
+    parked: BTreeMap<GroupId, Vec<(Ticket, Op)>>,
+}
+
+impl Forward {
+    fn tickets(&self, which: impl Fn(&Pending) -> bool) -> Vec<Ticket> {
+        let mut tickets: Vec<Ticket> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| which(pending))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        tickets.sort_unstable();
+        tickets
+    }
+}
+
+impl Node {
+    /// Sends an operation on its way. The origin is told exactly once.
+    pub(crate) fn submit(&mut self, origin: Origin, group: GroupId, op: Op, expires: u64) {
+        let ticket = self.ticket(origin, group, expires);
+        self.route(ticket, group, op, expires);
+    }
+
+    /// Like [`Node::submit`], but only if the group is led here: otherwise the origin is told so.
+    pub(crate) fn submit_here(&mut self, origin: Origin, group: GroupId, op: Op, expires: u64) {
+        if self.group_ref(group).is_some_and(|group| group.leads()) {
+            self.submit(origin, group, op, expires);
+            return;
+        }
+        let ticket = self.ticket(origin, group, expires);
+        self.answered(ticket, OpAnswer::NotHere { leader: None });
+    }
+
+    /// Asks for a group that is led here to be vouched for.
+    pub(crate) fn vouch(&mut self, origin: Origin, id: GroupId, expires: u64) {
+        let ticket = self.ticket(origin, id, expires);
+        if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
+            group.vouch(ticket, &mut self.turn);
+            self.activate(id);
+        } else {
+            self.answered(ticket, OpAnswer::NotHere { leader: None });
+        }
+    }
+
+    fn ticket(&mut self, origin: Origin, group: GroupId, expires: u64) -> Ticket {
+        self.span.forward.last_ticket += 1;
+        let ticket = Ticket(self.span.forward.last_ticket);
+        self.span.forward.pending.insert(
+            ticket,
+            Pending {
+                origin,
+                group,
+                expires,
+                hops: 0,
+                sent: None,
+            },
+        );
+        ticket
+    }
+
+    fn route(&mut self, ticket: Ticket, id: GroupId, op: Op, expires: u64) {
+        let inflight = self.config.limits.group_inflight;
+        if let Some(Some(group)) = self.groups.get_mut(id.0 as usize)
+            && group.leads()
+        {
+            if group.load() >= inflight {
+                self.answered(ticket, OpAnswer::Busy);
+                return;
+            }
+            group.submit(ticket, op, expires, &mut self.turn);
+            self.activate(id);
+            return;
+        }
+        // Whoever asks us to carry an operation out chases the leader by itself.
+        if let Some(pending) = self.span.forward.pending.get(&ticket)
+            && matches!(pending.origin, Origin::Peer { .. } | Origin::Sweep(_))
+        {
+            let leader = self.known_leader(id);
+            self.answered(ticket, OpAnswer::NotHere { leader });
+            return;
+        }
+        match self.known_leader(id) {
+            Some(leader) if leader.node != self.me.node && !self.peers.is_down(leader.node) => {
+                self.send_op(ticket, id, leader.node, &op, expires);
+            }
+            _ => {
+                let parked = self.span.forward.parked.entry(id).or_default();
+                parked.push((ticket, op));
+            }
+        }
+    }
+
+    pub(crate) fn known_leader(&self, id: GroupId) -> Option<Member> {
+        let local = self.group_ref(id).and_then(|group| group.leader());
+        local.or_else(|| self.peers.leader(id))
+    }
+
+    fn send_op(&mut self, ticket: Ticket, group: GroupId, to: NodeId, op: &Op, expires: u64) {
+        let bytes = wire::encode_op(op);
+        let may_repeat = op.may_repeat();
+        self.send_bytes(ticket, group, to, bytes.clone(), expires);
+        let at = self.reading();
+        if let Some(pending) = self.span.forward.pending.get_mut(&ticket) {
+            pending.sent = Some(Sent {
+                to,
+                at,
+                op: bytes,
+                may_repeat,
+            });
+        }
+    }
+
+    fn send_bytes(&mut self, ticket: Ticket, group: GroupId, to: NodeId, op: Bytes, expires: u64) {
+        let left = expires.saturating_sub(self.reading());
+        self.frames().say(to, item::FORWARD, |out| {
+            out.number(ticket.0);
+            out.number(u64::from(group.0));
+            out.number(left);
+            out.slice(&op);
+        });
+    }
+
+    /// Another node wants something done by a group that it believes to be led here.
+    pub(crate) fn receive_forward(
+        &mut self,
+        from: NodeId,
+        mut content: crate::codec::Reader,
+    ) -> crate::codec::Read<()> {
+        let id = content.number()?;
+        let group = GroupId(content.small()?);
+        let left = content.number()?;
+        let op = wire::decode_op(&content.slice()?)?;
+        content.end()?;
+        if group > self.system() {
+            return Ok(());
+        }
+        let expires = self.reading().saturating_add(left.min(3_600_000));
+        self.submit(Origin::Peer { node: from, id }, group, op, expires);
+        Ok(())
+    }
+
+    /// Another node has answered.
+    pub(crate) fn receive_answer(
+        &mut self,
+        from: NodeId,
+        mut content: crate::codec::Reader,
+    ) -> crate::codec::Read<()> {
+        let ticket = Ticket(content.number()?);
+        let answer = wire::decode_answer(&content.slice()?)?;
+        content.end()?;
+        let Some(pending) = self.span.forward.pending.get_mut(&ticket) else {
+            return Ok(());
+        };
+        // Only from where it was last sent: an earlier one may have answered "not here" late.
+        if pending.sent.as_ref().is_none_or(|sent| sent.to != from) {
+            return Ok(());
+        }
+        if let OpAnswer::NotHere { leader } = answer {
+            let group = pending.group;
+            pending.hops += 1;
+            let expires = pending.expires;
+            let give_up = pending.hops > MAX_HOPS || expires <= self.turn.reading;
+            let sent = pending.sent.take();
+            self.peers.forget_leader(group, from);
+            let op = sent.and_then(|sent| wire::decode_op(&sent.op).ok());
+            match (give_up, op) {
+                (false, Some(op)) => match leader {
+                    Some(leader) if leader.node != from && leader.node != self.me.node => {
+                        self.send_op(ticket, group, leader.node, &op, expires);
+                    }
+                    _ => {
+                        let parked = self.span.forward.parked.entry(group).or_default();
+                        parked.push((ticket, op));
+                    }
+                },
+                _ => self.answered(ticket, OpAnswer::NotHere { leader }),
+            }
+            return Ok(());
+        }
+        self.answered(ticket, answer);
+        Ok(())
+    }
+
+    /// An operation ended: its origin is told.
+    pub(crate) fn answered(&mut self, ticket: Ticket, answer: OpAnswer) {
+        let Some(pending) = self.span.forward.pending.remove(&ticket) else {
+            return;
+        };
+        match pending.origin {
+            Origin::Call { call, part } => self.span.tell(call, Happened::Op(part, answer)),
+            Origin::Peer { node, id } => {
+                let answer = wire::encode_answer(&answer);
+                self.frames().say(node, item::ANSWER, |out| {
+                    out.number(id);
+                    out.slice(&answer);
+                });
+            }
+            Origin::Sweep(part) => self.sweep_part(part, answer),
+            Origin::Table => self.table_answer(answer),
+            Origin::Driver { change, part } => self.driver_answer(change, part, answer),
+        }
+    }
+
+    /// An operation has certainly not happened here: it may be taken elsewhere.
+    pub(crate) fn returned(&mut self, ticket: Ticket, op: Op) {
+        let reading = self.reading();
+        let Some(pending) = self.span.forward.pending.get_mut(&ticket) else {
+            return;
+        };
+        pending.hops += 1;
+        let (group, expires) = (pending.group, pending.expires);
+        if pending.hops > MAX_HOPS || expires <= reading {
+            let leader = self.known_leader(group);
+            self.answered(ticket, OpAnswer::NotHere { leader });
+            return;
+        }
+        self.route(ticket, group, op, expires);
+    }
+
+    /// A leader of the group is known: what was parked goes on.
+    pub(crate) fn unpark(&mut self, id: GroupId) {
+        let Some(parked) = self.span.forward.parked.remove(&id) else {
+            return;
+        };
+        let reading = self.reading();
+        for (ticket, op) in parked {
+            let Some(pending) = self.span.forward.pending.get(&ticket) else {
+                continue;
+            };
+            let expires = pending.expires;
+            if expires <= reading {
+                self.answered(ticket, OpAnswer::NotHere { leader: None });
+            } else {
+                self.route(ticket, id, op, expires);
+            }
+        }
+    }
+
+    pub(crate) fn retry_parked(&mut self) {
+        let groups: Vec<GroupId> = self.span.forward.parked.keys().copied().collect();
+        for id in groups {
+            self.unpark(id);
+        }
+    }
+
+    /// Answers that never came: what may be repeated is, everything else waits for its deadline.
+    pub(crate) fn resend_lost(&mut self) {
+        let reading = self.reading();
+        let overdue = self.span.forward.tickets(|pending| {
+            pending
+                .sent
+                .as_ref()
+                .is_some_and(|sent| sent.at + RESEND_AFTER_MS <= reading)
+                || pending.expires + RESEND_AFTER_MS <= reading
+        });
+        for ticket in overdue {
+            let Some(pending) = self.span.forward.pending.get_mut(&ticket) else {
+                continue;
+            };
+            let expired = pending.expires <= reading;
+            match &pending.sent {
+                Some(sent) if sent.may_repeat && !expired => self.send_again(ticket),
+                // An answer may still come, but nobody waits for it.
+                Some(_) if expired => self.answered(ticket, OpAnswer::Unknown),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    fn send_again(&mut self, ticket: Ticket) {
+        let Some(pending) = self.span.forward.pending.get_mut(&ticket) else {
+            return;
+        };
+        let (group, expires) = (pending.group, pending.expires);
+        if let Some(sent) = pending.sent.take()
+            && let Ok(op) = wire::decode_op(&sent.op)
+        {
+            self.route(ticket, group, op, expires);
+        }
+    }
+
+    /// A connection broke: what was under way on it may have happened or not.
+    pub(crate) fn forward_peer_down(&mut self, node: NodeId) {
+        let lost = self
+            .span
+            .forward
+            .tickets(|pending| pending.sent.as_ref().is_some_and(|sent| sent.to == node));
+        for ticket in lost {
+            let Some(pending) = self.span.forward.pending.get(&ticket) else {
+                continue;
+            };
+            if pending.sent.as_ref().is_some_and(|sent| sent.may_repeat) {
+                self.send_again(ticket);
+            } else {
+                self.answered(ticket, OpAnswer::Unknown);
+            }
+        }
+    }
+}

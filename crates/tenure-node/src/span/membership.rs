@@ -1,0 +1,189 @@
+//! Who replicates a group: learners, joint changes, hand-over, removal (R165, R166).
+//!
+//! The driver decides *what* should change; this file sees to it that it is safe: a learner is
+//! promoted only when it has caught up, a joint configuration is left by whoever leads, a removed
+//! replica is told so and its data deleted, and a wiped node comes back only under a new life.
+
+use crate::codec::{Read, Reader};
+use crate::consensus::{Consensus, MembershipChange, MembershipStep, Role};
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::{ChangeRefused, GroupId, Member, Output, Record, RequestId};
+
+/// A learner so many entries behind the leader has caught up.
+const CAUGHT_UP_WITHIN: u64 = 64;
+
+impl Node {
+    pub(crate) fn ask_change(&mut self, id: RequestId, group: GroupId, change: MembershipChange) {
+        let result = self.begin_membership(group, &change);
+        match result {
+            Ok(place) => {
+                self.changes_asked.insert(group, (id, place));
+                self.activate(group);
+            }
+            Err(refused) => self.outputs.push(Output::Changed {
+                id,
+                result: Err(refused),
+            }),
+        }
+    }
+
+    fn begin_membership(
+        &mut self,
+        id: GroupId,
+        change: &MembershipChange,
+    ) -> Result<crate::Place, ChangeRefused> {
+        let busy = self.changes_asked.contains_key(&id);
+        let group = self.group(id).ok_or(ChangeRefused::NotLeader)?;
+        if !group.is_led() {
+            return Err(ChangeRefused::NotLeader);
+        }
+        let membership = group.membership().clone();
+        if busy || membership.is_joint() {
+            return Err(ChangeRefused::Busy);
+        }
+        let mut voters = membership.voters.clone();
+        for step in &change.steps {
+            match *step {
+                MembershipStep::Voter(member) => {
+                    if !membership.voters.contains(&member) {
+                        // A voter that has nothing yet would count for a quorum it cannot help.
+                        let last = group.replica.store().last_index();
+                        let matched = group.replica.progress(member).map(|one| one.matched);
+                        let near = matched.is_some_and(|at| at + CAUGHT_UP_WITHIN >= last);
+                        if !membership.learners.contains(&member) || !near {
+                            return Err(ChangeRefused::Behind);
+                        }
+                        voters.push(member);
+                    }
+                }
+                MembershipStep::Learner(member) | MembershipStep::Remove(member) => {
+                    voters.retain(|voter| *voter != member);
+                }
+            }
+        }
+        if voters.is_empty() || change.steps.is_empty() {
+            return Err(ChangeRefused::Senseless);
+        }
+        group.change_membership(change).ok_or(ChangeRefused::Busy)
+    }
+
+    /// A change of membership was applied.
+    pub(crate) fn membership_changed(&mut self, id: GroupId) {
+        let Some(group) = self.group_ref(id) else {
+            return;
+        };
+        let membership = group.membership().clone();
+        if membership.is_joint() {
+            self.leave_joint();
+            return;
+        }
+        let leads = group.replica.role() == Role::Leader;
+        let gone = group.gone_members();
+        if let Some(group) = self.group(id) {
+            group.remember_members();
+        }
+        if let Some((asked, _)) = self.changes_asked.remove(&id) {
+            self.outputs.push(Output::Changed {
+                id: asked,
+                result: Ok(membership.clone()),
+            });
+        }
+        if leads {
+            for member in gone {
+                self.tell_removed(id, member);
+            }
+        }
+        if !membership.everybody().contains(&self.me) {
+            self.remove_replica(id);
+        }
+    }
+
+    /// Whoever leads leaves the joint configuration; nobody else has to remember it.
+    pub(crate) fn leave_joint(&mut self) {
+        for at in 0..self.groups.len() {
+            let Some(group) = &mut self.groups[at] else {
+                continue;
+            };
+            if group.is_led() && group.membership().is_joint() {
+                let id = group.id;
+                if group
+                    .change_membership(&MembershipChange::default())
+                    .is_some()
+                {
+                    self.activate(id);
+                }
+            }
+        }
+    }
+
+    /// A removed replica may never see the entry that removed it.
+    fn tell_removed(&mut self, id: GroupId, member: Member) {
+        if member.node == self.me.node {
+            return;
+        }
+        self.frames().say(member.node, item::REMOVED, |out| {
+            out.number(u64::from(id.0));
+            out.number(member.pack());
+        });
+    }
+
+    /// Somebody who is not a member asks for a vote: it does not know yet that it was removed.
+    pub(crate) fn answer_stranger(&mut self, id: GroupId, from: Member) {
+        let Some(group) = self.group_ref(id) else {
+            return;
+        };
+        if group.is_led() && !group.membership().everybody().contains(&from) {
+            self.tell_removed(id, from);
+        }
+    }
+
+    pub(crate) fn receive_removed(&mut self, mut content: Reader) -> Read<()> {
+        let id = GroupId(content.small()?);
+        let member = content.number()?;
+        content.end()?;
+        if member == self.me.pack() && id <= self.system() && self.group_ref(id).is_some() {
+            self.remove_replica(id);
+        }
+        Ok(())
+    }
+
+    /// The replica stops serving, and its data may be deleted (R166).
+    fn remove_replica(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get_mut(id.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        group.close(&mut self.turn);
+        self.turn.writes.push((id, Record::Removed));
+        self.turn.must_sync = true;
+        self.outputs.push(Output::Removed { group: id });
+        let me = self.me.node;
+        self.peers.forget_leader(id, me);
+    }
+
+    /// Hands over every group that is led here, each to the voter that is furthest.
+    pub(crate) fn drain(&mut self) {
+        for at in 0..self.groups.len() {
+            let Some(group) = &mut self.groups[at] else {
+                continue;
+            };
+            if group.replica.role() != Role::Leader {
+                continue;
+            }
+            let me = self.me;
+            let down = |member: &&Member| !self.peers.is_down(member.node);
+            let voters = group.membership().voters.clone();
+            let best = voters
+                .iter()
+                .filter(|member| **member != me)
+                .filter(down)
+                .filter_map(|member| Some((group.replica.progress(*member)?.matched, *member)))
+                .max();
+            if let Some((_, to)) = best {
+                group.replica.transfer(to);
+                let id = group.id;
+                self.activate(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! What spans groups: calls of clients, and how they reach the groups they need.
+//!
+//! ```text
+//!   call ──▶ operations (one group each) ──▶ forward: here, or on the leader's node
+//!     └────▶ sweep (one message a node, all groups vouched for) ──▶ operations there
+//! ```
+//!
+//! A call is a small state: [`Call`] is taken out, given what happened, and either answered or put
+//! back. Nothing here touches a space; groups do.
+
+mod acquire;
+mod cycle;
+mod events;
+mod forward;
+mod membership;
+mod owner;
+mod policy;
+mod read;
+mod release;
+mod resolve;
+mod sweep;
+mod transfer;
+mod watch;
+mod wire;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::table::NamespaceTable;
+
+use crate::codec::{Read, Reader};
+use crate::config::Config;
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::op::OpAnswer;
+use crate::request::{Answer, Certain, ClientRequest, Failure};
+use crate::{GroupId, Member, NodeId, Output, RequestId};
+
+pub(crate) use transfer::Transfers;
+
+/// Names a call on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CallId(u64);
+
+/// All that spans groups on this node.
+pub(crate) struct Span {
+    next_id: u64,
+    calls: BTreeMap<CallId, Call>,
+    by_client: BTreeMap<RequestId, CallId>,
+    deadlines: BTreeSet<(u64, CallId)>,
+    timers: BTreeSet<(u64, CallId)>,
+    /// Calls to go on with in this turn.
+    ready: Vec<(CallId, Happened)>,
+    forward: forward::Forward,
+    resolve: resolve::Resolve,
+    sweeps: sweep::Sweeps,
+    events: events::Events,
+    watches: watch::Watches,
+    policy: policy::Drivers,
+    ticks: u64,
+}
+
+/// One call of a client, or of the node itself.
+struct Call {
+    client: Option<RequestId>,
+    deadline: u64,
+    kind: Kind,
+}
+
+/// What a call is, and how far it has come.
+enum Kind {
+    Acquire(Box<acquire::AcquireCall>),
+    Release(release::ReleaseCall),
+    Owner(owner::OwnerCall),
+    Read(read::ReadCall),
+    Cycle(cycle::CycleCall),
+    Policy(policy::PolicyCall),
+    Grants(events::GrantsCall),
+}
+
+/// What a call is told.
+#[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the largest variant is the common one, and moves once"
+)]
+pub(crate) enum Happened {
+    /// It begins.
+    Start,
+    /// One of its operations ended; the number is the call's own.
+    Op(u32, OpAnswer),
+    /// Its sweep is complete.
+    Swept(Box<sweep::Swept>),
+    /// The namespace table has the version it waited for.
+    Table,
+    /// The time it asked for has passed.
+    Timer,
+    /// A policy change that it waited for is over.
+    Changed(policy::Ended),
+}
+
+/// Where a call stands.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the large variant is where every call ends, and moves once"
+)]
+enum Progress {
+    Wait,
+    Done(Result<Answer, Failure>),
+}
+
+impl Progress {
+    fn fail(failure: Failure) -> Progress {
+        Progress::Done(Err(failure))
+    }
+
+    fn ok(answer: Answer) -> Progress {
+        Progress::Done(Ok(answer))
+    }
+}
+
+/// The failure of an operation that did not succeed; `None` for one that did.
+fn failure_of(answer: &OpAnswer) -> Option<Failure> {
+    let (why, nothing_happened) = match answer {
+        OpAnswer::Busy => (
+            "too much is waiting for this group: try again",
+            Certain::Yes,
+        ),
+        OpAnswer::NotHere { .. } => ("no leader could be reached: try again", Certain::Yes),
+        OpAnswer::Unknown => (
+            "the leader was lost before it answered: the request may have been applied",
+            Certain::No,
+        ),
+        OpAnswer::Applied { .. }
+        | OpAnswer::System(_)
+        | OpAnswer::Renewed(_)
+        | OpAnswer::Found(_)
+        | OpAnswer::Vouched => return None,
+    };
+    Some(Failure::Unavailable {
+        why,
+        nothing_happened,
+    })
+}
+
+/// An answer of a kind that the operation cannot have; only a broken peer sends one.
+fn odd_answer() -> Failure {
+    Failure::Unavailable {
+        why: "a peer gave an answer that does not fit the question",
+        nothing_happened: Certain::No,
+    }
+}
+
+impl Span {
+    pub(crate) fn new(config: &Config, table: NamespaceTable) -> Span {
+        Span {
+            next_id: 0,
+            calls: BTreeMap::new(),
+            by_client: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            ready: Vec::new(),
+            forward: forward::Forward::default(),
+            resolve: resolve::Resolve::new(config, table),
+            sweeps: sweep::Sweeps::default(),
+            events: events::Events::new(config),
+            watches: watch::Watches::default(),
+            policy: policy::Drivers::default(),
+            ticks: 0,
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    pub(crate) fn waiting_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// The next reading at which a call wants attention.
+    pub(crate) fn next_deadline(&self) -> u64 {
+        let deadline = self.deadlines.first().map_or(u64::MAX, |(at, _)| *at);
+        let timer = self.timers.first().map_or(u64::MAX, |(at, _)| *at);
+        deadline.min(timer)
+    }
+
+    /// Whether no call waits to be told something.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    fn tell(&mut self, call: CallId, happened: Happened) {
+        self.ready.push((call, happened));
+    }
+}
+
+impl Node {
+    pub(crate) fn span_idle(&self) -> bool {
+        self.span.is_idle()
+    }
+
+    /// A client calls.
+    pub(crate) fn call(&mut self, client: RequestId, request: ClientRequest, timeout_ms: u64) {
+        if self.span.calls.len() >= self.config.limits.node_inflight {
+            let answer = Err(Failure::Unavailable {
+                why: "too much is waiting on this node: try again",
+                nothing_happened: Certain::Yes,
+            });
+            self.outputs.push(Output::Answer { id: client, answer });
+            return;
+        }
+        let kind = self.kind_of(request);
+        let deadline = self.reading().saturating_add(timeout_ms.max(1));
+        let id = self.begin(kind, deadline, Some(client));
+        self.span.by_client.insert(client, id);
+    }
+
+    fn kind_of(&self, request: ClientRequest) -> Kind {
+        match request {
+            ClientRequest::Acquire(acquire) => {
+                Kind::Acquire(Box::new(acquire::AcquireCall::new(acquire)))
+            }
+            ClientRequest::Release(release) => Kind::Release(release::ReleaseCall::new(release)),
+            request @ (ClientRequest::ReleaseAll { .. }
+            | ClientRequest::Renew { .. }
+            | ClientRequest::ForceRelease { .. }
+            | ClientRequest::IsOwnerAlive { .. }
+            | ClientRequest::RequestRevoke { .. }
+            | ClientRequest::ListOwnerLocks { .. }
+            | ClientRequest::IncrFencingToken { .. }) => {
+                Kind::Owner(owner::OwnerCall::new(request))
+            }
+            ClientRequest::DetectCycle { start, max_depth } => {
+                Kind::Cycle(cycle::CycleCall::detect(start, max_depth))
+            }
+            ClientRequest::Explain { path, mode, owner } => {
+                Kind::Cycle(cycle::CycleCall::explain(path, mode, owner))
+            }
+            ClientRequest::SetNamespacePolicy {
+                namespace,
+                algorithm,
+                key,
+            } => Kind::Policy(policy::PolicyCall::new(namespace, Some(algorithm), key)),
+            ClientRequest::DeleteNamespacePolicy { namespace, key } => {
+                Kind::Policy(policy::PolicyCall::new(namespace, None, key))
+            }
+            request @ (ClientRequest::AssertFencing { .. }
+            | ClientRequest::IsBlocking { .. }
+            | ClientRequest::InspectPath { .. }
+            | ClientRequest::DumpLocks { .. }
+            | ClientRequest::GetNamespacePolicy { .. }
+            | ClientRequest::ListNamespacePolicies { .. }
+            | ClientRequest::Health
+            | ClientRequest::SetWaitEdge { .. }
+            | ClientRequest::ClearWaitEdge { .. }
+            | ClientRequest::Break { .. }) => Kind::Read(read::ReadCall::new(request)),
+        }
+    }
+
+    fn begin(&mut self, kind: Kind, deadline: u64, client: Option<RequestId>) -> CallId {
+        let id = CallId(self.span.next_number());
+        self.span.deadlines.insert((deadline, id));
+        self.span.calls.insert(
+            id,
+            Call {
+                client,
+                deadline,
+                kind,
+            },
+        );
+        self.proceed(id, Happened::Start);
+        id
+    }
+
+    /// Tells a call what happened, and answers it if that was all.
+    fn proceed(&mut self, id: CallId, happened: Happened) {
+        let Some(mut call) = self.span.calls.remove(&id) else {
+            return;
+        };
+        let cx = Context {
+            id,
+            deadline: call.deadline,
+        };
+        let progress = match &mut call.kind {
+            Kind::Acquire(state) => self.acquire(cx, state, happened),
+            Kind::Release(state) => self.release(cx, state, happened),
+            Kind::Owner(state) => self.owner_wide(cx, state, happened),
+            Kind::Read(state) => self.read(cx, state, happened),
+            Kind::Cycle(state) => self.cycle(cx, state, happened),
+            Kind::Policy(state) => self.policy(cx, state, happened),
+            Kind::Grants(state) => self.grants(cx, state, happened),
+        };
+        match progress {
+            Progress::Wait => {
+                self.span.calls.insert(id, call);
+            }
+            Progress::Done(result) => self.end(id, call, result),
+        }
+    }
+
+    fn end(&mut self, id: CallId, call: Call, result: Result<Answer, Failure>) {
+        self.span.deadlines.remove(&(call.deadline, id));
+        if let Kind::Grants(state) = &call.kind {
+            self.grants_ended(state, &result);
+        }
+        if let Some(client) = call.client {
+            self.span.by_client.remove(&client);
+            self.outputs.push(Output::Answer {
+                id: client,
+                answer: result.map(Box::new),
+            });
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, client: RequestId) {
+        if let Some(id) = self.span.by_client.remove(&client)
+            && let Some(call) = self.span.calls.remove(&id)
+        {
+            self.span.deadlines.remove(&(call.deadline, id));
+        }
+    }
+
+    /// Calls whose time is up are answered so; timers go off.
+    pub(crate) fn span_deadlines(&mut self, reading: u64) {
+        while let Some(&(at, id)) = self.span.timers.first()
+            && at <= reading
+        {
+            self.span.timers.remove(&(at, id));
+            self.span.tell(id, Happened::Timer);
+        }
+        while let Some(&(at, id)) = self.span.deadlines.first()
+            && at <= reading
+        {
+            self.span.deadlines.remove(&(at, id));
+            if let Some(call) = self.span.calls.remove(&id) {
+                self.end(id, call, Err(Failure::DeadlineExceeded));
+            }
+        }
+    }
+
+    fn set_timer(&mut self, cx: Context, in_ms: u64) {
+        let at = self.reading() + in_ms;
+        self.span.timers.insert((at, cx.id));
+    }
+
+    /// Goes on with every call that was told something.
+    pub(crate) fn span_turn(&mut self) {
+        for (id, happened) in std::mem::take(&mut self.span.ready) {
+            self.proceed(id, happened);
+        }
+    }
+
+    pub(crate) fn span_tick(&mut self) {
+        self.span.ticks += 1;
+        self.retry_parked();
+        self.retry_sweeps();
+        if self.span.ticks.is_multiple_of(10) {
+            self.resend_lost();
+            self.resume_changes();
+            self.follow_again();
+        }
+        if self.span.ticks.is_multiple_of(30) {
+            for node in self.peers.others(self.me.node) {
+                self.announce_all(node);
+            }
+        }
+        self.tick_transfers();
+        self.tick_watches();
+        self.leave_joint();
+    }
+
+    pub(crate) fn span_started(&mut self) {
+        self.system_changed();
+    }
+
+    /// Step 1 is done: whatever waited for this leader goes on, and the others are told.
+    pub(crate) fn group_led(&mut self, id: GroupId) {
+        let Some(group) = self.group_ref(id) else {
+            return;
+        };
+        let term = crate::consensus::Consensus::term(&group.replica);
+        let me = self.me;
+        self.peers.note_leader(id, term, me);
+        for node in self.peers.others(me.node) {
+            self.announce(node, &[(id, term)]);
+        }
+        self.leader_changed(id);
+        self.events_led(id);
+        self.watches_led(id);
+        if id == self.system() {
+            self.resume_changes();
+        }
+    }
+
+    pub(crate) fn group_not_led(&mut self, id: GroupId) {
+        let me = self.me.node;
+        self.peers.forget_leader(id, me);
+        self.events_not_led(id);
+        self.watches_not_led(id);
+    }
+
+    pub(crate) fn leader_changed(&mut self, id: GroupId) {
+        if let Some(group) = self.group_ref(id)
+            && let Some(leader) = group.leader()
+        {
+            let term = crate::consensus::Consensus::term(&group.replica);
+            self.peers.note_leader(id, term, leader);
+        }
+        self.unpark(id);
+        self.follow_leader(id);
+        self.watches_leader_changed(id);
+    }
+
+    /// An item of a frame that is about more than consensus.
+    pub(crate) fn receive_span(&mut self, from: Member, kind: u8, content: Reader) -> Read<()> {
+        match kind {
+            item::FORWARD => self.receive_forward(from.node, content),
+            item::ANSWER => self.receive_answer(from.node, content),
+            item::SWEEP => self.receive_sweep(from.node, content),
+            item::SWEPT => self.receive_swept(from.node, content),
+            item::FOLLOW => self.receive_follow(from.node, content),
+            item::EVENTS => self.receive_events(from.node, content),
+            item::WATCH => self.receive_watch(from.node, content),
+            item::CHANGES => self.receive_changes(from.node, content),
+            item::CHUNK => self.receive_chunk(from, content),
+            item::CHUNK_TAKEN => self.receive_chunk_taken(from, content),
+            item::REMOVED => self.receive_removed(content),
+            // Of a later release: it says more than we know.
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn span_peer_up(&mut self, node: NodeId) {
+        self.follow_node(node);
+    }
+
+    pub(crate) fn span_peer_down(&mut self, node: NodeId) {
+        self.forward_peer_down(node);
+        self.sweeps_peer_down(node);
+        self.events_peer_down(node);
+        self.watches_peer_down(node);
+    }
+}
+
+/// Which call is going on, and until when.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    id: CallId,
+    deadline: u64,
+}

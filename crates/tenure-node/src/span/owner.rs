@@ -1,0 +1,478 @@
+//! Calls about one owner everywhere: Renew, ReleaseAll, ForceRelease, RequestRevoke, IsOwnerAlive,
+//! ListOwnerLocks; and IncrFencingToken, which asks all groups too.
+//!
+//! With a key the call is claimed in the system group before it fans out and completed after it
+//! (R102–R105). A claim that was never completed is carried out again: its parts are such that a
+//! repeat, before the caller has an answer, does no harm (R130).
+
+use std::collections::BTreeMap;
+
+use tenure_core::codec::{Record as _, Writer};
+use tenure_core::command::{Domain, ReleaseCause, Renew, Selection};
+use tenure_core::path::Namespace;
+use tenure_core::policy::Missing;
+use tenure_core::query::OwnerLocks;
+use tenure_core::system::{self, Claim, Repeated, SystemCommand, SystemOutcome};
+use tenure_core::value::{Fence, Key, OwnerId, Ttl};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::forward::Origin;
+use super::sweep::{Scope, Sweep, Swept, What};
+use super::{Context, Happened, Progress, failure_of, odd_answer};
+use crate::node::Node;
+use crate::op::{Found, Op, OpAnswer, Query};
+use crate::request::{Answer, Certain, ClientRequest, Failure, RenewAnswer, WaitEdge};
+
+pub(super) struct OwnerCall {
+    request: ClientRequest,
+    phase: Phase,
+    /// Renewals of named namespaces that are under way, and what became of the others.
+    renewals: BTreeMap<u32, Namespace>,
+    renewed: Vec<(Namespace, u64)>,
+    asked: bool,
+    lost: Option<Missing>,
+    failure: Option<Failure>,
+}
+
+enum Phase {
+    Start,
+    /// Waiting for the system group's word on the key, the kill or the request.
+    Claiming,
+    Acting,
+    /// A renewal is repeated: do the leases that it extended still live?
+    Replaying {
+        left: usize,
+        asked: bool,
+    },
+    /// Removing the wait edge.
+    Edge,
+    Incrementing,
+    Completing(Box<Answer>),
+}
+
+impl OwnerCall {
+    pub(super) fn new(request: ClientRequest) -> OwnerCall {
+        OwnerCall {
+            request,
+            phase: Phase::Start,
+            renewals: BTreeMap::new(),
+            renewed: Vec::new(),
+            asked: false,
+            lost: None,
+            failure: None,
+        }
+    }
+}
+
+/// The fingerprint of a keyed request: the same key for another one is refused (R103).
+pub(super) fn claim(
+    call: system::Call,
+    key: Option<&Key>,
+    content: impl FnOnce(&mut Writer),
+) -> Option<Claim> {
+    let key = key?;
+    let mut out = Writer::new();
+    content(&mut out);
+    Some(Claim {
+        call,
+        key: key.clone(),
+        fingerprint: xxh3_128(&out.into_bytes()),
+    })
+}
+
+fn put_owner(out: &mut Writer, owner: &OwnerId, domains: &[Namespace]) {
+    owner.put(out);
+    let mut sorted: Vec<&Namespace> = domains.iter().collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    for domain in sorted {
+        domain.put(out);
+    }
+}
+
+fn claim_of(request: &ClientRequest) -> Option<Claim> {
+    match request {
+        ClientRequest::Renew {
+            owner,
+            ttl,
+            domains,
+            key,
+        } => claim(system::Call::Renew, key.as_ref(), |out| {
+            ttl.put(out);
+            put_owner(out, owner, domains);
+        }),
+        ClientRequest::ReleaseAll {
+            owner,
+            domains,
+            edge,
+            key,
+        } => claim(system::Call::ReleaseAll, key.as_ref(), |out| {
+            out.byte(u8::from(*edge == WaitEdge::Remove));
+            put_owner(out, owner, domains);
+        }),
+        ClientRequest::ForceRelease { victim, key } => {
+            claim(system::Call::ForceRelease, key.as_ref(), |out| {
+                victim.put(out);
+            })
+        }
+        ClientRequest::IncrFencingToken { key } => {
+            claim(system::Call::IncrFencingToken, key.as_ref(), |_| {})
+        }
+        _ => None,
+    }
+}
+
+/// What a key that was used before means; `None` where the call goes on.
+pub(super) fn repeated(repeated: &Repeated) -> Option<Failure> {
+    match repeated {
+        Repeated::KeyReused => Some(Failure::InvalidArgument(
+            "this idempotency key was used for a different request".to_owned(),
+        )),
+        Repeated::Full => Some(Failure::Unavailable {
+            why: "too many answers are remembered: try again later, or without a key",
+            nothing_happened: Certain::Yes,
+        }),
+        Repeated::Answered(_) | Repeated::Open => None,
+    }
+}
+
+impl Node {
+    pub(super) fn owner_wide(
+        &mut self,
+        cx: Context,
+        call: &mut OwnerCall,
+        happened: Happened,
+    ) -> Progress {
+        match happened {
+            Happened::Start | Happened::Table | Happened::Timer => match call.phase {
+                Phase::Start => self.owner_start(cx, call),
+                _ => self.owner_act(cx, call),
+            },
+            Happened::Op(part, answer) => self.owner_answer(cx, call, part, answer),
+            Happened::Swept(swept) => self.owner_swept(cx, call, *swept),
+            Happened::Changed(_) => Progress::Wait,
+        }
+    }
+
+    fn ask_system(&mut self, cx: Context, command: SystemCommand) {
+        let (system, origin) = (
+            self.system(),
+            Origin::Call {
+                call: cx.id,
+                part: 0,
+            },
+        );
+        self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
+    }
+
+    fn owner_start(&mut self, cx: Context, call: &mut OwnerCall) -> Progress {
+        let claim = claim_of(&call.request);
+        let command = match &call.request {
+            ClientRequest::ForceRelease { victim, .. } => Some(SystemCommand::Kill {
+                owner: victim.clone(),
+                claim,
+            }),
+            ClientRequest::RequestRevoke { owner } => Some(SystemCommand::Ask {
+                owner: owner.clone(),
+            }),
+            // The counter remembers by itself.
+            ClientRequest::IncrFencingToken { .. } => None,
+            _ => claim.map(SystemCommand::Claim),
+        };
+        match command {
+            Some(command) => {
+                call.phase = Phase::Claiming;
+                self.ask_system(cx, command);
+                Progress::Wait
+            }
+            None => self.owner_act(cx, call),
+        }
+    }
+
+    fn owner_act(&mut self, cx: Context, call: &mut OwnerCall) -> Progress {
+        call.phase = Phase::Acting;
+        if !self.span.resolve.is_loaded() {
+            self.await_table(cx, 0);
+            return Progress::Wait;
+        }
+        let (owner, domains, what) = match &call.request {
+            ClientRequest::Renew {
+                owner,
+                ttl,
+                domains,
+                ..
+            } => {
+                let selection = self.table().select(domains);
+                if let Some(named) = all_named(&selection) {
+                    let (owner, ttl) = (owner.clone(), *ttl);
+                    return self.renew_named(cx, call, owner, ttl, named);
+                }
+                (owner, domains.as_slice(), What::Renew(*ttl))
+            }
+            ClientRequest::ReleaseAll { owner, domains, .. } => (
+                owner,
+                domains.as_slice(),
+                What::ReleaseAll(ReleaseCause::Owner),
+            ),
+            ClientRequest::ForceRelease { victim, .. } => {
+                (victim, &[][..], What::ReleaseAll(ReleaseCause::Killed))
+            }
+            ClientRequest::RequestRevoke { owner } => (owner, &[][..], What::Ask),
+            ClientRequest::IsOwnerAlive { owner, domains } => {
+                (owner, domains.as_slice(), What::Alive)
+            }
+            ClientRequest::ListOwnerLocks { owner, domains } => {
+                (owner, domains.as_slice(), What::List)
+            }
+            ClientRequest::IncrFencingToken { .. } => {
+                let anybody = OwnerId::new("-").expect("one byte is a valid owner id");
+                let sweep = Sweep::about(anybody, What::Highest);
+                self.sweep(cx, sweep, Scope::Reachable);
+                return Progress::Wait;
+            }
+            _ => return Progress::fail(odd_answer()),
+        };
+        let sweep = Sweep {
+            owner: owner.clone(),
+            selection: self.table().select(domains),
+            what,
+        };
+        let scope = self.scope_of(&sweep.selection);
+        self.sweep(cx, sweep, scope);
+        Progress::Wait
+    }
+
+    /// Named namespaces need no sweep: each has its group, and its own round vouches for it (R90).
+    fn renew_named(
+        &mut self,
+        cx: Context,
+        call: &mut OwnerCall,
+        owner: OwnerId,
+        ttl: Ttl,
+        named: Vec<Namespace>,
+    ) -> Progress {
+        for (namespace, part) in named.iter().zip(1u32..) {
+            call.renewals.insert(part, namespace.clone());
+        }
+        for (namespace, part) in named.into_iter().zip(1u32..) {
+            let group = self.group_of(&namespace);
+            let renew = Renew {
+                namespace,
+                owner: owner.clone(),
+                ttl,
+            };
+            let origin = Origin::Call { call: cx.id, part };
+            self.submit(origin, group, Op::Renew(renew), cx.deadline);
+        }
+        Progress::Wait
+    }
+
+    fn owner_answer(
+        &mut self,
+        cx: Context,
+        call: &mut OwnerCall,
+        part: u32,
+        answer: OpAnswer,
+    ) -> Progress {
+        if let Some(failure) = failure_of(&answer) {
+            if call.renewals.remove(&part).is_some() && !call.renewals.is_empty() {
+                call.failure = Some(failure);
+                return Progress::Wait;
+            }
+            return Progress::fail(failure);
+        }
+        match (&mut call.phase, answer) {
+            (Phase::Claiming, OpAnswer::System(outcome)) => self.claimed(cx, call, outcome),
+            (Phase::Acting, OpAnswer::Renewed(renewed)) => {
+                if let Some(namespace) = call.renewals.remove(&part) {
+                    match renewed {
+                        Ok(renewed) => {
+                            call.asked |= renewed.asked;
+                            call.renewed.push((namespace, renewed.born));
+                        }
+                        Err(missing) => call.lost = Some(missing),
+                    }
+                }
+                if call.renewals.is_empty() {
+                    self.renewals_over(cx, call)
+                } else {
+                    Progress::Wait
+                }
+            }
+            (Phase::Replaying { left, asked }, OpAnswer::Found(found)) => {
+                let Found::Born(born) = *found else {
+                    return Progress::fail(odd_answer());
+                };
+                let expected = call.renewed.get(part as usize).map(|(_, born)| *born);
+                if born.is_none() || born != expected {
+                    return Progress::ok(Answer::Renew(RenewAnswer::Lost(Missing::Alive)));
+                }
+                *left -= 1;
+                if *left == 0 {
+                    return Progress::ok(Answer::Renew(RenewAnswer::Renewed { asked: *asked }));
+                }
+                Progress::Wait
+            }
+            (Phase::Edge, OpAnswer::System(_)) => self.complete(cx, call, Answer::Done),
+            (Phase::Incrementing, OpAnswer::System(outcome)) => incremented(&outcome),
+            (Phase::Completing(answer), OpAnswer::System(_)) => {
+                Progress::Done(Ok(std::mem::replace(&mut **answer, Answer::Done)))
+            }
+            _ => Progress::fail(odd_answer()),
+        }
+    }
+
+    fn claimed(&mut self, cx: Context, call: &mut OwnerCall, outcome: SystemOutcome) -> Progress {
+        let SystemOutcome::Repeated(before) = outcome else {
+            return self.owner_act(cx, call);
+        };
+        if let Some(failure) = repeated(&before) {
+            return Progress::fail(failure);
+        }
+        match before {
+            Repeated::Answered(system::Answer::Renewed { leases, asked }) => {
+                // R105: OK only while the leases that it extended live.
+                if leases.is_empty() {
+                    return Progress::ok(Answer::Renew(RenewAnswer::Renewed { asked }));
+                }
+                let ClientRequest::Renew { owner, .. } = &call.request else {
+                    return Progress::fail(odd_answer());
+                };
+                let owner = owner.clone();
+                call.phase = Phase::Replaying {
+                    left: leases.len(),
+                    asked,
+                };
+                call.renewed = leases.clone();
+                for ((namespace, _), part) in leases.into_iter().zip(0u32..) {
+                    let group = self.group_of(&namespace);
+                    let query = Query::Born {
+                        namespace,
+                        owner: owner.clone(),
+                    };
+                    let origin = Origin::Call { call: cx.id, part };
+                    self.submit(origin, group, Op::Read(query), cx.deadline);
+                }
+                Progress::Wait
+            }
+            Repeated::Answered(_) => Progress::ok(Answer::Done),
+            Repeated::Open | Repeated::KeyReused | Repeated::Full => self.owner_act(cx, call),
+        }
+    }
+
+    fn owner_swept(&mut self, cx: Context, call: &mut OwnerCall, swept: Swept) -> Progress {
+        if swept.unknown {
+            return Progress::fail(Failure::Unavailable {
+                why: "a part of the cluster could not answer: what was done stays done, repeat it",
+                nothing_happened: Certain::No,
+            });
+        }
+        match &call.request {
+            ClientRequest::Renew { .. } => {
+                call.asked = swept.asked;
+                call.renewed = swept.renewed;
+                if call.renewed.is_empty() {
+                    call.lost = Some(Missing::Alive);
+                }
+                self.renewals_over(cx, call)
+            }
+            ClientRequest::ReleaseAll {
+                owner,
+                edge: WaitEdge::Remove,
+                ..
+            } => {
+                let owner = owner.clone();
+                call.phase = Phase::Edge;
+                self.ask_system(cx, SystemCommand::ClearEdge { owner, claim: None });
+                Progress::Wait
+            }
+            ClientRequest::ReleaseAll { .. }
+            | ClientRequest::ForceRelease { .. }
+            | ClientRequest::RequestRevoke { .. } => self.complete(cx, call, Answer::Done),
+            ClientRequest::IsOwnerAlive { .. } => Progress::ok(Answer::Truth(swept.alive)),
+            ClientRequest::ListOwnerLocks { .. } => {
+                let mut locks = swept.locks;
+                locks.sort_by(|a, b| (&a.path, a.mode).cmp(&(&b.path, b.mode)));
+                Progress::ok(Answer::OwnerLocks(OwnerLocks {
+                    alive: swept.alive,
+                    locks,
+                }))
+            }
+            ClientRequest::IncrFencingToken { .. } => {
+                let claim = claim_of(&call.request);
+                call.phase = Phase::Incrementing;
+                let above = swept.highest.filter(|fence| fence.number() < Fence::DRIVEN);
+                self.ask_system(cx, SystemCommand::Increment { above, claim });
+                Progress::Wait
+            }
+            _ => Progress::fail(odd_answer()),
+        }
+    }
+
+    fn renewals_over(&mut self, cx: Context, call: &mut OwnerCall) -> Progress {
+        if let Some(failure) = call.failure.take() {
+            return Progress::fail(failure);
+        }
+        let answer = match call.lost {
+            Some(missing) => RenewAnswer::Lost(missing),
+            None => RenewAnswer::Renewed { asked: call.asked },
+        };
+        self.complete(cx, call, Answer::Renew(answer))
+    }
+
+    /// Remembers the answer of a keyed call, then gives it.
+    fn complete(&mut self, cx: Context, call: &mut OwnerCall, answer: Answer) -> Progress {
+        let Some(claim) = claim_of(&call.request) else {
+            return Progress::ok(answer);
+        };
+        let remembered = match &answer {
+            Answer::Renew(RenewAnswer::Renewed { asked }) => Some(system::Answer::Renewed {
+                leases: std::mem::take(&mut call.renewed),
+                asked: *asked,
+            }),
+            // Only applied results are stored; a repeat is evaluated afresh (R102).
+            Answer::Renew(RenewAnswer::Lost(_)) => None,
+            _ => Some(system::Answer::Done),
+        };
+        call.phase = Phase::Completing(Box::new(answer));
+        self.ask_system(
+            cx,
+            SystemCommand::Complete {
+                claim,
+                answer: remembered,
+            },
+        );
+        Progress::Wait
+    }
+}
+
+fn incremented(outcome: &SystemOutcome) -> Progress {
+    match outcome {
+        SystemOutcome::Number(fence) => Progress::ok(Answer::Number(*fence)),
+        SystemOutcome::Repeated(before) => match (repeated(before), before) {
+            (Some(failure), _) => Progress::fail(failure),
+            (None, Repeated::Answered(system::Answer::Number(fence))) => {
+                Progress::ok(Answer::Number(*fence))
+            }
+            _ => Progress::fail(odd_answer()),
+        },
+        SystemOutcome::NumbersUsedUp => Progress::fail(Failure::ResourceExhausted(
+            "the global counter has reached its end".to_owned(),
+        )),
+        _ => Progress::fail(odd_answer()),
+    }
+}
+
+/// The namespaces of a selection, if it names each of them.
+fn all_named(selection: &Selection) -> Option<Vec<Namespace>> {
+    let Selection::Only(domains) = selection else {
+        return None;
+    };
+    domains
+        .iter()
+        .map(|domain| match domain {
+            Domain::Namespace(namespace) => Some(namespace.clone()),
+            Domain::Handler(_) => None,
+        })
+        .collect()
+}

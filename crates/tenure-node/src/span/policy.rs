@@ -1,0 +1,362 @@
+//! SetNamespacePolicy and DeleteNamespacePolicy: freeze, decide, apply (R131–R138).
+//!
+//! ```text
+//!   Begin ─▶ Freeze in every group concerned ─▶ Decide ─▶ Change or Thaw in all of them ─▶ Finish
+//! ```
+//!
+//! Every step is written down in the system group and harmless to repeat, so that any node can
+//! carry a change on: the one that was asked, and whoever leads the system group finds what was
+//! left behind and finishes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::codec::Record as _;
+use tenure_core::outcome::{FreezeReport, Outcome};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::Algorithm;
+use tenure_core::system::{
+    self, Begun, ChangeView, Claim, Repeated, SystemCommand, SystemOutcome, Then,
+};
+use tenure_core::table::Reach;
+use tenure_core::value::{Key, OwnerId};
+
+use super::forward::Origin;
+use super::owner::{claim, repeated};
+use super::{CallId, Context, Happened, Progress, failure_of, odd_answer};
+use crate::GroupId;
+use crate::node::Node;
+use crate::op::{Found, Op, OpAnswer, Query};
+use crate::request::{Answer, Failure};
+
+/// One step of a change may take so long before it is asked for again.
+const STEP_TIMEOUT_MS: u64 = 5_000;
+
+pub(super) struct PolicyCall {
+    namespace: Namespace,
+    to: Option<Algorithm>,
+    key: Option<Key>,
+    /// Whether the change that is waited for is this call's own.
+    own: bool,
+    /// Whether the key is reserved already: then the call goes on as if it had none, and completes it.
+    reserved: bool,
+    /// The answer, once only the key is left to be completed.
+    completing: Option<Result<Answer, Failure>>,
+}
+
+impl PolicyCall {
+    pub(super) fn new(namespace: Namespace, to: Option<Algorithm>, key: Option<Key>) -> PolicyCall {
+        PolicyCall {
+            namespace,
+            to,
+            key,
+            own: false,
+            reserved: false,
+            completing: None,
+        }
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        let kind = match self.to {
+            Some(_) => system::Call::SetNamespacePolicy,
+            None => system::Call::DeleteNamespacePolicy,
+        };
+        claim(kind, self.key.as_ref(), |out| {
+            self.namespace.put(out);
+            out.option(self.to.as_ref());
+        })
+    }
+}
+
+/// How a change ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Every group has it.
+    Committed,
+    /// A live hold was in the way.
+    Refused(Path, OwnerId),
+    /// Somebody else finished it; the table tells how.
+    Elsewhere,
+}
+
+/// The changes that this node carries on.
+#[derive(Debug, Default)]
+pub(crate) struct Drivers {
+    running: BTreeMap<u64, Driver>,
+}
+
+#[derive(Debug)]
+struct Driver {
+    stage: Stage,
+    waiting: Vec<CallId>,
+    ended: Ended,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Reading what is to be done.
+    Looking,
+    /// Telling the groups, and gathering what they report.
+    Telling {
+        view: Box<ChangeView>,
+        open: BTreeSet<GroupId>,
+        report: FreezeReport,
+    },
+    Deciding,
+    Finishing,
+}
+
+/// The part of a driver's operations that concerns the system group.
+const SYSTEM_PART: u32 = u32::MAX;
+
+impl Node {
+    pub(super) fn policy(
+        &mut self,
+        cx: Context,
+        call: &mut PolicyCall,
+        happened: Happened,
+    ) -> Progress {
+        match happened {
+            Happened::Start | Happened::Table | Happened::Timer => self.begin_change(cx, call),
+            Happened::Op(_, answer) => match call.completing.take() {
+                Some(result) => Progress::Done(result),
+                None => self.begun(cx, call, answer),
+            },
+            Happened::Changed(ended) => match ended {
+                Ended::Committed if call.own => self.change_done(cx, call, Ok(Answer::Done)),
+                Ended::Refused(path, owner) if call.own => {
+                    let why = format!(
+                        "{} still has a live lock: {owner} holds {path}",
+                        call.namespace
+                    );
+                    self.change_done(cx, call, Err(Failure::FailedPrecondition(why)))
+                }
+                // It was another one's, or somebody else has finished ours: look at the table.
+                Ended::Committed | Ended::Refused(..) | Ended::Elsewhere => {
+                    self.begin_change(cx, call)
+                }
+            },
+            Happened::Swept(_) => Progress::Wait,
+        }
+    }
+
+    fn begin_change(&mut self, cx: Context, call: &mut PolicyCall) -> Progress {
+        let command = SystemCommand::Begin {
+            namespace: call.namespace.clone(),
+            to: call.to,
+            claim: call.claim().filter(|_| !call.reserved),
+        };
+        let (system, origin) = (
+            self.system(),
+            Origin::Call {
+                call: cx.id,
+                part: 0,
+            },
+        );
+        self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
+        Progress::Wait
+    }
+
+    fn begun(&mut self, cx: Context, call: &mut PolicyCall, answer: OpAnswer) -> Progress {
+        if let Some(failure) = failure_of(&answer) {
+            return Progress::fail(failure);
+        }
+        match answer {
+            OpAnswer::System(SystemOutcome::Begun(begun)) => match begun {
+                Begun::Unchanged | Begun::Committed { .. } => {
+                    self.change_done(cx, call, Ok(Answer::Done))
+                }
+                Begun::Started { change } => {
+                    call.own = true;
+                    call.reserved = call.key.is_some();
+                    self.drive(change, Some(cx.id));
+                    Progress::Wait
+                }
+                Begun::Busy { change } => {
+                    call.own = false;
+                    self.drive(change, Some(cx.id));
+                    Progress::Wait
+                }
+            },
+            OpAnswer::System(SystemOutcome::Repeated(before)) => {
+                match (repeated(&before), before) {
+                    (Some(failure), _) => Progress::fail(failure),
+                    // The same call began elsewhere, or was never completed: repeating it converges (R135).
+                    (None, Repeated::Open) => {
+                        call.reserved = true;
+                        self.begin_change(cx, call)
+                    }
+                    (None, _) => Progress::ok(Answer::Done),
+                }
+            }
+            _ => Progress::fail(odd_answer()),
+        }
+    }
+
+    /// Completes the key, if one is reserved, and answers.
+    fn change_done(
+        &mut self,
+        cx: Context,
+        call: &mut PolicyCall,
+        result: Result<Answer, Failure>,
+    ) -> Progress {
+        let Some(claim) = call.claim().filter(|_| call.reserved) else {
+            return Progress::Done(result);
+        };
+        let command = SystemCommand::Complete {
+            claim,
+            answer: result.is_ok().then_some(system::Answer::Done),
+        };
+        call.completing = Some(result);
+        let origin = Origin::Call {
+            call: cx.id,
+            part: 1,
+        };
+        let system = self.system();
+        self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
+        Progress::Wait
+    }
+
+    /// Carries a change on until it is over, whoever began it.
+    pub(super) fn drive(&mut self, change: u64, waiting: Option<CallId>) {
+        if let Some(driver) = self.span.policy.running.get_mut(&change) {
+            driver.waiting.extend(waiting);
+            return;
+        }
+        self.span.policy.running.insert(
+            change,
+            Driver {
+                stage: Stage::Looking,
+                waiting: waiting.into_iter().collect(),
+                ended: Ended::Elsewhere,
+            },
+        );
+        self.look_at_change(change);
+    }
+
+    /// Whoever leads the system group finishes what was left behind.
+    pub(crate) fn resume_changes(&mut self) {
+        let system = self.system();
+        let Some(group) = self.group_ref(system).filter(|group| group.is_led()) else {
+            return;
+        };
+        let changes: Vec<u64> = match group.machine.system() {
+            Some(machine) => machine.changes().iter().map(|view| view.change).collect(),
+            None => Vec::new(),
+        };
+        for change in changes {
+            self.drive(change, None);
+        }
+    }
+
+    fn ask_for_change(&mut self, change: u64, part: u32, group: GroupId, op: Op) {
+        let expires = self.reading() + STEP_TIMEOUT_MS;
+        self.submit(Origin::Driver { change, part }, group, op, expires);
+    }
+
+    fn look_at_change(&mut self, change: u64) {
+        if let Some(driver) = self.span.policy.running.get_mut(&change) {
+            driver.stage = Stage::Looking;
+        }
+        let system = self.system();
+        let op = Op::Read(Query::Change { change });
+        self.ask_for_change(change, SYSTEM_PART, system, op);
+    }
+
+    pub(crate) fn driver_answer(&mut self, change: u64, part: u32, answer: OpAnswer) {
+        let Some(driver) = self.span.policy.running.get_mut(&change) else {
+            return;
+        };
+        let failed = failure_of(&answer).is_some();
+        match (&mut driver.stage, answer) {
+            // A step that may not have happened is simply done again: all of them may be.
+            (Stage::Telling { view, .. }, _) if failed && part != SYSTEM_PART => {
+                let command = view.command.clone();
+                let op = Op::Command(Box::new(command));
+                self.ask_for_change(change, part, GroupId(part), op);
+            }
+            (Stage::Looking | Stage::Deciding | Stage::Finishing, _) if failed => {
+                self.look_at_change(change);
+            }
+            (Stage::Looking, OpAnswer::Found(found)) => match *found {
+                Found::Change(Some(view)) => self.tell_groups(change, view),
+                Found::Change(None) => self.change_over(change),
+                _ => self.look_at_change(change),
+            },
+            (Stage::Telling { open, report, .. }, OpAnswer::Applied { outcome, .. }) => {
+                open.remove(&GroupId(part));
+                if let Outcome::Frozen(found) = outcome {
+                    *report = report.clone().merge(found);
+                }
+                if open.is_empty() {
+                    self.groups_told(change);
+                }
+            }
+            // Whatever was decided, by this node or another, is written down: look.
+            (Stage::Deciding, OpAnswer::System(_)) => self.look_at_change(change),
+            (Stage::Finishing, OpAnswer::System(_)) => self.change_over(change),
+            _ => {}
+        }
+    }
+
+    fn tell_groups(&mut self, change: u64, view: ChangeView) {
+        let groups: BTreeSet<GroupId> = match view.reach {
+            Reach::OwnGroup => [self.group_of(&view.region.root)].into(),
+            Reach::AllGroups => (0..self.config.cluster.group_count).map(GroupId).collect(),
+        };
+        let command = view.command.clone();
+        if let Some(driver) = self.span.policy.running.get_mut(&change) {
+            driver.stage = Stage::Telling {
+                view: Box::new(view),
+                open: groups.clone(),
+                report: FreezeReport {
+                    live: None,
+                    highest: None,
+                },
+            };
+        }
+        for group in groups {
+            let op = Op::Command(Box::new(command.clone()));
+            self.ask_for_change(change, group.0, group, op);
+        }
+    }
+
+    fn groups_told(&mut self, change: u64) {
+        let Some(driver) = self.span.policy.running.get_mut(&change) else {
+            return;
+        };
+        let Stage::Telling { view, report, .. } = &driver.stage else {
+            return;
+        };
+        let (command, stage) = match &view.then {
+            Then::Decide => {
+                let report = report.clone();
+                let decide = SystemCommand::Decide { change, report };
+                (decide, Stage::Deciding)
+            }
+            Then::Finish { .. } | Then::FinishRefused { .. } => {
+                (SystemCommand::Finish { change }, Stage::Finishing)
+            }
+        };
+        match &view.then {
+            Then::Decide => {}
+            Then::Finish { .. } => driver.ended = Ended::Committed,
+            Then::FinishRefused {
+                live: (path, owner),
+            } => {
+                driver.ended = Ended::Refused(path.clone(), owner.clone());
+            }
+        }
+        driver.stage = stage;
+        let system = self.system();
+        self.ask_for_change(change, SYSTEM_PART, system, Op::System(Box::new(command)));
+    }
+
+    fn change_over(&mut self, change: u64) {
+        if let Some(driver) = self.span.policy.running.remove(&change) {
+            for call in driver.waiting {
+                self.span
+                    .tell(call, Happened::Changed(driver.ended.clone()));
+            }
+        }
+    }
+}

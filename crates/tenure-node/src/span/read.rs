@@ -1,0 +1,385 @@
+//! Calls that need one answer of one group, or one of each of a few: AssertFencing, InspectPath,
+//! IsBlocking, DumpLocks, policies, edges, Break, Health.
+
+use std::collections::BTreeMap;
+
+use tenure_core::codec::Record as _;
+use tenure_core::command::{Break, Command, Route};
+use tenure_core::outcome::{BreakOutcome, Outcome, Refusal};
+use tenure_core::path::Path;
+use tenure_core::query::{DumpCursor, FenceCheck};
+use tenure_core::system::{self, Edge, SystemCommand, SystemOutcome};
+use tenure_core::value::{Fence, OwnerId};
+
+use super::acquire::{FROZEN_RETRY_MS, refused};
+use super::forward::Origin;
+use super::owner::{claim, repeated};
+use super::{Context, Happened, Progress, failure_of, odd_answer};
+use crate::GroupId;
+use crate::node::Node;
+use crate::op::{Found, Op, OpAnswer, Query};
+use crate::request::{Answer, AssertAnswer, ClientRequest, Failure};
+
+/// A read is resolved anew so often when the table changes under it.
+const MAX_MISSES: u8 = 8;
+
+pub(super) struct ReadCall {
+    request: ClientRequest,
+    misses: u8,
+    /// For AssertFencing: which of the paths each part is about.
+    parts: BTreeMap<u32, Vec<usize>>,
+    /// The first path that failed, by its place in the request.
+    failed: Option<(usize, FenceCheck)>,
+    /// For DumpLocks: which group is being read.
+    group: GroupId,
+}
+
+impl ReadCall {
+    pub(super) fn new(request: ClientRequest) -> ReadCall {
+        ReadCall {
+            request,
+            misses: 0,
+            parts: BTreeMap::new(),
+            failed: None,
+            group: GroupId(0),
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn read(
+        &mut self,
+        cx: Context,
+        call: &mut ReadCall,
+        happened: Happened,
+    ) -> Progress {
+        match happened {
+            Happened::Start | Happened::Table | Happened::Timer => self.read_start(cx, call),
+            Happened::Op(part, answer) => match failure_of(&answer) {
+                Some(failure) => Progress::fail(failure),
+                None => self.read_answer(cx, call, part, answer),
+            },
+            Happened::Swept(_) | Happened::Changed(_) => Progress::Wait,
+        }
+    }
+
+    fn ask(&mut self, cx: Context, part: u32, group: GroupId, op: Op) -> Progress {
+        let origin = Origin::Call { call: cx.id, part };
+        self.submit(origin, group, op, cx.deadline);
+        Progress::Wait
+    }
+
+    fn read_start(&mut self, cx: Context, call: &mut ReadCall) -> Progress {
+        let system = self.system();
+        match &call.request {
+            ClientRequest::GetNamespacePolicy { namespace } => {
+                let namespace = namespace.clone();
+                self.ask(cx, 0, system, Op::Read(Query::Policy { namespace }))
+            }
+            ClientRequest::ListNamespacePolicies { after, page } => {
+                let query = Query::Policies {
+                    after: after.clone(),
+                    page: page_of(*page),
+                };
+                self.ask(cx, 0, system, Op::Read(query))
+            }
+            ClientRequest::Health => self.ask(cx, 0, system, Op::Read(Query::Nothing)),
+            ClientRequest::SetWaitEdge { .. } | ClientRequest::ClearWaitEdge { .. } => {
+                match edge_command(&call.request) {
+                    Some(command) => self.ask(cx, 0, system, Op::System(Box::new(command))),
+                    None => Progress::fail(odd_answer()),
+                }
+            }
+            ClientRequest::DumpLocks { cursor, page } => match dump_position(cursor) {
+                Some((group, _)) if group.0 >= self.config.cluster.group_count => bad_cursor(),
+                Some((group, after)) => {
+                    call.group = group;
+                    let page = page_of(*page);
+                    self.ask(cx, 0, group, Op::Read(Query::Dump { after, page }))
+                }
+                None => bad_cursor(),
+            },
+            _ if !self.span.resolve.is_loaded() => {
+                self.await_table(cx, 0);
+                Progress::Wait
+            }
+            ClientRequest::AssertFencing {
+                owner,
+                fence,
+                paths,
+            } => {
+                let (Some(fence), false) = (*fence, paths.is_empty()) else {
+                    return Progress::ok(Answer::AssertFencing(AssertAnswer::Valid));
+                };
+                let (owner, paths) = (owner.clone(), paths.clone());
+                self.assert(cx, call, &owner, fence, &paths)
+            }
+            ClientRequest::InspectPath { path } => {
+                let (route, path) = (self.table().route(path), path.clone());
+                let group = self.group_of(&route.namespace);
+                self.ask(cx, 0, group, Op::Read(Query::Inspect { route, path }))
+            }
+            ClientRequest::IsBlocking {
+                path,
+                owner,
+                reason,
+            } => {
+                let query = Query::Blocking {
+                    route: self.table().route(path),
+                    owner: owner.clone(),
+                    path: path.clone(),
+                    reason: *reason,
+                };
+                let group = self.group_of_route(path);
+                self.ask(cx, 0, group, Op::Read(query))
+            }
+            ClientRequest::Break { path, owner, fence } => {
+                let command = Command::Break(Break {
+                    route: self.table().route(path),
+                    path: path.clone(),
+                    owner: owner.clone(),
+                    fence: *fence,
+                });
+                let group = self.group_of_route(path);
+                self.ask(cx, 0, group, Op::Command(Box::new(command)))
+            }
+            _ => Progress::fail(odd_answer()),
+        }
+    }
+
+    pub(super) fn group_of_route(&mut self, path: &Path) -> GroupId {
+        let namespace = self.table().namespace_of(path);
+        self.group_of(&namespace)
+    }
+
+    /// One question a group, about all its paths at once (R73).
+    fn assert(
+        &mut self,
+        cx: Context,
+        call: &mut ReadCall,
+        owner: &OwnerId,
+        fence: Fence,
+        paths: &[Path],
+    ) -> Progress {
+        call.parts.clear();
+        call.failed = None;
+        let mut by_group: BTreeMap<GroupId, Vec<(usize, Route)>> = BTreeMap::new();
+        for (at, path) in paths.iter().enumerate() {
+            let route = self.table().route(path);
+            let group = self.group_of(&route.namespace);
+            by_group.entry(group).or_default().push((at, route));
+        }
+        for ((group, list), part) in by_group.into_iter().zip(0u32..) {
+            call.parts
+                .insert(part, list.iter().map(|(at, _)| *at).collect());
+            let paths = list
+                .into_iter()
+                .map(|(at, route)| (route, paths[at].clone()))
+                .collect();
+            let query = Query::Assert {
+                owner: owner.clone(),
+                fence,
+                paths,
+            };
+            let _ = self.ask(cx, part, group, Op::Read(query));
+        }
+        Progress::Wait
+    }
+
+    fn read_answer(
+        &mut self,
+        cx: Context,
+        call: &mut ReadCall,
+        part: u32,
+        answer: OpAnswer,
+    ) -> Progress {
+        match answer {
+            OpAnswer::Found(found) => self.read_found(cx, call, part, *found),
+            OpAnswer::System(SystemOutcome::Repeated(before)) => match repeated(&before) {
+                Some(failure) => Progress::fail(failure),
+                None => Progress::ok(Answer::Done),
+            },
+            OpAnswer::System(_) => Progress::ok(Answer::Done),
+            OpAnswer::Applied {
+                outcome: Outcome::Break(outcome),
+                ..
+            } => match outcome {
+                BreakOutcome::Refused(refusal) => self.read_refused(cx, call, refusal),
+                done @ (BreakOutcome::Broken | BreakOutcome::NotThatHold(_)) => {
+                    Progress::ok(Answer::Break(done))
+                }
+            },
+            _ => Progress::fail(odd_answer()),
+        }
+    }
+
+    fn read_refused(&mut self, cx: Context, call: &mut ReadCall, refusal: Refusal) -> Progress {
+        if let Some(failure) = refused(refusal) {
+            return Progress::fail(failure);
+        }
+        match refusal {
+            Refusal::Outdated { version } => self.read_outdated(cx, call, version),
+            _ => {
+                self.set_timer(cx, FROZEN_RETRY_MS);
+                Progress::Wait
+            }
+        }
+    }
+
+    fn read_outdated(&mut self, cx: Context, call: &mut ReadCall, version: u64) -> Progress {
+        call.misses += 1;
+        if call.misses > MAX_MISSES {
+            return Progress::fail(Failure::Aborted);
+        }
+        self.await_table(cx, version);
+        Progress::Wait
+    }
+
+    fn read_found(
+        &mut self,
+        cx: Context,
+        call: &mut ReadCall,
+        part: u32,
+        found: Found,
+    ) -> Progress {
+        let answer = match found {
+            Found::Outdated { version } => {
+                call.parts.clear();
+                return self.read_outdated(cx, call, version);
+            }
+            Found::Assert(failed) => return asserted(call, part, failed),
+            Found::Inspect(inspection) => Answer::Inspect(inspection),
+            Found::Blocking(blocking) => Answer::Truth(blocking),
+            Found::Policy {
+                algorithm,
+                explicit,
+            } => Answer::Policy {
+                algorithm,
+                explicit,
+            },
+            Found::Policies { rows, done } => Answer::Policies { rows, done },
+            Found::Nothing => Answer::Ready,
+            Found::Dump(page) => {
+                let next = match page.next {
+                    Some(cursor) => dump_cursor(call.group, Some(cursor)),
+                    None if call.group.0 + 1 < self.config.cluster.group_count => {
+                        dump_cursor(GroupId(call.group.0 + 1), None)
+                    }
+                    None => Vec::new(),
+                };
+                Answer::Dump {
+                    locks: page.locks,
+                    next,
+                }
+            }
+            Found::Edge(_)
+            | Found::Table(_)
+            | Found::Explain { .. }
+            | Found::Born(_)
+            | Found::Change(_) => {
+                return Progress::fail(odd_answer());
+            }
+        };
+        Progress::ok(answer)
+    }
+}
+
+/// The first failure in the order of the request decides (R73).
+fn asserted(call: &mut ReadCall, part: u32, failed: Option<(u32, FenceCheck)>) -> Progress {
+    let Some(places) = call.parts.remove(&part) else {
+        return Progress::Wait;
+    };
+    if let Some((at, check)) = failed
+        && let Some(place) = places.get(at as usize)
+        && call.failed.is_none_or(|(first, _)| *place < first)
+    {
+        call.failed = Some((*place, check));
+    }
+    if !call.parts.is_empty() {
+        return Progress::Wait;
+    }
+    let ClientRequest::AssertFencing { paths, .. } = &call.request else {
+        return Progress::fail(odd_answer());
+    };
+    let answer = match call
+        .failed
+        .and_then(|(at, check)| Some((paths.get(at)?, check)))
+    {
+        Some((path, FenceCheck::StaleFence { .. })) => AssertAnswer::StaleFence(path.clone()),
+        Some((path, FenceCheck::StaleOwner)) => AssertAnswer::StaleOwner(path.clone()),
+        Some((_, FenceCheck::Valid)) | None => AssertAnswer::Valid,
+    };
+    Progress::ok(Answer::AssertFencing(answer))
+}
+
+fn page_of(page: u32) -> u32 {
+    match page {
+        0 => 64,
+        page => page.min(512),
+    }
+}
+
+fn bad_cursor() -> Progress {
+    Progress::fail(Failure::InvalidArgument(
+        "this cursor was not issued by the server".to_owned(),
+    ))
+}
+
+const CURSOR_VERSION: u8 = 1;
+
+fn dump_cursor(group: GroupId, after: Option<DumpCursor>) -> Vec<u8> {
+    let mut bytes = vec![CURSOR_VERSION];
+    bytes.extend_from_slice(&group.0.to_le_bytes());
+    if let Some(DumpCursor(after)) = after {
+        bytes.extend_from_slice(&after.to_le_bytes());
+    }
+    bytes
+}
+
+fn dump_position(cursor: &[u8]) -> Option<(GroupId, Option<DumpCursor>)> {
+    if cursor.is_empty() {
+        return Some((GroupId(0), None));
+    }
+    let (version, rest) = cursor.split_first()?;
+    let (group, rest) = rest.split_first_chunk::<4>()?;
+    if *version != CURSOR_VERSION {
+        return None;
+    }
+    let after = match rest {
+        [] => None,
+        rest => Some(DumpCursor(u64::from_le_bytes(rest.try_into().ok()?))),
+    };
+    Some((GroupId(u32::from_le_bytes(*group)), after))
+}
+
+fn edge_command(request: &ClientRequest) -> Option<SystemCommand> {
+    Some(match request {
+        ClientRequest::SetWaitEdge {
+            owner,
+            blocker,
+            why,
+            ttl,
+            key,
+        } => SystemCommand::SetEdge {
+            owner: owner.clone(),
+            edge: Edge {
+                blocker: blocker.clone(),
+                why: why.clone(),
+            },
+            ttl: *ttl,
+            claim: claim(system::Call::SetWaitEdge, key.as_ref(), |out| {
+                owner.put(out);
+                blocker.put(out);
+                ttl.put(out);
+                out.option(why.as_ref());
+            }),
+        },
+        ClientRequest::ClearWaitEdge { owner, key } => SystemCommand::ClearEdge {
+            owner: owner.clone(),
+            claim: claim(system::Call::ClearWaitEdge, key.as_ref(), |out| {
+                owner.put(out);
+            }),
+        },
+        _ => return None,
+    })
+}

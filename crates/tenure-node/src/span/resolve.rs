@@ -1,0 +1,172 @@
+//! Which namespace and which group: the node's copy of the namespace table.
+//!
+//! The copy may be old; that is only slow. An acquire carries what it was resolved with, and a
+//! space refuses one that is older than a change that concerns it (R32). Then the copy is read
+//! anew from the system group, once for everybody who waits.
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use tenure_core::path::Namespace;
+use tenure_core::table::NamespaceTable;
+
+use super::forward::Origin;
+use super::{Context, Happened};
+use crate::config::Config;
+use crate::node::Node;
+use crate::op::{Found, Op, OpAnswer, Query};
+use crate::placement;
+use crate::span::CallId;
+use crate::{GroupId, Member};
+
+/// Placements that are remembered; computing one costs a hash per group.
+const MAX_PLACES: usize = 16_384;
+/// How long one reading of the table may take before it is asked again.
+const TABLE_TIMEOUT_MS: u64 = 5_000;
+
+/// See the module.
+pub(crate) struct Resolve {
+    table: NamespaceTable,
+    /// Whether the copy ever came from the system group.
+    loaded: bool,
+    group_count: u32,
+    places: HashMap<Namespace, GroupId, FxBuildHasher>,
+    waiting: Vec<(u64, CallId)>,
+    asked: bool,
+}
+
+impl Resolve {
+    pub(crate) fn new(config: &Config, table: NamespaceTable) -> Resolve {
+        Resolve {
+            table,
+            loaded: false,
+            group_count: config.cluster.group_count,
+            places: HashMap::default(),
+            waiting: Vec::new(),
+            asked: false,
+        }
+    }
+
+    pub(crate) fn table(&self) -> &NamespaceTable {
+        &self.table
+    }
+
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// The group of a namespace (R160).
+    pub(crate) fn group_of(&mut self, namespace: &Namespace) -> GroupId {
+        if let Some(group) = self.places.get(namespace) {
+            return *group;
+        }
+        if self.places.len() >= MAX_PLACES {
+            self.places.clear();
+        }
+        let group = placement::group_of(namespace, self.group_count);
+        self.places.insert(namespace.clone(), group);
+        group
+    }
+
+    fn take(&mut self, table: &NamespaceTable) -> bool {
+        if self.loaded && table.version() <= self.table.version() {
+            return false;
+        }
+        self.table = table.clone();
+        self.loaded = true;
+        true
+    }
+}
+
+impl Node {
+    pub(crate) fn table(&self) -> &NamespaceTable {
+        self.span.resolve.table()
+    }
+
+    pub(crate) fn group_of(&mut self, namespace: &Namespace) -> GroupId {
+        self.span.resolve.group_of(namespace)
+    }
+
+    /// Waits until the copy has at least this version: [`Happened::Table`], at once or later.
+    pub(super) fn await_table(&mut self, cx: Context, version: u64) {
+        let resolve = &mut self.span.resolve;
+        if resolve.loaded && resolve.table.version() >= version {
+            self.span.tell(cx.id, Happened::Table);
+            return;
+        }
+        resolve.waiting.push((version, cx.id));
+        self.ask_table();
+    }
+
+    fn ask_table(&mut self) {
+        if self.span.resolve.asked {
+            return;
+        }
+        self.span.resolve.asked = true;
+        let resolve = &self.span.resolve;
+        let known = resolve.loaded.then(|| resolve.table.version());
+        let (system, expires) = (self.system(), self.reading() + TABLE_TIMEOUT_MS);
+        self.submit(
+            Origin::Table,
+            system,
+            Op::Read(Query::Table { known }),
+            expires,
+        );
+    }
+
+    pub(crate) fn table_answer(&mut self, answer: OpAnswer) {
+        self.span.resolve.asked = false;
+        if let OpAnswer::Found(found) = answer
+            && let Found::Table(table) = *found
+        {
+            match table {
+                Some(table) => {
+                    self.span.resolve.take(&table);
+                }
+                None => self.span.resolve.loaded = true,
+            }
+            // Linearizable: what is still newer than this does not exist.
+            self.wake_table_waiters();
+        } else if !self.span.resolve.waiting.is_empty() {
+            self.ask_table();
+        }
+    }
+
+    fn wake_table_waiters(&mut self) {
+        for (_, call) in std::mem::take(&mut self.span.resolve.waiting) {
+            self.span.tell(call, Happened::Table);
+        }
+    }
+
+    /// The system machine on this node has applied something.
+    pub(crate) fn system_changed(&mut self) {
+        let system = self.system();
+        let Some(Some(group)) = self.groups.get(system.0 as usize) else {
+            return;
+        };
+        // A replica that knows nothing yet has an empty table, which is not the table.
+        if group.applied.index < crate::Base::BIRTH.index {
+            return;
+        }
+        if let Some(machine) = group.machine.system() {
+            self.span.resolve.take(machine.table());
+            let version = self.span.resolve.table.version();
+            let waiting = &mut self.span.resolve.waiting;
+            let mut ready = Vec::new();
+            waiting.retain(|(wanted, call)| {
+                let over = *wanted <= version;
+                if over {
+                    ready.push(*call);
+                }
+                !over
+            });
+            for call in ready {
+                self.span.tell(call, Happened::Table);
+            }
+        }
+    }
+
+    /// The leader of a group, for those who only want to name it.
+    pub(crate) fn leader_of(&self, group: GroupId) -> Option<Member> {
+        self.known_leader(group)
+    }
+}

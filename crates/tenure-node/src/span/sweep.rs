@@ -1,0 +1,592 @@
+//! Owner-wide questions: one message a node, every group vouched for (R126–R130).
+//!
+//! ```text
+//!   call ─▶ Sweep to every node ─▶ each group led there: one round ─▶ looked at ─▶ Swept
+//!            └──────── groups that nobody vouched for are asked for again ────────┘
+//! ```
+//!
+//! "Nothing there" is a claim about all groups, so each one must be vouched for by a leader that
+//! was confirmed after the question. All questions that wait for a group share its next round.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::command::{Ask, Command, Domain, ReleaseAll, ReleaseCause, Renew, Selection};
+use tenure_core::event::Event;
+use tenure_core::outcome::Outcome;
+use tenure_core::path::Namespace;
+use tenure_core::policy::Missing;
+use tenure_core::query::{HeldLock, WaitsFor};
+use tenure_core::value::{Fence, OwnerId, Ttl};
+
+use super::forward::Origin;
+use super::{CallId, Context, Happened};
+use crate::codec::{Read, Reader};
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::op::{Op, OpAnswer};
+use crate::span::wire;
+use crate::{GroupId, NodeId};
+
+/// A node that has not answered after this is not waited for any longer.
+const PATIENCE_MS: u64 = 2_000;
+
+/// What is asked of every group in scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sweep {
+    pub(crate) owner: OwnerId,
+    pub(crate) selection: Selection,
+    pub(crate) what: What,
+}
+
+/// What a sweep does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Extends every lease of the owner (R91).
+    Renew(Ttl),
+    /// Gives everything back (R100, R101).
+    ReleaseAll(ReleaseCause),
+    /// Sets the marker of R116.
+    Ask,
+    /// R118.
+    Alive,
+    /// R142.
+    List,
+    /// Whom these owners wait for (E5).
+    WaitsFor { owners: Vec<OwnerId> },
+    /// GRANTs that a new subscriber must still be told (R122).
+    Grants,
+    /// The highest fence minted (R75).
+    Highest,
+}
+
+impl Sweep {
+    /// A sweep over all namespaces.
+    pub(crate) fn about(owner: OwnerId, what: What) -> Sweep {
+        Sweep {
+            owner,
+            selection: Selection::All,
+            what,
+        }
+    }
+}
+
+/// Which groups a sweep must reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    All,
+    /// As many as can be asked now (R75).
+    Reachable,
+    Groups(BTreeSet<GroupId>),
+}
+
+/// What a sweep found, on one node or on all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Swept {
+    /// Groups that are vouched for.
+    pub(crate) groups: BTreeSet<GroupId>,
+    /// Leases that were extended, by their birth, and whether somebody asked.
+    pub(crate) renewed: Vec<(Namespace, u64)>,
+    pub(crate) asked: bool,
+    pub(crate) alive: bool,
+    pub(crate) locks: Vec<HeldLock>,
+    pub(crate) edges: Vec<(OwnerId, Vec<OwnerId>)>,
+    pub(crate) grants: Vec<Event>,
+    pub(crate) highest: Option<Fence>,
+    /// A part of it may have happened or not.
+    pub(crate) unknown: bool,
+}
+
+impl Swept {
+    fn merge(&mut self, other: Swept) {
+        self.groups.extend(other.groups);
+        self.renewed.extend(other.renewed);
+        self.asked |= other.asked;
+        self.alive |= other.alive;
+        self.locks.extend(other.locks);
+        self.edges.extend(other.edges);
+        self.grants.extend(other.grants);
+        self.highest = self.highest.max(other.highest);
+        self.unknown |= other.unknown;
+    }
+}
+
+/// One step of a sweep on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    sweep: u64,
+    group: GroupId,
+    step: Step,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Vouch,
+    Act,
+    /// The renewal of this number in [`Local::renewing`].
+    Renew(u32),
+}
+
+/// The sweeps of this node: those that its calls wait for, and those that it carries out.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps {
+    asked: BTreeMap<u64, Asked>,
+    local: BTreeMap<u64, Local>,
+}
+
+/// A sweep that a call waits for.
+#[derive(Debug)]
+struct Asked {
+    call: CallId,
+    sweep: Sweep,
+    scope: Scope,
+    /// Groups that must be vouched for.
+    wanted: BTreeSet<GroupId>,
+    open: BTreeSet<NodeId>,
+    since: u64,
+    expires: u64,
+    found: Swept,
+}
+
+/// A sweep over the groups that are led here.
+#[derive(Debug)]
+struct Local {
+    /// Who asked: a node, and its number for it.
+    from: NodeId,
+    id: u64,
+    sweep: Sweep,
+    expires: u64,
+    open: usize,
+    /// Leases for which a renewal is under way or done.
+    renewing: Vec<(GroupId, Namespace)>,
+    found: Swept,
+}
+
+impl Node {
+    /// Starts a sweep for a call: [`Happened::Swept`] when every group in scope is vouched for.
+    pub(super) fn sweep(&mut self, cx: Context, sweep: Sweep, scope: Scope) {
+        let wanted: BTreeSet<GroupId> = match &scope {
+            Scope::All | Scope::Reachable => {
+                (0..self.config.cluster.group_count).map(GroupId).collect()
+            }
+            Scope::Groups(groups) => groups.clone(),
+        };
+        let id = self.span.next_number();
+        let since = self.reading();
+        self.span.sweeps.asked.insert(
+            id,
+            Asked {
+                call: cx.id,
+                sweep,
+                scope,
+                wanted,
+                open: BTreeSet::new(),
+                since,
+                expires: cx.deadline,
+                found: Swept::default(),
+            },
+        );
+        self.ask_around(id);
+    }
+
+    /// The groups that an owner-wide selection can be in.
+    pub(super) fn scope_of(&mut self, selection: &Selection) -> Scope {
+        let Selection::Only(domains) = selection else {
+            return Scope::All;
+        };
+        let mut groups = BTreeSet::new();
+        for domain in domains {
+            match domain {
+                Domain::Handler(_) => return Scope::All,
+                Domain::Namespace(namespace) => {
+                    groups.insert(self.group_of(namespace));
+                }
+            }
+        }
+        Scope::Groups(groups)
+    }
+
+    /// Asks the nodes that may lead what is not vouched for yet.
+    fn ask_around(&mut self, id: u64) {
+        let Some(asked) = self.span.sweeps.asked.get(&id) else {
+            return;
+        };
+        let missing: BTreeSet<GroupId> = asked
+            .wanted
+            .difference(&asked.found.groups)
+            .copied()
+            .collect();
+        let (sweep, left) = (
+            asked.sweep.clone(),
+            asked.expires.saturating_sub(self.reading()),
+        );
+        let mut targets: BTreeMap<NodeId, BTreeSet<GroupId>> = BTreeMap::new();
+        for group in missing {
+            if let Some(leader) = self.known_leader(group)
+                && !self.peers.is_down(leader.node)
+            {
+                targets.entry(leader.node).or_default().insert(group);
+            }
+        }
+        let reading = self.reading();
+        if let Some(asked) = self.span.sweeps.asked.get_mut(&id) {
+            asked.open = targets.keys().copied().collect();
+            asked.since = reading;
+        }
+        for (node, groups) in targets {
+            if node == self.me.node {
+                self.sweep_here(node, id, sweep.clone(), groups, left);
+            } else {
+                self.frames().say(node, item::SWEEP, |out| {
+                    out.number(id);
+                    out.number(left);
+                    out.raw(&wire::encode_sweep(&sweep, &groups));
+                });
+            }
+        }
+        self.sweep_complete(id);
+    }
+
+    pub(crate) fn receive_sweep(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+        let id = content.number()?;
+        let left = content.number()?;
+        let (sweep, groups) = wire::decode_sweep(&content.rest())?;
+        self.sweep_here(from, id, sweep, groups, left);
+        Ok(())
+    }
+
+    pub(crate) fn receive_swept(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+        let id = content.number()?;
+        let swept = wire::decode_swept(&content.rest())?;
+        self.swept(from, id, swept);
+        Ok(())
+    }
+
+    fn swept(&mut self, from: NodeId, id: u64, swept: Swept) {
+        let Some(asked) = self.span.sweeps.asked.get_mut(&id) else {
+            return;
+        };
+        if asked.open.remove(&from) {
+            asked.found.merge(swept);
+            self.sweep_complete(id);
+        }
+    }
+
+    /// Tells the call, if everything is known that it needs.
+    fn sweep_complete(&mut self, id: u64) {
+        let Some(asked) = self.span.sweeps.asked.get(&id) else {
+            return;
+        };
+        let found_enough = asked.sweep.what == What::Alive && asked.found.alive;
+        let all = asked.wanted.is_subset(&asked.found.groups);
+        let no_more = asked.scope == Scope::Reachable && asked.open.is_empty();
+        if (all || no_more || found_enough || (asked.found.unknown && asked.open.is_empty()))
+            && let Some(asked) = self.span.sweeps.asked.remove(&id)
+        {
+            self.span
+                .tell(asked.call, Happened::Swept(Box::new(asked.found)));
+        }
+    }
+
+    /// With every tick: ask again for what is missing.
+    pub(crate) fn retry_sweeps(&mut self) {
+        let reading = self.reading();
+        let ids: Vec<u64> = self.span.sweeps.asked.keys().copied().collect();
+        for id in ids {
+            let Some(asked) = self.span.sweeps.asked.get_mut(&id) else {
+                continue;
+            };
+            if asked.expires <= reading {
+                self.span.sweeps.asked.remove(&id);
+                continue;
+            }
+            let patience_over = asked.since + PATIENCE_MS <= reading;
+            let is_slow = patience_over && !asked.open.is_empty();
+            if is_slow {
+                // A release that is under way there may have happened or not.
+                asked.found.unknown |= matches!(asked.sweep.what, What::ReleaseAll(_));
+                asked.open.clear();
+                self.sweep_complete(id);
+            }
+            if let Some(asked) = self.span.sweeps.asked.get(&id)
+                && asked.open.is_empty()
+            {
+                self.ask_around(id);
+            }
+        }
+        let over: Vec<u64> = self
+            .span
+            .sweeps
+            .local
+            .iter()
+            .filter(|(_, local)| local.expires + PATIENCE_MS <= reading)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            self.span.sweeps.local.remove(&id);
+        }
+    }
+
+    pub(crate) fn sweeps_peer_down(&mut self, node: NodeId) {
+        let ids: Vec<u64> = self.span.sweeps.asked.keys().copied().collect();
+        for id in ids {
+            let Some(asked) = self.span.sweeps.asked.get_mut(&id) else {
+                continue;
+            };
+            if asked.open.remove(&node) {
+                asked.found.unknown |= matches!(asked.sweep.what, What::ReleaseAll(_));
+                self.sweep_complete(id);
+            }
+        }
+    }
+
+    /// Carries a sweep out on the groups that are led here.
+    fn sweep_here(
+        &mut self,
+        from: NodeId,
+        id: u64,
+        sweep: Sweep,
+        groups: BTreeSet<GroupId>,
+        left_ms: u64,
+    ) {
+        let number = self.span.next_number();
+        let expires = self.reading().saturating_add(left_ms.min(3_600_000));
+        let led: Vec<GroupId> = groups
+            .into_iter()
+            .filter(|group| self.group_ref(*group).is_some_and(|group| group.leads()))
+            .collect();
+        self.span.sweeps.local.insert(
+            number,
+            Local {
+                from,
+                id,
+                sweep,
+                expires,
+                // Kept open until all parts have begun.
+                open: 1,
+                renewing: Vec::new(),
+                found: Swept::default(),
+            },
+        );
+        for group in led {
+            self.renew_here(number, group);
+            self.vouch_here(number, group);
+        }
+        self.part_over(number);
+    }
+
+    fn vouch_here(&mut self, sweep: u64, group: GroupId) {
+        let Some(local) = self.span.sweeps.local.get_mut(&sweep) else {
+            return;
+        };
+        local.open += 1;
+        let expires = local.expires;
+        let part = Part {
+            sweep,
+            group,
+            step: Step::Vouch,
+        };
+        self.vouch(Origin::Sweep(part), group, expires);
+    }
+
+    fn act_here(&mut self, sweep: u64, group: GroupId, step: Step, op: Op) {
+        let Some(local) = self.span.sweeps.local.get_mut(&sweep) else {
+            return;
+        };
+        local.open += 1;
+        let expires = local.expires;
+        let part = Part { sweep, group, step };
+        self.submit_here(Origin::Sweep(part), group, op, expires);
+    }
+
+    /// A renewal counts from its receipt: it joins the lease's next round at once, wherever the
+    /// owner is seen to have one (leases.md, step 2).
+    fn renew_here(&mut self, number: u64, group: GroupId) {
+        let Some(local) = self.span.sweeps.local.get(&number) else {
+            return;
+        };
+        let What::Renew(ttl) = local.sweep.what else {
+            return;
+        };
+        let owner = local.sweep.owner.clone();
+        let namespaces = self.leased_in(group, &owner, &local.sweep.selection);
+        for namespace in namespaces {
+            let Some(local) = self.span.sweeps.local.get_mut(&number) else {
+                return;
+            };
+            let lease = (group, namespace.clone());
+            if local.renewing.contains(&lease) {
+                continue;
+            }
+            let at = u32::try_from(local.renewing.len()).unwrap_or(u32::MAX);
+            local.renewing.push(lease);
+            let renew = Renew {
+                namespace,
+                owner: owner.clone(),
+                ttl,
+            };
+            self.act_here(number, group, Step::Renew(at), Op::Renew(renew));
+        }
+    }
+
+    fn leased_in(&self, group: GroupId, owner: &OwnerId, selection: &Selection) -> Vec<Namespace> {
+        let space = self
+            .group_ref(group)
+            .and_then(|group| group.machine.space());
+        let Some(space) = space else {
+            return Vec::new();
+        };
+        let mut namespaces = space.owner_namespaces(owner);
+        namespaces.retain(|namespace| {
+            selects(selection, namespace) && space.lease(namespace, owner).is_some()
+        });
+        namespaces
+    }
+
+    /// A part of a sweep on this node has ended.
+    pub(crate) fn sweep_part(&mut self, part: Part, answer: OpAnswer) {
+        match (part.step, answer) {
+            (Step::Vouch, OpAnswer::Vouched) => self.look(part),
+            (Step::Vouch, _) => {}
+            (Step::Act | Step::Renew(_), answer) => self.acted(part, answer),
+        }
+        self.part_over(part.sweep);
+    }
+
+    /// The group is led here, confirmed after the question: now its state is the answer.
+    fn look(&mut self, part: Part) {
+        let Some(local) = self.span.sweeps.local.get_mut(&part.sweep) else {
+            return;
+        };
+        let Some(Some(group)) = self.groups.get(part.group.0 as usize) else {
+            return;
+        };
+        let (Some(space), Some(now)) = (
+            group.machine.space(),
+            group.lead().lease_time(self.turn.reading),
+        ) else {
+            return;
+        };
+        local.found.groups.insert(part.group);
+        let sweep = local.sweep.clone();
+        let has_any = || {
+            space
+                .owner_namespaces(&sweep.owner)
+                .iter()
+                .any(|namespace| selects(&sweep.selection, namespace))
+        };
+        let mut command = None;
+        match &sweep.what {
+            What::Renew(_) => {}
+            What::ReleaseAll(cause) if has_any() => {
+                command = Some(Command::ReleaseAll(ReleaseAll {
+                    owner: sweep.owner.clone(),
+                    selection: sweep.selection.clone(),
+                    cause: *cause,
+                }));
+            }
+            What::Ask if has_any() => {
+                command = Some(Command::Ask(Ask {
+                    owner: sweep.owner.clone(),
+                }));
+            }
+            What::ReleaseAll(_) | What::Ask => {}
+            What::Alive => {
+                local.found.alive |= space.owner_alive(&sweep.owner, &sweep.selection, now);
+            }
+            What::List => {
+                let locks = space.owner_locks(&sweep.owner, &sweep.selection);
+                local.found.alive |= locks.alive;
+                local.found.locks.extend(locks.locks);
+            }
+            What::WaitsFor { owners } => {
+                for owner in owners {
+                    let waits: Vec<WaitsFor> = space.waits_for(owner, now);
+                    let blockers: Vec<OwnerId> =
+                        waits.into_iter().flat_map(|waits| waits.owners).collect();
+                    if !blockers.is_empty() {
+                        local.found.edges.push((owner.clone(), blockers));
+                    }
+                }
+            }
+            What::Grants => {
+                let mut grants = space.standing_grants(&sweep.owner, now);
+                grants.retain(|event| {
+                    event.namespace.as_ref().is_none_or(|namespace| {
+                        !group.lead().renewed_since_set(namespace, &sweep.owner)
+                    })
+                });
+                local.found.grants.extend(grants);
+            }
+            What::Highest => {
+                local.found.highest = local.found.highest.max(space.highest_minted());
+            }
+        }
+        if let Some(command) = command {
+            let op = Op::Command(Box::new(command));
+            self.act_here(part.sweep, part.group, Step::Act, op);
+        }
+        // Whatever was acquired since the receipt is extended too.
+        self.renew_here(part.sweep, part.group);
+    }
+
+    fn acted(&mut self, part: Part, answer: OpAnswer) {
+        let Some(local) = self.span.sweeps.local.get_mut(&part.sweep) else {
+            return;
+        };
+        match answer {
+            OpAnswer::Renewed(Ok(renewed)) => {
+                local.found.asked |= renewed.asked;
+                if let Step::Renew(at) = part.step
+                    && let Some((_, namespace)) = local.renewing.get(at as usize)
+                {
+                    let lease = (namespace.clone(), renewed.born);
+                    local.found.renewed.push(lease);
+                }
+            }
+            // Gone in between: for an owner-wide renewal that is no loss (R91).
+            OpAnswer::Renewed(Err(Missing::Alive | Missing::OwnerSet)) => {}
+            OpAnswer::Applied {
+                outcome: Outcome::Touched(_),
+                ..
+            } => {}
+            OpAnswer::NotHere { .. } | OpAnswer::Busy => {
+                // Certainly not done: the group is asked for again.
+                local.found.groups.remove(&part.group);
+            }
+            _ => local.found.unknown = true,
+        }
+    }
+
+    fn part_over(&mut self, sweep: u64) {
+        let Some(local) = self.span.sweeps.local.get_mut(&sweep) else {
+            return;
+        };
+        local.open -= 1;
+        if local.open > 0 {
+            return;
+        }
+        let Some(local) = self.span.sweeps.local.remove(&sweep) else {
+            return;
+        };
+        if local.from == self.me.node {
+            self.swept(local.from, local.id, local.found);
+        } else {
+            let swept = wire::encode_swept(&local.found);
+            self.frames().say(local.from, item::SWEPT, |out| {
+                out.number(local.id);
+                out.raw(&swept);
+            });
+        }
+    }
+}
+
+/// Whether a selection means this namespace (R126–R128).
+pub(super) fn selects(selection: &Selection, namespace: &Namespace) -> bool {
+    match selection {
+        Selection::All => true,
+        Selection::Only(domains) => domains.iter().any(|domain| match domain {
+            Domain::Namespace(one) => one == namespace,
+            Domain::Handler(handler) => handler.as_str() == namespace.handler(),
+        }),
+    }
+}

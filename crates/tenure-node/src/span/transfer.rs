@@ -1,0 +1,366 @@
+//! Snapshots: when a log is cut, and how a state travels to a replica that is too far behind.
+//!
+//! ```text
+//!   log too long ─▶ SaveSnapshot ─▶ SnapshotSaved ─▶ the log begins there
+//!   peer too far behind ─▶ chunks on the bulk lane, a few at a time ─▶ installed there ─▶ reported
+//! ```
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::codec::{CodecError, Read, Reader};
+use crate::consensus::{Consensus, Membership, Message};
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::{Base, GroupId, Member, NodeId, Output, Place, Record, Snapshot, codec, snapshot};
+
+/// One chunk.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// So many chunks are under way at once to one replica.
+const WINDOW: usize = 4;
+/// A transfer without progress for so long has failed (R170: no limit on the whole).
+const STALLED_AFTER_MS: u64 = 15_000;
+/// A state larger than this is refused before memory is given to it.
+const MAX_STATE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    /// States that were made for a peer, by group.
+    offered: BTreeMap<GroupId, (Place, Bytes)>,
+    outgoing: BTreeMap<(GroupId, Member), Outgoing>,
+    incoming: BTreeMap<GroupId, Incoming>,
+    /// Snapshots that are being saved to cut a log, with the membership they carry.
+    saving: BTreeMap<GroupId, (u64, Membership)>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    message: Bytes,
+    place: Place,
+    data: Bytes,
+    sent: usize,
+    taken: usize,
+    last_progress: u64,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    from: Member,
+    place: Place,
+    total: usize,
+    data: BytesMut,
+}
+
+impl Node {
+    /// Logs that outweigh what they are worth are cut, behind a saved snapshot.
+    pub(crate) fn cut_logs(&mut self) {
+        let limits = self.config.limits.clone();
+        for at in 0..self.groups.len() {
+            let Some(group) = &mut self.groups[at] else {
+                continue;
+            };
+            let id = group.id;
+            let wanted = group.replica.store().take_wanted();
+            if wanted {
+                self.offer_state(id);
+                continue;
+            }
+            let store = group.replica.store();
+            let long = store.len() > limits.log_entries.saturating_add(limits.log_kept)
+                || store.bytes() > limits.log_bytes;
+            if !long || self.transfers.saving.contains_key(&id) {
+                continue;
+            }
+            let index = group.applied.index;
+            if index <= store.base().place.index {
+                continue;
+            }
+            let membership = group.membership().clone();
+            let data = snapshot::encode(&group.machine);
+            self.transfers.saving.insert(id, (index, membership));
+            self.outputs.push(Output::SaveSnapshot(Snapshot {
+                group: id,
+                index,
+                data,
+            }));
+        }
+    }
+
+    /// A snapshot is durable: the log may begin there.
+    pub(crate) fn snapshot_saved(&mut self, id: GroupId, index: u64) {
+        let Some((saved, membership)) = self.transfers.saving.remove(&id) else {
+            return;
+        };
+        if saved != index {
+            return;
+        }
+        let kept = self.config.limits.log_kept as u64;
+        let Some(group) = self.group(id) else {
+            return;
+        };
+        let store = group.replica.store();
+        let Some(term) = store.term_of(index) else {
+            return;
+        };
+        let base = Base {
+            place: Place { term, index },
+            membership: membership.clone(),
+        };
+        let hard_state = store.hard_state();
+        // On disk the log begins at the snapshot; in memory a tail stays for slow followers.
+        let keep_from = index.saturating_sub(kept);
+        if keep_from > store.base().place.index {
+            group.replica.store_mut().compact(keep_from, membership);
+        }
+        self.turn.writes.push((id, Record::Base(base)));
+        self.turn.writes.push((id, Record::HardState(hard_state)));
+    }
+
+    /// A peer needs a state: make one of what is applied now.
+    fn offer_state(&mut self, id: GroupId) {
+        let Some(group) = self.group(id) else {
+            return;
+        };
+        let place = group.applied;
+        let base = Base {
+            place,
+            membership: group.membership().clone(),
+        };
+        let data = snapshot::encode(&group.machine);
+        group.replica.store_mut().offer(Some(base));
+        self.transfers.offered.insert(id, (place, data));
+    }
+
+    /// Consensus sends a snapshot: its data goes in chunks, the message with the first.
+    pub(crate) fn send_snapshot(&mut self, id: GroupId, message: Message) {
+        let to = message.to;
+        let place = message.snapshot.as_ref().map(|base| base.place);
+        let offered = self.transfers.offered.get(&id);
+        let data = match (place, offered) {
+            (Some(place), Some((offered, data))) if place == *offered => data.clone(),
+            _ => {
+                self.report_snapshot(id, to, Arrival::Failed);
+                return;
+            }
+        };
+        let Some(place) = place else { return };
+        let mut out = codec::Writer::new();
+        codec::encode_message(&mut out, &message);
+        let last_progress = self.reading();
+        self.transfers.outgoing.insert(
+            (id, to),
+            Outgoing {
+                message: out.finish(),
+                place,
+                data,
+                sent: 0,
+                taken: 0,
+                last_progress,
+            },
+        );
+        self.send_chunks(id, to);
+    }
+
+    fn send_chunks(&mut self, id: GroupId, to: Member) {
+        let Some(outgoing) = self.transfers.outgoing.get_mut(&(id, to)) else {
+            return;
+        };
+        let mut chunks = Vec::new();
+        while outgoing.sent < outgoing.data.len()
+            && outgoing.sent < outgoing.taken + WINDOW * CHUNK_BYTES
+        {
+            let end = (outgoing.sent + CHUNK_BYTES).min(outgoing.data.len());
+            chunks.push((outgoing.sent, outgoing.data.slice(outgoing.sent..end)));
+            outgoing.sent = end;
+        }
+        let (message, total, place) = (
+            outgoing.message.clone(),
+            outgoing.data.len(),
+            outgoing.place,
+        );
+        for (offset, chunk) in chunks {
+            self.frames().bulk(to.node, item::CHUNK, |out| {
+                out.number(u64::from(id.0));
+                out.number(to.pack());
+                out.number(place.term);
+                out.number(place.index);
+                out.count(total);
+                out.count(offset);
+                out.slice(&chunk);
+                out.raw(&message);
+            });
+        }
+    }
+
+    pub(crate) fn receive_chunk(&mut self, from: Member, mut content: Reader) -> Read<()> {
+        let id = GroupId(content.small()?);
+        let to = content.number()?;
+        let place = Place {
+            term: content.number()?,
+            index: content.number()?,
+        };
+        let (total, offset) = (content.number()?, content.number()?);
+        let chunk = content.slice()?;
+        let message = codec::message(&mut content)?;
+        let fits = message.to == self.me && to == self.me.pack() && id <= self.system();
+        if !fits || total > MAX_STATE_BYTES {
+            return Err(CodecError::Limit(total));
+        }
+        let total = usize::try_from(total).map_err(|_| CodecError::Limit(total))?;
+        let offset = usize::try_from(offset).map_err(|_| CodecError::Limit(offset))?;
+        if offset == 0 {
+            let data = BytesMut::new();
+            self.transfers.incoming.insert(
+                id,
+                Incoming {
+                    from,
+                    place,
+                    total,
+                    data,
+                },
+            );
+        }
+        let Some(incoming) = self.transfers.incoming.get_mut(&id) else {
+            return Ok(());
+        };
+        let continues = incoming.from == from
+            && incoming.place == place
+            && incoming.total == total
+            && incoming.data.len() == offset
+            && offset + chunk.len() <= total;
+        if !continues {
+            return Ok(());
+        }
+        incoming.data.extend_from_slice(&chunk);
+        let taken = incoming.data.len();
+        if taken == total
+            && let Some(incoming) = self.transfers.incoming.remove(&id)
+        {
+            self.state_arrived(id, place, incoming.data.freeze(), message);
+        }
+        self.frames().bulk(from.node, item::CHUNK_TAKEN, |out| {
+            out.number(u64::from(id.0));
+            out.number(place.term);
+            out.number(place.index);
+            out.count(taken);
+        });
+        Ok(())
+    }
+
+    fn state_arrived(&mut self, id: GroupId, place: Place, data: Bytes, message: Message) {
+        let Some(machine) = self.decode_state(id, &data) else {
+            self.peers.unreadable += 1;
+            return;
+        };
+        if self.group_ref(id).is_none() {
+            self.open_empty(id);
+        }
+        if let Some(group) = self.group(id) {
+            group.arrived = Some((place, machine));
+            group.receive(message);
+            group.arrived_data = Some(data);
+            self.activate(id);
+        }
+    }
+
+    /// Consensus has taken the snapshot: its bytes must be durable before this turn's batch.
+    pub(crate) fn installed(&mut self, id: GroupId) {
+        let Some(group) = self.group(id) else {
+            return;
+        };
+        let index = group.applied.index;
+        if let Some(data) = group.arrived_data.take() {
+            self.installs.push(Snapshot {
+                group: id,
+                index,
+                data,
+            });
+        }
+        self.transfers.saving.remove(&id);
+        if id == self.system() {
+            self.system_changed();
+        }
+    }
+
+    pub(crate) fn receive_chunk_taken(&mut self, from: Member, mut content: Reader) -> Read<()> {
+        let id = GroupId(content.small()?);
+        let place = Place {
+            term: content.number()?,
+            index: content.number()?,
+        };
+        let taken = content.number()?;
+        let reading = self.reading();
+        let Some(outgoing) = self.transfers.outgoing.get_mut(&(id, from)) else {
+            return Ok(());
+        };
+        if outgoing.place != place {
+            return Ok(());
+        }
+        outgoing.taken = usize::try_from(taken)
+            .unwrap_or(usize::MAX)
+            .clamp(outgoing.taken, outgoing.sent);
+        outgoing.last_progress = reading;
+        if outgoing.taken >= outgoing.data.len() {
+            self.report_snapshot(id, from, Arrival::Arrived);
+        } else {
+            self.send_chunks(id, from);
+        }
+        Ok(())
+    }
+
+    /// Consensus must be told how every snapshot ended, or the peer stays paused.
+    fn report_snapshot(&mut self, id: GroupId, to: Member, arrival: Arrival) {
+        self.transfers.outgoing.remove(&(id, to));
+        let busy = self
+            .transfers
+            .outgoing
+            .keys()
+            .any(|(group, _)| *group == id);
+        if let Some(group) = self.group(id) {
+            group.replica.snapshot_sent(to, arrival == Arrival::Arrived);
+            if !busy {
+                // The next peer gets a fresh one.
+                group.replica.store_mut().offer(None);
+            }
+            self.activate(id);
+        }
+        if !busy {
+            self.transfers.offered.remove(&id);
+        }
+    }
+
+    pub(crate) fn transfers_lost(&mut self, node: NodeId) {
+        let lost: Vec<(GroupId, Member)> = self
+            .transfers
+            .outgoing
+            .keys()
+            .copied()
+            .filter(|(_, member)| member.node == node)
+            .collect();
+        for (id, to) in lost {
+            self.report_snapshot(id, to, Arrival::Failed);
+        }
+    }
+
+    pub(crate) fn tick_transfers(&mut self) {
+        let reading = self.reading();
+        let stalled: Vec<(GroupId, Member)> = self
+            .transfers
+            .outgoing
+            .iter()
+            .filter(|(_, outgoing)| outgoing.last_progress + STALLED_AFTER_MS <= reading)
+            .map(|(key, _)| *key)
+            .collect();
+        for (id, to) in stalled {
+            self.report_snapshot(id, to, Arrival::Failed);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    Arrived,
+    Failed,
+}

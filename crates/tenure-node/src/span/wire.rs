@@ -1,0 +1,732 @@
+//! The bytes of operations, answers, sweeps, events and watches between nodes.
+//!
+//! The rules' own values are written by their own codec; here is only what is put around them.
+//! Everything starts with a version byte, and every reader checks that nothing is left over.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use tenure_core::codec::{DecodeError, Reader, Writer};
+use tenure_core::command::{ReleaseCause, Selection};
+use tenure_core::event::{ChangeKind, Event, LockChange};
+use tenure_core::path::Path;
+use tenure_core::query::{
+    DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, Inspection, WaiterView,
+};
+use tenure_core::system::{ChangeView, Then};
+use tenure_core::table::Reach;
+use tenure_core::value::Holder;
+
+use super::sweep::{Sweep, Swept, What};
+use super::watch::{Word, WordKind};
+use crate::codec::{CodecError, Read, VERSION};
+use crate::op::{Found, Op, OpAnswer, Query};
+use crate::{GroupId, Member};
+
+type Take<T> = Result<T, DecodeError>;
+
+fn write(content: impl FnOnce(&mut Writer)) -> Bytes {
+    let mut out = Writer::append_to(Vec::with_capacity(128));
+    out.byte(VERSION);
+    content(&mut out);
+    Bytes::from(out.into_bytes())
+}
+
+fn read<T>(bytes: &[u8], content: impl FnOnce(&mut Reader<'_>) -> Take<T>) -> Read<T> {
+    let mut input = Reader::new(bytes);
+    let value = input
+        .version(VERSION)
+        .and_then(|()| content(&mut input))
+        .and_then(|value| input.finish().map(|()| value));
+    value.map_err(|_| CodecError::Invalid("item"))
+}
+
+fn unknown<T>(of: &'static str, found: u8) -> Take<T> {
+    Err(DecodeError::Tag { of, found })
+}
+
+pub(crate) fn encode_op(op: &Op) -> Bytes {
+    write(|out| match op {
+        Op::Command(command) => {
+            out.byte(1);
+            out.put(&**command);
+        }
+        Op::System(command) => {
+            out.byte(2);
+            out.put(&**command);
+        }
+        Op::Renew(renew) => {
+            out.byte(3);
+            out.put(renew);
+        }
+        Op::Read(query) => {
+            out.byte(4);
+            put_query(out, query);
+        }
+    })
+}
+
+pub(crate) fn decode_op(bytes: &[u8]) -> Read<Op> {
+    read(bytes, |input| {
+        Ok(match input.byte()? {
+            1 => Op::Command(input.take()?),
+            2 => Op::System(input.take()?),
+            3 => Op::Renew(input.take()?),
+            4 => Op::Read(take_query(input)?),
+            found => return unknown("operation", found),
+        })
+    })
+}
+
+fn put_query(out: &mut Writer, query: &Query) {
+    match query {
+        Query::Assert {
+            owner,
+            fence,
+            paths,
+        } => {
+            out.byte(1);
+            out.put(owner);
+            out.put(fence);
+            out.list(paths);
+        }
+        Query::Inspect { route, path } => {
+            out.byte(2);
+            out.put(route);
+            out.put(path);
+        }
+        Query::Blocking {
+            route,
+            owner,
+            path,
+            reason,
+        } => {
+            out.byte(3);
+            out.put(route);
+            out.put(owner);
+            out.put(path);
+            out.put(reason);
+        }
+        Query::Explain {
+            route,
+            owner,
+            path,
+            mode,
+        } => {
+            out.byte(4);
+            out.put(route);
+            out.put(owner);
+            out.put(path);
+            out.put(mode);
+        }
+        Query::Dump { after, page } => {
+            out.byte(5);
+            out.option(after.map(|DumpCursor(after)| after).as_ref());
+            out.put(page);
+        }
+        Query::Edge { owner } => {
+            out.byte(6);
+            out.put(owner);
+        }
+        Query::Table { known } => {
+            out.byte(7);
+            out.option(known.as_ref());
+        }
+        Query::Policy { namespace } => {
+            out.byte(8);
+            out.put(namespace);
+        }
+        Query::Policies { after, page } => {
+            out.byte(9);
+            out.option(after.as_ref());
+            out.put(page);
+        }
+        Query::Nothing => out.byte(10),
+        Query::Born { namespace, owner } => {
+            out.byte(11);
+            out.put(namespace);
+            out.put(owner);
+        }
+        Query::Change { change } => {
+            out.byte(12);
+            out.put(change);
+        }
+    }
+}
+
+fn take_query(input: &mut Reader<'_>) -> Take<Query> {
+    Ok(match input.byte()? {
+        1 => Query::Assert {
+            owner: input.take()?,
+            fence: input.take()?,
+            paths: input.list()?,
+        },
+        2 => Query::Inspect {
+            route: input.take()?,
+            path: input.take()?,
+        },
+        3 => Query::Blocking {
+            route: input.take()?,
+            owner: input.take()?,
+            path: input.take()?,
+            reason: input.take()?,
+        },
+        4 => Query::Explain {
+            route: input.take()?,
+            owner: input.take()?,
+            path: input.take()?,
+            mode: input.take()?,
+        },
+        5 => Query::Dump {
+            after: input.option::<u64>()?.map(DumpCursor),
+            page: input.take()?,
+        },
+        6 => Query::Edge {
+            owner: input.take()?,
+        },
+        7 => Query::Table {
+            known: input.option()?,
+        },
+        8 => Query::Policy {
+            namespace: input.take()?,
+        },
+        9 => Query::Policies {
+            after: input.option()?,
+            page: input.take()?,
+        },
+        10 => Query::Nothing,
+        11 => Query::Born {
+            namespace: input.take()?,
+            owner: input.take()?,
+        },
+        12 => Query::Change {
+            change: input.take()?,
+        },
+        found => return unknown("query", found),
+    })
+}
+
+pub(crate) fn encode_answer(answer: &OpAnswer) -> Bytes {
+    write(|out| match answer {
+        OpAnswer::Applied {
+            outcome,
+            lease_left_ms,
+        } => {
+            out.byte(1);
+            out.put(outcome);
+            out.option(lease_left_ms.as_ref());
+        }
+        OpAnswer::System(outcome) => {
+            out.byte(2);
+            out.put(outcome);
+        }
+        OpAnswer::Renewed(Ok(renewed)) => {
+            out.byte(3);
+            out.put(renewed);
+        }
+        OpAnswer::Renewed(Err(missing)) => {
+            out.byte(4);
+            out.put(missing);
+        }
+        OpAnswer::Found(found) => {
+            out.byte(5);
+            put_found(out, found);
+        }
+        OpAnswer::Vouched => out.byte(6),
+        OpAnswer::NotHere { leader } => {
+            out.byte(7);
+            out.option(leader.map(Member::pack).as_ref());
+        }
+        OpAnswer::Busy => out.byte(8),
+        OpAnswer::Unknown => out.byte(9),
+    })
+}
+
+pub(crate) fn decode_answer(bytes: &[u8]) -> Read<OpAnswer> {
+    read(bytes, |input| {
+        Ok(match input.byte()? {
+            1 => OpAnswer::Applied {
+                outcome: input.take()?,
+                lease_left_ms: input.option()?,
+            },
+            2 => OpAnswer::System(input.take()?),
+            3 => OpAnswer::Renewed(Ok(input.take()?)),
+            4 => OpAnswer::Renewed(Err(input.take()?)),
+            5 => OpAnswer::Found(Box::new(take_found(input)?)),
+            6 => OpAnswer::Vouched,
+            7 => OpAnswer::NotHere {
+                leader: input.option::<u64>()?.and_then(Member::unpack),
+            },
+            8 => OpAnswer::Busy,
+            9 => OpAnswer::Unknown,
+            found => return unknown("answer", found),
+        })
+    })
+}
+
+fn put_found(out: &mut Writer, found: &Found) {
+    match found {
+        Found::Assert(failed) => {
+            out.byte(1);
+            match failed {
+                None => out.byte(0),
+                Some((at, check)) => {
+                    out.byte(1);
+                    out.put(at);
+                    put_check(out, *check);
+                }
+            }
+        }
+        Found::Inspect(inspection) => {
+            out.byte(2);
+            out.option(inspection.writer.as_ref());
+            out.list(&inspection.readers);
+            out.list(&inspection.permit_holders);
+            out.option(inspection.fence.as_ref());
+            out.put(&inspection.waiters);
+        }
+        Found::Blocking(blocking) => {
+            out.byte(3);
+            out.put(blocking);
+        }
+        Found::Explain { explanation, left } => {
+            out.byte(4);
+            put_explanation(out, explanation);
+            out.length(left.len());
+            for one in left {
+                out.option(one.as_ref());
+            }
+        }
+        Found::Dump(page) => {
+            out.byte(5);
+            put_locks(out, &page.locks);
+            out.option(page.next.map(|DumpCursor(next)| next).as_ref());
+        }
+        Found::Edge(edge) => {
+            out.byte(6);
+            out.option(edge.as_ref());
+        }
+        Found::Table(table) => {
+            out.byte(7);
+            out.option(table.as_ref());
+        }
+        Found::Policy {
+            algorithm,
+            explicit,
+        } => {
+            out.byte(8);
+            out.put(algorithm);
+            out.put(explicit);
+        }
+        Found::Policies { rows, done } => {
+            out.byte(9);
+            out.list(rows);
+            out.put(done);
+        }
+        Found::Nothing => out.byte(10),
+        Found::Born(born) => {
+            out.byte(11);
+            out.option(born.as_ref());
+        }
+        Found::Outdated { version } => {
+            out.byte(12);
+            out.put(version);
+        }
+        Found::Change(view) => {
+            out.byte(13);
+            match view {
+                None => out.byte(0),
+                Some(view) => {
+                    out.byte(1);
+                    out.put(&view.change);
+                    out.put(&view.region);
+                    out.put(&(view.reach == Reach::AllGroups));
+                    out.put(&view.command);
+                    put_then(out, &view.then);
+                }
+            }
+        }
+    }
+}
+
+fn take_found(input: &mut Reader<'_>) -> Take<Found> {
+    Ok(match input.byte()? {
+        1 => Found::Assert(match input.take::<bool>()? {
+            false => None,
+            true => Some((input.take()?, take_check(input)?)),
+        }),
+        2 => Found::Inspect(Inspection {
+            writer: input.option()?,
+            readers: input.list()?,
+            permit_holders: input.list()?,
+            fence: input.option()?,
+            waiters: input.take()?,
+        }),
+        3 => Found::Blocking(input.take()?),
+        4 => {
+            let explanation = take_explanation(input)?;
+            let count = input.length()?;
+            let mut left = Vec::new();
+            for _ in 0..count {
+                left.push(input.option()?);
+            }
+            Found::Explain { explanation, left }
+        }
+        5 => Found::Dump(DumpPage {
+            locks: take_locks(input)?,
+            next: input.option::<u64>()?.map(DumpCursor),
+        }),
+        6 => Found::Edge(input.option()?),
+        7 => Found::Table(input.option()?),
+        8 => Found::Policy {
+            algorithm: input.take()?,
+            explicit: input.take()?,
+        },
+        9 => Found::Policies {
+            rows: input.list()?,
+            done: input.take()?,
+        },
+        10 => Found::Nothing,
+        11 => Found::Born(input.option()?),
+        12 => Found::Outdated {
+            version: input.take()?,
+        },
+        13 => Found::Change(match input.take::<bool>()? {
+            false => None,
+            true => Some(ChangeView {
+                change: input.take()?,
+                region: input.take()?,
+                reach: if input.take()? {
+                    Reach::AllGroups
+                } else {
+                    Reach::OwnGroup
+                },
+                command: input.take()?,
+                then: take_then(input)?,
+            }),
+        }),
+        found => return unknown("finding", found),
+    })
+}
+
+fn put_check(out: &mut Writer, check: FenceCheck) {
+    match check {
+        FenceCheck::Valid => out.byte(0),
+        FenceCheck::StaleOwner => out.byte(1),
+        FenceCheck::StaleFence { current } => {
+            out.byte(2);
+            out.put(&current);
+        }
+    }
+}
+
+fn take_check(input: &mut Reader<'_>) -> Take<FenceCheck> {
+    Ok(match input.byte()? {
+        0 => FenceCheck::Valid,
+        1 => FenceCheck::StaleOwner,
+        2 => FenceCheck::StaleFence {
+            current: input.take()?,
+        },
+        found => return unknown("fence check", found),
+    })
+}
+
+fn put_explanation(out: &mut Writer, explanation: &Explanation) {
+    out.put(&explanation.namespace);
+    out.put(&explanation.algorithm);
+    out.option(explanation.conflict.as_ref());
+    out.list(&explanation.blockers);
+    out.length(explanation.ahead.len());
+    for waiter in &explanation.ahead {
+        out.put(&waiter.waiter);
+        out.put(&waiter.owner);
+        out.put(&waiter.path);
+        out.put(&waiter.mode);
+        out.put(&waiter.waited_ms);
+        out.option(waiter.holder.as_ref());
+    }
+    out.put(&explanation.position);
+}
+
+fn take_explanation(input: &mut Reader<'_>) -> Take<Explanation> {
+    let (namespace, algorithm) = (input.take()?, input.take()?);
+    let (conflict, blockers) = (input.option()?, input.list()?);
+    let count = input.length()?;
+    let mut ahead = Vec::new();
+    for _ in 0..count {
+        ahead.push(WaiterView {
+            waiter: input.take()?,
+            owner: input.take()?,
+            path: input.take()?,
+            mode: input.take()?,
+            waited_ms: input.take()?,
+            holder: input.option()?,
+        });
+    }
+    Ok(Explanation {
+        namespace,
+        algorithm,
+        conflict,
+        blockers,
+        ahead,
+        position: input.take()?,
+    })
+}
+
+fn put_locks(out: &mut Writer, locks: &[HeldLock]) {
+    out.length(locks.len());
+    for lock in locks {
+        out.put(&lock.owner);
+        out.put(&lock.namespace);
+        out.put(&lock.path);
+        out.put(&lock.mode);
+        out.option(lock.fence.as_ref());
+    }
+}
+
+fn take_locks(input: &mut Reader<'_>) -> Take<Vec<HeldLock>> {
+    let count = input.length()?;
+    let mut locks = Vec::new();
+    for _ in 0..count {
+        locks.push(HeldLock {
+            owner: input.take()?,
+            namespace: input.take()?,
+            path: input.take()?,
+            mode: input.take()?,
+            fence: input.option()?,
+        });
+    }
+    Ok(locks)
+}
+
+fn put_then(out: &mut Writer, then: &Then) {
+    match then {
+        Then::Decide => out.byte(0),
+        Then::Finish { version } => {
+            out.byte(1);
+            out.put(version);
+        }
+        Then::FinishRefused { live } => {
+            out.byte(2);
+            out.put(live);
+        }
+    }
+}
+
+fn take_then(input: &mut Reader<'_>) -> Take<Then> {
+    Ok(match input.byte()? {
+        0 => Then::Decide,
+        1 => Then::Finish {
+            version: input.take()?,
+        },
+        2 => Then::FinishRefused {
+            live: input.take()?,
+        },
+        found => return unknown("step of a change", found),
+    })
+}
+
+pub(crate) fn encode_sweep(sweep: &Sweep, groups: &BTreeSet<GroupId>) -> Bytes {
+    write(|out| {
+        out.put(&sweep.owner);
+        out.put(&sweep.selection);
+        match &sweep.what {
+            What::Renew(ttl) => {
+                out.byte(1);
+                out.put(ttl);
+            }
+            What::ReleaseAll(ReleaseCause::Owner) => out.byte(2),
+            What::ReleaseAll(ReleaseCause::Killed) => out.byte(3),
+            What::Ask => out.byte(4),
+            What::Alive => out.byte(5),
+            What::List => out.byte(6),
+            What::WaitsFor { owners } => {
+                out.byte(7);
+                out.list(owners);
+            }
+            What::Grants => out.byte(8),
+            What::Highest => out.byte(9),
+        }
+        put_groups(out, groups);
+    })
+}
+
+pub(crate) fn decode_sweep(bytes: &[u8]) -> Read<(Sweep, BTreeSet<GroupId>)> {
+    read(bytes, |input| {
+        let owner = input.take()?;
+        let selection: Selection = input.take()?;
+        let what = match input.byte()? {
+            1 => What::Renew(input.take()?),
+            2 => What::ReleaseAll(ReleaseCause::Owner),
+            3 => What::ReleaseAll(ReleaseCause::Killed),
+            4 => What::Ask,
+            5 => What::Alive,
+            6 => What::List,
+            7 => What::WaitsFor {
+                owners: input.list()?,
+            },
+            8 => What::Grants,
+            9 => What::Highest,
+            found => return unknown("sweep", found),
+        };
+        let sweep = Sweep {
+            owner,
+            selection,
+            what,
+        };
+        Ok((sweep, take_groups(input)?))
+    })
+}
+
+fn put_groups(out: &mut Writer, groups: &BTreeSet<GroupId>) {
+    out.length(groups.len());
+    for group in groups {
+        out.put(&group.0);
+    }
+}
+
+fn take_groups(input: &mut Reader<'_>) -> Take<BTreeSet<GroupId>> {
+    let groups: Vec<u32> = input.list()?;
+    Ok(groups.into_iter().map(GroupId).collect())
+}
+
+pub(crate) fn encode_swept(swept: &Swept) -> Bytes {
+    write(|out| {
+        put_groups(out, &swept.groups);
+        out.list(&swept.renewed);
+        out.put(&swept.asked);
+        out.put(&swept.alive);
+        put_locks(out, &swept.locks);
+        out.length(swept.edges.len());
+        for (owner, waits_for) in &swept.edges {
+            out.put(owner);
+            out.list(waits_for);
+        }
+        out.list(&swept.grants);
+        out.option(swept.highest.as_ref());
+        out.put(&swept.unknown);
+    })
+}
+
+pub(crate) fn decode_swept(bytes: &[u8]) -> Read<Swept> {
+    read(bytes, |input| {
+        let groups = take_groups(input)?;
+        let (renewed, asked, alive) = (input.list()?, input.take()?, input.take()?);
+        let locks = take_locks(input)?;
+        let count = input.length()?;
+        let mut edges = Vec::new();
+        for _ in 0..count {
+            edges.push((input.take()?, input.list()?));
+        }
+        Ok(Swept {
+            groups,
+            renewed,
+            asked,
+            alive,
+            locks,
+            edges,
+            grants: input.list()?,
+            highest: input.option()?,
+            unknown: input.take()?,
+        })
+    })
+}
+
+pub(crate) fn encode_events(events: &[Event]) -> Bytes {
+    write(|out| out.list(events))
+}
+
+pub(crate) fn decode_events(bytes: &[u8]) -> Read<Vec<Event>> {
+    read(bytes, |input| input.list())
+}
+
+pub(crate) fn encode_word(word: &Word) -> Bytes {
+    write(|out| {
+        out.put(&word.number);
+        out.put(&word.group.0);
+        out.put(&word.count);
+        out.byte(match word.kind {
+            WordKind::Present => 0,
+            WordKind::Changed => 1,
+            WordKind::Over => 2,
+        });
+        out.length(word.changes.len());
+        for change in &word.changes {
+            put_change(out, change);
+        }
+    })
+}
+
+pub(crate) fn decode_word(bytes: &[u8]) -> Read<Word> {
+    read(bytes, |input| {
+        let number = input.take()?;
+        let group = GroupId(input.take()?);
+        let count = input.take()?;
+        let kind = match input.byte()? {
+            0 => WordKind::Present,
+            1 => WordKind::Changed,
+            2 => WordKind::Over,
+            found => return unknown("word", found),
+        };
+        let length = input.length()?;
+        let mut changes = Vec::new();
+        for _ in 0..length {
+            changes.push(take_change(input)?);
+        }
+        Ok(Word {
+            number,
+            group,
+            count,
+            kind,
+            changes,
+        })
+    })
+}
+
+fn put_change(out: &mut Writer, change: &LockChange) {
+    out.put(&change.namespace);
+    match change.kind {
+        ChangeKind::Granted => out.byte(0),
+        ChangeKind::Queued => out.byte(1),
+        ChangeKind::Released => out.byte(2),
+        ChangeKind::Expired => out.byte(3),
+        ChangeKind::Killed => out.byte(4),
+        ChangeKind::Dequeued => out.byte(5),
+        ChangeKind::Asked => out.byte(6),
+        ChangeKind::Policy { algorithm } => {
+            out.byte(7);
+            out.put(&algorithm);
+        }
+    }
+    out.option(change.owner.as_ref());
+    out.option(change.path.as_ref());
+    out.option(change.mode.as_ref());
+    out.option(change.fence.as_ref());
+    out.option(change.holder.as_ref());
+}
+
+fn take_change(input: &mut Reader<'_>) -> Take<LockChange> {
+    let namespace = input.take()?;
+    let kind = match input.byte()? {
+        0 => ChangeKind::Granted,
+        1 => ChangeKind::Queued,
+        2 => ChangeKind::Released,
+        3 => ChangeKind::Expired,
+        4 => ChangeKind::Killed,
+        5 => ChangeKind::Dequeued,
+        6 => ChangeKind::Asked,
+        7 => ChangeKind::Policy {
+            algorithm: input.take()?,
+        },
+        found => return unknown("change", found),
+    };
+    Ok(LockChange {
+        namespace,
+        kind,
+        owner: input.option()?,
+        path: input.option::<Path>()?,
+        mode: input.option()?,
+        fence: input.option()?,
+        holder: input.option::<Holder>()?,
+    })
+}

@@ -1,0 +1,502 @@
+//! A cluster of nodes in one thread, driven as the contract says: every frame, record and snapshot
+//! goes through bytes, disks forget what was not synced, time moves by hand.
+
+#![allow(dead_code, reason = "each test uses its own part of this")]
+#![allow(unreachable_pub, reason = "a module of several test crates")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(missing_docs, reason = "helpers of tests")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{Algorithm, Mode};
+use tenure_core::value::{Fence, OwnerId, QueueTtl, Ttl};
+use tenure_node::*;
+
+pub fn owner(name: &str) -> OwnerId {
+    OwnerId::new(name).unwrap()
+}
+
+pub fn path(text: &str) -> Path {
+    Path::parse(text).unwrap()
+}
+
+pub fn ns(text: &str) -> Namespace {
+    Namespace::parse(text).unwrap()
+}
+
+pub fn node_id(number: u32) -> NodeId {
+    NodeId::new(number).unwrap()
+}
+
+/// A log as records in bytes, and snapshots beside it.
+#[derive(Clone, Default)]
+pub struct Disk {
+    records: Vec<(GroupId, RecordKind, Bytes)>,
+    snapshots: BTreeMap<(GroupId, u64), Bytes>,
+    /// Batches not yet durable.
+    pending: VecDeque<Batch>,
+    /// Frames that wait for a mark.
+    held: Vec<(Mark, NodeId, Bytes)>,
+    pub syncs: u64,
+    pub born: Vec<(GroupId, Vec<Member>)>,
+}
+
+pub struct Seat {
+    pub member: Member,
+    pub node: Option<Node>,
+    pub disk: Disk,
+    start: u64,
+    /// The seat's own clock: what it reads, and how fast it runs in per mille.
+    pub clock_ms: u64,
+    pub rate: u64,
+    pub answers: BTreeMap<RequestId, Result<Answer, Failure>>,
+    pub outputs: Vec<Output>,
+    /// Frames held back for a test to look at.
+    pub paused_disk: bool,
+    pub stopped: Option<String>,
+}
+
+pub struct Cluster {
+    pub seats: Vec<Seat>,
+    pub now: u64,
+    wire: VecDeque<(u64, NodeId, NodeId, Bytes)>,
+    /// Links that carry nothing.
+    pub cut: BTreeSet<(NodeId, NodeId)>,
+    pub groups: u32,
+    next_request: u64,
+    pub limits: Limits,
+    pub latency_ms: u64,
+    seed: u64,
+    pub frames: u64,
+    pub duplicate: bool,
+}
+
+impl Cluster {
+    /// So many nodes that all replicate so many groups, and the system group.
+    pub fn new(nodes: u32, groups: u32) -> Cluster {
+        Cluster::with(nodes, groups, Limits::default())
+    }
+
+    pub fn with(nodes: u32, groups: u32, limits: Limits) -> Cluster {
+        let mut cluster = Cluster::empty(groups, limits);
+        let members: Vec<Member> = (1..=nodes).map(|number| member(number, 1)).collect();
+        for me in &members {
+            let born = (0..=groups)
+                .map(|group| (GroupId(group), members.clone()))
+                .collect();
+            cluster.add(*me, born);
+        }
+        for at in 0..cluster.seats.len() {
+            cluster.start(at);
+        }
+        cluster
+    }
+
+    pub fn empty(groups: u32, limits: Limits) -> Cluster {
+        Cluster {
+            seats: Vec::new(),
+            now: 1_000,
+            wire: VecDeque::new(),
+            cut: BTreeSet::new(),
+            groups,
+            next_request: 0,
+            limits,
+            latency_ms: 1,
+            seed: 7,
+            frames: 0,
+            duplicate: false,
+        }
+    }
+
+    pub fn add(&mut self, member: Member, born: Vec<(GroupId, Vec<Member>)>) -> usize {
+        self.seats.push(Seat {
+            member,
+            node: None,
+            disk: Disk {
+                born,
+                ..Disk::default()
+            },
+            start: 0,
+            clock_ms: 5_000,
+            rate: 1_000,
+            answers: BTreeMap::new(),
+            outputs: Vec::new(),
+            paused_disk: false,
+            stopped: None,
+        });
+        self.seats.len() - 1
+    }
+
+    pub fn system(&self) -> GroupId {
+        GroupId(self.groups)
+    }
+
+    fn moment(&self, at: usize) -> Moment {
+        Moment {
+            monotonic_ms: self.seats[at].clock_ms,
+            wall_ms: 1_700_000_000_000 + self.now,
+        }
+    }
+
+    /// Starts a node from its disk.
+    pub fn start(&mut self, at: usize) {
+        let nodes = self.seats.iter().map(|seat| seat.member.node).collect();
+        let moment = self.moment(at);
+        let (groups, limits, seed) = (self.groups, self.limits.clone(), self.seed);
+        let seat = &mut self.seats[at];
+        seat.start += 1;
+        let mut recovery = Recovery::new();
+        if seat.disk.records.is_empty() {
+            for (group, voters) in seat.disk.born.clone() {
+                recovery.born(group, voters);
+            }
+        }
+        for (group, kind, bytes) in seat.disk.records.clone() {
+            recovery.record(group, kind, bytes).unwrap();
+        }
+        for (group, index) in recovery.snapshots() {
+            let data = seat.disk.snapshots[&(group, index)].clone();
+            recovery.state(group, data);
+        }
+        let config = Config {
+            me: seat.member,
+            cluster: ClusterConfig {
+                group_count: groups,
+                prefix_segments: 1,
+                default_algorithm: Algorithm::RecursiveRw,
+            },
+            limits,
+            start: seat.start,
+            seed: seed ^ u64::from(seat.member.node.number()) ^ (seat.start << 40),
+            nodes,
+        };
+        let (node, outputs) = Node::start(config, recovery, moment).unwrap();
+        seat.node = Some(node);
+        self.take(at, outputs);
+    }
+
+    /// The process dies: what was not durable is gone, and what it had to say too.
+    pub fn crash(&mut self, at: usize) {
+        let id = self.seats[at].member.node;
+        let seat = &mut self.seats[at];
+        seat.node = None;
+        seat.disk.pending.clear();
+        seat.disk.held.clear();
+        self.wire
+            .retain(|(_, from, to, _)| *from != id && *to != id);
+    }
+
+    pub fn tell_down(&mut self, gone: usize) {
+        let gone = self.seats[gone].member.node;
+        for at in 0..self.seats.len() {
+            if self.seats[at].member.node != gone {
+                self.input(at, Input::PeerDown { node: gone });
+            }
+        }
+    }
+
+    /// One turn of one node.
+    pub fn input(&mut self, at: usize, input: Input) {
+        self.inputs(at, vec![input]);
+    }
+
+    pub fn inputs(&mut self, at: usize, inputs: Vec<Input>) {
+        let moment = self.moment(at);
+        let Some(node) = &mut self.seats[at].node else {
+            return;
+        };
+        let outputs = node.step(moment, inputs);
+        self.take(at, outputs);
+    }
+
+    fn take(&mut self, at: usize, outputs: Vec<Output>) {
+        let from = self.seats[at].member.node;
+        for output in outputs {
+            let seat = &mut self.seats[at];
+            match output {
+                Output::Write(batch) => seat.disk.pending.push_back(batch),
+                Output::Send {
+                    to, after, frame, ..
+                } => match after {
+                    After::Nothing => self.send(from, to, frame),
+                    After::Persisted(mark) => seat.disk.held.push((mark, to, frame)),
+                },
+                Output::Answer { id, answer } => {
+                    let before = seat.answers.insert(id, answer.map(|answer| *answer));
+                    assert!(before.is_none(), "a request was answered twice");
+                }
+                Output::SaveSnapshot(snapshot) => {
+                    let key = (snapshot.group, snapshot.index);
+                    seat.disk.snapshots.insert(key, snapshot.data);
+                    let input = Input::SnapshotSaved {
+                        group: key.0,
+                        index: key.1,
+                    };
+                    self.input(at, input);
+                }
+                Output::Stop { why } => seat.stopped = Some(why),
+                other @ (Output::Event { .. }
+                | Output::Change { .. }
+                | Output::Closed { .. }
+                | Output::Removed { .. }
+                | Output::Changed { .. }) => seat.outputs.push(other),
+            }
+        }
+    }
+
+    fn send(&mut self, from: NodeId, to: NodeId, frame: Bytes) {
+        self.frames += 1;
+        if !self.cut.contains(&(from, to)) {
+            let at = self.now + self.latency_ms;
+            self.wire.push_back((at, from, to, frame.clone()));
+            if self.duplicate {
+                self.wire.push_back((at + 3, from, to, frame));
+            }
+        }
+    }
+
+    /// Everything that was written is durable now.
+    pub fn sync(&mut self, at: usize) {
+        let from = self.seats[at].member.node;
+        let disk = &mut self.seats[at].disk;
+        if disk.pending.is_empty() {
+            return;
+        }
+        let mut mark = Mark(0);
+        disk.syncs += u64::from(disk.pending.iter().any(|batch| batch.sync == Sync::Now));
+        for batch in disk.pending.drain(..) {
+            for snapshot in batch.snapshots {
+                let key = (snapshot.group, snapshot.index);
+                disk.snapshots.insert(key, snapshot.data);
+            }
+            for (group, record) in batch.records {
+                let (kind, bytes) = encode_record(&record);
+                disk.records.push((group, kind, bytes));
+            }
+            mark = batch.mark;
+        }
+        let ready: Vec<(Mark, NodeId, Bytes)> = {
+            let (ready, held) = disk.held.drain(..).partition(|(wait, _, _)| *wait <= mark);
+            disk.held = held;
+            ready
+        };
+        for (_, to, frame) in ready {
+            self.send(from, to, frame);
+        }
+        self.input(at, Input::Persisted { mark });
+    }
+
+    /// A millisecond passes for everybody.
+    pub fn tick(&mut self) {
+        self.now += 1;
+        let due: Vec<(NodeId, NodeId, Bytes)> = {
+            let now = self.now;
+            let (due, later): (Vec<_>, Vec<_>) =
+                self.wire.drain(..).partition(|(at, _, _, _)| *at <= now);
+            self.wire = later.into();
+            due.into_iter()
+                .map(|(_, from, to, frame)| (from, to, frame))
+                .collect()
+        };
+        for (from, to, bytes) in due {
+            if self.cut.contains(&(from, to)) {
+                continue;
+            }
+            if let Some(at) = self.seats.iter().position(|seat| seat.member.node == to) {
+                self.input(at, Input::Frame { from, bytes });
+            }
+        }
+        for at in 0..self.seats.len() {
+            let rate = self.seats[at].rate;
+            let before = self.now * rate / 1_000;
+            let after = (self.now + 1) * rate / 1_000;
+            self.seats[at].clock_ms += after - before;
+            if !self.seats[at].paused_disk {
+                self.sync(at);
+            }
+            let wants = self.seats[at]
+                .node
+                .as_ref()
+                .is_some_and(|node| node.wake_in() == 0 || self.now.is_multiple_of(10));
+            if wants {
+                self.inputs(at, Vec::new());
+            }
+        }
+    }
+
+    pub fn run(&mut self, millis: u64) {
+        for _ in 0..millis {
+            self.tick();
+        }
+    }
+
+    /// Runs until something holds, at most so long.
+    pub fn until(&mut self, millis: u64, what: &str, holds: impl Fn(&Cluster) -> bool) {
+        for _ in 0..millis {
+            if holds(self) {
+                return;
+            }
+            self.tick();
+        }
+        assert!(holds(self), "not within {millis} ms: {what}");
+    }
+
+    pub fn leader(&self, group: GroupId) -> Option<usize> {
+        let led = self.seats.iter().enumerate().filter_map(|(at, seat)| {
+            let status = seat.node.as_ref()?.status();
+            let group = status.groups.into_iter().find(|one| one.group == group)?;
+            group.serves.then_some((group.term, at))
+        });
+        led.max().map(|(_, at)| at)
+    }
+
+    /// Waits until every group is led.
+    pub fn settle(&mut self) {
+        let groups: Vec<GroupId> = (0..=self.groups).map(GroupId).collect();
+        self.until(10_000, "every group has a leader", |cluster| {
+            groups.iter().all(|group| cluster.leader(*group).is_some())
+        });
+        self.run(50);
+    }
+
+    pub fn ask(&mut self, at: usize, request: ClientRequest) -> RequestId {
+        self.ask_for(at, request, 30_000)
+    }
+
+    pub fn ask_for(&mut self, at: usize, request: ClientRequest, timeout_ms: u64) -> RequestId {
+        self.next_request += 1;
+        let id = RequestId(self.next_request);
+        self.input(
+            at,
+            Input::Request {
+                id,
+                request: Box::new(request),
+                timeout_ms,
+            },
+        );
+        id
+    }
+
+    /// Asks and waits for the answer.
+    pub fn call(&mut self, at: usize, request: ClientRequest) -> Result<Answer, Failure> {
+        let id = self.ask(at, request);
+        self.wait(at, id)
+    }
+
+    pub fn wait(&mut self, at: usize, id: RequestId) -> Result<Answer, Failure> {
+        self.until(40_000, "an answer", |cluster| {
+            cluster.seats[at].answers.contains_key(&id)
+        });
+        self.seats[at].answers.remove(&id).unwrap()
+    }
+
+    pub fn write(&mut self, at: usize, who: &str, what: &str) -> AcquireAnswer {
+        self.acquire(at, acquire(who, what, 10_000))
+    }
+
+    pub fn acquire(&mut self, at: usize, request: AcquireRequest) -> AcquireAnswer {
+        match self.call(at, ClientRequest::Acquire(request)) {
+            Ok(Answer::Acquire(answer)) => answer,
+            other => panic!("an acquire was answered {other:?}"),
+        }
+    }
+
+    pub fn release(&mut self, at: usize, who: &str, what: &str) {
+        let request = ReleaseRequest {
+            owner: owner(who),
+            holds: vec![Hold {
+                path: path(what),
+                mode: Mode::Write,
+            }],
+            edge: WaitEdge::Keep,
+            key: None,
+        };
+        let answer = self.call(at, ClientRequest::Release(request));
+        assert_eq!(answer, Ok(Answer::Done));
+    }
+
+    pub fn renew(&mut self, at: usize, who: &str, domains: &[&str], ttl: u64) -> RenewAnswer {
+        match self.call(at, renew(who, domains, ttl)) {
+            Ok(Answer::Renew(answer)) => answer,
+            other => panic!("a renewal was answered {other:?}"),
+        }
+    }
+
+    pub fn holder(&mut self, at: usize, what: &str) -> Option<String> {
+        match self.call(at, ClientRequest::InspectPath { path: path(what) }) {
+            Ok(Answer::Inspect(found)) => found.writer.map(|owner| owner.to_string()),
+            other => panic!("an inspection was answered {other:?}"),
+        }
+    }
+
+    pub fn cut(&mut self, from: usize, to: usize) {
+        let (from, to) = (self.seats[from].member.node, self.seats[to].member.node);
+        self.cut.insert((from, to));
+    }
+
+    /// Cuts a node off from all others, both ways.
+    pub fn isolate(&mut self, at: usize) {
+        for other in 0..self.seats.len() {
+            if other != at {
+                self.cut(at, other);
+                self.cut(other, at);
+            }
+        }
+    }
+
+    pub fn heal(&mut self) {
+        self.cut.clear();
+    }
+}
+
+pub fn member(number: u32, life: u32) -> Member {
+    Member {
+        node: node_id(number),
+        life,
+    }
+}
+
+pub fn acquire(who: &str, what: &str, ttl: u64) -> AcquireRequest {
+    AcquireRequest {
+        owner: owner(who),
+        ttl: Ttl::from_millis(ttl).unwrap(),
+        queue_ttl: QueueTtl::from_millis(0).unwrap(),
+        requests: vec![Request {
+            path: path(what),
+            mode: Mode::Write,
+            state: State::New,
+            permits: None,
+        }],
+        releases: Vec::new(),
+        fence: None,
+        key: None,
+        wait: Wait::Queue,
+        holder: None,
+        deadlock: Deadlock::Ignore,
+    }
+}
+
+pub fn renew(who: &str, domains: &[&str], ttl: u64) -> ClientRequest {
+    ClientRequest::Renew {
+        owner: owner(who),
+        ttl: Ttl::from_millis(ttl).unwrap(),
+        domains: domains.iter().map(|name| ns(name)).collect(),
+        key: None,
+    }
+}
+
+pub fn granted(answer: &AcquireAnswer) -> Fence {
+    match answer {
+        AcquireAnswer::Granted {
+            fence: Some(fence), ..
+        } => *fence,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub fn is_queued(answer: &AcquireAnswer) -> bool {
+    matches!(answer, AcquireAnswer::Queued { .. })
+}

@@ -1,0 +1,267 @@
+//! Do the tests notice? Each mutant is one deliberately wrong line; the tests must fail on every one.
+//!
+//! A crate keeps its list in `mutants.toml` beside its `Cargo.toml`. The repository is copied once,
+//! each mutant is applied to the copy, built, tested and taken back. A mutant that does not compile,
+//! or whose line is no longer there exactly once, is a broken list and an error, never a success.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A test program that runs longer than this hangs, which is also a way to notice.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// One wrong line.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Mutant {
+    name: String,
+    file: String,
+    find: String,
+    replace: String,
+    breaks: String,
+}
+
+/// Runs the list of a package, or of every package that has one.
+pub(crate) fn run(root: &Path, package: Option<&str>, only: Option<&str>) -> Result<(), String> {
+    let mut lists = Vec::new();
+    for entry in read_dir(&root.join("crates"))? {
+        let list = entry.join("mutants.toml");
+        let name = entry
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        if list.is_file() && package.is_none_or(|wanted| name.as_deref() == Some(wanted)) {
+            lists.push((name.unwrap_or_default(), list));
+        }
+    }
+    if lists.is_empty() {
+        return Err("no crate has such a mutants.toml".into());
+    }
+    lists.sort();
+    let copy = root.join("target/mutants/copy");
+    copy_repository(root, &copy)?;
+    let mut survivors = Vec::new();
+    for (package, list) in lists {
+        survivors.extend(run_list(&copy, &package, &list, only)?);
+    }
+    if survivors.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("no test noticed: {}", survivors.join(", ")))
+    }
+}
+
+fn run_list(
+    copy: &Path,
+    package: &str,
+    list: &Path,
+    only: Option<&str>,
+) -> Result<Vec<String>, String> {
+    let home = copy.join("crates").join(package);
+    let mutants = parse(&read(list)?)?;
+    if only.is_none()
+        && let Some(test) = first_failure(&home, &build(copy, package)?)?
+    {
+        return Err(format!("{package}: {test} fails without any mutant"));
+    }
+    let mut survivors = Vec::new();
+    for mutant in &mutants {
+        if only.is_some_and(|name| name != mutant.name) {
+            continue;
+        }
+        let file = home.join(&mutant.file);
+        let original = read(&file)?;
+        let count = original.matches(&mutant.find).count();
+        if count != 1 {
+            return Err(format!(
+                "{}: its line occurs {count} times in {}",
+                mutant.name, mutant.file
+            ));
+        }
+        write(&file, &original.replacen(&mutant.find, &mutant.replace, 1))?;
+        let noticed = build(copy, package)
+            .map_err(|why| format!("{} does not compile: {why}", mutant.name))
+            .and_then(|programs| first_failure(&home, &programs));
+        write(&file, &original)?;
+        match noticed? {
+            Some(test) => eprintln!("caught    {:<28} by {test}", mutant.name),
+            None => {
+                eprintln!("SURVIVED  {:<28} {}", mutant.name, mutant.breaks);
+                survivors.push(mutant.name.clone());
+            }
+        }
+    }
+    Ok(survivors)
+}
+
+/// Copies what git knows of, and what it would if asked; build results stay where they are.
+fn copy_repository(root: &Path, copy: &Path) -> Result<(), String> {
+    let output = Command::new("git")
+        .args(["ls-files", "-co", "--exclude-standard", "-z"])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cannot start git: {error}"))?;
+    let names = String::from_utf8(output.stdout).map_err(|_| "a file name is not UTF-8")?;
+    let _ = fs::remove_dir_all(copy);
+    for name in names.split_terminator('\0') {
+        let (from, to) = (root.join(name), copy.join(name));
+        if !from.is_file() {
+            continue;
+        }
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+        }
+        fs::copy(&from, &to).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Builds the package's tests and names the programs.
+fn build(copy: &Path, package: &str) -> Result<Vec<PathBuf>, String> {
+    let target = copy.with_file_name("build");
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--no-run", "--locked", "--package", package])
+        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(copy)
+        .output()
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        return Err(said);
+    }
+    let mut programs: Vec<PathBuf> = said
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Executable "))
+        .filter_map(|line| line.rsplit_once('('))
+        .map(|(_, program)| copy.join(program.trim_end_matches(')')))
+        .collect();
+    programs.sort();
+    if programs.is_empty() {
+        return Err(format!("{package} has no test programs"));
+    }
+    Ok(programs)
+}
+
+/// The first test that fails, or the program that hangs or dies; `None` if all is well.
+fn first_failure(home: &Path, programs: &[PathBuf]) -> Result<Option<String>, String> {
+    let log = home.join("mutants.log");
+    for program in programs {
+        let file = fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let child = Command::new(program)
+            .current_dir(home)
+            .env("CARGO_MANIFEST_DIR", home)
+            .stdout(file)
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+        let finished = wait(child)?;
+        let said = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let said = String::from_utf8_lossy(&said);
+        let failed: Vec<&str> = said
+            .lines()
+            .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
+            .collect();
+        match (finished, failed.as_slice()) {
+            (Some(true), []) => {}
+            (Some(_), [only]) => return Ok(Some((*only).to_string())),
+            (Some(_), [first, others @ ..]) => {
+                return Ok(Some(format!("{first} and {} more", others.len())));
+            }
+            (Some(false), []) => return Ok(Some(format!("{} died", program.display()))),
+            (None, _) => return Ok(Some(format!("{} hangs", program.display()))),
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the program ended well; `None` if it had to be stopped.
+fn wait(mut child: Child) -> Result<Option<bool>, String> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+            return Ok(Some(status.success()));
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().map_err(|error| error.to_string())?;
+            child.wait().map_err(|error| error.to_string())?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Reads the list: TOML, of which `[[mutant]]` and `key = 'literal string'` are all that it needs.
+fn parse(text: &str) -> Result<Vec<Mutant>, String> {
+    let mut mutants: Vec<Mutant> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let complain = |what: &str| format!("mutants.toml, line {}: {what}", number + 1);
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if line == "[[mutant]]" {
+            mutants.push(Mutant::default());
+            continue;
+        }
+        let (key, value) = line
+            .split_once(" = ")
+            .ok_or_else(|| complain("expected `key = 'text'`"))?;
+        let value = value
+            .strip_prefix('\'')
+            .and_then(|value| value.strip_suffix('\''))
+            .filter(|value| !value.contains('\''))
+            .ok_or_else(|| complain("expected a text in single quotes"))?;
+        let mutant = mutants
+            .last_mut()
+            .ok_or_else(|| complain("expected [[mutant]] first"))?;
+        let field = match key {
+            "name" => &mut mutant.name,
+            "file" => &mut mutant.file,
+            "find" => &mut mutant.find,
+            "replace" => &mut mutant.replace,
+            "breaks" => &mut mutant.breaks,
+            _ => return Err(complain("unknown key")),
+        };
+        *field = value.to_string();
+    }
+    match mutants.iter().find(|m| {
+        m.name.is_empty() || m.file.is_empty() || m.find.is_empty() || m.find == m.replace
+    }) {
+        Some(bad) => Err(format!("mutants.toml: `{}` is incomplete", bad.name)),
+        None => Ok(mutants),
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn read_dir(path: &Path) -> Result<Vec<PathBuf>, String> {
+    fs::read_dir(path)
+        .and_then(|entries| {
+            entries
+                .map(|entry| entry.map(|entry| entry.path()))
+                .collect()
+        })
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_and_a_broken_one_refused() {
+        let list = "# why\n[[mutant]]\nname = 'a'\nfile = 'src/x.rs'\nfind = 'x < y'\nreplace = 'x <= y'\nbreaks = 'order'\n";
+        let mutants = parse(list).unwrap();
+        assert_eq!(mutants.len(), 1);
+        assert_eq!(mutants[0].find, "x < y");
+        assert!(parse("name = 'a'").is_err(), "a key before any mutant");
+        assert!(parse("[[mutant]]\nname = \"a\"").is_err(), "other quotes");
+        assert!(parse("[[mutant]]\nname = 'a'").is_err(), "no file, no line");
+    }
+}
