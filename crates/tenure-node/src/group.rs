@@ -44,8 +44,8 @@ pub(crate) struct Turn {
     pub(crate) rounds: RoundCounter,
     pub(crate) writes: Vec<(GroupId, Record)>,
     pub(crate) must_sync: bool,
-    /// Which work of which group this turn's writes complete.
-    pub(crate) numbers: Vec<(GroupId, u64)>,
+    /// Which work of which replica this turn's writes complete.
+    pub(crate) numbers: Vec<Written>,
     pub(crate) messages: Vec<(GroupId, Message)>,
     pub(crate) after: Vec<(GroupId, Message)>,
     pub(crate) answers: Vec<(Ticket, OpAnswer)>,
@@ -54,6 +54,15 @@ pub(crate) struct Turn {
     pub(crate) news: Vec<(GroupId, News)>,
     /// Something is broken beyond repair.
     pub(crate) stop: Option<String>,
+}
+
+/// The work of a replica that a batch contains. A replica that was removed and came back is another
+/// one: what its predecessor wrote is no news to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) group: GroupId,
+    pub(crate) replica: u64,
+    pub(crate) number: u64,
 }
 
 impl Turn {
@@ -99,12 +108,16 @@ pub(crate) enum News {
 /// See the module.
 pub(crate) struct Group {
     pub(crate) id: GroupId,
+    /// Counts the replicas that this process has opened.
+    number: u64,
     pub(crate) me: Member,
     pub(crate) replica: Replica,
     pub(crate) machine: Machine,
     pub(crate) applied: Place,
     batch: Batch,
     proposed: VecDeque<Proposed>,
+    /// How many commands are in `proposed`.
+    proposed_commands: usize,
     lead: Lead,
     known: (u64, Role, Option<Member>),
     /// Writes handed out whose durability was not reported yet.
@@ -125,16 +138,24 @@ struct Proposed {
 }
 
 impl Group {
-    pub(crate) fn new(id: GroupId, me: Member, replica: Replica, machine: Machine) -> Group {
+    pub(crate) fn new(
+        id: GroupId,
+        number: u64,
+        me: Member,
+        replica: Replica,
+        machine: Machine,
+    ) -> Group {
         let applied = replica.store().base().place;
         Group {
             id,
+            number,
             me,
             known: (replica.term(), Role::Follower, None),
             machine,
             applied,
             batch: Batch::default(),
             proposed: VecDeque::new(),
+            proposed_commands: 0,
             lead: Lead::Not,
             unsynced: 0,
             arrived: None,
@@ -197,12 +218,7 @@ impl Group {
 
     /// How much waits here, for the budget (R151).
     pub(crate) fn load(&self) -> usize {
-        let proposed: usize = self
-            .proposed
-            .iter()
-            .map(|proposed| proposed.commands.commands.len())
-            .sum();
-        self.batch.len() + proposed + self.lead.load()
+        self.batch.len() + self.proposed_commands + self.lead.load()
     }
 
     /// Takes an operation. It is answered exactly once, through [`Turn::answers`].
@@ -250,7 +266,11 @@ impl Group {
     }
 
     /// The writes of a turn are durable.
-    pub(crate) fn persisted(&mut self, number: u64) {
+    pub(crate) fn persisted(&mut self, written: Written) {
+        if written.replica != self.number {
+            return;
+        }
+        let number = written.number;
         self.unsynced -= 1;
         self.replica.persisted(number);
         if let Some((installed_by, index)) = self.installing
@@ -295,7 +315,11 @@ impl Group {
             turn.must_sync |= work.must_sync;
             if wrote {
                 self.unsynced += 1;
-                turn.numbers.push((self.id, work.number));
+                turn.numbers.push(Written {
+                    group: self.id,
+                    replica: self.number,
+                    number: work.number,
+                });
             } else if self.unsynced == 0 {
                 self.replica.persisted(work.number);
             }
@@ -388,6 +412,7 @@ impl Group {
             match self.replica.propose(bytes) {
                 Ok(place) => {
                     leading.stamped(turn.reading);
+                    self.proposed_commands += commands.commands.len();
                     self.proposed.push_back(Proposed { place, commands });
                 }
                 Err(_dropped) => {
@@ -460,7 +485,7 @@ impl Group {
     fn take_own(&mut self, place: Place, turn: &mut Turn) -> Option<Commands> {
         let front = self.proposed.front()?;
         if front.place == place {
-            return self.proposed.pop_front().map(|own| own.commands);
+            return self.pop_proposed();
         }
         // Terms never fall along a log: behind an entry of a later term nothing of an earlier one
         // can be left.
@@ -472,11 +497,17 @@ impl Group {
         None
     }
 
+    fn pop_proposed(&mut self) -> Option<Commands> {
+        let commands = self.proposed.pop_front()?.commands;
+        self.proposed_commands -= commands.commands.len();
+        Some(commands)
+    }
+
     fn resolve_front(&mut self, fate: Fate, turn: &mut Turn) {
-        let Some(lost) = self.proposed.pop_front() else {
+        let Some(lost) = self.pop_proposed() else {
             return;
         };
-        for (ticket, command) in lost.commands.commands {
+        for (ticket, command) in lost.commands {
             match (ticket, fate) {
                 (Some(ticket), Fate::NeverHappened) => {
                     turn.returned.push((ticket, command.into_op()));

@@ -341,7 +341,7 @@ pub enum Record {
     HardState(HardState),
     /// The log begins after this. Unless it is [`Base::BIRTH`], a snapshot of this index is durable.
     Base(Base),
-    /// The replica is gone; everything written for its group may be forgotten.
+    /// The replica is gone; everything written for its group before this record may be forgotten.
     Removed,
 }
 

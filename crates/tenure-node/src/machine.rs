@@ -151,7 +151,30 @@ impl Machine {
     }
 }
 
+/// The table version that a query needs, if one of its paths was resolved by an older one (R25).
+fn outdated(space: &Space, query: &Query) -> Option<u64> {
+    match query {
+        Query::Assert { paths, .. } => paths
+            .iter()
+            .find_map(|(route, path)| space.route_outdated(route, path)),
+        Query::Inspect { route, path }
+        | Query::Blocking { route, path, .. }
+        | Query::Explain { route, path, .. } => space.route_outdated(route, path),
+        Query::Dump { .. }
+        | Query::Edge { .. }
+        | Query::Table { .. }
+        | Query::Change { .. }
+        | Query::Policy { .. }
+        | Query::Policies { .. }
+        | Query::Born { .. }
+        | Query::Nothing => None,
+    }
+}
+
 fn query_space(space: &Space, query: &Query, now: u64) -> Option<Found> {
+    if let Some(version) = outdated(space, query) {
+        return Some(Found::Outdated { version });
+    }
     Some(match query {
         Query::Assert {
             owner,

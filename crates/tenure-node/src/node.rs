@@ -17,7 +17,7 @@ use tenure_core::table::NamespaceTable;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::consensus::{Consensus, Found, Message};
-use crate::group::{Group, News, Settled, Turn};
+use crate::group::{Group, News, Settled, Turn, Written};
 use crate::machine::{Blank, Machine};
 use crate::random::Random;
 use crate::reads::RoundCounter;
@@ -50,16 +50,21 @@ pub struct Node {
     is_active: Vec<bool>,
     /// Groups that go on in the next turn.
     again: BTreeSet<GroupId>,
+    /// Groups that did something in this turn.
+    pub(crate) touched: Vec<GroupId>,
     /// When groups have something due; the earliest known time of each is in `due_at` too.
     due: BinaryHeap<Reverse<(u64, GroupId)>>,
     due_at: Vec<u64>,
     next_tick: u64,
     last_mark: Mark,
     persisted: Mark,
-    unsynced: VecDeque<(Mark, Vec<(GroupId, u64)>)>,
+    unsynced: VecDeque<(Mark, Vec<Written>)>,
+    replicas_opened: u64,
     /// Snapshots that must be durable before this turn's batch.
     pub(crate) installs: Vec<Snapshot>,
     pub(crate) transfers: crate::span::Transfers,
+    /// What removed replicas must not forget.
+    pub(crate) tombs: BTreeMap<GroupId, Tomb>,
     pub(crate) changes_asked: BTreeMap<GroupId, (crate::RequestId, crate::Place)>,
     stopped: bool,
 }
@@ -90,14 +95,17 @@ impl Node {
             active: Vec::new(),
             is_active: vec![false; count],
             again: BTreeSet::new(),
+            touched: Vec::new(),
             due: BinaryHeap::new(),
             due_at: vec![u64::MAX; count],
             next_tick: clock.reading() + TICK_MS,
             last_mark: Mark(0),
             persisted: Mark(0),
             unsynced: VecDeque::new(),
+            replicas_opened: 0,
             installs: Vec::new(),
             transfers: crate::span::Transfers::default(),
+            tombs: BTreeMap::new(),
             changes_asked: BTreeMap::new(),
             stopped: false,
             clock,
@@ -114,6 +122,17 @@ impl Node {
                 node.turn.writes.push((id, Record::Base(base)));
                 node.turn.writes.push((id, Record::HardState(state)));
                 node.turn.must_sync = true;
+            }
+            if opened.found.is_blank() {
+                let hard_state = opened.found.hard_state;
+                node.tombs.insert(
+                    id,
+                    Tomb {
+                        hard_state,
+                        index: 0,
+                    },
+                );
+                continue;
             }
             let machine = match &opened.state {
                 Some(bytes) => snapshot::decode(bytes, &node.blank(id), node.hash_seed())
@@ -160,15 +179,18 @@ impl Node {
             // Nobody else could object.
             replica.campaign();
         }
-        self.groups[id.0 as usize] = Some(Group::new(id, self.me, replica, machine));
+        self.replicas_opened += 1;
+        let group = Group::new(id, self.replicas_opened, self.me, replica, machine);
+        self.groups[id.0 as usize] = Some(group);
         self.activate(id);
     }
 
     /// A replica that knows nothing yet: a leader has spoken to it for the first time.
     pub(crate) fn open_empty(&mut self, id: GroupId) {
+        let tomb = self.tombs.remove(&id);
         let found = Found {
             base: crate::Base::default(),
-            hard_state: crate::HardState::default(),
+            hard_state: tomb.map_or_else(crate::HardState::default, |tomb| tomb.hard_state),
             entries: Vec::new(),
         };
         let machine = Machine::new(&self.blank(id));
@@ -312,10 +334,10 @@ impl Node {
             .is_some_and(|(written, _)| *written <= mark)
         {
             if let Some((_, numbers)) = self.unsynced.pop_front() {
-                for (id, number) in numbers {
-                    if let Some(group) = self.group(id) {
-                        group.persisted(number);
-                        self.activate(id);
+                for written in numbers {
+                    if let Some(group) = self.group(written.group) {
+                        group.persisted(written);
+                        self.activate(written.group);
                     }
                 }
             }
@@ -331,6 +353,7 @@ impl Node {
                         self.again.insert(id);
                     }
                     self.register_due(id);
+                    self.touched.push(id);
                 }
                 if self.turn.stop.is_some() {
                     return;
@@ -427,6 +450,15 @@ impl Node {
     pub(crate) fn frames(&mut self) -> &mut frames::Frames {
         &mut self.frames
     }
+}
+
+/// What is left of a removed replica: its term and vote, so that it cannot vote twice in a term
+/// should it come back, and the index of its removal, so that a straggling message does not
+/// revive it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tomb {
+    pub(crate) hard_state: crate::HardState,
+    pub(crate) index: u64,
 }
 
 /// When a message may leave.

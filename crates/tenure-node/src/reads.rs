@@ -61,6 +61,7 @@ pub(crate) struct Rounds<W> {
     next: Vec<(W, u64)>,
     flying: VecDeque<Flying<W>>,
     held: VecDeque<(W, Until)>,
+    flying_waiters: usize,
 }
 
 #[derive(Debug)]
@@ -76,6 +77,7 @@ impl<W> Default for Rounds<W> {
             next: Vec::new(),
             flying: VecDeque::new(),
             held: VecDeque::new(),
+            flying_waiters: 0,
         }
     }
 }
@@ -92,6 +94,7 @@ impl<W> Rounds<W> {
             return None;
         }
         let round = counter.next();
+        self.flying_waiters += self.next.len();
         self.flying.push_back(Flying {
             round,
             started: reading,
@@ -106,6 +109,7 @@ impl<W> Rounds<W> {
             return;
         };
         if let Some(flying) = self.flying.remove(at) {
+            self.flying_waiters -= flying.waiters.len();
             for (waiter, endings) in flying.waiters {
                 self.held.push_back((waiter, Until { index, endings }));
             }
@@ -145,6 +149,7 @@ impl<W> Rounds<W> {
             .is_some_and(|flying| flying.started + GIVE_UP_AFTER_MS <= reading)
         {
             if let Some(flying) = self.flying.pop_front() {
+                self.flying_waiters -= flying.waiters.len();
                 for (waiter, endings) in flying.waiters {
                     if over(&waiter) {
                         left.push(waiter);
@@ -159,6 +164,7 @@ impl<W> Rounds<W> {
 
     /// Everybody leaves: leadership is lost.
     pub(crate) fn clear(&mut self) -> Vec<W> {
+        self.flying_waiters = 0;
         let next = self.next.drain(..).map(|(waiter, _)| waiter);
         let flying = self
             .flying
@@ -176,8 +182,7 @@ impl<W> Rounds<W> {
 
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
-        let flying: usize = self.flying.iter().map(|flying| flying.waiters.len()).sum();
-        self.next.len() + flying + self.held.len()
+        self.next.len() + self.flying_waiters + self.held.len()
     }
 }
 

@@ -716,3 +716,74 @@ fn health_needs_a_quorum() {
         Some(Err(Failure::DeadlineExceeded))
     );
 }
+
+/// Three replicas, and a fourth node that has none and only forwards.
+fn trio_and_a_guest() -> Cluster {
+    let mut cluster = Cluster::empty(8, Limits::default());
+    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    for me in &members {
+        let born = (0..=8)
+            .map(|group| (GroupId(group), members.clone()))
+            .collect();
+        cluster.add(*me, born);
+    }
+    cluster.add(member(4, 1), Vec::new());
+    for at in 0..4 {
+        cluster.start(at);
+    }
+    cluster.settle();
+    cluster
+}
+
+/// R167: a node without any replica serves clients by forwarding.
+#[test]
+fn a_node_without_replicas_serves() {
+    let mut cluster = trio_and_a_guest();
+    granted(&cluster.write(3, "amy", "t:/a"));
+    assert!(is_queued(&cluster.write(3, "bob", "t:/a")));
+    assert_eq!(locks(&mut cluster, 3, "amy", &[]), ["t:/a"]);
+    assert_eq!(cluster.call(3, ClientRequest::Health), Ok(Answer::Ready));
+    assert_eq!(
+        cluster.renew(3, "amy", &[], 5_000),
+        RenewAnswer::Renewed { asked: false }
+    );
+    cluster.input(
+        3,
+        Input::Subscribe {
+            id: StreamId(1),
+            owner: owner("bob"),
+        },
+    );
+    cluster.run(200);
+    cluster.release(3, "amy", "t:/a");
+    cluster.run(50);
+    assert_eq!(events(&cluster, 3, StreamId(1)).len(), 1);
+}
+
+/// R25, R32: a copy of the table that nobody refreshes is slow, never wrong: the space says so.
+#[test]
+fn a_stale_copy_of_the_table_is_only_slow() {
+    let mut cluster = trio_and_a_guest();
+    granted(&cluster.write(3, "amy", "t:/a/x"));
+    cluster.release(3, "amy", "t:/a/x");
+    assert_eq!(
+        cluster.call(0, set_policy("t:/a/b", Algorithm::PointRw)),
+        Ok(Answer::Done)
+    );
+    granted(&cluster.write(0, "amy", "t:/a/b/c"));
+    // The guest still routes t:/a/b/c to t:/a; its reads and acquires are refused and resolved anew.
+    assert_eq!(cluster.holder(3, "t:/a/b/c").as_deref(), Some("amy"));
+    assert_eq!(
+        cluster.call(0, delete_policy("t:/a/b")),
+        Err(Failure::FailedPrecondition(
+            "t:/a/b still has a live lock: amy holds t:/a/b/c".to_owned()
+        ))
+    );
+    cluster.release(3, "amy", "t:/a/b/c");
+    assert_eq!(cluster.call(0, delete_policy("t:/a/b")), Ok(Answer::Done));
+    let answer = cluster.write(3, "bob", "t:/a/b/c");
+    let AcquireAnswer::Granted { namespace, .. } = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(namespace, Some(ns("t:/a")));
+}

@@ -73,6 +73,11 @@ impl Space {
         self.long_leases > 0 || !self.ends.is_empty()
     }
 
+    /// The table version that a read of this path needs, if it was resolved by an older one (R25, R32).
+    pub fn route_outdated(&self, route: &crate::command::Route, path: &Path) -> Option<u64> {
+        self.outdated(route, core::iter::once(path))
+    }
+
     /// All that is known of one path (R141).
     pub fn inspect(&self, namespace: &Namespace, path: &Path, now: u64) -> Inspection {
         let Some(namespace) = self.namespaces.find(namespace) else {

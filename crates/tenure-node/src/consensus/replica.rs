@@ -325,6 +325,11 @@ impl Found {
         }
     }
 
+    /// Whether there is nothing but, perhaps, a term and a vote.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.base.place.index == 0 && self.entries.is_empty()
+    }
+
     /// Brings it to life. The commit index is only a hint and may have outlived or missed a write.
     pub(crate) fn open(mut self, me: Member, random: Random) -> Replica {
         let last = self.base.place.index + self.entries.len() as u64;

@@ -175,8 +175,10 @@ impl Node {
             return Ok(());
         }
         if self.group_ref(id).is_none() {
-            let from_leader = matches!(message.kind, MessageKind::Append | MessageKind::Heartbeat);
-            if !from_leader {
+            // Only a leader that has us in its membership sends these; one that was under way when
+            // we were removed does not know more than we knew then.
+            let known = self.tombs.get(&id).map_or(0, |tomb| tomb.index);
+            if message.kind != MessageKind::Append || message.commit <= known {
                 return Ok(());
             }
             self.open_empty(id);

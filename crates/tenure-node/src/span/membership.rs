@@ -6,9 +6,9 @@
 
 use crate::codec::{Read, Reader};
 use crate::consensus::{Consensus, MembershipChange, MembershipStep, Role};
-use crate::node::Node;
 use crate::node::frames_item as item;
-use crate::{ChangeRefused, GroupId, Member, Output, Record, RequestId};
+use crate::node::{Node, Tomb};
+use crate::{ChangeRefused, GroupId, HardState, Member, Output, Record, RequestId};
 
 /// A learner so many entries behind the leader has caught up.
 const CAUGHT_UP_WITHIN: u64 = 64;
@@ -95,7 +95,8 @@ impl Node {
             }
         }
         if !membership.everybody().contains(&self.me) {
-            self.remove_replica(id);
+            let index = self.group_ref(id).map_or(0, |group| group.applied.index);
+            self.remove_replica(id, index);
         }
     }
 
@@ -122,9 +123,11 @@ impl Node {
         if member.node == self.me.node {
             return;
         }
+        let index = self.group_ref(id).map_or(0, |group| group.applied.index);
         self.frames().say(member.node, item::REMOVED, |out| {
             out.number(u64::from(id.0));
             out.number(member.pack());
+            out.number(index);
         });
     }
 
@@ -140,21 +143,33 @@ impl Node {
 
     pub(crate) fn receive_removed(&mut self, mut content: Reader) -> Read<()> {
         let id = GroupId(content.small()?);
-        let member = content.number()?;
+        let (member, index) = (content.number()?, content.number()?);
         content.end()?;
-        if member == self.me.pack() && id <= self.system() && self.group_ref(id).is_some() {
-            self.remove_replica(id);
+        // Removed and added again since, if more is applied here than was at the removal.
+        let stale = self
+            .group_ref(id)
+            .is_none_or(|group| group.applied.index > index);
+        if member == self.me.pack() && id <= self.system() && !stale {
+            self.remove_replica(id, index);
         }
         Ok(())
     }
 
     /// The replica stops serving, and its data may be deleted (R166).
-    fn remove_replica(&mut self, id: GroupId) {
+    fn remove_replica(&mut self, id: GroupId, index: u64) {
         let Some(group) = self.groups.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };
+        let hard_state = HardState {
+            commit: 0,
+            ..group.replica.store().hard_state()
+        };
         group.close(&mut self.turn);
         self.turn.writes.push((id, Record::Removed));
+        // Its term and vote are kept: it must not vote twice in a term if it ever comes back.
+        self.turn.writes.push((id, Record::HardState(hard_state)));
+        self.tombs.insert(id, Tomb { hard_state, index });
+        self.transfers.forget(id);
         self.turn.must_sync = true;
         self.outputs.push(Output::Removed { group: id });
         let me = self.me.node;

@@ -53,15 +53,24 @@ struct Incoming {
     data: BytesMut,
 }
 
+impl Transfers {
+    /// The replica is gone.
+    pub(crate) fn forget(&mut self, id: GroupId) {
+        self.offered.remove(&id);
+        self.incoming.remove(&id);
+        self.saving.remove(&id);
+        self.outgoing.retain(|(group, _), _| *group != id);
+    }
+}
+
 impl Node {
     /// Logs that outweigh what they are worth are cut, behind a saved snapshot.
     pub(crate) fn cut_logs(&mut self) {
-        let limits = self.config.limits.clone();
-        for at in 0..self.groups.len() {
-            let Some(group) = &mut self.groups[at] else {
+        for id in std::mem::take(&mut self.touched) {
+            let limits = &self.config.limits;
+            let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
                 continue;
             };
-            let id = group.id;
             let wanted = group.replica.store().take_wanted();
             if wanted {
                 self.offer_state(id);

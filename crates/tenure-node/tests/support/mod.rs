@@ -362,6 +362,11 @@ impl Cluster {
         self.run(50);
     }
 
+    pub fn fresh_id(&mut self) -> RequestId {
+        self.next_request += 1;
+        RequestId(self.next_request)
+    }
+
     pub fn ask(&mut self, at: usize, request: ClientRequest) -> RequestId {
         self.ask_for(at, request, 30_000)
     }

@@ -1,0 +1,289 @@
+//! Replicas come and go: learners, joint changes, snapshots over the wire, removal, new lives.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use support::*;
+use tenure_node::*;
+
+fn small_logs() -> Limits {
+    Limits {
+        log_entries: 20,
+        log_kept: 5,
+        ..Limits::default()
+    }
+}
+
+/// Three voters, and more nodes that have no replica yet.
+fn trio_and(guests: u32, limits: Limits) -> Cluster {
+    let mut cluster = Cluster::empty(1, limits);
+    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    for me in &members {
+        let born = (0..=1)
+            .map(|group| (GroupId(group), members.clone()))
+            .collect();
+        cluster.add(*me, born);
+    }
+    for number in 4..4 + guests {
+        cluster.add(member(number, 1), Vec::new());
+    }
+    for at in 0..cluster.seats.len() {
+        cluster.start(at);
+    }
+    cluster.settle();
+    cluster
+}
+
+fn change(
+    cluster: &mut Cluster,
+    group: GroupId,
+    steps: Vec<MembershipStep>,
+) -> Result<Membership, ChangeRefused> {
+    let leader = cluster.leader(group).unwrap();
+    let id = cluster.fresh_id();
+    cluster.input(
+        leader,
+        Input::Change {
+            id,
+            group,
+            change: MembershipChange { steps },
+        },
+    );
+    let find = |cluster: &Cluster| {
+        cluster.seats[leader]
+            .outputs
+            .iter()
+            .find_map(|output| match output {
+                Output::Changed { id: done, result } if *done == id => Some(result.clone()),
+                _ => None,
+            })
+    };
+    cluster.until(10_000, "the change", |cluster| find(cluster).is_some());
+    find(cluster).unwrap()
+}
+
+fn status(cluster: &Cluster, at: usize, group: GroupId) -> Option<GroupStatus> {
+    let status = cluster.seats[at].node.as_ref()?.status();
+    status.groups.into_iter().find(|one| one.group == group)
+}
+
+fn fill(cluster: &mut Cluster, count: usize) {
+    for number in 0..count {
+        let ttl = 600_000;
+        granted(&cluster.acquire(0, acquire("amy", &format!("t:/x/{number}"), ttl)));
+    }
+}
+
+/// A learner gets a snapshot, catches up, is promoted; an old voter goes, and its data with it.
+#[test]
+fn a_replica_is_replaced_step_by_step() {
+    let mut cluster = trio_and(1, small_logs());
+    fill(&mut cluster, 60);
+    let group = GroupId(0);
+    let new = member(4, 1);
+    let early = change(&mut cluster, group, vec![MembershipStep::Voter(new)]);
+    assert_eq!(
+        early,
+        Err(ChangeRefused::Behind),
+        "never promoted before it has caught up"
+    );
+    let with = change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    assert_eq!(with.learners, [new]);
+    cluster.until(10_000, "the learner has everything", |cluster| {
+        let leader = cluster.leader(group).unwrap();
+        let last = status(cluster, leader, group).unwrap().applied;
+        status(cluster, 3, group).is_some_and(|one| one.applied >= last)
+    });
+    assert!(
+        status(&cluster, 3, group).unwrap().base > 1,
+        "by a snapshot"
+    );
+    let leader = cluster.leader(group).unwrap();
+    let gone = (leader + 1) % 3;
+    let old = cluster.seats[gone].member;
+    let steps = vec![MembershipStep::Voter(new), MembershipStep::Remove(old)];
+    let after = change(&mut cluster, group, steps).unwrap();
+    assert!(!after.is_joint(), "the joint configuration was left");
+    assert!(after.voters.contains(&new) && !after.voters.contains(&old));
+    cluster.until(5_000, "the old replica is gone", |cluster| {
+        status(cluster, gone, group).is_none()
+    });
+    let removed =
+        |output: &Output| matches!(output, Output::Removed { group: one } if *one == group);
+    assert!(cluster.seats[gone].outputs.iter().any(removed));
+    // It serves by forwarding, and does not come back with its old data.
+    assert_eq!(cluster.holder(gone, "t:/x/7").as_deref(), Some("amy"));
+    cluster.crash(gone);
+    cluster.start(gone);
+    cluster.run(500);
+    assert!(status(&cluster, gone, group).is_none());
+    // The new voter alone with one other carries the group.
+    let third = 3 - leader - gone;
+    cluster.crash(third);
+    cluster.tell_down(third);
+    cluster.run(3_000);
+    granted(&cluster.write(3, "bob", "t:/y"));
+    assert_eq!(cluster.holder(3, "t:/x/59").as_deref(), Some("amy"));
+}
+
+/// A removed replica that never saw its removal learns of it from the leader.
+#[test]
+fn a_replica_that_was_away_learns_that_it_is_removed() {
+    let mut cluster = trio_and(1, small_logs());
+    fill(&mut cluster, 5);
+    let group = GroupId(0);
+    let leader = cluster.leader(group).unwrap();
+    let away = (leader + 1) % 3;
+    cluster.isolate(away);
+    let old = cluster.seats[away].member;
+    let after = change(&mut cluster, group, vec![MembershipStep::Remove(old)]).unwrap();
+    assert_eq!(after.voters.len(), 2);
+    cluster.heal();
+    cluster.until(10_000, "the old replica is gone", |cluster| {
+        status(cluster, away, group).is_none()
+    });
+    assert_eq!(cluster.holder(away, "t:/x/1").as_deref(), Some("amy"));
+}
+
+/// A wiped voter comes back under a new life: as long as it is not made a member under that life,
+/// nothing it says counts, and nothing meant for its old life reaches it.
+#[test]
+fn a_wiped_voter_never_votes_again_under_its_old_identity() {
+    let mut cluster = trio_and(0, small_logs());
+    fill(&mut cluster, 5);
+    let group = GroupId(0);
+    let leader = cluster.leader(group).unwrap();
+    let wiped = (leader + 1) % 3;
+    let other = 3 - leader - wiped;
+    cluster.crash(wiped);
+    cluster.seats[wiped].disk = Disk::default();
+    let old = cluster.seats[wiped].member;
+    cluster.seats[wiped].member = Member { life: 2, ..old };
+    let new = cluster.seats[wiped].member;
+    cluster.start(wiped);
+    cluster.run(500);
+    // The leader dies: one old voter and a stranger are no majority of three.
+    cluster.crash(leader);
+    cluster.tell_down(leader);
+    cluster.run(8_000);
+    assert_eq!(cluster.leader(group), None);
+    cluster.start(leader);
+    cluster.settle();
+    assert_eq!(cluster.holder(other, "t:/x/3").as_deref(), Some("amy"));
+    // Replaced properly: learner under the new life, then one step with the old one's removal.
+    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    cluster.until(10_000, "it has caught up", |cluster| {
+        status(cluster, wiped, group).is_some_and(|one| one.applied > 5)
+    });
+    cluster.run(500);
+    let steps = vec![MembershipStep::Voter(new), MembershipStep::Remove(old)];
+    let after = change(&mut cluster, group, steps).unwrap();
+    assert!(after.voters.contains(&new) && !after.voters.contains(&old));
+    assert_eq!(cluster.holder(wiped, "t:/x/3").as_deref(), Some("amy"));
+}
+
+/// Logs are cut behind snapshots, and a restart finds everything: leases, queue, fences.
+#[test]
+fn a_restart_from_snapshot_and_log_loses_nothing() {
+    let mut cluster = Cluster::with(1, 2, small_logs());
+    cluster.run(10);
+    let mut fence = 0;
+    for number in 0..100 {
+        let what = format!("t:/{}", number % 7);
+        let answer = cluster.acquire(0, acquire("amy", &what, 600_000));
+        fence = granted(&answer).number().max(fence);
+    }
+    assert!(is_queued(&cluster.write(0, "bob", "t:/3")));
+    let base = status(&cluster, 0, GroupId(0)).unwrap().base
+        + status(&cluster, 0, GroupId(1)).unwrap().base;
+    assert!(base > 20, "logs were cut");
+    let kept = status(&cluster, 0, GroupId(0)).unwrap();
+    assert!(kept.last - kept.base <= 40, "and stay short");
+    for _ in 0..2 {
+        cluster.crash(0);
+        cluster.start(0);
+        cluster.run(50);
+        assert_eq!(cluster.holder(0, "t:/3").as_deref(), Some("amy"));
+    }
+    cluster.release(0, "amy", "t:/3");
+    cluster.run(10);
+    assert_eq!(cluster.holder(0, "t:/3").as_deref(), Some("bob"));
+}
+
+/// A follower that was away longer than the log remembers gets the state, with the queue in it.
+#[test]
+fn a_follower_far_behind_gets_a_snapshot() {
+    let mut cluster = trio_and(0, small_logs());
+    let group = GroupId(0);
+    let leader = cluster.leader(group).unwrap();
+    let away = (leader + 1) % 3;
+    cluster.crash(away);
+    cluster.tell_down(away);
+    let at = leader;
+    for number in 0..80 {
+        let ttl = 600_000;
+        granted(&cluster.acquire(at, acquire("amy", &format!("t:/x/{number}"), ttl)));
+    }
+    let mut wait = acquire("bob", "t:/x/1", 60_000);
+    wait.queue_ttl = tenure_core::value::QueueTtl::from_millis(600_000).unwrap();
+    assert!(is_queued(&cluster.acquire(at, wait)));
+    cluster.start(away);
+    cluster.until(10_000, "it has caught up", |cluster| {
+        let last = status(cluster, leader, group).unwrap().applied;
+        status(cluster, away, group).is_some_and(|one| one.applied >= last)
+    });
+    // Only it and one other: what it got must be all there is.
+    cluster.crash(leader);
+    cluster.tell_down(leader);
+    cluster.run(4_000);
+    cluster.release(away, "amy", "t:/x/1");
+    cluster.run(50);
+    assert_eq!(cluster.holder(away, "t:/x/1").as_deref(), Some("bob"));
+    assert_eq!(cluster.holder(away, "t:/x/79").as_deref(), Some("amy"));
+    // And it is durable there.
+    cluster.crash(away);
+    cluster.start(away);
+    cluster.run(4_000);
+    assert_eq!(cluster.holder(away, "t:/x/1").as_deref(), Some("bob"));
+}
+
+/// R151: beyond the budget of a group, an immediate refusal that changed nothing; endings are exempt.
+#[test]
+fn a_full_group_refuses_at_once_and_still_ends_leases() {
+    let limits = Limits {
+        group_inflight: 8,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::with(1, 1, limits);
+    cluster.run(10);
+    granted(&cluster.acquire(0, acquire("amy", "t:/a", 1_000)));
+    cluster.seats[0].paused_disk = true;
+    let asked: Vec<RequestId> = (0..20)
+        .map(|number| {
+            let request = acquire("bob", &format!("t:/{number}"), 5_000);
+            cluster.ask(0, ClientRequest::Acquire(request))
+        })
+        .collect();
+    let refused = asked
+        .iter()
+        .filter(|id| {
+            matches!(
+                cluster.seats[0].answers.get(id),
+                Some(Err(Failure::Unavailable {
+                    nothing_happened: Certain::Yes,
+                    ..
+                }))
+            )
+        })
+        .count();
+    assert_eq!(refused, 12);
+    cluster.run(1_500);
+    cluster.seats[0].paused_disk = false;
+    cluster.run(50);
+    assert_eq!(
+        cluster.holder(0, "t:/a"),
+        None,
+        "the lease ended all the same"
+    );
+}
