@@ -7,6 +7,7 @@ use tenure_log::{SimDisk, SyncTicket};
 use tenure_node::{Batch, GroupId, Input, Lane, Mark, Member, Node, NodeId, RequestId, Snapshot, StreamId};
 
 use crate::journal::Journal;
+use crate::random::Random;
 use crate::time::{Clock, MILLISECOND, Time};
 
 /// What the disk has to do, in order.
@@ -102,6 +103,14 @@ impl Seat {
         self.disk_begins = false;
         self.calls.clear();
         self.streams.clear();
-        self.power_ends = false;
+    }
+
+    /// The process is dead. The machine goes on, unless its power is already failing.
+    pub(crate) fn leave_disk(&mut self, dice: &mut Random) {
+        self.disk = if std::mem::take(&mut self.power_ends) {
+            self.disk.crash(&mut || dice.chance(500))
+        } else {
+            self.disk.kill()
+        };
     }
 }

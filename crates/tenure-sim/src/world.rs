@@ -257,7 +257,8 @@ impl World {
             Err(Unusable::Later(why)) => {
                 let who = self.seats[at].member;
                 self.trace.say(self.now, format_args!("{who}"), format_args!("cannot open its disk: {why}"));
-                self.seats[at].disk = self.seats[at].disk.kill();
+                // Somebody restarts the machine, too.
+                self.seats[at].disk = self.seats[at].disk.crash(&mut || true);
                 self.at(self.now + SECOND, Event::Start(at));
                 return;
             }
@@ -418,15 +419,9 @@ impl World {
                     let who = self.seats[at].member;
                     self.trace.say(self.now, format_args!("{who}"), format_args!("stops: {why}"));
                     self.counts.stops += 1;
-                    let power_ends = self.seats[at].power_ends;
                     self.seats[at].end_process();
                     let mut dice = self.random.split();
-                    let disk = &self.seats[at].disk;
-                    self.seats[at].disk = if power_ends {
-                        disk.crash(&mut || dice.chance(500))
-                    } else {
-                        disk.kill()
-                    };
+                    self.seats[at].leave_disk(&mut dice);
                     let pause = self.random.between(SECOND, 10 * SECOND);
                     self.at(self.now + pause, Event::Start(at));
                     return;

@@ -24,6 +24,7 @@ pub(super) fn lose_power(world: &mut World, at: usize, random: &mut Random) {
     let keeps = random.pick(&[0, 300, 700, 1000]);
     let mut dice = random.split();
     let seat = &mut world.seats[at];
+    seat.power_ends = false;
     seat.disk = seat.disk.crash(&mut || dice.chance(keeps));
 }
 
@@ -31,7 +32,7 @@ pub(super) fn lose_power(world: &mut World, at: usize, random: &mut Random) {
 pub(super) fn kill(world: &mut World, random: &mut Random) -> Option<String> {
     let at = super::running(world, random)?;
     end(world, at, random);
-    world.seats[at].disk = world.seats[at].disk.kill();
+    world.seats[at].leave_disk(random);
     Some(format!("seat {at}"))
 }
 

@@ -58,7 +58,7 @@ pub(super) fn flip(world: &mut World, random: &mut Random) -> Option<String> {
     }
     world.operator.may_lose.insert(at);
     crash::end(world, at, random);
-    world.seats[at].disk = world.seats[at].disk.kill();
+    world.seats[at].leave_disk(random);
     let offset = random.index(used / 2);
     let bit = random.below(8) as u8;
     world.seats[at].disk.flip_bit(&name, offset, bit);
