@@ -124,6 +124,9 @@ pub(crate) struct Group {
     unsynced: usize,
     /// A snapshot that arrived and waits for consensus to accept it.
     pub(crate) arrived: Option<(Place, Machine)>,
+    /// Where the log on disk begins, and how large the state was there.
+    pub(crate) cut_at: u64,
+    pub(crate) state_bytes: usize,
     /// Its bytes, to be saved with the batch that installs it.
     pub(crate) arrived_data: Option<Bytes>,
     /// Who replicated the group when a leader last looked.
@@ -159,6 +162,8 @@ impl Group {
             lead: Lead::Not,
             unsynced: 0,
             arrived: None,
+            cut_at: applied.index,
+            state_bytes: 0,
             arrived_data: None,
             members: replica.store().membership().everybody(),
             replica,
@@ -298,7 +303,7 @@ impl Group {
             if let Some(base) = work.snapshot {
                 self.install(base.place, turn);
                 self.installing = Some((work.number, base.place.index));
-                turn.writes.push((self.id, Record::Base(base)));
+                turn.writes.push((self.id, Record::Installed(base)));
                 wrote = true;
             }
             if !work.entries.is_empty() {

@@ -14,8 +14,8 @@
 //!
 //! # What a driver owes
 //!
-//! **Starting.** Make a [`Recovery`]: give it every record of the log in the order of writing
-//! ([`Recovery::record`]), then the snapshots it asks for ([`Recovery::snapshots`],
+//! **Starting.** Make a [`Recovery`]: give it what the log held for each group
+//! ([`Recovery::group`]), then the snapshots it asks for ([`Recovery::snapshots`],
 //! [`Recovery::state`]). On an empty disk call [`Recovery::born`] for each group that this node
 //! takes part in from birth. Then [`Node::start`]. The identity in [`Config::me`] belongs to the
 //! data directory: a directory that was lost means a new [`Member::life`]. A node that lost a part
@@ -29,10 +29,10 @@
 //! **Writing.** [`Output::Write`] batches are written in order, each atomically. When a batch and
 //! all before it are durable, [`Input::Persisted`] reports its mark; several may be reported by the
 //! last one. A batch with [`Sync::Lazy`] needs no sync of its own, but counts as durable only when
-//! it is. A [`Record::Base`] above [`Base::BIRTH`] refers to a snapshot of that index: one that was
-//! saved by [`Output::SaveSnapshot`] and reported by [`Input::SnapshotSaved`], or (when a peer's
-//! snapshot is installed) one that comes with the batch in [`Batch::snapshots`] and must be durable
-//! *before* the batch is written.
+//! it is. A [`Record::Cut`] stands on a snapshot that was saved by [`Output::SaveSnapshot`] and
+//! reported by [`Input::SnapshotSaved`]; a [`Record::Installed`] on one that comes with its batch in
+//! [`Batch::snapshots`] and must be durable *before* the batch is written. Older snapshots of the
+//! group may be deleted when the batch is durable.
 //! A write or sync that fails is never tried again: [`Input::WriteFailed`], and the node is over.
 //!
 //! **Sending.** [`Output::Send`] frames leave in the order given, per peer and lane; one with
@@ -47,6 +47,7 @@
 //! over first. A node may be dropped at any time; that is a crash, and loses nothing acknowledged.
 
 mod batch;
+mod budget;
 mod clock;
 mod codec;
 mod config;
@@ -70,7 +71,7 @@ use tenure_core::event::{Event, LockChange};
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 
-pub use codec::{CodecError, RecordKind, encode_record};
+pub use codec::CodecError;
 pub use config::{ClusterConfig, Config, Limits};
 pub use consensus::{
     Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Payload, Place, Progress,
@@ -78,7 +79,7 @@ pub use consensus::{
 };
 pub use identity::{GroupId, Mark, Member, Moment, NodeId};
 pub use node::{GroupStatus, Node, Status};
-pub use recovery::{Recovery, RecoveryError};
+pub use recovery::{Recovery, RecoveryError, Remains};
 pub use request::{
     AcquireAnswer, AcquireRequest, Answer, AssertAnswer, Certain, ClientRequest, Deadlock,
     ExplainAnswer, Failure, ReleaseRequest, RenewAnswer, WaitEdge,
@@ -168,6 +169,11 @@ pub enum Input {
         group: GroupId,
         /// Up to which entry.
         index: u64,
+    },
+    /// The log wants to free the file in which this group's oldest entries are: make a snapshot.
+    CutLog {
+        /// Which group.
+        group: GroupId,
     },
     /// Change who replicates a group; the leader's node must be asked. Answered by [`Output::Changed`].
     Change {
@@ -335,13 +341,19 @@ pub enum Sync {
 /// One write of a group to the node's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
+    /// The group is born on this node: its log begins behind [`Base::BIRTH`], with an empty state.
+    Born(Base),
+    /// A snapshot of the group's own state is durable: entries up to it are no longer needed, those
+    /// behind it stay.
+    Cut(Base),
+    /// A snapshot from a peer takes the place of all entries of the group.
+    Installed(Base),
     /// Entries; an index that exists and all behind it are replaced.
     Entries(Vec<Entry>),
     /// Term, vote and commit index.
     HardState(HardState),
-    /// The log begins after this. Unless it is [`Base::BIRTH`], a snapshot of this index is durable.
-    Base(Base),
     /// The replica is gone; everything written for its group before this record may be forgotten.
+    /// A hard state follows it: that must be kept.
     Removed,
 }
 

@@ -1,32 +1,34 @@
-//! From the records of a log to the replicas of a node.
+//! From what a log held to the replicas of a node.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::codec::{self, CodecError, RecordKind};
+use crate::codec::{self, CodecError};
 use crate::consensus::{Base, Found, HardState, Membership, Place};
 use crate::{Entry, GroupId, Member};
 
 /// Collects what a node left behind. See the driver's contract at the top of the crate.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    groups: BTreeMap<GroupId, Replayed>,
+    groups: BTreeMap<GroupId, Opened>,
 }
 
-#[derive(Debug, Default)]
-struct Replayed {
-    base: Base,
-    hard_state: HardState,
-    entries: Vec<Entry>,
-    state: Option<Bytes>,
-    newborn: bool,
+/// What the log held for one group, in the bytes in which it was written.
+#[derive(Clone, Debug, Default)]
+pub struct Remains {
+    /// The last [`HardState`], as [`HardState::to_bytes`] wrote it; empty if there never was one.
+    pub hard_state: Bytes,
+    /// The last base: where it is, and its membership as [`Membership::to_bytes`] wrote it.
+    pub base: Option<(Place, Bytes)>,
+    /// The entries behind the base, each as [`Entry::payload_bytes`] wrote it.
+    pub entries: Vec<(Place, Bytes)>,
 }
 
 /// Why a log cannot be used. A node must not start with a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// A record cannot be read.
+    /// Something cannot be read.
     #[error("{group}: {error}")]
     Codec {
         /// Of which group.
@@ -34,14 +36,14 @@ pub enum RecoveryError {
         /// What is wrong.
         error: CodecError,
     },
-    /// Entries are missing between two records.
+    /// Entries are missing.
     #[error("{group}: after entry {last} comes {next}")]
     Gap {
         /// Of which group.
         group: GroupId,
         /// The last entry that is there.
         last: u64,
-        /// The first of the next record.
+        /// The one that comes next.
         next: u64,
     },
     /// The snapshot that the log stands on was not given.
@@ -60,148 +62,99 @@ impl Recovery {
         Recovery::default()
     }
 
-    /// The next record of the log, in the order of writing.
-    pub fn record(
-        &mut self,
-        group: GroupId,
-        kind: RecordKind,
-        bytes: Bytes,
-    ) -> Result<(), RecoveryError> {
+    /// What the log held for one group.
+    pub fn group(&mut self, group: GroupId, remains: Remains) -> Result<(), RecoveryError> {
         let codec = |error| RecoveryError::Codec { group, error };
-        match kind {
-            RecordKind::Removed => {
-                self.groups.remove(&group);
+        let hard_state = if remains.hard_state.is_empty() {
+            HardState::default()
+        } else {
+            codec::hard_state(remains.hard_state).map_err(codec)?
+        };
+        let base = match remains.base {
+            None => Base::default(),
+            Some((place, membership)) => Base {
+                place,
+                membership: codec::membership(membership).map_err(codec)?,
+            },
+        };
+        let mut entries = Vec::with_capacity(remains.entries.len());
+        let mut last = base.place.index;
+        for (place, payload) in remains.entries {
+            if place.index != last + 1 {
+                let next = place.index;
+                return Err(RecoveryError::Gap { group, last, next });
             }
-            RecordKind::HardState => {
-                self.groups.entry(group).or_default().hard_state =
-                    codec::hard_state(bytes).map_err(codec)?;
-            }
-            RecordKind::Base => {
-                let base = codec::base(bytes).map_err(codec)?;
-                self.groups.entry(group).or_default().rebase(base);
-            }
-            RecordKind::Entries => {
-                let entries = codec::entries(bytes).map_err(codec)?;
-                self.groups.entry(group).or_default().append(entries);
-            }
+            last = place.index;
+            let payload = codec::payload(payload).map_err(codec)?;
+            entries.push(Entry { place, payload });
         }
+        let found = Found {
+            base,
+            hard_state,
+            entries,
+        };
+        let opened = Opened {
+            found,
+            state: None,
+            newborn: false,
+        };
+        self.groups.insert(group, opened);
         Ok(())
     }
 
     /// On an empty disk: this node is one of the first replicas of a group. All first replicas are
-    /// told the same membership.
+    /// told the same voters.
     pub fn born(&mut self, group: GroupId, voters: Vec<Member>) {
         let found = Found::newborn(Membership {
             voters,
             ..Membership::default()
         });
-        self.groups.insert(
-            group,
-            Replayed {
-                base: found.base,
-                hard_state: found.hard_state,
-                newborn: true,
-                ..Replayed::default()
-            },
-        );
+        let opened = Opened {
+            found,
+            state: None,
+            newborn: true,
+        };
+        self.groups.insert(group, opened);
     }
 
     /// The snapshots that are needed: group and index.
     pub fn snapshots(&self) -> Vec<(GroupId, u64)> {
-        let needed = |(group, replayed): (&GroupId, &Replayed)| {
-            (replayed.base.place.index > Base::BIRTH.index)
-                .then_some((*group, replayed.base.place.index))
+        let needed = |(group, opened): (&GroupId, &Opened)| {
+            let index = opened.found.base.place.index;
+            (index > Base::BIRTH.index).then_some((*group, index))
         };
         self.groups.iter().filter_map(needed).collect()
     }
 
     /// One of them.
     pub fn state(&mut self, group: GroupId, data: Bytes) {
-        if let Some(replayed) = self.groups.get_mut(&group) {
-            replayed.state = Some(data);
+        if let Some(opened) = self.groups.get_mut(&group) {
+            opened.state = Some(data);
         }
     }
 
-    /// The groups that this node has a replica of.
+    /// The groups that this node has something of.
     pub fn groups(&self) -> impl Iterator<Item = GroupId> {
         self.groups.keys().copied()
     }
 
     pub(crate) fn take(self) -> Result<Vec<(GroupId, Opened)>, RecoveryError> {
-        let mut opened = Vec::with_capacity(self.groups.len());
-        for (group, replayed) in self.groups {
-            let index = replayed.base.place.index;
-            if index > Base::BIRTH.index && replayed.state.is_none() {
+        for (group, opened) in &self.groups {
+            let index = opened.found.base.place.index;
+            if index > Base::BIRTH.index && opened.state.is_none() {
+                let group = *group;
                 return Err(RecoveryError::NoSnapshot { group, index });
             }
-            if let Some((last, next)) = replayed.gap() {
-                return Err(RecoveryError::Gap { group, last, next });
-            }
-            opened.push((
-                group,
-                Opened {
-                    found: Found {
-                        base: replayed.base,
-                        hard_state: replayed.hard_state,
-                        entries: replayed.entries,
-                    },
-                    state: replayed.state,
-                    newborn: replayed.newborn,
-                },
-            ));
         }
-        Ok(opened)
+        Ok(self.groups.into_iter().collect())
     }
 }
 
 /// One replica, ready to be opened.
+#[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) found: Found,
     pub(crate) state: Option<Bytes>,
     /// Its birth is not written yet.
     pub(crate) newborn: bool,
-}
-
-impl Replayed {
-    /// Entries that the base covers are dropped, and also all others unless they continue it.
-    fn rebase(&mut self, base: Base) {
-        let Place { term, index } = base.place;
-        let continues = self
-            .entries
-            .iter()
-            .any(|entry| entry.place == Place { term, index })
-            || self.base.place == base.place;
-        if continues {
-            self.entries.retain(|entry| entry.place.index > index);
-        } else {
-            self.entries.clear();
-        }
-        self.base = base;
-    }
-
-    /// Files that no group needs are freed, so the oldest records that are left may lie before a
-    /// gap: what the last base does not cover must be whole, nothing else.
-    fn append(&mut self, entries: Vec<Entry>) {
-        let Some(first) = entries.first().map(|entry| entry.place.index) else {
-            return;
-        };
-        let base = self.base.place.index;
-        let skip = usize::try_from((base + 1).saturating_sub(first)).unwrap_or(usize::MAX);
-        let Some(first) = entries.get(skip).map(|entry| entry.place.index) else {
-            return;
-        };
-        self.entries.retain(|entry| entry.place.index < first);
-        let last = self.entries.last().map_or(base, |entry| entry.place.index);
-        if first != last + 1 {
-            self.entries.clear();
-        }
-        self.entries.extend(entries.into_iter().skip(skip));
-    }
-
-    /// The last entry before a gap and the first behind it.
-    fn gap(&self) -> Option<(u64, u64)> {
-        let first = self.entries.first()?.place.index;
-        let base = self.base.place.index;
-        (first != base + 1).then_some((base, first))
-    }
 }

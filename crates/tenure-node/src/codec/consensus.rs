@@ -3,47 +3,35 @@
 use bytes::Bytes;
 
 use super::{CodecError, Read, Reader, Writer};
+use crate::Member;
 use crate::consensus::{
     Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Message, MessageKind,
     Payload, Place,
 };
-use crate::{Member, Record};
 
-/// What a record in the log holds; the number is on disk and is never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum RecordKind {
-    /// Entries; an index that exists and all behind it are replaced.
-    Entries = 1,
-    /// Term, vote and commit index.
-    HardState = 2,
-    /// The log begins after this; a snapshot of this very index, or birth, is the state there.
-    Base = 3,
-    /// The replica is gone, with everything that was written for its group before.
-    Removed = 4,
-}
+/// The first byte of a membership change on disk. Commands begin with their version, which is
+/// smaller, and an empty entry has no bytes: so the bytes of commands are written as they are.
+const MEMBERSHIP: u8 = 0xFE;
 
-impl RecordKind {
-    /// The kind of this number.
-    pub fn from_number(number: u8) -> Option<RecordKind> {
-        [
-            RecordKind::Entries,
-            RecordKind::HardState,
-            RecordKind::Base,
-            RecordKind::Removed,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == number)
+/// The bytes of a payload in the log.
+pub(crate) fn encode_payload(payload: &Payload) -> Bytes {
+    match payload {
+        Payload::Empty => Bytes::new(),
+        Payload::Commands(data) => data.clone(),
+        Payload::Membership(change) => {
+            let mut writer = Writer::new();
+            writer.byte(MEMBERSHIP);
+            writer.raw(&encode_membership_change(change));
+            writer.finish()
+        }
     }
 }
 
-/// The bytes of a record, as they are written to the log and given back at start.
-pub fn encode_record(record: &Record) -> (RecordKind, Bytes) {
-    match record {
-        Record::Entries(list) => (RecordKind::Entries, encode_entries(list)),
-        Record::HardState(state) => (RecordKind::HardState, encode_hard_state(state)),
-        Record::Base(place) => (RecordKind::Base, encode_base(place)),
-        Record::Removed => (RecordKind::Removed, Bytes::new()),
+pub(crate) fn payload(bytes: Bytes) -> Read<Payload> {
+    match bytes.first() {
+        None => Ok(Payload::Empty),
+        Some(&MEMBERSHIP) => membership_change(&bytes.slice(1..)).map(Payload::Membership),
+        Some(_) => Ok(Payload::Commands(bytes)),
     }
 }
 
@@ -118,25 +106,6 @@ fn read_entries(reader: &mut Reader) -> Read<Vec<Entry>> {
     Ok(list)
 }
 
-pub(crate) fn encode_entries(list: &[Entry]) -> Bytes {
-    let mut writer = Writer::with_version();
-    write_entries(&mut writer, list);
-    writer.finish()
-}
-
-pub(crate) fn entries(bytes: Bytes) -> Read<Vec<Entry>> {
-    let mut reader = Reader::versioned(bytes)?;
-    let list = read_entries(&mut reader)?;
-    reader.end()?;
-    if list
-        .windows(2)
-        .any(|pair| pair[0].place.index.checked_add(1) != Some(pair[1].place.index))
-    {
-        return Err(CodecError::Invalid("run of entries"));
-    }
-    Ok(list)
-}
-
 pub(crate) fn encode_hard_state(state: &HardState) -> Bytes {
     let mut writer = Writer::with_version();
     writer.number(state.term);
@@ -173,35 +142,43 @@ fn read_members(reader: &mut Reader) -> Read<Vec<Member>> {
 
 fn write_base(writer: &mut Writer, base: &Base) {
     write_place(writer, base.place);
-    write_members(writer, &base.membership.voters);
-    write_members(writer, &base.membership.learners);
-    write_members(writer, &base.membership.outgoing);
-    write_members(writer, &base.membership.learners_next);
+    write_membership(writer, &base.membership);
+}
+
+fn write_membership(writer: &mut Writer, membership: &Membership) {
+    write_members(writer, &membership.voters);
+    write_members(writer, &membership.learners);
+    write_members(writer, &membership.outgoing);
+    write_members(writer, &membership.learners_next);
 }
 
 fn read_base(reader: &mut Reader) -> Read<Base> {
     Ok(Base {
         place: read_place(reader)?,
-        membership: Membership {
-            voters: read_members(reader)?,
-            learners: read_members(reader)?,
-            outgoing: read_members(reader)?,
-            learners_next: read_members(reader)?,
-        },
+        membership: read_membership(reader)?,
     })
 }
 
-pub(crate) fn encode_base(base: &Base) -> Bytes {
+fn read_membership(reader: &mut Reader) -> Read<Membership> {
+    Ok(Membership {
+        voters: read_members(reader)?,
+        learners: read_members(reader)?,
+        outgoing: read_members(reader)?,
+        learners_next: read_members(reader)?,
+    })
+}
+
+pub(crate) fn encode_membership(membership: &Membership) -> Bytes {
     let mut writer = Writer::with_version();
-    write_base(&mut writer, base);
+    write_membership(&mut writer, membership);
     writer.finish()
 }
 
-pub(crate) fn base(bytes: Bytes) -> Read<Base> {
+pub(crate) fn membership(bytes: Bytes) -> Read<Membership> {
     let mut reader = Reader::versioned(bytes)?;
-    let base = read_base(&mut reader)?;
+    let membership = read_membership(&mut reader)?;
     reader.end()?;
-    Ok(base)
+    Ok(membership)
 }
 
 pub(crate) fn encode_membership_change(change: &MembershipChange) -> Bytes {

@@ -1,7 +1,7 @@
 //! A frame: everything that one turn of a node has to say to one peer.
 //!
 //! ```text
-//!   version, sender, its start, number of the frame, then items: kind, length, content
+//!   version, sender, its start, slot and number of the frame, then items: kind, length, content
 //! ```
 //!
 //! An item of a kind that this release does not know is skipped, so that the next release may say
@@ -22,10 +22,11 @@ pub(crate) struct FrameWriter {
 }
 
 impl FrameWriter {
-    pub(crate) fn new(sender: Member, start: u64, number: u64) -> FrameWriter {
+    pub(crate) fn new(sender: Member, start: u64, slot: u8, number: u64) -> FrameWriter {
         let mut writer = Writer::with_version();
         writer.number(sender.pack());
         writer.number(start);
+        writer.byte(slot);
         writer.number(number);
         FrameWriter { writer }
     }
@@ -50,7 +51,8 @@ pub(crate) struct Frame {
     pub(crate) sender: Member,
     /// Which process of the sender.
     pub(crate) start: u64,
-    /// Which frame of that process.
+    /// Which frame of that process, counted for each slot.
+    pub(crate) slot: u8,
     pub(crate) number: u64,
     reader: Reader,
 }
@@ -62,13 +64,14 @@ impl Frame {
         }
         let mut reader = Reader::versioned(bytes)?;
         let sender = Member::unpack(reader.number()?).ok_or(CodecError::Invalid("member"))?;
-        let (start, number) = (reader.number()?, reader.number()?);
+        let (start, slot, number) = (reader.number()?, reader.byte()?, reader.number()?);
         if number > u64::MAX / 2 {
             return Err(CodecError::Limit(number));
         }
         Ok(Frame {
             sender,
             start,
+            slot,
             number,
             reader,
         })

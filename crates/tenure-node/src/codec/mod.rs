@@ -6,15 +6,15 @@
 
 mod consensus;
 mod frame;
+#[cfg(test)]
+mod tests;
 
 use bytes::{Bytes, BytesMut};
 
-pub use consensus::{RecordKind, encode_record};
 pub(crate) use consensus::{
-    base, encode_membership_change, encode_message, entries, hard_state, membership_change, message,
+    encode_hard_state, encode_membership, encode_membership_change, encode_message, encode_payload,
+    hard_state, membership, membership_change, message, payload,
 };
-#[cfg(test)]
-pub(crate) use consensus::{encode_entries, encode_hard_state};
 pub(crate) use frame::{Frame, FrameWriter};
 
 /// The version of every record written by this release.

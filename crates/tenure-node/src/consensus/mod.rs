@@ -19,7 +19,7 @@ mod tests;
 
 use bytes::Bytes;
 
-use crate::{Member, NodeId};
+use crate::{Member, NodeId, codec};
 
 pub(crate) use replica::{Found, Replica};
 pub(crate) use store::Store;
@@ -40,6 +40,14 @@ pub struct Entry {
     pub place: Place,
     /// What it says.
     pub payload: Payload,
+}
+
+impl Entry {
+    /// What it says, as it is written to the log. For commands this is only another handle to the
+    /// same memory.
+    pub fn payload_bytes(&self) -> Bytes {
+        codec::encode_payload(&self.payload)
+    }
 }
 
 /// What an entry says.
@@ -64,6 +72,13 @@ pub struct HardState {
     pub commit: u64,
 }
 
+impl HardState {
+    /// As it is written to the log.
+    pub fn to_bytes(&self) -> Bytes {
+        codec::encode_hard_state(self)
+    }
+}
+
 /// Who replicates a group. While `outgoing` is not empty, decisions need both majorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
@@ -81,6 +96,11 @@ impl Membership {
     /// Whether a change is half done.
     pub fn is_joint(&self) -> bool {
         !self.outgoing.is_empty()
+    }
+
+    /// As it is written to the log, beside a base.
+    pub fn to_bytes(&self) -> Bytes {
+        codec::encode_membership(self)
     }
 
     /// Everybody who gets the log, each once, in order.

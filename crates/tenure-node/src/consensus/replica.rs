@@ -10,8 +10,8 @@ use raft::eraftpb;
 use raft::{RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 
 use super::{
-    Consensus, Dropped, Entry, HardState, Membership, MembershipChange, Message, Place, Progress,
-    Role, Round, Store, Work, convert,
+    Consensus, Dropped, Entry, HardState, Membership, MembershipChange, Message, MessageKind,
+    Place, Progress, Role, Round, Store, Work, convert,
 };
 use crate::Member;
 use crate::random::Random;
@@ -34,6 +34,9 @@ pub(crate) struct Replica {
     random: Random,
     /// What the election timeout was last drawn for.
     drawn_for: (u64, StateRole),
+    /// A snapshot that is not durable yet: until then the library knows neither what is applied nor
+    /// the entries before it, and must not be made to look.
+    installing: Option<u64>,
     /// Messages that broke the rule of contiguous appends, in either direction.
     malformed: u64,
 }
@@ -65,6 +68,7 @@ impl Replica {
             raw,
             me,
             random,
+            installing: None,
             malformed: 0,
         };
         replica.draw_timeout();
@@ -122,13 +126,18 @@ impl Replica {
 
 impl Consensus for Replica {
     fn tick(&mut self) {
-        self.raw.tick();
-        self.draw_timeout();
+        if self.installing.is_none() {
+            self.raw.tick();
+            self.draw_timeout();
+        }
     }
 
     fn receive(&mut self, message: Message) {
         if message.to != self.me || !message.is_contiguous() {
             self.malformed += u64::from(message.to == self.me);
+            return;
+        }
+        if self.installing.is_some() && message.kind == MessageKind::TimeoutNow {
             return;
         }
         // Answers of members that were removed are refused by the library; nothing is lost by it.
@@ -137,6 +146,9 @@ impl Consensus for Replica {
     }
 
     fn campaign(&mut self) {
+        if self.installing.is_some() {
+            return;
+        }
         let _ = self.raw.campaign();
         self.draw_timeout();
     }
@@ -221,6 +233,7 @@ impl Consensus for Replica {
         if !ready.snapshot().is_empty() {
             let base = convert::base_out(ready.snapshot());
             self.raw.mut_store().install(base.clone());
+            self.installing = Some(base.place.index);
             work.snapshot = Some(base);
         }
         let entries = ready.take_entries();
@@ -247,6 +260,9 @@ impl Consensus for Replica {
 
     fn applied(&mut self, index: u64) {
         self.raw.advance_apply_to(index);
+        if self.installing.is_some_and(|installed| installed <= index) {
+            self.installing = None;
+        }
     }
 
     fn enact(&mut self, change: &MembershipChange) -> Membership {
@@ -299,6 +315,7 @@ impl Consensus for Replica {
 }
 
 /// The state of a replica as it is found at start.
+#[derive(Debug)]
 pub(crate) struct Found {
     /// What its log stands on.
     pub(crate) base: super::Base,

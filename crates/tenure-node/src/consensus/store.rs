@@ -63,6 +63,20 @@ impl Store {
         self.entries.len()
     }
 
+    /// The index behind which at most so many entries and bytes lie.
+    pub(crate) fn tail(&self, entries: usize, bytes: usize) -> u64 {
+        let mut left = bytes;
+        let fits = |entry: &&eraftpb::Entry| match left.checked_sub(entry.data.len()) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        };
+        let kept = self.entries.iter().rev().take(entries).take_while(fits);
+        self.last_index() - kept.count() as u64
+    }
+
     /// Who replicates the group, as of the last applied entry.
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership

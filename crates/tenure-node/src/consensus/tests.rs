@@ -25,8 +25,10 @@ struct Disk {
 }
 
 impl Disk {
-    fn write(&mut self, entries: Bytes, hard_state: Option<Bytes>) {
-        for entry in codec::entries(entries).unwrap() {
+    fn write(&mut self, entries: Vec<(Place, Bytes)>, hard_state: Option<Bytes>) {
+        for (place, payload) in entries {
+            let payload = codec::payload(payload).unwrap();
+            let entry = Entry { place, payload };
             self.entries
                 .retain(|old| old.place.index < entry.place.index);
             self.entries.push(entry);
@@ -51,10 +53,12 @@ struct Seat {
     replica: Replica,
     disk: Disk,
     /// Writes not yet durable, and the messages that wait for each.
-    unsynced: VecDeque<(u64, Bytes, Option<Bytes>, Vec<Message>)>,
+    unsynced: VecDeque<Unsynced>,
     applied: Vec<(u64, Bytes)>,
     confirmed: Vec<(Round, u64)>,
 }
+
+type Unsynced = (u64, Vec<(Place, Bytes)>, Option<Bytes>, Vec<Message>);
 
 struct Room {
     seats: Vec<Seat>,
@@ -118,8 +122,11 @@ impl Room {
             seat.confirmed.extend(work.confirmed);
             seat.unsynced.push_back((
                 work.number,
-                codec::encode_entries(&work.entries),
-                work.hard_state.as_ref().map(codec::encode_hard_state),
+                work.entries
+                    .iter()
+                    .map(|entry| (entry.place, entry.payload_bytes()))
+                    .collect(),
+                work.hard_state.as_ref().map(HardState::to_bytes),
                 work.after,
             ));
         }
@@ -189,7 +196,7 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
     let mut room = Room::new(seed, 10);
     let mut committed: Vec<(u64, Bytes)> = Vec::new();
     let mut proposed = 0u64;
-    for turn in 0..20_000u64 {
+    for turn in 0..8_000u64 {
         room.step();
         if turn % 40 == 0
             && let Some(at) = room.leader()
@@ -200,7 +207,7 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
             }
             room.work(at);
         }
-        if turn % 4_999 == 4_998 {
+        if turn % 1_999 == 1_998 {
             let victim = room.random.below(3) as usize;
             room.crash(victim);
         }
@@ -215,7 +222,7 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
     }
     // Heal: no more loss, and everybody catches up with what was ever applied anywhere.
     room.loss = 0;
-    for _ in 0..20_000 {
+    for _ in 0..10_000 {
         room.step();
     }
     for seat in &room.seats {

@@ -31,17 +31,18 @@ const FULL_FRAME_BYTES: usize = 4 * 1024 * 1024;
 pub(crate) struct Frames {
     me: Member,
     start: u64,
-    /// Counts all frames of this process: a receiver recognises those that it has seen.
-    number: u64,
+    /// Counts the frames of this process, for each slot: a receiver recognises those that it has
+    /// seen. Each slot by itself, because what waits for the disk may leave much later.
+    numbers: [u64; 3],
     open: BTreeMap<(NodeId, Slot), FrameWriter>,
     full: Vec<(NodeId, Slot, FrameWriter)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Slot {
-    Now,
-    AfterWrites,
-    Bulk,
+    Now = 0,
+    AfterWrites = 1,
+    Bulk = 2,
 }
 
 impl Frames {
@@ -49,7 +50,7 @@ impl Frames {
         Frames {
             me,
             start,
-            number: 0,
+            numbers: [0; 3],
             open: BTreeMap::new(),
             full: Vec::new(),
         }
@@ -78,10 +79,10 @@ impl Frames {
 
     fn put(&mut self, to: NodeId, slot: Slot, kind: u8, content: impl FnOnce(&mut Writer)) {
         let (me, start) = (self.me, self.start);
-        let number = &mut self.number;
+        let number = &mut self.numbers[slot as usize];
         let frame = self.open.entry((to, slot)).or_insert_with(|| {
             *number += 1;
-            FrameWriter::new(me, start, *number)
+            FrameWriter::new(me, start, slot as u8, *number)
         });
         frame.item(kind, content);
         if frame.len() >= FULL_FRAME_BYTES

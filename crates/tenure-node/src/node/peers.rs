@@ -34,9 +34,8 @@ struct Seen {
     /// Lives that are over.
     past: BTreeSet<u32>,
     start: u64,
-    newest: u64,
-    /// Numbers within the window behind the newest that were handled.
-    recent: BTreeSet<u64>,
+    /// For each slot of the sender: the newest number, and those handled in the window behind it.
+    slots: BTreeMap<u8, (u64, BTreeSet<u64>)>,
 }
 
 impl Peers {
@@ -53,13 +52,12 @@ impl Peers {
     }
 
     /// Whether a frame is handled for the first time.
-    fn is_fresh(&mut self, sender: Member, start: u64, number: u64) -> bool {
+    fn is_fresh(&mut self, sender: Member, start: u64, slot: u8, number: u64) -> bool {
         let seen = self.seen.entry(sender.node).or_insert_with(|| Seen {
             life: sender.life,
             past: BTreeSet::new(),
             start,
-            newest: 0,
-            recent: BTreeSet::new(),
+            slots: BTreeMap::new(),
         });
         if seen.life != sender.life {
             if seen.past.contains(&sender.life) {
@@ -74,16 +72,18 @@ impl Peers {
         }
         if start > seen.start {
             seen.start = start;
-            seen.newest = 0;
-            seen.recent.clear();
+            seen.slots.clear();
         }
-        if number + WINDOW <= seen.newest || !seen.recent.insert(number) {
+        let (newest, recent) = seen.slots.entry(slot).or_default();
+        if number + WINDOW <= *newest || !recent.insert(number) {
             return false;
         }
-        if number > seen.newest {
-            seen.newest = number;
-            let oldest = number.saturating_sub(WINDOW);
-            seen.recent = seen.recent.split_off(&(oldest + 1));
+        *newest = number.max(*newest);
+        while recent
+            .first()
+            .is_some_and(|first| first + WINDOW <= *newest)
+        {
+            recent.pop_first();
         }
         true
     }
@@ -131,10 +131,17 @@ impl Node {
                 return;
             }
         };
-        if !self.peers.is_fresh(frame.sender, frame.start, frame.number) {
+        if !self
+            .peers
+            .is_fresh(frame.sender, frame.start, frame.slot, frame.number)
+        {
             return;
         }
         self.peers.nodes.insert(from);
+        // Whoever speaks is there again.
+        if self.peers.down.contains(&from) {
+            self.peer_up(from);
+        }
         loop {
             match frame.next() {
                 Ok(None) => return,
@@ -286,15 +293,19 @@ mod tests {
     #[test]
     fn every_frame_is_handled_at_most_once() {
         let mut peers = peers();
-        assert!(peers.is_fresh(member(1), 5, 1));
-        assert!(peers.is_fresh(member(1), 5, 3));
-        assert!(peers.is_fresh(member(1), 5, 2), "order does not matter");
-        assert!(!peers.is_fresh(member(1), 5, 2));
-        assert!(peers.is_fresh(member(1), 6, 1), "a new process counts anew");
-        assert!(!peers.is_fresh(member(1), 5, 9), "the old one is over");
-        assert!(peers.is_fresh(member(1), 6, 5_000));
-        assert!(!peers.is_fresh(member(1), 6, 2), "too old to tell");
-        assert!(peers.is_fresh(member(7), 1, 1), "a new life");
-        assert!(!peers.is_fresh(member(1), 6, 6_000), "no way back");
+        assert!(peers.is_fresh(member(1), 5, 0, 1));
+        assert!(peers.is_fresh(member(1), 5, 0, 3));
+        assert!(peers.is_fresh(member(1), 5, 0, 2), "order does not matter");
+        assert!(!peers.is_fresh(member(1), 5, 0, 2));
+        assert!(peers.is_fresh(member(1), 5, 1, 2), "another slot");
+        assert!(
+            peers.is_fresh(member(1), 6, 0, 1),
+            "a new process counts anew"
+        );
+        assert!(!peers.is_fresh(member(1), 5, 0, 9), "the old one is over");
+        assert!(peers.is_fresh(member(1), 6, 0, 5_000));
+        assert!(!peers.is_fresh(member(1), 6, 0, 2), "too old to tell");
+        assert!(peers.is_fresh(member(7), 1, 0, 1), "a new life");
+        assert!(!peers.is_fresh(member(1), 6, 0, 6_000), "no way back");
     }
 }

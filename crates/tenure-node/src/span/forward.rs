@@ -71,6 +71,10 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
+    pub(crate) fn load(&self) -> usize {
+        self.pending.len()
+    }
+
     fn tickets(&self, which: impl Fn(&Pending) -> bool) -> Vec<Ticket> {
         let mut tickets: Vec<Ticket> = self
             .pending
@@ -128,16 +132,13 @@ impl Node {
     }
 
     fn route(&mut self, ticket: Ticket, id: GroupId, op: Op, expires: u64) {
-        let inflight = self.config.limits.group_inflight;
-        if let Some(Some(group)) = self.groups.get_mut(id.0 as usize)
-            && group.leads()
-        {
-            if group.load() >= inflight {
+        if let Some(group) = self.group_ref(id).filter(|group| group.leads()) {
+            if !self.has_room(group) {
                 self.answered(ticket, OpAnswer::Busy);
-                return;
+            } else if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
+                group.submit(ticket, op, expires, &mut self.turn);
+                self.activate(id);
             }
-            group.submit(ticket, op, expires, &mut self.turn);
-            self.activate(id);
             return;
         }
         // Whoever asks us to carry an operation out chases the leader by itself.
@@ -204,7 +205,13 @@ impl Node {
             return Ok(());
         }
         let expires = self.reading().saturating_add(left.min(3_600_000));
-        self.submit(Origin::Peer { node: from, id }, group, op, expires);
+        let origin = Origin::Peer { node: from, id };
+        if self.has_room_for_calls() {
+            self.submit(origin, group, op, expires);
+        } else {
+            let ticket = self.ticket(origin, group, expires);
+            self.answered(ticket, OpAnswer::Busy);
+        }
         Ok(())
     }
 

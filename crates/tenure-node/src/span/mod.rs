@@ -178,6 +178,10 @@ impl Span {
         self.calls.len()
     }
 
+    pub(crate) fn waiting_operations(&self) -> usize {
+        self.forward.load()
+    }
+
     /// The next reading at which a call wants attention.
     pub(crate) fn next_deadline(&self) -> u64 {
         let deadline = self.deadlines.first().map_or(u64::MAX, |(at, _)| *at);
@@ -202,7 +206,7 @@ impl Node {
 
     /// A client calls.
     pub(crate) fn call(&mut self, client: RequestId, request: ClientRequest, timeout_ms: u64) {
-        if self.span.calls.len() >= self.config.limits.node_inflight {
+        if !self.has_room_for_calls() {
             let answer = Err(Failure::Unavailable {
                 why: "too much is waiting on this node: try again",
                 nothing_happened: Certain::Yes,

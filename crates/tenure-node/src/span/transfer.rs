@@ -77,24 +77,37 @@ impl Node {
                 continue;
             }
             let store = group.replica.store();
-            let long = store.len() > limits.log_entries.saturating_add(limits.log_kept)
-                || store.bytes() > limits.log_bytes;
-            if !long || self.transfers.saving.contains_key(&id) {
-                continue;
+            // A large state is worth a longer log: what a snapshot costs is paid back by the
+            // entries that it saves.
+            let worth = 1 + group.state_bytes / limits.log_bytes.max(1);
+            let entries = limits.log_entries.saturating_mul(worth);
+            let long = store.len() > entries.saturating_add(limits.log_kept)
+                || store.bytes() > limits.log_bytes.saturating_mul(worth);
+            if long {
+                self.cut_log(id);
             }
-            let index = group.applied.index;
-            if index <= store.base().place.index {
-                continue;
-            }
-            let membership = group.membership().clone();
-            let data = snapshot::encode(&group.machine);
-            self.transfers.saving.insert(id, (index, membership));
-            self.outputs.push(Output::SaveSnapshot(Snapshot {
-                group: id,
-                index,
-                data,
-            }));
         }
+    }
+
+    /// Saves a snapshot of a group, behind which its log will be cut.
+    pub(crate) fn cut_log(&mut self, id: GroupId) {
+        let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
+            return;
+        };
+        let index = group.applied.index;
+        let is_new = index > group.cut_at && index > Base::BIRTH.index;
+        if !is_new || self.transfers.saving.contains_key(&id) {
+            return;
+        }
+        let membership = group.membership().clone();
+        let data = snapshot::encode(&group.machine);
+        group.state_bytes = data.len();
+        self.transfers.saving.insert(id, (index, membership));
+        self.outputs.push(Output::SaveSnapshot(Snapshot {
+            group: id,
+            index,
+            data,
+        }));
     }
 
     /// A snapshot is durable: the log may begin there.
@@ -105,7 +118,10 @@ impl Node {
         if saved != index {
             return;
         }
-        let kept = self.config.limits.log_kept as u64;
+        let (kept, kept_bytes) = (
+            self.config.limits.log_kept,
+            self.config.limits.log_bytes / 4,
+        );
         let Some(group) = self.group(id) else {
             return;
         };
@@ -119,11 +135,13 @@ impl Node {
         };
         let hard_state = store.hard_state();
         // On disk the log begins at the snapshot; in memory a tail stays for slow followers.
-        let keep_from = index.saturating_sub(kept);
+        group.cut_at = index;
+        let store = group.replica.store();
+        let keep_from = index.min(store.tail(kept, kept_bytes));
         if keep_from > store.base().place.index {
             group.replica.store_mut().compact(keep_from, membership);
         }
-        self.turn.writes.push((id, Record::Base(base)));
+        self.turn.writes.push((id, Record::Cut(base)));
         self.turn.writes.push((id, Record::HardState(hard_state)));
     }
 
@@ -286,6 +304,9 @@ impl Node {
                 index,
                 data,
             });
+        }
+        if let Some(group) = self.group(id) {
+            group.cut_at = index;
         }
         self.transfers.saving.remove(&id);
         if id == self.system() {

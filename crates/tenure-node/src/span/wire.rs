@@ -3,6 +3,9 @@
 //! The rules' own values are written by their own codec; here is only what is put around them.
 //! Everything starts with a version byte, and every reader checks that nothing is left over.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use bytes::Bytes;

@@ -31,10 +31,10 @@ pub fn node_id(number: u32) -> NodeId {
     NodeId::new(number).unwrap()
 }
 
-/// A log as records in bytes, and snapshots beside it.
+/// What a log holds for each group, in bytes, and snapshots beside it.
 #[derive(Clone, Default)]
 pub struct Disk {
-    records: Vec<(GroupId, RecordKind, Bytes)>,
+    groups: BTreeMap<GroupId, Remains>,
     snapshots: BTreeMap<(GroupId, u64), Bytes>,
     /// Batches not yet durable.
     pending: VecDeque<Batch>,
@@ -42,6 +42,39 @@ pub struct Disk {
     held: Vec<(Mark, NodeId, Bytes)>,
     pub syncs: u64,
     pub born: Vec<(GroupId, Vec<Member>)>,
+}
+
+impl Disk {
+    fn write(&mut self, group: GroupId, record: Record) {
+        let held = self.groups.entry(group).or_default();
+        match record {
+            Record::Born(base) => {
+                held.base = Some((base.place, base.membership.to_bytes()));
+            }
+            Record::Cut(base) => {
+                assert!(self.snapshots.contains_key(&(group, base.place.index)));
+                held.entries
+                    .retain(|(place, _)| place.index > base.place.index);
+                held.base = Some((base.place, base.membership.to_bytes()));
+            }
+            Record::Installed(base) => {
+                assert!(self.snapshots.contains_key(&(group, base.place.index)));
+                held.entries.clear();
+                held.base = Some((base.place, base.membership.to_bytes()));
+            }
+            Record::Entries(entries) => {
+                for entry in entries {
+                    held.entries
+                        .retain(|(place, _)| place.index < entry.place.index);
+                    held.entries.push((entry.place, entry.payload_bytes()));
+                }
+            }
+            Record::HardState(state) => held.hard_state = state.to_bytes(),
+            Record::Removed => {
+                self.groups.remove(&group);
+            }
+        }
+    }
 }
 
 pub struct Seat {
@@ -149,13 +182,13 @@ impl Cluster {
         let seat = &mut self.seats[at];
         seat.start += 1;
         let mut recovery = Recovery::new();
-        if seat.disk.records.is_empty() {
+        if seat.disk.groups.is_empty() {
             for (group, voters) in seat.disk.born.clone() {
                 recovery.born(group, voters);
             }
         }
-        for (group, kind, bytes) in seat.disk.records.clone() {
-            recovery.record(group, kind, bytes).unwrap();
+        for (group, remains) in seat.disk.groups.clone() {
+            recovery.group(group, remains).unwrap();
         }
         for (group, index) in recovery.snapshots() {
             let data = seat.disk.snapshots[&(group, index)].clone();
@@ -267,14 +300,13 @@ impl Cluster {
         }
         let mut mark = Mark(0);
         disk.syncs += u64::from(disk.pending.iter().any(|batch| batch.sync == Sync::Now));
-        for batch in disk.pending.drain(..) {
+        for batch in std::mem::take(&mut disk.pending) {
             for snapshot in batch.snapshots {
                 let key = (snapshot.group, snapshot.index);
                 disk.snapshots.insert(key, snapshot.data);
             }
             for (group, record) in batch.records {
-                let (kind, bytes) = encode_record(&record);
-                disk.records.push((group, kind, bytes));
+                disk.write(group, record);
             }
             mark = batch.mark;
         }

@@ -1,0 +1,367 @@
+//! The smallest real driver: a thread that steps a node, a thread that owns its log, channels for
+//! peers. It keeps the contract of the crate and does nothing else.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tenure_core::policy::Algorithm;
+use tenure_log::{Batch as LogBatch, Log, Options, RealDisk, SnapshotId, open};
+use tenure_node::*;
+
+/// What a thread that steps a node is told.
+pub(crate) enum Tell {
+    Input(Input),
+    /// Begin to generate load: see [`Load`].
+    Load(Load),
+    Stop,
+}
+
+/// Requests that are kept in flight, one a slot: each answer brings the slot's next.
+pub(crate) struct Load {
+    /// The group that decides a slot: only those that a node leads are its business.
+    pub(crate) slots: Vec<GroupId>,
+    /// The next request of a slot, and how many it has had.
+    pub(crate) next: Arc<dyn Fn(usize, u64) -> ClientRequest + Send + std::marker::Sync>,
+    pub(crate) count: Arc<AtomicU64>,
+}
+
+pub(crate) struct Running {
+    pub(crate) inbox: Sender<Tell>,
+    thread: JoinHandle<Node>,
+}
+
+impl Running {
+    pub(crate) fn stop(self) -> Node {
+        let _ = self.inbox.send(Tell::Stop);
+        self.thread.join().expect("the node's thread ends well")
+    }
+}
+
+pub(crate) struct Setup {
+    pub(crate) member: Member,
+    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) groups: u32,
+    pub(crate) born: Vec<Member>,
+    pub(crate) directory: PathBuf,
+    pub(crate) start: u64,
+}
+
+enum ToLog {
+    Batch(Batch),
+    Frame(Mark, NodeId, Bytes),
+    Save(Snapshot),
+}
+
+fn now(origin: Instant) -> Moment {
+    let since = origin.elapsed().as_millis();
+    let monotonic_ms = u64::try_from(since).expect("a benchmark ends before the numbers do");
+    Moment {
+        monotonic_ms,
+        wall_ms: 1_700_000_000_000 + monotonic_ms,
+    }
+}
+
+/// Opens the log, starts the node, and runs both until told to stop.
+pub(crate) fn run(
+    setup: Setup,
+    inbox: Receiver<Tell>,
+    me: Sender<Tell>,
+    peers: Vec<(NodeId, Sender<Tell>)>,
+) -> Running {
+    let opened = open(
+        RealDisk::open(&setup.directory).expect("the directory is ours"),
+        Options::default(),
+    )
+    .expect("the log was written by us");
+    let mut recovery = Recovery::new();
+    if opened.recovered.groups.is_empty() {
+        for group in 0..=setup.groups {
+            recovery.born(GroupId(group), setup.born.clone());
+        }
+    }
+    for (group, held) in opened.recovered.groups {
+        let group = GroupId(u32::try_from(group).expect("groups are small numbers"));
+        let place = |index, term| Place { term, index };
+        let remains = Remains {
+            hard_state: held.state.into(),
+            base: held
+                .base
+                .map(|base| (place(base.index, base.term), base.note.into())),
+            entries: held
+                .entries
+                .into_iter()
+                .map(|entry| (place(entry.index, entry.term), entry.payload.into()))
+                .collect(),
+        };
+        recovery.group(group, remains).expect("what we wrote");
+    }
+    for (group, index) in recovery.snapshots() {
+        let id = SnapshotId {
+            group: u64::from(group.0),
+            index,
+        };
+        let mut reader = opened.snapshots.open(id).expect("it was committed");
+        let mut data = Vec::new();
+        while let Some(chunk) = reader.next_chunk().expect("it is whole") {
+            data.extend_from_slice(chunk);
+        }
+        recovery.state(group, data.into());
+    }
+    let origin = Instant::now();
+    let config = Config {
+        me: setup.member,
+        cluster: ClusterConfig {
+            group_count: setup.groups,
+            prefix_segments: 1,
+            default_algorithm: Algorithm::RecursiveRw,
+        },
+        limits: Limits {
+            group_inflight: 1 << 20,
+            ..Limits::default()
+        },
+        start: setup.start,
+        seed: 7 + u64::from(setup.member.node.number()),
+        nodes: setup.nodes,
+    };
+    let (node, outputs) = Node::start(config, recovery, now(origin)).expect("a good log");
+    let (to_log, log_inbox) = channel();
+    let (log, snapshots) = (opened.log, opened.snapshots);
+    let log_thread = {
+        let (me, peers) = (me.clone(), peers.clone());
+        let from = setup.member.node;
+        std::thread::spawn(move || write(log, snapshots, log_inbox, me, peers, from))
+    };
+    let from = setup.member.node;
+    let thread = std::thread::spawn(move || {
+        let mut stepper = Stepper {
+            node,
+            origin,
+            to_log,
+            peers,
+            from,
+            load: None,
+            had: Vec::new(),
+            generated: Vec::new(),
+        };
+        stepper.take(outputs);
+        stepper.run(&inbox);
+        let Stepper { node, to_log, .. } = stepper;
+        drop(to_log);
+        log_thread.join().expect("the log's thread ends well");
+        node
+    });
+    Running { inbox: me, thread }
+}
+
+struct Stepper {
+    node: Node,
+    origin: Instant,
+    to_log: Sender<ToLog>,
+    peers: Vec<(NodeId, Sender<Tell>)>,
+    from: NodeId,
+    load: Option<Load>,
+    /// How many requests each slot has had.
+    had: Vec<u64>,
+    generated: Vec<Input>,
+}
+
+impl Stepper {
+    fn run(&mut self, inbox: &Receiver<Tell>) {
+        let mut inputs = Vec::new();
+        loop {
+            let wait = if self.generated.is_empty() {
+                self.node.wake_in()
+            } else {
+                0
+            };
+            match inbox.recv_timeout(Duration::from_millis(wait)) {
+                Ok(first) => {
+                    let mut told = Some(first);
+                    while let Some(one) = told.take().or_else(|| inbox.try_recv().ok()) {
+                        match one {
+                            Tell::Input(input) => inputs.push(input),
+                            Tell::Load(load) => self.begin(load),
+                            Tell::Stop => return,
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            inputs.append(&mut self.generated);
+            let outputs = self.node.step(now(self.origin), inputs.drain(..));
+            self.take(outputs);
+        }
+    }
+
+    fn begin(&mut self, load: Load) {
+        let status = self.node.status();
+        let led = |group: &GroupId| {
+            let mut groups = status.groups.iter();
+            groups.any(|one| one.group == *group && one.serves)
+        };
+        let mine: Vec<usize> = (0..load.slots.len())
+            .filter(|slot| led(&load.slots[*slot]))
+            .collect();
+        self.had = vec![0; load.slots.len()];
+        self.load = Some(load);
+        for slot in mine {
+            self.generate(slot);
+        }
+    }
+
+    fn generate(&mut self, slot: usize) {
+        if let Some(load) = &self.load {
+            let request = (load.next)(slot, self.had[slot]);
+            self.had[slot] += 1;
+            self.generated.push(Input::Request {
+                id: RequestId(self.had[slot] << 32 | slot as u64),
+                request: Box::new(request),
+                timeout_ms: 60_000,
+            });
+        }
+    }
+
+    fn take(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Write(batch) => {
+                    let _ = self.to_log.send(ToLog::Batch(batch));
+                }
+                Output::Send {
+                    to, after, frame, ..
+                } => match after {
+                    After::Nothing => send(&self.peers, self.from, to, frame),
+                    After::Persisted(mark) => {
+                        let _ = self.to_log.send(ToLog::Frame(mark, to, frame));
+                    }
+                },
+                Output::SaveSnapshot(snapshot) => {
+                    let _ = self.to_log.send(ToLog::Save(snapshot));
+                }
+                Output::Answer { id, answer } => {
+                    let answer = answer.expect("nothing fails in a benchmark");
+                    if let Some(load) = &self.load {
+                        assert!(
+                            !matches!(*answer, Answer::Acquire(AcquireAnswer::Queued { .. })),
+                            "nobody contends"
+                        );
+                        load.count.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.generate((id.0 & u64::from(u32::MAX)) as usize);
+                }
+                Output::Stop { why } => panic!("{why}"),
+                Output::Changed { .. }
+                | Output::Event { .. }
+                | Output::Change { .. }
+                | Output::Closed { .. }
+                | Output::Removed { .. } => {}
+            }
+        }
+    }
+}
+
+fn send(peers: &[(NodeId, Sender<Tell>)], from: NodeId, to: NodeId, bytes: Bytes) {
+    if let Some((_, peer)) = peers.iter().find(|(node, _)| *node == to) {
+        let _ = peer.send(Tell::Input(Input::Frame { from, bytes }));
+    }
+}
+
+/// The log's own thread: everything that came together becomes one batch and one sync.
+fn write(
+    mut log: tenure_log::FileLog<RealDisk>,
+    snapshots: tenure_log::Snapshots<RealDisk>,
+    inbox: Receiver<ToLog>,
+    me: Sender<Tell>,
+    peers: Vec<(NodeId, Sender<Tell>)>,
+    from: NodeId,
+) {
+    let mut batch = LogBatch::new();
+    let mut held: VecDeque<(Mark, NodeId, Bytes)> = VecDeque::new();
+    while let Ok(first) = inbox.recv() {
+        let mut written = None;
+        let mut must_sync = false;
+        let mut told = Some(first);
+        while let Some(one) = told.take().or_else(|| inbox.try_recv().ok()) {
+            match one {
+                ToLog::Batch(one) => {
+                    for snapshot in one.snapshots {
+                        save(&snapshots, &snapshot);
+                    }
+                    for (group, record) in &one.records {
+                        put(&mut batch, u64::from(group.0), record);
+                    }
+                    must_sync |= one.sync == Sync::Now;
+                    written = Some(one.mark);
+                }
+                ToLog::Frame(mark, to, frame) => held.push_back((mark, to, frame)),
+                ToLog::Save(snapshot) => {
+                    save(&snapshots, &snapshot);
+                    let _ = me.send(Tell::Input(Input::SnapshotSaved {
+                        group: snapshot.group,
+                        index: snapshot.index,
+                    }));
+                }
+            }
+            if batch.bytes() > 4 << 20 {
+                break;
+            }
+        }
+        if let Some(mark) = written {
+            log.append(&mut batch).expect("there is room");
+            if must_sync {
+                log.sync().expect("the disk is well");
+            }
+            while held.front().is_some_and(|(wait, _, _)| *wait <= mark) {
+                if let Some((_, to, frame)) = held.pop_front() {
+                    send(&peers, from, to, frame);
+                }
+            }
+            let _ = me.send(Tell::Input(Input::Persisted { mark }));
+        }
+        if let Some(job) = log.spare_wanted() {
+            log.spare_done(job.run());
+        }
+    }
+}
+
+fn save(snapshots: &tenure_log::Snapshots<RealDisk>, snapshot: &Snapshot) {
+    let id = SnapshotId {
+        group: u64::from(snapshot.group.0),
+        index: snapshot.index,
+    };
+    let mut writer = snapshots.create(id).expect("there is room");
+    writer.write(&snapshot.data).expect("there is room");
+    writer.commit().expect("there is room");
+}
+
+fn put(batch: &mut LogBatch, group: u64, record: &Record) {
+    let base = |base: &Base| (base.place, base.membership.to_bytes());
+    let done = match record {
+        Record::Born(at) => {
+            let (place, note) = base(at);
+            batch.begin(group, place.index, place.term, &note)
+        }
+        Record::Cut(at) => {
+            let (place, note) = base(at);
+            batch.snapshot_taken(group, place.index, place.term, &note)
+        }
+        Record::Installed(at) => {
+            let (place, note) = base(at);
+            batch.snapshot_installed(group, place.index, place.term, &note)
+        }
+        Record::Entries(entries) => entries.iter().try_for_each(|entry| {
+            let place = entry.place;
+            batch.entry(group, place.index, place.term, &entry.payload_bytes())
+        }),
+        Record::HardState(state) => batch.state(group, &state.to_bytes()),
+        Record::Removed => batch.remove(group),
+    };
+    done.expect("records of a node are far below the limits of a batch");
+}

@@ -1,0 +1,189 @@
+//! What is written is read back, and no bytes whatever make a reader panic or take memory that it
+//! was not given.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::consensus::{
+    Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Message, MessageKind,
+    Payload, Place,
+};
+use crate::random::Random;
+use crate::{Member, NodeId};
+
+fn member(random: &mut Random) -> Member {
+    Member {
+        node: NodeId::new(1 + random.below(5) as u32).unwrap(),
+        life: random.next() as u32,
+    }
+}
+
+fn members(random: &mut Random) -> Vec<Member> {
+    (0..random.below(4)).map(|_| member(random)).collect()
+}
+
+fn number(random: &mut Random) -> u64 {
+    // Small ones, large ones, and the edges of the encoding.
+    let bits = random.below(62);
+    random.next() & ((1u64 << bits) | ((1u64 << bits) - 1))
+}
+
+fn bytes(random: &mut Random) -> Bytes {
+    let length = 1 + random.below(40);
+    (0..length).map(|_| random.next() as u8 & 0x7f).collect()
+}
+
+fn change(random: &mut Random) -> MembershipChange {
+    let steps = (0..random.below(4))
+        .map(|_| match random.below(3) {
+            0 => MembershipStep::Voter(member(random)),
+            1 => MembershipStep::Learner(member(random)),
+            _ => MembershipStep::Remove(member(random)),
+        })
+        .collect();
+    MembershipChange { steps }
+}
+
+fn payload_of(random: &mut Random) -> Payload {
+    match random.below(3) {
+        0 => Payload::Empty,
+        1 => Payload::Commands(bytes(random)),
+        _ => Payload::Membership(change(random)),
+    }
+}
+
+fn message_of(random: &mut Random) -> Message {
+    let kinds = MessageKind::ALL;
+    Message {
+        from: member(random),
+        to: member(random),
+        term: number(random),
+        kind: kinds[random.below(kinds.len() as u64) as usize],
+        index: number(random),
+        log_term: number(random),
+        commit: number(random),
+        commit_term: number(random),
+        reject: (random.below(2) == 0).then(|| number(random)),
+        request_snapshot: number(random),
+        entries: (0..random.below(3))
+            .map(|_| Entry {
+                place: Place {
+                    term: number(random),
+                    index: number(random),
+                },
+                payload: payload_of(random),
+            })
+            .collect(),
+        context: if random.below(2) == 0 {
+            Bytes::new()
+        } else {
+            bytes(random)
+        },
+        snapshot: (random.below(3) == 0).then(|| Base {
+            place: Place {
+                term: number(random),
+                index: number(random),
+            },
+            membership: membership_of(random),
+        }),
+    }
+}
+
+fn membership_of(random: &mut Random) -> Membership {
+    Membership {
+        voters: members(random),
+        learners: members(random),
+        outgoing: members(random),
+        learners_next: members(random),
+    }
+}
+
+fn encoded(message: &Message) -> Bytes {
+    let mut writer = Writer::new();
+    encode_message(&mut writer, message);
+    writer.finish()
+}
+
+#[test]
+fn messages_and_records_are_read_back() {
+    let mut random = Random::new(1);
+    for _ in 0..5_000 {
+        let written = message_of(&mut random);
+        let mut reader = Reader::new(encoded(&written));
+        assert_eq!(message(&mut reader).unwrap(), written);
+        reader.end().unwrap();
+        let state = HardState {
+            term: number(&mut random),
+            vote: (random.below(2) == 0).then(|| member(&mut random)),
+            commit: number(&mut random),
+        };
+        assert_eq!(hard_state(state.to_bytes()), Ok(state));
+        let members = membership_of(&mut random);
+        assert_eq!(membership(members.to_bytes()), Ok(members));
+        let content = payload_of(&mut random);
+        assert_eq!(payload(encode_payload(&content)), Ok(content));
+    }
+}
+
+/// Cut off, changed in a byte, or made up: refused or read, never a panic.
+#[test]
+fn no_bytes_make_a_reader_panic() {
+    let mut random = Random::new(2);
+    for _ in 0..20_000 {
+        let mut bytes = encoded(&message_of(&mut random)).to_vec();
+        match random.below(3) {
+            0 => bytes.truncate(random.below(bytes.len() as u64) as usize),
+            1 => {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] = random.next() as u8;
+            }
+            _ => bytes
+                .iter_mut()
+                .for_each(|byte| *byte = random.next() as u8),
+        }
+        let bytes = Bytes::from(bytes);
+        let _ = message(&mut Reader::new(bytes.clone()));
+        let _ = hard_state(bytes.clone());
+        let _ = membership(bytes.clone());
+        let _ = membership_change(&bytes);
+        let _ = payload(bytes.clone());
+        let _ = crate::batch::decode(&bytes);
+        if let Ok(mut frame) = Frame::open(bytes) {
+            while let Ok(Some(_)) = frame.next() {}
+        }
+    }
+}
+
+/// A count or length that the bytes cannot hold is refused before memory is given to it.
+#[test]
+fn a_hostile_length_costs_nothing() {
+    let huge = Bytes::from_static(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1, 2]);
+    assert!(Reader::new(huge.clone()).count(1).is_err());
+    assert!(Reader::new(huge.clone()).slice().is_err());
+    assert!(Reader::new(huge).sized().is_err());
+    assert_eq!(
+        Reader::new(Bytes::from_static(&[0x80; 12])).number(),
+        Err(CodecError::Invalid("number"))
+    );
+}
+
+/// A newer release may say more in a frame than this one knows.
+#[test]
+fn an_unknown_item_is_skipped() {
+    let me = Member {
+        node: NodeId::new(1).unwrap(),
+        life: 1,
+    };
+    let mut writer = FrameWriter::new(me, 3, 2, 4);
+    writer.item(250, |out| out.text("from the future"));
+    writer.item(6, |out| out.number(5));
+    let mut frame = Frame::open(writer.finish()).unwrap();
+    assert_eq!((frame.sender, frame.start), (me, 3));
+    assert_eq!((frame.slot, frame.number), (2, 4));
+    assert_eq!(frame.next().unwrap().map(|(kind, _)| kind), Some(250));
+    let (kind, mut content) = frame.next().unwrap().unwrap();
+    assert_eq!((kind, content.number()), (6, Ok(5)));
+    assert!(frame.next().unwrap().is_none());
+    let other = Bytes::from_static(&[9, 1, 1]);
+    assert!(matches!(Frame::open(other), Err(CodecError::Version(9))));
+}
