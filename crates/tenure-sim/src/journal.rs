@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use tenure_log::{FileLog, Log as _, OpenError, Options, SimDisk, SnapshotId, Snapshots, open};
-use tenure_node::{Base, Batch, GroupId, Mark, Record, RecordKind, Recovery, Snapshot, encode_record};
+use tenure_node::{Base, Batch, GroupId, Mark, Place, Record, Recovery, Remains, Snapshot};
 
 /// Small, so that a run of minutes rotates, frees and reuses files.
 const FILES: Options = Options { first_file: 16 << 10, file: 128 << 10, spares: 1 };
@@ -15,6 +15,7 @@ pub(crate) struct Journal {
     snapshots: Snapshots<SimDisk>,
     retire: Vec<SnapshotId>,
     forget: Vec<GroupId>,
+    syncs: u64,
 }
 
 /// Why a disk cannot be used.
@@ -40,21 +41,17 @@ impl Journal {
         for (id, held) in opened.recovered.groups {
             blank = Blank::No;
             let group = GroupId(u32::try_from(id).map_err(|error| unusable(&error))?);
-            if let Some(base) = held.base {
-                recovery
-                    .record(group, RecordKind::Base, Bytes::from(base.note))
-                    .map_err(|error| unusable(&error))?;
-            }
-            if !held.state.is_empty() {
-                recovery
-                    .record(group, RecordKind::HardState, Bytes::from(held.state))
-                    .map_err(|error| unusable(&error))?;
-            }
-            for entry in held.entries {
-                recovery
-                    .record(group, RecordKind::Entries, Bytes::from(entry.payload))
-                    .map_err(|error| unusable(&error))?;
-            }
+            let base = held.base.map(|base| {
+                let place = Place { term: base.term, index: base.index };
+                (place, Bytes::from(base.note))
+            });
+            let entries = held.entries.into_iter().map(|entry| {
+                let place = Place { term: entry.term, index: entry.index };
+                (place, Bytes::from(entry.payload))
+            });
+            let remains =
+                Remains { hard_state: Bytes::from(held.state), base, entries: entries.collect() };
+            recovery.group(group, remains).map_err(|error| unusable(&error))?;
         }
         for (group, index) in recovery.snapshots() {
             let mut reader = opened
@@ -72,6 +69,7 @@ impl Journal {
             snapshots: opened.snapshots,
             retire: Vec::new(),
             forget: Vec::new(),
+            syncs: 0,
         };
         Ok((journal, recovery, blank))
     }
@@ -92,16 +90,15 @@ impl Journal {
         }
         let mut items = tenure_log::Batch::new();
         for (group, record) in &batch.records {
-            let installed = batch.snapshots.iter().any(|one| one.group == *group);
-            put(&mut items, *group, record, installed).map_err(|error| error.to_string())?;
+            put(&mut items, *group, record).map_err(|error| error.to_string())?;
             match record {
-                Record::Base(base) if base.place.index > Base::BIRTH.index => {
+                Record::Cut(base) | Record::Installed(base) => {
                     self.retire.push(snapshot_id(*group, base.place.index));
                     // Removed and back before the sync: the new snapshot must stay.
                     self.forget.retain(|gone| gone != group);
                 }
                 Record::Removed => self.forget.push(*group),
-                Record::Base(_) | Record::Entries(_) | Record::HardState(_) => {}
+                Record::Born(_) | Record::Entries(_) | Record::HardState(_) => {}
             }
         }
         self.log.append(&mut items).map_err(|error| error.to_string())?;
@@ -112,8 +109,9 @@ impl Journal {
         self.log.begin_sync().map_err(|error| error.to_string())
     }
 
-    /// Ends a sync, then tidies up what it made superfluous.
-    pub(crate) fn finish_sync(&mut self, ticket: tenure_log::SyncTicket) -> Result<(), String> {
+    /// Ends a sync, then tidies up what it made superfluous. Returns the groups that hold back the
+    /// oldest file, when the log has grown to several.
+    pub(crate) fn finish_sync(&mut self, ticket: tenure_log::SyncTicket) -> Result<Vec<GroupId>, String> {
         self.log.finish_sync(ticket).map_err(|error| error.to_string())?;
         for id in std::mem::take(&mut self.retire) {
             // A file that stays is only a file.
@@ -125,7 +123,13 @@ impl Journal {
         if let Some(job) = self.log.spare_wanted() {
             self.log.spare_done(job.run());
         }
-        Ok(())
+        self.syncs += 1;
+        if !self.syncs.is_multiple_of(16) {
+            return Ok(Vec::new());
+        }
+        let usage = self.log.usage();
+        let held_back = if usage.files > 2 { usage.held_back_by } else { Vec::new() };
+        Ok(held_back.into_iter().filter_map(|id| u32::try_from(id).ok().map(GroupId)).collect())
     }
 }
 
@@ -144,29 +148,26 @@ fn put(
     items: &mut tenure_log::Batch,
     group: GroupId,
     record: &Record,
-    installed: bool,
 ) -> Result<(), tenure_log::TooLong> {
     let id = u64::from(group.0);
+    let note = |base: &Base| (base.place.index, base.place.term, base.membership.to_bytes());
     match record {
-        Record::Entries(entries) => {
-            for entry in entries {
-                let bytes = encode_record(&Record::Entries(vec![entry.clone()])).1;
-                items.entry(id, entry.place.index, entry.place.term, &bytes)?;
-            }
-            Ok(())
+        Record::Born(base) => {
+            let (index, term, note) = note(base);
+            items.begin(id, index, term, &note)
         }
-        Record::HardState(_) => items.state(id, &encode_record(record).1),
-        Record::Base(base) => {
-            let note = encode_record(record).1;
-            let (index, term) = (base.place.index, base.place.term);
-            if installed {
-                items.snapshot_installed(id, index, term, &note)
-            } else if base.place == Base::BIRTH {
-                items.begin(id, index, term, &note)
-            } else {
-                items.snapshot_taken(id, index, term, &note)
-            }
+        Record::Cut(base) => {
+            let (index, term, note) = note(base);
+            items.snapshot_taken(id, index, term, &note)
         }
+        Record::Installed(base) => {
+            let (index, term, note) = note(base);
+            items.snapshot_installed(id, index, term, &note)
+        }
+        Record::Entries(entries) => entries.iter().try_for_each(|entry| {
+            items.entry(id, entry.place.index, entry.place.term, &entry.payload_bytes())
+        }),
+        Record::HardState(state) => items.state(id, &state.to_bytes()),
         Record::Removed => items.remove(id),
     }
 }

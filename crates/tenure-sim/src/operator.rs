@@ -20,6 +20,8 @@ pub(crate) struct Operator {
     pub(crate) may_lose: BTreeSet<usize>,
     /// Seats whose birth is not durable yet.
     pub(crate) newborn: BTreeSet<usize>,
+    /// Whether every group was found to be replicated as it should be.
+    whole: bool,
     next_change: u64,
 }
 
@@ -35,6 +37,7 @@ impl Operator {
             random,
             may_lose: BTreeSet::new(),
             newborn: BTreeSet::new(),
+            whole: false,
             next_change: 0,
         }
     }
@@ -59,6 +62,12 @@ impl Operator {
         self.wanted[at] = some_seats(&mut self.random, nodes, count.max(2));
         let group = GroupId(u32::try_from(at).unwrap_or(0));
         (group, self.wanted[at].clone())
+    }
+
+    /// Whether a node may lose its data now without any group losing its majority.
+    pub(crate) fn can_spare_one(&self) -> bool {
+        let wide = self.wanted.iter().all(|seats| seats.len() >= 3);
+        self.whole && wide && self.may_lose.is_empty() && self.newborn.is_empty()
     }
 
     /// Every group is to be replicated as widely as at birth again.
@@ -97,8 +106,10 @@ impl World {
             }
             let missing = wanted.iter().find(|one| !everybody.contains(one));
             let waiting = wanted.iter().find(|one| membership.learners.contains(one));
-            let surplus: Vec<Member> =
+            let mut surplus: Vec<Member> =
                 everybody.iter().filter(|one| !wanted.contains(one)).copied().collect();
+            // Past lives first: they help nobody.
+            surplus.sort_by_key(|one| self.seats[one.node.number() as usize - 1].member == *one);
             let steps = if let Some(one) = missing {
                 vec![MembershipStep::Learner(*one)]
             } else if let Some(one) = waiting {
@@ -121,6 +132,7 @@ impl World {
             let change = MembershipChange { steps };
             self.input(leader, Input::Change { id, group, change });
         }
+        self.operator.whole = !old_lives;
         if !old_lives && self.seats.iter().all(|seat| seat.is_up() && !seat.needs_new_life) {
             self.operator.may_lose.clear();
         }

@@ -514,11 +514,15 @@ impl World {
         let (Some(syncing), Some(journal)) = (seat.syncing.take(), &mut seat.journal) else {
             return;
         };
-        if let Some(ticket) = syncing.ticket
-            && let Err(why) = journal.finish_sync(ticket)
-        {
-            self.disk_failed(at, why);
-            return;
+        let mut cut = Vec::new();
+        if let Some(ticket) = syncing.ticket {
+            match journal.finish_sync(ticket) {
+                Ok(groups) => cut = groups,
+                Err(why) => {
+                    self.disk_failed(at, why);
+                    return;
+                }
+            }
         }
         self.counts.syncs += 1;
         self.operator.newborn.remove(&at);
@@ -527,6 +531,9 @@ impl World {
         }
         for (group, index) in syncing.saved {
             self.input(at, Input::SnapshotSaved { group, index });
+        }
+        for group in cut {
+            self.input(at, Input::CutLog { group });
         }
         self.disk_wanted(at);
     }

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::value::OwnerId;
-use tenure_node::{Answer, ClientRequest};
+use tenure_node::ClientRequest;
 
-use super::{Belief, Fact, Finding, Seen, is_fickle};
+use super::{Belief, Fact, Finding, Seen, Upheavals};
 use crate::time::Time;
 
 /// How many permits every semaphore path has here.
@@ -21,48 +21,33 @@ const PERMITS: usize = 2;
 #[derive(Default)]
 pub(super) struct Exclusion {
     believed: BTreeMap<OwnerId, Belief>,
-    /// A change of policy is under way that may take holds away; what rests on requests sent before
-    /// its end proves nothing.
-    policy_open: bool,
-    policy_over: Time,
+    upheavals: Upheavals,
 }
 
 impl Exclusion {
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+        self.upheavals.see(now, fact);
         match fact {
             Fact::Believes(belief) => return self.believes(now, belief),
             Fact::Stops(owner) => {
                 self.believed.remove(*owner);
             }
-            Fact::Asked(ask) => match &*ask.request {
-                ClientRequest::ForceRelease { victim, .. } => {
+            Fact::Asked(ask) => {
+                if let ClientRequest::ForceRelease { victim, .. } = &*ask.request {
                     self.believed.remove(victim);
                 }
-                ClientRequest::SetNamespacePolicy { namespace, .. } if namespace.handler() == "p" => {
-                    self.policy_open = true;
-                    self.believed.retain(|_, belief| !is_fickle(&belief.holds[0].0));
-                }
-                _ => {}
-            },
-            Fact::Answered(ask, answer) => {
-                if let ClientRequest::SetNamespacePolicy { namespace, .. } = &*ask.request
-                    && namespace.handler() == "p"
-                    && matches!(answer, Ok(Answer::Done))
-                {
-                    self.policy_open = false;
-                    self.policy_over = now;
-                }
             }
-            Fact::Granted { .. } | Fact::Wrote { .. } => {}
+            Fact::Answered(..) | Fact::Granted { .. } | Fact::Wrote { .. } => {}
         }
         Ok(Seen::Passed)
     }
 
     fn believes(&mut self, now: Time, new: &Belief) -> Finding {
-        if is_fickle(&new.holds[0].0) && (self.policy_open || new.sent <= self.policy_over) {
+        let upheavals = &self.upheavals;
+        self.believed.retain(|_, belief| belief.until > now && !upheavals.shake(&belief.holds[0].0, belief.sent));
+        if self.upheavals.shake(&new.holds[0].0, new.sent) {
             return Ok(Seen::Passed);
         }
-        self.believed.retain(|_, belief| belief.until > now);
         for (owner, other) in &self.believed {
             if *owner == new.owner {
                 continue;

@@ -1,14 +1,15 @@
 //! Nobody is overtaken, per path.
 //!
-//! Two signs, each safe from news that is late: an owner whose place in line was answered, and who
-//! is answered again that it waits, must not have moved back (E4), and nobody who asked for the
-//! same path after its first answer may have been granted before its second question.
+//! A place in line is known by the fence that is reserved with it (R83). Three signs, each safe from
+//! news that is late: a place must not move back (E4); nobody who asked for the same path after its
+//! owner first knew of it may have been granted before its owner asks again and still waits; and it
+//! must not have gone for another one, unless it may have lapsed, or have been granted and run out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
-use tenure_core::value::OwnerId;
+use tenure_core::value::{Fence, OwnerId};
 use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest};
 
 use super::{Ask, Fact, Finding, Seen};
@@ -19,6 +20,9 @@ struct Place {
     /// When its owner first knew of it.
     since: Time,
     position: u32,
+    fence: Option<Fence>,
+    /// When its owner last asked and was answered that it waits.
+    asked: Time,
     /// Until then it lives by the fastest clock.
     ends: Time,
     overtaken: Option<(OwnerId, Time)>,
@@ -30,6 +34,8 @@ pub(super) struct Fifo {
     places: BTreeMap<OwnerId, Place>,
     /// The first acquire of each owner for its path.
     asked: BTreeMap<OwnerId, Time>,
+    /// Owners that somebody asked to be killed.
+    doomed: BTreeSet<OwnerId>,
 }
 
 /// Simple requests only: one path of a namespace whose policy stays, for writing.
@@ -51,6 +57,9 @@ impl Fifo {
                 if let Some((acquire, _)) = simple(&ask.request) {
                     self.asked.entry(acquire.owner.clone()).or_insert(now);
                 }
+                if let ClientRequest::ForceRelease { victim, .. } = &*ask.request {
+                    self.doomed.insert(victim.clone());
+                }
                 Ok(Seen::Passed)
             }
             Fact::Stops(owner) => {
@@ -64,8 +73,8 @@ impl Fifo {
                 Ok(Seen::Passed)
             }
             Fact::Answered(ask, Ok(Answer::Acquire(answer))) => match (simple(&ask.request), answer) {
-                (Some((acquire, path)), AcquireAnswer::Queued { position, .. }) => {
-                    self.queued(now, ask, acquire, path, *position)
+                (Some((acquire, path)), AcquireAnswer::Queued { position, fence, .. }) => {
+                    self.queued(now, ask, acquire, path, (*position, *fence))
                 }
                 (Some((acquire, _)), _) => {
                     self.places.remove(&acquire.owner);
@@ -89,29 +98,49 @@ impl Fifo {
         }
     }
 
-    fn queued(&mut self, now: Time, ask: &Ask, acquire: &AcquireRequest, path: &Path, position: u32) -> Finding {
-        let lives = acquire.queue_ttl.millis() * 1000 * 10 / 11;
-        let ends = ask.sent + lives;
+    fn queued(
+        &mut self,
+        now: Time,
+        ask: &Ask,
+        acquire: &AcquireRequest,
+        path: &Path,
+        (position, fence): (u32, Option<Fence>),
+    ) -> Finding {
+        let ends = ask.sent + acquire.queue_ttl.millis() * 1000 * 10 / 11;
+        let new = Place { path: path.clone(), since: now, position, fence, asked: ask.sent, ends, overtaken: None };
         let Some(place) = self.places.get_mut(&acquire.owner) else {
-            let place = Place { path: path.clone(), since: now, position, ends, overtaken: None };
-            self.places.insert(acquire.owner.clone(), place);
+            self.places.insert(acquire.owner.clone(), new);
             return Ok(Seen::Passed);
         };
-        if now >= place.ends {
-            // It may have lapsed and begun again.
-            *place = Place { path: path.clone(), since: now, position, ends, overtaken: None };
+        if place.fence != fence {
+            // A grant in between would still stand: a lease lasts that long by any clock.
+            let granted_and_gone = now >= place.asked + acquire.ttl.millis() * 1000 * 10 / 11;
+            if now < place.ends && !granted_and_gone && !self.doomed.contains(&acquire.owner) {
+                return Err(format!(
+                    "{} lost its place in the line for {path}: it had {:?}, now {fence:?}",
+                    acquire.owner, place.fence
+                ));
+            }
+            *place = new;
             return Ok(Seen::Passed);
         }
         if let Some((by, when)) = &place.overtaken
             && *when < ask.sent
         {
-            return Err(format!("{} waits for {path} since {}, but {by}, who came later, got it at {when}", acquire.owner, place.since));
+            return Err(format!(
+                "{} waits for {path} since {}, but {by}, who came later, got it at {when}",
+                acquire.owner, place.since
+            ));
         }
         if position > place.position {
-            return Err(format!("{} moved back in the line for {path}: from {} to {position}", acquire.owner, place.position));
+            return Err(format!(
+                "{} moved back in the line for {path}: from {} to {position}",
+                acquire.owner, place.position
+            ));
         }
         place.position = position;
-        place.ends = place.ends.max(ends);
+        place.asked = ask.sent;
+        place.ends = ends;
         Ok(Seen::Checked)
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::value::OwnerId;
 use tenure_node::{Answer, AssertAnswer, ClientRequest, RenewAnswer};
 
-use super::{Belief, Fact, Finding, Seen, is_fickle};
+use super::{Belief, Fact, Finding, Seen, Upheavals};
 use crate::time::Time;
 
 /// See the module.
@@ -17,12 +17,14 @@ pub(super) struct Leases {
     believed: BTreeMap<OwnerId, (Time, Belief)>,
     /// Owners that somebody asked to be killed.
     doomed: BTreeSet<OwnerId>,
+    upheavals: Upheavals,
     /// Acquires whose answer is not known: they may move the fence.
     open: BTreeMap<OwnerId, BTreeSet<u64>>,
 }
 
 impl Leases {
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+        self.upheavals.see(now, fact);
         match fact {
             Fact::Believes(belief) => {
                 let since = match self.believed.get(&belief.owner) {
@@ -72,7 +74,7 @@ impl Leases {
             return Ok(Seen::Passed);
         };
         let covered = *since <= ask.sent && now < belief.until;
-        if !covered || self.doomed.contains(owner) || is_fickle(&belief.holds[0].0) {
+        if !covered || self.doomed.contains(owner) || self.upheavals.shake(&belief.holds[0].0, belief.sent) {
             return Ok(Seen::Passed);
         }
         match answer {

@@ -13,7 +13,7 @@ use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::{AcquireAnswer, Answer, AssertAnswer, ClientRequest};
 
-use super::{Ask, Belief, Fact, Finding, Seen, is_fickle};
+use super::{Ask, Belief, Fact, Finding, Seen, Upheavals};
 use crate::time::Time;
 
 /// See the module.
@@ -25,6 +25,7 @@ pub(super) struct Linearizable {
     /// Acquires of each owner that are not answered.
     open: BTreeMap<OwnerId, u64>,
     believed: BTreeMap<OwnerId, (Time, Belief)>,
+    upheavals: Upheavals,
     /// What IncrFencingToken gave, as it was answered.
     counter: Vec<(Time, u64)>,
 }
@@ -59,6 +60,7 @@ impl Linearizable {
     }
 
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+        self.upheavals.see(now, fact);
         match fact {
             Fact::Asked(ask) => {
                 if let ClientRequest::Acquire(acquire) = &*ask.request {
@@ -187,11 +189,12 @@ impl Linearizable {
 
     /// Whoever holds a path from before the question until after the answer is in the answer.
     fn shows_holder(&self, now: Time, ask: &Ask, path: &Path, writer: Option<&OwnerId>) -> Result<(), String> {
-        if is_fickle(path) || path.handler() == "s" {
+        if path.handler() == "s" {
             return Ok(());
         }
         for (since, belief) in self.believed.values() {
-            let holds = belief.holds.iter().any(|(held, mode)| held == path && *mode == Mode::Write);
+            let shaken = self.upheavals.shake(path, belief.sent);
+            let holds = !shaken && belief.holds.iter().any(|(held, mode)| held == path && *mode == Mode::Write);
             if holds && *since <= ask.sent && now < belief.until && writer != Some(&belief.owner) {
                 return Err(format!("{path} was said to be written by {writer:?} while {} held it until {}", belief.owner, belief.until));
             }

@@ -157,7 +157,37 @@ impl Judges {
     }
 }
 
-/// Whether a call concerns paths whose policy changes under way may take holds away (R131).
-fn is_fickle(path: &Path) -> bool {
-    path.handler() == "p"
+/// Changes of policy that may take holds away (R131): what rests on a request that was sent before
+/// the end of one proves nothing, and what is believed when one begins may be gone.
+#[derive(Default)]
+struct Upheavals {
+    open: BTreeMap<String, Time>,
+    over: BTreeMap<String, Time>,
+}
+
+impl Upheavals {
+    fn see(&mut self, now: Time, fact: &Fact<'_>) {
+        match fact {
+            Fact::Asked(ask) => {
+                if let ClientRequest::SetNamespacePolicy { namespace, .. } = &*ask.request {
+                    self.open.insert(namespace.handler().to_owned(), now);
+                }
+            }
+            Fact::Answered(ask, Ok(Answer::Done)) => {
+                if let ClientRequest::SetNamespacePolicy { namespace, .. } = &*ask.request {
+                    self.open.remove(namespace.handler());
+                    self.over.insert(namespace.handler().to_owned(), now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a belief in a path that rests on a request of `sent` may be void.
+    fn shake(&self, path: &Path, sent: Time) -> bool {
+        let handler = path.handler();
+        // Those of `q` change routes, and are refused where anybody holds anything (R133).
+        handler != "q"
+            && (self.open.contains_key(handler) || self.over.get(handler).is_some_and(|over| sent <= *over))
+    }
 }

@@ -74,8 +74,8 @@ pub(super) fn wipe(world: &mut World, random: &mut Random) -> Option<String> {
     Some(format!("seat {at}"))
 }
 
-fn may_lose(world: &World, random: &mut Random) -> Option<usize> {
-    let whole = world.operator.may_lose.is_empty() && world.operator.newborn.is_empty();
+fn may_lose(world: &mut World, random: &mut Random) -> Option<usize> {
+    world.operate();
     let at = super::running(world, random)?;
-    whole.then_some(at)
+    world.operator.can_spare_one().then_some(at)
 }

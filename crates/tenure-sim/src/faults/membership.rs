@@ -6,6 +6,9 @@ use crate::random::Random;
 use crate::world::World;
 
 pub(super) fn change(world: &mut World) -> Option<String> {
+    if !world.operator.may_lose.is_empty() {
+        return None;
+    }
     let (nodes, replicas) = (world.plan.nodes, world.plan.replicas);
     let (group, seats) = world.operator.move_one(nodes, replicas);
     Some(format!("{group} to {seats:?}"))
