@@ -82,6 +82,9 @@ pub(crate) enum Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Drivers {
     running: BTreeMap<u64, Driver>,
+    /// Steps that failed, by change and part: asked for again with the next tick, not at once,
+    /// since a full group says so at once, too.
+    failed: BTreeSet<(u64, u32)>,
 }
 
 #[derive(Debug)]
@@ -269,13 +272,11 @@ impl Node {
         let failed = failure_of(&answer).is_some();
         match (&mut driver.stage, answer) {
             // A step that may not have happened is simply done again: all of them may be.
-            (Stage::Telling { view, .. }, _) if failed && part != SYSTEM_PART => {
-                let command = view.command.clone();
-                let op = Op::Command(Box::new(command));
-                self.ask_for_change(change, part, GroupId(part), op);
+            (Stage::Telling { .. }, _) if failed && part != SYSTEM_PART => {
+                self.span.policy.failed.insert((change, part));
             }
             (Stage::Looking | Stage::Deciding | Stage::Finishing, _) if failed => {
-                self.look_at_change(change);
+                self.span.policy.failed.insert((change, SYSTEM_PART));
             }
             (Stage::Looking, OpAnswer::Found(found)) => match *found {
                 Found::Change(Some(view)) => self.tell_groups(change, view),
@@ -295,6 +296,23 @@ impl Node {
             (Stage::Deciding, OpAnswer::System(_)) => self.look_at_change(change),
             (Stage::Finishing, OpAnswer::System(_)) => self.change_over(change),
             _ => {}
+        }
+    }
+
+    /// Steps that failed are asked for again.
+    pub(crate) fn retry_changes(&mut self) {
+        for (change, part) in std::mem::take(&mut self.span.policy.failed) {
+            let Some(driver) = self.span.policy.running.get(&change) else {
+                continue;
+            };
+            match &driver.stage {
+                Stage::Telling { view, open, .. } if open.contains(&GroupId(part)) => {
+                    let op = Op::Command(Box::new(view.command.clone()));
+                    self.ask_for_change(change, part, GroupId(part), op);
+                }
+                Stage::Telling { .. } => {}
+                Stage::Looking | Stage::Deciding | Stage::Finishing => self.look_at_change(change),
+            }
         }
     }
 
