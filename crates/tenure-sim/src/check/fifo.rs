@@ -106,7 +106,8 @@ impl Fifo {
         path: &Path,
         (position, fence): (u32, Option<Fence>),
     ) -> Finding {
-        let ends = ask.sent + acquire.queue_ttl.millis() * 1000 * 10 / 11;
+        // A repeat under one key prolongs nothing (R105).
+        let ends = ask.first_sent + acquire.queue_ttl.millis() * 1000 * 10 / 11;
         let new = Place { path: path.clone(), since: now, position, fence, asked: ask.sent, ends, overtaken: None };
         let Some(place) = self.places.get_mut(&acquire.owner) else {
             self.places.insert(acquire.owner.clone(), new);
@@ -140,7 +141,7 @@ impl Fifo {
         }
         place.position = position;
         place.asked = ask.sent;
-        place.ends = ends;
+        place.ends = place.ends.max(ends);
         Ok(Seen::Checked)
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::value::OwnerId;
 use tenure_node::{Answer, AssertAnswer, ClientRequest, RenewAnswer};
 
-use super::{Belief, Fact, Finding, Seen, Upheavals};
+use super::{Ask, Belief, Fact, Finding, Seen, Upheavals};
 use crate::time::Time;
 
 /// See the module.
@@ -19,7 +19,7 @@ pub(super) struct Leases {
     doomed: BTreeSet<OwnerId>,
     upheavals: Upheavals,
     /// Acquires whose answer is not known: they may move the fence.
-    open: BTreeMap<OwnerId, BTreeSet<u64>>,
+    open: BTreeMap<OwnerId, Vec<Ask>>,
 }
 
 impl Leases {
@@ -41,21 +41,18 @@ impl Leases {
                     self.doomed.insert(victim.clone());
                 }
                 ClientRequest::Acquire(acquire) => {
-                    self.open.entry(acquire.owner.clone()).or_default().insert(ask.id);
+                    self.open.entry(acquire.owner.clone()).or_default().push((*ask).clone());
                 }
                 _ => {}
             },
             Fact::Answered(ask, answer) => {
-                if let ClientRequest::Acquire(acquire) = &*ask.request {
+                if let ClientRequest::Acquire(acquire) = &*ask.request
+                    && answer.is_ok()
+                    && let Some(open) = self.open.get_mut(&acquire.owner)
+                {
                     // Under one key the repeat's answer is the first one's, too.
-                    if answer.is_ok() && ask.first_sent == ask.sent || acquire.key.is_some() && answer.is_ok() {
-                        let open = self.open.entry(acquire.owner.clone()).or_default();
-                        if acquire.key.is_some() {
-                            open.clear();
-                        } else {
-                            open.remove(&ask.id);
-                        }
-                    }
+                    let keyed = acquire.key.is_some();
+                    open.retain(|one| one.id != ask.id && !(keyed && one.request == ask.request));
                 }
                 return self.answered(now, ask, answer);
             }
@@ -64,7 +61,7 @@ impl Leases {
         Ok(Seen::Passed)
     }
 
-    fn answered(&self, now: Time, ask: &super::Ask, answer: &Result<Answer, tenure_node::Failure>) -> Finding {
+    fn answered(&self, now: Time, ask: &Ask, answer: &Result<Answer, tenure_node::Failure>) -> Finding {
         let (owner, fence) = match &*ask.request {
             ClientRequest::Renew { owner, .. } => (owner, None),
             ClientRequest::AssertFencing { owner, fence, .. } => (owner, *fence),
@@ -86,7 +83,7 @@ impl Leases {
                 Err(format!("{owner} holds {path} until {} but an assertion calls it stale", belief.until))
             }
             Ok(Answer::AssertFencing(AssertAnswer::StaleFence(path)))
-                if fence == belief.fence && self.open.get(owner).is_none_or(BTreeSet::is_empty) =>
+                if fence == belief.fence && self.open.get(owner).is_none_or(Vec::is_empty) =>
             {
                 Err(format!("{owner} holds {path} at {fence:?} but an assertion calls the fence stale"))
             }

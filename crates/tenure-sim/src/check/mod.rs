@@ -57,8 +57,8 @@ pub(crate) enum Fact<'a> {
     Stops(&'a OwnerId),
     /// A grant event reaches it.
     Granted { owner: &'a OwnerId, fence: Option<Fence> },
-    /// Its write reached the store, sent while it believed to hold the path.
-    Wrote { owner: &'a OwnerId, path: &'a Path, accepted: bool, believes: bool },
+    /// Its write reached the store. If it still believes to hold the path: since a request of when.
+    Wrote { owner: &'a OwnerId, path: &'a Path, accepted: bool, believes_since: Option<Time> },
 }
 
 /// What a judge objects to.
@@ -121,7 +121,7 @@ impl Judges {
     pub(crate) fn see(&mut self, now: Time, fact: &Fact<'_>) {
         let findings = [
             ("exclusion", self.exclusion.see(now, fact)),
-            ("fences", self.fences.see(fact)),
+            ("fences", self.fences.see(now, fact)),
             ("fifo", self.fifo.see(now, fact)),
             ("durable", self.durable.see(now, fact)),
             ("linearizable", self.linearizable.see(now, fact)),

@@ -54,6 +54,8 @@ struct Session {
     tries: u32,
     namespace: Option<Namespace>,
     fence: Option<Fence>,
+    /// What it believes rests on a request of this time.
+    since: Time,
     until: Time,
     hold_until: Time,
     next_renewal: Time,
@@ -79,14 +81,16 @@ impl Locker {
         self.session = None;
     }
 
-    pub(super) fn believes(&self, now: Time, owner: &OwnerId, fence: u64) -> bool {
-        self.session.as_ref().is_some_and(|session| {
-            session.owner == *owner
-                && session.phase == Phase::Holding
-                && session.acquires_settled()
-                && now < session.until
-                && session.fence.is_some_and(|held| held.number() == fence)
-        })
+    /// If it believes to hold something at this fence: the sending that this rests on.
+    pub(super) fn believes(&self, now: Time, owner: &OwnerId, fence: u64) -> Option<Time> {
+        let session = self.session.as_ref()?;
+        let believes = session.owner == *owner
+            && session.phase == Phase::Holding
+            // Another acquire on its way might have moved the fence.
+            && session.acquires == 1
+            && now < session.until
+            && session.fence.is_some_and(|held| held.number() == fence);
+        believes.then_some(session.since)
     }
 
     /// Calls itself again soon, whatever happens.
@@ -180,6 +184,7 @@ impl Locker {
             tries: 0,
             namespace: None,
             fence: None,
+            since: 0,
             until: 0,
             hold_until: 0,
             next_renewal: 0,
@@ -279,6 +284,7 @@ impl Locker {
         }
         let new = session.phase != Phase::Holding;
         session.phase = Phase::Holding;
+        session.since = sent;
         session.until = session.until.max(until);
         session.tries = 0;
         let belief = Belief {
@@ -499,12 +505,5 @@ impl Locker {
             }
         }
         self.tick(env);
-    }
-}
-
-impl Session {
-    /// Whether no acquire of this owner is still on the way: one might move the fence.
-    fn acquires_settled(&self) -> bool {
-        self.acquires == 1
     }
 }

@@ -221,12 +221,12 @@ impl Client {
     pub(crate) fn wrote(&mut self, env: &mut Env<'_>, write: &StoreWrite, accepted: bool) {
         let tally = &mut env.counts.store_writes;
         if accepted { tally.0 += 1 } else { tally.1 += 1 }
-        let believes = match &self.role {
+        let believes_since = match &self.role {
             Part::Locker(locker) => locker.believes(env.now, &write.owner, write.fence),
-            Part::Observer(_) | Part::Admin(_) => false,
+            Part::Observer(_) | Part::Admin(_) => None,
         };
         env.trace.say(env.now, format_args!("store"), format_args!("{} {} {} accepted {accepted}", write.owner, write.path, write.fence));
-        env.fact(&Fact::Wrote { owner: &write.owner, path: &write.path, accepted, believes });
+        env.fact(&Fact::Wrote { owner: &write.owner, path: &write.path, accepted, believes_since });
     }
 }
 
