@@ -156,7 +156,8 @@ fn a_restarted_node_gives_the_full_ttl_again() {
     assert_eq!(cluster.holder(0, "t:/a"), None);
 }
 
-/// "A leader that was deposed and does not know": it can confirm nothing, so it answers nothing.
+/// R113, R144, "a leader that was deposed and does not know": it can confirm nothing, so it answers
+/// nothing.
 #[test]
 fn a_deposed_leader_renews_nothing_and_reads_nothing() {
     let mut cluster = Cluster::new(3, 1);
@@ -170,9 +171,15 @@ fn a_deposed_leader_renews_nothing_and_reads_nothing() {
         ClientRequest::InspectPath { path: path("t:/a") },
         20_000,
     );
+    let walk = ClientRequest::DetectCycle {
+        start: owner("amy"),
+        max_depth: 0,
+    };
+    let walk = cluster.ask_for(old, walk, 20_000);
     cluster.run(12_000);
-    assert!(!cluster.seats[old].answers.contains_key(&renewal));
-    assert!(!cluster.seats[old].answers.contains_key(&look));
+    for id in [renewal, look, walk] {
+        assert!(!cluster.seats[old].answers.contains_key(&id));
+    }
     let new = elsewhere(old);
     granted(&cluster.write(new, "bob", "t:/a"));
     cluster.heal();
@@ -260,7 +267,7 @@ fn a_renewal_in_time_wins_against_the_deadline() {
     assert_eq!(cluster.holder(leader, "t:/a").as_deref(), Some("amy"));
 }
 
-/// R76, step 5: a read after the deadline sees the lock gone, although the entry is still on its way.
+/// R74, R76, step 5: a read after the deadline sees the lock gone, although the entry is still on its way.
 #[test]
 fn a_read_after_the_deadline_waits_for_the_end() {
     let mut cluster = Cluster::new(1, 1);

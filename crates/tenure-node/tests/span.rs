@@ -787,3 +787,40 @@ fn a_stale_copy_of_the_table_is_only_slow() {
     };
     assert_eq!(namespace, Some(ns("t:/a")));
 }
+
+/// A node that died while its request was under way gets the answer after its restart. That answer
+/// belongs to nobody: it once told another owner that it held a lock (found by a storm, seed 161).
+#[test]
+fn an_answer_to_an_earlier_process_is_nobodys() {
+    let mut cluster = trio();
+    let group = placement::group_of(&ns("t:/a"), 8);
+    let leader = cluster.leader(group).unwrap();
+    let asker = (leader + 1) % 3;
+    for seat in &mut cluster.seats {
+        seat.paused_disk = true;
+    }
+    for number in 0..12 {
+        let request = acquire("amy", &format!("t:/a/{number}"), 20_000);
+        cluster.ask(asker, ClientRequest::Acquire(request));
+    }
+    cluster.run(20);
+    cluster.crash(asker);
+    cluster.start(asker);
+    let asked: Vec<RequestId> = (0..12)
+        .map(|number| {
+            let request = acquire("bob", &format!("t:/a/{number}"), 20_000);
+            cluster.ask(asker, ClientRequest::Acquire(request))
+        })
+        .collect();
+    cluster.run(20);
+    for seat in &mut cluster.seats {
+        seat.paused_disk = false;
+    }
+    for id in asked {
+        let answer = cluster.wait(asker, id);
+        assert!(
+            matches!(answer, Ok(Answer::Acquire(AcquireAnswer::Queued { .. }))),
+            "amy holds it: {answer:?}"
+        );
+    }
+}

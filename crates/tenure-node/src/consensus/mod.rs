@@ -6,7 +6,7 @@
 //!
 //! Everything above this module speaks the types of this file; only the files below it name the
 //! Raft library. Nothing that came over a socket or from a disk reaches the library's own parser:
-//! messages and entries arrive as these types, decoded by [`codec`](crate::codec).
+//! messages and entries arrive as these types, decoded by [`codec`].
 //!
 //! Between [`Consensus::take`] and the next call the library's own bookkeeping is complete, so a
 //! caller can never be "between ready and advance".

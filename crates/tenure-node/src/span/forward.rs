@@ -33,8 +33,8 @@ const RESEND_AFTER_MS: u64 = 1500;
 pub(crate) enum Origin {
     /// A call on this node; the number is the call's own.
     Call { call: CallId, part: u32 },
-    /// Another node: in which of its processes, under which number.
-    Peer { node: NodeId, id: u64 },
+    /// Another node, in this life, under this number.
+    Peer { from: Member, id: u64 },
     /// A sweep that runs on this node.
     Sweep(sweep::Part),
     /// The copy of the namespace table.
@@ -62,7 +62,7 @@ struct Sent {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Forward {
     last_ticket: u64,
     // Never iterated where order matters: see `tickets_sent_to`.
@@ -71,6 +71,14 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
+    pub(crate) fn new(first: u64) -> Forward {
+        Forward {
+            last_ticket: first,
+            pending: HashMap::default(),
+            parked: BTreeMap::new(),
+        }
+    }
+
     pub(crate) fn load(&self) -> usize {
         self.pending.len()
     }
@@ -193,7 +201,7 @@ impl Node {
     /// Another node wants something done by a group that it believes to be led here.
     pub(crate) fn receive_forward(
         &mut self,
-        from: NodeId,
+        from: Member,
         mut content: crate::codec::Reader,
     ) -> crate::codec::Read<()> {
         let id = content.number()?;
@@ -205,7 +213,7 @@ impl Node {
             return Ok(());
         }
         let expires = self.reading().saturating_add(left.min(3_600_000));
-        let origin = Origin::Peer { node: from, id };
+        let origin = Origin::Peer { from, id };
         if self.has_room_for_calls() {
             self.submit(origin, group, op, expires);
         } else {
@@ -221,7 +229,11 @@ impl Node {
         from: NodeId,
         mut content: crate::codec::Reader,
     ) -> crate::codec::Read<()> {
+        let life = content.number()?;
         let ticket = Ticket(content.number()?);
+        if life != u64::from(self.me.life) {
+            return Ok(());
+        }
         let answer = wire::decode_answer(&content.slice()?)?;
         content.end()?;
         let Some(pending) = self.span.forward.pending.get_mut(&ticket) else {
@@ -264,9 +276,10 @@ impl Node {
         };
         match pending.origin {
             Origin::Call { call, part } => self.span.tell(call, Happened::Op(part, answer)),
-            Origin::Peer { node, id } => {
+            Origin::Peer { from, id } => {
                 let answer = wire::encode_answer(&answer);
-                self.frames().say(node, item::ANSWER, |out| {
+                self.frames().say(from.node, item::ANSWER, |out| {
+                    out.number(u64::from(from.life));
                     out.number(id);
                     out.slice(&answer);
                 });

@@ -150,20 +150,26 @@ fn odd_answer() -> Failure {
     }
 }
 
+/// Numbers that other nodes repeat in their answers never mean two things: each process counts from
+/// a place of its own, and answers name the life that asked.
+fn first_number(config: &Config) -> u64 {
+    config.start << 40
+}
+
 impl Span {
     pub(crate) fn new(config: &Config, table: NamespaceTable) -> Span {
         Span {
-            next_id: 0,
+            next_id: first_number(config),
             calls: BTreeMap::new(),
             by_client: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             timers: BTreeSet::new(),
             ready: Vec::new(),
-            forward: forward::Forward::default(),
+            forward: forward::Forward::new(first_number(config)),
             resolve: resolve::Resolve::new(config, table),
             sweeps: sweep::Sweeps::default(),
             events: events::Events::new(config),
-            watches: watch::Watches::default(),
+            watches: watch::Watches::new(first_number(config)),
             policy: policy::Drivers::default(),
             ticks: 0,
         }
@@ -420,13 +426,13 @@ impl Node {
     /// An item of a frame that is about more than consensus.
     pub(crate) fn receive_span(&mut self, from: Member, kind: u8, content: Reader) -> Read<()> {
         match kind {
-            item::FORWARD => self.receive_forward(from.node, content),
+            item::FORWARD => self.receive_forward(from, content),
             item::ANSWER => self.receive_answer(from.node, content),
-            item::SWEEP => self.receive_sweep(from.node, content),
+            item::SWEEP => self.receive_sweep(from, content),
             item::SWEPT => self.receive_swept(from.node, content),
             item::FOLLOW => self.receive_follow(from.node, content),
             item::EVENTS => self.receive_events(from.node, content),
-            item::WATCH => self.receive_watch(from.node, content),
+            item::WATCH => self.receive_watch(from, content),
             item::CHANGES => self.receive_changes(from.node, content),
             item::CHUNK => self.receive_chunk(from, content),
             item::CHUNK_TAKEN => self.receive_chunk_taken(from, content),

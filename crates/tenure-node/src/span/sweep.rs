@@ -25,7 +25,7 @@ use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::op::{Op, OpAnswer};
 use crate::span::wire;
-use crate::{GroupId, NodeId};
+use crate::{GroupId, Member, NodeId};
 
 /// A node that has not answered after this is not waited for any longer.
 const PATIENCE_MS: u64 = 2_000;
@@ -150,8 +150,8 @@ struct Asked {
 /// A sweep over the groups that are led here.
 #[derive(Debug)]
 struct Local {
-    /// Who asked: a node, and its number for it.
-    from: NodeId,
+    /// Who asked: a node in one of its lives, and its number for it.
+    from: Member,
     id: u64,
     sweep: Sweep,
     expires: u64,
@@ -234,7 +234,8 @@ impl Node {
         }
         for (node, groups) in targets {
             if node == self.me.node {
-                self.sweep_here(node, id, sweep.clone(), groups, left);
+                let me = self.me;
+                self.sweep_here(me, id, sweep.clone(), groups, left);
             } else {
                 self.frames().say(node, item::SWEEP, |out| {
                     out.number(id);
@@ -246,7 +247,7 @@ impl Node {
         self.sweep_complete(id);
     }
 
-    pub(crate) fn receive_sweep(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+    pub(crate) fn receive_sweep(&mut self, from: Member, mut content: Reader) -> Read<()> {
         let id = content.number()?;
         let left = content.number()?;
         let (sweep, groups) = wire::decode_sweep(&content.rest())?;
@@ -255,9 +256,12 @@ impl Node {
     }
 
     pub(crate) fn receive_swept(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+        let life = content.number()?;
         let id = content.number()?;
         let swept = wire::decode_swept(&content.rest())?;
-        self.swept(from, id, swept);
+        if life == u64::from(self.me.life) {
+            self.swept(from, id, swept);
+        }
         Ok(())
     }
 
@@ -342,7 +346,7 @@ impl Node {
     /// Carries a sweep out on the groups that are led here.
     fn sweep_here(
         &mut self,
-        from: NodeId,
+        from: Member,
         id: u64,
         sweep: Sweep,
         groups: BTreeSet<GroupId>,
@@ -568,11 +572,12 @@ impl Node {
         let Some(local) = self.span.sweeps.local.remove(&sweep) else {
             return;
         };
-        if local.from == self.me.node {
-            self.swept(local.from, local.id, local.found);
+        if local.from == self.me {
+            self.swept(local.from.node, local.id, local.found);
         } else {
             let swept = wire::encode_swept(&local.found);
-            self.frames().say(local.from, item::SWEPT, |out| {
+            self.frames().say(local.from.node, item::SWEPT, |out| {
+                out.number(u64::from(local.from.life));
                 out.number(local.id);
                 out.raw(&swept);
             });

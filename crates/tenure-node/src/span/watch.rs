@@ -14,18 +14,28 @@ use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::request::{Certain, Failure};
 use crate::span::wire;
-use crate::{GroupId, NodeId, Output, StreamId, WatchEvent, WatchStart};
+use crate::{GroupId, Member, NodeId, Output, StreamId, WatchEvent, WatchStart};
 
 /// A watch that not all groups have confirmed by then is closed.
 const START_TIMEOUT_MS: u64 = 10_000;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watches {
     streams: BTreeMap<StreamId, Watch>,
     /// Who watches the groups that are led here.
-    served: BTreeMap<(NodeId, u64), Served>,
+    served: BTreeMap<(Member, u64), Served>,
     last_number: u64,
+}
+
+impl Watches {
+    pub(crate) fn new(first: u64) -> Watches {
+        Watches {
+            streams: BTreeMap::new(),
+            served: BTreeMap::new(),
+            last_number: first,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -112,8 +122,9 @@ impl Node {
         }
         for (leader, groups) in by_leader {
             if leader == self.me.node {
+                let me = self.me;
                 for group in groups {
-                    self.serve_watch(leader, number, group, &prefix, start);
+                    self.serve_watch(me, number, group, &prefix, start);
                 }
             } else {
                 self.frames().say(leader, item::WATCH, |out| {
@@ -129,7 +140,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn receive_watch(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+    pub(crate) fn receive_watch(&mut self, from: Member, mut content: Reader) -> Read<()> {
         let number = content.number()?;
         let start = match content.byte()? {
             0 => WatchStart::Changes,
@@ -157,7 +168,7 @@ impl Node {
 
     fn serve_watch(
         &mut self,
-        from: NodeId,
+        from: Member,
         number: u64,
         id: GroupId,
         prefix: &Namespace,
@@ -200,18 +211,24 @@ impl Node {
         );
     }
 
-    fn say_watch(&mut self, to: NodeId, word: Word) {
-        if to == self.me.node {
-            self.hear_watch(to, word);
+    fn say_watch(&mut self, to: Member, word: Word) {
+        if to == self.me {
+            self.hear_watch(to.node, word);
         } else {
             let word = wire::encode_word(&word);
-            self.frames().say(to, item::CHANGES, |out| out.raw(&word));
+            self.frames().say(to.node, item::CHANGES, |out| {
+                out.number(u64::from(to.life));
+                out.raw(&word);
+            });
         }
     }
 
     pub(crate) fn receive_changes(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+        let life = content.number()?;
         let word = wire::decode_word(&content.rest())?;
-        self.hear_watch(from, word);
+        if life == u64::from(self.me.life) {
+            self.hear_watch(from, word);
+        }
         Ok(())
     }
 
@@ -258,7 +275,8 @@ impl Node {
 
     fn stop_serving(&mut self, node: NodeId, number: u64) {
         if node == self.me.node {
-            self.span.watches.served.remove(&(node, number));
+            let me = self.me;
+            self.span.watches.served.remove(&(me, number));
             return;
         }
         self.frames().say(node, item::WATCH, |out| {
@@ -374,7 +392,7 @@ impl Node {
         self.span
             .watches
             .served
-            .retain(|(watcher, _), _| *watcher != node);
+            .retain(|(watcher, _), _| watcher.node != node);
         let broken: Vec<StreamId> = self
             .span
             .watches
