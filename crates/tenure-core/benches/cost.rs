@@ -16,9 +16,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::command::{
-    Acquire, Command, Expire, Hold, Release, Request, Route, State, Wait,
-};
+use tenure_core::command::{Acquire, Command, Expire, Hold, Release, Request, Route, State, Wait};
 use tenure_core::outcome::{AcquireOutcome, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
@@ -30,7 +28,10 @@ struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
-#[allow(unsafe_code, reason = "an allocator cannot be written without; it only adds up sizes")]
+#[allow(
+    unsafe_code,
+    reason = "an allocator cannot be written without; it only adds up sizes"
+)]
 // SAFETY: every call is handed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -55,32 +56,49 @@ const MILLION: u64 = 1_000_000;
 const TARGETS: u64 = 65_536;
 
 fn main() {
-    let fresh = space();
-    let depth4 = best_pairs(fresh, 5);
-    print("pairs_per_second_depth4", depth4, "pairs/s");
-
-    let (few, _) = held(1_000);
-    let pairs_1k = best_pairs(few, 5);
-    print("pairs_1k_held", pairs_1k, "pairs/s");
-
-    let (full, bytes) = held(MILLION);
-    print("bytes_per_held_lock", bytes as f64 / MILLION as f64, "bytes");
-    let (encode, decode) = snapshot_rates(&full);
-    print("snapshot_mb_per_second", encode, "MB/s");
-    print("snapshot_decode_mb_per_second", decode, "MB/s");
-    let pairs_1m = best_pairs(full, 5);
-    print("pairs_1m_held", pairs_1m, "pairs/s");
-    print("flat_ratio", pairs_1k / pairs_1m, "ratio");
-
-    let short = handoff(10);
-    print("handoff_10_waiters", short, "ns");
-    let long = handoff(100_000);
-    print("handoff_100k_waiters", long, "ns");
-    print("handoff_ratio", long / short, "ratio");
-
-    print("expire_100k_owners_ms", expire(100_000), "ms");
-    print("refuse_above_1k_children", refuse_above(1_000), "ns");
-    print("refuse_above_100k_children", refuse_above(100_000), "ns");
+    // `cargo bench … -- pairs` runs only the measurements whose group has that word.
+    let wanted = std::env::args()
+        .nth(1)
+        .filter(|word| !word.starts_with('-'));
+    let runs = |group: &str| {
+        wanted
+            .as_ref()
+            .is_none_or(|word| group.contains(word.as_str()))
+    };
+    if runs("pairs") {
+        print("pairs_per_second_depth4", best_pairs(space(), 5), "pairs/s");
+    }
+    if runs("held") {
+        let (few, _) = held(1_000);
+        let pairs_1k = best_pairs(few, 5);
+        print("pairs_1k_held", pairs_1k, "pairs/s");
+        let (full, bytes) = held(MILLION);
+        print(
+            "bytes_per_held_lock",
+            bytes as f64 / MILLION as f64,
+            "bytes",
+        );
+        let (encode, decode) = snapshot_rates(&full);
+        print("snapshot_mb_per_second", encode, "MB/s");
+        print("snapshot_decode_mb_per_second", decode, "MB/s");
+        let pairs_1m = best_pairs(full, 5);
+        print("pairs_1m_held", pairs_1m, "pairs/s");
+        print("flat_ratio", pairs_1k / pairs_1m, "ratio");
+    }
+    if runs("handoff") {
+        let short = handoff(10);
+        print("handoff_10_waiters", short, "ns");
+        let long = handoff(100_000);
+        print("handoff_100k_waiters", long, "ns");
+        print("handoff_ratio", long / short, "ratio");
+    }
+    if runs("expire") {
+        print("expire_100k_owners_ms", expire(100_000), "ms");
+    }
+    if runs("refuse") {
+        print("refuse_above_1k_children", refuse_above(1_000), "ns");
+        print("refuse_above_100k_children", refuse_above(100_000), "ns");
+    }
 }
 
 fn print(name: &str, value: f64, unit: &str) {
@@ -184,7 +202,10 @@ fn best_pairs(mut space: Space, rounds: u32) -> f64 {
                 // A step that shares no factor with the counts spreads neighbours far apart.
                 let path = path(2 * MILLION + number * 7919 % TARGETS);
                 let me = owner(MILLION + number % 64);
-                (acquire(&me, std::slice::from_ref(&path)), release(&me, &path))
+                (
+                    acquire(&me, std::slice::from_ref(&path)),
+                    release(&me, &path),
+                )
             })
             .collect();
         let start = Instant::now();
@@ -204,14 +225,20 @@ fn handoff(waiters: u64) -> f64 {
     let mut space = space();
     let path = path(1);
     for number in 0..=waiters {
-        space.apply(stamp(), acquire(&owner(number), std::slice::from_ref(&path)));
+        space.apply(
+            stamp(),
+            acquire(&owner(number), std::slice::from_ref(&path)),
+        );
     }
     assert_eq!(space.counts().waiters, waiters);
     let steps = 20_000;
     let commands: Vec<(Command, Command)> = (0..steps)
         .map(|step| {
             let me = owner(step % (waiters + 1));
-            (release(&me, &path), acquire(&me, std::slice::from_ref(&path)))
+            (
+                release(&me, &path),
+                acquire(&me, std::slice::from_ref(&path)),
+            )
         })
         .collect();
     let start = Instant::now();
@@ -258,13 +285,15 @@ fn refuse_above(children: u64) -> f64 {
     }
     let above = Path::parse("t:/n00/dir").unwrap();
     let commands: Vec<Command> = (0..200)
-        .map(|_| match acquire(&owner(MILLION), std::slice::from_ref(&above)) {
-            Command::Acquire(acquire) => Command::Acquire(Acquire {
-                wait: Wait::No,
-                ..acquire
-            }),
-            other => other,
-        })
+        .map(
+            |_| match acquire(&owner(MILLION), std::slice::from_ref(&above)) {
+                Command::Acquire(acquire) => Command::Acquire(Acquire {
+                    wait: Wait::No,
+                    ..acquire
+                }),
+                other => other,
+            },
+        )
         .collect();
     let count = commands.len() as f64;
     let start = Instant::now();

@@ -79,7 +79,7 @@ impl<T> Aged<T> {
 
     /// Adds an entry that is not there yet, in use.
     pub(crate) fn insert(&mut self, namespace: u32, path: Path, value: T) -> u32 {
-        let hash = self.hasher.hash(namespace, path.as_str());
+        let hash = self.hasher.hash(namespace, path.as_str().as_bytes());
         let entry = self.entries.insert(Entry {
             namespace,
             path,
@@ -91,7 +91,7 @@ impl<T> Aged<T> {
         let (entries, hasher) = (&self.entries, &self.hasher);
         self.table.insert_unique(hash, entry, |other| {
             let other = &entries[*other];
-            hasher.hash(other.namespace, other.path.as_str())
+            hasher.hash(other.namespace, other.path.as_str().as_bytes())
         });
         entry
     }
@@ -185,7 +185,7 @@ impl<T> Aged<T> {
     }
 
     fn find(&self, namespace: u32, path: &Path) -> Option<u32> {
-        let hash = self.hasher.hash(namespace, path.as_str());
+        let hash = self.hasher.hash(namespace, path.as_str().as_bytes());
         self.table
             .find(hash, |entry| {
                 let entry = &self.entries[*entry];
@@ -216,7 +216,9 @@ impl<T> Aged<T> {
     fn drop_entry(&mut self, number: u32) -> Option<Dropped<T>> {
         self.unlist(number);
         let entry = self.entries.remove(number)?;
-        let hash = self.hasher.hash(entry.namespace, entry.path.as_str());
+        let hash = self
+            .hasher
+            .hash(entry.namespace, entry.path.as_str().as_bytes());
         if let Ok(found) = self.table.find_entry(hash, |other| *other == number) {
             found.remove();
         }

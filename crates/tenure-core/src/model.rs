@@ -75,7 +75,8 @@ struct Lease {
     born: u64,
     asked_until: u64,
     holder: Option<Holder>,
-    /// The waiter whose grant nobody has taken note of yet, its fence and its end (R122).
+    /// The waiter whose grant nobody has taken note of yet, its fence, and until when it is told
+    /// to those who subscribe (R122).
     unclaimed: Option<(u64, Option<Fence>, u64)>,
 }
 
@@ -232,15 +233,6 @@ impl Model {
                 .idle_since
                 .is_none_or(|since| since + CAPACITY_MS > time)
         });
-        for lease in &mut self.leases {
-            if lease
-                .unclaimed
-                .as_ref()
-                .is_some_and(|(.., until)| *until <= time)
-            {
-                lease.unclaimed = None;
-            }
-        }
     }
 
     /// R52: a capacity is idle while its path has neither holder nor waiter.

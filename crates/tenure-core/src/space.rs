@@ -5,7 +5,7 @@
 //! acquire.rs ─┼ claims.rs: who holds what, in the tree with its counts
 //!             └ queue.rs: who waits, and on what ──▶ sweep.rs: who is next when something goes
 //! release.rs, change.rs: what gives back or takes away
-//! queries.rs: what can be asked      snapshot.rs: all of it as bytes      check.rs: what must hold
+//! queries.rs: what can be asked      snapshot.rs, restore.rs: all of it as bytes      check.rs: what must hold
 //! ```
 //!
 //! There is no clock here: time is a number that comes with each entry, and leases end only by
@@ -25,11 +25,10 @@ mod queries;
 mod queue;
 mod release;
 mod report;
+mod restore;
 mod sessions;
 mod snapshot;
 mod sweep;
-#[cfg(test)]
-mod tests;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

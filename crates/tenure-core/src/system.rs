@@ -303,6 +303,8 @@ impl System {
     }
 
     fn lift(&mut self, by: u64) {
+        // Versions, changes and sequences never run out, so they are not raised further than fences.
+        let by = by.min(Fence::MINTED_END);
         let end = Fence::DRIVEN - 1;
         self.counter = self.counter.saturating_add(by).min(end).max(self.counter);
         self.table.lift(by);

@@ -15,13 +15,14 @@ use hashbrown::HashTable;
 use crate::hash::Hasher;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
+use crate::segment::Segment;
 use crate::slab::{NONE, Slab};
 use crate::value::OwnerId;
 
 /// One path, or a part of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    segment: Box<str>,
+    segment: Segment,
     pub(crate) parent: u32,
     first_child: u32,
     next_sibling: u32,
@@ -35,6 +36,17 @@ pub(crate) struct Node {
     extra: u32,
 }
 
+/// The children of a node in byte order, kept only where somebody asked for the first of many.
+#[derive(Clone, Debug)]
+pub(crate) struct Ordered {
+    children: BTreeMap<Box<str>, u32>,
+    /// Children that came or went since it was last used.
+    unused: usize,
+}
+
+/// Nodes with fewer children are looked through.
+const FEW_CHILDREN: usize = 32;
+
 /// What few nodes have.
 #[derive(Clone, Debug)]
 pub(crate) struct Extra {
@@ -46,6 +58,7 @@ pub(crate) struct Extra {
     pub(crate) below: [BTreeMap<u64, (u32, u32)>; 2],
     /// Heads of the rings of waiters that something here blocks; `NONE` where there is none.
     pub(crate) rings: [u32; RINGS],
+    ordered: Option<Box<Ordered>>,
 }
 
 /// The kinds of claims and of waiters at a node.
@@ -99,6 +112,7 @@ impl Extra {
             here: Default::default(),
             below: Default::default(),
             rings: [NONE; RINGS],
+            ordered: None,
         }
     }
 
@@ -112,6 +126,7 @@ impl Extra {
             && self.here.iter().all(BTreeMap::is_empty)
             && self.below.iter().all(BTreeMap::is_empty)
             && self.rings == [NONE; RINGS]
+            && self.ordered.is_none()
     }
 }
 
@@ -131,23 +146,6 @@ pub(crate) struct Tree {
     pub(crate) extras: Slab<Extra>,
     children: HashTable<u32>,
     hasher: Hasher,
-}
-
-/// The segments of a path below the root of its namespace.
-pub(crate) fn below_root<'a>(
-    namespace: &Namespace,
-    path: &'a Path,
-) -> impl Iterator<Item = &'a str> {
-    let text = path.as_str();
-    let start = if namespace.is_bare() {
-        namespace.as_str().len() + 2
-    } else {
-        namespace.as_str().len()
-    };
-    text.get(start..)
-        .unwrap_or("")
-        .split('/')
-        .filter(|segment| !segment.is_empty())
 }
 
 impl Tree {
@@ -194,11 +192,11 @@ impl Tree {
     }
 
     fn child(&self, parent: u32, segment: &str) -> Option<u32> {
-        let hash = self.hasher.hash(parent, segment);
+        let hash = self.hasher.hash(parent, segment.as_bytes());
         self.children
             .find(hash, |child| {
                 let child = &self.nodes[*child];
-                child.parent == parent && *child.segment == *segment
+                child.parent == parent && child.segment.as_bytes() == segment.as_bytes()
             })
             .copied()
     }
@@ -216,11 +214,59 @@ impl Tree {
             hasher,
             ..
         } = self;
-        children.insert_unique(hasher.hash(parent, segment), child, |other| {
+        children.insert_unique(hasher.hash(parent, segment.as_bytes()), child, |other| {
             let other = &nodes[*other];
-            hasher.hash(other.parent, &other.segment)
+            hasher.hash(other.parent, other.segment.as_bytes())
+        });
+        self.reorder(parent, |ordered| {
+            ordered.children.insert(segment.into(), child);
         });
         child
+    }
+
+    /// Keeps the order of a node's children, if there is one, unless nobody has asked for it in a long time.
+    fn reorder(&mut self, node: u32, change: impl FnOnce(&mut Ordered)) {
+        let extra = self.nodes[node].extra;
+        if extra == NONE {
+            return;
+        }
+        let there = &mut self.extras[extra].ordered;
+        if let Some(ordered) = there {
+            change(ordered);
+            ordered.unused += 1;
+            if ordered.children.is_empty() || ordered.unused > 64 + 4 * ordered.children.len() {
+                *there = None;
+            }
+        }
+    }
+
+    /// Puts the children of a node in order, if there are many.
+    pub(crate) fn order_children(&mut self, node: u32) {
+        let ordered = self
+            .extra(node)
+            .is_some_and(|extra| extra.ordered.is_some());
+        if !ordered {
+            if self.children(node).nth(FEW_CHILDREN).is_none() {
+                return;
+            }
+            let children = self
+                .children(node)
+                .map(|child| (self.segment(child).into(), child))
+                .collect();
+            self.extra_mut(node).ordered = Some(Box::new(Ordered {
+                children,
+                unused: 0,
+            }));
+        }
+        if let Some(ordered) = &mut self.extra_mut(node).ordered {
+            ordered.unused = 0;
+        }
+    }
+
+    /// The children of a node in byte order, if they are kept so.
+    pub(crate) fn ordered_children(&self, node: u32) -> Option<impl Iterator<Item = u32> + '_> {
+        let ordered = self.extra(node)?.ordered.as_ref()?;
+        Some(ordered.children.values().copied())
     }
 
     /// Whether nothing is at a node or below it.
@@ -238,7 +284,7 @@ impl Tree {
             if parent == NONE || !self.is_bare(at) {
                 return;
             }
-            let hash = self.hasher.hash(parent, &self.nodes[at].segment);
+            let hash = self.hasher.hash(parent, self.nodes[at].segment.as_bytes());
             if let Ok(entry) = self.children.find_entry(hash, |child| *child == at) {
                 entry.remove();
             }
@@ -254,7 +300,11 @@ impl Tree {
             if next_sibling != NONE {
                 self.nodes[next_sibling].previous_sibling = previous_sibling;
             }
-            self.nodes.remove(at);
+            if let Some(gone) = self.nodes.remove(at) {
+                self.reorder(parent, |ordered| {
+                    ordered.children.remove(gone.segment.as_str());
+                });
+            }
             at = parent;
         }
     }
@@ -323,7 +373,7 @@ impl Tree {
     }
 
     pub(crate) fn segment(&self, node: u32) -> &str {
-        &self.nodes[node].segment
+        self.nodes[node].segment.as_str()
     }
 
     /// The path of a node in a namespace.
@@ -331,7 +381,7 @@ impl Tree {
         let mut segments: Vec<&str> = Vec::new();
         let mut length = namespace.as_str().len() + 2;
         for at in self.upwards(node) {
-            let segment = &*self.nodes[at].segment;
+            let segment = self.nodes[at].segment.as_str();
             if !segment.is_empty() {
                 length += segment.len() + 1;
                 segments.push(segment);
@@ -355,7 +405,7 @@ impl Tree {
 impl Node {
     fn new(segment: &str, parent: u32) -> Node {
         Node {
-            segment: segment.into(),
+            segment: Segment::new(segment),
             parent,
             first_child: NONE,
             next_sibling: NONE,
@@ -369,7 +419,7 @@ impl Node {
 }
 
 const _: () = assert!(
-    core::mem::size_of::<Node>() == 48,
+    core::mem::size_of::<Node>() == 56,
     "a held path must stay cheap"
 );
 
@@ -377,6 +427,7 @@ const _: () = assert!(
 mod tests {
     use super::*;
     use crate::hash::HashSeed;
+    use crate::segment::below_root;
     use alloc::string::ToString;
 
     fn parse(text: &str) -> Path {
@@ -402,6 +453,35 @@ mod tests {
                 assert_eq!(spot.at, Some(node));
             }
         }
+    }
+
+    #[test]
+    fn many_children_are_kept_in_order_while_somebody_asks() {
+        let mut tree = Tree::new(Hasher::new(HashSeed(0)));
+        let root = tree.plant();
+        let name = |number: u32| alloc::format!("{:03}-{}", number * 37 % 100, "x".repeat(30));
+        let names: Vec<String> = (0..100).map(name).collect();
+        let nodes: Vec<u32> = names
+            .iter()
+            .map(|name| tree.reach(root, core::iter::once(name.as_str())))
+            .collect();
+        assert!(tree.ordered_children(root).is_none());
+        tree.order_children(root);
+        tree.prune(nodes[0]);
+        tree.reach(root, core::iter::once("050-"));
+        let order: Vec<&str> = tree
+            .ordered_children(root)
+            .unwrap()
+            .map(|child| tree.segment(child))
+            .collect();
+        assert_eq!(order.len(), 100);
+        assert!(order.is_sorted(), "{order:?}");
+        for _ in 0..300 {
+            let node = tree.reach(root, core::iter::once("more"));
+            tree.prune(node);
+        }
+        assert!(tree.ordered_children(root).is_none(), "nobody asked for it");
+        assert_eq!(tree.extras.len(), 0, "nothing is left of it");
     }
 
     #[test]

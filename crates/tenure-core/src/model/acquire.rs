@@ -137,7 +137,11 @@ impl Model {
 
     /// R105: a QUEUED is repeated as things stand now.
     fn still_waiting(&self, waiter: &Waiter) -> AcquireOutcome {
-        match self.look(&waiter.acquire, waiter.fence, Stale::Ignored) {
+        let verdict = match self.waiter_in_the_way(&waiter.acquire) {
+            Some(conflict) => Verdict::Wait(conflict),
+            None => self.look(&waiter.acquire, waiter.fence, Stale::Ignored),
+        };
+        match verdict {
             Verdict::Wait(conflict) => AcquireOutcome::Queued(Queued {
                 conflict,
                 fence: waiter.fence,
@@ -178,7 +182,7 @@ impl Model {
                 if claim.mode != Mode::Write || algorithm == Algorithm::Semaphore {
                     continue;
                 }
-                let Some(stored) = self.mark(namespace, &request.path) else {
+                let Some(stored) = self.fence_of(claim) else {
                     return Verdict::Lost(Some(request.path.clone()), Missing::Fence);
                 };
                 if stale == Stale::Matters && fence.is_some_and(|fence| fence < stored) {
@@ -347,7 +351,7 @@ impl Model {
         self.claims
             .iter()
             .filter(|claim| claim.namespace == *namespace && claim.path == *path)
-            .min_by(|a, b| (a.mode, &a.owner).cmp(&(b.mode, &b.owner)))
+            .min_by_key(|claim| (claim.mode != Mode::Write, claim.owner.clone(), claim.mode))
             .map(|claim| self.describe(claim))
     }
 
@@ -518,19 +522,27 @@ impl Model {
             }
         }
         for at in 0..self.waiters.len() {
-            self.ask_those_in_the_way(at);
+            let acquire = &self.waiters[at].acquire;
+            if self.held_back(acquire).is_none() && self.waiter_in_the_way(acquire).is_none() {
+                self.ask_those_in_the_way(at);
+            }
         }
     }
 
-    /// Nobody earlier is in its way, and either nothing else is or nothing will ever help.
+    /// It has lost what it must hold; or it is its turn, and either nothing is in its way or nothing
+    /// will ever help.
     fn need_not_wait(&self, at: usize) -> bool {
         let waiter = &self.waiters[at];
-        self.held_back(&waiter.acquire).is_none()
-            && self.waiter_in_the_way(&waiter.acquire).is_none()
-            && !matches!(
-                self.look(&waiter.acquire, waiter.fence, Stale::Ignored),
-                Verdict::Wait(_)
-            )
+        let verdict = self.look(&waiter.acquire, waiter.fence, Stale::Ignored);
+        if self.held_back(&waiter.acquire).is_some() {
+            return false;
+        }
+        let its_turn = self.waiter_in_the_way(&waiter.acquire).is_none();
+        match verdict {
+            Verdict::Lost(..) => true,
+            Verdict::Free | Verdict::Never(_) => its_turn,
+            Verdict::Wait(_) => false,
+        }
     }
 
     /// R88: the fence of a grant in place; a newer one if it was overtaken while it waited.

@@ -265,6 +265,19 @@ impl Model {
         }
     }
 
+    /// R122: where a new subscriber is told of a grant, and at which fence.
+    pub fn standing_grants(&self, owner: &OwnerId) -> Vec<(Namespace, Option<Fence>)> {
+        let leases = self.leases.iter().filter(|lease| lease.owner == *owner);
+        let mut grants: Vec<(Namespace, Option<Fence>)> = leases
+            .filter_map(|lease| {
+                let (_, fence, until) = lease.unclaimed?;
+                (until > self.time).then(|| (lease.namespace.clone(), fence))
+            })
+            .collect();
+        grants.sort();
+        grants
+    }
+
     /// The events that are kept and follow a sequence number (R122).
     pub fn events_after(&self, sequence: u64) -> Vec<Event> {
         self.kept

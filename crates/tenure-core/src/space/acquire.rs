@@ -92,6 +92,7 @@ impl Space {
             }
             Verdict::Behind(_) => self.conflict_behind(asker, &acquire),
             Verdict::Blocked { request, obstacle } => {
+                self.order_for(session, obstacle);
                 let path = &acquire.requests[request].path;
                 Some(self.conflict(session, path, obstacle))
             }
@@ -195,7 +196,7 @@ impl Space {
             waiter.fence = fence;
             // A description stays until another one is sent (E3).
             let holder = waiter.request.holder.take();
-            waiter.request = Box::new(acquire);
+            *waiter.request = acquire;
             waiter.request.holder = waiter.request.holder.take().or(holder);
             old
         } else {

@@ -56,7 +56,7 @@ impl Routes {
     fn settle(&mut self, settled: u64) {
         if settled > self.settled {
             self.settled = settled;
-            self.done = self.done.split_off(&(settled + 1));
+            self.done = self.done.split_off(&settled.saturating_add(1));
         }
     }
 
@@ -82,19 +82,22 @@ impl Space {
             // Nothing newer is known here. A path outside its namespace was resolved by no table at all.
             return paths
                 .any(|path| !route.namespace.contains(path))
-                .then_some(route.version + 1);
+                .then_some(route.version.saturating_add(1));
         }
         let newer: Vec<&(u64, Region)> = routes
             .recent
             .iter()
             .filter(|(version, _)| *version > route.version)
             .collect();
-        paths
-            .any(|path| {
-                !route.namespace.contains(path)
-                    || newer.iter().any(|(_, region)| region.contains(path))
-            })
-            .then_some(routes.newest)
+        let mut concerns = None;
+        for path in paths {
+            if !route.namespace.contains(path) {
+                return Some(routes.newest);
+            }
+            let here = newer.iter().filter(|(_, region)| region.contains(path));
+            concerns = concerns.max(here.map(|(version, _)| *version).max());
+        }
+        concerns
     }
 
     /// The change that holds one of these paths back, if any.

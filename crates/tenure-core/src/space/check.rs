@@ -9,8 +9,9 @@ use super::change::Frozen;
 use super::judge::Verdict;
 use crate::lease::SHORT_LEASE_MS;
 use crate::policy::Mode;
+use crate::segment::below_root;
 use crate::slab::NONE;
-use crate::tree::{Kind, below_root};
+use crate::tree::Kind;
 
 /// Up to so many claims are compared pair by pair.
 const PAIRED: u32 = 300;

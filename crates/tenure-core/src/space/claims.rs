@@ -59,8 +59,12 @@ impl Space {
         if let Some(there) = self.own_claim(session, node, kind) {
             let claim = &mut self.claims[there];
             claim.algorithm = new.algorithm;
-            if new.fence.is_some() {
-                claim.fence = new.fence;
+            let before = core::mem::replace(&mut claim.fence, new.fence);
+            if let (Some(fence), None) = (before, new.fence) {
+                // A write that became a permit (R43): the path's fence must not be forgotten (R71).
+                let namespace = self.sessions[session].namespace;
+                let path = self.tree.path(&self.namespaces[namespace].name, node);
+                self.leave_mark(namespace, path, fence);
             }
             return;
         }

@@ -102,11 +102,21 @@ impl Asker<'_> {
 impl Space {
     /// Judges an acquire as the state is now.
     pub(super) fn judge(&self, asker: Asker<'_>, acquire: &Acquire) -> Verdict {
-        if let Some(verdict) = self.judge_incurable(asker, acquire) {
-            return verdict;
-        }
-        if let Some(ahead) = self.behind(asker, acquire) {
-            return Verdict::Behind(ahead);
+        let incurable = self.judge_incurable(asker, acquire);
+        // Who has lost what it must hold is told at once. Otherwise who waits already is not looked
+        // at while others are ahead (R88), unlike a newcomer (R47).
+        let skipped = matches!(asker.place, Place::Waiter(_))
+            && !matches!(incurable, Some(Verdict::Lost { .. }));
+        match incurable {
+            Some(verdict) if !skipped => return verdict,
+            incurable => {
+                if let Some(ahead) = self.behind(asker, acquire) {
+                    return Verdict::Behind(ahead);
+                }
+                if let Some(verdict) = incurable {
+                    return verdict;
+                }
+            }
         }
         self.judge_claims(asker, acquire)
     }
@@ -290,10 +300,10 @@ impl Space {
             }
         }
         let node = spot.at?;
-        if let Some(writer) = self.foreign_claim(session, node, Kind::Write) {
-            if !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit()) {
-                return Some(Obstacle::Writer { node });
-            }
+        if let Some(writer) = self.foreign_claim(session, node, Kind::Write)
+            && !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit())
+        {
+            return Some(Obstacle::Writer { node });
         }
         if writes {
             let read = self.foreign_claim(session, node, Kind::Read).is_some();
@@ -356,21 +366,18 @@ impl Space {
         if request.mode != Mode::Write || algorithm == Algorithm::Semaphore {
             return None;
         }
-        match self.stored_fence(asker.namespace, &request.path, spot.at) {
-            Some(stored) => {
-                let is_writer = asker.session.zip(spot.at).is_some_and(|(session, node)| {
-                    self.own_claim(session, node, Kind::Write).is_some()
-                });
-                let fine = fence > stored || (fence == stored && is_writer);
-                (!fine).then_some(stored)
-            }
-            None => {
-                let floor = self.fence_floor(asker.namespace, &request.path);
-                (fence.number() <= floor)
-                    .then(|| Fence::from_number(floor))
-                    .flatten()
-            }
+        let stored = self.stored_fence(asker.namespace, &request.path, spot.at);
+        let own = asker
+            .session
+            .zip(spot.at)
+            .is_some_and(|(session, node)| self.own_claim(session, node, Kind::Write).is_some());
+        if own && stored == Some(fence) {
+            return None;
         }
+        // After a raise the floor lies above what is stored: what was lost is between them.
+        let floor = self.fence_floor(asker.namespace, &request.path);
+        let highest = stored.max(Fence::from_number(floor))?;
+        (fence <= highest).then_some(highest)
     }
 }
 

@@ -44,7 +44,7 @@ impl Space {
         }
     }
 
-    /// The stored fence of a path (R66): the writer's, or the one it left.
+    /// The stored fence of a path (R66): the writer's, or the one it left. Permits have none.
     pub(super) fn stored_fence(
         &self,
         namespace: u32,
@@ -52,10 +52,9 @@ impl Space {
         node: Option<u32>,
     ) -> Option<Fence> {
         let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
-        match writer {
-            Some(claim) => self.claims[claim].fence,
-            None => self.marks.get(namespace, path).copied(),
-        }
+        writer
+            .and_then(|claim| self.claims[claim].fence)
+            .or_else(|| self.marks.get(namespace, path).copied())
     }
 
     /// Supplied fences up to this are stale on a path without a stored one (R71, R72).

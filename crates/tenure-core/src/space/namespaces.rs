@@ -66,7 +66,7 @@ impl Namespaces {
     }
 
     pub(super) fn find(&self, name: &Namespace) -> Option<u32> {
-        let hash = self.hasher.hash(0, name.as_str());
+        let hash = self.hasher.hash(0, name.as_str().as_bytes());
         self.table
             .find(hash, |other| self.slab[*other].name == *name)
             .copied()
@@ -81,7 +81,7 @@ impl Namespaces {
     }
 
     pub(super) fn insert(&mut self, name: Namespace, high: u64, floor: u64) -> u32 {
-        let hash = self.hasher.hash(0, name.as_str());
+        let hash = self.hasher.hash(0, name.as_str().as_bytes());
         let number = self.slab.insert(NamespaceState {
             name,
             root: NONE,
@@ -97,7 +97,7 @@ impl Namespaces {
         });
         let (slab, hasher) = (&self.slab, &self.hasher);
         self.table.insert_unique(hash, number, |other| {
-            hasher.hash(0, slab[*other].name.as_str())
+            hasher.hash(0, slab[*other].name.as_str().as_bytes())
         });
         number
     }
@@ -159,7 +159,7 @@ impl Namespaces {
         let Some(state) = self.slab.remove(number) else {
             return;
         };
-        let hash = self.hasher.hash(0, state.name.as_str());
+        let hash = self.hasher.hash(0, state.name.as_str().as_bytes());
         if let Ok(entry) = self.table.find_entry(hash, |other| *other == number) {
             entry.remove();
         }

@@ -24,8 +24,9 @@ use crate::command::{Acquire, State, Wait};
 use crate::event::{ChangeKind, LockChange};
 use crate::path::Path;
 use crate::policy::{Algorithm, Mode};
+use crate::segment::below_root;
 use crate::slab::NONE;
-use crate::tree::{Kind, Ring, Spot, below_root};
+use crate::tree::{Kind, Ring, Spot};
 use crate::value::{Fence, OwnerId};
 
 /// A queued acquire (R81).

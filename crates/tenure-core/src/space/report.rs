@@ -219,12 +219,72 @@ impl Space {
 
     /// The foreign claim on the smallest path below a node (R46).
     fn first_below(&self, session: Option<u32>, node: u32, side: Side) -> Option<u32> {
-        let mut found = None;
-        let _ = self.each_below(session, node, side, &mut |claim| {
-            found = Some(claim);
-            ControlFlow::Break(())
-        });
-        found
+        let own = self.own_counts(session, node);
+        let mut at = node;
+        loop {
+            let place = self.first_place(at, session, side, &own)?;
+            if place.inside {
+                at = place.node;
+                continue;
+            }
+            return match side {
+                Side::Writes => self.foreign_claim(session, place.node, Kind::Write),
+                Side::Reads => self.smallest_reader(session, place.node),
+            };
+        }
+    }
+
+    /// Puts the children of those nodes in order on which [`Space::conflict`] will look for the first.
+    pub(super) fn order_for(&mut self, session: Option<u32>, obstacle: Obstacle) {
+        let (node, side) = match obstacle {
+            Obstacle::WritesBelow { node } => (node, Side::Writes),
+            Obstacle::ReadsBelow { node } => (node, Side::Reads),
+            Obstacle::Ancestor { .. }
+            | Obstacle::Writer { .. }
+            | Obstacle::Full { .. }
+            | Obstacle::Readers { .. } => return,
+        };
+        let own = self.own_counts(session, node);
+        let mut at = node;
+        loop {
+            self.tree.order_children(at);
+            match self.first_place(at, session, side, &own) {
+                Some(place) if place.inside => at = place.node,
+                _ => return,
+            }
+        }
+    }
+
+    /// The first place directly below a node with foreign claims of one side.
+    fn first_place(
+        &self,
+        node: u32,
+        session: Option<u32>,
+        side: Side,
+        own: &OwnCounts,
+    ) -> Option<BelowPlace<'_>> {
+        let places = |child| self.places_at(child, session, side, own);
+        let Some(children) = self.tree.ordered_children(node) else {
+            let all = self.tree.children(node).flat_map(places);
+            return all.min_by(|one, two| one.order().cmp(two.order()));
+        };
+        let mut first: Option<BelowPlace<'_>> = None;
+        for child in children {
+            // From here on, names and what lies below them come later than what was found.
+            let segment = self.tree.segment(child);
+            if first
+                .as_ref()
+                .is_some_and(|first| segment.bytes().gt(first.order()))
+            {
+                break;
+            }
+            let earliest = places(child).into_iter();
+            first = first
+                .into_iter()
+                .chain(earliest)
+                .min_by(|one, two| one.order().cmp(two.order()));
+        }
+        first
     }
 
     /// Calls for the foreign claims of one side below a node, by path, then owner.
@@ -285,36 +345,38 @@ impl Space {
         side: Side,
         own: &OwnCounts,
     ) -> Vec<BelowPlace<'_>> {
-        let mut places = Vec::new();
-        for child in self.tree.children(node) {
-            let segment = self.tree.segment(child);
-            let here = side
-                .kinds()
-                .iter()
-                .any(|kind| self.foreign_claim(session, child, *kind).is_some());
-            if here {
-                places.push(BelowPlace {
-                    segment,
-                    inside: false,
-                    node: child,
-                });
-            }
-            let below = &self.tree.nodes[child];
-            let (own_writes, own_reads) = self.own_count(own, session, child);
-            let strangers = match side {
-                Side::Writes => below.writes_below > own_writes,
-                Side::Reads => below.reads_below > own_reads,
-            };
-            if strangers {
-                places.push(BelowPlace {
-                    segment,
-                    inside: true,
-                    node: child,
-                });
-            }
-        }
+        let children = self.tree.children(node);
+        let mut places: Vec<BelowPlace<'_>> = children
+            .flat_map(|child| self.places_at(child, session, side, own))
+            .collect();
         places.sort_by(|one, two| two.order().cmp(one.order()));
         places
+    }
+
+    /// A node with a foreign claim of one side, and what lies below it if there is one.
+    fn places_at(
+        &self,
+        node: u32,
+        session: Option<u32>,
+        side: Side,
+        own: &OwnCounts,
+    ) -> impl IntoIterator<Item = BelowPlace<'_>> + use<'_> {
+        let mut kinds = side.kinds().iter();
+        let here = kinds.any(|kind| self.foreign_claim(session, node, *kind).is_some());
+        let below = &self.tree.nodes[node];
+        let (own_writes, own_reads) = self.own_count(own, session, node);
+        let strangers = match side {
+            Side::Writes => below.writes_below > own_writes,
+            Side::Reads => below.reads_below > own_reads,
+        };
+        let segment = self.tree.segment(node);
+        let place = |inside| BelowPlace {
+            segment,
+            inside,
+            node,
+        };
+        let here = here.then(|| place(false));
+        here.into_iter().chain(strangers.then(|| place(true)))
     }
 
     /// A session's own claims below a node, counted by node where the session keeps no counts itself.

@@ -75,7 +75,7 @@ impl Sessions {
     }
 
     pub(super) fn find(&self, namespace: u32, owner: &OwnerId) -> Option<u32> {
-        let hash = self.hasher.hash(namespace, owner.as_str());
+        let hash = self.hasher.hash(namespace, owner.as_str().as_bytes());
         self.table
             .find(hash, |other| {
                 let other = &self.slab[*other];
@@ -99,11 +99,11 @@ impl Sessions {
             grant: None,
             own_below: None,
         });
-        let hash = self.hasher.hash(namespace, owner.as_str());
+        let hash = self.hasher.hash(namespace, owner.as_str().as_bytes());
         let (slab, hasher) = (&self.slab, &self.hasher);
         self.table.insert_unique(hash, number, |other| {
             let other = &slab[*other];
-            hasher.hash(other.namespace, other.owner.as_str())
+            hasher.hash(other.namespace, other.owner.as_str().as_bytes())
         });
         match self.first_of(owner) {
             // Behind the first one, so that the table of owners stays as it is.
@@ -125,8 +125,10 @@ impl Sessions {
             return;
         };
         let (previous, next) = (session.previous_of_owner, session.next_of_owner);
-        let hash = self.hasher.hash(session.namespace, session.owner.as_str());
-        let owner_hash = self.hasher.hash(NONE, session.owner.as_str());
+        let hash = self
+            .hasher
+            .hash(session.namespace, session.owner.as_str().as_bytes());
+        let owner_hash = self.hasher.hash(NONE, session.owner.as_str().as_bytes());
         if let Ok(entry) = self.table.find_entry(hash, |other| *other == number) {
             entry.remove();
         }
@@ -162,17 +164,19 @@ impl Sessions {
     }
 
     fn first_of(&self, owner: &OwnerId) -> Option<u32> {
-        let hash = self.hasher.hash(NONE, owner.as_str());
+        let hash = self.hasher.hash(NONE, owner.as_str().as_bytes());
         self.owners
             .find(hash, |other| self.slab[*other].owner == *owner)
             .copied()
     }
 
     fn insert_owner(&mut self, number: u32) {
-        let hash = self.hasher.hash(NONE, self.slab[number].owner.as_str());
+        let hash = self
+            .hasher
+            .hash(NONE, self.slab[number].owner.as_str().as_bytes());
         let (slab, hasher) = (&self.slab, &self.hasher);
         self.owners.insert_unique(hash, number, |other| {
-            hasher.hash(NONE, slab[*other].owner.as_str())
+            hasher.hash(NONE, slab[*other].owner.as_str().as_bytes())
         });
     }
 }

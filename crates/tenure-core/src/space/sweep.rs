@@ -121,10 +121,9 @@ impl Space {
         }
         let highest = writes.iter().map(|path| {
             let node = self.spot(namespace, path).at;
-            match self.stored_fence(namespace, path, node) {
-                Some(stored) => stored.number(),
-                None => self.fence_floor(namespace, path),
-            }
+            let stored = self.stored_fence(namespace, path, node);
+            let floor = self.fence_floor(namespace, path);
+            stored.map_or(0, Fence::number).max(floor)
         });
         Fence::from_number(highest.max()? + 1)
     }

@@ -64,13 +64,14 @@ impl Answers {
     /// Remembers how a call ended, or forgets that it was tried.
     pub(super) fn complete(&mut self, claim: Claim, answer: Option<Answer>, time: u64) {
         let key = (claim.call, claim.key.clone());
-        let other = self
-            .table
-            .get(&key)
-            .is_some_and(|there| there.end > time && there.fingerprint != claim.fingerprint);
+        let settled = self.table.get(&key).is_some_and(|there| {
+            let other = there.fingerprint != claim.fingerprint;
+            there.end > time && (other || there.answer.is_some())
+        });
         match answer {
-            // The key speaks of another call by now: its answer stands.
-            _ if other => {}
+            // The key speaks of another call by now, or was answered: that stands, also if a second
+            // attempt at the same call ends later, in whatever way (R102).
+            _ if settled => {}
             Some(answer) => self.put(claim, Some(answer), time),
             None => {
                 self.table.remove(&key);

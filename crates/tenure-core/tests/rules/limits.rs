@@ -268,5 +268,9 @@ fn nonsense_does_no_harm() {
             space.apply(stamp, crate::codec::command(&mut dice));
             space.check();
         }
+        let bytes = space.encode_snapshot(Vec::new());
+        let read = Space::decode_snapshot(&bytes, HashSeed(6)).unwrap();
+        read.check();
+        assert_eq!(read.encode_snapshot(Vec::new()), bytes);
     }
 }

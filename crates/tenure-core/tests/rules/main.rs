@@ -14,6 +14,7 @@ mod reading;
 mod scenario;
 mod scripts;
 mod step;
+mod system;
 mod table;
 mod tables;
 mod together;

@@ -272,7 +272,6 @@ fn step(dice: &mut Dice, mood: &Mood, sight: &Sight) -> Step {
         78..80 => Step::Later(dice.pick(&[1, 500, 1_500, 25_000, 300_000])),
         80 => match dice.below(8) {
             0 => Step::Tick(24 * 3_600_000),
-            1 => Step::Lift(dice.below(20)),
             _ => Step::Tick(1),
         },
         81..83 => Step::Revoke {
@@ -384,6 +383,9 @@ fn play(steps: &[Step], seed: u64, care: Care) -> Result<(), Finding> {
         .map(|path| Path::parse(path).unwrap())
         .collect();
     let mut twins = Twins::new();
+    twins.mixed = steps
+        .iter()
+        .any(|step| matches!(step, Step::Acquire(step) if step.algorithm.is_some()));
     for (at, step) in steps.iter().enumerate() {
         let result = quietly(|| {
             twins.take(step)?;
@@ -404,10 +406,8 @@ fn play(steps: &[Step], seed: u64, care: Care) -> Result<(), Finding> {
                     }
                 }
             }
-            for after in [0, 3, 11] {
-                if now_and_then(24) {
-                    twins.compare_events(after)?;
-                }
+            if now_and_then(8) {
+                twins.compare_events()?;
             }
             if now_and_then(40) {
                 twins.through_a_snapshot()?;
@@ -525,7 +525,7 @@ fn commands() -> usize {
         reason = "the length of a run is no rule of the space"
     )]
     let wanted = std::env::var("TENURE_CORE_COMMANDS").ok();
-    wanted.map_or(600_000, |text| {
+    wanted.map_or(510_000, |text| {
         text.parse().expect("TENURE_CORE_COMMANDS is a number")
     })
 }

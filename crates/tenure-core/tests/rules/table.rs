@@ -72,9 +72,9 @@ impl Table {
         }
     }
 
-    /// R133: whether the row changes the namespace of any path that it contains.
-    pub(crate) fn moves_paths(&self, root: &Namespace) -> bool {
-        if self.row(root).is_some() {
+    /// R133: whether a change of the row changes the namespace of any path: creating or deleting it may.
+    pub(crate) fn moves_paths(&self, root: &Namespace, row: Option<Algorithm>) -> bool {
+        if self.row(root).is_some() && row.is_some() {
             return false;
         }
         // Without rows in between, `h:/a` with one segment is what the fallback says already.
@@ -95,7 +95,7 @@ impl Table {
         match row {
             None if self.row(root).is_none() => None,
             None => Some(Clear::Waiters),
-            Some(_) if self.moves_paths(root) => Some(Clear::Waiters),
+            Some(_) if self.moves_paths(root, row) => Some(Clear::Waiters),
             Some(algorithm) if algorithm != self.algorithm_of(root) => Some(Clear::All),
             Some(_) => None,
         }

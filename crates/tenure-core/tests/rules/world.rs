@@ -202,6 +202,7 @@ impl World {
                     }
                 }
                 let clear = self.table.clear(&change.root, *row)?;
+                let moves = self.table.moves_paths(&change.root, *row);
                 self.table.set(&change.root, *row);
                 Command::Change(Change {
                     change: change.number,
@@ -210,7 +211,7 @@ impl World {
                     algorithm: self.table.algorithm_of(&change.root),
                     region: change.region,
                     clear,
-                    floor: report.highest,
+                    floor: report.highest.filter(|_| moves),
                 })
             }
             Step::Thaw => Command::Thaw(Thaw {

@@ -1,0 +1,691 @@
+//! The machine of the system group against a twin that keeps lists (R75, R98, R101–R104, R107–R115,
+//! R131–R139).
+
+use tenure_core::command::{Command, Region};
+use tenure_core::event::{Event, EventKind};
+use tenure_core::outcome::FreezeReport;
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{Algorithm, BlockReason};
+use tenure_core::system::*;
+use tenure_core::table::{NamespaceTable, Plan, Reach, Steps};
+use tenure_core::value::{Fence, Key, OwnerId, Stamp, Ttl};
+
+use crate::dice::Dice;
+use crate::world::owner_id;
+
+const REMEMBERED_MS: u64 = 300_000;
+
+/// The twin: a list of rows, of changes, of edges, of answers.
+struct Twin {
+    time: u64,
+    rows: Vec<(Namespace, Algorithm)>,
+    version: u64,
+    changes: Vec<Underway>,
+    begun: u64,
+    edges: Vec<(OwnerId, Edge, u64)>,
+    counter: u64,
+    answers: Vec<(Claim, Option<Answer>, u64)>,
+    events: Vec<(OwnerId, EventKind)>,
+}
+
+#[derive(Clone)]
+struct Underway {
+    number: u64,
+    namespace: Namespace,
+    to: Option<Algorithm>,
+    steps: Steps,
+    decided: Option<Decided>,
+    highest: Option<Fence>,
+}
+
+impl Twin {
+    fn new() -> Twin {
+        Twin {
+            time: 0,
+            rows: Vec::new(),
+            version: 0,
+            changes: Vec::new(),
+            begun: 0,
+            edges: Vec::new(),
+            counter: 0,
+            answers: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn table(&self) -> NamespaceTable {
+        NamespaceTable::restore(
+            1,
+            Algorithm::RecursiveRw,
+            self.version,
+            self.rows.iter().cloned(),
+        )
+    }
+
+    fn apply(&mut self, time: u64, command: &SystemCommand) -> SystemOutcome {
+        self.time = self.time.max(time);
+        self.events.clear();
+        let now = self.time;
+        self.answers.retain(|(.., until)| *until > now);
+        self.edges.retain(|(.., until)| *until > now);
+        let claim = match command {
+            SystemCommand::Begin { claim, .. }
+            | SystemCommand::SetEdge { claim, .. }
+            | SystemCommand::ClearEdge { claim, .. }
+            | SystemCommand::Increment { claim, .. }
+            | SystemCommand::Kill { claim, .. } => claim.clone(),
+            SystemCommand::Claim(claim) => Some(claim.clone()),
+            _ => None,
+        };
+        if let Some(repeated) = claim.as_ref().and_then(|claim| self.known(claim)) {
+            return SystemOutcome::Repeated(repeated);
+        }
+        match command {
+            SystemCommand::Begin { namespace, to, .. } => self.begin(namespace, *to, claim),
+            SystemCommand::Decide { change, report } => self.decide(*change, report),
+            SystemCommand::Finish { change } => {
+                self.changes
+                    .retain(|under| under.number != *change || under.decided.is_none());
+                SystemOutcome::Done
+            }
+            SystemCommand::SetEdge {
+                owner, edge, ttl, ..
+            } => {
+                self.edges.retain(|(who, ..)| who != owner);
+                self.edges
+                    .push((owner.clone(), edge.clone(), now + ttl.millis()));
+                self.remember(claim, Some(Answer::Done));
+                SystemOutcome::Done
+            }
+            SystemCommand::ClearEdge { owner, .. } => {
+                self.edges.retain(|(who, ..)| who != owner);
+                self.remember(claim, Some(Answer::Done));
+                SystemOutcome::Done
+            }
+            SystemCommand::Increment { above, .. } => {
+                let next = self.counter.max(above.map_or(0, Fence::number)) + 1;
+                self.counter = next;
+                let number = Fence::from_number(next).unwrap();
+                self.remember(claim, Some(Answer::Number(number)));
+                SystemOutcome::Number(number)
+            }
+            SystemCommand::Claim(_) => {
+                self.remember(claim, None);
+                SystemOutcome::Fresh
+            }
+            SystemCommand::Complete { claim, answer } => {
+                self.complete(claim, answer.clone());
+                SystemOutcome::Done
+            }
+            SystemCommand::Kill { owner, .. } => {
+                self.edges.retain(|(who, ..)| who != owner);
+                self.remember(claim, None);
+                self.events.push((owner.clone(), EventKind::Killed));
+                SystemOutcome::Fresh
+            }
+            SystemCommand::Ask { owner } => {
+                self.events.push((owner.clone(), EventKind::Revoke));
+                SystemOutcome::Done
+            }
+            SystemCommand::Lift { by } => {
+                self.counter += by;
+                self.version += by;
+                self.begun += by;
+                SystemOutcome::Done
+            }
+            SystemCommand::Tick | SystemCommand::Rules { .. } => SystemOutcome::Done,
+        }
+    }
+
+    /// R102–R104: what a key that was used before says.
+    fn known(&self, claim: &Claim) -> Option<Repeated> {
+        let (before, answer, _) = self
+            .answers
+            .iter()
+            .find(|(known, ..)| known.call == claim.call && known.key == claim.key)?;
+        Some(if before.fingerprint != claim.fingerprint {
+            Repeated::KeyReused
+        } else {
+            answer.clone().map_or(Repeated::Open, Repeated::Answered)
+        })
+    }
+
+    fn remember(&mut self, claim: Option<Claim>, answer: Option<Answer>) {
+        let until = self.time + REMEMBERED_MS;
+        self.answers
+            .extend(claim.map(|claim| (claim, answer, until)));
+    }
+
+    /// The end of a reservation. What was answered once stays answered so (R102).
+    fn complete(&mut self, claim: &Claim, answer: Option<Answer>) {
+        let known = self
+            .answers
+            .iter()
+            .position(|(known, ..)| known.call == claim.call && known.key == claim.key);
+        match known {
+            None => {
+                if answer.is_some() {
+                    self.remember(Some(claim.clone()), answer);
+                }
+            }
+            Some(at) if self.answers[at].0 == *claim && self.answers[at].1.is_none() => {
+                self.answers.remove(at);
+                if answer.is_some() {
+                    self.remember(Some(claim.clone()), answer);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn begin(
+        &mut self,
+        namespace: &Namespace,
+        to: Option<Algorithm>,
+        claim: Option<Claim>,
+    ) -> SystemOutcome {
+        let related = |under: &&Underway| {
+            under.namespace == *namespace
+                || under.namespace.encloses(namespace)
+                || namespace.encloses(&under.namespace)
+        };
+        if let Some(busy) = self.changes.iter().find(related) {
+            return SystemOutcome::Begun(Begun::Busy {
+                change: busy.number,
+            });
+        }
+        match self.table().plan(namespace, to) {
+            Plan::Unchanged => {
+                self.remember(claim, Some(Answer::Done));
+                SystemOutcome::Begun(Begun::Unchanged)
+            }
+            Plan::RowOnly => {
+                let version = self.write(namespace, to);
+                self.remember(claim, Some(Answer::Done));
+                SystemOutcome::Begun(Begun::Committed { version })
+            }
+            Plan::Steps(steps) => {
+                self.begun += 1;
+                self.remember(claim, None);
+                self.changes.push(Underway {
+                    number: self.begun,
+                    namespace: namespace.clone(),
+                    to,
+                    steps,
+                    decided: None,
+                    highest: None,
+                });
+                SystemOutcome::Begun(Begun::Started { change: self.begun })
+            }
+        }
+    }
+
+    /// R133, R138: a live hold refuses what would spare holds.
+    fn decide(&mut self, change: u64, report: &FreezeReport) -> SystemOutcome {
+        let Some(at) = self.changes.iter().position(|under| under.number == change) else {
+            return SystemOutcome::Decided(Decided::Unknown);
+        };
+        if let Some(decided) = &self.changes[at].decided {
+            return SystemOutcome::Decided(decided.clone());
+        }
+        let under = self.changes[at].clone();
+        let decided = match &report.live {
+            Some(live) if under.steps.spares_holds() => Decided::Refused { live: live.clone() },
+            _ => Decided::Committed {
+                version: self.write(&under.namespace, under.to),
+            },
+        };
+        self.changes[at].decided = Some(decided.clone());
+        self.changes[at].highest = report.highest;
+        SystemOutcome::Decided(decided)
+    }
+
+    fn write(&mut self, namespace: &Namespace, to: Option<Algorithm>) -> u64 {
+        self.rows.retain(|(name, _)| name != namespace);
+        self.rows
+            .extend(to.map(|algorithm| (namespace.clone(), algorithm)));
+        self.version += 1;
+        self.version
+    }
+}
+
+const NAMES: [&str; 6] = ["h", "h:/", "h:/a", "h:/a/b", "g:/a", "g:/a/b"];
+const OWNERS: [&str; 3] = ["amy", "bob", "cid"];
+
+fn name(text: &str) -> Namespace {
+    Namespace::parse(text).unwrap()
+}
+
+fn claim(dice: &mut Dice, call: Call) -> Option<Claim> {
+    dice.one_in(3).then(|| Claim {
+        call,
+        key: Key::new(dice.pick(&["k", "m"])).unwrap().unwrap(),
+        fingerprint: u128::from(dice.below(3) / 2),
+    })
+}
+
+fn edge(dice: &mut Dice) -> Edge {
+    Edge {
+        blocker: owner_id(dice.pick(&OWNERS)),
+        why: dice.maybe(|_| (Path::parse("h:/a").unwrap(), BlockReason::Queued)),
+    }
+}
+
+fn command(dice: &mut Dice, begun: u64) -> SystemCommand {
+    let owner = owner_id(dice.pick(&OWNERS));
+    let change = begun.saturating_sub(dice.below(3));
+    match dice.below(16) {
+        0..3 => {
+            let to = (!dice.one_in(3)).then(|| dice.pick(&Algorithm::ALL));
+            let call = match to {
+                Some(_) => Call::SetNamespacePolicy,
+                None => Call::DeleteNamespacePolicy,
+            };
+            SystemCommand::Begin {
+                namespace: name(dice.pick(&NAMES)),
+                to,
+                claim: claim(dice, call),
+            }
+        }
+        3..6 => SystemCommand::Decide {
+            change,
+            report: FreezeReport {
+                live: dice
+                    .one_in(3)
+                    .then(|| (Path::parse("h:/a").unwrap(), owner)),
+                highest: dice.maybe(|dice| Fence::from_number(1 + dice.below(100)).unwrap()),
+            },
+        },
+        6..8 => SystemCommand::Finish { change },
+        8 => SystemCommand::SetEdge {
+            owner,
+            edge: edge(dice),
+            ttl: Ttl::from_millis(1 + dice.below(5_000)).unwrap(),
+            claim: claim(dice, Call::SetWaitEdge),
+        },
+        9 => SystemCommand::ClearEdge {
+            owner,
+            claim: claim(dice, Call::ClearWaitEdge),
+        },
+        10 => SystemCommand::Increment {
+            above: dice.maybe(|dice| Fence::from_number(1 + dice.below(1_000)).unwrap()),
+            claim: claim(dice, Call::IncrFencingToken),
+        },
+        11 => match claim(dice, Call::ReleaseAll) {
+            Some(claim) => SystemCommand::Claim(claim),
+            None => SystemCommand::Tick,
+        },
+        12 => match claim(
+            dice,
+            dice.clone().pick(&[Call::ReleaseAll, Call::ForceRelease]),
+        ) {
+            Some(claim) => SystemCommand::Complete {
+                claim,
+                answer: dice.maybe(|_| Answer::Done),
+            },
+            None => SystemCommand::Tick,
+        },
+        13 => SystemCommand::Kill {
+            owner,
+            claim: claim(dice, Call::ForceRelease),
+        },
+        14 => SystemCommand::Ask { owner },
+        _ if dice.one_in(10) => SystemCommand::Lift { by: dice.below(10) },
+        _ => SystemCommand::Tick,
+    }
+}
+
+/// Everything that the machine says and shows is what the lists say.
+#[test]
+fn the_system_machine_does_what_its_twin_does() {
+    for seed in 0..1_500 {
+        let mut dice = Dice::new(seed);
+        let mut system = System::new(NamespaceTable::new(1, Algorithm::RecursiveRw));
+        let mut twin = Twin::new();
+        let mut time = 1;
+        let mut told: Vec<String> = Vec::new();
+        for step in 0..60u64 {
+            time += dice.pick(&[0, 1, 700, 4_000, 150_000]);
+            let command = command(&mut dice, twin.begun);
+            told.push(format!("{time} {command:?}"));
+            let story = || told.join("\n");
+            let applied = system.apply(Stamp { time, wall: 50 }, command.clone());
+            let expected = twin.apply(time, &command);
+            assert_eq!(
+                applied.outcome,
+                expected,
+                "seed {seed}, step {step}:\n{}",
+                story()
+            );
+            let events: Vec<(OwnerId, EventKind)> = applied
+                .events
+                .iter()
+                .map(|event| (event.owner.clone(), event.kind))
+                .collect();
+            assert_eq!(
+                events,
+                twin.events,
+                "seed {seed}, step {step}:\n{}",
+                story()
+            );
+            assert_eq!(
+                system.table(),
+                &twin.table(),
+                "seed {seed}, step {step}:\n{}",
+                story()
+            );
+            for owner in OWNERS.map(owner_id) {
+                let edge = twin
+                    .edges
+                    .iter()
+                    .find(|(who, _, until)| *who == owner && *until > time);
+                assert_eq!(system.edge(&owner, time), edge.map(|(_, edge, _)| edge));
+            }
+            assert_eq!(system.counter().map_or(0, Fence::number), twin.counter);
+            let numbers: Vec<u64> = system.changes().iter().map(|view| view.change).collect();
+            let under: Vec<u64> = twin.changes.iter().map(|under| under.number).collect();
+            assert_eq!(numbers, under, "seed {seed}, step {step}:\n{}", story());
+            for (view, under) in system.changes().iter().zip(&twin.changes) {
+                carries_on(view, under);
+            }
+            if dice.one_in(20) {
+                let bytes = system.encode_snapshot(Vec::new());
+                system = System::decode_snapshot(&bytes).unwrap();
+                assert_eq!(system.encode_snapshot(Vec::new()), bytes);
+            }
+        }
+    }
+}
+
+/// What the groups must be told of a change under way, so that anybody can carry it on.
+fn carries_on(view: &ChangeView, under: &Underway) {
+    assert_eq!(view.region, under.steps.region);
+    assert_eq!(view.reach, under.steps.reach);
+    match (&view.command, &view.then, &under.decided) {
+        (Command::Freeze(freeze), Then::Decide, None) => {
+            assert_eq!(freeze.change, under.number);
+            assert_eq!(freeze.region, under.steps.region);
+        }
+        (
+            Command::Thaw(thaw),
+            Then::FinishRefused { live },
+            Some(Decided::Refused { live: found }),
+        ) => {
+            assert_eq!((thaw.change, live), (under.number, found));
+        }
+        (
+            Command::Change(change),
+            Then::Finish { version },
+            Some(Decided::Committed { version: made }),
+        ) => {
+            assert_eq!((change.change, version), (under.number, made));
+            assert_eq!(change.version, *made);
+            assert_eq!(change.clear, under.steps.clear);
+            assert_eq!(change.algorithm, under.steps.algorithm);
+            // R71: paths that move get fences above all that the groups reported.
+            let floor = under
+                .highest
+                .filter(|_| under.steps.reach == Reach::AllGroups);
+            assert_eq!(change.floor, floor);
+        }
+        (command, then, decided) => panic!("{command:?} and {then:?} after {decided:?}"),
+    }
+}
+
+struct Room {
+    system: System,
+    time: u64,
+}
+
+impl Room {
+    fn new() -> Room {
+        Room {
+            system: System::new(NamespaceTable::new(1, Algorithm::RecursiveRw)),
+            time: 1_000,
+        }
+    }
+
+    fn apply(&mut self, command: SystemCommand) -> (SystemOutcome, Vec<Event>) {
+        let applied = self.system.apply(
+            Stamp {
+                time: self.time,
+                wall: 7,
+            },
+            command,
+        );
+        (applied.outcome, applied.events)
+    }
+
+    fn set_edge(&mut self, from: &str, to: &str, ttl: u64) {
+        let edge = Edge {
+            blocker: owner_id(to),
+            why: None,
+        };
+        let ttl = Ttl::from_millis(ttl).unwrap();
+        self.apply(SystemCommand::SetEdge {
+            owner: owner_id(from),
+            edge,
+            ttl,
+            claim: None,
+        });
+    }
+
+    fn waits_for(&self, owner: &str) -> Option<&str> {
+        self.system
+            .edge(&owner_id(owner), self.time)
+            .map(|edge| edge.blocker.as_str())
+    }
+}
+
+/// R107: one edge an owner, the newest, until its time is over. R108: clearing none is fine.
+#[test]
+fn an_owner_has_one_edge_for_a_time() {
+    let mut room = Room::new();
+    room.set_edge("amy", "bob", 1_000);
+    room.set_edge("amy", "cid", 1_000);
+    assert_eq!(room.waits_for("amy"), Some("cid"));
+    room.time += 999;
+    assert_eq!(room.waits_for("amy"), Some("cid"));
+    // R114: looking changes nothing.
+    assert_eq!(room.waits_for("amy"), Some("cid"));
+    room.time += 1;
+    assert_eq!(room.waits_for("amy"), None);
+    room.set_edge("amy", "bob", 1_000);
+    for _ in 0..2 {
+        let clear = SystemCommand::ClearEdge {
+            owner: owner_id("amy"),
+            claim: None,
+        };
+        assert_eq!(room.apply(clear).0, SystemOutcome::Done);
+        assert_eq!(room.waits_for("amy"), None);
+    }
+}
+
+/// R98: a release that asks for it takes the edge away; that is this command, with or without holds.
+/// R101: force takes it away too and always tells the victim, also one that nobody knows.
+#[test]
+fn force_tells_the_victim_and_ends_its_edge() {
+    let mut room = Room::new();
+    room.set_edge("amy", "bob", 60_000);
+    room.apply(SystemCommand::ClearEdge {
+        owner: owner_id("amy"),
+        claim: None,
+    });
+    assert_eq!(room.waits_for("amy"), None);
+    room.set_edge("amy", "bob", 60_000);
+    let kill = |owner: &str| SystemCommand::Kill {
+        owner: owner_id(owner),
+        claim: None,
+    };
+    let (_, events) = room.apply(kill("amy"));
+    assert_eq!(events[0].kind, EventKind::Killed);
+    assert_eq!(events[0].namespace, None);
+    assert_eq!(room.waits_for("amy"), None);
+    let (_, events) = room.apply(kill("nobody"));
+    assert_eq!(events.len(), 1);
+}
+
+/// R115: asking always tells the owner, every time.
+#[test]
+fn asking_tells_the_owner_every_time() {
+    let mut room = Room::new();
+    let mut last = 0;
+    for _ in 0..3 {
+        let (outcome, events) = room.apply(SystemCommand::Ask {
+            owner: owner_id("nobody"),
+        });
+        assert_eq!(outcome, SystemOutcome::Done);
+        assert_eq!(events[0].kind, EventKind::Revoke);
+        assert!(events[0].id > last);
+        last = events[0].id;
+    }
+}
+
+/// R110: exactly the seven reasons that a client may repeat are words of an edge; no others exist.
+#[test]
+fn edges_take_the_reasons_of_blockers() {
+    let mut room = Room::new();
+    for reason in [
+        BlockReason::AncestorLocked,
+        BlockReason::WriteLocked,
+        BlockReason::ReadLocked,
+        BlockReason::DescendantWriteLocked,
+        BlockReason::DescendantReadLocked,
+        BlockReason::SemaphoreFull,
+        BlockReason::Queued,
+    ] {
+        let edge = Edge {
+            blocker: owner_id("bob"),
+            why: Some((Path::parse("h:/a").unwrap(), reason)),
+        };
+        let ttl = Ttl::from_millis(500).unwrap();
+        let set = SystemCommand::SetEdge {
+            owner: owner_id("amy"),
+            edge: edge.clone(),
+            ttl,
+            claim: None,
+        };
+        room.apply(set);
+        assert_eq!(room.system.edge(&owner_id("amy"), room.time), Some(&edge));
+    }
+}
+
+/// R75: every number is above all before and above what the groups have minted, and R104: two callers
+/// with one key get the same.
+#[test]
+fn global_numbers_grow() {
+    let mut room = Room::new();
+    let key = |text: &str| {
+        Some(Claim {
+            call: Call::IncrFencingToken,
+            key: Key::new(text).unwrap().unwrap(),
+            fingerprint: 1,
+        })
+    };
+    let number = |outcome: SystemOutcome| match outcome {
+        SystemOutcome::Number(fence) => fence.number(),
+        other => panic!("{other:?}"),
+    };
+    let first = number(
+        room.apply(SystemCommand::Increment {
+            above: None,
+            claim: None,
+        })
+        .0,
+    );
+    let above = Fence::from_number(500);
+    let second = number(
+        room.apply(SystemCommand::Increment {
+            above,
+            claim: key("k"),
+        })
+        .0,
+    );
+    assert!(second > 500 && second > first);
+    let again = room
+        .apply(SystemCommand::Increment {
+            above: None,
+            claim: key("k"),
+        })
+        .0;
+    let stored = Answer::Number(Fence::from_number(second).unwrap());
+    assert_eq!(again, SystemOutcome::Repeated(Repeated::Answered(stored)));
+    let third = number(
+        room.apply(SystemCommand::Increment {
+            above: None,
+            claim: key("m"),
+        })
+        .0,
+    );
+    assert!(third > second);
+    // The result must stay usable as a supplied fence (R15), whatever was reported or raised.
+    let driven = Fence::from_number(1 << 52);
+    let claim = None;
+    let fourth = number(
+        room.apply(SystemCommand::Increment {
+            above: driven,
+            claim,
+        })
+        .0,
+    );
+    assert_eq!(fourth, third + 1);
+    room.apply(SystemCommand::Lift { by: u64::MAX });
+    let claim = None;
+    let last = number(
+        room.apply(SystemCommand::Increment { above: None, claim })
+            .0,
+    );
+    assert!(last > fourth && last < 1 << 52);
+}
+
+/// R135 rests on this: a change begun by one node is carried on by any, in its three steps.
+#[test]
+fn a_change_goes_in_three_steps() {
+    let mut room = Room::new();
+    let begin = |to| SystemCommand::Begin {
+        namespace: name("h:/a/b"),
+        to,
+        claim: None,
+    };
+    let (outcome, _) = room.apply(begin(Some(Algorithm::PointRw)));
+    assert_eq!(outcome, SystemOutcome::Begun(Begun::Started { change: 1 }));
+    let (outcome, _) = room.apply(begin(None));
+    assert_eq!(outcome, SystemOutcome::Begun(Begun::Busy { change: 1 }));
+    assert_eq!(room.system.table().row(&name("h:/a/b")), None);
+    let view = room.system.change(1).unwrap();
+    assert_eq!(
+        view.region,
+        Region {
+            root: name("h:/a/b"),
+            except: Vec::new()
+        }
+    );
+    assert!(matches!(view.command, Command::Freeze(_)));
+    let report = FreezeReport {
+        live: None,
+        highest: Fence::from_number(9),
+    };
+    let (outcome, _) = room.apply(SystemCommand::Decide { change: 1, report });
+    assert_eq!(
+        outcome,
+        SystemOutcome::Decided(Decided::Committed { version: 1 })
+    );
+    assert_eq!(
+        room.system.table().row(&name("h:/a/b")),
+        Some(Algorithm::PointRw)
+    );
+    let Command::Change(change) = room.system.change(1).unwrap().command else {
+        panic!("a decided change is applied");
+    };
+    // R71: above all that the groups reported.
+    assert_eq!(change.floor, Fence::from_number(9));
+    room.apply(SystemCommand::Finish { change: 1 });
+    assert_eq!(room.system.change(1), None);
+    // R137: deleting what is not there is fine.
+    let delete = SystemCommand::Begin {
+        namespace: name("g"),
+        to: None,
+        claim: None,
+    };
+    assert_eq!(room.apply(delete).0, SystemOutcome::Begun(Begun::Unchanged));
+}
