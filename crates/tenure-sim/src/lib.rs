@@ -74,6 +74,9 @@ pub fn run(seed: u64, options: Options) -> Report {
     let nodes = plan.nodes;
     let mut world = World::new(plan, random, Trace::new(options.printing));
     let violation = world.live().err();
+    if violation.is_some() {
+        world.show();
+    }
     let mut counts = std::mem::take(&mut world.counts);
     counts.virtual_ms = world.now / 1000;
     counts.judged = std::mem::take(&mut world.judges.judged);

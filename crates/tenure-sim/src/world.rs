@@ -668,6 +668,20 @@ impl World {
         best.map(|(_, at, membership)| (at, membership))
     }
 
+    /// How every node stands, for whoever reads the trace of a run that failed.
+    pub(crate) fn show(&mut self) {
+        for seat in &self.seats {
+            let who = seat.member;
+            let Some(node) = &seat.node else {
+                self.trace.say(self.now, format_args!("{who}"), format_args!("is down"));
+                continue;
+            };
+            for group in node.status().groups {
+                self.trace.say(self.now, format_args!("{who}"), format_args!("{group:?}"));
+            }
+        }
+    }
+
     /// Everything is well again: no fault is left, and none comes.
     pub(crate) fn heal(&mut self) {
         self.storm = false;
