@@ -7,7 +7,11 @@ use tenure_log::{FileLog, Log as _, OpenError, Options, SimDisk, SnapshotId, Sna
 use tenure_node::{Base, Batch, GroupId, Mark, Place, Record, Recovery, Remains, Snapshot};
 
 /// Small, so that a run of minutes rotates, frees and reuses files.
-const FILES: Options = Options { first_file: 16 << 10, file: 128 << 10, spares: 1 };
+const FILES: Options = Options {
+    first_file: 16 << 10,
+    file: 128 << 10,
+    spares: 1,
+};
 
 /// An open log with the snapshots beside it.
 pub(crate) struct Journal {
@@ -42,16 +46,27 @@ impl Journal {
             blank = Blank::No;
             let group = GroupId(u32::try_from(id).map_err(|error| unusable(&error))?);
             let base = held.base.map(|base| {
-                let place = Place { term: base.term, index: base.index };
+                let place = Place {
+                    term: base.term,
+                    index: base.index,
+                };
                 (place, Bytes::from(base.note))
             });
             let entries = held.entries.into_iter().map(|entry| {
-                let place = Place { term: entry.term, index: entry.index };
+                let place = Place {
+                    term: entry.term,
+                    index: entry.index,
+                };
                 (place, Bytes::from(entry.payload))
             });
-            let remains =
-                Remains { hard_state: Bytes::from(held.state), base, entries: entries.collect() };
-            recovery.group(group, remains).map_err(|error| unusable(&error))?;
+            let remains = Remains {
+                hard_state: Bytes::from(held.state),
+                base,
+                entries: entries.collect(),
+            };
+            recovery
+                .group(group, remains)
+                .map_err(|error| unusable(&error))?;
         }
         for (group, index) in recovery.snapshots() {
             let mut reader = opened
@@ -77,8 +92,12 @@ impl Journal {
     /// Saves a snapshot beside the log; durable when this returns.
     pub(crate) fn save(&mut self, snapshot: &Snapshot) -> Result<(), String> {
         let id = snapshot_id(snapshot.group, snapshot.index);
-        let mut file = self.snapshots.create(id).map_err(|error| error.to_string())?;
-        file.write(&snapshot.data).map_err(|error| error.to_string())?;
+        let mut file = self
+            .snapshots
+            .create(id)
+            .map_err(|error| error.to_string())?;
+        file.write(&snapshot.data)
+            .map_err(|error| error.to_string())?;
         file.commit().map_err(|error| error.to_string())?;
         Ok(())
     }
@@ -101,7 +120,9 @@ impl Journal {
                 Record::Born(_) | Record::Entries(_) | Record::HardState(_) => {}
             }
         }
-        self.log.append(&mut items).map_err(|error| error.to_string())?;
+        self.log
+            .append(&mut items)
+            .map_err(|error| error.to_string())?;
         Ok(batch.mark)
     }
 
@@ -111,8 +132,13 @@ impl Journal {
 
     /// Ends a sync, then tidies up what it made superfluous. Returns the groups that hold back the
     /// oldest file, when the log has grown to several.
-    pub(crate) fn finish_sync(&mut self, ticket: tenure_log::SyncTicket) -> Result<Vec<GroupId>, String> {
-        self.log.finish_sync(ticket).map_err(|error| error.to_string())?;
+    pub(crate) fn finish_sync(
+        &mut self,
+        ticket: tenure_log::SyncTicket,
+    ) -> Result<Vec<GroupId>, String> {
+        self.log
+            .finish_sync(ticket)
+            .map_err(|error| error.to_string())?;
         for id in std::mem::take(&mut self.retire) {
             // A file that stays is only a file.
             let _ = self.snapshots.retire_before(id);
@@ -128,8 +154,15 @@ impl Journal {
             return Ok(Vec::new());
         }
         let usage = self.log.usage();
-        let held_back = if usage.files > 2 { usage.held_back_by } else { Vec::new() };
-        Ok(held_back.into_iter().filter_map(|id| u32::try_from(id).ok().map(GroupId)).collect())
+        let held_back = if usage.files > 2 {
+            usage.held_back_by
+        } else {
+            Vec::new()
+        };
+        Ok(held_back
+            .into_iter()
+            .filter_map(|id| u32::try_from(id).ok().map(GroupId))
+            .collect())
     }
 }
 
@@ -141,7 +174,10 @@ pub(crate) enum Blank {
 }
 
 fn snapshot_id(group: GroupId, index: u64) -> SnapshotId {
-    SnapshotId { group: u64::from(group.0), index }
+    SnapshotId {
+        group: u64::from(group.0),
+        index,
+    }
 }
 
 fn put(
@@ -150,7 +186,13 @@ fn put(
     record: &Record,
 ) -> Result<(), tenure_log::TooLong> {
     let id = u64::from(group.0);
-    let note = |base: &Base| (base.place.index, base.place.term, base.membership.to_bytes());
+    let note = |base: &Base| {
+        (
+            base.place.index,
+            base.place.term,
+            base.membership.to_bytes(),
+        )
+    };
     match record {
         Record::Born(base) => {
             let (index, term, note) = note(base);
@@ -165,7 +207,12 @@ fn put(
             items.snapshot_installed(id, index, term, &note)
         }
         Record::Entries(entries) => entries.iter().try_for_each(|entry| {
-            items.entry(id, entry.place.index, entry.place.term, &entry.payload_bytes())
+            items.entry(
+                id,
+                entry.place.index,
+                entry.place.term,
+                &entry.payload_bytes(),
+            )
         }),
         Record::HardState(state) => items.state(id, &state.to_bytes()),
         Record::Removed => items.remove(id),

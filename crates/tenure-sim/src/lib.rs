@@ -15,6 +15,7 @@ mod counts;
 mod faults;
 mod journal;
 mod load;
+pub mod museum;
 mod network;
 mod operator;
 mod plan;
@@ -28,6 +29,9 @@ pub use breach::Breach;
 pub use check::Violation;
 pub use counts::Counts;
 pub use trace::Printing;
+
+use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError, mpsc};
 
 use plan::Plan;
 use random::Random;
@@ -48,7 +52,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { storm_seconds: 300, printing: Printing::Off, breach: None }
+        Options {
+            storm_seconds: 300,
+            printing: Printing::Off,
+            breach: None,
+        }
     }
 }
 
@@ -67,8 +75,61 @@ pub struct Report {
     pub violation: Option<Violation>,
 }
 
-/// Runs a seed to its end, or to the first objection.
+/// Runs a seed to its end, or to the first objection. A panic is one, too.
 pub fn run(seed: u64, options: Options) -> Report {
+    std::panic::catch_unwind(|| run_once(seed, options)).unwrap_or_else(|panic| {
+        let what = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_default();
+        let violation = Violation {
+            judge: "panic",
+            at: 0,
+            what,
+        };
+        Report {
+            seed,
+            nodes: 0,
+            trace: 0,
+            counts: Counts::default(),
+            violation: Some(violation),
+        }
+    })
+}
+
+/// Runs many seeds on so many threads; each report goes to `see` as it comes, until that says stop.
+pub fn run_all(
+    seeds: impl Iterator<Item = u64> + Send,
+    threads: usize,
+    options: Options,
+    mut see: impl FnMut(Report) -> ControlFlow<()>,
+) {
+    let seeds = Mutex::new(seeds);
+    let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let (sender, receiver) = mpsc::sync_channel(threads);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                while let Some(seed) = next() {
+                    if sender.send(run(seed, options)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        while let Ok(report) = receiver.recv() {
+            if see(report).is_break() {
+                break;
+            }
+        }
+        drop(receiver);
+    });
+}
+
+fn run_once(seed: u64, options: Options) -> Report {
     let mut random = Random::new(seed);
     let plan = Plan::of(&mut random, options.storm_seconds * SECOND, options.breach);
     let nodes = plan.nodes;
@@ -80,5 +141,11 @@ pub fn run(seed: u64, options: Options) -> Report {
     let mut counts = std::mem::take(&mut world.counts);
     counts.virtual_ms = world.now / 1000;
     counts.judged = std::mem::take(&mut world.judges.judged);
-    Report { seed, nodes, trace: world.trace.digest(), counts, violation }
+    Report {
+        seed,
+        nodes,
+        trace: world.trace.digest(),
+        counts,
+        violation,
+    }
 }

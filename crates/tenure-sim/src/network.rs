@@ -24,7 +24,13 @@ pub(crate) struct Link {
 
 impl Link {
     fn healthy() -> Link {
-        Link { cut: false, loss: 0, duplicates: 0, delay: (100, 2 * MILLISECOND), last: [0; 2] }
+        Link {
+            cut: false,
+            loss: 0,
+            duplicates: 0,
+            delay: (100, 2 * MILLISECOND),
+            last: [0; 2],
+        }
     }
 }
 
@@ -37,7 +43,11 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(nodes: usize, random: Random) -> Network {
-        Network { nodes, links: vec![Link::healthy(); nodes * nodes], random }
+        Network {
+            nodes,
+            links: vec![Link::healthy(); nodes * nodes],
+            random,
+        }
     }
 
     pub(crate) fn link(&mut self, from: usize, to: usize) -> &mut Link {
@@ -45,7 +55,14 @@ impl Network {
     }
 
     /// When a frame that leaves now arrives: never, once, or more often.
-    pub(crate) fn send(&mut self, now: Time, from: usize, to: usize, lane: Lane, bytes: usize) -> Vec<Time> {
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        from: usize,
+        to: usize,
+        lane: Lane,
+        bytes: usize,
+    ) -> Vec<Time> {
         let link = &mut self.links[from * self.nodes + to];
         let random = &mut self.random;
         if link.cut || random.chance(link.loss) {
@@ -77,7 +94,10 @@ impl Network {
 
     pub(crate) fn heal(&mut self) {
         for link in &mut self.links {
-            *link = Link { last: link.last, ..Link::healthy() };
+            *link = Link {
+                last: link.last,
+                ..Link::healthy()
+            };
         }
     }
 }

@@ -58,7 +58,11 @@ impl Operator {
     pub(crate) fn move_one(&mut self, nodes: usize, replicas: usize) -> (GroupId, BTreeSet<usize>) {
         let at = self.random.index(self.wanted.len());
         // Now and then fewer, so that replicas are removed and come back in the same life.
-        let count = if self.random.chance(400) { replicas - 1 } else { replicas };
+        let count = if self.random.chance(400) {
+            replicas - 1
+        } else {
+            replicas
+        };
         self.wanted[at] = some_seats(&mut self.random, nodes, count.max(2));
         let group = GroupId(u32::try_from(at).unwrap_or(0));
         (group, self.wanted[at].clone())
@@ -94,11 +98,15 @@ impl World {
                 old_lives = true;
                 continue;
             };
-            let wanted: Vec<Member> =
-                self.operator.wanted[at].iter().map(|seat| self.seats[*seat].member).collect();
+            let wanted: Vec<Member> = self.operator.wanted[at]
+                .iter()
+                .map(|seat| self.seats[*seat].member)
+                .collect();
             let everybody = membership.everybody();
             let current = |one: &Member| self.seats[one.node.number() as usize - 1].member == *one;
-            if !everybody.iter().all(current) || wanted.iter().any(|one| !membership.voters.contains(one)) {
+            if !everybody.iter().all(current)
+                || wanted.iter().any(|one| !membership.voters.contains(one))
+            {
                 old_lives = true;
             }
             if membership.is_joint() {
@@ -106,8 +114,11 @@ impl World {
             }
             let missing = wanted.iter().find(|one| !everybody.contains(one));
             let waiting = wanted.iter().find(|one| membership.learners.contains(one));
-            let mut surplus: Vec<Member> =
-                everybody.iter().filter(|one| !wanted.contains(one)).copied().collect();
+            let mut surplus: Vec<Member> = everybody
+                .iter()
+                .filter(|one| !wanted.contains(one))
+                .copied()
+                .collect();
             // Past lives first: they help nobody.
             surplus.sort_by_key(|one| self.seats[one.node.number() as usize - 1].member == *one);
             let steps = if let Some(one) = missing {
@@ -128,12 +139,21 @@ impl World {
             };
             self.operator.next_change += 1;
             let id = RequestId(u64::MAX / 2 + self.operator.next_change);
-            self.trace.say(self.now, format_args!("operator"), format_args!("{group}: {steps:?} at seat {leader}"));
+            self.trace.say(
+                self.now,
+                format_args!("operator"),
+                format_args!("{group}: {steps:?} at seat {leader}"),
+            );
             let change = MembershipChange { steps };
             self.input(leader, Input::Change { id, group, change });
         }
         self.operator.whole = !old_lives;
-        if !old_lives && self.seats.iter().all(|seat| seat.is_up() && !seat.needs_new_life) {
+        if !old_lives
+            && self
+                .seats
+                .iter()
+                .all(|seat| seat.is_up() && !seat.needs_new_life)
+        {
             self.operator.may_lose.clear();
         }
     }

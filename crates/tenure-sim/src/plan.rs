@@ -39,7 +39,13 @@ impl Plan {
         let ttls = if random.chance(150) {
             vec![3_000, 10_000, 75_000]
         } else {
-            random.pick(&[&[2_000, 5_000][..], &[3_000, 8_000, 20_000], &[5_000, 10_000]]).to_vec()
+            random
+                .pick(&[
+                    &[2_000, 5_000][..],
+                    &[3_000, 8_000, 20_000],
+                    &[5_000, 10_000],
+                ])
+                .to_vec()
         };
         let mut faults = Vec::new();
         let intensity = random.pick(&[1, 2, 4]);
@@ -71,14 +77,22 @@ impl Plan {
     /// once more for a late change of leaders, two minutes for a long one, and time to breathe.
     pub(crate) fn dead_after(&self) -> Time {
         let longest = self.ttls.iter().copied().max().unwrap_or(0) * 1_000;
-        let extra = if longest > 60 * SECOND { 120 * SECOND } else { longest };
+        let extra = if longest > 60 * SECOND {
+            120 * SECOND
+        } else {
+            longest
+        };
         (longest + extra) * 12 / 10 + 10 * SECOND
     }
 }
 
 /// Tiny limits bring about what takes a real cluster days: cut logs, snapshots, full tables.
 fn limits(random: &mut Random) -> Limits {
-    let mut limits = Limits { log_entries: 400, log_kept: 50, ..Limits::default() };
+    let mut limits = Limits {
+        log_entries: 400,
+        log_kept: 50,
+        ..Limits::default()
+    };
     if random.chance(500) {
         limits.log_entries = random.pick(&[5, 20, 60]);
         limits.log_kept = random.pick(&[0, 3, 20]);

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use tenure_log::{SimDisk, SyncTicket};
-use tenure_node::{Batch, GroupId, Input, Lane, Mark, Member, Node, NodeId, RequestId, Snapshot, StreamId};
+use tenure_node::{
+    Batch, GroupId, Input, Lane, Mark, Member, Node, NodeId, RequestId, Snapshot, StreamId,
+};
 
 use crate::journal::Journal;
 use crate::random::Random;

@@ -20,7 +20,12 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new(rate: u64, now: Time) -> Clock {
-        Clock { rate, shown: 5 * SECOND, since: now, wall_off: 0 }
+        Clock {
+            rate,
+            shown: 5 * SECOND,
+            since: now,
+            wall_off: 0,
+        }
     }
 
     pub(crate) fn shows(&self, now: Time) -> u64 {
@@ -50,7 +55,8 @@ impl Clock {
     }
 
     pub(crate) fn moment(&self, now: Time) -> tenure_node::Moment {
-        let wall = 1_700_000_000_000_i64 + i64::try_from(now / MILLISECOND).unwrap_or(0) + self.wall_off;
+        let wall =
+            1_700_000_000_000_i64 + i64::try_from(now / MILLISECOND).unwrap_or(0) + self.wall_off;
         tenure_node::Moment {
             monotonic_ms: self.shows(now) / MILLISECOND,
             wall_ms: u64::try_from(wall).unwrap_or(0),

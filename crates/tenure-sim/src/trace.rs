@@ -32,7 +32,11 @@ pub enum Printing {
 
 impl Trace {
     pub(crate) fn new(print: Printing) -> Trace {
-        Trace { hash: Box::new(Xxh3::new()), line: String::new(), print }
+        Trace {
+            hash: Box::new(Xxh3::new()),
+            line: String::new(),
+            print,
+        }
     }
 
     /// Something changed.

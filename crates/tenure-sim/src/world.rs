@@ -38,21 +38,41 @@ pub(crate) enum Event {
     /// A node takes a turn, if this is still its time.
     Step(usize),
     /// A frame arrives, if the process it was meant for still runs.
-    Frame { from: usize, to: usize, process: u64, bytes: Bytes },
+    Frame {
+        from: usize,
+        to: usize,
+        process: u64,
+        bytes: Bytes,
+    },
     /// The disk takes up what waits.
     DiskBegins { seat: usize, process: u64 },
     /// The sync that is under way ends.
     DiskEnds { seat: usize, process: u64 },
     /// Something from a client arrives at a node.
-    ToNode { seat: usize, client: usize, ask: u64, input: Box<Input> },
+    ToNode {
+        seat: usize,
+        client: usize,
+        ask: u64,
+        input: Box<Input>,
+    },
     /// An answer arrives at a client.
-    ToClient { client: usize, ask: u64, answer: Result<Box<Answer>, Failure> },
+    ToClient {
+        client: usize,
+        ask: u64,
+        answer: Result<Box<Answer>, Failure>,
+    },
     /// An event arrives at a client.
-    Told { client: usize, event: Box<tenure_core::event::Event> },
+    Told {
+        client: usize,
+        event: Box<tenure_core::event::Event>,
+    },
     /// A client wants to do something.
     Client(usize),
     /// A write arrives at the fenced store.
-    StoreWrite { client: usize, write: crate::load::StoreWrite },
+    StoreWrite {
+        client: usize,
+        write: crate::load::StoreWrite,
+    },
     /// The process of a node starts.
     Start(usize),
     /// A fault strikes.
@@ -163,7 +183,11 @@ impl World {
     pub(crate) fn at(&mut self, at: Time, event: Event) {
         self.scheduled += 1;
         let number = self.scheduled;
-        self.queue.push(Reverse(Scheduled { at: at.max(self.now), number, event }));
+        self.queue.push(Reverse(Scheduled {
+            at: at.max(self.now),
+            number,
+            event,
+        }));
     }
 
     /// Lets virtual time pass until `end`, or until a judge objects.
@@ -171,7 +195,9 @@ impl World {
         while let Some(Reverse(next)) = self.queue.peek()
             && next.at <= end
         {
-            let Some(Reverse(next)) = self.queue.pop() else { break };
+            let Some(Reverse(next)) = self.queue.pop() else {
+                break;
+            };
             self.now = next.at;
             self.happen(next.event);
             if let Some(violation) = self.judges.verdict.take() {
@@ -189,7 +215,12 @@ impl World {
                     self.step(at);
                 }
             }
-            Event::Frame { from, to, process, bytes } => {
+            Event::Frame {
+                from,
+                to,
+                process,
+                bytes,
+            } => {
                 let seat = &self.seats[to];
                 if seat.process == process && seat.is_up() && !self.network.is_cut(from, to) {
                     let from = self.seats[from].member.node;
@@ -206,9 +237,20 @@ impl World {
                     self.disk_ends(seat);
                 }
             }
-            Event::ToNode { seat, client, ask, input } => self.to_node(seat, client, ask, *input),
-            Event::ToClient { client, ask, answer } => {
-                self.client(client, |client, env| client.answered(env, ask, &answer.map(|a| *a)));
+            Event::ToNode {
+                seat,
+                client,
+                ask,
+                input,
+            } => self.to_node(seat, client, ask, *input),
+            Event::ToClient {
+                client,
+                ask,
+                answer,
+            } => {
+                self.client(client, |client, env| {
+                    client.answered(env, ask, &answer.map(|a| *a))
+                });
             }
             Event::Told { client, event } => {
                 self.client(client, |client, env| client.told(env, &event));
@@ -256,7 +298,11 @@ impl World {
             Ok(opened) => opened,
             Err(Unusable::Later(why)) => {
                 let who = self.seats[at].member;
-                self.trace.say(self.now, format_args!("{who}"), format_args!("cannot open its disk: {why}"));
+                self.trace.say(
+                    self.now,
+                    format_args!("{who}"),
+                    format_args!("cannot open its disk: {why}"),
+                );
                 // Somebody restarts the machine, too.
                 self.seats[at].disk = self.seats[at].disk.crash(&mut || true);
                 self.at(self.now + SECOND, Event::Start(at));
@@ -264,12 +310,20 @@ impl World {
             }
             Err(Unusable::Never(why)) => {
                 let who = self.seats[at].member;
-                self.trace.say(self.now, format_args!("{who}"), format_args!("refuses its disk: {why}"));
+                self.trace.say(
+                    self.now,
+                    format_args!("{who}"),
+                    format_args!("refuses its disk: {why}"),
+                );
                 self.counts.refused_disks += 1;
                 self.seats[at].needs_new_life = true;
                 let expected = self.operator.may_lose.contains(&at);
                 if !expected {
-                    self.judges.object("disk", self.now, format!("{who} lost its disk to no fault: {why}"));
+                    self.judges.object(
+                        "disk",
+                        self.now,
+                        format!("{who} lost its disk to no fault: {why}"),
+                    );
                 }
                 self.at(self.now + SECOND, Event::Start(at));
                 return;
@@ -309,13 +363,15 @@ impl World {
             Ok((node, outputs)) => {
                 seat.node = Some(node);
                 seat.journal = Some(journal);
-                self.trace.say(self.now, format_args!("{who}"), format_args!("starts"));
+                self.trace
+                    .say(self.now, format_args!("{who}"), format_args!("starts"));
                 self.take(at, outputs);
                 self.reschedule(at);
                 self.tell_peers(at, |node| Input::PeerUp { node });
             }
             Err(error) => {
-                self.judges.object("disk", self.now, format!("{who} cannot start: {error}"));
+                self.judges
+                    .object("disk", self.now, format!("{who} cannot start: {error}"));
             }
         }
     }
@@ -386,10 +442,16 @@ impl World {
                 Output::Write(batch) => self.disk_job(at, Job::Write(batch)),
                 Output::SaveSnapshot(snapshot) => {
                     self.counts.snapshots += 1;
-                    self.judges.snapshot(self.now, self.seats[at].member, &snapshot);
+                    self.judges
+                        .snapshot(self.now, self.seats[at].member, &snapshot);
                     self.disk_job(at, Job::Save(snapshot));
                 }
-                Output::Send { to, lane, after, frame } => match after {
+                Output::Send {
+                    to,
+                    lane,
+                    after,
+                    frame,
+                } => match after {
                     After::Persisted(mark) if self.plan.breach != Some(Breach::VoteBeforeSync) => {
                         self.seats[at].held.push_back((mark, to, lane, frame));
                     }
@@ -403,7 +465,11 @@ impl World {
                         self.to_client(client, ask, answer);
                     } else {
                         let who = self.seats[at].member;
-                        self.judges.object("contract", self.now, format!("{who} answered {id:?}, which nobody waits for"));
+                        self.judges.object(
+                            "contract",
+                            self.now,
+                            format!("{who} answered {id:?}, which nobody waits for"),
+                        );
                     }
                 }
                 Output::Event { id, event } => {
@@ -411,13 +477,23 @@ impl World {
                         && !(self.storm && self.random.chance(self.plan.client_loss))
                     {
                         let when = self.now + self.random.between(100, 3 * MILLISECOND);
-                        self.at(when, Event::Told { client, event: Box::new(event) });
+                        self.at(
+                            when,
+                            Event::Told {
+                                client,
+                                event: Box::new(event),
+                            },
+                        );
                     }
                 }
                 Output::Changed { id, result } => self.changed(id, result),
                 Output::Stop { why } => {
                     let who = self.seats[at].member;
-                    self.trace.say(self.now, format_args!("{who}"), format_args!("stops: {why}"));
+                    self.trace.say(
+                        self.now,
+                        format_args!("{who}"),
+                        format_args!("stops: {why}"),
+                    );
                     self.counts.stops += 1;
                     self.seats[at].end_process();
                     let mut dice = self.random.split();
@@ -435,7 +511,11 @@ impl World {
         if result.is_ok() {
             self.counts.memberships += 1;
         }
-        self.trace.say(self.now, format_args!("operator"), format_args!("change {} {result:?}", id.0));
+        self.trace.say(
+            self.now,
+            format_args!("operator"),
+            format_args!("change {} {result:?}", id.0),
+        );
     }
 
     fn send(&mut self, from: usize, to: NodeId, lane: Lane, frame: Bytes) {
@@ -447,7 +527,15 @@ impl World {
         }
         let process = self.seats[to].process;
         for when in self.network.send(self.now, from, to, lane, frame.len()) {
-            self.at(when, Event::Frame { from, to, process, bytes: frame.clone() });
+            self.at(
+                when,
+                Event::Frame {
+                    from,
+                    to,
+                    process,
+                    bytes: frame.clone(),
+                },
+            );
         }
     }
 
@@ -473,8 +561,14 @@ impl World {
         let seat = &mut self.seats[at];
         seat.disk_begins = false;
         let jobs = std::mem::take(&mut seat.jobs);
-        let Some(journal) = &mut seat.journal else { return };
-        let mut syncing = Syncing { ticket: None, mark: None, saved: Vec::new() };
+        let Some(journal) = &mut seat.journal else {
+            return;
+        };
+        let mut syncing = Syncing {
+            ticket: None,
+            mark: None,
+            saved: Vec::new(),
+        };
         let mut failed = None;
         for job in jobs {
             let done = match &job {
@@ -494,7 +588,9 @@ impl World {
                 Err(why) => failed = Some(why),
             }
         }
-        let early = (self.plan.breach == Some(Breach::AnswerBeforeSync)).then_some(syncing.mark).flatten();
+        let early = (self.plan.breach == Some(Breach::AnswerBeforeSync))
+            .then_some(syncing.mark)
+            .flatten();
         let process = seat.process;
         seat.syncing = Some(syncing);
         let delay = seat.disk_delay.1;
@@ -539,7 +635,11 @@ impl World {
     }
 
     fn durable(&mut self, at: usize, mark: Mark) {
-        while self.seats[at].held.front().is_some_and(|held| held.0 <= mark) {
+        while self.seats[at]
+            .held
+            .front()
+            .is_some_and(|held| held.0 <= mark)
+        {
             if let Some((_, to, lane, frame)) = self.seats[at].held.pop_front() {
                 self.send(at, to, lane, frame);
             }
@@ -575,10 +675,18 @@ impl World {
     fn act(&mut self, client: usize, action: Action) {
         match action {
             Action::Wake(when) => self.at(when, Event::Client(client)),
-            Action::Ask { ask, request, timeout_ms } => {
+            Action::Ask {
+                ask,
+                request,
+                timeout_ms,
+            } => {
                 self.next_request += 1;
                 let id = RequestId(self.next_request);
-                let input = Input::Request { id, request, timeout_ms };
+                let input = Input::Request {
+                    id,
+                    request,
+                    timeout_ms,
+                };
                 self.client_sends(client, ask, input);
             }
             Action::Subscribe { owner } => {
@@ -598,7 +706,15 @@ impl World {
             return;
         }
         let when = self.now + self.random.between(100, 3 * MILLISECOND);
-        self.at(when, Event::ToNode { seat, client, ask, input: Box::new(input) });
+        self.at(
+            when,
+            Event::ToNode {
+                seat,
+                client,
+                ask,
+                input: Box::new(input),
+            },
+        );
     }
 
     fn to_node(&mut self, at: usize, client: usize, ask: u64, input: Input) {
@@ -629,14 +745,23 @@ impl World {
             return;
         }
         let when = self.now + self.random.between(100, 3 * MILLISECOND);
-        self.at(when, Event::ToClient { client, ask, answer });
+        self.at(
+            when,
+            Event::ToClient {
+                client,
+                ask,
+                answer,
+            },
+        );
     }
 
     // ---- looking ----
 
     fn look(&mut self) {
         for at in 0..self.seats.len() {
-            let Some(node) = &self.seats[at].node else { continue };
+            let Some(node) = &self.seats[at].node else {
+                continue;
+            };
             for group in node.status().groups {
                 if group.role == Role::Leader {
                     let seen = self.seats[at].terms.insert(group.group, group.term);
@@ -660,7 +785,10 @@ impl World {
         for (at, seat) in self.seats.iter().enumerate() {
             let Some(node) = &seat.node else { continue };
             for one in node.status().groups {
-                if one.group == group && one.serves && best.as_ref().is_none_or(|(term, ..)| *term < one.term) {
+                if one.group == group
+                    && one.serves
+                    && best.as_ref().is_none_or(|(term, ..)| *term < one.term)
+                {
                     best = Some((one.term, at, one.membership));
                 }
             }
@@ -673,11 +801,13 @@ impl World {
         for seat in &self.seats {
             let who = seat.member;
             let Some(node) = &seat.node else {
-                self.trace.say(self.now, format_args!("{who}"), format_args!("is down"));
+                self.trace
+                    .say(self.now, format_args!("{who}"), format_args!("is down"));
                 continue;
             };
             for group in node.status().groups {
-                self.trace.say(self.now, format_args!("{who}"), format_args!("{group:?}"));
+                self.trace
+                    .say(self.now, format_args!("{who}"), format_args!("{group:?}"));
             }
         }
     }
@@ -696,7 +826,8 @@ impl World {
             self.at(self.now + SECOND, Event::Start(at));
             self.tell_peers(at, |node| Input::PeerUp { node });
         }
-        self.trace.say(self.now, format_args!("world"), format_args!("is healed"));
+        self.trace
+            .say(self.now, format_args!("world"), format_args!("is healed"));
     }
 }
 

@@ -16,7 +16,10 @@ pub(super) struct Converge {
 impl Converge {
     pub(super) fn see(&mut self, of: Member, snapshot: &Snapshot) -> Finding {
         let hash = xxh3_64(&snapshot.data);
-        match self.seen.insert((snapshot.group, snapshot.index), (of, hash)) {
+        match self
+            .seen
+            .insert((snapshot.group, snapshot.index), (of, hash))
+        {
             None => Ok(Seen::Passed),
             Some((_, before)) if before == hash => Ok(Seen::Checked),
             Some((other, _)) => Err(format!(

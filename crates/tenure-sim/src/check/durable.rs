@@ -36,20 +36,32 @@ impl Durable {
             Fact::Answered(ask, Ok(answer)) => match (&*ask.request, answer) {
                 (request, Answer::Done) if change(request).is_some() => {
                     if let Some((namespace, algorithm)) = change(request) {
-                        self.policies.insert(namespace.clone(), Some((algorithm, now)));
+                        self.policies
+                            .insert(namespace.clone(), Some((algorithm, now)));
                     }
                     Ok(Seen::Passed)
                 }
-                (ClientRequest::GetNamespacePolicy { namespace }, Answer::Policy { algorithm, explicit }) => {
+                (
+                    ClientRequest::GetNamespacePolicy { namespace },
+                    Answer::Policy {
+                        algorithm,
+                        explicit,
+                    },
+                ) => {
                     let found = explicit.then_some(*algorithm);
                     match self.policies.get(namespace) {
-                        Some(Some((set, when))) if *when < ask.sent && *set != found => Err(format!(
-                            "{namespace} was set to {set:?} at {when} and read as {found:?}"
-                        )),
+                        Some(Some((set, when))) if *when < ask.sent && *set != found => {
+                            Err(format!(
+                                "{namespace} was set to {set:?} at {when} and read as {found:?}"
+                            ))
+                        }
                         _ => Ok(Seen::Checked),
                     }
                 }
-                (ClientRequest::Acquire(acquire), Answer::Acquire(AcquireAnswer::Granted { fence, .. })) => {
+                (
+                    ClientRequest::Acquire(acquire),
+                    Answer::Acquire(AcquireAnswer::Granted { fence, .. }),
+                ) => {
                     let Some(key) = &acquire.key else {
                         return Ok(Seen::Passed);
                     };
@@ -80,7 +92,11 @@ impl Durable {
 /// The namespace that a call changes, and what its row becomes.
 fn change(request: &ClientRequest) -> Option<(&Namespace, Option<Algorithm>)> {
     match request {
-        ClientRequest::SetNamespacePolicy { namespace, algorithm, .. } => Some((namespace, Some(*algorithm))),
+        ClientRequest::SetNamespacePolicy {
+            namespace,
+            algorithm,
+            ..
+        } => Some((namespace, Some(*algorithm))),
         ClientRequest::DeleteNamespacePolicy { namespace, .. } => Some((namespace, None)),
         _ => None,
     }

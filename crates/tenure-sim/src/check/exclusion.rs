@@ -37,14 +37,16 @@ impl Exclusion {
                     self.believed.remove(victim);
                 }
             }
-            Fact::Answered(..) | Fact::Granted { .. } | Fact::Wrote { .. } => {}
+            Fact::Answered(..) | Fact::Wrote { .. } => {}
         }
         Ok(Seen::Passed)
     }
 
     fn believes(&mut self, now: Time, new: &Belief) -> Finding {
         let upheavals = &self.upheavals;
-        self.believed.retain(|_, belief| belief.until > now && !upheavals.shake(&belief.holds[0].0, belief.sent));
+        self.believed.retain(|_, belief| {
+            belief.until > now && !upheavals.shake(&belief.holds[0].0, belief.sent)
+        });
         if self.upheavals.shake(&new.holds[0].0, new.sent) {
             return Ok(Seen::Passed);
         }
@@ -69,7 +71,9 @@ impl Exclusion {
             let holders = holders.filter(|one| one.holds.iter().any(|(held, _)| held == path));
             let count = holders.count();
             if count > PERMITS {
-                return Err(format!("{count} owners believe to have one of {PERMITS} permits of {path}"));
+                return Err(format!(
+                    "{count} owners believe to have one of {PERMITS} permits of {path}"
+                ));
             }
         }
         Ok(Seen::Checked)

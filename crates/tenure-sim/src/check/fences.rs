@@ -31,14 +31,23 @@ impl Fences {
         {
             self.doomed.insert(victim.clone());
         }
-        let Fact::Wrote { owner, path, accepted, believes_since } = fact else {
+        let Fact::Wrote {
+            owner,
+            path,
+            accepted,
+            believes_since,
+        } = fact
+        else {
             return Ok(Seen::Passed);
         };
         if !accepted {
-            let sure = believes_since
-                .is_some_and(|sent| !self.doomed.contains(*owner) && !self.upheavals.shake(path, sent));
+            let sure = believes_since.is_some_and(|sent| {
+                !self.doomed.contains(*owner) && !self.upheavals.shake(path, sent)
+            });
             if sure {
-                return Err(format!("the store refused {owner}, who holds {path}: a fence went back"));
+                return Err(format!(
+                    "the store refused {owner}, who holds {path}: a fence went back"
+                ));
             }
             return Ok(Seen::Checked);
         }

@@ -72,17 +72,22 @@ impl Fifo {
                 }
                 Ok(Seen::Passed)
             }
-            Fact::Answered(ask, Ok(Answer::Acquire(answer))) => match (simple(&ask.request), answer) {
-                (Some((acquire, path)), AcquireAnswer::Queued { position, fence, .. }) => {
-                    self.queued(now, ask, acquire, path, (*position, *fence))
+            Fact::Answered(ask, Ok(Answer::Acquire(answer))) => {
+                match (simple(&ask.request), answer) {
+                    (
+                        Some((acquire, path)),
+                        AcquireAnswer::Queued {
+                            position, fence, ..
+                        },
+                    ) => self.queued(now, ask, acquire, path, (*position, *fence)),
+                    (Some((acquire, _)), _) => {
+                        self.places.remove(&acquire.owner);
+                        Ok(Seen::Passed)
+                    }
+                    (None, _) => Ok(Seen::Passed),
                 }
-                (Some((acquire, _)), _) => {
-                    self.places.remove(&acquire.owner);
-                    Ok(Seen::Passed)
-                }
-                (None, _) => Ok(Seen::Passed),
-            },
-            Fact::Answered(..) | Fact::Granted { .. } | Fact::Wrote { .. } => Ok(Seen::Passed),
+            }
+            Fact::Answered(..) | Fact::Wrote { .. } => Ok(Seen::Passed),
         }
     }
 
@@ -108,7 +113,15 @@ impl Fifo {
     ) -> Finding {
         // A repeat under one key prolongs nothing (R105).
         let ends = ask.first_sent + acquire.queue_ttl.millis() * 1000 * 10 / 11;
-        let new = Place { path: path.clone(), since: now, position, fence, asked: ask.sent, ends, overtaken: None };
+        let new = Place {
+            path: path.clone(),
+            since: now,
+            position,
+            fence,
+            asked: ask.sent,
+            ends,
+            overtaken: None,
+        };
         let Some(place) = self.places.get_mut(&acquire.owner) else {
             self.places.insert(acquire.owner.clone(), new);
             return Ok(Seen::Passed);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::value::OwnerId;
-use tenure_node::{Answer, AssertAnswer, ClientRequest, RenewAnswer};
+use tenure_node::{AcquireAnswer, Answer, AssertAnswer, ClientRequest, RenewAnswer};
 
 use super::{Ask, Belief, Fact, Finding, Seen, Upheavals};
 use crate::time::Time;
@@ -20,6 +20,8 @@ pub(super) struct Leases {
     upheavals: Upheavals,
     /// Acquires whose answer is not known: they may move the fence.
     open: BTreeMap<OwnerId, Vec<Ask>>,
+    /// Assertions that were sent while one was: they may find a newer fence.
+    uncertain: BTreeSet<u64>,
 }
 
 impl Leases {
@@ -31,7 +33,8 @@ impl Leases {
                     Some((since, before)) if before.until >= now => *since,
                     _ => now,
                 };
-                self.believed.insert(belief.owner.clone(), (since, (*belief).clone()));
+                self.believed
+                    .insert(belief.owner.clone(), (since, (*belief).clone()));
             }
             Fact::Stops(owner) => {
                 self.believed.remove(*owner);
@@ -41,7 +44,15 @@ impl Leases {
                     self.doomed.insert(victim.clone());
                 }
                 ClientRequest::Acquire(acquire) => {
-                    self.open.entry(acquire.owner.clone()).or_default().push((*ask).clone());
+                    self.open
+                        .entry(acquire.owner.clone())
+                        .or_default()
+                        .push((*ask).clone());
+                }
+                ClientRequest::AssertFencing { owner, .. } => {
+                    if self.open.get(owner).is_some_and(|open| !open.is_empty()) {
+                        self.uncertain.insert(ask.id);
+                    }
                 }
                 _ => {}
             },
@@ -54,14 +65,28 @@ impl Leases {
                     let keyed = acquire.key.is_some();
                     open.retain(|one| one.id != ask.id && !(keyed && one.request == ask.request));
                 }
+                if let (
+                    ClientRequest::Acquire(acquire),
+                    Ok(Answer::Acquire(AcquireAnswer::Granted { fence, .. })),
+                ) = (&*ask.request, answer)
+                    && let Some((_, belief)) = self.believed.get_mut(&acquire.owner)
+                {
+                    // Late news of an earlier acquire: the newest fence counts (R69).
+                    belief.fence = belief.fence.max(*fence);
+                }
                 return self.answered(now, ask, answer);
             }
-            Fact::Granted { .. } | Fact::Wrote { .. } => {}
+            Fact::Wrote { .. } => {}
         }
         Ok(Seen::Passed)
     }
 
-    fn answered(&self, now: Time, ask: &Ask, answer: &Result<Answer, tenure_node::Failure>) -> Finding {
+    fn answered(
+        &self,
+        now: Time,
+        ask: &Ask,
+        answer: &Result<Answer, tenure_node::Failure>,
+    ) -> Finding {
         let (owner, fence) = match &*ask.request {
             ClientRequest::Renew { owner, .. } => (owner, None),
             ClientRequest::AssertFencing { owner, fence, .. } => (owner, *fence),
@@ -71,7 +96,10 @@ impl Leases {
             return Ok(Seen::Passed);
         };
         let covered = *since <= ask.sent && now < belief.until;
-        if !covered || self.doomed.contains(owner) || self.upheavals.shake(&belief.holds[0].0, belief.sent) {
+        if !covered
+            || self.doomed.contains(owner)
+            || self.upheavals.shake(&belief.holds[0].0, belief.sent)
+        {
             return Ok(Seen::Passed);
         }
         match answer {
@@ -79,13 +107,18 @@ impl Leases {
                 "{owner} holds {} until {} but its renewal was answered LOST ({missing:?})",
                 belief.holds[0].0, belief.until
             )),
-            Ok(Answer::AssertFencing(AssertAnswer::StaleOwner(path))) => {
-                Err(format!("{owner} holds {path} until {} but an assertion calls it stale", belief.until))
-            }
+            Ok(Answer::AssertFencing(AssertAnswer::StaleOwner(path))) => Err(format!(
+                "{owner} holds {path} until {} but an assertion calls it stale",
+                belief.until
+            )),
             Ok(Answer::AssertFencing(AssertAnswer::StaleFence(path)))
-                if fence == belief.fence && self.open.get(owner).is_none_or(Vec::is_empty) =>
+                if fence == belief.fence
+                    && !self.uncertain.contains(&ask.id)
+                    && self.open.get(owner).is_none_or(Vec::is_empty) =>
             {
-                Err(format!("{owner} holds {path} at {fence:?} but an assertion calls the fence stale"))
+                Err(format!(
+                    "{owner} holds {path} at {fence:?} but an assertion calls the fence stale"
+                ))
             }
             Ok(_) => Ok(Seen::Checked),
             Err(_) => Ok(Seen::Passed),

@@ -56,7 +56,9 @@ fn largest_before(known: &[(Time, u64)], sent: Time) -> u64 {
 
 impl Linearizable {
     pub(super) fn highest(&self, path: &Path) -> u64 {
-        self.paths.get(path).map_or(0, |register| register.before(Time::MAX))
+        self.paths
+            .get(path)
+            .map_or(0, |register| register.before(Time::MAX))
     }
 
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
@@ -78,11 +80,15 @@ impl Linearizable {
                     Some((since, before)) if before.until >= now => *since,
                     _ => now,
                 };
-                self.believed.insert(belief.owner.clone(), (since, (*belief).clone()));
+                self.believed
+                    .insert(belief.owner.clone(), (since, (*belief).clone()));
                 if let Some(fence) = belief.fence {
                     for (path, mode) in &belief.holds {
                         if *mode == Mode::Write && path.handler() != "s" {
-                            self.paths.entry(path.clone()).or_default().learn(now, fence.number());
+                            self.paths
+                                .entry(path.clone())
+                                .or_default()
+                                .learn(now, fence.number());
                         }
                     }
                 }
@@ -92,7 +98,7 @@ impl Linearizable {
                 self.believed.remove(*owner);
                 Ok(Seen::Passed)
             }
-            Fact::Answered(_, Err(_)) | Fact::Granted { .. } | Fact::Wrote { .. } => Ok(Seen::Passed),
+            Fact::Answered(_, Err(_)) | Fact::Wrote { .. } => Ok(Seen::Passed),
         }
     }
 
@@ -101,10 +107,17 @@ impl Linearizable {
             (ClientRequest::Acquire(acquire), Answer::Acquire(answer)) => {
                 let open = self.open.entry(acquire.owner.clone()).or_default();
                 *open = open.saturating_sub(1);
-                let AcquireAnswer::Granted { fence: Some(fence), .. } = answer else {
+                let AcquireAnswer::Granted {
+                    fence: Some(fence), ..
+                } = answer
+                else {
                     return Ok(Seen::Passed);
                 };
-                for wanted in acquire.requests.iter().filter(|one| one.mode == Mode::Write) {
+                for wanted in acquire
+                    .requests
+                    .iter()
+                    .filter(|one| one.mode == Mode::Write)
+                {
                     self.granted(now, ask, &wanted.path, *fence)?;
                 }
                 Ok(Seen::Checked)
@@ -120,7 +133,10 @@ impl Linearizable {
                 let known = register.before(ask.sent);
                 if let Some(fence) = found.fence {
                     if fence.number() < known {
-                        return Err(format!("{path} was inspected at fence {} when {known} was known", fence.number()));
+                        return Err(format!(
+                            "{path} was inspected at fence {} when {known} was known",
+                            fence.number()
+                        ));
                     }
                     register.learn(now, fence.number());
                 }
@@ -130,29 +146,47 @@ impl Linearizable {
                 self.shows_holder(now, ask, path, found.writer.as_ref())?;
                 Ok(Seen::Checked)
             }
-            (ClientRequest::AssertFencing { owner, fence: Some(fence), paths }, Answer::AssertFencing(AssertAnswer::Valid)) => {
+            (
+                ClientRequest::AssertFencing {
+                    owner,
+                    fence: Some(fence),
+                    paths,
+                },
+                Answer::AssertFencing(AssertAnswer::Valid),
+            ) => {
                 for path in paths {
                     self.not_released(owner, path, ask)?;
-                    let known = self.paths.get(path).map_or(0, |register| register.before(ask.sent));
+                    let known = self
+                        .paths
+                        .get(path)
+                        .map_or(0, |register| register.before(ask.sent));
                     if fence.number() < known {
-                        return Err(format!("{owner} was called the writer of {path} at {} when {known} was known", fence.number()));
+                        return Err(format!(
+                            "{owner} was called the writer of {path} at {} when {known} was known",
+                            fence.number()
+                        ));
                     }
                     self.shows_holder(now, ask, path, Some(owner))?;
                 }
                 Ok(Seen::Checked)
             }
-            (ClientRequest::Renew { owner, .. }, Answer::Renew(tenure_node::RenewAnswer::Renewed { .. })) => {
-                match self.released.get(owner) {
-                    Some(when) if *when < ask.sent => {
-                        Err(format!("{owner} was released at {when} and renewed by a call sent at {}", ask.sent))
-                    }
-                    _ => Ok(Seen::Checked),
-                }
-            }
+            (
+                ClientRequest::Renew { owner, .. },
+                Answer::Renew(tenure_node::RenewAnswer::Renewed { .. }),
+            ) => match self.released.get(owner) {
+                Some(when) if *when < ask.sent => Err(format!(
+                    "{owner} was released at {when} and renewed by a call sent at {}",
+                    ask.sent
+                )),
+                _ => Ok(Seen::Checked),
+            },
             (ClientRequest::IncrFencingToken { .. }, Answer::Number(number)) => {
                 let known = largest_before(&self.counter, ask.first_sent);
                 if number.number() <= known {
-                    return Err(format!("the counter gave {} after {known}", number.number()));
+                    return Err(format!(
+                        "the counter gave {} after {known}",
+                        number.number()
+                    ));
                 }
                 let largest = self.counter.last().map_or(0, |(_, known)| *known);
                 if number.number() > largest {
@@ -172,7 +206,10 @@ impl Linearizable {
         let known = register.before(ask.first_sent);
         // A repeat under one key is answered with the first one's fence.
         if fence.number() <= known {
-            return Err(format!("{path} was granted at fence {} when {known} was known", fence.number()));
+            return Err(format!(
+                "{path} was granted at fence {} when {known} was known",
+                fence.number()
+            ));
         }
         register.learn(now, fence.number());
         Ok(())
@@ -180,23 +217,37 @@ impl Linearizable {
 
     fn not_released(&self, owner: &OwnerId, path: &Path, ask: &Ask) -> Result<(), String> {
         match self.released.get(owner) {
-            Some(when) if *when < ask.sent => {
-                Err(format!("{owner} released {path} at {when} and was still its writer for a call sent at {}", ask.sent))
-            }
+            Some(when) if *when < ask.sent => Err(format!(
+                "{owner} released {path} at {when} and was still its writer for a call sent at {}",
+                ask.sent
+            )),
             _ => Ok(()),
         }
     }
 
     /// Whoever holds a path from before the question until after the answer is in the answer.
-    fn shows_holder(&self, now: Time, ask: &Ask, path: &Path, writer: Option<&OwnerId>) -> Result<(), String> {
+    fn shows_holder(
+        &self,
+        now: Time,
+        ask: &Ask,
+        path: &Path,
+        writer: Option<&OwnerId>,
+    ) -> Result<(), String> {
         if path.handler() == "s" {
             return Ok(());
         }
         for (since, belief) in self.believed.values() {
             let shaken = self.upheavals.shake(path, belief.sent);
-            let holds = !shaken && belief.holds.iter().any(|(held, mode)| held == path && *mode == Mode::Write);
+            let holds = !shaken
+                && belief
+                    .holds
+                    .iter()
+                    .any(|(held, mode)| held == path && *mode == Mode::Write);
             if holds && *since <= ask.sent && now < belief.until && writer != Some(&belief.owner) {
-                return Err(format!("{path} was said to be written by {writer:?} while {} held it until {}", belief.owner, belief.until));
+                return Err(format!(
+                    "{path} was said to be written by {writer:?} while {} held it until {}",
+                    belief.owner, belief.until
+                ));
             }
         }
         Ok(())

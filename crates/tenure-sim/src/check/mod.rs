@@ -24,8 +24,6 @@ use crate::time::{SECOND, Time};
 pub(crate) struct Ask {
     /// Its number.
     pub(crate) id: u64,
-    /// On whose behalf; an observer has none.
-    pub(crate) owner: Option<OwnerId>,
     pub(crate) request: Box<ClientRequest>,
     pub(crate) sent: Time,
     /// When this request was sent for the first time, if it repeats one under its key.
@@ -55,10 +53,13 @@ pub(crate) enum Fact<'a> {
     Believes(&'a Belief),
     /// It stops: released, lost, killed, given up.
     Stops(&'a OwnerId),
-    /// A grant event reaches it.
-    Granted { owner: &'a OwnerId, fence: Option<Fence> },
     /// Its write reached the store. If it still believes to hold the path: since a request of when.
-    Wrote { owner: &'a OwnerId, path: &'a Path, accepted: bool, believes_since: Option<Time> },
+    Wrote {
+        owner: &'a OwnerId,
+        path: &'a Path,
+        accepted: bool,
+        believes_since: Option<Time>,
+    },
 }
 
 /// What a judge objects to.
@@ -188,6 +189,7 @@ impl Upheavals {
         let handler = path.handler();
         // Those of `q` change routes, and are refused where anybody holds anything (R133).
         handler != "q"
-            && (self.open.contains_key(handler) || self.over.get(handler).is_some_and(|over| sent <= *over))
+            && (self.open.contains_key(handler)
+                || self.over.get(handler).is_some_and(|over| sent <= *over))
     }
 }

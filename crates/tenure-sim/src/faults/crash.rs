@@ -8,7 +8,11 @@ use crate::world::{Event, World};
 
 /// Power is lost: any part of what was not synced may be gone, a torn write among it.
 pub(super) fn power(world: &mut World, random: &mut Random) -> Option<String> {
-    let count = if random.chance(150) { world.seats.len() } else { 1 };
+    let count = if random.chance(150) {
+        world.seats.len()
+    } else {
+        1
+    };
     let first = super::running(world, random)?;
     for step in 0..count {
         lose_power(world, (first + step) % world.seats.len(), random);

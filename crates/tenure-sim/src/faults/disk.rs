@@ -48,8 +48,12 @@ pub(super) fn heal(world: &mut World, at: usize) {
 pub(super) fn flip(world: &mut World, random: &mut Random) -> Option<String> {
     let at = may_lose(world, random)?;
     let disk = world.seats[at].disk.clone();
-    let logs: Vec<String> =
-        disk.list().ok()?.into_iter().filter(|name| name.starts_with("log-")).collect();
+    let logs: Vec<String> = disk
+        .list()
+        .ok()?
+        .into_iter()
+        .filter(|name| name.starts_with("log-"))
+        .collect();
     let name = logs.get(random.index(logs.len().max(1)))?.clone();
     let bytes = disk.bytes(&name)?;
     let used = bytes.iter().rposition(|byte| *byte != 0)?;

@@ -140,7 +140,13 @@ pub(crate) enum Undo {
 impl Fault {
     pub(crate) fn all(plan: &Plan, random: &mut Random) -> Vec<Fault> {
         let kinds = plan.faults.iter();
-        kinds.map(|(kind, mean)| Fault { kind: *kind, mean: *mean, random: random.split() }).collect()
+        kinds
+            .map(|(kind, mean)| Fault {
+                kind: *kind,
+                mean: *mean,
+                random: random.split(),
+            })
+            .collect()
     }
 
     pub(crate) fn pause(&mut self) -> Time {
@@ -155,7 +161,9 @@ impl World {
         let kind = self.faults[at].kind;
         let mut random = self.faults[at].random.split();
         let struck = match kind {
-            Kind::Partition | Kind::PartialPartition | Kind::OneWay => net::cut(self, kind, &mut random),
+            Kind::Partition | Kind::PartialPartition | Kind::OneWay => {
+                net::cut(self, kind, &mut random)
+            }
             Kind::Loss | Kind::Duplicates | Kind::SlowLink => net::worsen(self, kind, &mut random),
             Kind::Reconnect => net::reconnect(self, &mut random),
             Kind::PowerLoss => crash::power(self, &mut random),
@@ -177,7 +185,11 @@ impl World {
         };
         if let Some(what) = struck {
             *self.counts.faults.entry(kind.name()).or_default() += 1;
-            self.trace.say(self.now, format_args!("fault"), format_args!("{}: {what}", kind.name()));
+            self.trace.say(
+                self.now,
+                format_args!("fault"),
+                format_args!("{}: {what}", kind.name()),
+            );
         }
     }
 
@@ -192,6 +204,8 @@ impl World {
 
 /// A seat with a running process.
 fn running(world: &World, random: &mut Random) -> Option<usize> {
-    let up: Vec<usize> = (0..world.seats.len()).filter(|at| world.seats[*at].is_up()).collect();
+    let up: Vec<usize> = (0..world.seats.len())
+        .filter(|at| world.seats[*at].is_up())
+        .collect();
     (!up.is_empty()).then(|| up[random.index(up.len())])
 }

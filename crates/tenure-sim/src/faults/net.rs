@@ -14,7 +14,11 @@ pub(super) fn cut(world: &mut World, kind: Kind, random: &mut Random) -> Option<
     let mut cut = Vec::new();
     match kind {
         Kind::Partition => {
-            let other = if nodes > 3 && random.chance(500) { (lonely + 1) % nodes } else { lonely };
+            let other = if nodes > 3 && random.chance(500) {
+                (lonely + 1) % nodes
+            } else {
+                lonely
+            };
             let inside = |at: usize| at == lonely || at == other;
             for one in 0..nodes {
                 for two in 0..nodes {
@@ -32,7 +36,11 @@ pub(super) fn cut(world: &mut World, kind: Kind, random: &mut Random) -> Option<
             let deaf = random.chance(500);
             for other in (0..nodes).filter(|other| *other != lonely) {
                 if random.chance(700) {
-                    cut.push(if deaf { (other, lonely) } else { (lonely, other) });
+                    cut.push(if deaf {
+                        (other, lonely)
+                    } else {
+                        (lonely, other)
+                    });
                 }
             }
         }
@@ -68,7 +76,10 @@ pub(super) fn worsen(world: &mut World, kind: Kind, random: &mut Random) -> Opti
     }
     let length = random.between(SECOND, 20 * SECOND);
     world.at(world.now + length, Event::Undo(Undo::Links));
-    Some(format!("{much} per mille, {slow} us, for {} ms", length / MILLISECOND))
+    Some(format!(
+        "{much} per mille, {slow} us, for {} ms",
+        length / MILLISECOND
+    ))
 }
 
 /// A connection breaks; frames under way arrive late, behind those of the next one.

@@ -11,7 +11,10 @@ pub(super) fn pause(world: &mut World, random: &mut Random) -> Option<String> {
     let process = world.seats[seat].process;
     let most = random.pick(&[SECOND / 2, 5 * SECOND, 20 * SECOND]);
     let length = random.between(MILLISECOND, most);
-    world.at(world.now + length, Event::Undo(Undo::Pause { seat, process }));
+    world.at(
+        world.now + length,
+        Event::Undo(Undo::Pause { seat, process }),
+    );
     Some(format!("seat {seat} for {} ms", length / MILLISECOND))
 }
 

@@ -34,23 +34,43 @@ impl Admin {
                 return set("s:/0", Algorithm::Semaphore);
             }
             match me.random.below(4) {
-                0 => set("p:/0", me.random.pick(&[Algorithm::RecursiveRw, Algorithm::PointRw, Algorithm::PointWrite])),
+                0 => set(
+                    "p:/0",
+                    me.random.pick(&[
+                        Algorithm::RecursiveRw,
+                        Algorithm::PointRw,
+                        Algorithm::PointWrite,
+                    ]),
+                ),
                 1 => set("q:/a/b", Algorithm::RecursiveRw),
-                2 => ClientRequest::DeleteNamespacePolicy { namespace: namespace("q:/a/b"), key: None },
+                2 => ClientRequest::DeleteNamespacePolicy {
+                    namespace: namespace("q:/a/b"),
+                    key: None,
+                },
                 _ => set("p:/0", Algorithm::RecursiveRw),
             }
         });
         let request = request.clone();
-        me.ask(env, None, request, None, 8_000);
+        me.ask(env, request, None, 8_000);
         // Whatever is still on the way when it asks again has long been answered or is dead.
         self.waits_until = env.now + 25 * SECOND;
         env.actions.push(Action::Wake(self.waits_until));
     }
 
-    pub(super) fn answered(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, ask: &Ask, answer: &Result<Answer, Failure>) {
+    pub(super) fn answered(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut Me<'_>,
+        ask: &Ask,
+        answer: &Result<Answer, Failure>,
+    ) {
         match answer {
             Ok(_) => {
-                if let ClientRequest::SetNamespacePolicy { algorithm: Algorithm::Semaphore, .. } = &*ask.request {
+                if let ClientRequest::SetNamespacePolicy {
+                    algorithm: Algorithm::Semaphore,
+                    ..
+                } = &*ask.request
+                {
                     self.semaphores = true;
                 }
                 self.wanted = None;
@@ -70,5 +90,9 @@ fn namespace(name: &str) -> Namespace {
 }
 
 fn set(name: &str, algorithm: Algorithm) -> ClientRequest {
-    ClientRequest::SetNamespacePolicy { namespace: namespace(name), algorithm, key: None }
+    ClientRequest::SetNamespacePolicy {
+        namespace: namespace(name),
+        algorithm,
+        key: None,
+    }
 }

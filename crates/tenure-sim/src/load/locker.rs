@@ -16,7 +16,8 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, Key, OwnerId, QueueTtl, Ttl};
 use tenure_node::{
-    AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure, ReleaseRequest, RenewAnswer, WaitEdge,
+    AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure, ReleaseRequest,
+    RenewAnswer, WaitEdge,
 };
 
 use super::{Action, Env, Me, PATHS, StoreWrite, modes, path};
@@ -72,7 +73,15 @@ enum Phase {
 
 impl Locker {
     pub(super) fn new(rate: u64) -> Locker {
-        Locker { rate, session: None, owners: 0, keys: 0, next_session: 0, grants: 0, last_owner: None }
+        Locker {
+            rate,
+            session: None,
+            owners: 0,
+            keys: 0,
+            next_session: 0,
+            grants: 0,
+            last_owner: None,
+        }
     }
 
     /// It forgets everything. Its belief is nobody's any more, which its judges need not know: a
@@ -96,7 +105,8 @@ impl Locker {
     /// Calls itself again soon, whatever happens.
     fn tick(&self, env: &mut Env<'_>) {
         let Some(session) = &self.session else {
-            env.actions.push(Action::Wake(self.next_session.max(env.now + MILLISECOND)));
+            env.actions
+                .push(Action::Wake(self.next_session.max(env.now + MILLISECOND)));
             return;
         };
         let mut next = session.next;
@@ -112,7 +122,8 @@ impl Locker {
                 next = next.min(session.next_renewal);
             }
         }
-        env.actions.push(Action::Wake(next.max(env.now + MILLISECOND)));
+        env.actions
+            .push(Action::Wake(next.max(env.now + MILLISECOND)));
     }
 
     pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
@@ -168,13 +179,21 @@ impl Locker {
             holds = vec![(path("t:/2/a"), Mode::Write), (path("t:/2/b"), Mode::Write)];
         }
         let ttl = me.random.pick(&env.plan.ttls);
-        env.actions.push(Action::Subscribe { owner: owner.clone() });
+        env.actions.push(Action::Subscribe {
+            owner: owner.clone(),
+        });
         self.session = Some(Session {
             owner,
             holds,
             ttl,
             queue_ttl: me.random.pick(&[1_500, 6_000, 20_000]),
-            wait: me.random.pick(&[Wait::Queue, Wait::Queue, Wait::Queue, Wait::No, Wait::QueueAndAsk]),
+            wait: me.random.pick(&[
+                Wait::Queue,
+                Wait::Queue,
+                Wait::Queue,
+                Wait::No,
+                Wait::QueueAndAsk,
+            ]),
             key: None,
             acquires: 0,
             queued_sent: None,
@@ -201,7 +220,9 @@ impl Locker {
 
     fn acquire(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
         let fresh = me.random.chance(400).then(|| self.new_key(me));
-        let Some(session) = &mut self.session else { return };
+        let Some(session) = &mut self.session else {
+            return;
+        };
         if session.key.is_none()
             && let Some(key) = fresh
         {
@@ -209,7 +230,9 @@ impl Locker {
         }
         session.acquires += 1;
         session.phase = Phase::Acquiring;
-        let permits = (session.holds[0].0.handler() == "s").then_some(NonZeroU32::new(2)).flatten();
+        let permits = (session.holds[0].0.handler() == "s")
+            .then_some(NonZeroU32::new(2))
+            .flatten();
         let requests = session.holds.iter().map(|(path, mode)| Request {
             path: path.clone(),
             mode: *mode,
@@ -230,14 +253,15 @@ impl Locker {
         };
         let first_sent = session.key.as_ref().map(|(_, sent)| *sent);
         let timeout = me.random.pick(&[500, 2_000, 5_000]);
-        let owner = session.owner.clone();
-        let id = me.ask(env, Some(&owner), ClientRequest::Acquire(request), first_sent, timeout);
+        let id = me.ask(env, ClientRequest::Acquire(request), first_sent, timeout);
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
     }
 
     /// A call was not answered in time.
     fn unanswered(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
-        let Some(session) = &mut self.session else { return };
+        let Some(session) = &mut self.session else {
+            return;
+        };
         if session.phase != Phase::Holding && session.tries > 6 {
             self.give_up(env, me);
             return;
@@ -273,7 +297,9 @@ impl Locker {
     fn believe(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, sent: Time, fence: Option<Fence>) {
         let Some(session) = &self.session else { return };
         let until = self.trusts_until(env, session, sent);
-        let Some(session) = &mut self.session else { return };
+        let Some(session) = &mut self.session else {
+            return;
+        };
         session.key = None;
         session.fence = fence.or(session.fence);
         if until <= env.now {
@@ -297,32 +323,42 @@ impl Locker {
         if new {
             self.grants += 1;
             env.counts.beliefs += 1;
-            session.hold_until = env.now + me.random.between(10, session.ttl * 3) * MILLISECOND;
+            session.hold_until =
+                env.now + me.random.between(10, (session.ttl * 3).min(12_000)) * MILLISECOND;
         }
         let left = session.until - env.now;
         session.next_renewal = env.now + left / 3 + me.random.below(left);
         session.next = env.now + me.random.between(10, 1_000) * MILLISECOND;
-        env.trace.say(env.now, format_args!("client {}", me.at), format_args!("believes {} until {}", belief.owner, belief.until));
+        env.trace.say(
+            env.now,
+            format_args!("client {}", me.at),
+            format_args!("believes {} until {}", belief.owner, belief.until),
+        );
         env.fact(&Fact::Believes(&belief));
         if new {
-            self.store(env, me, 0);
+            self.store(env, 0);
         }
     }
 
-    fn store(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, delay: Time) {
+    fn store(&mut self, env: &mut Env<'_>, delay: Time) {
         let Some(session) = &self.session else { return };
         let Some(fence) = session.fence else { return };
-        let _ = &me;
         for (path, mode) in &session.holds {
             if *mode == Mode::Write && path.handler() != "s" {
-                let write = StoreWrite { owner: session.owner.clone(), path: path.clone(), fence: fence.number() };
+                let write = StoreWrite {
+                    owner: session.owner.clone(),
+                    path: path.clone(),
+                    fence: fence.number(),
+                };
                 env.actions.push(Action::Store { write, delay });
             }
         }
     }
 
     fn hold(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
-        let Some(session) = &mut self.session else { return };
+        let Some(session) = &mut self.session else {
+            return;
+        };
         if env.now >= session.until {
             // Its time is over: it stops working, and renews late or lets go.
             env.fact(&Fact::Stops(&session.owner));
@@ -365,9 +401,9 @@ impl Locker {
                 // It checks, then stands still, then writes.
                 0 => {
                     let pause = me.random.between(1, 30_000) * MILLISECOND;
-                    self.store(env, me, pause);
+                    self.store(env, pause);
                 }
-                1 => self.store(env, me, MILLISECOND),
+                1 => self.store(env, MILLISECOND),
                 2 => self.assert(env, me),
                 _ => {}
             }
@@ -376,7 +412,9 @@ impl Locker {
 
     fn assert(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
         let Some(session) = &self.session else { return };
-        let (Mode::Write, Some(fence)) = (session.holds[0].1, session.fence) else { return };
+        let (Mode::Write, Some(fence)) = (session.holds[0].1, session.fence) else {
+            return;
+        };
         if session.holds[0].0.handler() == "s" {
             return;
         }
@@ -385,12 +423,13 @@ impl Locker {
             fence: Some(fence),
             paths: session.holds.iter().map(|(path, _)| path.clone()).collect(),
         };
-        let owner = session.owner.clone();
-        me.ask(env, Some(&owner), request, None, 2_000);
+        me.ask(env, request, None, 2_000);
     }
 
     fn renew(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
-        let Some(session) = &mut self.session else { return };
+        let Some(session) = &mut self.session else {
+            return;
+        };
         let request = ClientRequest::Renew {
             owner: session.owner.clone(),
             ttl: Ttl::from_millis(session.ttl).expect("a length of ours"),
@@ -398,18 +437,22 @@ impl Locker {
             key: None,
         };
         let timeout = me.random.pick(&[500, 2_000, 5_000]);
-        let owner = session.owner.clone();
-        let id = me.ask(env, Some(&owner), request, None, timeout);
+        let id = me.ask(env, request, None, timeout);
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
     }
 
     fn release(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
         let key = self.new_key(me);
-        let Some(session) = &mut self.session else { return };
+        let Some(session) = &mut self.session else {
+            return;
+        };
         env.fact(&Fact::Stops(&session.owner));
         session.phase = Phase::Releasing;
         let key = session.release_key.get_or_insert(key).clone();
-        let holds = session.holds.iter().map(|(path, mode)| Hold { path: path.clone(), mode: *mode });
+        let holds = session.holds.iter().map(|(path, mode)| Hold {
+            path: path.clone(),
+            mode: *mode,
+        });
         let request = ReleaseRequest {
             owner: session.owner.clone(),
             holds: holds.collect(),
@@ -418,7 +461,7 @@ impl Locker {
         };
         let timeout = me.random.pick(&[500, 2_000, 5_000]);
         let owner = session.owner.clone();
-        let id = me.ask(env, Some(&owner), ClientRequest::Release(request), None, timeout);
+        let id = me.ask(env, ClientRequest::Release(request), None, timeout);
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
         if env.plan.breach == Some(Breach::AcquiresBeforeReleased) && me.random.chance(500) {
             self.last_owner = Some(owner);
@@ -427,13 +470,27 @@ impl Locker {
         }
     }
 
-    pub(super) fn answered(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, ask: &Ask, answer: &Result<Answer, Failure>) {
+    pub(super) fn answered(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut Me<'_>,
+        ask: &Ask,
+        answer: &Result<Answer, Failure>,
+    ) {
         self.take(env, me, ask, answer);
         self.tick(env);
     }
 
-    fn take(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, ask: &Ask, answer: &Result<Answer, Failure>) {
-        let Some(session) = &mut self.session else { return };
+    fn take(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut Me<'_>,
+        ask: &Ask,
+        answer: &Result<Answer, Failure>,
+    ) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
         if session.waits_for.is_none_or(|(id, _)| id != ask.id) {
             return;
         }
@@ -459,7 +516,9 @@ impl Locker {
     }
 
     fn acquired(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, ask: &Ask, answer: &AcquireAnswer) {
-        let Some(session) = &mut self.session else { return };
+        let Some(session) = &mut self.session else {
+            return;
+        };
         match answer {
             AcquireAnswer::Granted { namespace, fence } => {
                 session.namespace = namespace.clone();
@@ -480,14 +539,19 @@ impl Locker {
     }
 
     pub(super) fn told(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, event: &Event) {
-        let Some(session) = &mut self.session else { return };
+        let Some(session) = &mut self.session else {
+            return;
+        };
         if session.owner != event.owner {
             return;
         }
-        env.trace.say(env.now, format_args!("client {}", me.at), format_args!("is told {:?} for {}", event.kind, event.owner));
+        env.trace.say(
+            env.now,
+            format_args!("client {}", me.at),
+            format_args!("is told {:?} for {}", event.kind, event.owner),
+        );
         match event.kind {
             EventKind::Grant { fence } => {
-                env.fact(&Fact::Granted { owner: &session.owner, fence });
                 let session_waits = session.phase == Phase::Queued && session.waits_for.is_none();
                 let only = session.acquires == 1 || env.plan.breach == Some(Breach::TrustsAnyGrant);
                 if let (true, true, Some(sent)) = (session_waits, only, session.queued_sent) {
@@ -499,7 +563,10 @@ impl Locker {
             }
             EventKind::Killed => self.give_up(env, me),
             EventKind::Revoke => {
-                if session.phase == Phase::Holding && session.waits_for.is_none() && me.random.chance(500) {
+                if session.phase == Phase::Holding
+                    && session.waits_for.is_none()
+                    && me.random.chance(500)
+                {
                     session.hold_until = env.now;
                 }
             }

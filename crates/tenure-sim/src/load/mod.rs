@@ -26,9 +26,18 @@ pub(crate) use store::{Store, StoreWrite};
 /// What a client wants done.
 pub(crate) enum Action {
     Wake(Time),
-    Ask { ask: u64, request: Box<ClientRequest>, timeout_ms: u64 },
-    Subscribe { owner: OwnerId },
-    Store { write: StoreWrite, delay: Time },
+    Ask {
+        ask: u64,
+        request: Box<ClientRequest>,
+        timeout_ms: u64,
+    },
+    Subscribe {
+        owner: OwnerId,
+    },
+    Store {
+        write: StoreWrite,
+        delay: Time,
+    },
 }
 
 /// What a client has at hand while it acts.
@@ -49,15 +58,27 @@ impl Env<'_> {
 
     fn ask(&mut self, client: usize, ask: &Ask, timeout_ms: u64) {
         self.counts.asks += 1;
-        self.trace.say(self.now, format_args!("client {client}"), format_args!("asks #{} {}", ask.id, Brief(&ask.request)));
+        self.trace.say(
+            self.now,
+            format_args!("client {client}"),
+            format_args!("asks #{} {}", ask.id, Brief(&ask.request)),
+        );
         self.fact(&Fact::Asked(ask));
         let request = ask.request.clone();
-        self.actions.push(Action::Ask { ask: ask.id, request, timeout_ms });
+        self.actions.push(Action::Ask {
+            ask: ask.id,
+            request,
+            timeout_ms,
+        });
     }
 
     fn answered(&mut self, client: usize, ask: &Ask, answer: &Result<Answer, Failure>) {
         self.counts.answers += 1;
-        self.trace.say(self.now, format_args!("client {client}"), format_args!("gets #{} {answer:?}", ask.id));
+        self.trace.say(
+            self.now,
+            format_args!("client {client}"),
+            format_args!("gets #{} {answer:?}", ask.id),
+        );
         self.fact(&Fact::Answered(ask, answer));
     }
 }
@@ -69,7 +90,12 @@ impl std::fmt::Display for Brief<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             ClientRequest::Acquire(acquire) => {
-                write!(out, "acquire {} ttl {}", acquire.owner, acquire.ttl.millis())?;
+                write!(
+                    out,
+                    "acquire {} ttl {}",
+                    acquire.owner,
+                    acquire.ttl.millis()
+                )?;
                 for one in &acquire.requests {
                     write!(out, " {} {:?}", one.path, one.mode)?;
                 }
@@ -172,21 +198,41 @@ impl Client {
         }
         match &mut self.role {
             Part::Locker(locker) => {
-                let mut me = Me { at: self.at, random: &mut self.random, asks: &mut self.asks, next_ask: &mut self.next_ask };
+                let mut me = Me {
+                    at: self.at,
+                    random: &mut self.random,
+                    asks: &mut self.asks,
+                    next_ask: &mut self.next_ask,
+                };
                 locker.wake(env, &mut me);
             }
             Part::Observer(observer) => {
-                let mut me = Me { at: self.at, random: &mut self.random, asks: &mut self.asks, next_ask: &mut self.next_ask };
+                let mut me = Me {
+                    at: self.at,
+                    random: &mut self.random,
+                    asks: &mut self.asks,
+                    next_ask: &mut self.next_ask,
+                };
                 observer.wake(env, &mut me);
             }
             Part::Admin(admin) => {
-                let mut me = Me { at: self.at, random: &mut self.random, asks: &mut self.asks, next_ask: &mut self.next_ask };
+                let mut me = Me {
+                    at: self.at,
+                    random: &mut self.random,
+                    asks: &mut self.asks,
+                    next_ask: &mut self.next_ask,
+                };
                 admin.wake(env, &mut me);
             }
         }
     }
 
-    pub(crate) fn answered(&mut self, env: &mut Env<'_>, ask: u64, answer: &Result<Answer, Failure>) {
+    pub(crate) fn answered(
+        &mut self,
+        env: &mut Env<'_>,
+        ask: u64,
+        answer: &Result<Answer, Failure>,
+    ) {
         if self.absent(env.now) && !self.retired {
             // A paused client reads it when it goes on; a dead one never does. Either way it is as
             // if the answer were lost, which is harder for the cluster.
@@ -200,7 +246,12 @@ impl Client {
         if self.retired {
             return;
         }
-        let mut me = Me { at: self.at, random: &mut self.random, asks: &mut self.asks, next_ask: &mut self.next_ask };
+        let mut me = Me {
+            at: self.at,
+            random: &mut self.random,
+            asks: &mut self.asks,
+            next_ask: &mut self.next_ask,
+        };
         match &mut self.role {
             Part::Locker(locker) => locker.answered(env, &mut me, &ask, answer),
             Part::Observer(observer) => observer.answered(env, &mut me, &ask, answer),
@@ -213,20 +264,41 @@ impl Client {
             return;
         }
         if let Part::Locker(locker) = &mut self.role {
-            let mut me = Me { at: self.at, random: &mut self.random, asks: &mut self.asks, next_ask: &mut self.next_ask };
+            let mut me = Me {
+                at: self.at,
+                random: &mut self.random,
+                asks: &mut self.asks,
+                next_ask: &mut self.next_ask,
+            };
             locker.told(env, &mut me, event);
         }
     }
 
     pub(crate) fn wrote(&mut self, env: &mut Env<'_>, write: &StoreWrite, accepted: bool) {
         let tally = &mut env.counts.store_writes;
-        if accepted { tally.0 += 1 } else { tally.1 += 1 }
+        if accepted {
+            tally.0 += 1
+        } else {
+            tally.1 += 1
+        }
         let believes_since = match &self.role {
             Part::Locker(locker) => locker.believes(env.now, &write.owner, write.fence),
             Part::Observer(_) | Part::Admin(_) => None,
         };
-        env.trace.say(env.now, format_args!("store"), format_args!("{} {} {} accepted {accepted}", write.owner, write.path, write.fence));
-        env.fact(&Fact::Wrote { owner: &write.owner, path: &write.path, accepted, believes_since });
+        env.trace.say(
+            env.now,
+            format_args!("store"),
+            format_args!(
+                "{} {} {} accepted {accepted}",
+                write.owner, write.path, write.fence
+            ),
+        );
+        env.fact(&Fact::Wrote {
+            owner: &write.owner,
+            path: &write.path,
+            accepted,
+            believes_since,
+        });
     }
 }
 
@@ -239,11 +311,16 @@ struct Me<'a> {
 }
 
 impl Me<'_> {
-    fn ask(&mut self, env: &mut Env<'_>, owner: Option<&OwnerId>, request: ClientRequest, first_sent: Option<Time>, timeout_ms: u64) -> u64 {
+    fn ask(
+        &mut self,
+        env: &mut Env<'_>,
+        request: ClientRequest,
+        first_sent: Option<Time>,
+        timeout_ms: u64,
+    ) -> u64 {
         *self.next_ask += 1;
         let ask = Ask {
             id: *self.next_ask,
-            owner: owner.cloned(),
             request: Box::new(request),
             sent: env.now,
             first_sent: first_sent.unwrap_or(env.now),
@@ -260,7 +337,8 @@ impl Me<'_> {
 
 /// Every path there is, and how it is used.
 pub(crate) const PATHS: [&str; 12] = [
-    "t:/0", "t:/0/x", "t:/0/x/y", "t:/1", "t:/2/a", "u:/0/a", "u:/0/a", "u:/1/b", "p:/0/x", "q:/a/b", "q:/a/b/c", "s:/0/n",
+    "t:/0", "t:/0/x", "t:/0/x/y", "t:/1", "t:/2/a", "u:/0/a", "u:/0/a", "u:/1/b", "p:/0/x",
+    "q:/a/b", "q:/a/b/c", "s:/0/n",
 ];
 
 pub(crate) fn path(text: &str) -> Path {

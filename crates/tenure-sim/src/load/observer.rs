@@ -44,17 +44,32 @@ impl Observer {
                 let namespace = Namespace::parse(name).expect("a namespace of ours");
                 ClientRequest::GetNamespacePolicy { namespace }
             }
-            (2, Some(owner)) => ClientRequest::IsOwnerAlive { owner: owner.clone(), domains: Vec::new() },
-            (3, Some(owner)) => ClientRequest::ListOwnerLocks { owner: owner.clone(), domains: Vec::new() },
-            (4, Some(owner)) if me.random.chance(100) => ClientRequest::ForceRelease { victim: owner.clone(), key: None },
+            (2, Some(owner)) => ClientRequest::IsOwnerAlive {
+                owner: owner.clone(),
+                domains: Vec::new(),
+            },
+            (3, Some(owner)) => ClientRequest::ListOwnerLocks {
+                owner: owner.clone(),
+                domains: Vec::new(),
+            },
+            (4, Some(owner)) if me.random.chance(100) => ClientRequest::ForceRelease {
+                victim: owner.clone(),
+                key: None,
+            },
             _ => ClientRequest::InspectPath { path: path(which) },
         };
-        me.ask(env, None, request, first_sent, 3_000);
+        me.ask(env, request, first_sent, 3_000);
         self.waits_until = env.now + 4 * SECOND;
         env.actions.push(Action::Wake(self.waits_until));
     }
 
-    pub(super) fn answered(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, ask: &Ask, answer: &Result<Answer, Failure>) {
+    pub(super) fn answered(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut Me<'_>,
+        ask: &Ask,
+        answer: &Result<Answer, Failure>,
+    ) {
         if let (ClientRequest::IncrFencingToken { .. }, Ok(_)) = (&*ask.request, answer)
             && me.random.chance(500)
         {
