@@ -824,3 +824,26 @@ fn an_answer_to_an_earlier_process_is_nobodys() {
         );
     }
 }
+
+/// A policy change that meets a full group waits for it, step by step, and goes through.
+#[test]
+fn a_policy_change_waits_for_a_full_group() {
+    let limits = Limits {
+        group_inflight: 2,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::with(1, 2, limits);
+    cluster.run(10);
+    assert_eq!(cluster.call(0, ClientRequest::Health), Ok(Answer::Ready));
+    let change = cluster.ask(0, set_policy("t:/a/b", Algorithm::PointRw));
+    // Before the change can reach the groups they are full, and the disk stands still.
+    cluster.seats[0].paused_disk = true;
+    for number in 0..16 {
+        let request = acquire("amy", &format!("u:/{number}"), 5_000);
+        cluster.ask(0, ClientRequest::Acquire(request));
+    }
+    cluster.run(300);
+    assert!(!cluster.seats[0].answers.contains_key(&change));
+    cluster.seats[0].paused_disk = false;
+    assert_eq!(cluster.wait(0, change), Ok(Answer::Done));
+}

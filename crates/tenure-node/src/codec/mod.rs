@@ -63,7 +63,9 @@ impl Writer {
     }
 
     pub(crate) fn with_version() -> Writer {
-        let mut writer = Writer::new();
+        let mut writer = Writer {
+            bytes: BytesMut::with_capacity(256),
+        };
         writer.byte(VERSION);
         writer
     }

@@ -365,6 +365,7 @@ impl Node {
         self.span.ticks += 1;
         self.retry_parked();
         self.retry_sweeps();
+        self.retry_table();
         self.retry_changes();
         if self.span.ticks.is_multiple_of(10) {
             self.resend_lost();

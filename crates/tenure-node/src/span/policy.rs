@@ -82,9 +82,8 @@ pub(crate) enum Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Drivers {
     running: BTreeMap<u64, Driver>,
-    /// Steps that failed, by change and part: asked for again with the next tick, not at once,
-    /// since a full group says so at once, too.
-    failed: BTreeSet<(u64, u32)>,
+    /// Steps that failed, to be done again with the next tick.
+    again: BTreeSet<(u64, u32)>,
 }
 
 #[derive(Debug)]
@@ -271,17 +270,17 @@ impl Node {
         };
         let failed = failure_of(&answer).is_some();
         match (&mut driver.stage, answer) {
-            // A step that may not have happened is simply done again: all of them may be.
-            (Stage::Telling { .. }, _) if failed && part != SYSTEM_PART => {
-                self.span.policy.failed.insert((change, part));
-            }
-            (Stage::Looking | Stage::Deciding | Stage::Finishing, _) if failed => {
-                self.span.policy.failed.insert((change, SYSTEM_PART));
+            // A step that may not have happened is simply done again, a little later: all of them
+            // may be.
+            (_, _) if failed => {
+                self.span.policy.again.insert((change, part));
             }
             (Stage::Looking, OpAnswer::Found(found)) => match *found {
                 Found::Change(Some(view)) => self.tell_groups(change, view),
                 Found::Change(None) => self.change_over(change),
-                _ => self.look_at_change(change),
+                _ => {
+                    self.span.policy.again.insert((change, part));
+                }
             },
             (Stage::Telling { open, report, .. }, OpAnswer::Applied { outcome, .. }) => {
                 open.remove(&GroupId(part));
@@ -299,19 +298,21 @@ impl Node {
         }
     }
 
-    /// Steps that failed are asked for again.
+    /// With every tick: what failed is done again.
     pub(crate) fn retry_changes(&mut self) {
-        for (change, part) in std::mem::take(&mut self.span.policy.failed) {
+        for (change, part) in std::mem::take(&mut self.span.policy.again) {
             let Some(driver) = self.span.policy.running.get(&change) else {
                 continue;
             };
             match &driver.stage {
-                Stage::Telling { view, open, .. } if open.contains(&GroupId(part)) => {
+                Stage::Telling { view, .. } if part != SYSTEM_PART => {
                     let op = Op::Command(Box::new(view.command.clone()));
                     self.ask_for_change(change, part, GroupId(part), op);
                 }
                 Stage::Telling { .. } => {}
-                Stage::Looking | Stage::Deciding | Stage::Finishing => self.look_at_change(change),
+                Stage::Looking | Stage::Deciding | Stage::Finishing => {
+                    self.look_at_change(change);
+                }
             }
         }
     }

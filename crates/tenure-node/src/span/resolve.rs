@@ -126,7 +126,12 @@ impl Node {
             }
             // Linearizable: what is still newer than this does not exist.
             self.wake_table_waiters();
-        } else if !self.span.resolve.waiting.is_empty() {
+        }
+        // Otherwise it is asked again with the next tick.
+    }
+
+    pub(crate) fn retry_table(&mut self) {
+        if !self.span.resolve.waiting.is_empty() {
             self.ask_table();
         }
     }
