@@ -476,7 +476,7 @@ impl World {
                     if let Some(client) = self.seats[at].streams.get(&id).copied()
                         && !(self.storm && self.random.chance(self.plan.client_loss))
                     {
-                        let when = self.now + self.random.between(100, 3 * MILLISECOND);
+                        let when = self.now + self.client_delay();
                         self.at(
                             when,
                             Event::Told {
@@ -700,12 +700,20 @@ impl World {
         }
     }
 
+    /// What goes between clients and nodes is quick, but now and then seconds late.
+    fn client_delay(&mut self) -> Time {
+        if self.storm && self.random.chance(15) {
+            return self.random.between(MILLISECOND, 6 * SECOND);
+        }
+        self.random.between(100, 3 * MILLISECOND)
+    }
+
     fn client_sends(&mut self, client: usize, ask: u64, input: Input) {
         let seat = self.random.index(self.seats.len());
         if self.storm && self.random.chance(self.plan.client_loss) {
             return;
         }
-        let when = self.now + self.random.between(100, 3 * MILLISECOND);
+        let when = self.now + self.client_delay();
         self.at(
             when,
             Event::ToNode {
@@ -744,7 +752,7 @@ impl World {
         if self.storm && self.random.chance(self.plan.client_loss) {
             return;
         }
-        let when = self.now + self.random.between(100, 3 * MILLISECOND);
+        let when = self.now + self.client_delay();
         self.at(
             when,
             Event::ToClient {

@@ -21,8 +21,9 @@ struct Place {
     since: Time,
     position: u32,
     fence: Option<Fence>,
-    /// When its owner last asked and was answered that it waits.
+    /// When its owner last asked and was answered that it waits, and when the answer came.
     asked: Time,
+    answered: Time,
     /// Until then it lives by the fastest clock.
     ends: Time,
     overtaken: Option<(OwnerId, Time)>,
@@ -119,6 +120,7 @@ impl Fifo {
             position,
             fence,
             asked: ask.sent,
+            answered: now,
             ends,
             overtaken: None,
         };
@@ -126,6 +128,10 @@ impl Fifo {
             self.places.insert(acquire.owner.clone(), new);
             return Ok(Seen::Passed);
         };
+        if ask.sent <= place.answered {
+            // The two questions were on their way together: which came first is not known.
+            return Ok(Seen::Passed);
+        }
         if place.fence != fence {
             // A grant in between would still stand: a lease lasts that long by any clock.
             let granted_and_gone = now >= place.asked + acquire.ttl.millis() * 1000 * 10 / 11;
@@ -154,6 +160,7 @@ impl Fifo {
         }
         place.position = position;
         place.asked = ask.sent;
+        place.answered = now;
         place.ends = place.ends.max(ends);
         Ok(Seen::Checked)
     }

@@ -491,6 +491,16 @@ impl Locker {
         let Some(session) = &mut self.session else {
             return;
         };
+        if let (
+            ClientRequest::Acquire(acquire),
+            Ok(Answer::Acquire(AcquireAnswer::Granted { fence, .. })),
+        ) = (&*ask.request, answer)
+            && acquire.owner == session.owner
+            && session.phase == Phase::Holding
+        {
+            // Late news of an earlier acquire: the newest fence is the one in force (R69).
+            session.fence = session.fence.max(*fence);
+        }
         if session.waits_for.is_none_or(|(id, _)| id != ask.id) {
             return;
         }
