@@ -49,10 +49,10 @@ impl Leases {
                         .or_default()
                         .push((*ask).clone());
                 }
-                ClientRequest::AssertFencing { owner, .. } => {
-                    if self.open.get(owner).is_some_and(|open| !open.is_empty()) {
-                        self.uncertain.insert(ask.id);
-                    }
+                ClientRequest::AssertFencing { owner, .. }
+                    if self.open.get(owner).is_some_and(|open| !open.is_empty()) =>
+                {
+                    self.uncertain.insert(ask.id);
                 }
                 _ => {}
             },
