@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::codec::{Frame, Read, Reader};
 use crate::config::Config;
 use crate::consensus::{Consensus, Message, MessageKind};
-use crate::node::{Due, Node};
 use crate::node::frames::item;
+use crate::node::{Due, Node};
 use crate::{GroupId, Member, NodeId, codec};
 
 /// Frames older than so many behind the newest are taken for seen.

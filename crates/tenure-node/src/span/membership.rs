@@ -139,14 +139,18 @@ impl Node {
         // After a restart the membership is that of the commit index on disk: without the removal in
         // it, the removed one would be needed again.
         let commit = hard_state.commit.max(index);
-        let state = HardState { commit, ..hard_state };
+        let state = HardState {
+            commit,
+            ..hard_state
+        };
         self.turn.writes.push((id, Record::HardState(state)));
         self.turn.must_sync = true;
-        self.frames().say_after_writes(member.node, item::REMOVED, |out| {
-            out.number(u64::from(id.0));
-            out.number(member.pack());
-            out.number(index);
-        });
+        self.frames()
+            .say_after_writes(member.node, item::REMOVED, |out| {
+                out.number(u64::from(id.0));
+                out.number(member.pack());
+                out.number(index);
+            });
     }
 
     /// Somebody who is not a member asks for a vote: it does not know yet that it was removed.
