@@ -122,6 +122,8 @@ impl Journal {
             put(batch, *group, record).map_err(|error| error.to_string())?;
             if let Record::Cut(base) | Record::Installed(base) = record {
                 later.retire.push(snapshot_id(*group, base.place.index));
+                // A group that went and came back in one turn keeps its new snapshot.
+                later.forget.remove(group);
             }
         }
         self.log.append(batch).map_err(|error| error.to_string())?;

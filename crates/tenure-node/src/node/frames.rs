@@ -72,6 +72,16 @@ impl Frames {
         self.put(to, Slot::Now, kind, content);
     }
 
+    /// Something to be said when the writes of this turn are durable.
+    pub(crate) fn say_after_writes(
+        &mut self,
+        to: NodeId,
+        kind: u8,
+        content: impl FnOnce(&mut Writer),
+    ) {
+        self.put(to, Slot::AfterWrites, kind, content);
+    }
+
     /// A part of something large.
     pub(crate) fn bulk(&mut self, to: NodeId, kind: u8, content: impl FnOnce(&mut Writer)) {
         self.put(to, Slot::Bulk, kind, content);

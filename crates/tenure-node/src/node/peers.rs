@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::codec::{Frame, Read, Reader};
 use crate::config::Config;
-use crate::consensus::{Consensus, MessageKind};
-use crate::node::Node;
+use crate::consensus::{Consensus, Message, MessageKind};
 use crate::node::frames::item;
+use crate::node::{Due, Node};
 use crate::{GroupId, Member, NodeId, codec};
 
 /// Frames older than so many behind the newest are taken for seen.
@@ -185,6 +185,9 @@ impl Node {
             // Only a leader that has us in its membership sends these; one that was under way when
             // we were removed does not know more than we knew then.
             let known = self.tombs.get(&id).map_or(0, |tomb| tomb.index);
+            if message.kind == MessageKind::Heartbeat {
+                self.answer_unknown_leader(id, &message);
+            }
             if message.kind != MessageKind::Append || message.commit <= known {
                 return Ok(());
             }
@@ -198,6 +201,32 @@ impl Node {
             self.activate(id);
         }
         Ok(())
+    }
+
+    /// A leader counts on a replica that is not here. If its first append was lost, it sends no
+    /// other before it hears from us: so it does. Without the context of a round this confirms
+    /// nothing.
+    fn answer_unknown_leader(&mut self, id: GroupId, message: &Message) {
+        let term = self.tombs.get(&id).map_or(0, |tomb| tomb.hard_state.term);
+        if message.term < term {
+            return;
+        }
+        let answer = Message {
+            from: self.me,
+            to: message.from,
+            term: message.term,
+            kind: MessageKind::HeartbeatAnswer,
+            index: 0,
+            log_term: 0,
+            commit: 0,
+            commit_term: 0,
+            reject: None,
+            request_snapshot: 0,
+            entries: Vec::new(),
+            context: Bytes::new(),
+            snapshot: None,
+        };
+        self.frames().message(id, &answer, Due::Now);
     }
 
     pub(crate) fn set_cluster(&mut self, nodes: Vec<NodeId>) {

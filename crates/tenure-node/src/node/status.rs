@@ -86,6 +86,13 @@ impl Node {
         }
     }
 
+    /// The state of a replica as a snapshot would hold it, and the entry it is at: for those who
+    /// check that replicas agree.
+    pub fn state_of(&self, group: GroupId) -> Option<(u64, bytes::Bytes)> {
+        let group = self.groups.get(group.0 as usize)?.as_ref()?;
+        Some((group.applied.index, crate::snapshot::encode(&group.machine)))
+    }
+
     /// Who this is.
     pub fn member(&self) -> Member {
         self.me

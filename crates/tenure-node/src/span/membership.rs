@@ -49,8 +49,11 @@ impl Node {
                     if !membership.voters.contains(&member) {
                         // A voter that has nothing yet would count for a quorum it cannot help.
                         let last = group.replica.store().last_index();
-                        let matched = group.replica.progress(member).map(|one| one.matched);
-                        let near = matched.is_some_and(|at| at + CAUGHT_UP_WITHIN >= last);
+                        let progress = group.replica.progress(member);
+                        // One that has not answered yet has matched nothing, however short the log.
+                        let near = progress.is_some_and(|one| {
+                            one.recent && one.matched > 0 && one.matched + CAUGHT_UP_WITHIN >= last
+                        });
                         if !membership.learners.contains(&member) || !near {
                             return Err(ChangeRefused::Behind);
                         }
@@ -65,6 +68,13 @@ impl Node {
         if voters.is_empty() || change.steps.is_empty() {
             return Err(ChangeRefused::Senseless);
         }
+        if !voters.contains(&self.me) {
+            // A leader does not remove itself: nobody would be left to tell the others that it is
+            // decided. It hands over; whoever leads next is asked again.
+            self.hand_over(id, &voters);
+            return Err(ChangeRefused::Busy);
+        }
+        let group = self.group(id).ok_or(ChangeRefused::NotLeader)?;
         group.change_membership(change).ok_or(ChangeRefused::Busy)
     }
 
@@ -89,14 +99,12 @@ impl Node {
                 result: Ok(membership.clone()),
             });
         }
+        // A replica that finds itself removed stays until a leader says so: somebody who does not
+        // know yet that this was decided may still need its vote.
         if leads {
             for member in gone {
                 self.tell_removed(id, member);
             }
-        }
-        if !membership.everybody().contains(&self.me) {
-            let index = self.group_ref(id).map_or(0, |group| group.applied.index);
-            self.remove_replica(id, index);
         }
     }
 
@@ -123,12 +131,26 @@ impl Node {
         if member.node == self.me.node {
             return;
         }
-        let index = self.group_ref(id).map_or(0, |group| group.applied.index);
-        self.frames().say(member.node, item::REMOVED, |out| {
-            out.number(u64::from(id.0));
-            out.number(member.pack());
-            out.number(index);
-        });
+        let Some(group) = self.group_ref(id) else {
+            return;
+        };
+        let index = group.applied.index;
+        let hard_state = group.replica.store().hard_state();
+        // After a restart the membership is that of the commit index on disk: without the removal in
+        // it, the removed one would be needed again.
+        let commit = hard_state.commit.max(index);
+        let state = HardState {
+            commit,
+            ..hard_state
+        };
+        self.turn.writes.push((id, Record::HardState(state)));
+        self.turn.must_sync = true;
+        self.frames()
+            .say_after_writes(member.node, item::REMOVED, |out| {
+                out.number(u64::from(id.0));
+                out.number(member.pack());
+                out.number(index);
+            });
     }
 
     /// Somebody who is not a member asks for a vote: it does not know yet that it was removed.
@@ -185,20 +207,27 @@ impl Node {
             if group.replica.role() != Role::Leader {
                 continue;
             }
-            let me = self.me;
-            let down = |member: &&Member| !self.peers.is_down(member.node);
-            let voters = group.membership().voters.clone();
-            let best = voters
-                .iter()
-                .filter(|member| **member != me)
-                .filter(down)
-                .filter_map(|member| Some((group.replica.progress(*member)?.matched, *member)))
-                .max();
-            if let Some((_, to)) = best {
-                group.replica.transfer(to);
-                let id = group.id;
-                self.activate(id);
-            }
+            let (id, voters) = (group.id, group.membership().voters.clone());
+            self.hand_over(id, &voters);
+        }
+    }
+
+    /// Hands a group over to that one of these voters that is furthest.
+    fn hand_over(&mut self, id: GroupId, voters: &[Member]) {
+        let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
+            return;
+        };
+        let me = self.me;
+        let down = |member: &&Member| !self.peers.is_down(member.node);
+        let best = voters
+            .iter()
+            .filter(|member| **member != me)
+            .filter(down)
+            .filter_map(|member| Some((group.replica.progress(*member)?.matched, *member)))
+            .max();
+        if let Some((_, to)) = best {
+            group.replica.transfer(to);
+            self.activate(id);
         }
     }
 }

@@ -1,0 +1,236 @@
+//! After the storm: everything is healed, and then the cluster must make progress, let go of the
+//! dead, and agree. These are the judges of liveness; until here only safety was asked for.
+
+use std::collections::BTreeMap;
+
+use tenure_core::command::{Request, State, Wait};
+use tenure_core::policy::Mode;
+use tenure_core::value::{OwnerId, QueueTtl, Ttl};
+use tenure_node::{
+    AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure, GroupId, Input,
+    RequestId,
+};
+
+use crate::check::Violation;
+use crate::load::{PATHS, path};
+use crate::time::{SECOND, Time};
+use crate::world::World;
+
+/// Elections, restarts and membership changes are over this long after the last fault.
+const SETTLE: Time = 30 * SECOND;
+/// In this time of calm clients must have got something.
+const PROGRESS: Time = 40 * SECOND;
+
+impl World {
+    /// The whole run.
+    pub(crate) fn live(&mut self) -> Result<(), Violation> {
+        let storm = self.plan.storm;
+        self.run_until(storm)?;
+        self.heal();
+        self.operator.restore();
+        self.run_until(self.now + SETTLE)?;
+        self.progress()?;
+        self.the_dead_are_gone()?;
+        self.everything_is_free()?;
+        self.replicas_agree()
+    }
+
+    /// The queue is never stuck: clients get what they ask for.
+    fn progress(&mut self) -> Result<(), Violation> {
+        // What died in the storm may hold everything up for as long as its lease.
+        self.run_until(self.now + self.plan.dead_after())?;
+        for client in &mut self.clients {
+            client.take_grants();
+        }
+        self.run_until(self.now + PROGRESS)?;
+        let mut grants = 0;
+        for client in &mut self.clients {
+            grants += client.take_grants();
+        }
+        let lockers = self
+            .clients
+            .iter()
+            .filter(|client| client.is_locker())
+            .count();
+        if grants * 3 < lockers as u64 {
+            return Err(self.objection(
+                "liveness",
+                format!(
+                    "{lockers} clients got {grants} locks in {} s of calm",
+                    PROGRESS / SECOND
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// All clients die at once. Their leases end within their bound, and no waiter is left.
+    fn the_dead_are_gone(&mut self) -> Result<(), Violation> {
+        for client in &mut self.clients {
+            client.retired = true;
+        }
+        let bound = self.plan.dead_after();
+        self.trace.say(
+            self.now,
+            format_args!("world"),
+            format_args!("all clients die"),
+        );
+        self.run_until(self.now + bound)?;
+        for text in PATHS {
+            let answer = self.probe(ClientRequest::InspectPath { path: path(text) })?;
+            let Answer::Inspect(found) = answer else {
+                return Err(
+                    self.objection("liveness", format!("an inspection was answered {answer:?}"))
+                );
+            };
+            let held = found
+                .writer
+                .iter()
+                .chain(&found.readers)
+                .chain(&found.permit_holders)
+                .next();
+            if let Some(owner) = held {
+                let what = format!("{owner} holds {text}, {} s after its death", bound / SECOND);
+                return Err(self.objection("liveness", what));
+            }
+            if found.waiters > 0 {
+                let what = format!("{} dead owners wait for {text}", found.waiters);
+                return Err(self.objection("liveness", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every path can be had, at a fence above all that were given before.
+    fn everything_is_free(&mut self) -> Result<(), Violation> {
+        for (number, text) in PATHS.into_iter().enumerate() {
+            if text.starts_with('s') {
+                continue;
+            }
+            let request = AcquireRequest {
+                owner: OwnerId::new(&format!("probe-{number}")).expect("a short name"),
+                ttl: Ttl::from_millis(1_000).expect("a length of ours"),
+                queue_ttl: QueueTtl::from_millis(1_000).expect("a length of ours"),
+                requests: vec![Request {
+                    path: path(text),
+                    mode: Mode::Write,
+                    state: State::New,
+                    permits: None,
+                }],
+                releases: Vec::new(),
+                fence: None,
+                key: None,
+                wait: Wait::No,
+                holder: None,
+                deadlock: Deadlock::Ignore,
+            };
+            let answer = self.probe(ClientRequest::Acquire(request))?;
+            let known = self.judges.highest(&path(text));
+            match answer {
+                Answer::Acquire(AcquireAnswer::Granted {
+                    fence: Some(fence), ..
+                }) if fence.number() > known => {}
+                other => {
+                    let what =
+                        format!("{text}, free and last fenced at {known}, was answered {other:?}");
+                    return Err(self.objection("liveness", what));
+                }
+            }
+            self.run_until(self.now + 3 * SECOND)?;
+        }
+        Ok(())
+    }
+
+    /// All replicas of a group are equally far and have the same state.
+    fn replicas_agree(&mut self) -> Result<(), Violation> {
+        let mut last = String::new();
+        for _ in 0..20 {
+            self.run_until(self.now + SECOND)?;
+            match self.compare() {
+                Ok(()) => return Ok(()),
+                Err(what) => last = what,
+            }
+        }
+        Err(self.objection("converge", last))
+    }
+
+    fn compare(&self) -> Result<(), String> {
+        let mut states: BTreeMap<GroupId, (u64, Vec<u8>)> = BTreeMap::new();
+        for (at, wanted) in self.operator.wanted.iter().enumerate() {
+            let group = GroupId(u32::try_from(at).unwrap_or(0));
+            for seat in wanted {
+                let node = self.seats[*seat]
+                    .node
+                    .as_ref()
+                    .ok_or(format!("seat {seat} is down"))?;
+                let (index, state) = node
+                    .state_of(group)
+                    .ok_or(format!("seat {seat} has no {group}"))?;
+                match states.get(&group) {
+                    None => {
+                        states.insert(group, (index, state.to_vec()));
+                    }
+                    Some((first, _)) if *first != index => {
+                        return Err(format!(
+                            "{group}: seat {seat} is at {index}, another at {first}"
+                        ));
+                    }
+                    Some((_, first)) if *first != state => {
+                        return Err(format!(
+                            "{group}: the state of seat {seat} differs at {index}"
+                        ));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks every node in turn until one answers; 20 s must do.
+    fn probe(&mut self, request: ClientRequest) -> Result<Answer, Violation> {
+        let end = self.now + 20 * SECOND;
+        let mut last = None;
+        let mut number = u64::MAX / 4;
+        while self.now < end {
+            let seat = self.random.index(self.seats.len());
+            number += 1;
+            let id = RequestId(number);
+            self.probes.remove(&id);
+            let input = Input::Request {
+                id,
+                request: Box::new(request.clone()),
+                timeout_ms: 3_000,
+            };
+            self.input(seat, input);
+            let give_up = self.now + 4 * SECOND;
+            while self.now < give_up && !self.probes.contains_key(&id) {
+                self.run_until(self.now + SECOND / 50)?;
+            }
+            match self.probes.remove(&id) {
+                Some(Ok(answer)) => return Ok(*answer),
+                other => last = other,
+            }
+        }
+        Err(self.objection(
+            "liveness",
+            format!("no answer in the calm to {request:?}; last: {last:?}"),
+        ))
+    }
+
+    fn objection(&mut self, judge: &'static str, what: String) -> Violation {
+        Violation {
+            judge,
+            at: self.now,
+            what,
+        }
+    }
+}
+
+/// Kept by the world for [`World::probe`].
+pub(crate) type Probes = BTreeMap<RequestId, Result<Box<Answer>, Failure>>;
+
+/// Whether a request is a probe's.
+pub(crate) fn is_probe(id: RequestId) -> bool {
+    (u64::MAX / 4..u64::MAX / 2).contains(&id.0)
+}

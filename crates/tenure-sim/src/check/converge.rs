@@ -1,0 +1,31 @@
+//! Replicas that have applied the same entries have the same state, byte for byte.
+
+use std::collections::BTreeMap;
+
+use tenure_node::{GroupId, Member, Snapshot};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Finding, Seen};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Converge {
+    seen: BTreeMap<(GroupId, u64), (Member, u64)>,
+}
+
+impl Converge {
+    pub(super) fn see(&mut self, of: Member, snapshot: &Snapshot) -> Finding {
+        let hash = xxh3_64(&snapshot.data);
+        match self
+            .seen
+            .insert((snapshot.group, snapshot.index), (of, hash))
+        {
+            None => Ok(Seen::Passed),
+            Some((_, before)) if before == hash => Ok(Seen::Checked),
+            Some((other, _)) => Err(format!(
+                "{} of {of} differs from that of {other} after entry {}",
+                snapshot.group, snapshot.index
+            )),
+        }
+    }
+}

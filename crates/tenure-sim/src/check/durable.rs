@@ -1,0 +1,103 @@
+//! Nothing acknowledged is lost, and nothing is done twice.
+//!
+//! A policy that was set is read until another one is; a request that is repeated under its key is
+//! answered alike. Grants, releases and places in line have judges of their own.
+
+use std::collections::BTreeMap;
+
+use tenure_core::path::Namespace;
+use tenure_core::policy::Algorithm;
+use tenure_core::value::Fence;
+use tenure_node::{AcquireAnswer, Answer, ClientRequest};
+
+use super::{Fact, Finding, Seen};
+use crate::time::Time;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Durable {
+    /// What the last change of each namespace made of it, if that is certain, and since when.
+    policies: BTreeMap<Namespace, Option<(Option<Algorithm>, Time)>>,
+    /// What keyed acquires were granted.
+    keyed: BTreeMap<String, Option<Fence>>,
+    /// What the counter gave for a key.
+    numbers: BTreeMap<String, Fence>,
+}
+
+impl Durable {
+    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+        match fact {
+            Fact::Asked(ask) => {
+                if let Some((namespace, _)) = change(&ask.request) {
+                    self.policies.insert(namespace.clone(), None);
+                }
+                Ok(Seen::Passed)
+            }
+            Fact::Answered(ask, Ok(answer)) => match (&*ask.request, answer) {
+                (request, Answer::Done) if change(request).is_some() => {
+                    if let Some((namespace, algorithm)) = change(request) {
+                        self.policies
+                            .insert(namespace.clone(), Some((algorithm, now)));
+                    }
+                    Ok(Seen::Passed)
+                }
+                (
+                    ClientRequest::GetNamespacePolicy { namespace },
+                    Answer::Policy {
+                        algorithm,
+                        explicit,
+                    },
+                ) => {
+                    let found = explicit.then_some(*algorithm);
+                    match self.policies.get(namespace) {
+                        Some(Some((set, when))) if *when < ask.sent && *set != found => {
+                            Err(format!(
+                                "{namespace} was set to {set:?} at {when} and read as {found:?}"
+                            ))
+                        }
+                        _ => Ok(Seen::Checked),
+                    }
+                }
+                (
+                    ClientRequest::Acquire(acquire),
+                    Answer::Acquire(AcquireAnswer::Granted { fence, .. }),
+                ) => {
+                    let Some(key) = &acquire.key else {
+                        return Ok(Seen::Passed);
+                    };
+                    match self.keyed.insert(key.as_str().to_owned(), *fence) {
+                        Some(before) if before != *fence => Err(format!(
+                            "the acquire of key {} was granted at {before:?} and again at {fence:?}",
+                            key.as_str()
+                        )),
+                        _ => Ok(Seen::Checked),
+                    }
+                }
+                (ClientRequest::IncrFencingToken { key: Some(key) }, Answer::Number(number)) => {
+                    match self.numbers.insert(key.as_str().to_owned(), *number) {
+                        Some(before) if before != *number => Err(format!(
+                            "the counter gave {before} and {number} for the key {}",
+                            key.as_str()
+                        )),
+                        _ => Ok(Seen::Checked),
+                    }
+                }
+                _ => Ok(Seen::Passed),
+            },
+            _ => Ok(Seen::Passed),
+        }
+    }
+}
+
+/// The namespace that a call changes, and what its row becomes.
+fn change(request: &ClientRequest) -> Option<(&Namespace, Option<Algorithm>)> {
+    match request {
+        ClientRequest::SetNamespacePolicy {
+            namespace,
+            algorithm,
+            ..
+        } => Some((namespace, Some(*algorithm))),
+        ClientRequest::DeleteNamespacePolicy { namespace, .. } => Some((namespace, None)),
+        _ => None,
+    }
+}

@@ -1,0 +1,91 @@
+//! No two clients believe to hold what excludes each other.
+//!
+//! A client believes from the moment it has an answer until 80 % of the ttl have passed on its own
+//! clock since it *sent* the request (leases.md). Paths of `t:` are in recursive namespaces; those of
+//! `s:` are semaphores of two permits; the others exclude on the exact path only.
+
+use std::collections::BTreeMap;
+
+use tenure_core::path::Path;
+use tenure_core::policy::Mode;
+use tenure_core::value::OwnerId;
+use tenure_node::ClientRequest;
+
+use super::{Belief, Fact, Finding, Seen, Upheavals};
+use crate::time::Time;
+
+/// How many permits every semaphore path has here.
+const PERMITS: usize = 2;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Exclusion {
+    believed: BTreeMap<OwnerId, Belief>,
+    upheavals: Upheavals,
+}
+
+impl Exclusion {
+    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+        self.upheavals.see(now, fact);
+        match fact {
+            Fact::Believes(belief) => return self.believes(now, belief),
+            Fact::Stops(owner) => {
+                self.believed.remove(*owner);
+            }
+            Fact::Asked(ask) => {
+                if let ClientRequest::ForceRelease { victim, .. } = &*ask.request {
+                    self.believed.remove(victim);
+                }
+            }
+            Fact::Answered(..) | Fact::Wrote { .. } => {}
+        }
+        Ok(Seen::Passed)
+    }
+
+    fn believes(&mut self, now: Time, new: &Belief) -> Finding {
+        let upheavals = &self.upheavals;
+        self.believed.retain(|_, belief| {
+            belief.until > now && !upheavals.shake(&belief.holds[0].0, belief.sent)
+        });
+        if self.upheavals.shake(&new.holds[0].0, new.sent) {
+            return Ok(Seen::Passed);
+        }
+        for (owner, other) in &self.believed {
+            if *owner == new.owner {
+                continue;
+            }
+            for (path, mode) in &new.holds {
+                for (held, held_mode) in &other.holds {
+                    if excludes(path, *mode, held, *held_mode) {
+                        return Err(format!(
+                            "{} believes to hold {path} ({mode:?}, fence {:?}) until {} while {owner} holds {held} ({held_mode:?}, fence {:?}) until {}",
+                            new.owner, new.fence, new.until, other.fence, other.until
+                        ));
+                    }
+                }
+            }
+        }
+        self.believed.insert(new.owner.clone(), new.clone());
+        for (path, _) in new.holds.iter().filter(|(path, _)| path.handler() == "s") {
+            let holders = self.believed.values();
+            let holders = holders.filter(|one| one.holds.iter().any(|(held, _)| held == path));
+            let count = holders.count();
+            if count > PERMITS {
+                return Err(format!(
+                    "{count} owners believe to have one of {PERMITS} permits of {path}"
+                ));
+            }
+        }
+        Ok(Seen::Checked)
+    }
+}
+
+/// R40–R44, as far as the load goes.
+fn excludes(one: &Path, one_mode: Mode, other: &Path, other_mode: Mode) -> bool {
+    if one == other {
+        return one.handler() != "s" && (one_mode == Mode::Write || other_mode == Mode::Write);
+    }
+    one.handler() == "t"
+        && (one_mode == Mode::Write && one.is_ancestor_of(other)
+            || other_mode == Mode::Write && other.is_ancestor_of(one))
+}

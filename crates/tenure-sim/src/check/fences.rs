@@ -1,0 +1,66 @@
+//! At the store: who believes to hold a path is never refused, and nobody else gets through.
+//!
+//! Every new holder writes at once, so the store knows its fence. From then on a write of anybody
+//! who held before is stale, and a write of the holder itself must pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::path::Path;
+use tenure_core::value::OwnerId;
+use tenure_node::ClientRequest;
+
+use super::{Fact, Finding, Seen, Upheavals};
+use crate::time::Time;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Fences {
+    /// Who wrote last to each path, and everybody who wrote before.
+    last: BTreeMap<Path, OwnerId>,
+    earlier: BTreeMap<Path, Vec<OwnerId>>,
+    /// Owners that somebody asked to be killed.
+    doomed: BTreeSet<OwnerId>,
+    upheavals: Upheavals,
+}
+
+impl Fences {
+    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+        self.upheavals.see(now, fact);
+        if let Fact::Asked(ask) = fact
+            && let ClientRequest::ForceRelease { victim, .. } = &*ask.request
+        {
+            self.doomed.insert(victim.clone());
+        }
+        let Fact::Wrote {
+            owner,
+            path,
+            accepted,
+            believes_since,
+        } = fact
+        else {
+            return Ok(Seen::Passed);
+        };
+        if !accepted {
+            let sure = believes_since.is_some_and(|sent| {
+                !self.doomed.contains(*owner) && !self.upheavals.shake(path, sent)
+            });
+            if sure {
+                return Err(format!(
+                    "the store refused {owner}, who holds {path}: a fence went back"
+                ));
+            }
+            return Ok(Seen::Checked);
+        }
+        let earlier = self.earlier.entry((*path).clone()).or_default();
+        if earlier.contains(owner) {
+            return Err(format!("the store took a stale write of {owner} to {path}"));
+        }
+        let last = self.last.insert((*path).clone(), (*owner).clone());
+        if let Some(last) = last
+            && last != **owner
+        {
+            earlier.push(last);
+        }
+        Ok(Seen::Checked)
+    }
+}

@@ -1,0 +1,255 @@
+//! The history of each path is that of one register whose writes are numbered.
+//!
+//! Every write grant has a fence, unique and growing. A history of such writes and of reads is
+//! linearizable iff no pair of operations contradicts the order of time: what was answered before
+//! another operation was sent is seen by it. So each answer is compared with the largest fence that
+//! had been answered when its question was sent, and each read also with what was released and with
+//! what a client held throughout.
+
+use std::collections::BTreeMap;
+
+use tenure_core::path::Path;
+use tenure_core::policy::Mode;
+use tenure_core::value::{Fence, OwnerId};
+use tenure_node::{AcquireAnswer, Answer, AssertAnswer, ClientRequest};
+
+use super::{Ask, Belief, Fact, Finding, Seen, Upheavals};
+use crate::time::Time;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Linearizable {
+    paths: BTreeMap<Path, Register>,
+    /// Owners whose last release was answered, with nothing else on the way that could revive them.
+    released: BTreeMap<OwnerId, Time>,
+    /// Acquires of each owner that are not answered.
+    open: BTreeMap<OwnerId, u64>,
+    believed: BTreeMap<OwnerId, (Time, Belief)>,
+    upheavals: Upheavals,
+    /// What IncrFencingToken gave, as it was answered.
+    counter: Vec<(Time, u64)>,
+}
+
+#[derive(Default)]
+struct Register {
+    /// The largest fence known from each moment on.
+    known: Vec<(Time, u64)>,
+}
+
+impl Register {
+    fn before(&self, sent: Time) -> u64 {
+        largest_before(&self.known, sent)
+    }
+
+    fn learn(&mut self, now: Time, fence: u64) {
+        let largest = self.known.last().map_or(0, |(_, known)| *known);
+        if fence > largest {
+            self.known.push((now, fence));
+        }
+    }
+}
+
+fn largest_before(known: &[(Time, u64)], sent: Time) -> u64 {
+    let at = known.partition_point(|(when, _)| *when < sent);
+    at.checked_sub(1).map_or(0, |at| known[at].1)
+}
+
+impl Linearizable {
+    pub(super) fn highest(&self, path: &Path) -> u64 {
+        self.paths
+            .get(path)
+            .map_or(0, |register| register.before(Time::MAX))
+    }
+
+    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+        self.upheavals.see(now, fact);
+        match fact {
+            Fact::Asked(ask) => {
+                if let ClientRequest::Acquire(acquire) = &*ask.request {
+                    *self.open.entry(acquire.owner.clone()).or_default() += 1;
+                    self.released.remove(&acquire.owner);
+                }
+                if let ClientRequest::ForceRelease { victim, .. } = &*ask.request {
+                    self.believed.remove(victim);
+                }
+                Ok(Seen::Passed)
+            }
+            Fact::Answered(ask, Ok(answer)) => self.answered(now, ask, answer),
+            Fact::Believes(belief) => {
+                let since = match self.believed.get(&belief.owner) {
+                    Some((since, before)) if before.until >= now => *since,
+                    _ => now,
+                };
+                self.believed
+                    .insert(belief.owner.clone(), (since, (*belief).clone()));
+                if let Some(fence) = belief.fence {
+                    for (path, mode) in &belief.holds {
+                        if *mode == Mode::Write && path.handler() != "s" {
+                            self.paths
+                                .entry(path.clone())
+                                .or_default()
+                                .learn(now, fence.number());
+                        }
+                    }
+                }
+                Ok(Seen::Passed)
+            }
+            Fact::Stops(owner) => {
+                self.believed.remove(*owner);
+                Ok(Seen::Passed)
+            }
+            Fact::Answered(_, Err(_)) | Fact::Wrote { .. } => Ok(Seen::Passed),
+        }
+    }
+
+    fn answered(&mut self, now: Time, ask: &Ask, answer: &Answer) -> Finding {
+        match (&*ask.request, answer) {
+            (ClientRequest::Acquire(acquire), Answer::Acquire(answer)) => {
+                let open = self.open.entry(acquire.owner.clone()).or_default();
+                *open = open.saturating_sub(1);
+                let AcquireAnswer::Granted {
+                    fence: Some(fence), ..
+                } = answer
+                else {
+                    return Ok(Seen::Passed);
+                };
+                for wanted in acquire
+                    .requests
+                    .iter()
+                    .filter(|one| one.mode == Mode::Write)
+                {
+                    self.granted(now, ask, &wanted.path, *fence)?;
+                }
+                Ok(Seen::Checked)
+            }
+            (ClientRequest::Release(release), Answer::Done) => {
+                if self.open.get(&release.owner).is_none_or(|open| *open == 0) {
+                    self.released.insert(release.owner.clone(), now);
+                }
+                Ok(Seen::Passed)
+            }
+            (ClientRequest::InspectPath { path }, Answer::Inspect(found)) => {
+                let register = self.paths.entry(path.clone()).or_default();
+                let known = register.before(ask.sent);
+                if let Some(fence) = found.fence {
+                    if fence.number() < known {
+                        return Err(format!(
+                            "{path} was inspected at fence {} when {known} was known",
+                            fence.number()
+                        ));
+                    }
+                    register.learn(now, fence.number());
+                }
+                if let Some(writer) = &found.writer {
+                    self.not_released(writer, path, ask)?;
+                }
+                self.shows_holder(now, ask, path, found.writer.as_ref())?;
+                Ok(Seen::Checked)
+            }
+            (
+                ClientRequest::AssertFencing {
+                    owner,
+                    fence: Some(fence),
+                    paths,
+                },
+                Answer::AssertFencing(AssertAnswer::Valid),
+            ) => {
+                for path in paths {
+                    self.not_released(owner, path, ask)?;
+                    let known = self
+                        .paths
+                        .get(path)
+                        .map_or(0, |register| register.before(ask.sent));
+                    if fence.number() < known {
+                        return Err(format!(
+                            "{owner} was called the writer of {path} at {} when {known} was known",
+                            fence.number()
+                        ));
+                    }
+                    self.shows_holder(now, ask, path, Some(owner))?;
+                }
+                Ok(Seen::Checked)
+            }
+            (
+                ClientRequest::Renew { owner, .. },
+                Answer::Renew(tenure_node::RenewAnswer::Renewed { .. }),
+            ) => match self.released.get(owner) {
+                Some(when) if *when < ask.sent => Err(format!(
+                    "{owner} was released at {when} and renewed by a call sent at {}",
+                    ask.sent
+                )),
+                _ => Ok(Seen::Checked),
+            },
+            (ClientRequest::IncrFencingToken { .. }, Answer::Number(number)) => {
+                let known = largest_before(&self.counter, ask.first_sent);
+                if number.number() <= known {
+                    return Err(format!(
+                        "the counter gave {} after {known}",
+                        number.number()
+                    ));
+                }
+                let largest = self.counter.last().map_or(0, |(_, known)| *known);
+                if number.number() > largest {
+                    self.counter.push((now, number.number()));
+                }
+                Ok(Seen::Checked)
+            }
+            _ => Ok(Seen::Passed),
+        }
+    }
+
+    fn granted(&mut self, now: Time, ask: &Ask, path: &Path, fence: Fence) -> Result<(), String> {
+        if path.handler() == "s" {
+            return Ok(());
+        }
+        let register = self.paths.entry(path.clone()).or_default();
+        let known = register.before(ask.first_sent);
+        // A repeat under one key is answered with the first one's fence.
+        if fence.number() <= known {
+            return Err(format!(
+                "{path} was granted at fence {} when {known} was known",
+                fence.number()
+            ));
+        }
+        register.learn(now, fence.number());
+        Ok(())
+    }
+
+    fn not_released(&self, owner: &OwnerId, path: &Path, ask: &Ask) -> Result<(), String> {
+        match self.released.get(owner) {
+            Some(when) if *when < ask.sent => Err(format!(
+                "{owner} released {path} at {when} and was still its writer for a call sent at {}",
+                ask.sent
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whoever holds a path from before the question until after the answer is in the answer.
+    fn shows_holder(
+        &self,
+        now: Time,
+        ask: &Ask,
+        path: &Path,
+        writer: Option<&OwnerId>,
+    ) -> Result<(), String> {
+        if path.handler() == "s" {
+            return Ok(());
+        }
+        for (since, belief) in self.believed.values() {
+            let shaken = self.upheavals.shake(path, belief.sent);
+            let holds = !shaken
+                && belief
+                    .holds
+                    .iter()
+                    .any(|(held, mode)| held == path && *mode == Mode::Write);
+            if holds && *since <= ask.sent && now < belief.until && writer != Some(&belief.owner) {
+                return Err(format!(
+                    "{path} was said to be written by {writer:?} while {} held it until {}",
+                    belief.owner, belief.until
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! What a run was made of.
+
+use std::collections::BTreeMap;
+
+/// Sums over one run, or over many.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Turns of nodes.
+    pub steps: u64,
+    /// Frames between nodes.
+    pub frames: u64,
+    /// Syncs of disks.
+    pub syncs: u64,
+    /// Snapshots taken.
+    pub snapshots: u64,
+    /// Leaderships seen to begin.
+    pub elections: u64,
+    /// Calls of clients.
+    pub asks: u64,
+    /// Calls that were answered, failures included.
+    pub answers: u64,
+    /// Locks that clients came to believe in.
+    pub beliefs: u64,
+    /// Writes that the store took, and refused.
+    pub store_writes: (u64, u64),
+    /// Nodes that stopped by themselves.
+    pub stops: u64,
+    /// Disks that were refused at a start.
+    pub refused_disks: u64,
+    /// Changes of membership that were completed.
+    pub memberships: u64,
+    /// Strikes by kind of fault.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Facts that each judge looked at.
+    pub judged: BTreeMap<&'static str, u64>,
+    /// Virtual milliseconds.
+    pub virtual_ms: u64,
+}
+
+impl Counts {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Counts) {
+        self.steps += other.steps;
+        self.frames += other.frames;
+        self.syncs += other.syncs;
+        self.snapshots += other.snapshots;
+        self.elections += other.elections;
+        self.asks += other.asks;
+        self.answers += other.answers;
+        self.beliefs += other.beliefs;
+        self.store_writes.0 += other.store_writes.0;
+        self.store_writes.1 += other.store_writes.1;
+        self.stops += other.stops;
+        self.refused_disks += other.refused_disks;
+        self.memberships += other.memberships;
+        self.virtual_ms += other.virtual_ms;
+        for (kind, count) in &other.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+        for (judge, count) in &other.judged {
+            *self.judged.entry(judge).or_default() += count;
+        }
+    }
+
+    /// Virtual hours.
+    pub fn hours(&self) -> f64 {
+        self.virtual_ms as f64 / 3_600_000.0
+    }
+}

@@ -1,0 +1,104 @@
+//! The network: partitions (whole, partial, one-way), loss, duplication, slowness, broken connections.
+
+use tenure_node::Input;
+
+use super::{Kind, Undo};
+use crate::random::Random;
+use crate::time::{MILLISECOND, SECOND};
+use crate::world::{Event, World};
+
+pub(super) fn cut(world: &mut World, kind: Kind, random: &mut Random) -> Option<String> {
+    let nodes = world.seats.len();
+    let lonely = random.index(nodes);
+    let told = random.chance(500);
+    let mut cut = Vec::new();
+    match kind {
+        Kind::Partition => {
+            let other = if nodes > 3 && random.chance(500) {
+                (lonely + 1) % nodes
+            } else {
+                lonely
+            };
+            let inside = |at: usize| at == lonely || at == other;
+            for one in 0..nodes {
+                for two in 0..nodes {
+                    if inside(one) != inside(two) {
+                        cut.push((one, two));
+                    }
+                }
+            }
+        }
+        Kind::PartialPartition => {
+            let other = (lonely + 1 + random.index(nodes - 1)) % nodes;
+            cut.extend([(lonely, other), (other, lonely)]);
+        }
+        _ => {
+            let deaf = random.chance(500);
+            for other in (0..nodes).filter(|other| *other != lonely) {
+                if random.chance(700) {
+                    cut.push(if deaf {
+                        (other, lonely)
+                    } else {
+                        (lonely, other)
+                    });
+                }
+            }
+        }
+    }
+    for (from, to) in &cut {
+        world.network.link(*from, *to).cut = true;
+        if told {
+            let node = world.seats[*from].member.node;
+            world.input(*to, Input::PeerDown { node });
+        }
+    }
+    let length = random.between(SECOND, 20 * SECOND);
+    world.at(world.now + length, Event::Undo(Undo::Links));
+    Some(format!("{cut:?} for {} ms", length / MILLISECOND))
+}
+
+pub(super) fn worsen(world: &mut World, kind: Kind, random: &mut Random) -> Option<String> {
+    let nodes = world.seats.len();
+    let much = random.pick(&[50, 200, 500]);
+    let slow = random.between(20, 1500) * MILLISECOND;
+    for from in 0..nodes {
+        for to in 0..nodes {
+            if from == to || random.chance(300) {
+                continue;
+            }
+            let link = world.network.link(from, to);
+            match kind {
+                Kind::Loss => link.loss = much,
+                Kind::Duplicates => link.duplicates = much,
+                _ => link.delay = (slow / 4, slow),
+            }
+        }
+    }
+    let length = random.between(SECOND, 20 * SECOND);
+    world.at(world.now + length, Event::Undo(Undo::Links));
+    Some(format!(
+        "{much} per mille, {slow} us, for {} ms",
+        length / MILLISECOND
+    ))
+}
+
+/// A connection breaks; frames under way arrive late, behind those of the next one.
+pub(super) fn reconnect(world: &mut World, random: &mut Random) -> Option<String> {
+    let nodes = world.seats.len();
+    let one = random.index(nodes);
+    let other = (one + 1 + random.index(nodes - 1)) % nodes;
+    world.network.reconnect(one, other);
+    for (at, about) in [(one, other), (other, one)] {
+        let node = world.seats[about].member.node;
+        world.input(at, Input::PeerDown { node });
+        world.input(at, Input::PeerUp { node });
+    }
+    Some(format!("{one} and {other}"))
+}
+
+pub(super) fn heal(world: &mut World) {
+    world.network.heal();
+    for at in 0..world.seats.len() {
+        world.tell_peers(at, |node| Input::PeerUp { node });
+    }
+}

@@ -1,0 +1,98 @@
+//! One client that changes policies: with a change of route and without, over and over, each until
+//! it knows what became of it.
+
+use tenure_core::path::Namespace;
+use tenure_core::policy::Algorithm;
+use tenure_node::{Answer, ClientRequest, Failure};
+
+use super::{Action, Env, Me};
+use crate::check::Ask;
+use crate::time::{SECOND, Time};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Admin {
+    waits_until: Time,
+    /// What it has not seen succeed yet.
+    wanted: Option<ClientRequest>,
+    /// Whether the semaphore namespace stands.
+    semaphores: bool,
+}
+
+impl Admin {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        if env.now < self.waits_until {
+            return;
+        }
+        if !env.storm && self.wanted.is_none() {
+            // Nothing new is begun in the calm.
+            env.actions.push(Action::Wake(env.now + 10 * SECOND));
+            return;
+        }
+        let request = self.wanted.get_or_insert_with(|| {
+            if !self.semaphores {
+                return set("s:/0", Algorithm::Semaphore);
+            }
+            match me.random.below(4) {
+                0 => set(
+                    "p:/0",
+                    me.random.pick(&[
+                        Algorithm::RecursiveRw,
+                        Algorithm::PointRw,
+                        Algorithm::PointWrite,
+                    ]),
+                ),
+                1 => set("q:/a/b", Algorithm::RecursiveRw),
+                2 => ClientRequest::DeleteNamespacePolicy {
+                    namespace: namespace("q:/a/b"),
+                    key: None,
+                },
+                _ => set("p:/0", Algorithm::RecursiveRw),
+            }
+        });
+        let request = request.clone();
+        me.ask(env, request, None, 8_000);
+        // Whatever is still on the way when it asks again has long been answered or is dead.
+        self.waits_until = env.now + 25 * SECOND;
+        env.actions.push(Action::Wake(self.waits_until));
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut Me<'_>,
+        ask: &Ask,
+        answer: &Result<Answer, Failure>,
+    ) {
+        match answer {
+            Ok(_) => {
+                if let ClientRequest::SetNamespacePolicy {
+                    algorithm: Algorithm::Semaphore,
+                    ..
+                } = &*ask.request
+                {
+                    self.semaphores = true;
+                }
+                self.wanted = None;
+            }
+            Err(Failure::FailedPrecondition(_)) => {
+                self.wanted = None;
+            }
+            Err(_) => return,
+        }
+        self.waits_until = env.now + me.random.between(SECOND, 10 * SECOND);
+        env.actions.push(Action::Wake(self.waits_until));
+    }
+}
+
+fn namespace(name: &str) -> Namespace {
+    Namespace::parse(name).expect("a namespace of ours")
+}
+
+fn set(name: &str, algorithm: Algorithm) -> ClientRequest {
+    ClientRequest::SetNamespacePolicy {
+        namespace: namespace(name),
+        algorithm,
+        key: None,
+    }
+}

@@ -1,0 +1,586 @@
+//! A client that locks, works and lets go, as leases.md asks of clients.
+//!
+//! ```text
+//!   idle ──▶ acquiring ──▶ (queued ⇄ acquiring) ──▶ holding ──▶ releasing ──▶ idle
+//! ```
+//!
+//! It counts its lease from the moment it *sent*, by its own clock, and stops at 80 %. It repeats
+//! what was not answered under the same key, or not at all; after its release was answered, or when
+//! it gives up, it goes on under a new owner.
+
+use std::num::NonZeroU32;
+
+use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::event::{Event, EventKind};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::Mode;
+use tenure_core::value::{Fence, Key, OwnerId, QueueTtl, Ttl};
+use tenure_node::{
+    AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure, ReleaseRequest,
+    RenewAnswer, WaitEdge,
+};
+
+use super::{Action, Env, Me, PATHS, StoreWrite, modes, path};
+use crate::breach::Breach;
+use crate::check::{Ask, Belief, Fact};
+use crate::time::{MILLISECOND, SECOND, Time};
+
+/// See the module.
+pub(super) struct Locker {
+    /// The rate of its clock, per mille.
+    rate: u64,
+    session: Option<Session>,
+    owners: u64,
+    keys: u64,
+    next_session: Time,
+    /// Locks it got.
+    pub(super) grants: u64,
+    last_owner: Option<OwnerId>,
+}
+
+struct Session {
+    owner: OwnerId,
+    holds: Vec<(Path, Mode)>,
+    ttl: u64,
+    queue_ttl: u64,
+    wait: Wait,
+    /// The key of the acquire under way, and when it was first sent.
+    key: Option<(Key, Time)>,
+    acquires: u32,
+    queued_sent: Option<Time>,
+    phase: Phase,
+    /// The call whose answer it waits for, and until when.
+    waits_for: Option<(u64, Time)>,
+    next: Time,
+    tries: u32,
+    namespace: Option<Namespace>,
+    fence: Option<Fence>,
+    /// What it believes rests on a request of this time.
+    since: Time,
+    until: Time,
+    hold_until: Time,
+    next_renewal: Time,
+    release_key: Option<Key>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Acquiring,
+    Queued,
+    Holding,
+    Releasing,
+}
+
+impl Locker {
+    pub(super) fn new(rate: u64) -> Locker {
+        Locker {
+            rate,
+            session: None,
+            owners: 0,
+            keys: 0,
+            next_session: 0,
+            grants: 0,
+            last_owner: None,
+        }
+    }
+
+    /// It forgets everything. Its belief is nobody's any more, which its judges need not know: a
+    /// lock that is kept for the dead too long is the end of the run's business.
+    pub(super) fn die(&mut self) {
+        self.session = None;
+    }
+
+    /// If it believes to hold something at this fence: the sending that this rests on.
+    pub(super) fn believes(&self, now: Time, owner: &OwnerId, fence: u64) -> Option<Time> {
+        let session = self.session.as_ref()?;
+        let believes = session.owner == *owner
+            && session.phase == Phase::Holding
+            // Another acquire on its way might have moved the fence.
+            && session.acquires == 1
+            && now < session.until
+            && session.fence.is_some_and(|held| held.number() == fence);
+        believes.then_some(session.since)
+    }
+
+    /// Calls itself again soon, whatever happens.
+    fn tick(&self, env: &mut Env<'_>) {
+        let Some(session) = &self.session else {
+            env.actions
+                .push(Action::Wake(self.next_session.max(env.now + MILLISECOND)));
+            return;
+        };
+        let mut next = session.next;
+        if let Some((_, deadline)) = session.waits_for {
+            next = next.min(deadline);
+            if session.phase != Phase::Holding {
+                next = deadline;
+            }
+        }
+        if session.phase == Phase::Holding {
+            next = next.min(session.until).min(session.hold_until);
+            if session.waits_for.is_none() {
+                next = next.min(session.next_renewal);
+            }
+        }
+        env.actions
+            .push(Action::Wake(next.max(env.now + MILLISECOND)));
+    }
+
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        self.act(env, me);
+        self.tick(env);
+    }
+
+    fn act(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &mut self.session else {
+            if env.now >= self.next_session {
+                self.begin(env, me);
+            }
+            return;
+        };
+        if let Some((_, deadline)) = session.waits_for
+            && env.now >= deadline
+        {
+            session.waits_for = None;
+            session.tries += 1;
+            self.unanswered(env, me);
+            return;
+        }
+        let waits = session.waits_for.is_some();
+        match session.phase {
+            Phase::Acquiring if !waits && env.now >= session.next => self.acquire(env, me),
+            Phase::Queued if !waits && env.now >= session.next => {
+                if me.random.chance(80) {
+                    self.release(env, me);
+                } else {
+                    self.acquire(env, me);
+                }
+            }
+            Phase::Releasing if !waits && env.now >= session.next => self.release(env, me),
+            Phase::Holding => self.hold(env, me),
+            Phase::Acquiring | Phase::Queued | Phase::Releasing => {}
+        }
+    }
+
+    fn begin(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        self.owners += 1;
+        let name = format!("c{}-{}", me.at, self.owners);
+        let mut owner = OwnerId::new(&name).expect("a short name");
+        if env.plan.breach == Some(Breach::AcquiresBeforeReleased)
+            && let Some(last) = self.last_owner.take()
+        {
+            owner = last;
+        }
+        let first = path(me.random.pick(&PATHS));
+        let mode = me.random.pick(modes(&first));
+        let mut holds = vec![(first, mode)];
+        if holds[0].0.handler() == "t" && me.random.chance(150) {
+            // Two paths of one namespace.
+            holds = vec![(path("t:/2/a"), Mode::Write), (path("t:/2/b"), Mode::Write)];
+        }
+        let ttl = me.random.pick(&env.plan.ttls);
+        env.actions.push(Action::Subscribe {
+            owner: owner.clone(),
+        });
+        self.session = Some(Session {
+            owner,
+            holds,
+            ttl,
+            queue_ttl: me.random.pick(&[1_500, 6_000, 20_000]),
+            wait: me.random.pick(&[
+                Wait::Queue,
+                Wait::Queue,
+                Wait::Queue,
+                Wait::No,
+                Wait::QueueAndAsk,
+            ]),
+            key: None,
+            acquires: 0,
+            queued_sent: None,
+            phase: Phase::Acquiring,
+            waits_for: None,
+            next: env.now,
+            tries: 0,
+            namespace: None,
+            fence: None,
+            since: 0,
+            until: 0,
+            hold_until: 0,
+            next_renewal: 0,
+            release_key: None,
+        });
+        self.acquire(env, me);
+    }
+
+    fn new_key(&mut self, me: &Me<'_>) -> Key {
+        self.keys += 1;
+        let text = format!("k{}-{}", me.at, self.keys);
+        Key::new(&text).ok().flatten().expect("a short key")
+    }
+
+    fn acquire(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let fresh = me.random.chance(400).then(|| self.new_key(me));
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if session.key.is_none()
+            && let Some(key) = fresh
+        {
+            session.key = Some((key, env.now));
+        }
+        session.acquires += 1;
+        session.phase = Phase::Acquiring;
+        let permits = (session.holds[0].0.handler() == "s")
+            .then_some(NonZeroU32::new(2))
+            .flatten();
+        let requests = session.holds.iter().map(|(path, mode)| Request {
+            path: path.clone(),
+            mode: *mode,
+            state: State::New,
+            permits,
+        });
+        let request = AcquireRequest {
+            owner: session.owner.clone(),
+            ttl: Ttl::from_millis(session.ttl).expect("a length of ours"),
+            queue_ttl: QueueTtl::from_millis(session.queue_ttl).expect("a length of ours"),
+            requests: requests.collect(),
+            releases: Vec::new(),
+            fence: None,
+            key: session.key.as_ref().map(|(key, _)| key.clone()),
+            wait: session.wait,
+            holder: None,
+            deadlock: Deadlock::Ignore,
+        };
+        let first_sent = session.key.as_ref().map(|(_, sent)| *sent);
+        let timeout = me.random.pick(&[500, 2_000, 5_000]);
+        let id = me.ask(env, ClientRequest::Acquire(request), first_sent, timeout);
+        session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
+    }
+
+    /// A call was not answered in time.
+    fn unanswered(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if session.phase != Phase::Holding && session.tries > 6 {
+            self.give_up(env, me);
+            return;
+        }
+        session.next = env.now + me.random.between(1, 500) * MILLISECOND;
+        match session.phase {
+            Phase::Acquiring | Phase::Releasing | Phase::Queued => {}
+            Phase::Holding => session.next_renewal = session.next,
+        }
+    }
+
+    /// The owner is left to its lease; the client goes on under another name.
+    fn give_up(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        if let Some(session) = self.session.take() {
+            env.fact(&Fact::Stops(&session.owner));
+            self.next_session = env.now + me.random.between(1, 2_000) * MILLISECOND;
+        }
+    }
+
+    /// By its own clock, 80 % of the ttl from a moment on.
+    fn trusts_until(&self, env: &Env<'_>, session: &Session, sent: Time) -> Time {
+        let share = match env.plan.breach {
+            Some(Breach::UsesWholeLease) => 115,
+            _ => 80,
+        };
+        let from = match env.plan.breach {
+            Some(Breach::CountsFromAnswer) => env.now,
+            _ => sent,
+        };
+        from + session.ttl * MILLISECOND * share / 100 * 1000 / self.rate
+    }
+
+    fn believe(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, sent: Time, fence: Option<Fence>) {
+        let Some(session) = &self.session else { return };
+        let until = self.trusts_until(env, session, sent);
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        session.key = None;
+        session.fence = fence.or(session.fence);
+        if until <= env.now {
+            // Used up on the way: ask again, under no key or a new one.
+            session.phase = Phase::Acquiring;
+            session.next = env.now;
+            return;
+        }
+        let new = session.phase != Phase::Holding;
+        session.phase = Phase::Holding;
+        session.since = sent;
+        session.until = session.until.max(until);
+        session.tries = 0;
+        let belief = Belief {
+            owner: session.owner.clone(),
+            holds: session.holds.clone(),
+            fence: session.fence,
+            sent,
+            until: session.until,
+        };
+        if new {
+            self.grants += 1;
+            env.counts.beliefs += 1;
+            session.hold_until =
+                env.now + me.random.between(10, (session.ttl * 3).min(12_000)) * MILLISECOND;
+        }
+        let left = session.until - env.now;
+        session.next_renewal = env.now + left / 3 + me.random.below(left);
+        session.next = env.now + me.random.between(10, 1_000) * MILLISECOND;
+        env.trace.say(
+            env.now,
+            format_args!("client {}", me.at),
+            format_args!("believes {} until {}", belief.owner, belief.until),
+        );
+        env.fact(&Fact::Believes(&belief));
+        if new {
+            self.store(env, 0);
+        }
+    }
+
+    fn store(&mut self, env: &mut Env<'_>, delay: Time) {
+        let Some(session) = &self.session else { return };
+        let Some(fence) = session.fence else { return };
+        for (path, mode) in &session.holds {
+            if *mode == Mode::Write && path.handler() != "s" {
+                let write = StoreWrite {
+                    owner: session.owner.clone(),
+                    path: path.clone(),
+                    fence: fence.number(),
+                };
+                env.actions.push(Action::Store { write, delay });
+            }
+        }
+    }
+
+    fn hold(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if env.now >= session.until {
+            // Its time is over: it stops working, and renews late or lets go.
+            env.fact(&Fact::Stops(&session.owner));
+            if session.waits_for.is_none() {
+                if me.random.chance(300) && session.tries < 3 {
+                    session.tries += 1;
+                    session.until = env.now + SECOND;
+                    self.renew(env, me);
+                    if let Some(session) = &mut self.session {
+                        session.until = env.now;
+                        session.hold_until = env.now + 2 * SECOND;
+                        session.next = env.now + SECOND;
+                    }
+                } else if me.random.chance(500) {
+                    self.give_up(env, me);
+                } else {
+                    self.release(env, me);
+                }
+            } else {
+                self.give_up(env, me);
+            }
+            return;
+        }
+        if env.now >= session.hold_until {
+            if me.random.chance(100) {
+                // A client that forgets to release.
+                self.give_up(env, me);
+            } else {
+                self.release(env, me);
+            }
+            return;
+        }
+        if session.waits_for.is_none() && env.now >= session.next_renewal {
+            self.renew(env, me);
+            return;
+        }
+        if env.now >= session.next {
+            session.next = env.now + me.random.between(50, 2_000) * MILLISECOND;
+            match me.random.below(4) {
+                // It checks, then stands still, then writes.
+                0 => {
+                    let pause = me.random.between(1, 30_000) * MILLISECOND;
+                    self.store(env, pause);
+                }
+                1 => self.store(env, MILLISECOND),
+                2 => self.assert(env, me),
+                _ => {}
+            }
+        }
+    }
+
+    fn assert(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &self.session else { return };
+        let (Mode::Write, Some(fence)) = (session.holds[0].1, session.fence) else {
+            return;
+        };
+        if session.holds[0].0.handler() == "s" {
+            return;
+        }
+        let request = ClientRequest::AssertFencing {
+            owner: session.owner.clone(),
+            fence: Some(fence),
+            paths: session.holds.iter().map(|(path, _)| path.clone()).collect(),
+        };
+        me.ask(env, request, None, 2_000);
+    }
+
+    fn renew(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let request = ClientRequest::Renew {
+            owner: session.owner.clone(),
+            ttl: Ttl::from_millis(session.ttl).expect("a length of ours"),
+            domains: session.namespace.iter().cloned().collect(),
+            key: None,
+        };
+        let timeout = me.random.pick(&[500, 2_000, 5_000]);
+        let id = me.ask(env, request, None, timeout);
+        session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
+    }
+
+    fn release(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let key = self.new_key(me);
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        env.fact(&Fact::Stops(&session.owner));
+        session.phase = Phase::Releasing;
+        let key = session.release_key.get_or_insert(key).clone();
+        let holds = session.holds.iter().map(|(path, mode)| Hold {
+            path: path.clone(),
+            mode: *mode,
+        });
+        let request = ReleaseRequest {
+            owner: session.owner.clone(),
+            holds: holds.collect(),
+            edge: WaitEdge::Keep,
+            key: Some(key),
+        };
+        let timeout = me.random.pick(&[500, 2_000, 5_000]);
+        let owner = session.owner.clone();
+        let id = me.ask(env, ClientRequest::Release(request), None, timeout);
+        session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
+        if env.plan.breach == Some(Breach::AcquiresBeforeReleased) && me.random.chance(500) {
+            self.last_owner = Some(owner);
+            self.session = None;
+            self.next_session = env.now;
+        }
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut Me<'_>,
+        ask: &Ask,
+        answer: &Result<Answer, Failure>,
+    ) {
+        self.take(env, me, ask, answer);
+        self.tick(env);
+    }
+
+    fn take(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut Me<'_>,
+        ask: &Ask,
+        answer: &Result<Answer, Failure>,
+    ) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if let (
+            ClientRequest::Acquire(acquire),
+            Ok(Answer::Acquire(AcquireAnswer::Granted { fence, .. })),
+        ) = (&*ask.request, answer)
+            && acquire.owner == session.owner
+            && session.phase == Phase::Holding
+        {
+            // Late news of an earlier acquire: the newest fence is the one in force (R69).
+            session.fence = session.fence.max(*fence);
+        }
+        if session.waits_for.is_none_or(|(id, _)| id != ask.id) {
+            return;
+        }
+        session.waits_for = None;
+        match answer {
+            Ok(Answer::Acquire(answer)) => self.acquired(env, me, ask, answer),
+            Ok(Answer::Renew(RenewAnswer::Renewed { .. })) => {
+                if session.phase == Phase::Holding {
+                    self.believe(env, me, ask.sent, None);
+                }
+            }
+            Ok(Answer::Renew(RenewAnswer::Lost(_))) => self.give_up(env, me),
+            Ok(Answer::Done) => {
+                self.session = None;
+                self.next_session = env.now + me.random.between(1, 2_000) * MILLISECOND;
+            }
+            Ok(_) => {}
+            Err(_) => {
+                session.tries += 1;
+                self.unanswered(env, me);
+            }
+        }
+    }
+
+    fn acquired(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, ask: &Ask, answer: &AcquireAnswer) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        match answer {
+            AcquireAnswer::Granted { namespace, fence } => {
+                session.namespace = namespace.clone();
+                // A repeat under one key is the same request.
+                self.believe(env, me, ask.first_sent, *fence);
+            }
+            AcquireAnswer::Queued { .. } => {
+                session.phase = Phase::Queued;
+                session.queued_sent = Some(ask.first_sent);
+                session.tries = 0;
+                if me.random.chance(700) {
+                    session.key = None;
+                }
+                session.next = env.now + me.random.between(50, 3_000) * MILLISECOND;
+            }
+            AcquireAnswer::Conflict { .. } | AcquireAnswer::Lost { .. } => self.give_up(env, me),
+        }
+    }
+
+    pub(super) fn told(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, event: &Event) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if session.owner != event.owner {
+            return;
+        }
+        env.trace.say(
+            env.now,
+            format_args!("client {}", me.at),
+            format_args!("is told {:?} for {}", event.kind, event.owner),
+        );
+        match event.kind {
+            EventKind::Grant { fence } => {
+                let session_waits = session.phase == Phase::Queued && session.waits_for.is_none();
+                let only = session.acquires == 1 || env.plan.breach == Some(Breach::TrustsAnyGrant);
+                if let (true, true, Some(sent)) = (session_waits, only, session.queued_sent) {
+                    session.namespace.clone_from(&event.namespace);
+                    self.believe(env, me, sent, fence);
+                } else if session_waits {
+                    session.next = env.now;
+                }
+            }
+            EventKind::Killed => self.give_up(env, me),
+            EventKind::Revoke => {
+                if session.phase == Phase::Holding
+                    && session.waits_for.is_none()
+                    && me.random.chance(500)
+                {
+                    session.hold_until = env.now;
+                }
+            }
+        }
+        self.tick(env);
+    }
+}

@@ -1,0 +1,354 @@
+//! The load: clients that lock, clients that look, one that changes policies, and a fenced store.
+//!
+//! A client knows only its own clock and what reaches it. What happens to it becomes a
+//! [`Fact`](crate::check::Fact); what it wants done becomes an [`Action`].
+
+mod admin;
+mod locker;
+mod observer;
+mod store;
+
+use tenure_core::event::Event;
+use tenure_core::path::Path;
+use tenure_core::policy::Mode;
+use tenure_core::value::OwnerId;
+use tenure_node::{Answer, ClientRequest, Failure};
+
+use crate::check::{Ask, Fact, Judges};
+use crate::counts::Counts;
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::time::Time;
+use crate::trace::Trace;
+
+pub(crate) use store::{Store, StoreWrite};
+
+/// What a client wants done.
+pub(crate) enum Action {
+    Wake(Time),
+    Ask {
+        ask: u64,
+        request: Box<ClientRequest>,
+        timeout_ms: u64,
+    },
+    Subscribe {
+        owner: OwnerId,
+    },
+    Store {
+        write: StoreWrite,
+        delay: Time,
+    },
+}
+
+/// What a client has at hand while it acts.
+pub(crate) struct Env<'a> {
+    pub(crate) now: Time,
+    pub(crate) plan: &'a Plan,
+    pub(crate) judges: &'a mut Judges,
+    pub(crate) trace: &'a mut Trace,
+    pub(crate) counts: &'a mut Counts,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) storm: bool,
+}
+
+impl Env<'_> {
+    fn fact(&mut self, fact: &Fact<'_>) {
+        self.judges.see(self.now, fact);
+    }
+
+    fn ask(&mut self, client: usize, ask: &Ask, timeout_ms: u64) {
+        self.counts.asks += 1;
+        self.trace.say(
+            self.now,
+            format_args!("client {client}"),
+            format_args!("asks #{} {}", ask.id, Brief(&ask.request)),
+        );
+        self.fact(&Fact::Asked(ask));
+        let request = ask.request.clone();
+        self.actions.push(Action::Ask {
+            ask: ask.id,
+            request,
+            timeout_ms,
+        });
+    }
+
+    fn answered(&mut self, client: usize, ask: &Ask, answer: &Result<Answer, Failure>) {
+        self.counts.answers += 1;
+        self.trace.say(
+            self.now,
+            format_args!("client {client}"),
+            format_args!("gets #{} {answer:?}", ask.id),
+        );
+        self.fact(&Fact::Answered(ask, answer));
+    }
+}
+
+/// A request in a few words.
+struct Brief<'a>(&'a ClientRequest);
+
+impl std::fmt::Display for Brief<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            ClientRequest::Acquire(acquire) => {
+                write!(
+                    out,
+                    "acquire {} ttl {}",
+                    acquire.owner,
+                    acquire.ttl.millis()
+                )?;
+                for one in &acquire.requests {
+                    write!(out, " {} {:?}", one.path, one.mode)?;
+                }
+                match &acquire.key {
+                    Some(key) => write!(out, " key {}", key.as_str()),
+                    None => Ok(()),
+                }
+            }
+            ClientRequest::Release(release) => write!(out, "release {}", release.owner),
+            ClientRequest::Renew { owner, .. } => write!(out, "renew {owner}"),
+            other => write!(out, "{other:?}"),
+        }
+    }
+}
+
+/// A client of one of the three kinds.
+pub(crate) struct Client {
+    at: usize,
+    random: Random,
+    paused_until: Time,
+    dead_until: Time,
+    /// It wants nothing any more: dead for good, or gone home.
+    pub(crate) retired: bool,
+    role: Part,
+    /// Calls on the way, of this life or an earlier one.
+    asks: Vec<Ask>,
+    next_ask: u64,
+}
+
+enum Part {
+    Locker(Box<locker::Locker>),
+    Observer(observer::Observer),
+    Admin(admin::Admin),
+}
+
+impl Client {
+    pub(crate) fn all(plan: &Plan, random: &mut Random) -> Vec<Client> {
+        let mut clients = Vec::new();
+        let mut add = |role: Part, random: &mut Random| {
+            let at = clients.len();
+            clients.push(Client {
+                at,
+                random: random.split(),
+                paused_until: 0,
+                dead_until: 0,
+                retired: false,
+                role,
+                asks: Vec::new(),
+                next_ask: (at as u64 + 1) * 1_000_000,
+            });
+        };
+        add(Part::Admin(admin::Admin::default()), random);
+        for _ in 0..plan.clients {
+            let clock = random.between(905, 1095);
+            add(Part::Locker(Box::new(locker::Locker::new(clock))), random);
+        }
+        for _ in 0..plan.observers {
+            add(Part::Observer(observer::Observer::default()), random);
+        }
+        clients
+    }
+
+    pub(crate) fn pause(&mut self, until: Time) {
+        self.paused_until = self.paused_until.max(until);
+    }
+
+    /// It forgets everything; its owners are left to their leases.
+    pub(crate) fn die(&mut self, until: Time) {
+        if let Part::Locker(locker) = &mut self.role {
+            self.dead_until = until;
+            locker.die();
+        }
+    }
+
+    /// Whether it has anything on its mind that others should wait for.
+    pub(crate) fn is_locker(&self) -> bool {
+        matches!(self.role, Part::Locker(_))
+    }
+
+    /// Locks that it got since the last time somebody asked.
+    pub(crate) fn take_grants(&mut self) -> u64 {
+        match &mut self.role {
+            Part::Locker(locker) => std::mem::take(&mut locker.grants),
+            Part::Observer(_) | Part::Admin(_) => 0,
+        }
+    }
+
+    fn absent(&self, now: Time) -> bool {
+        now < self.paused_until || now < self.dead_until
+    }
+
+    pub(crate) fn wake(&mut self, env: &mut Env<'_>) {
+        if self.retired {
+            return;
+        }
+        let absent_until = self.paused_until.max(self.dead_until);
+        if env.now < absent_until {
+            env.actions.push(Action::Wake(absent_until));
+            return;
+        }
+        match &mut self.role {
+            Part::Locker(locker) => {
+                let mut me = Me {
+                    at: self.at,
+                    random: &mut self.random,
+                    asks: &mut self.asks,
+                    next_ask: &mut self.next_ask,
+                };
+                locker.wake(env, &mut me);
+            }
+            Part::Observer(observer) => {
+                let mut me = Me {
+                    at: self.at,
+                    random: &mut self.random,
+                    asks: &mut self.asks,
+                    next_ask: &mut self.next_ask,
+                };
+                observer.wake(env, &mut me);
+            }
+            Part::Admin(admin) => {
+                let mut me = Me {
+                    at: self.at,
+                    random: &mut self.random,
+                    asks: &mut self.asks,
+                    next_ask: &mut self.next_ask,
+                };
+                admin.wake(env, &mut me);
+            }
+        }
+    }
+
+    pub(crate) fn answered(
+        &mut self,
+        env: &mut Env<'_>,
+        ask: u64,
+        answer: &Result<Answer, Failure>,
+    ) {
+        if self.absent(env.now) && !self.retired {
+            // A paused client reads it when it goes on; a dead one never does. Either way it is as
+            // if the answer were lost, which is harder for the cluster.
+            return;
+        }
+        let Some(place) = self.asks.iter().position(|one| one.id == ask) else {
+            return;
+        };
+        let ask = self.asks.swap_remove(place);
+        env.answered(self.at, &ask, answer);
+        if self.retired {
+            return;
+        }
+        let mut me = Me {
+            at: self.at,
+            random: &mut self.random,
+            asks: &mut self.asks,
+            next_ask: &mut self.next_ask,
+        };
+        match &mut self.role {
+            Part::Locker(locker) => locker.answered(env, &mut me, &ask, answer),
+            Part::Observer(observer) => observer.answered(env, &mut me, &ask, answer),
+            Part::Admin(admin) => admin.answered(env, &mut me, &ask, answer),
+        }
+    }
+
+    pub(crate) fn told(&mut self, env: &mut Env<'_>, event: &Event) {
+        if self.absent(env.now) || self.retired {
+            return;
+        }
+        if let Part::Locker(locker) = &mut self.role {
+            let mut me = Me {
+                at: self.at,
+                random: &mut self.random,
+                asks: &mut self.asks,
+                next_ask: &mut self.next_ask,
+            };
+            locker.told(env, &mut me, event);
+        }
+    }
+
+    pub(crate) fn wrote(&mut self, env: &mut Env<'_>, write: &StoreWrite, accepted: bool) {
+        let tally = &mut env.counts.store_writes;
+        if accepted {
+            tally.0 += 1
+        } else {
+            tally.1 += 1
+        }
+        let believes_since = match &self.role {
+            Part::Locker(locker) => locker.believes(env.now, &write.owner, write.fence),
+            Part::Observer(_) | Part::Admin(_) => None,
+        };
+        env.trace.say(
+            env.now,
+            format_args!("store"),
+            format_args!(
+                "{} {} {} accepted {accepted}",
+                write.owner, write.path, write.fence
+            ),
+        );
+        env.fact(&Fact::Wrote {
+            owner: &write.owner,
+            path: &write.path,
+            accepted,
+            believes_since,
+        });
+    }
+}
+
+/// The parts of a client that its role works with.
+struct Me<'a> {
+    at: usize,
+    random: &'a mut Random,
+    asks: &'a mut Vec<Ask>,
+    next_ask: &'a mut u64,
+}
+
+impl Me<'_> {
+    fn ask(
+        &mut self,
+        env: &mut Env<'_>,
+        request: ClientRequest,
+        first_sent: Option<Time>,
+        timeout_ms: u64,
+    ) -> u64 {
+        *self.next_ask += 1;
+        let ask = Ask {
+            id: *self.next_ask,
+            request: Box::new(request),
+            sent: env.now,
+            first_sent: first_sent.unwrap_or(env.now),
+        };
+        env.ask(self.at, &ask, timeout_ms);
+        let id = ask.id;
+        self.asks.push(ask);
+        if self.asks.len() > 64 {
+            self.asks.remove(0);
+        }
+        id
+    }
+}
+
+/// Every path there is, and how it is used.
+pub(crate) const PATHS: [&str; 12] = [
+    "t:/0", "t:/0/x", "t:/0/x/y", "t:/1", "t:/2/a", "u:/0/a", "u:/0/a", "u:/1/b", "p:/0/x",
+    "q:/a/b", "q:/a/b/c", "s:/0/n",
+];
+
+pub(crate) fn path(text: &str) -> Path {
+    Path::parse(text).expect("a path of ours")
+}
+
+/// How a path may be asked for.
+fn modes(path: &Path) -> &'static [Mode] {
+    match path.handler() {
+        "t" | "u" => &[Mode::Write, Mode::Write, Mode::Read],
+        _ => &[Mode::Write],
+    }
+}

@@ -1,0 +1,286 @@
+//! `cargo sim`: new seeds until stopped, or one seed again, line by line.
+//!
+//! ```text
+//!   cargo sim                       new seeds until stopped
+//!   cargo sim -- SEED               that run again, one line per change on standard error
+//!   cargo sim -- --seeds N          N new seeds
+//!   cargo sim -- --hours H          new seeds until so many virtual hours have passed
+//!   cargo sim -- --json             with any of these: the result as JSON
+//!   cargo sim -- --museum [NAME]    every planted fault, or one: who catches it, after how many seeds
+//! ```
+
+#![allow(clippy::print_stdout, reason = "a command prints")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "only this file knows real time, to pick seeds and to stop"
+)]
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use tenure_sim::{Breach, Counts, Options, Printing, Report, museum, run, run_all};
+
+#[derive(Default)]
+struct Wanted {
+    seed: Option<u64>,
+    seeds: Option<u64>,
+    first: Option<u64>,
+    hours: Option<f64>,
+    search: Option<u64>,
+    storm: Option<u64>,
+    museum: Option<String>,
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    match wanted() {
+        Ok(wanted) => go(&wanted),
+        Err(what) => {
+            eprintln!(
+                "error: {what}\nusage: cargo sim -- [SEED | --seeds N | --hours H | --museum [NAME]] [--json]"
+            );
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn wanted() -> Result<Wanted, String> {
+    let mut wanted = Wanted::default();
+    let mut words = std::env::args().skip(1).peekable();
+    while let Some(word) = words.next() {
+        let mut number = || -> Result<u64, String> {
+            let text = words
+                .next()
+                .ok_or_else(|| format!("{word} needs a number"))?;
+            text.parse().map_err(|_| format!("{text} is not a number"))
+        };
+        match word.as_str() {
+            "--seeds" => wanted.seeds = Some(number()?),
+            "--first" => wanted.first = Some(number()?),
+            "--hours" => wanted.hours = Some(number()? as f64),
+            "--search" => wanted.search = Some(number()?),
+            "--storm" => wanted.storm = Some(number()?),
+            "--json" => wanted.json = true,
+            "--museum" => {
+                wanted.museum = Some(
+                    words
+                        .next_if(|word| !word.starts_with("--"))
+                        .unwrap_or_default(),
+                );
+            }
+            text => wanted.seed = Some(text.parse().map_err(|_| format!("{text} is not a seed"))?),
+        }
+    }
+    Ok(wanted)
+}
+
+fn go(wanted: &Wanted) -> ExitCode {
+    let mut options = Options::default();
+    if let Some(seconds) = wanted.storm {
+        options.storm_seconds = seconds;
+    }
+    if let Some(only) = &wanted.museum {
+        return visit(only, options);
+    }
+    if let Some(seed) = wanted.seed {
+        let report = run(
+            seed,
+            Options {
+                printing: Printing::On,
+                ..options
+            },
+        );
+        tell(
+            &report.counts,
+            1,
+            u64::from(report.violation.is_some()),
+            wanted.json,
+        );
+        return match &report.violation {
+            Some(violation) => {
+                println!("seed {seed}: {violation}");
+                ExitCode::FAILURE
+            }
+            None => {
+                println!("seed {seed}: well, trace {:016x}", report.trace);
+                ExitCode::SUCCESS
+            }
+        };
+    }
+    if let Some(seconds) = wanted.search {
+        println!(
+            "{}",
+            search(options, Duration::from_secs(seconds), wanted.first)
+        );
+        return ExitCode::SUCCESS;
+    }
+    many(wanted, options)
+}
+
+fn many(wanted: &Wanted, options: Options) -> ExitCode {
+    let first = wanted.first.unwrap_or_else(fresh_seed);
+    let count = wanted.seeds.unwrap_or(u64::MAX);
+    let (mut total, mut runs, mut failed) = (Counts::default(), 0, 0);
+    run_all(
+        (0..count).map(|step| first.wrapping_add(step)),
+        threads(),
+        options,
+        |report| {
+            runs += 1;
+            total.add(&report.counts);
+            if let Some(violation) = &report.violation {
+                failed += 1;
+                eprintln!("seed {}: {violation}", report.seed);
+            }
+            match wanted.hours {
+                Some(hours) if total.hours() >= hours => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        },
+    );
+    tell(&total, runs, failed, wanted.json);
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// The only thing here that nobody can repeat; it is printed with whatever it finds.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    now.as_secs() << 20
+}
+
+fn tell(total: &Counts, runs: u64, failed: u64, json: bool) {
+    let facts = [
+        ("seeds", runs),
+        ("failed", failed),
+        ("calls", total.asks),
+        ("answers", total.answers),
+        ("locks", total.beliefs),
+        ("writes_taken", total.store_writes.0),
+        ("writes_refused", total.store_writes.1),
+        ("elections", total.elections),
+        ("memberships", total.memberships),
+        ("snapshots", total.snapshots),
+        ("frames", total.frames),
+        ("syncs", total.syncs),
+        ("stops", total.stops),
+        ("refused_disks", total.refused_disks),
+    ];
+    let join = |of: &std::collections::BTreeMap<&'static str, u64>| {
+        let parts: Vec<String> = of
+            .iter()
+            .map(|(name, count)| format!("\"{name}\":{count}"))
+            .collect();
+        parts.join(",")
+    };
+    if json {
+        let plain: Vec<String> = facts
+            .iter()
+            .map(|(name, count)| format!("\"{name}\":{count}"))
+            .collect();
+        println!(
+            "{{\"virtual_hours\":{:.2},{},\"faults\":{{{}}},\"judged\":{{{}}}}}",
+            total.hours(),
+            plain.join(","),
+            join(&total.faults),
+            join(&total.judged)
+        );
+        return;
+    }
+    println!("{:>12.2}  virtual hours", total.hours());
+    for (name, count) in facts {
+        println!("{count:>12}  {name}");
+    }
+    for (name, count) in &total.faults {
+        println!("{count:>12}  fault: {name}");
+    }
+    for (name, count) in &total.judged {
+        println!("{count:>12}  judged: {name}");
+    }
+}
+
+/// Searches for a violation; the kept seed first, then from 1 on.
+fn search(options: Options, patience: Duration, first: Option<u64>) -> String {
+    let end = Instant::now() + patience;
+    let mut tried = 0;
+    let mut verdict = None;
+    // Panics are what is looked for; their texts would only bury the table.
+    std::panic::set_hook(Box::new(|_| {}));
+    run_all(
+        first.into_iter().chain(1..),
+        threads(),
+        options,
+        |report: Report| {
+            tried += 1;
+            if let Some(violation) = report.violation {
+                let what: String = violation.what.chars().take(90).collect();
+                verdict = Some(format!(
+                    "caught by {:<13} after {tried:>4} seeds, seed {}: {what}",
+                    violation.judge, report.seed
+                ));
+                return ControlFlow::Break(());
+            }
+            if Instant::now() >= end {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        },
+    );
+    let _ = std::panic::take_hook();
+    verdict.unwrap_or_else(|| format!("NOT CAUGHT in {tried} seeds"))
+}
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn visit(only: &str, options: Options) -> ExitCode {
+    let mut missed = 0;
+    let mut show = |name: &str, said: &str| {
+        missed += u64::from(!said.starts_with("caught"));
+        println!("{name:<28} {said}");
+    };
+    for breach in Breach::ALL {
+        if only.is_empty() || only == breach.name() {
+            let options = Options {
+                breach: Some(breach),
+                ..options
+            };
+            show(breach.name(), &search(options, PATIENCE, None));
+        }
+    }
+    let exhibits = match museum::parse(include_str!("../museum.toml")) {
+        Ok(exhibits) => exhibits,
+        Err(what) => {
+            eprintln!("error: {what}");
+            return ExitCode::from(2);
+        }
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for exhibit in exhibits
+        .iter()
+        .filter(|one| only.is_empty() || only == one.name)
+    {
+        let said =
+            museum::Workshop::open(&root).and_then(|shop| shop.show(exhibit, PATIENCE.as_secs()));
+        match said {
+            Ok(said) => show(&exhibit.name, &said),
+            Err(what) => show(&exhibit.name, &format!("BROKEN: {what}")),
+        }
+    }
+    if missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

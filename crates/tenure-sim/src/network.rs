@@ -1,0 +1,103 @@
+//! The network between nodes: links that are slow, lossy, cut, or broken and made again.
+//!
+//! One link per direction. Frames of one connection and lane keep their order; when a connection
+//! breaks, those still under way may arrive after frames of the next one.
+
+use tenure_node::Lane;
+
+use crate::random::Random;
+use crate::time::{MILLISECOND, Time};
+
+/// What faults change and sending obeys.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) cut: bool,
+    /// Per mille.
+    pub(crate) loss: u64,
+    /// Per mille.
+    pub(crate) duplicates: u64,
+    /// A frame takes from the first to the second of these.
+    pub(crate) delay: (Time, Time),
+    /// When the last frame of this connection arrives, per lane.
+    last: [Time; 2],
+}
+
+impl Link {
+    fn healthy() -> Link {
+        Link {
+            cut: false,
+            loss: 0,
+            duplicates: 0,
+            delay: (100, 2 * MILLISECOND),
+            last: [0; 2],
+        }
+    }
+}
+
+/// All links.
+pub(crate) struct Network {
+    nodes: usize,
+    links: Vec<Link>,
+    random: Random,
+}
+
+impl Network {
+    pub(crate) fn new(nodes: usize, random: Random) -> Network {
+        Network {
+            nodes,
+            links: vec![Link::healthy(); nodes * nodes],
+            random,
+        }
+    }
+
+    pub(crate) fn link(&mut self, from: usize, to: usize) -> &mut Link {
+        &mut self.links[from * self.nodes + to]
+    }
+
+    /// When a frame that leaves now arrives: never, once, or more often.
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        from: usize,
+        to: usize,
+        lane: Lane,
+        bytes: usize,
+    ) -> Vec<Time> {
+        let link = &mut self.links[from * self.nodes + to];
+        let random = &mut self.random;
+        if link.cut || random.chance(link.loss) {
+            return Vec::new();
+        }
+        let lane_number = match lane {
+            Lane::Main => 0,
+            Lane::Bulk => 1,
+        };
+        let flight = random.between(link.delay.0, link.delay.1) + bytes as u64 / 100;
+        let arrives = (now + flight).max(link.last[lane_number] + 1);
+        link.last[lane_number] = arrives;
+        let mut arrivals = vec![arrives];
+        if random.chance(link.duplicates) {
+            arrivals.push(arrives + random.between(0, 500 * MILLISECOND));
+        }
+        arrivals
+    }
+
+    pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.links[from * self.nodes + to].cut
+    }
+
+    /// The connection breaks and another one begins: its frames may overtake those under way.
+    pub(crate) fn reconnect(&mut self, one: usize, other: usize) {
+        self.link(one, other).last = [0; 2];
+        self.link(other, one).last = [0; 2];
+    }
+
+    pub(crate) fn heal(&mut self) {
+        for link in &mut self.links {
+            *link = Link {
+                last: link.last,
+                ..Link::healthy()
+            };
+        }
+    }
+}

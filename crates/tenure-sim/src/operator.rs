@@ -1,0 +1,160 @@
+//! The operator: sees to it that every group is replicated where it should be, and that a node that
+//! lost its disk comes back as a learner in a new life before another one may lose its own.
+
+use std::collections::BTreeSet;
+
+use tenure_node::{GroupId, Input, Member, MembershipChange, MembershipStep, RequestId};
+
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::time::{SECOND, Time};
+use crate::world::{World, member};
+
+/// See the module.
+pub(crate) struct Operator {
+    random: Random,
+    /// Which seats should replicate each group.
+    pub(crate) wanted: Vec<BTreeSet<usize>>,
+    births: Vec<BTreeSet<usize>>,
+    /// Seats that a fault may have cost their data.
+    pub(crate) may_lose: BTreeSet<usize>,
+    /// Seats whose birth is not durable yet.
+    pub(crate) newborn: BTreeSet<usize>,
+    /// Whether every group was found to be replicated as it should be.
+    whole: bool,
+    next_change: u64,
+}
+
+impl Operator {
+    pub(crate) fn new(plan: &Plan, random: &mut Random) -> Operator {
+        let mut random = random.split();
+        let wanted: Vec<BTreeSet<usize>> = (0..=plan.cluster.group_count)
+            .map(|_| some_seats(&mut random, plan.nodes, plan.replicas))
+            .collect();
+        Operator {
+            births: wanted.clone(),
+            wanted,
+            random,
+            may_lose: BTreeSet::new(),
+            newborn: BTreeSet::new(),
+            whole: false,
+            next_change: 0,
+        }
+    }
+
+    pub(crate) fn pause(&mut self) -> Time {
+        self.random.between(SECOND / 2, 3 * SECOND)
+    }
+
+    /// Every group with its first voters.
+    pub(crate) fn births(&self) -> Vec<(GroupId, Vec<Member>)> {
+        let groups = (0..).map(GroupId).zip(&self.births);
+        groups
+            .map(|(group, seats)| (group, seats.iter().map(|at| member(*at, 1)).collect()))
+            .collect()
+    }
+
+    /// One group is to be replicated elsewhere.
+    pub(crate) fn move_one(&mut self, nodes: usize, replicas: usize) -> (GroupId, BTreeSet<usize>) {
+        let at = self.random.index(self.wanted.len());
+        // Now and then fewer, so that replicas are removed and come back in the same life.
+        let count = if self.random.chance(400) {
+            replicas - 1
+        } else {
+            replicas
+        };
+        self.wanted[at] = some_seats(&mut self.random, nodes, count.max(2));
+        let group = GroupId(u32::try_from(at).unwrap_or(0));
+        (group, self.wanted[at].clone())
+    }
+
+    /// Whether a node may lose its data now without any group losing its majority.
+    pub(crate) fn can_spare_one(&self) -> bool {
+        let wide = self.wanted.iter().all(|seats| seats.len() >= 3);
+        self.whole && wide && self.may_lose.is_empty() && self.newborn.is_empty()
+    }
+
+    /// Every group is to be replicated as widely as at birth again.
+    pub(crate) fn restore(&mut self) {
+        self.wanted.clone_from(&self.births);
+    }
+}
+
+fn some_seats(random: &mut Random, nodes: usize, count: usize) -> BTreeSet<usize> {
+    let mut seats = BTreeSet::new();
+    while seats.len() < count.min(nodes) {
+        seats.insert(random.index(nodes));
+    }
+    seats
+}
+
+impl World {
+    /// One step towards what is wanted, for every group that has a leader.
+    pub(crate) fn operate(&mut self) {
+        let mut old_lives = false;
+        for at in 0..self.operator.wanted.len() {
+            let group = GroupId(u32::try_from(at).unwrap_or(0));
+            let Some((leader, membership)) = self.leader(group) else {
+                old_lives = true;
+                continue;
+            };
+            let wanted: Vec<Member> = self.operator.wanted[at]
+                .iter()
+                .map(|seat| self.seats[*seat].member)
+                .collect();
+            let everybody = membership.everybody();
+            let current = |one: &Member| self.seats[one.node.number() as usize - 1].member == *one;
+            if !everybody.iter().all(current)
+                || wanted.iter().any(|one| !membership.voters.contains(one))
+            {
+                old_lives = true;
+            }
+            if membership.is_joint() {
+                continue;
+            }
+            let missing = wanted.iter().find(|one| !everybody.contains(one));
+            let waiting = wanted.iter().find(|one| membership.learners.contains(one));
+            let mut surplus: Vec<Member> = everybody
+                .iter()
+                .filter(|one| !wanted.contains(one))
+                .copied()
+                .collect();
+            // Past lives first: they help nobody.
+            surplus.sort_by_key(|one| self.seats[one.node.number() as usize - 1].member == *one);
+            let steps = if let Some(one) = missing {
+                vec![MembershipStep::Learner(*one)]
+            } else if let Some(one) = waiting {
+                let mut steps = vec![MembershipStep::Voter(*one)];
+                // In with the new and out with the old: a joint change.
+                if let Some(old) = surplus.first()
+                    && self.random.chance(500)
+                {
+                    steps.push(MembershipStep::Remove(*old));
+                }
+                steps
+            } else if let Some(one) = surplus.first() {
+                vec![MembershipStep::Remove(*one)]
+            } else {
+                continue;
+            };
+            self.operator.next_change += 1;
+            let id = RequestId(u64::MAX / 2 + self.operator.next_change);
+            self.trace.say(
+                self.now,
+                format_args!("operator"),
+                format_args!("{group}: {steps:?} at seat {leader}"),
+            );
+            let change = MembershipChange { steps };
+            self.input(leader, Input::Change { id, group, change });
+        }
+        self.operator.whole = !old_lives;
+        if !old_lives
+            && self
+                .seats
+                .iter()
+                .all(|seat| seat.is_up() && !seat.needs_new_life)
+        {
+            self.operator.may_lose.clear();
+        }
+    }
+}

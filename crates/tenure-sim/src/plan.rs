@@ -1,0 +1,114 @@
+//! What a seed decides before the run begins: the cluster, its limits, its load, its faults.
+
+use tenure_core::policy::Algorithm;
+use tenure_core::space::SpaceLimits;
+use tenure_node::{ClusterConfig, Limits};
+
+use crate::breach::Breach;
+use crate::faults::Kind;
+use crate::random::Random;
+use crate::time::{SECOND, Time};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) nodes: usize,
+    /// How many of them replicate a group at birth.
+    pub(crate) replicas: usize,
+    pub(crate) cluster: ClusterConfig,
+    pub(crate) limits: Limits,
+    pub(crate) clients: usize,
+    pub(crate) observers: usize,
+    /// Lengths of leases that clients choose from, in milliseconds.
+    pub(crate) ttls: Vec<u64>,
+    /// How long faults strike.
+    pub(crate) storm: Time,
+    /// The kinds that strike in this run, each with the mean time between two strikes.
+    pub(crate) faults: Vec<(Kind, Time)>,
+    /// Per mille of what clients send and are sent that is lost.
+    pub(crate) client_loss: u64,
+    pub(crate) breach: Option<Breach>,
+}
+
+impl Plan {
+    /// The plan of a seed. `storm` is how long faults strike.
+    pub(crate) fn of(random: &mut Random, storm: Time, breach: Option<Breach>) -> Plan {
+        let nodes = random.pick(&[3, 3, 5]);
+        let replicas = if nodes == 5 { random.pick(&[3, 5]) } else { 3 };
+        let group_count = random.pick(&[1, 2, 3]);
+        let ttls = if random.chance(150) {
+            vec![3_000, 10_000, 75_000]
+        } else {
+            random
+                .pick(&[
+                    &[2_000, 5_000][..],
+                    &[3_000, 8_000, 20_000],
+                    &[5_000, 10_000],
+                ])
+                .to_vec()
+        };
+        let mut faults = Vec::new();
+        let intensity = random.pick(&[1, 2, 4]);
+        for kind in Kind::ALL {
+            if random.chance(600) {
+                faults.push((kind, kind.mean_pause() * intensity));
+            }
+        }
+        Plan {
+            nodes,
+            replicas,
+            cluster: ClusterConfig {
+                group_count,
+                prefix_segments: 1,
+                default_algorithm: Algorithm::RecursiveRw,
+            },
+            limits: limits(random),
+            clients: 3 + random.index(5),
+            observers: 1 + random.index(2),
+            ttls,
+            storm,
+            faults,
+            client_loss: random.pick(&[0, 5, 30, 100]),
+            breach,
+        }
+    }
+
+    /// The longest a dead owner may stay once everything is well: its lease by the slowest clock,
+    /// once more for a late change of leaders, two minutes for a long one, and time to breathe.
+    pub(crate) fn dead_after(&self) -> Time {
+        let longest = self.ttls.iter().copied().max().unwrap_or(0) * 1_000;
+        let extra = if longest > 60 * SECOND {
+            120 * SECOND
+        } else {
+            longest
+        };
+        (longest + extra) * 12 / 10 + 10 * SECOND
+    }
+}
+
+/// Tiny limits bring about what takes a real cluster days: cut logs, snapshots, full tables.
+fn limits(random: &mut Random) -> Limits {
+    let mut limits = Limits {
+        log_entries: 400,
+        log_kept: 50,
+        ..Limits::default()
+    };
+    if random.chance(500) {
+        limits.log_entries = random.pick(&[5, 20, 60]);
+        limits.log_kept = random.pick(&[0, 3, 20]);
+    }
+    if random.chance(300) {
+        limits.group_inflight = random.pick(&[2, 8]);
+    }
+    if random.chance(300) {
+        limits.space = SpaceLimits {
+            marks: random.pick(&[2, 8]) as u32,
+            idle_namespaces: 2,
+            answers: random.pick(&[4, 64]) as u32,
+            waiting_paths: random.pick(&[4, 64]) as u32,
+            events: random.pick(&[2, 64]) as u32,
+            ..SpaceLimits::default()
+        };
+    }
+    limits
+}

@@ -1,0 +1,118 @@
+//! One node's place in the cluster: its process, its disk, its clock, and the driver between them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use tenure_log::{SimDisk, SyncTicket};
+use tenure_node::{
+    Batch, GroupId, Input, Lane, Mark, Member, Node, NodeId, RequestId, Snapshot, StreamId,
+};
+
+use crate::journal::Journal;
+use crate::random::Random;
+use crate::time::{Clock, MILLISECOND, Time};
+
+/// What the disk has to do, in order.
+pub(crate) enum Job {
+    Write(Batch),
+    Save(Snapshot),
+}
+
+/// See the module.
+pub(crate) struct Seat {
+    pub(crate) member: Member,
+    pub(crate) node: Option<Node>,
+    pub(crate) disk: SimDisk,
+    pub(crate) journal: Option<Journal>,
+    pub(crate) clock: Clock,
+    pub(crate) starts: u64,
+    /// Counts processes; what was meant for an earlier one is void.
+    pub(crate) process: u64,
+    pub(crate) inbox: Vec<Input>,
+    /// When the node is stepped next; `Time::MAX` if it is not.
+    pub(crate) next_step: Time,
+    pub(crate) paused: bool,
+    pub(crate) jobs: VecDeque<Job>,
+    /// A sync that is under way: its ticket, the mark it makes durable, the snapshots saved with it.
+    pub(crate) syncing: Option<Syncing>,
+    /// Frames that wait for a mark.
+    pub(crate) held: VecDeque<(Mark, NodeId, Lane, Bytes)>,
+    pub(crate) disk_begins: bool,
+    /// How long a write takes, and a sync.
+    pub(crate) disk_delay: (Time, Time),
+    /// Which clients wait for what.
+    pub(crate) calls: BTreeMap<RequestId, (usize, u64)>,
+    pub(crate) streams: BTreeMap<StreamId, usize>,
+    /// Its data is lost or damaged; it may start only in a new life.
+    pub(crate) needs_new_life: bool,
+    /// The machine itself is about to lose power.
+    pub(crate) power_ends: bool,
+    /// Terms seen, to count elections.
+    pub(crate) terms: BTreeMap<GroupId, u64>,
+}
+
+/// See [`Seat::syncing`].
+pub(crate) struct Syncing {
+    pub(crate) ticket: Option<SyncTicket>,
+    pub(crate) mark: Option<Mark>,
+    pub(crate) saved: Vec<(GroupId, u64)>,
+}
+
+/// How long a healthy disk takes to begin, and to sync.
+pub(crate) const HEALTHY_DISK: (Time, Time) = (200, 3 * MILLISECOND);
+
+impl Seat {
+    pub(crate) fn new(member: Member, disk: SimDisk, clock: Clock) -> Seat {
+        Seat {
+            member,
+            node: None,
+            disk,
+            journal: None,
+            clock,
+            starts: 0,
+            process: 0,
+            inbox: Vec::new(),
+            next_step: Time::MAX,
+            paused: false,
+            jobs: VecDeque::new(),
+            syncing: None,
+            held: VecDeque::new(),
+            disk_begins: false,
+            disk_delay: HEALTHY_DISK,
+            calls: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            needs_new_life: false,
+            power_ends: false,
+            terms: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.node.is_some()
+    }
+
+    /// The process is gone, with all that it had in memory.
+    pub(crate) fn end_process(&mut self) {
+        self.process += 1;
+        self.node = None;
+        self.journal = None;
+        self.inbox.clear();
+        self.next_step = Time::MAX;
+        self.paused = false;
+        self.jobs.clear();
+        self.syncing = None;
+        self.held.clear();
+        self.disk_begins = false;
+        self.calls.clear();
+        self.streams.clear();
+    }
+
+    /// The process is dead. The machine goes on, unless its power is already failing.
+    pub(crate) fn leave_disk(&mut self, dice: &mut Random) {
+        self.disk = if std::mem::take(&mut self.power_ends) {
+            self.disk.crash(&mut || dice.chance(500))
+        } else {
+            self.disk.kill()
+        };
+    }
+}

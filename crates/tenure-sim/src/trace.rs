@@ -1,0 +1,62 @@
+//! The trace: one line per change, and a hash over everything that happened.
+//!
+//! ```text
+//!   12.345678  c3       asks     #41 acquire c3-7 t:/0 write ttl 5000 at node 2
+//!   seconds    who      what     details
+//! ```
+//!
+//! Lines are printed only in a replay; the hash is always kept, so that two runs of one seed can be
+//! compared without keeping either.
+
+use std::fmt::{Arguments, Write as _};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::time::{SECOND, Time};
+
+/// See the module.
+pub(crate) struct Trace {
+    hash: Box<Xxh3>,
+    line: String,
+    print: Printing,
+}
+
+/// Whether lines are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Printing {
+    /// Only the hash is kept.
+    Off,
+    /// Every line goes to standard error.
+    On,
+}
+
+impl Trace {
+    pub(crate) fn new(print: Printing) -> Trace {
+        Trace {
+            hash: Box::new(Xxh3::new()),
+            line: String::new(),
+            print,
+        }
+    }
+
+    /// Something changed.
+    pub(crate) fn say(&mut self, now: Time, who: Arguments<'_>, what: Arguments<'_>) {
+        self.line.clear();
+        let (whole, part) = (now / SECOND, now % SECOND);
+        // Writing to a string cannot fail.
+        let _ = write!(self.line, "{whole:>5}.{part:06}  {who}  {what}");
+        self.hash.update(self.line.as_bytes());
+        if self.print == Printing::On {
+            eprintln!("{}", self.line);
+        }
+    }
+
+    /// Something that is part of the run but not worth a line.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+    }
+
+    pub(crate) fn digest(&self) -> u64 {
+        self.hash.digest()
+    }
+}

@@ -1,0 +1,273 @@
+//! Processes: nodes that start, take turns, and say what they want done.
+
+use bytes::Bytes;
+use tenure_node::{
+    After, ChangeRefused, Config, Input, Lane, Membership, Node, NodeId, Output, RequestId,
+};
+
+use super::{Event, World};
+use crate::breach::Breach;
+use crate::calm::is_probe;
+use crate::journal::{Blank, Journal, Unusable};
+use crate::seat::Job;
+use crate::time::{MILLISECOND, SECOND, Time};
+
+impl World {
+    pub(super) fn start(&mut self, at: usize) {
+        if self.seats[at].is_up() {
+            return;
+        }
+        if self.seats[at].needs_new_life {
+            let seat = &mut self.seats[at];
+            seat.disk = seat.disk.wipe();
+            if self.plan.breach != Some(Breach::WipedVoterVotes) {
+                seat.member.life += 1;
+            }
+            seat.starts = 0;
+            seat.needs_new_life = false;
+        }
+        let (journal, mut recovery, blank) = match Journal::open(self.seats[at].disk.clone()) {
+            Ok(opened) => opened,
+            Err(Unusable::Later(why)) => {
+                let who = self.seats[at].member;
+                self.trace.say(
+                    self.now,
+                    format_args!("{who}"),
+                    format_args!("cannot open its disk: {why}"),
+                );
+                // Somebody restarts the machine, too.
+                self.seats[at].disk = self.seats[at].disk.crash(&mut || true);
+                self.at(self.now + SECOND, Event::Start(at));
+                return;
+            }
+            Err(Unusable::Never(why)) => {
+                let who = self.seats[at].member;
+                self.trace.say(
+                    self.now,
+                    format_args!("{who}"),
+                    format_args!("refuses its disk: {why}"),
+                );
+                self.counts.refused_disks += 1;
+                self.seats[at].needs_new_life = true;
+                let expected = self.operator.may_lose.contains(&at);
+                if !expected {
+                    self.judges.object(
+                        "disk",
+                        self.now,
+                        format!("{who} lost its disk to no fault: {why}"),
+                    );
+                }
+                self.at(self.now + SECOND, Event::Start(at));
+                return;
+            }
+        };
+        let nodes: Vec<NodeId> = self.seats.iter().map(|seat| seat.member.node).collect();
+        let born = blank == Blank::Yes
+            && (self.seats[at].member.life == 1)
+            && (self.seats[at].starts == 0 || self.operator.newborn.contains(&at));
+        let reused = self.plan.breach == Some(Breach::ReusedStart);
+        let seat = &mut self.seats[at];
+        if seat.starts == 0 || !reused {
+            seat.starts += 1;
+        }
+        if born {
+            // Until its birth is durable it may be born again.
+            self.operator.newborn.insert(at);
+            for (group, voters) in self.operator.births() {
+                if voters.contains(&seat.member) {
+                    recovery.born(group, voters);
+                }
+            }
+        } else {
+            self.operator.newborn.remove(&at);
+        }
+        let config = Config {
+            me: seat.member,
+            cluster: self.plan.cluster.clone(),
+            limits: self.plan.limits.clone(),
+            start: seat.starts,
+            seed: self.random.next(),
+            nodes,
+        };
+        let moment = seat.clock.moment(self.now);
+        let who = seat.member;
+        match Node::start(config, recovery, moment) {
+            Ok((node, outputs)) => {
+                seat.node = Some(node);
+                seat.journal = Some(journal);
+                self.trace
+                    .say(self.now, format_args!("{who}"), format_args!("starts"));
+                self.take(at, outputs);
+                self.reschedule(at);
+                self.tell_peers(at, |node| Input::PeerUp { node });
+            }
+            Err(error) => {
+                self.judges
+                    .object("disk", self.now, format!("{who} cannot start: {error}"));
+            }
+        }
+    }
+
+    /// Everybody else hears something about a node.
+    pub(crate) fn tell_peers(&mut self, about: usize, input: impl Fn(NodeId) -> Input) {
+        let node = self.seats[about].member.node;
+        for at in 0..self.seats.len() {
+            if at != about && self.seats[at].is_up() {
+                self.input(at, input(node));
+            }
+        }
+    }
+
+    /// Something is put before a node; it takes its turn soon.
+    pub(crate) fn input(&mut self, at: usize, input: Input) {
+        let seat = &mut self.seats[at];
+        if !seat.is_up() {
+            return;
+        }
+        seat.inbox.push(input);
+        if !seat.paused {
+            let soon = self.now + 30;
+            self.step_at(at, soon);
+        }
+    }
+
+    fn step_at(&mut self, at: usize, when: Time) {
+        if when < self.seats[at].next_step {
+            self.seats[at].next_step = when;
+            self.at(when, Event::Step(at));
+        }
+    }
+
+    pub(crate) fn reschedule(&mut self, at: usize) {
+        let seat = &self.seats[at];
+        if let Some(node) = &seat.node
+            && !seat.paused
+        {
+            let wait = seat.clock.takes(node.wake_in() * MILLISECOND).max(50);
+            self.step_at(at, self.now + wait);
+        }
+    }
+
+    pub(super) fn step(&mut self, at: usize) {
+        let leap = self.plan.breach == Some(Breach::LeapingInstant) && self.random.chance(100);
+        let now = self.now;
+        let seat = &mut self.seats[at];
+        seat.next_step = Time::MAX;
+        if seat.paused {
+            return;
+        }
+        if leap {
+            seat.clock.set_forward(800 * MILLISECOND, now);
+        }
+        let moment = seat.clock.moment(now);
+        let inputs = std::mem::take(&mut seat.inbox);
+        let Some(node) = &mut seat.node else { return };
+        self.counts.steps += 1;
+        let outputs = node.step(moment, inputs);
+        self.take(at, outputs);
+        self.reschedule(at);
+    }
+
+    fn take(&mut self, at: usize, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Write(batch) => self.disk_job(at, Job::Write(batch)),
+                Output::SaveSnapshot(snapshot) => {
+                    self.counts.snapshots += 1;
+                    self.judges
+                        .snapshot(self.now, self.seats[at].member, &snapshot);
+                    self.disk_job(at, Job::Save(snapshot));
+                }
+                Output::Send {
+                    to,
+                    lane,
+                    after,
+                    frame,
+                } => match after {
+                    After::Persisted(mark) if self.plan.breach != Some(Breach::VoteBeforeSync) => {
+                        self.seats[at].held.push_back((mark, to, lane, frame));
+                    }
+                    After::Nothing | After::Persisted(_) => self.send(at, to, lane, frame),
+                },
+                Output::Answer { id, answer } if is_probe(id) => {
+                    self.probes.insert(id, answer);
+                }
+                Output::Answer { id, answer } => {
+                    if let Some((client, ask)) = self.seats[at].calls.remove(&id) {
+                        self.reach_client(client, ask, answer);
+                    } else {
+                        let who = self.seats[at].member;
+                        self.judges.object(
+                            "contract",
+                            self.now,
+                            format!("{who} answered {id:?}, which nobody waits for"),
+                        );
+                    }
+                }
+                Output::Event { id, event } => {
+                    if let Some(client) = self.seats[at].streams.get(&id).copied()
+                        && !(self.storm && self.random.chance(self.plan.client_loss))
+                    {
+                        let when = self.now + self.client_delay();
+                        self.at(
+                            when,
+                            Event::Told {
+                                client,
+                                event: Box::new(event),
+                            },
+                        );
+                    }
+                }
+                Output::Changed { id, result } => self.changed(id, result),
+                Output::Stop { why } => {
+                    let who = self.seats[at].member;
+                    self.trace.say(
+                        self.now,
+                        format_args!("{who}"),
+                        format_args!("stops: {why}"),
+                    );
+                    self.counts.stops += 1;
+                    self.seats[at].end_process();
+                    let mut dice = self.random.split();
+                    self.seats[at].leave_disk(&mut dice);
+                    let pause = self.random.between(SECOND, 10 * SECOND);
+                    self.at(self.now + pause, Event::Start(at));
+                    return;
+                }
+                Output::Change { .. } | Output::Closed { .. } | Output::Removed { .. } => {}
+            }
+        }
+    }
+
+    fn changed(&mut self, id: RequestId, result: Result<Membership, ChangeRefused>) {
+        if result.is_ok() {
+            self.counts.memberships += 1;
+        }
+        self.trace.say(
+            self.now,
+            format_args!("operator"),
+            format_args!("change {} {result:?}", id.0),
+        );
+    }
+
+    pub(super) fn send(&mut self, from: usize, to: NodeId, lane: Lane, frame: Bytes) {
+        let to = to.number() as usize - 1;
+        self.counts.frames += 1;
+        self.trace.feed(&frame);
+        if to >= self.seats.len() {
+            return;
+        }
+        let process = self.seats[to].process;
+        for when in self.network.send(self.now, from, to, lane, frame.len()) {
+            self.at(
+                when,
+                Event::Frame {
+                    from,
+                    to,
+                    process,
+                    bytes: frame.clone(),
+                },
+            );
+        }
+    }
+}
