@@ -276,8 +276,19 @@ impl Space {
             stale: Stale::Conflict,
         };
         found.conflict = self.explain_conflict(asker, &acquire);
+        // Blockers are described as of the last entry; time has gone on since.
+        let since_entry = now.saturating_sub(self.time);
+        if let Some(blocker) = found
+            .conflict
+            .as_mut()
+            .and_then(|conflict| conflict.blocker.as_mut())
+        {
+            blocker.held_ms += since_entry;
+        }
         let _ = self.each_blocker(asker, &acquire, &mut |claim| {
-            found.blockers.push(self.blocker(claim));
+            let mut blocker = self.blocker(claim);
+            blocker.held_ms += since_entry;
+            found.blockers.push(blocker);
             if found.blockers.len() < LISTED {
                 ControlFlow::Continue(())
             } else {
@@ -510,4 +521,38 @@ fn probe(
         wait: Wait::No,
         holder: None,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Command;
+    use crate::policy::Algorithm;
+    use crate::space::{HashSeed, SpaceLimits};
+    use crate::value::Stamp;
+
+    /// E7: how long somebody has held goes by the reader's time; an idle group has no newer entry.
+    #[test]
+    fn time_goes_on_between_entries() {
+        let path = Path::parse("t:/a").unwrap();
+        let route = Route {
+            namespace: Namespace::parse("t:/a").unwrap(),
+            algorithm: Algorithm::RecursiveRw,
+            version: 0,
+        };
+        let amy = OwnerId::new("amy").unwrap();
+        let acquire = probe(&route, &amy, &path, Mode::Write, None).unwrap();
+        let mut space = Space::new(SpaceLimits::default(), HashSeed::default());
+        space.apply(
+            Stamp {
+                time: 1000,
+                wall: 0,
+            },
+            Command::Acquire(*acquire),
+        );
+        let bob = OwnerId::new("bob").unwrap();
+        let found = space.explain(&route, &bob, &path, Mode::Write, 6000);
+        assert_eq!(found.blockers[0].held_ms, 5000);
+        assert_eq!(found.conflict.unwrap().blocker.unwrap().held_ms, 5000);
+    }
 }
