@@ -136,6 +136,11 @@ impl Driver {
                 Some(_) => Next::Input(Input::Unsubscribe { id: StreamId(id) }),
                 None => Next::Nothing,
             },
+            Job::Report(reply) => {
+                // The journal adds what it knows, and answers.
+                let _ = self.journal.send(Write::Report(self.node.status(), reply));
+                Next::Nothing
+            }
             Job::Input(input) => Next::Input(input),
             Job::Stop => Next::Stop,
         }

@@ -10,6 +10,7 @@ use tenure_node::{Answer, Certain, ClientRequest, Failure, WatchEvent, WatchStar
 use tokio::sync::oneshot;
 
 use crate::inbox::{Inbox, Job};
+use crate::measure::Report;
 use crate::stream::{self, Stream, Wants};
 
 /// A running node. Cheap to clone.
@@ -76,6 +77,16 @@ impl Handle {
         });
         self.inbox.push(Job::Listen(listener));
         stream
+    }
+
+    /// How the node is. `None`: it has ended.
+    pub async fn report(&self) -> Option<Report> {
+        let (reply, report) = oneshot::channel();
+        self.inbox.push(Job::Report(reply));
+        if self.stopped.get().is_some() {
+            return None;
+        }
+        report.await.ok()
     }
 
     /// Why the node has ended, if it has (R145).

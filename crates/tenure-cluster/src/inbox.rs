@@ -11,6 +11,7 @@ use std::time::Duration;
 use tenure_node::{ClientRequest, Failure, Input};
 use tokio::sync::oneshot;
 
+use crate::measure::Report;
 use crate::stream::Listener;
 
 /// What the node thread is asked to do.
@@ -27,6 +28,8 @@ pub(crate) enum Job {
     Unlisten(u64),
     /// Something for the node itself.
     Input(Input),
+    /// Somebody wants to know how things are.
+    Report(oneshot::Sender<Report>),
     /// Hand over what is led and end.
     Stop,
 }

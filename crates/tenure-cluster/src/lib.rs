@@ -14,6 +14,7 @@ mod handle;
 mod identity;
 mod inbox;
 mod journal;
+mod measure;
 mod stream;
 
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ use journal::Journal;
 pub use handle::Handle;
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
+pub use measure::{BOUNDS_US, Durations, Histogram, Report};
 pub use stream::{Stream, StreamEnd};
 
 /// What a node needs to run here.
@@ -171,6 +173,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores: chores.clone(),
             durable: options.durable,
             turns: 0,
+            syncs: Histogram::default(),
         };
         spawn("journal", move || journal.run(&writes))?
     };

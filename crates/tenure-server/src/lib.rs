@@ -6,5 +6,7 @@ pub mod daemon;
 pub mod events;
 pub mod faces;
 pub mod handlers;
+pub mod probe;
 mod session;
 pub mod status;
+pub mod telemetry;
