@@ -28,6 +28,7 @@ use crate::faces::auth;
 use crate::faces::connection::{GrpcConnection, WebConnection};
 use crate::faces::grpc::Grpc;
 use crate::faces::json::{self, Facade};
+use crate::faces::openapi;
 use crate::faces::sse::{self, Sse};
 use crate::faces::tcp::{self, Door, Plain, Protocol};
 use crate::faces::tls::{Certificate, TlsError};
@@ -151,6 +152,7 @@ impl Daemon {
             };
             let router = sse::router(sse)
                 .merge(json::router(facade))
+                .merge(openapi::router())
                 .merge(telemetry::router(telemetry.clone()));
             let router = guard.wrap(router);
             let connections = Arc::new(Semaphore::new(WEB_CONNECTIONS));

@@ -8,6 +8,7 @@ pub mod grpc;
 pub mod h3;
 pub(crate) mod health;
 pub mod json;
+pub mod openapi;
 mod patience;
 pub mod sse;
 pub mod tcp;
