@@ -35,6 +35,7 @@ use crate::faces::tcp::{self, Door, Plain, Protocol};
 use crate::faces::tls::{Certificate, TlsError};
 use crate::faces::{auth, h3};
 use crate::handlers::Handlers;
+use crate::peers;
 
 /// The longest message on the gRPC port.
 const MESSAGE: usize = 4 << 20;
@@ -67,6 +68,12 @@ pub enum DaemonError {
     /// The node's number is out of range.
     #[error("node_id ends in {0}: the largest is 4294967294")]
     NodeId(u64),
+    /// The cluster does not take this node (R161).
+    #[error("this node does not fit in the cluster: {0}")]
+    Excluded(String),
+    /// The internal address makes no sense.
+    #[error("raft_addr = {0}: must be a URL such as http://10.0.0.1:50052")]
+    Internal(String),
     /// The description of the protocol cannot be offered.
     #[error("server reflection cannot be offered: {0}")]
     Reflection(String),
@@ -81,12 +88,17 @@ pub struct Daemon {
     pub grpc: SocketAddr,
     /// Where the web faces listen.
     pub web: Option<SocketAddr>,
+    /// Where peers and gossip are listened to, if they are.
+    pub internal: Option<(SocketAddr, SocketAddr)>,
 }
 
 impl Daemon {
     /// Opens the data directory and all ports.
     pub async fn start(config: &Config) -> Result<Daemon, DaemonError> {
         let node = start_node(config)?;
+        // A node that joins serves clients as soon as it has a cluster, before it has replicas (R167).
+        let joined = node.handle().joined().await;
+        joined.map_err(DaemonError::Excluded)?;
         let (stop, stopped) = watch::channel(false);
         let handlers = Handlers::new(node.handle().clone());
         let faces = &config.faces;
@@ -177,6 +189,7 @@ impl Daemon {
             running.push(Box::pin(tcp::serve(listener, door, connection, stopped)));
         }
         Ok(Daemon {
+            internal: node.addresses(),
             node,
             faces: running,
             stop,
@@ -221,6 +234,7 @@ fn start_node(config: &Config) -> Result<Running, DaemonError> {
             log_kept: entries(config.disk.kept_entries),
             ..Limits::default()
         },
+        peers: peers::options(config)?,
         durable: match config.disk.sync {
             Sync::Always => Durable::Yes,
             Sync::Never => Durable::No,

@@ -6,5 +6,6 @@ pub mod daemon;
 pub mod events;
 pub mod faces;
 pub mod handlers;
+mod peers;
 mod session;
 pub mod status;

@@ -67,7 +67,10 @@ impl Serve {
             let web = daemon
                 .web
                 .map_or_else(|| "off".to_owned(), |web| web.to_string());
-            eprintln!("tenure: ready, grpc {}, web {web}", daemon.grpc);
+            let internal = daemon.internal.map_or_else(String::new, |(peers, gossip)| {
+                format!(", peers {peers}, gossip {gossip}")
+            });
+            eprintln!("tenure: ready, grpc {}, web {web}{internal}", daemon.grpc);
             let mut term =
                 tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
             let shutdown = async move {

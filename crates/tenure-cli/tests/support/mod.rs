@@ -15,6 +15,8 @@ pub(crate) struct Daemon {
     child: Child,
     pub(crate) grpc: SocketAddr,
     pub(crate) web: SocketAddr,
+    /// Where it gossips, if it has peers.
+    pub(crate) gossip: Option<SocketAddr>,
 }
 
 impl Daemon {
@@ -51,18 +53,14 @@ impl Daemon {
         };
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let address = |name: &str| {
-            let (_, rest) = ready.split_once(name).unwrap();
-            rest.split([',', '\n'])
-                .next()
-                .unwrap()
-                .trim()
-                .parse()
-                .unwrap()
+            let (_, rest) = ready.split_once(name)?;
+            rest.split([',', '\n']).next()?.trim().parse().ok()
         };
         Daemon {
             child,
-            grpc: address("grpc"),
-            web: address("web"),
+            grpc: address("grpc").unwrap(),
+            web: address("web").unwrap(),
+            gossip: address("gossip"),
         }
     }
 
