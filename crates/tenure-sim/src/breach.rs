@@ -16,7 +16,7 @@ pub enum Breach {
     LeapingInstant,
     /// A client counts its lease from the answer.
     CountsFromAnswer,
-    /// A client uses its lease to the end and beyond.
+    /// A client uses 95 % of its lease.
     UsesWholeLease,
     /// A client takes the GRANT of an earlier place for the present one.
     TrustsAnyGrant,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use tenure_core::value::OwnerId;
 use tenure_log::{SimDisk, SyncTicket};
 use tenure_node::{
     Batch, GroupId, Input, Lane, Mark, Member, Node, NodeId, RequestId, Snapshot, StreamId,
@@ -42,13 +43,22 @@ pub(crate) struct Seat {
     pub(crate) disk_delay: (Time, Time),
     /// Which clients wait for what.
     pub(crate) calls: BTreeMap<RequestId, (usize, u64)>,
-    pub(crate) streams: BTreeMap<StreamId, usize>,
+    pub(crate) streams: BTreeMap<StreamId, (usize, Stream)>,
     /// Its data is lost or damaged; it may start only in a new life.
     pub(crate) needs_new_life: bool,
     /// The machine itself is about to lose power.
     pub(crate) power_ends: bool,
     /// Terms seen, to count elections.
     pub(crate) terms: BTreeMap<GroupId, u64>,
+}
+
+/// What a client listens to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// What this owner is told.
+    Events(OwnerId),
+    /// What changes under a prefix.
+    Watch,
 }
 
 /// See [`Seat::syncing`].

@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::path::Path;
 use tenure_core::value::OwnerId;
-use tenure_node::ClientRequest;
 
-use super::{Fact, Finding, Seen, Upheavals};
+use super::{Fact, Finding, Seen, Upheavals, takes_from};
 use crate::time::Time;
 
 /// See the module.
@@ -27,7 +26,7 @@ impl Fences {
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
         self.upheavals.see(now, fact);
         if let Fact::Asked(ask) = fact
-            && let ClientRequest::ForceRelease { victim, .. } = &*ask.request
+            && let Some(victim) = takes_from(&ask.request)
         {
             self.doomed.insert(victim.clone());
         }
