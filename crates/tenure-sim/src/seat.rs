@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use tenure_core::value::OwnerId;
-use tenure_log::{SimDisk, SyncTicket};
+use tenure_log::SimDisk;
 use tenure_node::{
     Batch, GroupId, Input, Lane, Mark, Member, Node, NodeId, RequestId, Snapshot, StreamId,
 };
@@ -34,7 +34,7 @@ pub(crate) struct Seat {
     pub(crate) next_step: Time,
     pub(crate) paused: bool,
     pub(crate) jobs: VecDeque<Job>,
-    /// A sync that is under way: its ticket, the mark it makes durable, the snapshots saved with it.
+    /// A sync that is under way, and the snapshots saved with it.
     pub(crate) syncing: Option<Syncing>,
     /// Frames that wait for a mark.
     pub(crate) held: VecDeque<(Mark, NodeId, Lane, Bytes)>,
@@ -63,8 +63,7 @@ pub(crate) enum Stream {
 
 /// See [`Seat::syncing`].
 pub(crate) struct Syncing {
-    pub(crate) ticket: Option<SyncTicket>,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) sync: tenure_journal::Syncing,
     pub(crate) saved: Vec<(GroupId, u64)>,
 }
 
