@@ -38,6 +38,11 @@ impl Breach {
         Breach::AcquiresBeforeReleased,
     ];
 
+    /// The one of this name.
+    pub fn called(name: &str) -> Option<Breach> {
+        Breach::ALL.into_iter().find(|breach| breach.name() == name)
+    }
+
     /// As it is called on the command line.
     pub fn name(self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ use tenure_node::{
 
 use crate::check::{Fact, Violation};
 use crate::load::{PATHS, path};
-use crate::time::{SECOND, Time};
+use crate::time::{MILLISECOND, SECOND, Time};
 use crate::world::{Event, World};
 
 /// Elections, restarts and membership changes are over this long after the last fault.
@@ -21,7 +21,7 @@ const SETTLE: Time = 30 * SECOND;
 /// In this time of calm clients must have got something.
 const PROGRESS: Time = 40 * SECOND;
 /// So long leaderships change hands in the calm.
-const STIRRED: Time = 20 * SECOND;
+const STIRRED: Time = 30 * SECOND;
 
 impl World {
     /// The whole run.
@@ -68,11 +68,18 @@ impl World {
         Ok(())
     }
 
-    /// Leaderships are handed over again and again, and nobody may notice.
+    /// Leaderships are handed over again and again, between nodes of which two are far from each
+    /// other, and nobody may notice.
     fn leaders_change(&mut self) -> Result<(), Violation> {
         self.stirring = true;
         self.at(self.now, Event::Stir);
+        let one = self.random.index(self.seats.len());
+        let other = (one + 1) % self.seats.len();
+        let far = self.random.between(20, 300) * MILLISECOND;
+        self.network.link(one, other).delay = (far / 2, far);
+        self.network.link(other, one).delay = (far / 2, far);
         self.run_until(self.now + STIRRED)?;
+        self.network.heal();
         self.stirring = false;
         Ok(())
     }

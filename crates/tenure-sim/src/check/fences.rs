@@ -14,9 +14,9 @@ use crate::time::Time;
 /// See the module.
 #[derive(Default)]
 pub(super) struct Fences {
-    /// Who wrote last to each path, and everybody who wrote before.
-    last: BTreeMap<Path, OwnerId>,
-    earlier: BTreeMap<Path, Vec<OwnerId>>,
+    /// Who wrote last to each path and at which fence, and everybody who wrote before.
+    last: BTreeMap<Path, (OwnerId, u64)>,
+    earlier: BTreeMap<Path, Vec<(OwnerId, u64)>>,
     /// Owners that somebody asked to be killed.
     doomed: BTreeSet<OwnerId>,
     upheavals: Upheavals,
@@ -33,6 +33,7 @@ impl Fences {
         let Fact::Wrote {
             owner,
             path,
+            fence,
             accepted,
             believes_since,
         } = fact
@@ -51,12 +52,13 @@ impl Fences {
             return Ok(Seen::Checked);
         }
         let earlier = self.earlier.entry((*path).clone()).or_default();
-        if earlier.contains(owner) {
+        let writer = ((*owner).clone(), *fence);
+        if earlier.contains(&writer) {
             return Err(format!("the store took a stale write of {owner} to {path}"));
         }
-        let last = self.last.insert((*path).clone(), (*owner).clone());
+        let last = self.last.insert((*path).clone(), writer);
         if let Some(last) = last
-            && last != **owner
+            && last.0 != **owner
         {
             earlier.push(last);
         }

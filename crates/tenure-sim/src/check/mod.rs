@@ -62,6 +62,7 @@ pub(crate) enum Fact<'a> {
     Wrote {
         owner: &'a OwnerId,
         path: &'a Path,
+        fence: u64,
         accepted: bool,
         believes_since: Option<Time>,
     },

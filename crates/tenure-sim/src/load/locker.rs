@@ -212,7 +212,7 @@ impl Locker {
         }
         let ttl = me.random.pick(&env.plan.ttls);
         // Now and then on two nodes: both must tell the same.
-        for _ in 0..me.random.pick(&[1, 1, 2]) {
+        for _ in 0..me.random.pick(&[1, 2, 2]) {
             env.actions.push(Action::Subscribe {
                 owner: owner.clone(),
             });

@@ -312,6 +312,7 @@ impl Client {
         env.fact(&Fact::Wrote {
             owner: &write.owner,
             path: &write.path,
+            fence: write.fence,
             accepted,
             believes_since,
         });
