@@ -10,10 +10,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-core", &[]),
     ("tenure-log", &[]),
     ("tenure-node", &["tenure-core"]),
-    ("tenure-sim", &["tenure-node", "tenure-log", "tenure-core"]),
+    ("tenure-journal", &["tenure-node", "tenure-log"]),
+    (
+        "tenure-sim",
+        &["tenure-journal", "tenure-node", "tenure-log", "tenure-core"],
+    ),
     (
         "tenure-cluster",
-        &["tenure-node", "tenure-log", "tenure-core"],
+        &["tenure-journal", "tenure-node", "tenure-log", "tenure-core"],
     ),
     ("tenure-wire", &[]),
     (

@@ -43,7 +43,8 @@ pub(crate) struct Events {
 struct Subscriber {
     owner: OwnerId,
     standing: Standing,
-    /// What was told before the sweep for standing grants ended.
+    /// What was told before the sweep for standing grants ended, to be left out of it; afterwards what
+    /// the sweep told, to be left out should it come by the way of all events, too.
     told: BTreeSet<u64>,
 }
 
@@ -327,6 +328,8 @@ impl Node {
             if let Some(subscriber) = self.span.events.subscribers.get_mut(&id) {
                 if subscriber.standing != Standing::Told {
                     subscriber.told.insert(event.id);
+                } else if subscriber.told.remove(&event.id) {
+                    continue;
                 }
                 self.outputs.push(Output::Event {
                     id,
@@ -374,12 +377,13 @@ impl Node {
             Happened::Swept(swept) => {
                 let mut grants = swept.grants;
                 grants.sort_by_key(|event| event.id);
-                for event in grants {
-                    if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id)
-                        && subscriber.told.insert(event.id)
-                    {
-                        let id = call.id;
-                        self.outputs.push(Output::Event { id, event });
+                if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
+                    let told = std::mem::take(&mut subscriber.told);
+                    for event in grants {
+                        if !told.contains(&event.id) && subscriber.told.insert(event.id) {
+                            let id = call.id;
+                            self.outputs.push(Output::Event { id, event });
+                        }
                     }
                 }
                 Progress::ok(Answer::Done)
@@ -395,7 +399,6 @@ impl Node {
             // Not answered in time: look again with the next tick.
             if result.is_ok() {
                 subscriber.standing = Standing::Told;
-                subscriber.told.clear();
             } else {
                 subscriber.standing = Standing::Wanted;
             }
