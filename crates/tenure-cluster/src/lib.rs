@@ -21,6 +21,7 @@ mod journal;
 mod mover;
 mod peers;
 mod reconcile;
+mod report;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
@@ -49,6 +50,7 @@ pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
 pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
 pub use reconcile::Rules;
+pub use report::{GroupReport, Report, Survey};
 pub use stream::{Stream, StreamEnd};
 
 /// What a node needs to run here.
@@ -195,6 +197,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             recovery.born(GroupId(group), vec![identity.me]);
         }
     }
+    let me = identity.me;
     let known_nodes = remembered.cards.iter().map(|card| card.member.node);
     let config = Config {
         me: identity.me,
@@ -234,10 +237,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         if identity.cluster_id.is_none() {
             joined.send_replace(Joined::NotYet);
         }
-        mover = Some(Mover::new(
-            peers.rules.clone(),
-            clock.now().monotonic_ms,
-        ));
+        mover = Some(Mover::new(peers.rules.clone(), clock.now().monotonic_ms));
         addresses = Some((doors.peers, doors.gossip));
         let (sender, events) = tokio::sync::mpsc::unbounded_channel();
         mesh = Some(sender.clone());
@@ -283,6 +283,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         stopped,
         mesh,
         joined,
+        me,
     };
     Ok(Running {
         handle,

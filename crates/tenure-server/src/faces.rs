@@ -1,6 +1,7 @@
 //! The faces: how clients meet the handlers. Bytes in, bytes out; nothing is decided here.
 
 pub mod auth;
+pub(crate) mod cluster;
 pub mod grpc;
 pub mod h3;
 pub(crate) mod health;
