@@ -4,11 +4,14 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+mod cluster;
 mod run;
 mod serve;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
     Run(run::Run),
     Serve(serve::Serve),
 }
@@ -16,6 +19,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> ExitCode {
         match self {
+            Command::Cluster(cluster) => cluster.run(),
             Command::Run(run) => run.run(),
             Command::Serve(serve) => serve.run(),
         }

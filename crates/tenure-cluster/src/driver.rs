@@ -199,6 +199,10 @@ impl Driver {
                 let _ = reply.send(self.node.status());
                 Next::Nothing
             }
+            Job::State(group, reply) => {
+                let _ = reply.send(self.node.state_of(group));
+                Next::Nothing
+            }
             Job::Stop => {
                 let patience = if self.mesh.is_some() {
                     HAND_OVER

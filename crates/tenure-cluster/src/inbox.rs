@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_node::{ClientRequest, Failure, Input, Lane, NodeId, Status};
+use tenure_node::{ClientRequest, Failure, GroupId, Input, Lane, NodeId, Status};
 use tokio::sync::oneshot;
 
 use crate::measure::Report;
@@ -45,6 +45,8 @@ pub(crate) enum Job {
     View(View),
     /// Somebody wants to know how the node is.
     Inspect(oneshot::Sender<Status>),
+    /// Somebody wants the state of a replica, and the entry it is at.
+    State(GroupId, oneshot::Sender<Option<(u64, Bytes)>>),
     /// Hand over what is led and end.
     Stop,
 }

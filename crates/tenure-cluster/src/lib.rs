@@ -22,6 +22,7 @@ mod measure;
 mod mover;
 mod peers;
 mod reconcile;
+mod report;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
@@ -51,6 +52,7 @@ pub use journal::{Durable, ReplayError};
 pub use measure::{BOUNDS_US, Durations, Histogram, Report};
 pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
 pub use reconcile::Rules;
+pub use report::{GroupReport, Report, Survey};
 pub use stream::{Stream, StreamEnd};
 
 /// What a node needs to run here.
@@ -197,6 +199,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             recovery.born(GroupId(group), vec![identity.me]);
         }
     }
+    let me = identity.me;
     let known_nodes = remembered.cards.iter().map(|card| card.member.node);
     let config = Config {
         me: identity.me,
@@ -283,6 +286,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         stopped,
         mesh,
         joined,
+        me,
     };
     Ok(Running {
         handle,

@@ -53,7 +53,8 @@ impl Written {
         batch: &Batch,
     ) -> Result<(), WriteError> {
         self.gather(snapshots, items, batch)?;
-        Ok(log.append(items)?)
+        log.append(items)?;
+        Ok(())
     }
 
     /// Adds a batch to `items`, which its caller appends to the log before it syncs: several batches

@@ -4,6 +4,7 @@ pub mod admission;
 pub mod auth;
 mod body;
 pub(crate) mod connection;
+pub(crate) mod cluster;
 pub mod grpc;
 pub mod h3;
 pub(crate) mod health;

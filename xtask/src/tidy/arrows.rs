@@ -44,6 +44,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-files",
             "tenure-store",
             "tenure-core",
+            // The operators' verbs speak to a daemon by its own protocol.
+            "tenure-wire",
         ],
     ),
     ("xtask", &[]),
