@@ -105,7 +105,13 @@ impl Daemon {
 
         let listener = bind("listen", faces.listen).await?;
         let grpc = local(&listener, faces.listen);
-        let service = Grpc::new(handlers.clone(), events.clone(), telemetry.clone(), timeout);
+        let service = Grpc::new(
+            handlers.clone(),
+            events.clone(),
+            telemetry.clone(),
+            timeout,
+            stopped.clone(),
+        );
         let routes = grpc_routes(service)?;
         let calls = usize::try_from(faces.max_concurrent_requests_per_connection)
             .unwrap_or(Semaphore::MAX_PERMITS)
@@ -293,6 +299,7 @@ fn grpc_routes(service: Grpc) -> Result<Router, DaemonError> {
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(tenure_wire::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let v1 = describe().build_v1().map_err(failed)?;
     let v1alpha = describe().build_v1alpha().map_err(failed)?;

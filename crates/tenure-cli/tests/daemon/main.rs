@@ -9,6 +9,10 @@
 mod support;
 
 mod described;
+mod events;
+mod limits;
+mod quic;
+mod stops;
 mod table;
 mod telemetry;
 mod transports;

@@ -198,11 +198,7 @@ pub(crate) fn steps() -> Vec<Step> {
             json!({"idempotencyKey": "once"}),
             json!({}),
         ),
-        ok(
-            "DumpLocks",
-            json!({"ownerPage": 512}),
-            json!({}),
-        ),
+        ok("DumpLocks", json!({"ownerPage": 512}), json!({})),
         fails(
             "DumpLocks",
             json!({"cursor": [1, 2, 3]}),
