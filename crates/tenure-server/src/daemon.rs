@@ -25,7 +25,7 @@ use crate::config::{Config, Sync};
 use crate::events::Events;
 use crate::faces::admission::Admission;
 use crate::faces::auth;
-use crate::faces::connection::{GrpcConnection, WebConnection};
+use crate::faces::connection::{GrpcPort, WebConnection};
 use crate::faces::grpc::Grpc;
 use crate::faces::json::{self, Facade};
 use crate::faces::openapi;
@@ -125,14 +125,13 @@ impl Daemon {
         };
         let routes = guard.wrap(routes);
         let admission = Admission::new(timeout);
-        let bodies = Arc::clone(&admission.bodies);
-        let connection = move |peer| GrpcConnection {
-            routes: routes.clone(),
-            calls: Arc::new(Semaphore::new(calls)),
-            bodies: Arc::clone(&bodies),
+        let port = GrpcPort {
+            routes,
+            calls,
+            bodies: Arc::clone(&admission.bodies),
             timeout,
-            peer,
         };
+        let connection = move |peer| port.connection(peer);
         running.push(Box::pin(tcp::serve(
             listener,
             door,

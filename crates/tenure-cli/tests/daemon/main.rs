@@ -8,6 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bad_clients;
 mod described;
 mod events;
 mod limits;
