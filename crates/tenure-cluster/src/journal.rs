@@ -33,12 +33,21 @@ pub(crate) enum Write {
     Batch(Batch),
     /// A replica is gone: its snapshots too, once that is durable.
     Forget(GroupId),
+    /// Something about the node itself; told when it is durable.
+    Note(Note),
     /// The log's next file is ready, or could not be made.
     Spare(SpareDone),
     /// Complete a report and hand it over.
     Report(Status, oneshot::Sender<Report>),
     /// Nothing more comes. (The chores thread has a sender too, so the channel does not end by itself.)
     End,
+}
+
+/// See [`Write::Note`].
+pub(crate) struct Note {
+    pub(crate) key: &'static [u8],
+    pub(crate) value: Vec<u8>,
+    pub(crate) done: Option<oneshot::Sender<()>>,
 }
 
 pub(crate) struct Journal {
@@ -67,6 +76,8 @@ pub enum Durable {
 #[derive(Default)]
 struct Later {
     mark: Option<Mark>,
+    notes: Vec<oneshot::Sender<()>>,
+    has_notes: bool,
     retire: Vec<SnapshotId>,
     forget: BTreeSet<GroupId>,
 }
@@ -97,6 +108,16 @@ impl Journal {
                     Write::Forget(group) => {
                         later.forget.insert(group);
                     }
+                    Write::Note(note) => {
+                        batch
+                            .node(note.key, &note.value)
+                            .map_err(|error| error.to_string())?;
+                        self.log
+                            .append(&mut batch)
+                            .map_err(|error| error.to_string())?;
+                        later.has_notes = true;
+                        later.notes.extend(note.done);
+                    }
                     Write::Spare(done) => self.log.spare_done(done),
                     Write::Report(status, reply) => self.report(status, reply),
                     Write::End => end = true,
@@ -104,10 +125,15 @@ impl Journal {
             }
             // A batch that may wait is still reported only when it is durable; nothing waits for
             // it, so syncing it at once does no harm and keeps marks simple.
-            if self.durable == Durable::Yes && (sync == Sync::Now || later.mark.is_some()) {
+            let marked = sync == Sync::Now || later.mark.is_some() || later.has_notes;
+            if self.durable == Durable::Yes && marked {
                 let begun = Instant::now();
                 self.log.sync().map_err(|error| error.to_string())?;
                 self.syncs.record(begun.elapsed());
+            }
+            for done in later.notes.drain(..) {
+                // Whoever does not wait any more does not mind.
+                let _ = done.send(());
             }
             if let Some(mark) = later.mark {
                 self.inbox.push(Job::Input(Input::Persisted { mark }));

@@ -33,6 +33,7 @@ use crate::faces::sse::{self, Sse};
 use crate::faces::tcp::{self, Door, Plain, Protocol};
 use crate::faces::tls::{Certificate, TlsError};
 use crate::handlers::Handlers;
+use crate::peers;
 use crate::telemetry::otlp::Signals;
 use crate::telemetry::{self, Telemetry};
 
@@ -67,6 +68,12 @@ pub enum DaemonError {
     /// The node's number is out of range.
     #[error("node_id ends in {0}: the largest is 4294967294")]
     NodeId(u64),
+    /// The cluster does not take this node (R161).
+    #[error("this node does not fit in the cluster: {0}")]
+    Excluded(String),
+    /// The internal address makes no sense.
+    #[error("raft_addr = {0}: must be a URL such as http://10.0.0.1:50052")]
+    Internal(String),
     /// The description of the protocol cannot be offered.
     #[error("server reflection cannot be offered: {0}")]
     Reflection(String),
@@ -84,6 +91,8 @@ pub struct Daemon {
     pub web: Option<SocketAddr>,
     /// Where HTTP/3 listens.
     pub h3: Option<SocketAddr>,
+    /// Where peers and gossip are listened to, if they are.
+    pub internal: Option<(SocketAddr, SocketAddr)>,
 }
 
 impl Daemon {
@@ -91,6 +100,9 @@ impl Daemon {
     pub async fn start(config: &Config, signals: Signals) -> Result<Daemon, DaemonError> {
         let node = start_node(config)?;
         let telemetry = Telemetry::new(node.handle().clone(), signals.tracing);
+        // A node that joins serves clients as soon as it has a cluster, before it has replicas (R167).
+        let joined = node.handle().joined().await;
+        joined.map_err(DaemonError::Excluded)?;
         let (stop, stopped) = watch::channel(false);
         let handlers = Handlers::new(node.handle().clone());
         let faces = &config.faces;
@@ -211,6 +223,7 @@ impl Daemon {
             running.push(Box::pin(pusher.run(telemetry.clone(), stopped)));
         }
         Ok(Daemon {
+            internal: node.addresses(),
             node,
             telemetry,
             faces: running,
@@ -261,6 +274,7 @@ fn start_node(config: &Config) -> Result<Running, DaemonError> {
             log_kept: entries(config.disk.kept_entries),
             ..Limits::default()
         },
+        peers: peers::options(config)?,
         durable: match config.disk.sync {
             Sync::Always => Durable::Yes,
             Sync::Never => Durable::No,

@@ -101,7 +101,13 @@ impl Serve {
             };
             let (web, h3) = (shown(daemon.web), shown(daemon.h3));
             tracing::info!(grpc = %daemon.grpc, web, h3, node = config.node.name, "ready");
-            eprintln!("tenure: ready, grpc {}, web {web}, h3 {h3}", daemon.grpc);
+            let internal = daemon.internal.map_or_else(String::new, |(peers, gossip)| {
+                format!(", peers {peers}, gossip {gossip}")
+            });
+            eprintln!(
+                "tenure: ready, grpc {}, web {web}, h3 {h3}{internal}",
+                daemon.grpc
+            );
             let mut term =
                 tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
             let shutdown = async move {

@@ -21,6 +21,8 @@ pub(crate) struct Daemon {
     pub(crate) h3: SocketAddr,
     /// How long it took until it said that it is ready.
     pub(crate) started_in: Duration,
+    /// Where it gossips, if it has peers.
+    pub(crate) gossip: Option<SocketAddr>,
 }
 
 impl Daemon {
@@ -68,19 +70,15 @@ impl Daemon {
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         // What is off has no port.
         let address = |name: &str| {
-            let (_, rest) = ready.split_once(name).unwrap();
-            rest.split([',', '\n'])
-                .next()
-                .unwrap()
-                .trim()
-                .parse()
-                .unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)))
+            let (_, rest) = ready.split_once(name)?;
+            rest.split([',', '\n']).next()?.trim().parse().ok()
         };
         Daemon {
             child,
-            grpc: address("grpc"),
-            web: address("web"),
-            h3: address("h3"),
+            grpc: address("grpc").unwrap(),
+            web: address("web").unwrap(),
+            h3: address("h3").unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0))),
+            gossip: address("gossip"),
             started_in,
         }
     }
