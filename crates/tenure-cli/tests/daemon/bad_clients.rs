@@ -26,6 +26,13 @@ fn daemon() -> (tempfile::TempDir, Daemon) {
     (data, daemon)
 }
 
+/// One whose clients may take their time: no request ends by itself during a test.
+fn patient_daemon() -> (tempfile::TempDir, Daemon) {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_with(data.path(), &[("TENURE_REQUEST_TIMEOUT_MS", "600000")]);
+    (data, daemon)
+}
+
 /// Somebody else, who must not notice.
 struct Neighbour {
     client: PathLockClient<Channel>,
@@ -170,7 +177,7 @@ async fn the_web_port_has_room_for_4096() {
 #[test]
 fn silent_connections_do_not_stay() {
     let (_data, daemon) = daemon();
-    let cases: [(SocketAddr, &[u8]); 7] = [
+    let cases: [(SocketAddr, &[u8]); 8] = [
         (daemon.web, b""),
         (daemon.web, b"P"),
         (daemon.web, b"PRI * HTTP/2.0\r\n"),
@@ -178,6 +185,8 @@ fn silent_connections_do_not_stay() {
         (daemon.grpc, b""),
         (daemon.grpc, b"PRI"),
         (daemon.grpc, &PREFACE[..20]),
+        // Half open: it does not answer pings.
+        (daemon.grpc, PREFACE),
     ];
     let mut sockets: Vec<TcpStream> = Vec::new();
     for (address, words) in cases {
@@ -199,7 +208,7 @@ fn silent_connections_do_not_stay() {
 /// A client that asks for a lot and reads nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_reads_do_not_pile_up() {
-    let (_data, daemon) = daemon();
+    let (_data, daemon) = patient_daemon();
     let mut neighbour = Neighbour::of(&daemon).await;
     // A page of DumpLocks is two megabytes.
     let long = "x".repeat(4000);
@@ -250,7 +259,7 @@ async fn answers_that_nobody_reads_do_not_pile_up() {
 /// Bodies that are too large, or large, many and never finished.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_share_a_budget() {
-    let (_data, daemon) = daemon();
+    let (_data, daemon) = patient_daemon();
     let mut neighbour = Neighbour::of(&daemon).await;
     neighbour.is_served().await;
     let before = daemon.memory();
@@ -263,25 +272,19 @@ async fn large_bodies_share_a_budget() {
     // 120 bodies of 3.5 MiB that never end are 420 MiB.
     let part = Bytes::from(vec![b' '; 7 << 19]);
     let mut clients = Vec::new();
-    let mut unfinished = Vec::new();
+    let mut senders = Vec::new();
+    let mut responses = tokio::task::JoinSet::new();
     for _ in 0..4 {
         let mut client = Http2::connect(daemon.web).await;
         for _ in 0..30 {
             let (response, mut sender) = client.begin(post()).await;
             let _ = sender.send_data(part.clone(), false);
-            unfinished.push((tokio::spawn(body(response)), sender));
+            responses.spawn(body(response));
+            senders.push(sender);
         }
         clients.push(client);
     }
     // The first refusal comes when the budget is spent.
-    let (responses, _senders): (Vec<_>, Vec<_>) = unfinished.into_iter().unzip();
-    let mut responses: tokio::task::JoinSet<(u16, Vec<u8>)> = {
-        let mut set = tokio::task::JoinSet::new();
-        for response in responses {
-            set.spawn(async move { response.await.unwrap() });
-        }
-        set
-    };
     let (status, text) = responses.join_next().await.unwrap().unwrap();
     assert_eq!(status, 503, "{}", String::from_utf8_lossy(&text));
     let more = grown(&daemon, before);
@@ -295,8 +298,7 @@ async fn large_bodies_share_a_budget() {
             .0,
         200
     );
-    responses.abort_all();
-    drop(_senders);
+    responses.shutdown().await;
     drop(clients);
     // Once they are gone there is room again.
     let large = json!({"ownerId": "amy", "ttlMs": 1000, "idempotencyKey": "x".repeat(3 << 20)});
@@ -317,7 +319,7 @@ async fn large_bodies_share_a_budget() {
 /// More requests at once than the web faces take on: 503, and room again once they are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_flight_have_a_limit() {
-    let (_data, daemon) = daemon();
+    let (_data, daemon) = patient_daemon();
     let mut neighbour = Neighbour::of(&daemon).await;
     let mut clients = Vec::new();
     let mut unfinished = Vec::new();

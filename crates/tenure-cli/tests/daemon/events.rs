@@ -318,6 +318,21 @@ async fn a_reader_that_is_too_slow_is_told() {
     assert!(got < 100, "{got}");
 }
 
+/// Nothing to say for 15 seconds is said with a comment, so that nobody on the way takes the stream for dead.
+#[test]
+fn a_quiet_stream_is_kept_alive() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let mut stream = Stream::open(&daemon, "/v1/events/sse?owner_id=amy", None);
+    let (mut comment, mut blank) = (String::new(), String::new());
+    stream.lines.read_line(&mut comment).unwrap();
+    stream.lines.read_line(&mut blank).unwrap();
+    assert!(comment.starts_with(':'), "{comment:?}");
+    assert_eq!(blank, "\n");
+    revoke(&daemon, "amy");
+    assert_eq!(stream.next().1["type"], "revoke");
+}
+
 /// R169: streams end when the daemon stops.
 #[test]
 fn streams_end_with_the_daemon() {

@@ -264,6 +264,48 @@ async fn calls_beyond_the_limit_of_a_connection_wait() {
     }
 }
 
+/// R151: a group that has enough to do says so at once, and what it takes it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_group_refuses_at_once() {
+    let (_data, daemon) = with(&[("TENURE_MAX_INFLIGHT_PER_GROUP", "1")]);
+    let client = PathLockClient::new(daemon.channel().await);
+    let mut calls = tokio::task::JoinSet::new();
+    for n in 0..200 {
+        let mut client = client.clone();
+        let request = v1::AcquireRequest {
+            owner_id: format!("o{n}"),
+            ttl_ms: 60_000,
+            requests: vec![v1::LockRequest {
+                path: format!("t:/one/{n}"),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        calls.spawn(async move { client.acquire(request).await });
+    }
+    let (mut done, mut refused) = (0, 0);
+    while let Some(answer) = calls.join_next().await {
+        match answer.unwrap() {
+            Ok(answer) => {
+                assert_eq!(answer.into_inner().status(), v1::AcquireStatus::Ok);
+                done += 1;
+            }
+            Err(status) => {
+                assert_eq!(status.code(), Code::Unavailable, "{status}");
+                assert!(status.message().contains("nothing has changed"), "{status}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(done > 0 && refused > 0, "{done} done, {refused} refused");
+    let text = daemon.get_text("/metrics").1;
+    let line = format!("tenure_holds {done}");
+    assert!(
+        text.lines().any(|found| found == line),
+        "{line} is not in\n{text}"
+    );
+}
+
 /// R182: where a token is configured, every face wants it.
 #[tokio::test]
 async fn credentials_are_asked_for_everywhere() {

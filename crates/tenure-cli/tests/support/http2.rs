@@ -46,9 +46,15 @@ impl Http2 {
     }
 
     /// How the connection ended.
-    pub(crate) async fn ended(self) -> Result<(), h2::Error> {
-        drop(self.sender);
-        self.connection.await.unwrap()
+    pub(crate) async fn ended(&mut self) -> Result<(), h2::Error> {
+        (&mut self.connection).await.unwrap()
+    }
+}
+
+impl Drop for Http2 {
+    /// The connection ends with its client, whatever is under way.
+    fn drop(&mut self) {
+        self.connection.abort();
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) const REQUESTS: u32 = 256;
 const BODY: usize = 4 << 20;
 /// The longest head of a request.
 const FIELD_SECTION: u64 = 16 << 10;
+/// Places left below which an address must be shown to be real.
+const CROWDED: usize = 1024;
 /// How long open requests may go on when the daemon stops (R169).
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -62,6 +64,12 @@ pub async fn serve(door: Door, router: Router, stop: watch::Receiver<bool>) {
             incoming.refuse();
             continue;
         };
+        // With few places left, whoever comes shows first that its address is its own.
+        let crowded = door.connections.available_permits() < CROWDED;
+        if crowded && !incoming.remote_address_validated() {
+            let _ = incoming.retry();
+            continue;
+        }
         let (door, router, stop) = (Arc::clone(&door), router.clone(), stop.clone());
         open.spawn(async move {
             let _permit = permit;
