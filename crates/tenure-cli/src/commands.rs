@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+mod bench;
 mod run;
 mod serve;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Bench(bench::Bench),
     Run(run::Run),
     Serve(serve::Serve),
 }
@@ -16,6 +18,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> ExitCode {
         match self {
+            Command::Bench(bench) => bench.run(),
             Command::Run(run) => run.run(),
             Command::Serve(serve) => serve.run(),
         }

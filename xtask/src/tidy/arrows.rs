@@ -33,12 +33,15 @@ const ARROWS: &[(&str, &[&str])] = &[
         "tenure-cli",
         &[
             "tenure",
+            "tenure-bench",
             "tenure-server",
             "tenure-files",
             "tenure-store",
             "tenure-core",
         ],
     ),
+    // It loads a daemon as any client does: by the wire.
+    ("tenure-bench", &["tenure-wire"]),
     ("xtask", &[]),
 ];
 
