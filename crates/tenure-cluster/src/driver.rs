@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tenure_node::{Input, Moment, Node, Output, RequestId, StreamId};
@@ -58,6 +59,8 @@ pub(crate) struct Driver {
     pub(crate) replies: HashMap<u64, Reply>,
     pub(crate) listeners: HashMap<u64, Listener>,
     pub(crate) next_request: u64,
+    /// Who is woken at the end of a turn: by then all that the turn tells them is there.
+    pub(crate) wakers: Vec<Waker>,
 }
 
 impl Driver {
@@ -86,6 +89,9 @@ impl Driver {
                 if let Some(why) = self.carry_out(output) {
                     return why;
                 }
+            }
+            for waker in self.wakers.drain(..) {
+                waker.wake();
             }
             let sleep = Duration::from_millis(self.node.wake_in()).min(LONGEST_SLEEP);
             self.inbox.take(&mut jobs, sleep);
@@ -119,7 +125,7 @@ impl Driver {
             Job::Listen(listener) => {
                 let id = StreamId(listener.id);
                 let input = match &listener.wants {
-                    Wants::Events(owner, _) => Input::Subscribe {
+                    Wants::Events(owner, _) | Wants::Heard(owner, _) => Input::Subscribe {
                         id,
                         owner: owner.clone(),
                     },
@@ -150,15 +156,15 @@ impl Driver {
             }
             Output::Answer { id, answer } => {
                 if let Some(reply) = self.replies.remove(&id.0) {
-                    // A caller that has left wants no answer.
-                    let _ = reply.send(answer);
+                    self.wakers.extend(reply.send(answer));
                 }
             }
             Output::Event { id, event } => {
+                let wakers = &mut self.wakers;
                 if self
                     .listeners
                     .get(&id.0)
-                    .is_some_and(|listener| !listener.event(event))
+                    .is_some_and(|listener| !listener.event(event, wakers))
                 {
                     self.unlisten(id);
                 }

@@ -8,6 +8,7 @@
 //! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
+mod calls;
 mod chores;
 mod driver;
 mod handle;
@@ -31,6 +32,7 @@ use identity::Identity;
 use inbox::{Inbox, Job};
 use journal::Journal;
 
+pub use calls::{Calls, Heard};
 pub use handle::Handle;
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
@@ -190,6 +192,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores,
             replies: HashMap::new(),
             listeners: HashMap::new(),
+            wakers: Vec::new(),
             next_request: 1,
         };
         spawn("node", move || driver.run(first))?

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::convert;
 use crate::events::{self, Events};
 use crate::handlers::{Call, Chunks, Handlers};
-use crate::session;
+use crate::session::Session;
 
 /// The service over the handlers.
 #[derive(Clone)]
@@ -187,9 +187,9 @@ service! {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let call = self.call(request.metadata());
-        let responses =
-            session::run(self.handlers.clone(), self.events.clone(), call, request.into_inner());
-        Ok(Response::new(Box::pin(responses.map(Ok))))
+        let session =
+            Session::new(&self.handlers, call, self.events.buffer(), request.into_inner());
+        Ok(Response::new(Box::pin(session)))
     }
 }
 
