@@ -84,7 +84,7 @@ impl Journal {
                         if wanted.sync == Sync::Now {
                             sync = Sync::Now;
                         }
-                        self.append(&mut batch, wanted, &mut later)?;
+                        self.gather(&mut batch, wanted, &mut later)?;
                     }
                     Write::Forget(group) => {
                         later.forget.insert(group);
@@ -93,6 +93,10 @@ impl Journal {
                     Write::End => end = true,
                 }
             }
+            // All that came together is one record, one write and one sync.
+            self.log
+                .append(&mut batch)
+                .map_err(|error| error.to_string())?;
             // A batch that may wait is still reported only when it is durable; nothing waits for
             // it, so syncing it at once does no harm and keeps marks simple.
             if self.durable == Durable::Yes && (sync == Sync::Now || later.mark.is_some()) {
@@ -109,7 +113,7 @@ impl Journal {
         Ok(())
     }
 
-    fn append(
+    fn gather(
         &mut self,
         batch: &mut tenure_log::Batch,
         wanted: Batch,
@@ -126,7 +130,6 @@ impl Journal {
                 later.forget.remove(group);
             }
         }
-        self.log.append(batch).map_err(|error| error.to_string())?;
         later.mark = Some(wanted.mark);
         Ok(())
     }
