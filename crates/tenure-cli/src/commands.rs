@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 mod cluster;
+mod bench;
 mod run;
 mod serve;
 
@@ -12,6 +13,7 @@ mod serve;
 pub(crate) enum Command {
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    Bench(bench::Bench),
     Run(run::Run),
     Serve(serve::Serve),
 }
@@ -20,6 +22,7 @@ impl Command {
     pub(crate) fn run(self) -> ExitCode {
         match self {
             Command::Cluster(cluster) => cluster.run(),
+            Command::Bench(bench) => bench.run(),
             Command::Run(run) => run.run(),
             Command::Serve(serve) => serve.run(),
         }

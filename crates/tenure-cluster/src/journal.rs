@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::chores::Chore;
 use crate::inbox::{Inbox, Job};
-use crate::measure::{Histogram, Report};
+use crate::measure::{Histogram, Vitals};
 
 pub use tenure_journal::ReplayError;
 pub(crate) use tenure_journal::{replay, save};
@@ -37,7 +37,7 @@ pub(crate) enum Write {
     /// The log's next file is ready, or could not be made.
     Spare(SpareDone),
     /// Complete a report and hand it over.
-    Report(Status, oneshot::Sender<Report>),
+    Vitals(Status, oneshot::Sender<Vitals>),
     /// Nothing more comes. (The chores thread has a sender too, so the channel does not end by itself.)
     End,
 }
@@ -100,7 +100,7 @@ impl Journal {
                         notes.extend(note.done);
                     }
                     Write::Spare(done) => self.log.spare_done(done),
-                    Write::Report(status, reply) => self.report(status, reply),
+                    Write::Vitals(status, reply) => self.report(status, reply),
                     Write::End => end = true,
                 }
             }
@@ -154,10 +154,10 @@ impl Journal {
 }
 
 impl Journal {
-    fn report(&self, status: Status, reply: oneshot::Sender<Report>) {
+    fn report(&self, status: Status, reply: oneshot::Sender<Vitals>) {
         let usage = self.log.usage();
         // Whoever asked may have left.
-        let _ = reply.send(Report {
+        let _ = reply.send(Vitals {
             status,
             log_files: usage.files as u64,
             log_bytes: usage.bytes,

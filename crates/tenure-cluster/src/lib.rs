@@ -10,6 +10,7 @@
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
 mod begin;
+mod calls;
 mod card;
 mod chores;
 mod driver;
@@ -46,10 +47,11 @@ use mover::Mover;
 use peers::{Joined, Remembered};
 
 pub use begin::BeginError;
+pub use calls::{Calls, Heard};
 pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
-pub use measure::{BOUNDS_US, Durations, Histogram, Report};
+pub use measure::{BOUNDS_US, Durations, Histogram, Vitals};
 pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
 pub use reconcile::Rules;
 pub use report::{GroupReport, Report, Survey};
@@ -271,6 +273,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores,
             replies: HashMap::new(),
             listeners: HashMap::new(),
+            wakers: Vec::new(),
             next_request: 1,
             outlets: HashMap::new(),
             held: VecDeque::new(),

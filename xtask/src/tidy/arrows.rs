@@ -40,6 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "tenure-cli",
         &[
             "tenure",
+            "tenure-bench",
             "tenure-server",
             "tenure-files",
             "tenure-store",
@@ -48,6 +49,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-wire",
         ],
     ),
+    // It loads a daemon as any client does: by the wire.
+    ("tenure-bench", &["tenure-wire"]),
     ("xtask", &[]),
 ];
 

@@ -2,7 +2,7 @@
 //!
 //! Names are those of the specification behind `tenure.`; the Prometheus form follows from them.
 
-use tenure_cluster::{Durations, Report};
+use tenure_cluster::{Durations, Vitals};
 use tenure_node::{GroupStatus, Role};
 
 use super::calls::Calls;
@@ -77,7 +77,7 @@ pub(crate) fn of_calls(calls: &Calls) -> Vec<Family> {
 }
 
 /// What the node, its groups and its log say.
-pub(crate) fn of_node(report: &Report) -> Vec<Family> {
+pub(crate) fn of_node(report: &Vitals) -> Vec<Family> {
     let status = &report.status;
     let waiting: usize = status.groups.iter().map(|group| group.waiting).sum();
     let spaces = || {
@@ -264,7 +264,7 @@ mod tests {
 
     /// Every family, as the reference lists it.
     fn reference() -> String {
-        let report = Report {
+        let report = Vitals {
             status: Status {
                 groups: Vec::new(),
                 calls: 0,
