@@ -93,7 +93,7 @@ impl Run {
 
     fn hold(self) -> Result<u8, Failed> {
         let target = file(&self.place)?;
-        let terminal = Terminal::find();
+        let mut terminal = Terminal::find();
         let (program, arguments) = self
             .command
             .split_first()
@@ -132,7 +132,7 @@ impl Run {
             self.variables(&guard),
             Some(guard.as_fd()),
             &inbox,
-            &terminal,
+            &mut terminal,
         )?;
         let lost = match guard.release() {
             Ok(()) => false,

@@ -9,7 +9,9 @@ use std::sync::mpsc;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{
+    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
@@ -90,14 +92,14 @@ pub(crate) fn supervise(
     variables: Vec<(OsString, Option<OsString>)>,
     lock: Option<BorrowedFd<'_>>,
     inbox: &Inbox,
-    terminal: &Terminal,
+    terminal: &mut Terminal,
 ) -> io::Result<Outcome> {
     let (read, write) = UnixStream::pair()?;
     let mut signals = SignalDelivery::with_pipe(
         read,
         write,
         SignalOnly,
-        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2],
+        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT],
     )?;
     channel.send_with(&Order::Start(variables), lock)?;
     let mut child = None;
@@ -105,7 +107,11 @@ pub(crate) fn supervise(
         let ready = wait(channel, signals.get_read().as_fd(), inbox)?;
         if ready.signals {
             for signal in signals.pending() {
-                let _ = channel.send(&Order::Signal(signal));
+                if signal == SIGCONT {
+                    terminal.lend(child);
+                } else {
+                    let _ = channel.send(&Order::Signal(signal));
+                }
             }
         }
         if ready.inbox {
@@ -195,6 +201,8 @@ fn to_pid(number: u32) -> Option<Pid> {
 /// The terminal that `tenure` was started from, if any (C19).
 pub(crate) struct Terminal {
     fd: Option<i32>,
+    /// Whether the child's group has it from us. What the shell took back is not ours to take.
+    lent: bool,
 }
 
 impl Terminal {
@@ -210,51 +218,60 @@ impl Terminal {
             .find(|(_, fd)| isatty(fd) && tcgetpgrp(fd).is_ok());
         Terminal {
             fd: found.map(|(number, _)| number),
+            lent: false,
         }
     }
 
     /// The terminal, if this process is in its foreground: the child is to get it.
     pub(crate) fn foreground(&self) -> Option<i32> {
-        self.fd.filter(|fd| self.group(*fd) == Some(getpgrp()))
+        self.fd.filter(|fd| group_of(*fd) == Some(getpgrp()))
     }
 
     /// Must be called after the keeper was forked: from then on `tenure` moves the terminal about.
-    pub(crate) fn manage(&self) {
+    pub(crate) fn manage(&mut self) {
         if self.fd.is_some() {
             sys::ignore_background_output_signal();
         }
+        // The child takes it for itself as it starts, if we have it.
+        self.lent = self.foreground().is_some();
     }
 
     /// A stopped child stops `tenure` too; when the shell lets it go on, so does the child.
     /// Says whether the child is to go on.
-    fn stop_with_child(&self, signal: i32, child: Option<Pid>) -> bool {
-        let Some(fd) = self.fd else { return false };
-        let had_it = self.group(fd).is_some() && self.group(fd) == child;
-        if had_it {
-            self.take_back();
+    fn stop_with_child(&mut self, signal: i32, child: Option<Pid>) -> bool {
+        if self.fd.is_none() {
+            return false;
         }
+        // Stopped for want of a terminal that we have: `bg` and then `fg` come to this.
+        if matches!(signal, SIGTTIN | SIGTTOU) && self.foreground().is_some() {
+            self.lend(child);
+            return true;
+        }
+        self.take_back();
         eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held");
         let _ = kill_process(getpid(), Signal::STOP);
         // Here the shell's `fg` or `bg` has let us go on.
-        if let Some(child) = child
-            && self.group(fd) == Some(getpgrp())
-        {
-            let _ = tcsetpgrp(descriptor(fd), child);
-        }
+        self.lend(child);
         true
     }
 
-    fn take_back(&self) {
-        if let Some(fd) = self.fd
-            && self.group(fd) != Some(getpgrp())
-        {
-            let _ = tcsetpgrp(descriptor(fd), getpgrp());
+    /// Gives the terminal to the child's group, if it is ours to give.
+    fn lend(&mut self, child: Option<Pid>) {
+        if let (Some(fd), Some(child)) = (self.foreground(), child) {
+            self.lent = tcsetpgrp(descriptor(fd), child).is_ok();
         }
     }
 
-    fn group(&self, fd: i32) -> Option<Pid> {
-        tcgetpgrp(descriptor(fd)).ok()
+    fn take_back(&mut self) {
+        if let (Some(fd), true) = (self.fd, self.lent) {
+            let _ = tcsetpgrp(descriptor(fd), getpgrp());
+            self.lent = false;
+        }
     }
+}
+
+fn group_of(fd: i32) -> Option<Pid> {
+    tcgetpgrp(descriptor(fd)).ok()
 }
 
 fn descriptor(fd: i32) -> BorrowedFd<'static> {

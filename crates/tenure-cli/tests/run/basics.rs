@@ -1,9 +1,4 @@
-//! `tenure run` as a shell meets it: exit codes, signals, descriptors, and nothing left behind.
-
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test fails where something is not as it must be"
-)]
+//! The plain cases.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
