@@ -3,7 +3,7 @@
 //! What a test waits for is never part of what it types: the terminal echoes that.
 
 use super::pty::Terminal;
-use super::shell::Place;
+use super::shell::{Place, eventually, is_alive, state};
 
 /// C19: the command's group is the foreground group, and the shell gets the terminal back.
 #[test]
@@ -36,7 +36,7 @@ fn the_command_reads_the_keys() {
 fn control_c_goes_to_the_command_alone() {
     let place = Place::new();
     let mut terminal = Terminal::open(&place);
-    terminal.line("$T run f -- sh -c 'trap \"echo inter''rupted; exit 7\" INT; echo run''ning; while :; do sleep 0.01; done'");
+    terminal.line("$T run f -- sh -c 'trap \"echo inter''rupted; exit 7\" INT; echo run''ning; read x'");
     terminal.expect("running");
     terminal.key(0x03);
     terminal.expect("interrupted");
@@ -110,18 +110,20 @@ fn control_z_and_bg() {
 fn control_z_again_and_again() {
     let place = Place::new();
     let mut terminal = Terminal::open(&place);
-    terminal.line("$T run f -- sh -c 'trap \"echo goes-o''n\" CONT; echo run''ning; while ! test -e stop; do sleep 0.01; done; echo en''ded'");
+    terminal.line("$T run f -- sh -c 'echo $$ > pids; echo run''ning; exec sleep 1000'");
     terminal.expect("running");
+    let child = place.pids("pids")[0];
     for _ in 0..3 {
         terminal.key(0x1a);
         terminal.expect("Stopped");
         terminal.expect("ready> ");
         terminal.line("fg");
-        terminal.expect("goes-on");
+        eventually("the command goes on", || state(child) == Some('S'));
     }
-    std::fs::write(place.file("stop"), "").unwrap();
-    terminal.expect("ended");
+    terminal.key(0x03);
     terminal.expect("ready> ");
+    terminal.line("echo code=$?");
+    terminal.expect("code=130");
 }
 
 /// C19: `bg`, then `fg`: the command gets the terminal back and reads from it.
@@ -177,6 +179,6 @@ fn hanging_up_ends_the_command() {
     terminal.expect("running");
     let child = place.pids("pids")[0];
     drop(terminal);
-    super::shell::eventually("the command is gone", || !super::shell::is_alive(child));
+    eventually("the command is gone", || !is_alive(child));
     assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
 }
