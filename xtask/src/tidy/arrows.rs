@@ -28,7 +28,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-files", &[]),
     // A directory store publishes and removes its objects by the same rules as lock files.
     ("tenure-store", &["tenure-files"]),
-    ("tenure", &["tenure-files", "tenure-store", "tenure-core"]),
+    (
+        "tenure",
+        &["tenure-files", "tenure-store", "tenure-core", "tenure-wire"],
+    ),
     (
         "tenure-cli",
         &[
@@ -46,6 +49,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[(&str, &[&str])] = &[
     // The benchmark replicates between real logs.
     ("tenure-node", &["tenure-log"]),
+    // The conformance suite runs against a real daemon.
+    ("tenure", &["tenure-server"]),
     // Black-box tests speak the wire protocol.
     ("tenure-cli", &["tenure-wire"]),
 ];
