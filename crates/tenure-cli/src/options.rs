@@ -107,7 +107,9 @@ impl Protocol {
     /// The library, with these settings. The environment is only asked where the daemon is.
     pub(crate) fn tenure(&self, places: &[Where]) -> Result<Tenure, Failed> {
         self.check(places)?;
-        let asks_daemon = places.iter().any(|place| matches!(place, Where::Daemon { .. }));
+        let asks_daemon = places
+            .iter()
+            .any(|place| matches!(place, Where::Daemon { .. }));
         let builder = if asks_daemon {
             tenure::Builder::from_env()?
         } else {
@@ -143,9 +145,19 @@ impl Protocol {
         let is_exclusive = |place: &Where| matches!(place, Where::Exclusive(_));
         let is_repository = |place: &Where| matches!(place, Where::Repository(_));
         refuse(&for_files, "lock files", places.iter().any(Where::is_file))?;
-        refuse(&for_exclusive, "exclusive: locks", places.iter().any(is_exclusive))?;
-        refuse(&for_repositories, "repositories", places.iter().any(is_repository))?;
-        let either = places.iter().any(|place| is_exclusive(place) || is_repository(place));
+        refuse(
+            &for_exclusive,
+            "exclusive: locks",
+            places.iter().any(is_exclusive),
+        )?;
+        refuse(
+            &for_repositories,
+            "repositories",
+            places.iter().any(is_repository),
+        )?;
+        let either = places
+            .iter()
+            .any(|place| is_exclusive(place) || is_repository(place));
         refuse(&for_both, "exclusive: locks and repositories", either)
     }
 
@@ -159,7 +171,11 @@ impl Protocol {
                 },
                 stale: self.stale,
                 heartbeat: self.heartbeat,
-                durability: if self.not_durable { Durability::Fast } else { Durability::Durable },
+                durability: if self.not_durable {
+                    Durability::Fast
+                } else {
+                    Durability::Durable
+                },
                 trust_pid: self.trust_pid,
                 foreign_pids: self.foreign_pids,
                 lock_path: self.lock_path.clone(),
@@ -177,7 +193,11 @@ impl Protocol {
             repository: RepositoryTuning {
                 key: self.key_file.as_ref().map(read_key).transpose()?,
                 seal: if self.seal { Seal::Yes } else { Seal::No },
-                demand: if self.require_cas { Demand::ConditionalWrites } else { Demand::Anything },
+                demand: if self.require_cas {
+                    Demand::ConditionalWrites
+                } else {
+                    Demand::Anything
+                },
                 tenure_only: self.tenure_only,
                 settle: self.settle,
                 strict: self.strict,
@@ -189,21 +209,14 @@ impl Protocol {
 
 fn refuse(options: &[(bool, &str)], whose: &str, applies: bool) -> Result<(), Failed> {
     match options.iter().find(|(given, _)| *given) {
-        Some((_, option)) if !applies => {
-            Err(Failed::usage(format!("{option} is for {whose}; none of the places is one")))
-        }
+        Some((_, option)) if !applies => Err(Failed::usage(format!(
+            "{option} is for {whose}; none of the places is one"
+        ))),
         _ => Ok(()),
     }
 }
 
 /// C12: 32 raw bytes or 64 hex digits.
 fn read_key(file: &PathBuf) -> Result<DataKey, Failed> {
-    DataKey::from_file(file)
-        .map_err(|error| Failed::usage(format!("{}: {error}", file.display())))
-}
-
-/// Reads addresses (C18).
-pub(crate) fn places(texts: &[String]) -> Result<Vec<Where>, Failed> {
-    let places: Result<Vec<Where>, tenure::Error> = texts.iter().map(|text| text.parse()).collect();
-    Ok(places?)
+    DataKey::from_file(file).map_err(|error| Failed::usage(format!("{}: {error}", file.display())))
 }

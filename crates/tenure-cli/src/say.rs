@@ -43,7 +43,10 @@ impl Failed {
     }
 
     fn json(&self) -> serde_json::Value {
-        let fields = self.json.clone().unwrap_or_else(|| serde_json::json!({ "message": self.text }));
+        let fields = self
+            .json
+            .clone()
+            .unwrap_or_else(|| serde_json::json!({ "message": self.text }));
         serde_json::json!({ "error": fields, "code": self.code })
     }
 }
@@ -83,7 +86,11 @@ impl Form {
     }
 
     /// Prints one answer in this form.
-    pub(crate) fn answer(self, text: impl std::fmt::Display, json: &impl Serialize) -> Result<(), Failed> {
+    pub(crate) fn answer(
+        self,
+        text: impl std::fmt::Display,
+        json: &impl Serialize,
+    ) -> Result<(), Failed> {
         match self {
             Form::Text => line(&text.to_string()),
             Form::Json => line(&to_json(json)?),
@@ -133,6 +140,9 @@ pub(crate) fn is_terminal(stream: impl std::io::IsTerminal) -> bool {
 /// The exit code for how a plain child ended (C2).
 pub(crate) fn child_code(status: std::process::ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(FAILED)
 }

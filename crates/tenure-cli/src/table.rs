@@ -17,7 +17,14 @@ pub(crate) fn rows(states: &[State]) -> Vec<[String; 6]> {
         if state.holders.is_empty() {
             let note = state.notes.first().cloned().unwrap_or_default();
             let waiting = waiting(state);
-            rows.push([state.place.to_string(), String::new(), note, String::new(), String::new(), waiting]);
+            rows.push([
+                state.place.to_string(),
+                String::new(),
+                note,
+                String::new(),
+                String::new(),
+                waiting,
+            ]);
         }
     }
     rows
@@ -67,11 +74,17 @@ pub(crate) fn layout(rows: &[[String; 6]]) -> String {
         }
     }
     let line = |cells: [&str; 6]| {
-        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        let padded = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     let mut lines = vec![line(HEADINGS)];
-    lines.extend(rows.iter().map(|row| line(row.each_ref().map(String::as_str))));
+    lines.extend(
+        rows.iter()
+            .map(|row| line(row.each_ref().map(String::as_str))),
+    );
     lines.join("\n")
 }
 

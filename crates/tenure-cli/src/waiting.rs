@@ -40,7 +40,10 @@ impl Waiting {
     pub(crate) fn tell(&self, busy: &Busy) {
         let now = Instant::now();
         let waited = now.duration_since(self.since);
-        let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut last = self
+            .last
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         let is_first = last.is_none();
         match self.sink {
             Sink::Terminal(width) => {
@@ -62,7 +65,10 @@ impl Waiting {
 
     /// The wait is over: the line goes, so that the command starts on a clean one.
     pub(crate) fn over(&self) {
-        let last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let last = self
+            .last
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         if let (Sink::Terminal(_), Some(_)) = (&self.sink, *last) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
@@ -71,7 +77,9 @@ impl Waiting {
 
 /// Time waited, place in line, holder: short, because it must fit.
 fn line(busy: &Busy, waited: Duration) -> String {
-    let place = busy.position.map_or_else(String::new, |n| format!(", number {n} in line"));
+    let place = busy
+        .position
+        .map_or_else(String::new, |n| format!(", number {n} in line"));
     let holder = match &busy.blocker {
         Some(blocker) => format!(" behind {}", blocker.holder),
         None => String::new(),
@@ -80,7 +88,10 @@ fn line(busy: &Busy, waited: Duration) -> String {
 }
 
 fn clip(text: &str, width: usize) -> String {
-    text.chars().filter(|c| !c.is_control()).take(width).collect()
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(width)
+        .collect()
 }
 
 #[cfg(test)]

@@ -53,7 +53,8 @@ impl Ask {
         let text = match asked.as_slice() {
             [] => format!("nobody holds {place}; nobody was asked"),
             several => {
-                let whom: Vec<String> = several.iter().map(|hold| hold.holder.to_string()).collect();
+                let whom: Vec<String> =
+                    several.iter().map(|hold| hold.holder.to_string()).collect();
                 format!("asked for {place}: {}", whom.join("; "))
             }
         };

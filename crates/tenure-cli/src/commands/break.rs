@@ -73,7 +73,9 @@ impl Break {
         };
         let force = if self.force { Force::Yes } else { Force::No };
         let broken = blocking::wait(tenure.break_hold(&place, id.as_ref(), force, &self.reason))?;
-        let fence = broken.fence.map_or_else(String::new, |fence| format!("; the fence is now {fence}"));
+        let fence = broken
+            .fence
+            .map_or_else(String::new, |fence| format!("; the fence is now {fence}"));
         let text = match broken.victims.as_slice() {
             [] => format!("removed the lock of {place}{fence}"),
             several => {
@@ -95,8 +97,12 @@ impl Break {
         };
         let victims: Vec<Blocker> = state.holders.iter().filter(named).cloned().collect();
         match (&self.id, victims.len()) {
-            (Some(id), 0) => Err(Failed::own(format!("{place} is not held by {id} any more; nothing was removed"))),
-            (None, 0) if state.free => Err(Failed::own(format!("{place} is not held; there is nothing to remove"))),
+            (Some(id), 0) => Err(Failed::own(format!(
+                "{place} is not held by {id} any more; nothing was removed"
+            ))),
+            (None, 0) if state.free => Err(Failed::own(format!(
+                "{place} is not held; there is nothing to remove"
+            ))),
             (None, 2..) if !self.all => Err(Failed::usage(format!(
                 "{place} has several holders; name one with --id, or all with --all:\n{state}"
             ))),
@@ -117,7 +123,9 @@ fn refuse_living(place: &Where, victims: &[Blocker]) -> Result<(), Failed> {
     match victims.iter().find(|hold| hold.verdict.life == Life::Alive) {
         Some(hold) => Err(Failed::new(
             say::HELD,
-            format!("{place} is {hold}; its holder lives: to take it away all the same, add --force"),
+            format!(
+                "{place} is {hold}; its holder lives: to take it away all the same, add --force"
+            ),
         )),
         None => Ok(()),
     }

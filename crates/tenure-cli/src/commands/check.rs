@@ -65,7 +65,11 @@ impl Check {
                 }
             };
         }
-        let answer = if self.dry_run { server.would_skip() } else { server.should_skip() };
+        let answer = if self.dry_run {
+            server.would_skip()
+        } else {
+            server.should_skip()
+        };
         let json = json!({
             "decision": if answer.skips() { "skip" } else { "proceed" },
             "reason": reason(&answer),
@@ -87,8 +91,15 @@ fn cycle(program: &OsString, arguments: &[OsString]) -> Result<u8, Failed> {
     match Command::new(program).args(arguments).status() {
         Ok(status) => Ok(say::child_code(status)),
         Err(error) => {
-            let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            Err(Failed::new(code, format!("cannot run {}: {error}", program.display())))
+            let code = if error.kind() == std::io::ErrorKind::NotFound {
+                127
+            } else {
+                126
+            };
+            Err(Failed::new(
+                code,
+                format!("cannot run {}: {error}", program.display()),
+            ))
         }
     }
 }

@@ -48,7 +48,10 @@ impl Manual {
     pub(crate) fn run(self) -> ExitCode {
         let pages = clap_mangen::generate_to(Arguments::command(), &self.directory);
         say::end(pages.map_err(|error| {
-            Failed::own(format!("cannot write into {}: {error}", self.directory.display()))
+            Failed::own(format!(
+                "cannot write into {}: {error}",
+                self.directory.display()
+            ))
         }))
     }
 }

@@ -54,9 +54,18 @@ impl Doctor {
             Where::Daemon { .. } => {
                 let state = blocking::wait(tenure.inspect(&place))?;
                 let rule = state.rule.unwrap_or_default();
-                vec![("daemon", format!("answers; {rule}"), json!({ "answers": true, "rule": rule }))]
+                vec![(
+                    "daemon",
+                    format!("answers; {rule}"),
+                    json!({ "answers": true, "rule": rule }),
+                )]
             }
-            other => return Err(Failed::usage(format!("{} is not known here", other.reach()))),
+            other => {
+                return Err(Failed::usage(format!(
+                    "{} is not known here",
+                    other.reach()
+                )));
+            }
         };
         if self.clean {
             findings.push(clean(&place)?);
@@ -90,8 +99,14 @@ fn directory(dir: &Path) -> Result<Vec<Finding>, Failed> {
     let system = dir.file_system();
     let (reach, proof) = match system.reach {
         Reach::Local => ("local", "the kernel's lock proves whether a holder lives"),
-        Reach::Remote => ("remote", "a holder's life is judged by its process, else by age: the kernel's lock may not reach other machines"),
-        Reach::Unknown => ("unknown", "treated like a network file system: a holder's life is judged by its process, else by age"),
+        Reach::Remote => (
+            "remote",
+            "a holder's life is judged by its process, else by age: the kernel's lock may not reach other machines",
+        ),
+        Reach::Unknown => (
+            "unknown",
+            "treated like a network file system: a holder's life is judged by its process, else by age",
+        ),
     };
     Ok(vec![(
         "files",
@@ -103,7 +118,9 @@ fn directory(dir: &Path) -> Result<Vec<Finding>, Failed> {
 /// What the store does with conditions (P26). Writes a scratch object to find out.
 fn store(address: &tenure_store::Address, _protocol: &Protocol) -> Result<Vec<Finding>, Failed> {
     let failed = |error: tenure_store::Error| Failed::own(error.to_string());
-    let repository = tenure_store::Repository::open(address.clone(), tenure_store::Options::default()).map_err(failed)?;
+    let repository =
+        tenure_store::Repository::open(address.clone(), tenure_store::Options::default())
+            .map_err(failed)?;
     let health = tenure_store::blocking::wait(repository.health()).map_err(failed)?;
     let level = health.abilities.level;
     let what = match level {
@@ -116,18 +133,34 @@ fn store(address: &tenure_store::Address, _protocol: &Protocol) -> Result<Vec<Fi
         None => "the store shows no clock".to_owned(),
     };
     Ok(vec![
-        ("store", format!("level {}: {what}", level.number()), json!({ "level": level.number(), "resurfaces": health.abilities.resurfaces })),
-        ("clock", clock, json!({ "ahead_ms": health.clock_ahead.map(|ahead| ahead.as_millis()) })),
+        (
+            "store",
+            format!("level {}: {what}", level.number()),
+            json!({ "level": level.number(), "resurfaces": health.abilities.resurfaces }),
+        ),
+        (
+            "clock",
+            clock,
+            json!({ "ahead_ms": health.clock_ahead.map(|ahead| ahead.as_millis()) }),
+        ),
     ])
 }
 
 fn clean(place: &Where) -> Result<Finding, Failed> {
     let Where::Upload { dir, .. } = place else {
-        return Err(Failed::usage("--clean is for upload directories: upload:DIR/ANY"));
+        return Err(Failed::usage(
+            "--clean is for upload directories: upload:DIR/ANY",
+        ));
     };
     let cleaned = tenure_files::upload::FileLocker::new(dir)?.clean()?;
-    let names = |ids: &[tenure_files::upload::UploadId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let leftovers: Vec<String> = cleaned.leftovers.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    let names = |ids: &[tenure_files::upload::UploadId]| {
+        ids.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let leftovers: Vec<String> = cleaned
+        .leftovers
+        .iter()
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
     let text = format!(
         "{} dead locks, {} requests without a lock, {} leftovers removed",
         cleaned.locks.len(),

@@ -85,7 +85,10 @@ impl Check {
             (Some(wanted), Some(fence)) => fence.get() == wanted,
             (Some(_) | None, _) => true,
         };
-        state.holders.iter().any(|hold| is_ours(hold) && same_fence(hold))
+        state
+            .holders
+            .iter()
+            .any(|hold| is_ours(hold) && same_fence(hold))
     }
 }
 
@@ -93,13 +96,19 @@ impl Check {
 /// the lock file has not.
 fn from_environment() -> Result<Where, Failed> {
     let missing = || Failed::usage("say which lock, or run this under `tenure run`");
-    let place: Where = std::env::var("TENURE_WHERE").map_err(|_| missing())?.parse()?;
+    let place: Where = std::env::var("TENURE_WHERE")
+        .map_err(|_| missing())?
+        .parse()?;
     let Some(lock) = std::env::var_os("TENURE_LOCK_PATH") else {
         return Ok(place);
     };
     let lock = Path::new(&lock);
     Ok(match (place, lock.parent()) {
-        (Where::Sidecar(_), _) if lock.extension().is_some_and(|extension| extension == "lock") => {
+        (Where::Sidecar(_), _)
+            if lock
+                .extension()
+                .is_some_and(|extension| extension == "lock") =>
+        {
             Where::Sidecar(lock.with_extension(""))
         }
         (Where::Exclusive(_), Some(dir)) => Where::Exclusive(dir.to_owned()),

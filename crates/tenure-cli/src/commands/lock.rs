@@ -74,7 +74,11 @@ impl Lock {
         let teller = Arc::clone(&shown);
         let mut lock = tenure
             .lock_blocking(&place)?
-            .mode(if self.shared { Mode::Shared } else { Mode::Exclusive })
+            .mode(if self.shared {
+                Mode::Shared
+            } else {
+                Mode::Exclusive
+            })
             .patience(self.waiting.patience())
             .follows(self.pid.unwrap_or_else(caller::shell))
             .on_wait(move |busy| teller.tell(busy));

@@ -70,11 +70,7 @@ impl Scope {
             return Ok(blocking::wait(self.tenure.list(place))?);
         }
         let here = Where::Sidecar(".".into());
-        let mut states = blocking::wait(self.tenure.list(here))?;
-        if std::env::var_os("TENURE_URL").is_some_and(|url| !url.is_empty()) {
-            states.extend(blocking::wait(self.tenure.list_all())?);
-        }
-        Ok(states)
+        Ok(blocking::wait(self.tenure.list(here))?)
     }
 
     pub(crate) fn tenure(&self) -> &Tenure {

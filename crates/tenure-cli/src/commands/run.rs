@@ -123,10 +123,15 @@ impl Run {
 
     fn hold(&self) -> Result<u8, Failed> {
         let texts: Vec<&String> = self.places.iter().chain(&self.also).collect();
-        let places: Vec<Where> = texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+        let places: Vec<Where> = texts
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()?;
         let tenure = self.protocol.tenure(&places)?;
         if places.len() > MOST_DESCRIPTORS {
-            return Err(Failed::usage(format!("at most {MOST_DESCRIPTORS} locks at once")));
+            return Err(Failed::usage(format!(
+                "at most {MOST_DESCRIPTORS} locks at once"
+            )));
         }
         let mut terminal = Terminal::find();
         let (program, arguments) = self
@@ -168,7 +173,10 @@ impl Run {
         }
         let start = Start {
             variables: variables(&guards, &named(&texts, &places)),
-            descriptors: guards.iter().filter_map(|guard| guard.file().map(AsFd::as_fd)).collect(),
+            descriptors: guards
+                .iter()
+                .filter_map(|guard| guard.file().map(AsFd::as_fd))
+                .collect(),
         };
         let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal)?;
         let lost = give_back(guards, &outcome);
@@ -178,7 +186,10 @@ impl Run {
 
     fn acquire(&self, tenure: &tenure::Tenure, places: &[Where]) -> Result<Vec<Guard>, Failed> {
         let waiting = Arc::new(Waiting::new());
-        let mut lock = tenure.lock_all(places)?.mode(self.mode()).patience(self.waiting.patience());
+        let mut lock = tenure
+            .lock_all(places)?
+            .mode(self.mode())
+            .patience(self.waiting.patience());
         if let Some(ttl) = self.ttl {
             lock = lock.ttl(ttl);
         }
@@ -276,7 +287,11 @@ fn named<'a>(texts: &[&'a String], places: &[Where]) -> Vec<(&'a str, Where)> {
 fn variables(guards: &[Guard], named: &[(&str, Where)]) -> Variables {
     let mut variables: Variables = vec![("TENURE_HELD".into(), Value::Text("1".into()))];
     for (number, guard) in guards.iter().enumerate() {
-        let suffix = if number == 0 { String::new() } else { format!("_{}", number + 1) };
+        let suffix = if number == 0 {
+            String::new()
+        } else {
+            format!("_{}", number + 1)
+        };
         let mut set = |name: &str, value: Value| {
             variables.push((format!("TENURE_{name}{suffix}").into(), value));
         };
@@ -291,13 +306,19 @@ fn variables(guards: &[Guard], named: &[(&str, Where)]) -> Variables {
         let fence = guard.fence().map(|fence| fence.to_string());
         set("WHERE", Value::Text(typed.into()));
         set("MODE", Value::Text(mode.into()));
-        set("FENCE", fence.map_or(Value::Removed, |fence| Value::Text(fence.into())));
+        set(
+            "FENCE",
+            fence.map_or(Value::Removed, |fence| Value::Text(fence.into())),
+        );
         set("OWNER", Value::Text(guard.owner().into()));
         if let Where::Daemon { nodes, .. } = guard.place()
             && !nodes.is_empty()
         {
             let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-            set("URL", Value::Text(format!("tenure://{}", nodes.join(",")).into()));
+            set(
+                "URL",
+                Value::Text(format!("tenure://{}", nodes.join(",")).into()),
+            );
         }
         match guard.file() {
             Some(file) => {
@@ -320,7 +341,16 @@ fn variables(guards: &[Guard], named: &[(&str, Where)]) -> Variables {
 fn left_over(locks: usize) -> Vec<(OsString, Value)> {
     let ours = |name: &str| {
         let (rest, number) = name.strip_prefix("TENURE_")?.rsplit_once('_')?;
-        let known = ["WHERE", "MODE", "FENCE", "OWNER", "URL", "TOKEN", "LOCK_PATH", "FD"];
+        let known = [
+            "WHERE",
+            "MODE",
+            "FENCE",
+            "OWNER",
+            "URL",
+            "TOKEN",
+            "LOCK_PATH",
+            "FD",
+        ];
         let number: usize = number.parse().ok()?;
         (known.contains(&rest) && number > locks).then_some(())
     };

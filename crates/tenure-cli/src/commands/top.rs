@@ -54,7 +54,9 @@ impl Top {
 
     fn show(&self) -> Result<(), Failed> {
         if !say::is_terminal(std::io::stdout()) || !say::is_terminal(std::io::stdin()) {
-            return Err(Failed::usage("this needs a terminal; `tenure ls` and `tenure watch` do not"));
+            return Err(Failed::usage(
+                "this needs a terminal; `tenure ls` and `tenure watch` do not",
+            ));
         }
         let scope = Scope::new(self.place.as_deref(), &self.protocol)?;
         let mut view = View::default();
@@ -82,7 +84,9 @@ impl Top {
             {
                 match key.code {
                     KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
-                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
+                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                        return Ok(());
+                    }
                     KeyCode::Down | KeyCode::Char('j') => view.selected.select_next(),
                     KeyCode::Up | KeyCode::Char('k') => view.selected.select_previous(),
                     KeyCode::Char('a') => view.ask(scope),
@@ -138,12 +142,17 @@ impl View {
     fn draw(&mut self, frame: &mut Frame<'_>) {
         let waiters = self.chosen().map_or_else(Vec::new, |state| {
             let lines = state.waiters.iter().enumerate();
-            lines.map(|(at, waiter)| Line::raw(format!("{}. {waiter}", at + 1))).collect()
+            lines
+                .map(|(at, waiter)| Line::raw(format!("{}. {waiter}", at + 1)))
+                .collect()
         });
         let below = u16::try_from(waiters.len().clamp(1, 8)).unwrap_or(8) + 2;
-        let [locks, line, foot] =
-            Layout::vertical([Constraint::Min(3), Constraint::Length(below), Constraint::Length(1)])
-                .areas(frame.area());
+        let [locks, line, foot] = Layout::vertical([
+            Constraint::Min(3),
+            Constraint::Length(below),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
         let rows = table::rows(&self.states);
         let title = format!(" tenure: {} held ", rows.len());
         let widths = [
@@ -159,10 +168,15 @@ impl View {
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
             .block(Block::bordered().title(title));
         frame.render_stateful_widget(list, locks, &mut self.selected);
-        let waiting = Paragraph::new(Text::from(waiters)).block(Block::bordered().title(" in line "));
+        let waiting =
+            Paragraph::new(Text::from(waiters)).block(Block::bordered().title(" in line "));
         frame.render_widget(waiting, line);
         let keys = "up/down choose   a ask   r look again   q leave";
-        let foot_text = if self.message.is_empty() { keys } else { &self.message };
+        let foot_text = if self.message.is_empty() {
+            keys
+        } else {
+            &self.message
+        };
         frame.render_widget(Paragraph::new(foot_text), foot);
     }
 }
@@ -189,7 +203,11 @@ mod tests {
     fn holders_and_waiters_are_drawn() {
         let held = blocking::wait(async {
             let tenure = tenure::Tenure::default();
-            let guard = tenure.lock("mem:top/a")?.purpose("reindex").acquire().await?;
+            let guard = tenure
+                .lock("mem:top/a")?
+                .purpose("reindex")
+                .acquire()
+                .await?;
             let states = tenure.list("mem:top").await?;
             guard.release().await?;
             Ok::<_, tenure::Error>(states)

@@ -51,7 +51,14 @@ impl Watch {
 }
 
 fn sentence(change: &Change) -> String {
-    let Change { kind, place, owner, holder, mode, fence } = change;
+    let Change {
+        kind,
+        place,
+        owner,
+        holder,
+        mode,
+        fence,
+    } = change;
     if *kind == ChangeKind::PresentEnd {
         return "—".to_owned();
     }

@@ -60,7 +60,10 @@ fn next_steps(state: &State) -> Vec<String> {
     if Capabilities::of(place).ask && !state.holders.is_empty() {
         steps.push(format!("ask the holder to let go: tenure ask {place}"));
     }
-    let dead = state.holders.iter().any(|holder| holder.verdict.life == Life::Dead);
+    let dead = state
+        .holders
+        .iter()
+        .any(|holder| holder.verdict.life == Life::Dead);
     let how = if dead { "break" } else { "break --force" };
     match state.holders.as_slice() {
         [] => {}
@@ -68,7 +71,9 @@ fn next_steps(state: &State) -> Vec<String> {
             Some(id) => format!("take it away from its holder: tenure {how} --id {id} {place}"),
             None => format!("take it away from its holder: tenure {how} {place}"),
         }),
-        _ => steps.push(format!("take it away from one of them: tenure {how} --id ID {place}")),
+        _ => steps.push(format!(
+            "take it away from one of them: tenure {how} --id ID {place}"
+        )),
     }
     steps
 }

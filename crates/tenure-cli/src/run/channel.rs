@@ -409,9 +409,7 @@ mod tests {
             .map(|_| tempfile::tempfile().unwrap())
             .collect();
         let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-        wrapper
-            .send_with(&Order::Start(Vec::new()), &fds)
-            .unwrap();
+        wrapper.send_with(&Order::Start(Vec::new()), &fds).unwrap();
         let (_, received) = keeper.receive::<Order>().unwrap().unwrap();
         let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
         let sent: Vec<_> = fds.into_iter().map(inode).collect();

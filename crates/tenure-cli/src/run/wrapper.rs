@@ -100,7 +100,10 @@ impl Leases {
     }
 
     fn first(&self) -> Option<Lease> {
-        self.0.values().copied().min_by_key(|lease| lease.safe_until)
+        self.0
+            .values()
+            .copied()
+            .min_by_key(|lease| lease.safe_until)
     }
 }
 
@@ -118,9 +121,7 @@ pub(crate) fn supervise(
         read,
         write,
         SignalOnly,
-        [
-            SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT,
-        ],
+        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT],
     )?;
     let mut leases = Leases::default();
     // The keeper must know the deadline before there is anything to end.
@@ -283,7 +284,9 @@ impl Terminal {
         }
         self.take_back();
         match lease.map(|lease| lease.safe_until.saturating_sub(keeper::now())) {
-            None => eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held"),
+            None => {
+                eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held")
+            }
             // Nobody renews while we are stopped.
             Some(left) => eprintln!(
                 "tenure: the command was stopped by signal {signal}; its lease runs out in {} s, and the command \

@@ -82,7 +82,6 @@ fn exit_codes() {
     assert_eq!(code(&dir, &["f", "--", "./not-there"]), Some(127));
     fs::write(dir.path().join("plain"), "").unwrap();
     assert_eq!(code(&dir, &["f", "--", "./plain"]), Some(126));
-    assert_eq!(code(&dir, &["s3://bucket/x", "--", "true"]), Some(2));
     assert_eq!(code(&dir, &["f"]), Some(2));
     assert!(
         !dir.path().join("f.lock").exists(),

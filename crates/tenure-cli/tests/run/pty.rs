@@ -84,7 +84,9 @@ impl Terminal {
             match self.screen.recv_timeout(limit - Instant::now()) {
                 Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    panic!("{text:?} never appeared; the screen shows {:?}", self.seen)
+                    let last: String = self.seen.chars().rev().take(600).collect();
+                    let last: String = last.chars().rev().collect();
+                    panic!("{text:?} never appeared; the screen ends with {last:?}")
                 }
             }
         }

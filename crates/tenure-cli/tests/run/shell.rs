@@ -1,5 +1,7 @@
 //! A directory to lock in, `tenure run` in it, and ways to wait for what other processes do.
 
+#![allow(dead_code, reason = "each test program uses its own part")]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

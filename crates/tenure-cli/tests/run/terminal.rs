@@ -36,7 +36,9 @@ fn the_command_reads_the_keys() {
 fn control_c_goes_to_the_command_alone() {
     let place = Place::new();
     let mut terminal = Terminal::open(&place);
-    terminal.line("$T run f -- sh -c 'trap \"echo inter''rupted; exit 7\" INT; echo run''ning; read x'");
+    terminal.line(
+        "$T run f -- sh -c 'trap \"echo inter''rupted; exit 7\" INT; echo run''ning; read x'",
+    );
     terminal.expect("running");
     terminal.key(0x03);
     terminal.expect("interrupted");

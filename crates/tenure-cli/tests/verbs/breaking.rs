@@ -51,7 +51,10 @@ fn force_breaks_a_live_lock() {
 #[test]
 fn an_id_protects_the_next_holder() {
     let place = Place::new();
-    let holder = place.hold(&[], "echo $TENURE_TOKEN > token; echo held; exec sleep 1000");
+    let holder = place.hold(
+        &[],
+        "echo $TENURE_TOKEN > token; echo held; exec sleep 1000",
+    );
     let wrong = "0123456789abcdef0123456789abcdef";
     let (code, text) = tenure(&place, &["break", "--force", "--id", wrong, "f"]);
     assert_eq!(code, Some(125), "{text}");
@@ -72,8 +75,13 @@ fn breaking_raises_the_fence() {
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["broken"].as_array().unwrap().len(), 1);
     holder.end();
-    let next = place.run(&["--fence", "f", "--", "sh", "-c", "echo $TENURE_FENCE"]).output();
-    let fence: u64 = String::from_utf8_lossy(&next.unwrap().stdout).trim().parse().unwrap();
+    let next = place
+        .run(&["--fence", "f", "--", "sh", "-c", "echo $TENURE_FENCE"])
+        .output();
+    let fence: u64 = String::from_utf8_lossy(&next.unwrap().stdout)
+        .trim()
+        .parse()
+        .unwrap();
     assert!(fence > 1, "{fence}");
 }
 
@@ -98,7 +106,11 @@ fn on_a_terminal_it_asks() {
     // A lock of a process that is gone, as another program would leave it.
     let dead = place.file("dead.lock");
     let record = fs::read_to_string(place.file("f.lock")).unwrap();
-    fs::write(&dead, record.replace(&format!("\"pid\": {}", holder.pid()), "\"pid\": 4194303")).unwrap();
+    fs::write(
+        &dead,
+        record.replace(&format!("\"pid\": {}", holder.pid()), "\"pid\": 4194303"),
+    )
+    .unwrap();
     terminal.line("$T break dead; echo code=$?");
     terminal.expect("remove it? [y/N] ");
     terminal.line("n");
@@ -120,15 +132,26 @@ fn on_a_terminal_it_asks() {
 fn an_upload_gives_way() {
     let place = Place::new();
     fs::create_dir(place.file("up")).unwrap();
-    let holder = super::shell::Holder::start(
-        place.run(&["upload:up/7", "--", "sh", "-c", "echo held; exec sleep 1000"]),
+    let holder = super::shell::Holder::start(place.run(&[
+        "upload:up/7",
+        "--",
+        "sh",
+        "-c",
+        "echo held; exec sleep 1000",
+    ]));
+    let (code, text) = tenure(
+        &place,
+        &["ask", "--force", "--reason", "my turn", "upload:up/7"],
     );
-    let (code, text) = tenure(&place, &["ask", "--force", "--reason", "my turn", "upload:up/7"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(&holder.pid().to_string()), "{text}");
     let ended = holder.end();
     assert_eq!(ended.code, Some(121), "{ended:?}");
-    assert!(ended.errors.contains("asks for the lock"), "{}", ended.errors);
+    assert!(
+        ended.errors.contains("asks for the lock"),
+        "{}",
+        ended.errors
+    );
 }
 
 /// C1: `--on-ask notify` tells the command, `ignore` does not even that; the lock stays held.
@@ -138,10 +161,19 @@ fn on_ask_decides() {
     fs::create_dir(place.file("up")).unwrap();
     place.fifo("go");
     let script = "echo held; read x < go; head -n 1 <&$TENURE_NOTICE_FD; exit 4";
-    let mut holder = super::shell::Holder::start(
-        place.run(&["--on-ask", "notify", "upload:up/7", "--", "sh", "-c", script]),
+    let mut holder = super::shell::Holder::start(place.run(&[
+        "--on-ask",
+        "notify",
+        "upload:up/7",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]));
+    assert_eq!(
+        tenure(&place, &["ask", "--force", "upload:up/7"]).0,
+        Some(0)
     );
-    assert_eq!(tenure(&place, &["ask", "--force", "upload:up/7"]).0, Some(0));
     holder.expect_error("asks for the lock");
     place.say("go");
     let ended = holder.end();
@@ -154,10 +186,17 @@ fn on_ask_decides() {
 fn a_waiter_asks() {
     let place = Place::new();
     fs::create_dir(place.file("up")).unwrap();
-    let holder = super::shell::Holder::start(
-        place.run(&["upload:up/7", "--", "sh", "-c", "echo held; exec sleep 1000"]),
+    let holder = super::shell::Holder::start(place.run(&[
+        "upload:up/7",
+        "--",
+        "sh",
+        "-c",
+        "echo held; exec sleep 1000",
+    ]));
+    assert_eq!(
+        place.code(&["--ask", "-w", "60s", "upload:up/7", "--", "true"]),
+        Some(0)
     );
-    assert_eq!(place.code(&["--ask", "-w", "60s", "upload:up/7", "--", "true"]), Some(0));
     assert_eq!(holder.end().code, Some(121));
 }
 

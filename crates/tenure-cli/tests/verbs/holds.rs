@@ -13,7 +13,9 @@ fn sh(place: &Place, script: &str) -> (Option<i32>, String) {
         .current_dir(place.path())
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+    let text = String::from_utf8_lossy(&output.stdout)
+        .trim_end()
+        .to_owned();
     (output.status.code(), text)
 }
 
@@ -33,7 +35,7 @@ fn a_script_takes_and_gives_back() {
 fn a_hold_follows_the_calling_shell() {
     let place = Place::new();
     let script = "hold=$($T lock f | cat); echo $$; \
-                  grep -o '\"pid\": *[0-9]*' f.lock | tr -dc 0-9; echo; \
+                  grep -o '\"pid\": *[0-9]*' f.lock | head -n 1 | tr -dc 0-9; echo; \
                   $T run -n f -- true 2>/dev/null; echo $?";
     let (_, text) = sh(&place, script);
     let lines: Vec<&str> = text.lines().collect();
@@ -47,7 +49,10 @@ fn a_hold_follows_the_calling_shell() {
 #[test]
 fn a_hold_follows_the_process_it_is_told_to() {
     let place = Place::new();
-    let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut sleeper = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
     let script = format!("$T lock --pid {} f > hold", sleeper.id());
     assert_eq!(sh(&place, &script).0, Some(0));
     assert!(!place.is_free(), "the process lives");
@@ -110,7 +115,16 @@ fn a_fence_is_checked_from_inside() {
     let place = Place::new();
     let script = "cd /; $T fence check > /dev/null; echo $?; cd - > /dev/null; rm f.lock; $T fence check > /dev/null; echo $?";
     let output = place
-        .run(&["--fence", "--on-lost", "notify", "f", "--", "sh", "-c", script])
+        .run(&[
+            "--fence",
+            "--on-lost",
+            "notify",
+            "f",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
         .env("T", TENURE)
         .output()
         .unwrap();
@@ -121,16 +135,30 @@ fn a_fence_is_checked_from_inside() {
 #[test]
 fn a_fence_is_checked_from_outside() {
     let place = Place::new();
-    let holder = place.hold(&["--fence"], "echo $TENURE_OWNER > owner; echo held; exec sleep 1000");
+    let holder = place.hold(
+        &["--fence"],
+        "echo $TENURE_OWNER > owner; echo held; exec sleep 1000",
+    );
     let owner = fs::read_to_string(place.file("owner")).unwrap();
     let owner = owner.trim();
-    let check = |options: &str| sh(&place, &format!("$T fence check {options} > /dev/null 2>&1")).0;
+    let check = |options: &str| {
+        sh(
+            &place,
+            &format!("$T fence check {options} > /dev/null 2>&1"),
+        )
+        .0
+    };
     assert_eq!(check(&format!("--owner {owner} f")), Some(0));
     assert_eq!(check(&format!("--owner {owner} --fence 1 f")), Some(0));
     assert_eq!(check(&format!("--owner {owner} --fence 7 f")), Some(120));
-    assert_eq!(check("--owner 0123456789abcdef0123456789abcdef f"), Some(120));
+    assert_eq!(
+        check("--owner 0123456789abcdef0123456789abcdef f"),
+        Some(120)
+    );
     assert_eq!(check(""), Some(2));
     holder.signal("TERM");
     holder.end();
-    eventually("it is over", || check(&format!("--owner {owner} f")) == Some(120));
+    eventually("it is over", || {
+        check(&format!("--owner {owner} f")) == Some(120)
+    });
 }

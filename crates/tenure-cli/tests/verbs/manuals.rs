@@ -6,8 +6,22 @@ use std::process::Command;
 use super::shell::{Place, TENURE};
 
 const VERBS: &[&str] = &[
-    "run", "lock", "renew", "unlock", "try", "ls", "why", "watch", "top", "ask", "break", "check",
-    "fence", "doctor", "serve", "completions",
+    "run",
+    "lock",
+    "renew",
+    "unlock",
+    "try",
+    "ls",
+    "why",
+    "watch",
+    "top",
+    "ask",
+    "break",
+    "check",
+    "fence",
+    "doctor",
+    "serve",
+    "completions",
 ];
 
 fn tenure(arguments: &[&str]) -> String {
@@ -21,11 +35,21 @@ fn tenure(arguments: &[&str]) -> String {
 fn help_teaches_by_example() {
     let all = tenure(&["--help"]);
     for verb in VERBS {
-        assert!(all.contains(&format!("  {verb} ")), "{verb} is not in {all}");
-        let verb = if *verb == "fence" { vec!["fence", "check", "--help"] } else { vec![*verb, "--help"] };
+        assert!(
+            all.contains(&format!("  {verb} ")),
+            "{verb} is not in {all}"
+        );
+        let verb = if *verb == "fence" {
+            vec!["fence", "check", "--help"]
+        } else {
+            vec![*verb, "--help"]
+        };
         let help = tenure(&verb);
         assert!(help.contains("Examples:\n"), "{verb:?} has no examples");
-        assert!(help.contains("  tenure ") || help.contains("=$(tenure "), "{verb:?}");
+        assert!(
+            help.contains("  tenure ") || help.contains("=$(tenure "),
+            "{verb:?}"
+        );
     }
     for code in ["75", "124", "120", "121", "125"] {
         assert!(all.contains(code), "exit code {code} is not explained");
@@ -51,7 +75,10 @@ fn completions_are_taken_by_the_shells() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.ends_with("why watch\n") || text.ends_with("watch why\n"), "{text}");
+    assert!(
+        text.ends_with("why watch\n") || text.ends_with("watch why\n"),
+        "{text}"
+    );
 }
 
 /// A page for each verb, with its options.
@@ -61,7 +88,10 @@ fn manual_pages_are_written() {
     tenure(&["manual", &place.path().display().to_string()]);
     for verb in VERBS {
         let page = fs::read_to_string(place.file(&format!("tenure-{verb}.1"))).unwrap();
-        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{verb}");
+        assert!(
+            page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"),
+            "{verb}"
+        );
     }
     let page = fs::read_to_string(place.file("tenure-run.1")).unwrap();
     assert!(page.contains("on\\-lost"), "{page}");

@@ -13,7 +13,10 @@ fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
 }
 
 /// C20: an option that none of the places knows is refused, not ignored.
@@ -45,7 +48,10 @@ fn reclaim_decides_about_a_dead_lock() {
     holder.signal("TERM");
     holder.end();
     fs::write(place.file("f.lock"), &dead).unwrap();
-    assert_ne!(place.code(&["-n", "--reclaim", "never", "f", "--", "true"]), Some(0));
+    assert_ne!(
+        place.code(&["-n", "--reclaim", "never", "f", "--", "true"]),
+        Some(0)
+    );
     assert!(place.file("f.lock").exists());
     assert_eq!(place.code(&["-n", "f", "--", "true"]), Some(0));
     assert!(!place.file("f.lock").exists());
@@ -68,12 +74,24 @@ fn a_server_asks_before_it_works() {
     let place = Place::new();
     fs::create_dir(place.file("db")).unwrap();
     assert_eq!(tenure(&place, &["check", "exclusive:db"]).0, Some(0));
-    let arguments = ["--no-quiesce", "--purpose", "import", "exclusive:db", "--", "sh", "-c", "echo held; exec sleep 1000"];
+    let arguments = [
+        "--no-quiesce",
+        "--purpose",
+        "import",
+        "exclusive:db",
+        "--",
+        "sh",
+        "-c",
+        "echo held; exec sleep 1000",
+    ];
     let holder = Holder::start(place.run(&arguments));
     let (code, text) = tenure(&place, &["check", "exclusive:db"]);
     assert_eq!(code, Some(75));
     assert!(text.contains("import"), "{text}");
-    assert_eq!(tenure(&place, &["check", "exclusive:db", "--", "touch", "ran"]).0, Some(75));
+    assert_eq!(
+        tenure(&place, &["check", "exclusive:db", "--", "touch", "ran"]).0,
+        Some(75)
+    );
     assert!(!place.file("ran").exists());
     let (_, text) = tenure(&place, &["check", "--json", "exclusive:db"]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -82,11 +100,21 @@ fn a_server_asks_before_it_works() {
     let pid = holder.pid();
     holder.signal("TERM");
     holder.end();
-    assert_eq!(tenure(&place, &["check", "exclusive:db", "--", "sh", "-c", "exit 6"]).0, Some(6));
+    assert_eq!(
+        tenure(
+            &place,
+            &["check", "exclusive:db", "--", "sh", "-c", "exit 6"]
+        )
+        .0,
+        Some(6)
+    );
     // What a dead tool left: a dry run says proceed and leaves it, a real one removes it.
     let lock = place.file("db/.exclusive-lock");
     fs::write(&lock, record.replace(&pid.to_string(), "4194303")).unwrap();
-    assert_eq!(tenure(&place, &["check", "--dry-run", "exclusive:db"]).0, Some(0));
+    assert_eq!(
+        tenure(&place, &["check", "--dry-run", "exclusive:db"]).0,
+        Some(0)
+    );
     assert!(lock.exists());
     assert_eq!(tenure(&place, &["check", "exclusive:db"]).0, Some(0));
     assert!(!lock.exists());
@@ -100,22 +128,38 @@ fn a_tool_waits_for_a_running_cycle() {
     fs::create_dir(place.file("db")).unwrap();
     place.fifo("go");
     let mut cycle = Command::new(TENURE)
-        .args(["check", "exclusive:db", "--", "sh", "-c", "echo held; read x < go; echo cycle >> order"])
+        .args([
+            "check",
+            "exclusive:db",
+            "--",
+            "sh",
+            "-c",
+            "echo held; read x < go; echo cycle >> order",
+        ])
         .current_dir(place.path())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(cycle.stdout.take().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(cycle.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
     let mut tool = place
         .run(&["exclusive:db", "--", "sh", "-c", "echo tool >> order"])
         .spawn()
         .unwrap();
-    super::shell::eventually("the tool has published its lock", || place.file("db/.exclusive-lock").exists());
+    super::shell::eventually("the tool has published its lock", || {
+        place.file("db/.exclusive-lock").exists()
+    });
     place.say("go");
     assert_eq!(cycle.wait().unwrap().code(), Some(0));
     assert_eq!(tool.wait().unwrap().code(), Some(0));
-    assert_eq!(fs::read_to_string(place.file("order")).unwrap(), "cycle\ntool\n");
+    assert_eq!(
+        fs::read_to_string(place.file("order")).unwrap(),
+        "cycle\ntool\n"
+    );
 }
 
 /// C12: a key file is 32 bytes or 64 hex digits; a sealed repository needs it to be read.
@@ -123,13 +167,30 @@ fn a_tool_waits_for_a_running_cycle() {
 fn a_repository_is_sealed_with_a_key() {
     let place = Place::new();
     fs::create_dir(place.file("repo")).unwrap();
-    fs::write(place.file("key"), "00112233445566778899aabbccddeeff".repeat(2)).unwrap();
+    fs::write(
+        place.file("key"),
+        "00112233445566778899aabbccddeeff".repeat(2),
+    )
+    .unwrap();
     fs::write(place.file("bad"), "too short").unwrap();
     let repo = format!("repo:{}", place.file("repo").display());
-    assert_eq!(place.code(&["--key-file", "bad", &repo, "--", "true"]), Some(2));
+    assert_eq!(
+        place.code(&["--key-file", "bad", &repo, "--", "true"]),
+        Some(2)
+    );
     let script = "grep -rl operation repo > found; test ! -s found";
     assert_eq!(
-        place.code(&["--tenure-only", "--key-file", "key", "--seal", &repo, "--", "sh", "-c", script]),
+        place.code(&[
+            "--tenure-only",
+            "--key-file",
+            "key",
+            "--seal",
+            &repo,
+            "--",
+            "sh",
+            "-c",
+            script
+        ]),
         Some(0)
     );
 }
@@ -141,10 +202,20 @@ fn a_repository_is_shared() {
     fs::create_dir(place.file("repo")).unwrap();
     let repo = format!("repo:{}", place.file("repo").display());
     let script = "test $TENURE_MODE = shared && echo held; exec sleep 1000";
-    let holder = Holder::start(place.run(&["-s", "--tenure-only", &repo, "--", "sh", "-c", script]));
-    assert_eq!(place.code(&["-s", "-n", "--tenure-only", &repo, "--", "true"]), Some(0));
-    assert_eq!(place.code(&["-n", "--tenure-only", &repo, "--", "true"]), Some(75));
+    let holder =
+        Holder::start(place.run(&["-s", "--tenure-only", &repo, "--", "sh", "-c", script]));
+    assert_eq!(
+        place.code(&["-s", "-n", "--tenure-only", &repo, "--", "true"]),
+        Some(0)
+    );
+    assert_eq!(
+        place.code(&["-n", "--tenure-only", &repo, "--", "true"]),
+        Some(75)
+    );
     holder.signal("TERM");
     assert_eq!(holder.end().code, Some(143));
-    assert_eq!(place.code(&["-n", "--tenure-only", &repo, "--", "true"]), Some(0));
+    assert_eq!(
+        place.code(&["-n", "--tenure-only", &repo, "--", "true"]),
+        Some(0)
+    );
 }
