@@ -1,6 +1,6 @@
 //! Options that several verbs share: how to wait (C1), and what only one protocol knows (C11, C12, C20).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -191,7 +191,7 @@ impl Protocol {
                 },
             },
             repository: RepositoryTuning {
-                key: self.key_file.as_ref().map(read_key).transpose()?,
+                key: self.key_file.as_deref().map(read_key).transpose()?,
                 seal: if self.seal { Seal::Yes } else { Seal::No },
                 demand: if self.require_cas {
                     Demand::ConditionalWrites
@@ -217,6 +217,6 @@ fn refuse(options: &[(bool, &str)], whose: &str, applies: bool) -> Result<(), Fa
 }
 
 /// C12: 32 raw bytes or 64 hex digits.
-fn read_key(file: &PathBuf) -> Result<DataKey, Failed> {
+fn read_key(file: &Path) -> Result<DataKey, Failed> {
     DataKey::from_file(file).map_err(|error| Failed::usage(format!("{}: {error}", file.display())))
 }

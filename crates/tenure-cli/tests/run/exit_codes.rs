@@ -187,3 +187,34 @@ fn the_daemons_url_passes_through() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("TENURE_URL=tenure://elsewhere:1\n"), "{text}");
 }
+
+/// C7: a lock file needs no async runtime and no network: nothing of either is open while it is held.
+#[test]
+fn a_lock_file_starts_no_runtime() {
+    let place = Place::new();
+    let holder = place.hold(&[], "echo held; exec sleep 1000");
+    let process = std::path::Path::new("/proc").join(holder.pid().to_string());
+    let names = |directory: &str| -> Vec<String> {
+        let entries = fs::read_dir(process.join(directory)).unwrap().flatten();
+        entries
+            .map(|entry| entry.path())
+            .map(|path| match directory {
+                "fd" => fs::read_link(path).unwrap().display().to_string(),
+                _ => fs::read_to_string(path.join("comm"))
+                    .unwrap()
+                    .trim()
+                    .to_owned(),
+            })
+            .collect()
+    };
+    let mut threads = names("task");
+    threads.sort();
+    assert_eq!(threads, ["tenure", "tenure-heart"]);
+    let epoll = "anon_inode:[eventpoll]";
+    assert!(
+        !names("fd").iter().any(|target| target == epoll),
+        "a runtime polls"
+    );
+    holder.signal("TERM");
+    holder.end();
+}

@@ -72,6 +72,11 @@ impl Daemon {
         endpoint.unwrap().connect().await.unwrap()
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it as the kernel would.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
