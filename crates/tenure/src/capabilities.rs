@@ -238,7 +238,12 @@ impl fmt::Display for Capabilities {
         writeln!(f, "order     {order}")?;
         writeln!(f, "fence     {fence}")?;
         match &self.lease {
-            Some(range) => writeln!(f, "lease     {} to {}", span(*range.start()), span(*range.end()))?,
+            Some(range) => writeln!(
+                f,
+                "lease     {} to {}",
+                span(*range.start()),
+                span(*range.end())
+            )?,
             None => writeln!(f, "lease     none: held as long as the holder lives")?,
         }
         writeln!(f, "liveness  {liveness}")?;

@@ -68,7 +68,10 @@ impl FromStr for Endpoint {
         let bad = |what: &str| Err(Error::Input(InputError::new(text, what)));
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
-                Some((host, port)) => (host, port.strip_prefix(':').or(port.is_empty().then_some(""))),
+                Some((host, port)) => (
+                    host,
+                    port.strip_prefix(':').or(port.is_empty().then_some("")),
+                ),
                 None => return bad("has a bracket that does not end"),
             },
             None => match text.split_once(':') {
@@ -76,7 +79,10 @@ impl FromStr for Endpoint {
                 None => (text, Some("")),
             },
         };
-        if host.is_empty() || host.contains(['/', '@', '?', '#']) || host.contains(char::is_whitespace) {
+        if host.is_empty()
+            || host.contains(['/', '@', '?', '#'])
+            || host.contains(char::is_whitespace)
+        {
             return bad("names no host: write host:port");
         }
         let port = match port {

@@ -224,6 +224,8 @@ pub struct Blocker {
     pub place: Where,
     /// Who holds it.
     pub holder: Holder,
+    /// Whether it holds, or came earlier and waits.
+    pub standing: Standing,
     /// How.
     pub mode: Mode,
     /// For how long.
@@ -238,6 +240,16 @@ pub struct Blocker {
     pub verdict: Verdict,
     /// Names this hold and no later one.
     pub id: Option<HoldId>,
+}
+
+/// How somebody is in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It holds.
+    Holds,
+    /// It does not hold yet, but came earlier.
+    Waits,
 }
 
 impl Blocker {
@@ -259,6 +271,7 @@ impl Blocker {
                 pid: blocker.pid,
                 ..Holder::default()
             },
+            standing: Standing::Holds,
             mode: Mode::Exclusive,
             held_for: since,
             lease_left: None,
@@ -283,16 +296,18 @@ impl Blocker {
 
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.mode {
-            Mode::Exclusive => write!(f, "held by {}", self.holder)?,
-            mode => write!(f, "held ({mode}) by {}", self.holder)?,
+        match (self.standing, self.mode) {
+            (Standing::Waits, _) => write!(f, "{} came earlier and waits", self.holder)?,
+            (Standing::Holds, Mode::Exclusive) => write!(f, "held by {}", self.holder)?,
+            (Standing::Holds, mode) => write!(f, "held ({mode}) by {}", self.holder)?,
         }
         if let Some(held_for) = self.held_for {
             write!(f, ", for {}", span(held_for))?;
         }
-        match self.lease_left {
-            Some(left) => write!(f, ", lease left {}", span(left)),
-            None => write!(f, "; judged {}", self.verdict),
+        match (self.standing, self.lease_left) {
+            (Standing::Waits, _) => Ok(()),
+            (Standing::Holds, Some(left)) => write!(f, ", lease left {}", span(left)),
+            (Standing::Holds, None) => write!(f, "; judged {}", self.verdict),
         }
     }
 }
@@ -341,7 +356,11 @@ impl Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = printable(&self.what);
-        write!(f, "{}: the lock is lost: {what}; stop the work that it protected", self.place)
+        write!(
+            f,
+            "{}: the lock is lost: {what}; stop the work that it protected",
+            self.place
+        )
     }
 }
 
@@ -415,7 +434,10 @@ pub struct Unsupported {
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Unsupported { place, what } = self;
-        write!(f, "{place}: {what} (tenure doctor {place} shows what this place can do)")
+        write!(
+            f,
+            "{place}: {what} (tenure doctor {place} shows what this place can do)"
+        )
     }
 }
 
@@ -433,7 +455,12 @@ pub struct Unavailable {
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = printable(&self.what);
-        write!(f, "{}: {what}; try again in {}", self.place, span(self.retry_after))
+        write!(
+            f,
+            "{}: {what}; try again in {}",
+            self.place,
+            span(self.retry_after)
+        )
     }
 }
 
@@ -451,6 +478,7 @@ mod tests {
                 purpose: "reindex".into(),
                 ..Holder::default()
             },
+            standing: Standing::Holds,
             mode: Mode::Exclusive,
             held_for: Some(Duration::from_secs(200)),
             lease_left: Some(Duration::from_secs(12)),

@@ -59,7 +59,9 @@ impl Guard {
         if self.signals.loss().is_some() {
             return Some(Duration::ZERO);
         }
-        self.held.valid_for().or_else(|| self.signals.lease().map(|lease| lease.valid_for()))
+        self.held
+            .valid_for()
+            .or_else(|| self.signals.lease().map(|lease| lease.valid_for()))
     }
 
     /// The lease as last confirmed, where there is one.
@@ -132,7 +134,9 @@ impl Guard {
     /// [`follows`](crate::Lock::follows): it lives on, and the word lets another process renew or release it.
     pub async fn into_hold(self) -> Result<Hold, Error> {
         let lease = self.lease();
-        self.held.leave(self.place, self.mode, lease.map(|lease| lease.ttl)).await
+        self.held
+            .leave(self.place, self.mode, lease.map(|lease| lease.ttl))
+            .await
     }
 
     /// Runs `work` until it is done or the lock is lost, whichever comes first.
@@ -183,12 +187,18 @@ impl Guards {
 
     /// Resolves when one of them is lost.
     pub async fn lost(&self) -> Lost {
-        let mut waits: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
+        let mut waits: Vec<_> = self
+            .guards
+            .iter()
+            .map(|guard| Box::pin(guard.lost()))
+            .collect();
         poll_fn(|context| {
-            let lost = waits.iter_mut().find_map(|wait| match wait.as_mut().poll(context) {
-                Poll::Ready(lost) => Some(lost),
-                Poll::Pending => None,
-            });
+            let lost = waits
+                .iter_mut()
+                .find_map(|wait| match wait.as_mut().poll(context) {
+                    Poll::Ready(lost) => Some(lost),
+                    Poll::Pending => None,
+                });
             lost.map_or(Poll::Pending, Poll::Ready)
         })
         .await

@@ -54,7 +54,11 @@ impl fmt::Display for Hold {
             other => other.name().to_owned(),
         };
         let place = escape(&self.place.to_string());
-        write!(f, "{PREFIX}{},{mode},{ttl},{fence},{place}", escape(&self.secret))
+        write!(
+            f,
+            "{PREFIX}{},{mode},{ttl},{fence},{place}",
+            escape(&self.secret)
+        )
     }
 }
 
@@ -62,7 +66,8 @@ impl FromStr for Hold {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Hold, Error> {
-        parse(text).ok_or_else(|| Error::input(text, "is no hold: pass on what `tenure lock` printed"))
+        parse(text)
+            .ok_or_else(|| Error::input(text, "is no hold: pass on what `tenure lock` printed"))
     }
 }
 
@@ -138,7 +143,12 @@ mod tests {
         let word = hold.to_string();
         assert!(!word.contains(char::is_whitespace), "{word}");
         assert_eq!(word.parse::<Hold>().unwrap(), hold);
-        for bad in ["", "tenure-hold:", "tenure-hold:a,exclusive,0,0", "tenure-hold:%zz,shared,0,0,x"] {
+        for bad in [
+            "",
+            "tenure-hold:",
+            "tenure-hold:a,exclusive,0,0",
+            "tenure-hold:%zz,shared,0,0,x",
+        ] {
             assert_eq!(bad.parse::<Hold>().unwrap_err().exit_code(), 2, "{bad}");
         }
     }

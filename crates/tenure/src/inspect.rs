@@ -213,7 +213,10 @@ impl Change {
         Change {
             kind,
             place: hold.place.clone(),
-            owner: hold.id.as_ref().map_or_else(String::new, |id| id.as_str().to_owned()),
+            owner: hold
+                .id
+                .as_ref()
+                .map_or_else(String::new, |id| id.as_str().to_owned()),
             holder: hold.holder.clone(),
             mode: hold.mode,
             fence: hold.fence,

@@ -55,6 +55,9 @@ mod tests {
         let sent = now.saturating_sub(Duration::from_secs(9));
         assert_eq!(Lease::new(sent, ttl).valid_for(), Duration::ZERO);
         let left = Lease::new(now, ttl).valid_for();
-        assert!(left > Duration::from_secs(7) && left <= Duration::from_secs(8), "{left:?}");
+        assert!(
+            left > Duration::from_secs(7) && left <= Duration::from_secs(8),
+            "{left:?}"
+        );
     }
 }

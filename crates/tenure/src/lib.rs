@@ -29,6 +29,8 @@
 //! ```
 
 pub mod blocking;
+#[cfg(feature = "daemon")]
+mod boot_timer;
 mod capabilities;
 mod endpoint;
 mod error;
@@ -39,6 +41,7 @@ mod keeper;
 mod lease;
 mod lock;
 mod place;
+mod policy;
 mod reach;
 mod request;
 mod signals;
@@ -51,7 +54,7 @@ use std::sync::{Mutex, PoisonError};
 pub use capabilities::{Across, Capabilities, Fencing, Liveness, Modes, Need, Order};
 pub use endpoint::Endpoint;
 pub use error::{
-    Blocker, Busy, Error, InputError, Lost, LostCause, Refusal, Unavailable, Unsupported,
+    Blocker, Busy, Error, InputError, Lost, LostCause, Refusal, Standing, Unavailable, Unsupported,
 };
 pub use guard::{Guard, Guards};
 pub use hold::Hold;
@@ -59,13 +62,14 @@ pub use inspect::{Broken, Change, ChangeKind, Force, State, Waiter, Watch};
 pub use lease::Lease;
 pub use lock::{Lock, LockAll};
 pub use place::{IntoWhere, MemoryName, Where};
+pub use policy::{Algorithm, Policy};
 pub use request::OnWait;
 pub use signals::{HoldEvent, ReleaseRequest};
 #[cfg(feature = "store")]
 pub use tenure_store::{DataKey, Demand, Seal};
-pub use tuning::{Durability, ExclusiveTuning, FileTuning, Quiesce, Reclaim, Tuning};
 #[cfg(feature = "store")]
 pub use tuning::RepositoryTuning;
+pub use tuning::{Durability, ExclusiveTuning, FileTuning, Quiesce, Reclaim, Tuning};
 pub use values::{Class, Fence, HoldId, Holder, Life, Mode, Verdict, Wait};
 
 pub use crate::tenure::{Builder, Tenure};

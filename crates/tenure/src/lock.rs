@@ -230,7 +230,10 @@ impl LockAll {
             if matches!(request.place, Where::Memory(_) | Where::Daemon { .. }) {
                 request.owner.get_or_insert_with(|| owner.clone());
             }
-            if !requests.iter().any(|(_, other)| other.place == request.place) {
+            if !requests
+                .iter()
+                .any(|(_, other)| other.place == request.place)
+            {
                 requests.push((number, request));
             }
         }

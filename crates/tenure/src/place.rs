@@ -70,7 +70,10 @@ impl MemoryName {
         let rooted = format!("mem:/{}", name.trim_start_matches('/'));
         match Path::parse(&rooted) {
             Ok(path) if path.depth() > 0 => Ok(MemoryName(path)),
-            Ok(_) => Err(input(&format!("mem:{name}"), "names no lock: write mem:NAME")),
+            Ok(_) => Err(input(
+                &format!("mem:{name}"),
+                "names no lock: write mem:NAME",
+            )),
             Err(invalid) => Err(input(&format!("mem:{name}"), invalid.to_string())),
         }
     }
@@ -193,7 +196,12 @@ fn daemon(text: &str, rest: &str) -> Result<Where, Error> {
     let (hosts, path) = rest
         .split_once('/')
         .filter(|(_, path)| !path.is_empty())
-        .ok_or_else(|| input(text, "names no path: write tenure://host:port/handler:/path"))?;
+        .ok_or_else(|| {
+            input(
+                text,
+                "names no path: write tenure://host:port/handler:/path",
+            )
+        })?;
     let path = Path::parse(path).map_err(|invalid| input(text, invalid.to_string()))?;
     let nodes = match hosts {
         "" => Vec::new(),

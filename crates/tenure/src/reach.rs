@@ -10,9 +10,12 @@ pub(crate) mod repository;
 mod sidecar;
 mod upload;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Blocker, Error};
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+
+use crate::error::{Blocker, Busy, Error};
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::inspect::{Broken, Force, State, Watch};
@@ -20,7 +23,7 @@ use crate::lease::Lease;
 use crate::place::Where;
 use crate::request::Request;
 use crate::tenure::Tenure;
-use crate::values::{Class, Fence, HoldId, Mode};
+use crate::values::{Class, Fence, HoldId, Mode, Wait};
 
 /// A guard's inside.
 pub(crate) enum Held {
@@ -373,6 +376,20 @@ pub(crate) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Err
                 Err(left_out(&hold.place))
             }
         }
+    }
+}
+
+/// A turn in a session: one owner has one place in line (R83), so its requests come one after the other.
+async fn turn(turn: Arc<Turn<()>>, request: &Request) -> Result<OwnedMutexGuard<()>, Error> {
+    let others = "another lock of this session is being waited for";
+    let busy = || Box::new(Busy::new(&request.place, None, others));
+    match request.wait {
+        Wait::No => turn.try_lock_owned().map_err(|_| Error::Busy(busy())),
+        Wait::Forever => Ok(turn.lock_owned().await),
+        Wait::For(time) => tokio::select! {
+            turn = turn.lock_owned() => Ok(turn),
+            () = crate::keeper::sleep(time) => Err(Error::TimedOut(busy())),
+        },
     }
 }
 

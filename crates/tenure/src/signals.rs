@@ -174,6 +174,8 @@ impl Signals {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Listener>>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,9 @@
 //! The way in: settings once, then locks. Nothing is connected before it is needed.
 
-use std::fmt;
-use std::path::PathBuf;
 #[cfg(any(feature = "daemon", feature = "store"))]
 use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 #[cfg(any(feature = "daemon", feature = "store"))]
 use std::sync::{Mutex, PoisonError};
@@ -46,7 +46,10 @@ pub struct Tenure {
 pub(crate) struct Settings {
     pub(crate) nodes: Vec<Endpoint>,
     pub(crate) holder: Holder,
-    #[cfg_attr(not(feature = "daemon"), expect(dead_code, reason = "only the daemon asks for credentials"))]
+    #[cfg_attr(
+        not(feature = "daemon"),
+        expect(dead_code, reason = "only the daemon asks for credentials")
+    )]
     pub(crate) access: Access,
     #[cfg(feature = "daemon")]
     clients: Mutex<HashMap<Vec<Endpoint>, reach::daemon::Client>>,
@@ -141,7 +144,11 @@ impl Tenure {
     }
 
     /// Asks the holders of a place to let go. The answer is who was asked; nobody, if nobody holds it.
-    pub async fn ask(&self, place: impl IntoWhere, reason: Option<&str>) -> Result<Vec<Blocker>, Error> {
+    pub async fn ask(
+        &self,
+        place: impl IntoWhere,
+        reason: Option<&str>,
+    ) -> Result<Vec<Blocker>, Error> {
         reach::ask(self, &place.into_where()?, reason).await
     }
 
@@ -178,7 +185,11 @@ impl Tenure {
     }
 
     fn request(&self, place: Where) -> Request {
-        let mut request = Request::new(place, self.settings.holder.clone(), Arc::clone(&self.tuning));
+        let mut request = Request::new(
+            place,
+            self.settings.holder.clone(),
+            Arc::clone(&self.tuning),
+        );
         request.owner = self.owner.as_deref().map(str::to_owned);
         request
     }
@@ -279,7 +290,10 @@ impl Builder {
         if let Some(file) = variable("TENURE_CA_FILE") {
             builder = builder.trust(file);
         }
-        match (variable("TENURE_CLIENT_CERT_FILE"), variable("TENURE_CLIENT_KEY_FILE")) {
+        match (
+            variable("TENURE_CLIENT_CERT_FILE"),
+            variable("TENURE_CLIENT_KEY_FILE"),
+        ) {
             (Some(certificate), Some(key)) => Ok(builder.identity(certificate, key)),
             (None, None) => Ok(builder),
             _ => Err(Error::input(

@@ -30,7 +30,9 @@ pub(super) fn acquire(
 
 /// The purpose is the holder's name here (X22).
 fn tool(dir: &Path, request: &Request, cancel: Option<&Cancel>) -> Result<Tool, Error> {
-    let holder = request.purpose().unwrap_or_else(|| request.holder.name.clone());
+    let holder = request
+        .purpose()
+        .unwrap_or_else(|| request.holder.name.clone());
     let tuning = &request.tuning.exclusive;
     let mut tool = Tool::new(dir, &holder)?.settle(tuning.settle);
     if let Some(version) = &tuning.holder_version {

@@ -12,7 +12,7 @@ use tenure_files::sighting::{self, Sighting};
 use tenure_files::wait::Cancel;
 
 use super::{Breaking, exclusive, sidecar, upload};
-use crate::error::{Blocker, Error, LostCause};
+use crate::error::{Blocker, Error, LostCause, Standing};
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::inspect::{Broken, Change, ChangeKind, Changes, Force, State, Watch};
@@ -131,7 +131,9 @@ pub(super) fn sighted(place: &Where, sighting: Option<&Sighting>) -> State {
         }
         Some(sighting::State::Problem(error)) => {
             state.free = false;
-            state.holders.push(unknown(place, Life::Unknown, error.what()));
+            state
+                .holders
+                .push(unknown(place, Life::Unknown, error.what()));
             state.notes.push(error.to_string());
         }
     }
@@ -142,6 +144,7 @@ fn unknown(place: &Where, life: Life, because: &str) -> Blocker {
     Blocker {
         place: place.clone(),
         holder: Holder::default(),
+        standing: Standing::Holds,
         mode: Mode::Exclusive,
         held_for: None,
         lease_left: None,
@@ -154,12 +157,14 @@ fn unknown(place: &Where, life: Life, because: &str) -> Blocker {
 pub(super) fn list(place: &Where, tuning: &Tuning) -> Result<Vec<State>, Error> {
     let places = match place {
         Where::Sidecar(dir) if dir.is_dir() => {
-            let mut places = sidecar::below(dir).map_err(|error| Error::from_files(place, &error))?;
+            let mut places =
+                sidecar::below(dir).map_err(|error| Error::from_files(place, &error))?;
             places.extend(exclusive::in_dir(dir));
             places
         }
         Where::Upload { dir, id } if dir.join(id.as_str()).is_dir() => {
-            upload::below(&dir.join(id.as_str())).map_err(|error| Error::from_files(place, &error))?
+            upload::below(&dir.join(id.as_str()))
+                .map_err(|error| Error::from_files(place, &error))?
         }
         one => vec![one.clone()],
     };
@@ -291,7 +296,9 @@ pub(super) fn tell_differences(known: &mut Present, now: Present, changes: &Chan
     let gone = gone.map(|(_, hold)| Change::of(ChangeKind::Released, hold));
     let new = now.iter().filter(|(key, _)| !known.contains_key(*key));
     let new = new.map(|(_, hold)| Change::of(ChangeKind::Granted, hold));
-    let told = gone.chain(new).all(|change| changes.send(Ok(change)).is_ok());
+    let told = gone
+        .chain(new)
+        .all(|change| changes.send(Ok(change)).is_ok());
     *known = now;
     told
 }

@@ -11,7 +11,9 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tenure_core::command::{self, Acquire, Break, Command, Release, Route, Selection, State as Taking};
+use tenure_core::command::{
+    self, Acquire, Break, Command, Release, Route, Selection, State as Taking,
+};
 use tenure_core::event::{Event, EventKind, LockChange};
 use tenure_core::outcome::{
     AcquireOutcome, Applied, BreakOutcome, Conflict, Outcome, Refusal, Withdrawn,
@@ -21,10 +23,10 @@ use tenure_core::policy::{Algorithm, Mode as CoreMode, Reason};
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::{Fence as CoreFence, Holder as CoreHolder, OwnerId, QueueTtl, Stamp, Ttl};
 use tenure_files::identity::Token;
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard, oneshot};
+use tokio::sync::{Mutex as Turn, oneshot};
 
 use super::Breaking;
-use crate::error::{Blocker, Busy, Error, LostCause};
+use crate::error::{Blocker, Busy, Error, LostCause, Standing};
 use crate::guard::Guard;
 use crate::inspect::{Broken, Change, ChangeKind, Changes, State, Waiter, Watch};
 use crate::keeper;
@@ -82,7 +84,10 @@ pub(crate) struct Held {
 /// Takes a lock. Dropping the future withdraws it from the line.
 pub(super) async fn acquire(path: Path, request: Request) -> Result<Guard, Error> {
     let owner = owner_id(&request)?;
-    let _turn = turn(&owner, &request).await?;
+    let _turn = match &request.owner {
+        Some(_) => Some(super::turn(MEMORY.turn(&owner), &request).await?),
+        None => None,
+    };
     let claim = Arc::new(Claim {
         path,
         mode: core_mode(request.mode),
@@ -114,10 +119,18 @@ pub(super) async fn acquire(path: Path, request: Request) -> Result<Guard, Error
         let (queued, told) = match (outcome, told) {
             (AcquireOutcome::Granted { fence }, _) => return Ok(waiting.granted(&request, fence)),
             (AcquireOutcome::Queued(queued), Some(told)) => (queued, told),
-            (AcquireOutcome::Conflict(conflict), _) => return Err(refused(&request.place, &conflict)),
-            (AcquireOutcome::Refused(refusal), _) => return Err(not_evaluated(&request.place, refusal)),
+            (AcquireOutcome::Conflict(conflict), _) => {
+                return Err(refused(&request.place, &conflict));
+            }
+            (AcquireOutcome::Refused(refusal), _) => {
+                return Err(not_evaluated(&request.place, refusal));
+            }
             (AcquireOutcome::Queued(_) | AcquireOutcome::Lost { .. }, _) => {
-                return Err(Error::refused(&request.place, Class::NotHeld, "the session lost a lock"));
+                return Err(Error::refused(
+                    &request.place,
+                    Class::NotHeld,
+                    "the session lost a lock",
+                ));
             }
         };
         waiting.number = Some(queued.waiter);
@@ -137,7 +150,11 @@ pub(super) async fn acquire(path: Path, request: Request) -> Result<Guard, Error
             Some(Told::Granted(fence)) => return Ok(waiting.granted(&request, fence)),
             Some(Told::Killed) => {
                 waiting.number = None;
-                return Err(Error::refused(&request.place, Class::NotHeld, "the place in line was taken away"));
+                return Err(Error::refused(
+                    &request.place,
+                    Class::NotHeld,
+                    "the place in line was taken away",
+                ));
             }
             // A grant that crosses the end of the wait is a grant.
             None if until.is_some_and(|until| Instant::now() >= until) => {
@@ -216,7 +233,11 @@ impl Held {
     pub(super) fn check(&self, place: &Where) -> Result<(), Error> {
         match MEMORY.lock().holds(&self.owner, &self.claim) {
             true => Ok(()),
-            false => Err(Error::refused(place, Class::NotHeld, "this handle does not hold the lock")),
+            false => Err(Error::refused(
+                place,
+                Class::NotHeld,
+                "this handle does not hold the lock",
+            )),
         }
     }
 
@@ -224,7 +245,11 @@ impl Held {
         let was_held = self.give_back();
         match was_held {
             true => Ok(()),
-            false => Err(Error::refused(place, Class::NotHeld, "this handle does not hold the lock")),
+            false => Err(Error::refused(
+                place,
+                Class::NotHeld,
+                "this handle does not hold the lock",
+            )),
         }
     }
 
@@ -288,7 +313,10 @@ pub(super) fn list(below: Option<&Path>) -> Vec<State> {
     paths.retain(|path| below.is_none_or(|below| path == below || below.is_ancestor_of(path)));
     paths.sort();
     paths.dedup();
-    paths.iter().map(|path| inspect(&place_of(path), path)).collect()
+    paths
+        .iter()
+        .map(|path| inspect(&place_of(path), path))
+        .collect()
 }
 
 /// Asks those in the way of an exclusive request.
@@ -303,7 +331,10 @@ pub(super) fn ask(place: &Where, path: &Path, reason: Option<&str>) -> Vec<Block
         let inner = MEMORY.lock();
         for (_, seat) in inner.owners.iter() {
             let claims = seat.holds.iter().filter(|claim| {
-                state.holders.iter().any(|holder| holder.place == place_of(&claim.path))
+                state
+                    .holders
+                    .iter()
+                    .any(|holder| holder.place == place_of(&claim.path))
             });
             asked.extend(claims.map(|claim| Arc::clone(&claim.signals)));
         }
@@ -324,7 +355,11 @@ pub(super) fn break_hold(
         .filter(|holder| breaking.id.is_none_or(|id| holder.id.as_ref() == Some(id)))
         .collect();
     if victims.is_empty() {
-        return Err(Error::refused(place, Class::NotHeld, "there is no such hold"));
+        return Err(Error::refused(
+            place,
+            Class::NotHeld,
+            "there is no such hold",
+        ));
     }
     if breaking.force == crate::Force::No {
         let busy = Busy::new(place, victims.into_iter().next(), "held");
@@ -335,7 +370,8 @@ pub(super) fn break_hold(
         let Where::Memory(name) = &victim.place else {
             continue;
         };
-        let owner = OwnerId::new(owner).map_err(|invalid| Error::input(owner, invalid.to_string()))?;
+        let owner =
+            OwnerId::new(owner).map_err(|invalid| Error::input(owner, invalid.to_string()))?;
         let hold = Break {
             route: route(Algorithm::RecursiveRw),
             path: name.path().clone(),
@@ -344,7 +380,13 @@ pub(super) fn break_hold(
         };
         match MEMORY.lock().apply(Command::Break(hold), None) {
             Outcome::Break(BreakOutcome::Broken) => {}
-            _ => return Err(Error::refused(place, Class::LostRace, "another holds it now")),
+            _ => {
+                return Err(Error::refused(
+                    place,
+                    Class::LostRace,
+                    "another holds it now",
+                ));
+            }
         }
     }
     Ok(Broken {
@@ -380,6 +422,11 @@ impl Memory {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, owner: &OwnerId) -> Arc<Turn<()>> {
+        let mut inner = self.lock();
+        Arc::clone(&inner.owners.entry(owner.clone()).or_default().turn)
     }
 
     fn time(&self) -> u64 {
@@ -430,7 +477,9 @@ impl Inner {
         };
         match outcome {
             AcquireOutcome::Granted { .. } | AcquireOutcome::Queued(_) => {}
-            AcquireOutcome::Conflict(_) | AcquireOutcome::Lost { .. } | AcquireOutcome::Refused(_) => {
+            AcquireOutcome::Conflict(_)
+            | AcquireOutcome::Lost { .. }
+            | AcquireOutcome::Refused(_) => {
                 self.forget(owner, claim);
             }
         }
@@ -463,7 +512,8 @@ impl Inner {
 
     fn holds(&self, owner: &OwnerId, claim: &Claim) -> bool {
         let held = self.space.owner_locks(owner, &Selection::All).locks;
-        held.iter().any(|lock| lock.path == claim.path && lock.mode == claim.mode)
+        held.iter()
+            .any(|lock| lock.path == claim.path && lock.mode == claim.mode)
     }
 
     /// Says whether it was held.
@@ -492,7 +542,9 @@ impl Inner {
 
     /// Applies a command and tells everybody whom it concerns. `asking`: on whose behalf holders are asked.
     fn apply(&mut self, command: Command, asking: Option<&ReleaseRequest>) -> Outcome {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let stamp = Stamp {
             time: MEMORY.time(),
             wall: whole_millis(wall),
@@ -508,7 +560,9 @@ impl Inner {
         }
         self.watchers.retain(|(path, watcher)| {
             !watcher.is_closed()
-                && changes.iter().all(|change| tell_watcher(path, watcher, change, None))
+                && changes
+                    .iter()
+                    .all(|change| tell_watcher(path, watcher, change, None))
         });
         if self.watchers.is_empty() {
             self.space.unwatch();
@@ -530,7 +584,9 @@ impl Inner {
             }
             EventKind::Revoke => {
                 let request = asking.cloned().unwrap_or_default();
-                seat.holds.iter().for_each(|claim| claim.signals.ask(&request));
+                seat.holds
+                    .iter()
+                    .for_each(|claim| claim.signals.ask(&request));
             }
             EventKind::Killed => {
                 for claim in &seat.holds {
@@ -538,7 +594,9 @@ impl Inner {
                         lock.path == claim.path && lock.mode == claim.mode
                     };
                     if !still.iter().any(held) {
-                        claim.signals.lose(LostCause::Broken, "somebody broke the lock");
+                        claim
+                            .signals
+                            .lose(LostCause::Broken, "somebody broke the lock");
                     }
                 }
                 if let Some(waiting) = seat.waiting.take() {
@@ -549,31 +607,11 @@ impl Inner {
     }
 }
 
-async fn turn(owner: &OwnerId, request: &Request) -> Result<Option<OwnedMutexGuard<()>>, Error> {
-    if request.owner.is_none() {
-        return Ok(None);
-    }
-    let turn = {
-        let mut inner = MEMORY.lock();
-        Arc::clone(&inner.owners.entry(owner.clone()).or_default().turn)
-    };
-    let others = "another lock of this session is being waited for";
-    let busy = || Busy::new(&request.place, None, others);
-    match request.wait {
-        Wait::No => match turn.try_lock_owned() {
-            Ok(turn) => Ok(Some(turn)),
-            Err(_) => Err(Error::Busy(Box::new(busy()))),
-        },
-        Wait::Forever => Ok(Some(turn.lock_owned().await)),
-        Wait::For(time) => tokio::select! {
-            turn = turn.lock_owned() => Ok(Some(turn)),
-            () = keeper::sleep(time) => Err(Error::TimedOut(Box::new(busy()))),
-        },
-    }
-}
-
 fn owner_id(request: &Request) -> Result<OwnerId, Error> {
-    let owner = request.owner.clone().unwrap_or_else(|| Token::random().to_string());
+    let owner = request
+        .owner
+        .clone()
+        .unwrap_or_else(|| Token::random().to_string());
     OwnerId::new(&owner).map_err(|invalid| Error::input(owner, invalid.to_string()))
 }
 
@@ -645,6 +683,7 @@ fn blocker(found: &tenure_core::outcome::Blocker) -> Blocker {
     Blocker {
         place: place_of(&found.path),
         holder: found.holder.as_ref().map(holder_out).unwrap_or_default(),
+        standing: Standing::Holds,
         mode: mode_out(found.mode, None),
         held_for: Some(Duration::from_millis(found.held_ms)),
         lease_left: None,
@@ -655,7 +694,7 @@ fn blocker(found: &tenure_core::outcome::Blocker) -> Blocker {
 }
 
 /// Owner and fence: this hold, and none that the same owner takes later.
-pub(super) fn hold_id(owner: &str, fence: Option<Fence>) -> HoldId {
+pub(crate) fn hold_id(owner: &str, fence: Option<Fence>) -> HoldId {
     HoldId::new(format!("{owner}@{}", fence.map_or(0, Fence::get)))
 }
 
@@ -668,7 +707,10 @@ fn split_id(id: Option<&HoldId>) -> (&str, Option<CoreFence>) {
 }
 
 fn busy(place: &Where, conflict: &Conflict) -> Busy {
-    let found = conflict.blocker.as_ref().map(blocker);
+    let mut found = conflict.blocker.as_ref().map(blocker);
+    if let (Reason::Queued, Some(found)) = (conflict.reason, &mut found) {
+        found.standing = Standing::Waits;
+    }
     let what = match conflict.reason {
         Reason::SemaphoreFull => "all permits are taken",
         Reason::Queued => "others are waiting for it",
@@ -679,7 +721,9 @@ fn busy(place: &Where, conflict: &Conflict) -> Busy {
 
 fn refused(place: &Where, conflict: &Conflict) -> Error {
     match conflict.reason {
-        Reason::InvalidPermits { capacity: Some(capacity) } => Error::refused(
+        Reason::InvalidPermits {
+            capacity: Some(capacity),
+        } => Error::refused(
             place,
             Class::BadInput,
             format!("there are {capacity} permits here, and everybody must name the same number"),
@@ -693,9 +737,10 @@ fn not_evaluated(place: &Where, refusal: Refusal) -> Error {
     let what = match refusal {
         Refusal::QueueFull => "too many are waiting",
         Refusal::FencesUsedUp => "all fences are used up",
-        Refusal::Outdated { .. } | Refusal::Frozen { .. } | Refusal::KeyReused | Refusal::AnswersFull => {
-            "the lock table is in a state that it cannot be in"
-        }
+        Refusal::Outdated { .. }
+        | Refusal::Frozen { .. }
+        | Refusal::KeyReused
+        | Refusal::AnswersFull => "the lock table is in a state that it cannot be in",
     };
     Error::refused(place, Class::Io, what)
 }
@@ -730,7 +775,9 @@ fn tell_watcher(
         place: place_of(at),
         owner: owner.as_str().to_owned(),
         holder: change.holder.as_ref().map(holder_out).unwrap_or_default(),
-        mode: change.mode.map_or(Mode::Exclusive, |mode| mode_out(mode, None)),
+        mode: change
+            .mode
+            .map_or(Mode::Exclusive, |mode| mode_out(mode, None)),
         fence: change.fence.and_then(|fence| Fence::new(fence.number())),
     };
     watcher.send(Ok(change)).is_ok()

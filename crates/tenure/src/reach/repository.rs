@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::{Breaking, files};
-use crate::error::{Blocker, Busy, Error, Lost, LostCause};
+use crate::error::{Blocker, Busy, Error, Lost, LostCause, Standing};
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::inspect::{Broken, Change, ChangeKind, Changes, Force, State, Watch};
@@ -49,7 +49,9 @@ pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
             Mode::Exclusive => StoreMode::Exclusive,
             Mode::Shared | Mode::SharedTree | Mode::Permit(_) => StoreMode::Shared,
         },
-        operation: request.purpose().unwrap_or_else(|| request.holder.name.clone()),
+        operation: request
+            .purpose()
+            .unwrap_or_else(|| request.holder.name.clone()),
         patience: match request.wait {
             Wait::No => Patience::None,
             Wait::For(time) => Patience::For(time),
@@ -115,12 +117,18 @@ impl Held {
     }
 
     pub(super) async fn check(&self, place: &Where) -> Result<(), Error> {
-        self.guard.check().await.map_err(|error| translated(place, &error))
+        self.guard
+            .check()
+            .await
+            .map_err(|error| translated(place, &error))
     }
 
     pub(super) async fn release(self, place: &Where) -> Result<(), Error> {
         let guard = self.into_guard(place).await?;
-        guard.release().await.map_err(|error| translated(place, &error))
+        guard
+            .release()
+            .await
+            .map_err(|error| translated(place, &error))
     }
 
     pub(super) async fn leave(self, place: &Where) -> Result<String, Error> {
@@ -139,8 +147,9 @@ impl Held {
         }
         let guard = Arc::clone(&self.guard);
         drop(self);
-        Arc::into_inner(guard)
-            .ok_or_else(|| Error::refused(place, Class::NotHeld, "this handle does not hold the lock"))
+        Arc::into_inner(guard).ok_or_else(|| {
+            Error::refused(place, Class::NotHeld, "this handle does not hold the lock")
+        })
     }
 }
 
@@ -212,18 +221,31 @@ pub(super) async fn break_hold(
     breaking: Breaking<'_>,
 ) -> Result<Broken, Error> {
     let repository = tenure.repository(place, TTL)?;
-    let view = repository.inspect().await.map_err(|error| translated(place, &error))?;
+    let view = repository
+        .inspect()
+        .await
+        .map_err(|error| translated(place, &error))?;
     let is_named = |lock: &&StoreBlocker| {
-        breaking.id.is_none_or(|id| lock.key.to_string() == id.as_str())
+        breaking
+            .id
+            .is_none_or(|id| lock.key.to_string() == id.as_str())
     };
     let named: Vec<&StoreBlocker> = view.locks.iter().filter(is_named).collect();
     if named.is_empty() {
-        return Err(Error::refused(place, Class::NotHeld, "there is no such lock"));
+        return Err(Error::refused(
+            place,
+            Class::NotHeld,
+            "there is no such lock",
+        ));
     }
     let may = |lock: &&&StoreBlocker| breaking.force == Force::Yes || !lock.verdict.blocks();
     let targets: Vec<&StoreBlocker> = named.iter().filter(may).copied().collect();
     if targets.is_empty() {
-        let busy = Busy::new(place, named.first().map(|lock| blocker(place, lock)), "held");
+        let busy = Busy::new(
+            place,
+            named.first().map(|lock| blocker(place, lock)),
+            "held",
+        );
         return Err(Error::Busy(Box::new(busy)));
     }
     // A live holder refreshes its record: with force and without an id it is meant all the same.
@@ -276,8 +298,14 @@ async fn look_on(tenure: &Tenure, place: &Where, changes: &Changes) -> Result<()
 pub(super) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
     let repository = tenure.repository(&hold.place, hold.ttl.unwrap_or(TTL))?;
     let renewed = async {
-        let guard = repository.adopt(ticket(hold)?).await.map_err(|error| translated(&hold.place, &error))?;
-        guard.into_ticket().await.map_err(|error| translated(&hold.place, &error))
+        let guard = repository
+            .adopt(ticket(hold)?)
+            .await
+            .map_err(|error| translated(&hold.place, &error))?;
+        guard
+            .into_ticket()
+            .await
+            .map_err(|error| translated(&hold.place, &error))
     };
     renewed.await.map(drop)
 }
@@ -307,13 +335,18 @@ fn blocker(place: &Where, found: &StoreBlocker) -> Blocker {
     Blocker {
         place: place.clone(),
         holder: Holder {
-            name: record.map(|record| record.holder.clone()).unwrap_or_default(),
+            name: record
+                .map(|record| record.holder.clone())
+                .unwrap_or_default(),
             // The holder's text names host and process already.
             host: String::new(),
             pid: None,
-            purpose: record.map(|record| record.operation.clone()).unwrap_or_default(),
+            purpose: record
+                .map(|record| record.operation.clone())
+                .unwrap_or_default(),
             ..Holder::default()
         },
+        standing: Standing::Holds,
         mode: match found.key {
             tenure_store::Key::Shared(_) => Mode::Shared,
             _ => Mode::Exclusive,
@@ -322,7 +355,9 @@ fn blocker(place: &Where, found: &StoreBlocker) -> Blocker {
         lease_left: until
             .filter(|_| found.verdict.blocks())
             .map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default()),
-        fence: record.and_then(|record| record.fence()).and_then(Fence::new),
+        fence: record
+            .and_then(|record| record.fence())
+            .and_then(Fence::new),
         verdict: Verdict::new(life, found.verdict.to_string()),
         id: Some(HoldId::new(found.key.to_string())),
     }
@@ -333,8 +368,14 @@ fn loss_words(loss: &Loss) -> (LostCause, String) {
         Loss::Lapsed => (LostCause::Unconfirmed, "no refresh was confirmed in time"),
         Loss::For(Cause::Expired) => (LostCause::Expired, "its lease ran out"),
         Loss::For(Cause::Removed) => (LostCause::Broken, "somebody removed its record"),
-        Loss::For(Cause::Overwritten(_)) => (LostCause::Overwritten, "another's record stands in its place"),
-        Loss::For(Cause::Intruder(_)) => (LostCause::Overwritten, "somebody who excludes us works beside us"),
+        Loss::For(Cause::Overwritten(_)) => (
+            LostCause::Overwritten,
+            "another's record stands in its place",
+        ),
+        Loss::For(Cause::Intruder(_)) => (
+            LostCause::Overwritten,
+            "somebody who excludes us works beside us",
+        ),
     };
     (cause, what.to_owned())
 }

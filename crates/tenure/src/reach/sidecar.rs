@@ -62,7 +62,9 @@ pub(super) fn options(file: &Path, tuning: &Tuning) -> Options {
     let mut options = Options::new(file);
     options = match tuning.reclaim {
         Reclaim::Proof => options.recovery(Recovery::FailClosed),
-        Reclaim::Age => options.recovery(Recovery::RemoveIfUnchanged).approve(|_| true),
+        Reclaim::Age => options
+            .recovery(Recovery::RemoveIfUnchanged)
+            .approve(|_| true),
         Reclaim::Never => options.recovery(Recovery::Never),
     };
     if let Some(stale) = tuning.stale {
@@ -122,12 +124,18 @@ pub(super) fn break_lock(
     let broken = sidecar::break_lock(&options(file, tuning), force, id)?;
     let victim = broken.blocker.as_ref();
     Ok(Broken {
-        victims: victim.map(|blocker| Blocker::from_files(place, blocker)).into_iter().collect(),
+        victims: victim
+            .map(|blocker| Blocker::from_files(place, blocker))
+            .into_iter()
+            .collect(),
         fence: broken.fence.map(Fence::from),
     })
 }
 
 /// The locked files of a directory.
 pub(super) fn below(dir: &Path) -> Result<Vec<Where>, Error> {
-    Ok(sidecar::list(dir)?.into_iter().map(Where::Sidecar).collect())
+    Ok(sidecar::list(dir)?
+        .into_iter()
+        .map(Where::Sidecar)
+        .collect())
 }

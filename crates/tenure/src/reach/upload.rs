@@ -68,7 +68,10 @@ pub(super) fn inspect(
 ) -> Result<State, Error> {
     let seen = locker(dir, tuning, false)?.inspect(id)?;
     let mut state = files::sighted(place, seen.sighting.as_ref());
-    let block = seen.sighting.as_ref().and_then(|sighting| block(sighting.bytes()?));
+    let block = seen
+        .sighting
+        .as_ref()
+        .and_then(|sighting| block(sighting.bytes()?));
     if let (Some(holder), Some(block)) = (state.holders.first_mut(), block) {
         let text = |name: &str| block.get(name).and_then(serde_json::Value::as_str);
         holder.holder.purpose = text("request").unwrap_or_default().to_owned();

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod places;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -109,8 +111,10 @@ fn wait() {
             thread::scope(|scope| {
                 let waiting = scope.spawn(|| {
                     let lock = spot.lock().wait(SOON);
-                    lock.on_wait(move |busy| drop(tell.send(busy.to_string())))
-                        .acquire()
+                    lock.on_wait(move |busy| {
+                        let _ = tell.send(busy.to_string());
+                    })
+                    .acquire()
                 });
                 let busy = told.recv_timeout(SOON).unwrap();
                 assert!(busy.contains("busy"), "{busy}");

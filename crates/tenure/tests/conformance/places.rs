@@ -1,9 +1,13 @@
 //! Where the cases run, and what is declared not to work there.
 
+use std::sync::LazyLock;
+
 use tempfile::TempDir;
 use tenure::blocking::{Lock, wait};
 use tenure::{Blocker, Broken, Capabilities, Error, Force, HoldId, Modes, RepositoryTuning, State};
 use tenure::{Tenure, Tuning, Where};
+
+use crate::support::Daemon;
 
 /// The cases of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +68,14 @@ pub(crate) fn everywhere() -> Vec<Spot> {
         spot("exclusive", |dir| format!("exclusive:{dir}")),
         spot("upload", |dir| format!("upload:{dir}#7")),
         spot("repository", |dir| format!("repo:{dir}")),
+        spot("daemon", |_| {
+            format!("tenure://{}/t:/{}/lock", DAEMON.node, name())
+        }),
     ]
 }
+
+/// One daemon for the whole suite. It ends with this process.
+static DAEMON: LazyLock<Daemon> = LazyLock::new(Daemon::start);
 
 fn spot(reach: &'static str, place: impl Fn(&str) -> String) -> Spot {
     let temp = tempfile::tempdir().unwrap();
@@ -113,7 +123,7 @@ impl Spot {
     pub(crate) fn above(&self) -> Where {
         let dir = self.temp.path().to_str().unwrap();
         match &self.place {
-            Where::Memory(_) => {
+            Where::Memory(_) | Where::Daemon { .. } => {
                 let text = self.place.to_string();
                 text.rsplit_once('/').unwrap().0.parse().unwrap()
             }
