@@ -12,6 +12,7 @@ mod doctor;
 mod fence;
 mod lock;
 mod ls;
+mod policy;
 mod run;
 mod serve;
 mod top;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Check(check::Check),
     #[command(subcommand)]
     Fence(fence::Fence),
+    #[command(subcommand)]
+    Policy(policy::Policy),
     Doctor(doctor::Doctor),
     Serve(serve::Serve),
     Completions(completions::Completions),
@@ -57,6 +60,7 @@ impl Command {
             Command::Break(verb) => verb.run(),
             Command::Check(verb) => verb.run(),
             Command::Fence(verb) => verb.run(),
+            Command::Policy(verb) => verb.run(),
             Command::Doctor(verb) => verb.run(),
             Command::Serve(verb) => verb.run(),
             Command::Completions(verb) => verb.run(),

@@ -5,6 +5,7 @@
 mod caller;
 mod commands;
 mod duration;
+mod interrupt;
 mod options;
 mod run;
 mod say;

@@ -33,9 +33,28 @@ impl Waiting {
     }
 }
 
+/// What only one protocol knows, and even those need who only look.
+#[derive(Args)]
+pub(crate) struct Reading {
+    /// Believe a bare pid in a record: no containers share the directory (lock files).
+    #[arg(long)]
+    trust_pid: bool,
+    /// Process ids in records may belong to other containers: a missing one proves nothing (lock files).
+    #[arg(long)]
+    foreign_pids: bool,
+    /// Another lock file than WHERE.lock.
+    #[arg(long, value_name = "FILE")]
+    lock_path: Option<PathBuf>,
+    /// A repository's data key: 32 bytes or 64 hex digits.
+    #[arg(long, value_name = "FILE", env = "TENURE_KEY_FILE")]
+    key_file: Option<PathBuf>,
+}
+
 /// What only one protocol knows.
-#[derive(Args, Default)]
+#[derive(Args)]
 pub(crate) struct Protocol {
+    #[command(flatten)]
+    reading: Reading,
     /// When a lock that is not shown to be alive may be removed.
     #[arg(long, value_name = "WHEN", value_enum, help_heading = FILES)]
     reclaim: Option<When>,
@@ -48,15 +67,6 @@ pub(crate) struct Protocol {
     /// Do not wait for the disk: the lock may be forgotten in a power cut.
     #[arg(long, help_heading = FILES)]
     not_durable: bool,
-    /// Believe a bare pid in a record: no containers share the directory.
-    #[arg(long, help_heading = FILES)]
-    trust_pid: bool,
-    /// Process ids in records may belong to other containers: a missing one proves nothing.
-    #[arg(long, help_heading = FILES)]
-    foreign_pids: bool,
-    /// Another lock file than WHERE.lock.
-    #[arg(long, value_name = "FILE", help_heading = FILES)]
-    lock_path: Option<PathBuf>,
     /// Only our own user may read the record (exclusive:).
     #[arg(long, help_heading = ONE)]
     private: bool,
@@ -72,9 +82,6 @@ pub(crate) struct Protocol {
     /// Do not wait for running cycles of the server (exclusive:).
     #[arg(long, conflicts_with = "quiesce", help_heading = ONE)]
     no_quiesce: bool,
-    /// The repository's data key: 32 bytes or 64 hex digits.
-    #[arg(long, value_name = "FILE", env = "TENURE_KEY_FILE", help_heading = REPOSITORIES)]
-    key_file: Option<PathBuf>,
     /// Write sealed records.
     #[arg(long, help_heading = REPOSITORIES)]
     seal: bool,
@@ -103,19 +110,55 @@ enum When {
     Never,
 }
 
-impl Protocol {
-    /// The library, with these settings. The environment is only asked where the daemon is.
+impl Reading {
+    /// The library, with these settings.
     pub(crate) fn tenure(&self, places: &[Where]) -> Result<Tenure, Failed> {
         self.check(places)?;
-        let asks_daemon = places
-            .iter()
-            .any(|place| matches!(place, Where::Daemon { .. }));
-        let builder = if asks_daemon {
-            tenure::Builder::from_env()?
-        } else {
-            Tenure::builder()
-        };
-        Ok(builder.tuning(self.tuning()?).build()?)
+        build(places, self.tuning()?)
+    }
+
+    fn check(&self, places: &[Where]) -> Result<(), Failed> {
+        let for_files = [
+            (self.trust_pid, "--trust-pid"),
+            (self.foreign_pids, "--foreign-pids"),
+            (self.lock_path.is_some(), "--lock-path"),
+        ];
+        refuse(&for_files, "lock files", places.iter().any(Where::is_file))
+    }
+
+    fn tuning(&self) -> Result<Tuning, Failed> {
+        Ok(Tuning {
+            files: FileTuning {
+                trust_pid: self.trust_pid,
+                foreign_pids: self.foreign_pids,
+                lock_path: self.lock_path.clone(),
+                ..FileTuning::default()
+            },
+            repository: RepositoryTuning {
+                key: self.key_file.as_deref().map(read_key).transpose()?,
+                ..RepositoryTuning::default()
+            },
+            ..Tuning::default()
+        })
+    }
+}
+
+/// The environment is only asked where the daemon is.
+fn build(places: &[Where], tuning: Tuning) -> Result<Tenure, Failed> {
+    let asks_daemon = |place: &Where| matches!(place, Where::Daemon { .. });
+    let builder = match places.iter().any(asks_daemon) {
+        true => tenure::Builder::from_env()?,
+        false => Tenure::builder(),
+    };
+    Ok(builder.tuning(tuning).build()?)
+}
+
+impl Protocol {
+    /// The library, with these settings.
+    pub(crate) fn tenure(&self, places: &[Where]) -> Result<Tenure, Failed> {
+        self.reading.check(places)?;
+        self.check(places)?;
+        build(places, self.tuning()?)
     }
 
     /// An option that none of the places knows would be silently ignored: better say so.
@@ -125,9 +168,6 @@ impl Protocol {
             (self.stale.is_some(), "--stale"),
             (self.heartbeat.is_some(), "--heartbeat"),
             (self.not_durable, "--not-durable"),
-            (self.trust_pid, "--trust-pid"),
-            (self.foreign_pids, "--foreign-pids"),
-            (self.lock_path.is_some(), "--lock-path"),
         ];
         let for_exclusive = [
             (self.private, "--private"),
@@ -142,26 +182,25 @@ impl Protocol {
             (self.strict, "--strict"),
         ];
         let for_both = [(self.settle.is_some(), "--settle")];
-        let is_exclusive = |place: &Where| matches!(place, Where::Exclusive(_));
-        let is_repository = |place: &Where| matches!(place, Where::Repository(_));
-        refuse(&for_files, "lock files", places.iter().any(Where::is_file))?;
-        refuse(
-            &for_exclusive,
-            "exclusive: locks",
-            places.iter().any(is_exclusive),
-        )?;
-        refuse(
-            &for_repositories,
-            "repositories",
-            places.iter().any(is_repository),
-        )?;
-        let either = places
+        let file = places.iter().any(Where::is_file);
+        let exclusive = places
             .iter()
-            .any(|place| is_exclusive(place) || is_repository(place));
-        refuse(&for_both, "exclusive: locks and repositories", either)
+            .any(|place| matches!(place, Where::Exclusive(_)));
+        let repository = places
+            .iter()
+            .any(|place| matches!(place, Where::Repository(_)));
+        refuse(&for_files, "lock files", file)?;
+        refuse(&for_exclusive, "exclusive: locks", exclusive)?;
+        refuse(&for_repositories, "repositories", repository)?;
+        refuse(
+            &for_both,
+            "exclusive: locks and repositories",
+            exclusive || repository,
+        )
     }
 
     fn tuning(&self) -> Result<Tuning, Failed> {
+        let reading = self.reading.tuning()?;
         Ok(Tuning {
             files: FileTuning {
                 reclaim: match self.reclaim {
@@ -171,14 +210,11 @@ impl Protocol {
                 },
                 stale: self.stale,
                 heartbeat: self.heartbeat,
-                durability: if self.not_durable {
-                    Durability::Fast
-                } else {
-                    Durability::Durable
+                durability: match self.not_durable {
+                    true => Durability::Fast,
+                    false => Durability::Durable,
                 },
-                trust_pid: self.trust_pid,
-                foreign_pids: self.foreign_pids,
-                lock_path: self.lock_path.clone(),
+                ..reading.files
             },
             exclusive: ExclusiveTuning {
                 private: self.private,
@@ -191,17 +227,15 @@ impl Protocol {
                 },
             },
             repository: RepositoryTuning {
-                key: self.key_file.as_deref().map(read_key).transpose()?,
                 seal: if self.seal { Seal::Yes } else { Seal::No },
-                demand: if self.require_cas {
-                    Demand::ConditionalWrites
-                } else {
-                    Demand::Anything
+                demand: match self.require_cas {
+                    true => Demand::ConditionalWrites,
+                    false => Demand::Anything,
                 },
                 tenure_only: self.tenure_only,
                 settle: self.settle,
                 strict: self.strict,
-                config: Vec::new(),
+                ..reading.repository
             },
         })
     }

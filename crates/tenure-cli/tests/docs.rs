@@ -5,9 +5,13 @@
     reason = "a test fails where something is not as it must be"
 )]
 
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use support::Daemon;
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
@@ -60,6 +64,16 @@ fn the_first_lock() {
 #[test]
 fn the_cron_singleton() {
     paste("guides/cron-singleton.md", "");
+}
+
+#[test]
+fn the_deploy_lock() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    paste(
+        "guides/deploy-lock.md",
+        &format!("tenure://{}", daemon.grpc),
+    );
 }
 
 /// Every option of `run` stands in the reference.

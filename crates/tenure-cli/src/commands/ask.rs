@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use tenure::{Where, blocking};
 
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{self, Failed, Form};
 
 /// Ask the holder of a lock to let go. Nothing is taken away.
@@ -30,7 +30,7 @@ pub(crate) struct Ask {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Which lock.
     #[arg(value_name = "WHERE")]
     place: String,
@@ -43,7 +43,7 @@ impl Ask {
 
     fn ask(&self) -> Result<(), Failed> {
         let place: Where = self.place.parse()?;
-        let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         if !self.force && !say::is_terminal(std::io::stdin()) {
             return Err(Failed::usage(format!(
                 "this asks somebody else's program to let go of {place}; off a terminal say so with --force"

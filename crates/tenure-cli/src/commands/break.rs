@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use tenure::{Blocker, Force, HoldId, Life, State, Where, blocking};
 
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{self, Failed, Form};
 
 /// Remove a lock: names exactly what it will remove, and asks.
@@ -39,7 +39,7 @@ pub(crate) struct Break {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Which lock.
     #[arg(value_name = "WHERE")]
     place: String,
@@ -52,7 +52,7 @@ impl Break {
 
     fn remove(&self) -> Result<(), Failed> {
         let place: Where = self.place.parse()?;
-        let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         if !self.force && !say::is_terminal(std::io::stdin()) {
             return Err(Failed::usage(format!(
                 "this removes the lock of {place}; off a terminal say so with --force"

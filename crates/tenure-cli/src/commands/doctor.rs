@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tenure::{Capabilities, Where, blocking};
 use tenure_files::dir::{Dir, Reach};
 
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{Failed, Form};
 
 /// What can this place promise? Modes, order, fences, leases, how the death of a holder is noticed, and
@@ -28,7 +28,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Which place.
     #[arg(value_name = "WHERE")]
     place: String,
@@ -44,13 +44,13 @@ impl Doctor {
 
     fn examine(&self) -> Result<(), Failed> {
         let place: Where = self.place.parse()?;
-        let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let can = Capabilities::of(&place);
         let mut findings = match &place {
             Where::Memory(_) => Vec::new(),
             Where::Sidecar(file) => directory(parent(file))?,
             Where::Exclusive(dir) | Where::Upload { dir, .. } => directory(dir)?,
-            Where::Repository(address) => store(address, &self.protocol)?,
+            Where::Repository(address) => store(address)?,
             Where::Daemon { .. } => {
                 let state = blocking::wait(tenure.inspect(&place))?;
                 let rule = state.rule.unwrap_or_default();
@@ -116,7 +116,7 @@ fn directory(dir: &Path) -> Result<Vec<Finding>, Failed> {
 }
 
 /// What the store does with conditions (P26). Writes a scratch object to find out.
-fn store(address: &tenure_store::Address, _protocol: &Protocol) -> Result<Vec<Finding>, Failed> {
+fn store(address: &tenure_store::Address) -> Result<Vec<Finding>, Failed> {
     let failed = |error: tenure_store::Error| Failed::own(error.to_string());
     let repository =
         tenure_store::Repository::open(address.clone(), tenure_store::Options::default())

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tenure::{Blocker, Life, State, Where, blocking};
 
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{Failed, Form, LOST};
 
 /// Fences: is what I hold still in force?
@@ -46,7 +46,7 @@ pub(crate) struct Check {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Which lock [default: TENURE_WHERE].
     #[arg(value_name = "WHERE")]
     place: Option<String>,
@@ -62,7 +62,7 @@ impl Check {
             Some(place) => place.parse()?,
             None => from_environment()?,
         };
-        let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let state = blocking::wait(tenure.inspect(&place))?;
         let held = self.is_in_force(&state);
         let text = match held {

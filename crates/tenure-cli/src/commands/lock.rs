@@ -10,7 +10,8 @@ use tenure::{Hold, Mode, Tenure, Where, blocking};
 
 use crate::caller;
 use crate::duration;
-use crate::options::{Protocol, Waiting};
+use crate::interrupt::{self, Interrupts};
+use crate::options::{Protocol, Reading, Waiting};
 use crate::say::{self, Failed, Form};
 
 /// Take a lock and leave it held.
@@ -73,7 +74,7 @@ impl Lock {
         let shown = Arc::new(crate::waiting::Waiting::new());
         let teller = Arc::clone(&shown);
         let mut lock = tenure
-            .lock_blocking(&place)?
+            .lock(&place)?
             .mode(if self.shared {
                 Mode::Shared
             } else {
@@ -94,9 +95,18 @@ impl Lock {
         if self.fence {
             lock = lock.fenced();
         }
-        let guard = lock.acquire();
+        let guard = match place.is_file() {
+            true => Ok(blocking::Lock::from(lock)
+                .acquire()
+                .map(blocking::Guard::into_async)),
+            false => Interrupts::catch()?.unless(lock.acquire()),
+        };
         shown.over();
-        let hold = guard.map_err(|error| self.not_had(error))?.into_hold()?;
+        let guard = match guard {
+            Ok(guard) => guard.map_err(|error| self.not_had(error))?,
+            Err(signal) => interrupt::die_of(signal, &tenure, std::slice::from_ref(&place)),
+        };
+        let hold = blocking::wait(guard.into_hold())?;
         let json = json!({
             "hold": hold.to_string(),
             "where": hold.place().to_string(),
@@ -130,7 +140,7 @@ pub(crate) struct Renew {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// What `tenure lock` printed.
     #[arg(value_name = "HOLD")]
     hold: String,
@@ -143,7 +153,7 @@ impl Renew {
     }
 
     fn renew(&self) -> Result<(), Failed> {
-        let (hold, tenure) = adopt(&self.hold, &self.protocol)?;
+        let (hold, tenure) = adopt(&self.hold, &self.reading)?;
         blocking::wait(tenure.renew_hold(&hold))?;
         match Form::of(self.json) {
             Form::Text => Ok(()),
@@ -163,7 +173,7 @@ pub(crate) struct Unlock {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// What `tenure lock` printed.
     #[arg(value_name = "HOLD")]
     hold: String,
@@ -176,7 +186,7 @@ impl Unlock {
     }
 
     fn unlock(&self) -> Result<(), Failed> {
-        let (hold, tenure) = adopt(&self.hold, &self.protocol)?;
+        let (hold, tenure) = adopt(&self.hold, &self.reading)?;
         blocking::wait(tenure.release_hold(&hold))?;
         match Form::of(self.json) {
             Form::Text => Ok(()),
@@ -185,8 +195,8 @@ impl Unlock {
     }
 }
 
-fn adopt(word: &str, protocol: &Protocol) -> Result<(Hold, Tenure), Failed> {
+fn adopt(word: &str, reading: &Reading) -> Result<(Hold, Tenure), Failed> {
     let hold: Hold = word.parse()?;
-    let tenure = protocol.tenure(std::slice::from_ref(hold.place()))?;
+    let tenure = reading.tenure(std::slice::from_ref(hold.place()))?;
     Ok((hold, tenure))
 }

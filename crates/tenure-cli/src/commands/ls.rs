@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure::{State, Tenure, Where, blocking};
 
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{self, Failed, Form};
 use crate::table;
 
@@ -25,7 +25,7 @@ pub(crate) struct Ls {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Where to look.
     #[arg(value_name = "WHERE")]
     place: Option<String>,
@@ -37,7 +37,7 @@ impl Ls {
     }
 
     fn list(&self) -> Result<(), Failed> {
-        let states = Scope::new(self.place.as_deref(), &self.protocol)?.list()?;
+        let states = Scope::new(self.place.as_deref(), &self.reading)?.list()?;
         match Form::of(self.json) {
             Form::Json => say::line(&say::to_json(&states)?),
             Form::Text if states.is_empty() => {
@@ -56,10 +56,10 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    pub(crate) fn new(place: Option<&str>, protocol: &Protocol) -> Result<Scope, Failed> {
+    pub(crate) fn new(place: Option<&str>, reading: &Reading) -> Result<Scope, Failed> {
         let place: Option<Where> = place.map(str::parse).transpose()?;
         let tenure = match &place {
-            Some(place) => protocol.tenure(std::slice::from_ref(place))?,
+            Some(place) => reading.tenure(std::slice::from_ref(place))?,
             None => Tenure::from_env()?,
         };
         Ok(Scope { place, tenure })
@@ -70,7 +70,11 @@ impl Scope {
             return Ok(blocking::wait(self.tenure.list(place))?);
         }
         let here = Where::Sidecar(".".into());
-        Ok(blocking::wait(self.tenure.list(here))?)
+        let mut states = blocking::wait(self.tenure.list(here))?;
+        if std::env::var_os("TENURE_URL").is_some_and(|url| !url.is_empty()) {
+            states.extend(blocking::wait(self.tenure.list_all())?);
+        }
+        Ok(states)
     }
 
     pub(crate) fn tenure(&self) -> &Tenure {

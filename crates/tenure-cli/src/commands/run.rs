@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tenure::blocking::Guard;
-use tenure::{Error, HoldEvent, Mode, Where};
+use tenure::{Error, Guard, HoldEvent, LockAll, Mode, Tenure, Where, blocking};
 
 use crate::duration;
+use crate::interrupt::{self, Interrupts};
 use crate::options::{self, Protocol};
 use crate::run::keeper::{self, Descriptor, OnDeath, OnLost, Task};
 use crate::run::wrapper::{self, News, Outcome, Start, Terminal};
@@ -159,9 +159,24 @@ impl Run {
                 Descriptor::Inherited
             },
             terminal: terminal.foreground(),
+            tells_child: terminal.is_there(),
         })?;
         terminal.manage();
-        let guards = self.acquire(&tenure, &places)?;
+        // A file's waiter leaves nothing behind when a signal ends it; others must withdraw first.
+        let mut interrupts = match places.iter().all(Where::is_file) {
+            true => None,
+            false => Some(Interrupts::catch()?),
+        };
+        let waiting = Arc::new(Waiting::new());
+        let taken = take(
+            self.wanted(&tenure, &places, &waiting)?,
+            interrupts.as_mut(),
+        );
+        waiting.over();
+        let guards = match taken {
+            Ok(guards) => guards.map_err(|error| self.not_had(error))?,
+            Err(signal) => interrupt::die_of(signal, &tenure, &places),
+        };
         let (mailbox, inbox) = wrapper::mailbox()?;
         for (number, guard) in guards.iter().enumerate() {
             let (mailbox, on_ask) = (mailbox.clone(), self.on_ask(guard.place()));
@@ -178,14 +193,20 @@ impl Run {
                 .filter_map(|guard| guard.file().map(AsFd::as_fd))
                 .collect(),
         };
-        let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal)?;
+        let early = || interrupts.as_mut().and_then(Interrupts::pending);
+        let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal, early)?;
         let lost = give_back(guards, &outcome);
         wrapper::finish(&channel);
         Ok(code(&outcome, lost, program))
     }
 
-    fn acquire(&self, tenure: &tenure::Tenure, places: &[Where]) -> Result<Vec<Guard>, Failed> {
-        let waiting = Arc::new(Waiting::new());
+    /// All the locks, as they are wanted.
+    fn wanted(
+        &self,
+        tenure: &Tenure,
+        places: &[Where],
+        waiting: &Arc<Waiting>,
+    ) -> Result<LockAll, Failed> {
         let mut lock = tenure
             .lock_all(places)?
             .mode(self.mode())
@@ -203,12 +224,10 @@ impl Run {
             lock = lock.fenced();
         }
         if !matches!(self.waiting.patience(), tenure::Wait::No) {
-            let waiting = Arc::clone(&waiting);
+            let waiting = Arc::clone(waiting);
             lock = lock.on_wait(move |busy| waiting.tell(busy));
         }
-        let guards = lock.acquire_all_blocking();
-        waiting.over();
-        guards.map_err(|error| self.not_had(error))
+        Ok(lock)
     }
 
     fn mode(&self) -> Mode {
@@ -240,6 +259,28 @@ impl Run {
     }
 }
 
+/// Takes the locks on this thread, or says which signal came first.
+fn take(
+    lock: LockAll,
+    interrupts: Option<&mut Interrupts>,
+) -> Result<Result<Vec<Guard>, Error>, i32> {
+    match interrupts {
+        Some(interrupts) => {
+            let guards = interrupts.unless(lock.acquire())?;
+            Ok(guards.map(tenure::Guards::into_vec))
+        }
+        None => {
+            let guards = lock.acquire_all_blocking();
+            Ok(guards.map(|guards| {
+                guards
+                    .into_iter()
+                    .map(blocking::Guard::into_async)
+                    .collect()
+            }))
+        }
+    }
+}
+
 fn news(number: usize, event: &HoldEvent, on_ask: OnAsk) -> Option<News> {
     match event {
         HoldEvent::Renewed(lease) => Some(News::Renewed(
@@ -267,7 +308,7 @@ fn give_back(guards: Vec<Guard>, outcome: &Outcome) -> bool {
         if known && guard.lease().is_some() {
             continue;
         }
-        match guard.release() {
+        match blocking::wait(guard.release()) {
             Ok(()) => {}
             Err(Error::Lost(_)) => lost = true,
             Err(error) => eprintln!("tenure: {error}"),

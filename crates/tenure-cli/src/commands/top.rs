@@ -14,7 +14,7 @@ use tenure::{State, blocking};
 
 use super::ls::Scope;
 use crate::duration;
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{self, Failed};
 use crate::table;
 
@@ -32,7 +32,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "DUR", default_value = "1s", value_parser = duration::parse)]
     every: Duration,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Where to look, as with `tenure ls`.
     #[arg(value_name = "WHERE")]
     place: Option<String>,
@@ -58,7 +58,7 @@ impl Top {
                 "this needs a terminal; `tenure ls` and `tenure watch` do not",
             ));
         }
-        let scope = Scope::new(self.place.as_deref(), &self.protocol)?;
+        let scope = Scope::new(self.place.as_deref(), &self.reading)?;
         let mut view = View::default();
         view.look(&scope);
         // Restores the terminal on panic, too.
@@ -217,7 +217,7 @@ mod tests {
             selected: TableState::new().with_selected(Some(0)),
             message: String::new(),
         };
-        let mut terminal = Terminal::new(TestBackend::new(120, 10)).unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(200, 10)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         let screen = terminal.backend().to_string();
         assert!(screen.contains("tenure: 1 held"), "{screen}");

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure::{Mode, State, Where, blocking};
 
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{Failed, Form, HELD};
 
 /// Is a lock free? Ends with 0 if it is, with 75 if it is held, and says by whom.
@@ -26,7 +26,7 @@ pub(crate) struct Try {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Which lock.
     #[arg(value_name = "WHERE")]
     place: String,
@@ -39,7 +39,7 @@ impl Try {
 
     fn look(&self) -> Result<u8, Failed> {
         let place: Where = self.place.parse()?;
-        let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let state = blocking::wait(tenure.inspect(&place))?;
         let free = self.is_free(&state);
         let text = match (free, state.holders.first()) {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure::{Change, ChangeKind, Holder, Where, blocking};
 
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{self, Failed, Form};
 
 /// What happens at or below a place, as it happens, beginning with what is held now.
@@ -24,7 +24,7 @@ pub(crate) struct Watch {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Where to look [default: this directory].
     #[arg(value_name = "WHERE", default_value = ".")]
     place: String,
@@ -37,7 +37,7 @@ impl Watch {
 
     fn watch(&self) -> Result<(), Failed> {
         let place: Where = self.place.parse()?;
-        let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let mut changes = blocking::wait(tenure.watch(&place))?;
         while let Some(change) = changes.next_blocking() {
             let change = change?;

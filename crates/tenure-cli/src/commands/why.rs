@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure::{Capabilities, Life, State, Where, blocking};
 
-use crate::options::Protocol;
+use crate::options::Reading;
 use crate::say::{Failed, Form};
 
 /// Why am I waiting? Explains a lock in sentences: who holds it, since when, how that is known, who waits
@@ -22,7 +22,7 @@ pub(crate) struct Why {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    reading: Reading,
     /// Which lock.
     #[arg(value_name = "WHERE")]
     place: String,
@@ -35,7 +35,7 @@ impl Why {
 
     fn explain(&self) -> Result<(), Failed> {
         let place: Where = self.place.parse()?;
-        let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let state = blocking::wait(tenure.inspect(&place))?;
         Form::of(self.json).answer(sentences(&state), &state)
     }

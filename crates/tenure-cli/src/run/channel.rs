@@ -145,7 +145,7 @@ impl Channel {
 
     /// Takes one message and its descriptors; `None` when the other side is gone.
     pub(crate) fn receive<M: Message>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-        let mut bytes = vec![0u8; LONGEST];
+        let mut bytes = vec![0u8; M::LONGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let length = loop {
@@ -182,11 +182,15 @@ impl Channel {
 
 /// What can be sent: a tag and a payload.
 pub(crate) trait Message: Sized {
+    /// The longest one.
+    const LONGEST: usize;
     fn put(&self, out: &mut Vec<u8>);
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
 impl Message for Order {
+    const LONGEST: usize = LONGEST;
+
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Order::Start(variables) => {
@@ -246,6 +250,8 @@ impl Message for Order {
 }
 
 impl Message for Report {
+    const LONGEST: usize = 16;
+
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Report::Started(pid) => put_number(out, b'p', i64::from(*pid)),

@@ -46,6 +46,8 @@ pub(crate) struct Task {
     pub(crate) descriptor: Descriptor,
     /// The terminal of which `tenure` has the foreground, if it has (C19).
     pub(crate) terminal: Option<i32>,
+    /// Whether `tenure` wants to know the child: only who moves a terminal about does.
+    pub(crate) tells_child: bool,
 }
 
 /// What happens to the child when the lock is lost.
@@ -174,13 +176,8 @@ impl Keeper {
                 return Ok(());
             }
         };
-        if self
-            .channel
-            .send(&Report::Started(
-                child.pid.as_raw_nonzero().get().unsigned_abs(),
-            ))
-            .is_err()
-        {
+        let pid = child.pid.as_raw_nonzero().get().unsigned_abs();
+        if self.task.tells_child && self.channel.send(&Report::Started(pid)).is_err() {
             return self.orphaned();
         }
         loop {

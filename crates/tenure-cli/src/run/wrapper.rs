@@ -109,12 +109,14 @@ impl Leases {
 
 /// Starts the child under locks that are held, and stays until it is over.
 ///
-/// The keeper waits for [`finish`] afterwards, when the locks were given back.
+/// `early` is a signal that came before this could listen. The keeper waits for [`finish`] afterwards, when
+/// the locks were given back.
 pub(crate) fn supervise(
     channel: &Channel,
     start: Start<'_>,
     inbox: &Inbox,
     terminal: &mut Terminal,
+    early: impl FnOnce() -> Option<i32>,
 ) -> io::Result<Outcome> {
     let (read, write) = UnixStream::pair()?;
     let mut signals = SignalDelivery::with_pipe(
@@ -132,6 +134,9 @@ pub(crate) fn supervise(
         }
     }
     channel.send_with(&Order::Start(start.variables), &start.descriptors)?;
+    if let Some(signal) = early() {
+        channel.send(&Order::Signal(signal))?;
+    }
     let mut child = None;
     let outcome = loop {
         let ready = wait(channel, signals.get_read().as_fd(), inbox)?;
@@ -255,6 +260,11 @@ impl Terminal {
             fd: found.map(|(number, _)| number),
             lent: false,
         }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_there(&self) -> bool {
+        self.fd.is_some()
     }
 
     /// The terminal, if this process is in its foreground: the child is to get it.

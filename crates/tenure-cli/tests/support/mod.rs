@@ -23,15 +23,41 @@ impl Daemon {
         Daemon::start_with(data, &[])
     }
 
+    /// The same for a daemon in a `static`, which nobody drops: it ends when our end of a pipe does.
+    pub(crate) fn start_until_we_end(data: &Path) -> Daemon {
+        let binary = env!("CARGO_BIN_EXE_tenure");
+        let mut command = Command::new("sh");
+        // The shell reads until the pipe is closed, which happens however this process ends.
+        command
+            .args(["-c", "\"$0\" serve & cat > /dev/null; kill -9 $!", binary])
+            .stdin(Stdio::piped());
+        Daemon::await_ready(command, data)
+    }
+
     /// The same, with more of the environment set.
     pub(crate) fn start_with(data: &Path, environment: &[(&str, &str)]) -> Daemon {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tenure"))
-            .arg("serve")
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command.arg("serve").envs(environment.iter().copied());
+        Daemon::await_ready(command, data)
+    }
+
+    fn await_ready(mut command: Command, data: &Path) -> Daemon {
+        let settings = [
+            ("TENURE_LISTEN", "127.0.0.1:0"),
+            ("TENURE_WEB_LISTEN", "127.0.0.1:0"),
+            ("TENURE_GROUP_COUNT", "4"),
+        ];
+        let given: Vec<_> = command
+            .get_envs()
+            .map(|(name, _)| name.to_owned())
+            .collect();
+        for (name, value) in settings {
+            if !given.iter().any(|known| known == name) {
+                command.env(name, value);
+            }
+        }
+        let mut child = command
             .env("TENURE_DATA_DIR", data)
-            .env("TENURE_LISTEN", "127.0.0.1:0")
-            .env("TENURE_WEB_LISTEN", "127.0.0.1:0")
-            .env("TENURE_GROUP_COUNT", "4")
-            .envs(environment.iter().copied())
             .stderr(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
