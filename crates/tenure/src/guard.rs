@@ -117,16 +117,18 @@ impl Guard {
     /// Calls `listener` for everything that happens to the lock from now on, and for what stands already. It runs
     /// on a thread of Tenure's: it must not take long, and must not panic.
     pub fn listen(&self, listener: impl Fn(&HoldEvent) + Send + Sync + 'static) {
+        if let Some(lease) = self.held.lease() {
+            listener(&HoldEvent::Renewed(lease));
+        }
         self.signals.listen(Box::new(listener));
     }
 
     /// Gives the lock back, or says why it was not ours any more.
     pub async fn release(self) -> Result<(), Error> {
-        let lost = self.signals.loss();
-        let released = self.held.release(&self.place).await;
-        match lost {
+        match self.signals.loss() {
+            // What may be left of it goes in the background: whoever took it away may be out of reach.
             Some(lost) => Err(lost.into()),
-            None => released,
+            None => self.held.release(&self.place).await,
         }
     }
 

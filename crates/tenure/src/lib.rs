@@ -46,6 +46,7 @@ mod reach;
 mod request;
 mod signals;
 mod tenure;
+pub mod testing;
 mod tuning;
 mod values;
 

@@ -2,12 +2,14 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::capabilities::Need;
+use tenure_files::identity::Token;
+
+use crate::capabilities::{Capabilities, Need};
 use crate::error::{Busy, Error};
 use crate::guard::{Guard, Guards};
-use crate::place::Where;
+use crate::place::{IntoWhere, Where};
 use crate::reach;
 use crate::request::Request;
 use crate::tenure::Tenure;
@@ -148,6 +150,24 @@ impl Lock {
         self
     }
 
+    /// This lock and one more, held together: for a move from one reach to another, while some programs still look at
+    /// the old place (`--also`).
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let guards = tenure::lock("mem:new-place")?.also("mem:old-place")?.acquire().await?;
+    /// guards.check().await?;
+    /// guards.release().await?;
+    /// # Ok(()) }
+    /// # tenure::blocking::wait(example()).unwrap();
+    /// ```
+    pub fn also(self, place: impl IntoWhere) -> Result<LockAll, Error> {
+        let mut other = self.request.clone();
+        other.place = place.into_where()?;
+        let requests = vec![self.request, other];
+        Ok(LockAll::new(self.tenure, requests))
+    }
+
     /// Takes the lock. A future that is dropped leaves nothing behind: no record, no request, no place in line.
     pub async fn acquire(self) -> Result<Guard, Error> {
         reach::acquire(&self.tenure, self.request).await
@@ -200,11 +220,13 @@ impl LockAll {
     }
 
     /// Takes all of them, or none: in the order of their addresses, so that two callers with reversed lists cannot
-    /// wait for each other. The same lock twice is one lock (C6).
+    /// wait for each other. The same lock twice is one lock (C6). Who waits does so for all of them together.
     pub async fn acquire(self) -> Result<Guards, Error> {
         let (tenure, turns) = (self.tenure.clone(), self.in_order()?);
+        let patience = Patience::new(&turns);
         let mut taken = Vec::new();
         for (number, request) in turns {
+            let request = patience.left(request);
             taken.push((number, reach::acquire(&tenure, request).await?));
         }
         Ok(in_given_order(taken))
@@ -212,24 +234,20 @@ impl LockAll {
 
     pub(crate) fn acquire_blocking(self) -> Result<Guards, Error> {
         let (tenure, turns) = (self.tenure.clone(), self.in_order()?);
+        let patience = Patience::new(&turns);
         let mut taken = Vec::new();
         for (number, request) in turns {
+            let request = patience.left(request);
             taken.push((number, reach::acquire_blocking(&tenure, request)?));
         }
         Ok(in_given_order(taken))
     }
 
-    /// The requests with their numbers, in the order of acquisition. Paths of one tree get one owner: a parent that
-    /// is ours must not keep us out of its child.
+    /// The requests with their numbers, in the order of acquisition, all of them checked before the first is made.
     fn in_order(self) -> Result<Vec<(usize, Request)>, Error> {
-        let owner = tenure_files::identity::Token::random().to_string();
         let mut requests: Vec<(usize, Request)> = Vec::new();
         for (number, mut request) in self.requests.into_iter().enumerate() {
-            request.check()?;
             request.place = request.place.normalized();
-            if matches!(request.place, Where::Memory(_) | Where::Daemon { .. }) {
-                request.owner.get_or_insert_with(|| owner.clone());
-            }
             if !requests
                 .iter()
                 .any(|(_, other)| other.place == request.place)
@@ -237,8 +255,62 @@ impl LockAll {
                 requests.push((number, request));
             }
         }
+        share(&mut requests);
+        for (_, request) in &requests {
+            request.check()?;
+        }
         requests.sort_by(|(_, one), (_, two)| one.place.lock_order(&two.place));
         Ok(requests)
+    }
+}
+
+/// What is wanted of all is wanted of those that have it, if one of them does; and paths of one tree get one owner: a
+/// parent that is ours must not keep us out of its child.
+fn share(requests: &mut [(usize, Request)]) {
+    let has_lease = |request: &Request| Capabilities::of(&request.place).meets(Need::Lease);
+    let can_ask = |request: &Request| Capabilities::of(&request.place).meets(Need::Ask);
+    let some_lease = requests.iter().any(|(_, request)| has_lease(request));
+    let some_ask = requests.iter().any(|(_, request)| can_ask(request));
+    let is_tree =
+        |request: &Request| matches!(request.place, Where::Memory(_) | Where::Daemon { .. });
+    let trees = requests
+        .iter()
+        .filter(|(_, request)| is_tree(request))
+        .count();
+    let owner = Token::random();
+    for (_, request) in requests {
+        if some_lease && !has_lease(request) {
+            request.ttl = None;
+        }
+        if some_ask && !can_ask(request) {
+            request.ask = false;
+        }
+        if trees > 1 && is_tree(request) {
+            let name = format!("{}-{owner}", request.holder.name);
+            request.owner.get_or_insert(name);
+        }
+    }
+}
+
+/// The time that several locks share.
+struct Patience {
+    until: Option<Instant>,
+}
+
+impl Patience {
+    fn new(requests: &[(usize, Request)]) -> Patience {
+        let until = requests.iter().find_map(|(_, request)| match request.wait {
+            Wait::For(time) => Instant::now().checked_add(time),
+            Wait::No | Wait::Forever => None,
+        });
+        Patience { until }
+    }
+
+    fn left(&self, mut request: Request) -> Request {
+        if let (Wait::For(_), Some(until)) = (request.wait, self.until) {
+            request.wait = Wait::For(until.saturating_duration_since(Instant::now()));
+        }
+        request
     }
 }
 

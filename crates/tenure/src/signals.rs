@@ -98,8 +98,16 @@ impl Signals {
 
     /// A renewal was confirmed.
     pub(crate) fn renew(&self, lease: Lease) {
-        self.news.send_modify(|news| news.lease = Some(lease));
-        self.tell(&HoldEvent::Renewed(lease));
+        let is_held = self.news.send_if_modified(|news| {
+            let is_held = news.lost.is_none();
+            if is_held {
+                news.lease = Some(lease);
+            }
+            is_held
+        });
+        if is_held {
+            self.tell(&HoldEvent::Renewed(lease));
+        }
     }
 
     /// A renewal was confirmed by a reach that counts its lease itself.

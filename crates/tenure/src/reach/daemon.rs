@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_wire::v1;
+use tokio::task::JoinHandle;
 
 use crate::error::{Error, Lost, LostCause, Unavailable};
 use crate::guard::Guard;
@@ -57,7 +58,7 @@ pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Res
 
 impl Held {
     pub(super) fn fence(&self) -> Option<Fence> {
-        self.claim.fence
+        self.claim.fence()
     }
 
     pub(super) fn owner(&self) -> String {
@@ -77,7 +78,7 @@ impl Held {
                 .signals
                 .lease()
                 .map_or_else(Lease::now, |lease| lease.safe_until());
-            let is_held = match claim.fence {
+            let is_held = match claim.fence() {
                 Some(fence) => {
                     let assert = v1::AssertFencingRequest {
                         owner_id: owner.id().to_owned(),
@@ -137,7 +138,7 @@ impl Held {
     /// Nobody renews it from now on; it lives by its ttl.
     pub(super) fn leave(mut self) -> String {
         self.is_over = true;
-        self.owner.forget(&self.claim);
+        self.owner.let_go(&self.claim);
         self.owner.id().to_owned()
     }
 }
@@ -155,11 +156,11 @@ impl Drop for Held {
 }
 
 /// Gives back in the background, for as long as that makes sense: then the lease has ended it.
-fn give_back_later(client: Client, owner: Arc<Owner>, claim: Arc<Claim>) {
+fn give_back_later(client: Client, owner: Arc<Owner>, claim: Arc<Claim>) -> JoinHandle<()> {
     keeper::handle().spawn(async move {
         let until = Lease::now() + owner.ttl().max(Duration::from_secs(1));
         let _ = give_back(&client, &owner, &claim, until).await;
-    });
+    })
 }
 
 /// Repeated under one key only. An owner whose release was not answered is not used again: a late one would drop what
@@ -182,7 +183,8 @@ async fn give_back(
     let released = client
         .ask(Op::Release(release), until, owner.each_try())
         .await;
-    released.map(drop).inspect_err(|_| owner.spoil())
+    owner.released(&claim.path, claim.mode, released.is_ok());
+    released.map(drop)
 }
 
 /// Renews a hold that was left (C13). There is nothing but its owner to go by.

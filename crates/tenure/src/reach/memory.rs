@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -64,6 +65,8 @@ struct Seat {
 struct Claim {
     path: Path,
     mode: CoreMode,
+    /// The newest one, zero for none: a later acquire of the same session moves it (R69).
+    fence: AtomicU64,
     signals: Arc<Signals>,
 }
 
@@ -77,7 +80,6 @@ enum Told {
 pub(crate) struct Held {
     owner: OwnerId,
     claim: Arc<Claim>,
-    fence: Option<CoreFence>,
     released: bool,
 }
 
@@ -91,6 +93,7 @@ pub(super) async fn acquire(path: Path, request: Request) -> Result<Guard, Error
     let claim = Arc::new(Claim {
         path,
         mode: core_mode(request.mode),
+        fence: AtomicU64::new(0),
         signals: Signals::new(&request.place),
     });
     let asking = ReleaseRequest {
@@ -178,12 +181,12 @@ struct Waiting {
 impl Waiting {
     fn granted(&mut self, request: &Request, fence: Option<CoreFence>) -> Guard {
         self.number = None;
+        MEMORY.lock().move_fence(&self.owner, &self.claim, fence);
         let (owner, claim) = (self.owner.clone(), Arc::clone(&self.claim));
         let signals = Arc::clone(&claim.signals);
         let held = Held {
             owner,
             claim,
-            fence,
             released: false,
         };
         let place = request.place.clone();
@@ -223,7 +226,7 @@ impl Drop for Waiting {
 
 impl Held {
     pub(super) fn fence(&self) -> Option<Fence> {
-        self.fence.and_then(|fence| Fence::new(fence.number()))
+        Fence::new(self.claim.fence.load(Ordering::Relaxed))
     }
 
     pub(super) fn owner(&self) -> String {
@@ -341,6 +344,34 @@ pub(super) fn ask(place: &Where, path: &Path, reason: Option<&str>) -> Vec<Block
     }
     asked.iter().for_each(|signals| signals.ask(&request));
     state.holders
+}
+
+/// Takes the holds of a path away, for this reason: what tests of other people's loss handling need.
+pub(crate) fn lose(path: &Path, cause: LostCause, what: &str) -> usize {
+    let claims = claims_at(path);
+    for (owner, claim) in &claims {
+        claim.signals.lose(cause, what);
+        MEMORY.lock().release(owner, claim);
+    }
+    claims.len()
+}
+
+/// What is held at a path, with whom.
+pub(crate) fn signals_at(path: &Path) -> Vec<Arc<Signals>> {
+    let claims = claims_at(path).into_iter();
+    claims
+        .map(|(_, claim)| Arc::clone(&claim.signals))
+        .collect()
+}
+
+fn claims_at(path: &Path) -> Vec<(OwnerId, Arc<Claim>)> {
+    let inner = MEMORY.lock();
+    let seats = inner.owners.iter();
+    let claims = seats.flat_map(|(owner, seat)| seat.holds.iter().map(move |claim| (owner, claim)));
+    claims
+        .filter(|(owner, claim)| claim.path == *path && inner.holds(owner, claim))
+        .map(|(owner, claim)| (owner.clone(), Arc::clone(claim)))
+        .collect()
 }
 
 pub(super) fn break_hold(
@@ -484,6 +515,18 @@ impl Inner {
             }
         }
         outcome
+    }
+
+    fn move_fence(&self, owner: &OwnerId, claim: &Claim, fence: Option<CoreFence>) {
+        let number = fence.map_or(0, CoreFence::number);
+        let held = self
+            .owners
+            .get(owner)
+            .into_iter()
+            .flat_map(|seat| &seat.holds);
+        for same in held.filter(|held| held.path == claim.path && held.mode == claim.mode) {
+            same.fence.store(number, Ordering::Relaxed);
+        }
     }
 
     fn wait(&mut self, owner: &OwnerId) -> oneshot::Receiver<Told> {

@@ -58,8 +58,12 @@ fn a_session_counts_its_guards_and_keeps_one_ttl() {
     let daemon = Daemon::start();
     let session = daemon.client().session("twice");
     let first = session.lock_blocking("t:/a").unwrap().acquire().unwrap();
+    let before = first.fence();
     let second = session.lock_blocking("t:/a").unwrap().acquire().unwrap();
-    assert!(second.fence() > first.fence());
+    assert!(second.fence() > before);
+    // R69: both guards have the newest one; the older would not pass any more.
+    assert_eq!(first.fence(), second.fence());
+    first.check().unwrap();
     first.release().unwrap();
     second.check().unwrap();
     let other = session

@@ -2,6 +2,7 @@
 //! right sending (leases.md, "What a client does").
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tenure_core::path::Path;
@@ -10,7 +11,7 @@ use tenure_wire::v1;
 
 use super::client::{Answer, Client, Op, Trouble, new_key};
 use super::owner::{Claim, Owner, WaitNews};
-use super::{Held, TTL, convert, failed, give_back, give_back_later};
+use super::{Held, TTL, convert, failed, give_back_later};
 use crate::error::{Blocker, Busy, Error, Standing};
 use crate::guard::Guard;
 use crate::lease::Lease;
@@ -26,6 +27,8 @@ const POLL: Duration = Duration::from_secs(15);
 /// How long a daemon that cannot be reached is tried.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 const LATER_CONTACT: Duration = Duration::from_secs(30);
+/// How long one try may take: no lease runs yet.
+const EACH_TRY: Duration = Duration::from_secs(4);
 /// How long to wait until a place in line is given up.
 const CANCEL: Duration = Duration::from_secs(2);
 
@@ -36,7 +39,7 @@ pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Res
     };
     let ttl = request.ttl.unwrap_or(TTL);
     let id = request.owner.clone().unwrap_or_else(|| owner_id(&request));
-    let owner = client.owner(&id, ttl);
+    let owner = client.owner(&id, ttl, request.owner.is_some());
     if owner.ttl() != ttl {
         let what = format!(
             "has locks with a ttl of {:?} already: keep one ttl for all",
@@ -52,13 +55,14 @@ pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Res
         let what = "a release of this session was not answered and may still come; go on with a new session";
         return Err(Error::refused(&request.place, Class::NotHeld, what));
     }
+    owner.want(&path, request.mode).await;
     let attempt = Attempt {
         client,
         owner,
         path,
         request,
         until,
-        is_open: true,
+        may_be_granted: false,
     };
     attempt.run().await
 }
@@ -82,7 +86,8 @@ struct Attempt {
     path: Path,
     request: Request,
     until: Option<Duration>,
-    is_open: bool,
+    /// Something was sent that is not answered, or waits.
+    may_be_granted: bool,
 }
 
 /// What to do after an answer or an event.
@@ -99,11 +104,13 @@ impl Attempt {
             acquires += 1;
             // The lease counts from the first sending under this key.
             let sent = Lease::now();
+            self.may_be_granted = true;
             let answer = match self.ask(acquires).await {
                 Ok(answer) => answer,
                 Err(trouble) => {
                     // What was refused has left nothing behind.
-                    self.is_open = matches!(trouble, Trouble::Unreachable(_));
+                    self.may_be_granted =
+                        acquires > 1 || matches!(trouble, Trouble::Unreachable(_));
                     return Err(failed(&self.request.place, trouble));
                 }
             };
@@ -116,7 +123,7 @@ impl Attempt {
                 }
                 v1::AcquireStatus::Queued => self.busy(&answer),
                 v1::AcquireStatus::Conflict => {
-                    self.is_open = false;
+                    self.may_be_granted = acquires > 1;
                     return Err(self.refused(&answer));
                 }
                 // It was ours under an earlier key, and is not any more.
@@ -166,10 +173,9 @@ impl Attempt {
         let give_up = self.until.map_or(give_up, |until| {
             until.min(give_up).max(Lease::now() + CANCEL)
         });
-        let each_try = self.owner.each_try();
         match self
             .client
-            .ask(Op::Acquire(acquire), give_up, each_try)
+            .ask(Op::Acquire(acquire), give_up, EACH_TRY)
             .await?
         {
             Answer::Acquire(answer) => Ok(answer),
@@ -212,7 +218,7 @@ impl Attempt {
             }
             Some(WaitNews::Granted { .. } | WaitNews::LinkBroke) | None => Next::Again,
             Some(WaitNews::Killed) => {
-                self.is_open = false;
+                self.may_be_granted = false;
                 let what = "the place in line was taken away";
                 Next::Done(Err(Error::refused(
                     &self.request.place,
@@ -224,7 +230,7 @@ impl Attempt {
     }
 
     fn hold(&mut self, namespace: String, fence: Option<Fence>, lease: Lease) -> Guard {
-        self.is_open = false;
+        self.may_be_granted = false;
         let signals = Signals::new(&self.request.place);
         let claim = Arc::new(self.claim(namespace, fence, Arc::clone(&signals)));
         self.owner.add(&self.client, &claim, lease);
@@ -242,18 +248,25 @@ impl Attempt {
         Claim {
             path: self.path.clone(),
             mode: self.request.mode,
-            fence,
+            fence: AtomicU64::new(fence.map_or(0, Fence::get)),
             namespace,
             signals,
         }
     }
 
-    /// Gives up the place in line; a grant that crosses this is given back with it (R99).
+    /// Gives up the place in line; a grant that crosses this is given back with it (R99). What is not answered soon
+    /// goes on in the background.
     async fn cancel(&mut self) {
-        let claim = self.claim(String::new(), None, Signals::new(&self.request.place));
-        let until = Lease::now() + CANCEL;
-        let given_up = give_back(&self.client, &self.owner, &claim, until).await;
-        self.is_open = given_up.is_err();
+        if self.owner.want_no_more(true) {
+            let giving = self.give_back_later();
+            let _ = tokio::time::timeout(CANCEL, giving).await;
+        }
+    }
+
+    fn give_back_later(&self) -> tokio::task::JoinHandle<()> {
+        let signals = Signals::new(&self.request.place);
+        let claim = Arc::new(self.claim(String::new(), None, signals));
+        give_back_later(self.client.clone(), Arc::clone(&self.owner), claim)
     }
 
     fn place_of(&self, path: &str) -> Where {
@@ -307,10 +320,8 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if self.is_open {
-            let signals = Signals::new(&self.request.place);
-            let claim = Arc::new(self.claim(String::new(), None, signals));
-            give_back_later(self.client.clone(), Arc::clone(&self.owner), claim);
+        if self.owner.want_no_more(self.may_be_granted) {
+            self.give_back_later();
         }
     }
 }

@@ -6,6 +6,8 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +29,8 @@ pub(super) struct Owner {
     ttl: Duration,
     state: Mutex<State>,
     changed: Notify,
+    released: Notify,
+    is_session: bool,
     /// One owner has one place in line (R83): the others of a session wait their turn.
     pub(super) turn: Arc<Turn<()>>,
 }
@@ -40,6 +44,19 @@ struct State {
     renew_now: bool,
     /// A release was not answered: it may still come, and drop what is acquired later.
     is_spoiled: bool,
+    /// Paths that are being given back: whoever takes one of them again waits for the answer.
+    releasing: Vec<Spot>,
+    /// The path that is being acquired, and whether a release was left to that request.
+    wanted: Option<(Spot, Left)>,
+}
+
+/// A path and its mode on the wire: what the daemon counts as one hold of an owner.
+type Spot = (Path, v1::Mode);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Release,
 }
 
 struct Holding {
@@ -51,7 +68,8 @@ struct Holding {
 pub(super) struct Claim {
     pub(super) path: Path,
     pub(super) mode: Mode,
-    pub(super) fence: Option<Fence>,
+    /// The newest one, zero for none: a later acquire of the same session moves it (R69).
+    pub(super) fence: AtomicU64,
     pub(super) namespace: String,
     pub(super) signals: Arc<Signals>,
 }
@@ -72,14 +90,20 @@ impl Claim {
         lock.path == self.path.as_str() && lock.mode() == convert::mode(self.mode)
     }
 
-    fn is_same_hold(&self, other: &Claim) -> bool {
-        self.path == other.path && convert::mode(self.mode) == convert::mode(other.mode)
+    pub(super) fn fence(&self) -> Option<Fence> {
+        Fence::new(self.fence.load(Ordering::Relaxed))
+    }
+
+    fn spot(&self) -> Spot {
+        (self.path.clone(), convert::mode(self.mode))
     }
 }
 
 impl Owner {
-    pub(super) fn new(id: &str, ttl: Duration) -> Arc<Owner> {
+    pub(super) fn new(id: &str, ttl: Duration, is_session: bool) -> Arc<Owner> {
         Arc::new(Owner {
+            released: Notify::new(),
+            is_session,
             id: id.to_owned(),
             ttl,
             state: Mutex::default(),
@@ -98,21 +122,64 @@ impl Owner {
 
     /// How long one try may take, so that several fit into a lease.
     pub(super) fn each_try(&self) -> Duration {
-        (self.ttl / 6).clamp(Duration::from_millis(50), Duration::from_secs(4))
+        (self.ttl / 6).clamp(Duration::from_millis(250), Duration::from_secs(4))
     }
 
     pub(super) fn is_spoiled(&self) -> bool {
         self.lock().is_spoiled
     }
 
-    pub(super) fn spoil(&self) {
-        self.lock().is_spoiled = true;
+    /// Begins to acquire a path, once no release of it is under way.
+    pub(super) async fn want(&self, path: &Path, mode: Mode) {
+        let spot = (path.clone(), convert::mode(mode));
+        loop {
+            let mut released = pin!(self.released.notified());
+            released.as_mut().enable();
+            {
+                let mut state = self.lock();
+                if !state.releasing.contains(&spot) {
+                    state.wanted = Some((spot, Left::Nothing));
+                    return;
+                }
+            }
+            released.await;
+        }
+    }
+
+    /// A request ends without a lock. Says whether the path is to be given back: what was granted unseen, or what a
+    /// guard left to this request, but nothing that a guard still holds.
+    pub(super) fn want_no_more(&self, granted_unseen: bool) -> bool {
+        let mut state = self.lock();
+        let Some((spot, left)) = state.wanted.take() else {
+            return false;
+        };
+        let gives_back = !state.holds(&spot) && (granted_unseen || left == Left::Release);
+        if gives_back {
+            state.releasing.push(spot);
+        }
+        gives_back
+    }
+
+    /// A release was answered, or given up.
+    pub(super) fn released(&self, path: &Path, mode: Mode, answered: bool) {
+        let spot = (path.clone(), convert::mode(mode));
+        {
+            let mut state = self.lock();
+            state.releasing.retain(|releasing| *releasing != spot);
+            state.is_spoiled |= self.is_session && !answered;
+        }
+        self.released.notify_waiters();
     }
 
     /// Begins to hold; the first claim starts the renewals.
     pub(super) fn add(self: &Arc<Owner>, client: &Client, claim: &Arc<Claim>, lease: Lease) {
         let starts = {
             let mut state = self.lock();
+            state.wanted = None;
+            let (spot, fence) = (claim.spot(), claim.fence.load(Ordering::Relaxed));
+            for older in state.claims().filter(|held| held.spot() == spot) {
+                older.fence.store(fence, Ordering::Relaxed);
+            }
             let holding = state
                 .leases
                 .entry(claim.namespace.clone())
@@ -131,18 +198,29 @@ impl Owner {
 
     /// Holds no longer. Says whether the daemon is to be told: a session may hold one path twice.
     pub(super) fn forget(&self, claim: &Arc<Claim>) -> bool {
+        let spot = claim.spot();
         let mut state = self.lock();
-        let Some(holding) = state.leases.get_mut(&claim.namespace) else {
-            return true;
+        state.remove(claim);
+        let gives_back = match &mut state.wanted {
+            // A request for the same path is under way: a release would take away what it gets.
+            Some((wanted, left)) if *wanted == spot => {
+                *left = Left::Release;
+                false
+            }
+            _ => !state.holds(&spot),
         };
-        holding.claims.retain(|held| !Arc::ptr_eq(held, claim));
-        let is_last = !holding.claims.iter().any(|held| held.is_same_hold(claim));
-        if holding.claims.is_empty() {
-            state.leases.remove(&claim.namespace);
+        if gives_back {
+            state.releasing.push(spot);
         }
         drop(state);
         self.changed.notify_one();
-        is_last
+        gives_back
+    }
+
+    /// Holds no longer, and nothing is given back: it was left to somebody else, or is gone already.
+    pub(super) fn let_go(&self, claim: &Arc<Claim>) {
+        self.lock().remove(claim);
+        self.changed.notify_one();
     }
 
     /// News for one who waits in line. One at a time: that is what the turn is for.
@@ -188,9 +266,7 @@ impl Owner {
     }
 
     fn claims(&self) -> Vec<Arc<Claim>> {
-        let state = self.lock();
-        let claims = state.leases.values().flat_map(|holding| &holding.claims);
-        claims.cloned().collect()
+        self.lock().claims().cloned().collect()
     }
 
     /// Something was taken away. What the daemon does not vouch for at once is lost.
@@ -208,13 +284,11 @@ impl Owner {
             .iter()
             .filter(|claim| !left.iter().any(|lock| claim.is(lock)))
         {
-            self.drop_claim(claim, LostCause::Killed, "the daemon took it away");
+            self.let_go(claim);
+            claim
+                .signals
+                .lose(LostCause::Killed, "the daemon took it away");
         }
-    }
-
-    fn drop_claim(&self, claim: &Arc<Claim>, cause: LostCause, what: &str) {
-        self.forget(claim);
-        claim.signals.lose(cause, what);
     }
 
     /// Renews until nothing is held.
@@ -341,6 +415,25 @@ impl Owner {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn claims(&self) -> impl Iterator<Item = &Arc<Claim>> {
+        self.leases.values().flat_map(|holding| &holding.claims)
+    }
+
+    fn holds(&self, spot: &Spot) -> bool {
+        self.claims().any(|held| held.spot() == *spot)
+    }
+
+    fn remove(&mut self, claim: &Arc<Claim>) {
+        if let Some(holding) = self.leases.get_mut(&claim.namespace) {
+            holding.claims.retain(|held| !Arc::ptr_eq(held, claim));
+            if holding.claims.is_empty() {
+                self.leases.remove(&claim.namespace);
+            }
+        }
     }
 }
 
