@@ -183,7 +183,11 @@ async fn assert_held(cluster: &Cluster, at: usize, held: &[(String, String)]) {
             .blocker
             .as_ref()
             .map(|blocker| blocker.owner.as_str());
-        assert_eq!(blocker, Some(owner.as_str()), "{path} by way of node {at}");
+        assert_eq!(
+            blocker,
+            Some(owner.as_str()),
+            "{path} by way of node {at}: {answer:?}"
+        );
     }
 }
 
