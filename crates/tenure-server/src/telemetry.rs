@@ -72,8 +72,11 @@ impl Telemetry {
     /// Everything there is to know, now.
     pub(crate) async fn families(&self) -> Vec<Family> {
         let mut families = families::of_calls(&self.inner.calls);
+        // A node without peers is a cluster of one.
+        let nodes = self.inner.node.nodes().await;
+        let up = nodes.map_or(1, |nodes| nodes.iter().filter(|node| node.up).count());
         if let Some(report) = self.inner.node.report().await {
-            families.extend(families::of_node(&report));
+            families.extend(families::of_node(&report, up as u64));
         }
         families
     }
