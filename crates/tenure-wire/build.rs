@@ -10,6 +10,8 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 const PROTO: &str = "pathlockd/v1/pathlock.proto";
+/// For operators, over gRPC only: the facade has no part in it.
+const CLUSTER: &str = "tenure/cluster/v1/cluster.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
@@ -28,6 +30,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
     }
     config.compile_fds(descriptors)?;
+
+    println!(
+        "cargo::rerun-if-changed={}",
+        include.join(CLUSTER).display()
+    );
+    let descriptors = protox::compile([CLUSTER], [&include])?;
+    std::fs::write(out.join("cluster.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .build_server(cfg!(feature = "server"))
+        .build_client(cfg!(feature = "client"))
+        .compile_fds(descriptors)?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use super::tcp::stopped;
 use crate::convert;
 use crate::events::{self, Events};
 use crate::handlers::{Call, Chunks, Handlers};
-use crate::session;
+use crate::session::Session;
 use crate::telemetry::{Face, Rpc, Telemetry};
 
 /// The service over the handlers.
@@ -251,14 +251,14 @@ service! {
         self.telemetry
             .begin(Face::Grpc, Rpc::Session, headers)
             .end_with(tonic::Code::Ok);
-        let responses = session::run(
-            self.handlers.clone(),
-            self.events.clone(),
+        let session = Session::new(
+            &self.handlers,
             self.telemetry.clone(),
             call,
+            self.events.buffer(),
             request.into_inner(),
         );
-        Ok(Response::new(self.until_stop(responses.map(Ok))))
+        Ok(Response::new(self.until_stop(session)))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Names are those of the specification behind `tenure.`; the Prometheus form follows from them.
 
-use tenure_cluster::{Durations, Report};
+use tenure_cluster::{Durations, Vitals};
 use tenure_node::{GroupStatus, Role};
 
 use super::calls::Calls;
@@ -77,7 +77,7 @@ pub(crate) fn of_calls(calls: &Calls) -> Vec<Family> {
 }
 
 /// What the node, its groups and its log say.
-pub(crate) fn of_node(report: &Report, members: u64) -> Vec<Family> {
+pub(crate) fn of_node(report: &Vitals) -> Vec<Family> {
     let status = &report.status;
     let waiting: usize = status.groups.iter().map(|group| group.waiting).sum();
     let spaces = || {
@@ -96,11 +96,6 @@ pub(crate) fn of_node(report: &Report, members: u64) -> Vec<Family> {
             "calls.waiting",
             "Calls of clients that wait for an answer.",
             status.calls as u64,
-        ),
-        gauge(
-            "gossip.members",
-            "Nodes that are up, this one included.",
-            members,
         ),
         gauge("log.bytes", "Bytes of log files in use.", report.log_bytes),
         gauge("log.files", "Log files in use.", report.log_files),
@@ -269,7 +264,7 @@ mod tests {
 
     /// Every family, as the reference lists it.
     fn reference() -> String {
-        let report = Report {
+        let report = Vitals {
             status: Status {
                 groups: Vec::new(),
                 calls: 0,
@@ -290,7 +285,7 @@ mod tests {
              | OTLP | Prometheus | kind | what |\n|---|---|---|---|\n",
         );
         let calls = of_calls(&Calls::default());
-        for family in calls.iter().chain(&of_node(&report, 1)) {
+        for family in calls.iter().chain(&of_node(&report)) {
             let name = family.name.replace('.', "_");
             let (kind, end) = match family.points {
                 Points::Counter(_) => ("counter", "_total"),
