@@ -3,8 +3,8 @@
 pub mod admission;
 pub mod auth;
 mod body;
-pub(crate) mod connection;
 pub(crate) mod cluster;
+pub(crate) mod connection;
 pub mod grpc;
 pub mod h3;
 pub(crate) mod health;

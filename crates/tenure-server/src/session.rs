@@ -109,7 +109,8 @@ impl Session {
                     Ok(answer) => respond(kind, *answer),
                     Err(failure) => Err(handlers::failure(failure)),
                 };
-                self.telemetry.record(Face::Grpc, kind.rpc(), begun, &result);
+                self.telemetry
+                    .record(Face::Grpc, kind.rpc(), begun, &result);
                 Some(response(id, result.unwrap_or_else(error)))
             }
             Heard::Event(event) => Some(response(0, Response::Event(convert::event_out(&event)))),

@@ -70,7 +70,13 @@ impl Telemetry {
     }
 
     /// An operation of a session is over: counted, without a span of its own.
-    pub(crate) fn record<T>(&self, face: Face, rpc: Rpc, begun: Instant, result: &Result<T, Failure>) {
+    pub(crate) fn record<T>(
+        &self,
+        face: Face,
+        rpc: Rpc,
+        begun: Instant,
+        result: &Result<T, Failure>,
+    ) {
         let code = code_of(result);
         self.inner.calls.record(face, rpc, code, begun.elapsed());
     }
