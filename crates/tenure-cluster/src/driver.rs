@@ -16,7 +16,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use tenure_node::{After, Input, Lane, Mark, Moment, Node, NodeId, Output, RequestId, Role, StreamId};
+use tenure_node::{
+    After, Input, Lane, Mark, Moment, Node, NodeId, Output, RequestId, Role, StreamId,
+};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::chores::Chore;
@@ -168,6 +170,11 @@ impl Driver {
                 Some(_) => Next::Input(Input::Unsubscribe { id: StreamId(id) }),
                 None => Next::Nothing,
             },
+            Job::Report(reply) => {
+                // The journal adds what it knows, and answers.
+                let _ = self.journal.send(Write::Report(self.node.status(), reply));
+                Next::Nothing
+            }
             Job::Input(input) => {
                 if let Input::Persisted { mark } = &input {
                     self.release(*mark);
@@ -214,14 +221,19 @@ impl Driver {
             let groups = node.status().groups;
             let led = groups.iter().filter(|group| group.role == Role::Leader);
             // A lone voter has nobody to hand over to.
-            led.into_iter().any(|group| group.membership.voters.len() > 1)
+            led.into_iter()
+                .any(|group| group.membership.voters.len() > 1)
         };
         now.monotonic_ms >= end || self.outlets.is_empty() || !leads(&self.node)
     }
 
     /// Lets go the frames that waited for what is durable now.
     fn release(&mut self, mark: Mark) {
-        while self.held.front().is_some_and(|(wanted, ..)| *wanted <= mark) {
+        while self
+            .held
+            .front()
+            .is_some_and(|(wanted, ..)| *wanted <= mark)
+        {
             if let Some((_, to, lane, frame)) = self.held.pop_front() {
                 self.send(to, lane, frame);
             }

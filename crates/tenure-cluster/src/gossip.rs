@@ -94,7 +94,11 @@ pub(crate) fn advertised(options: &PeerOptions, bound: SocketAddr) -> String {
 /// The address of this machine as a seed would see it.
 fn way_out(seeds: &[String]) -> Option<IpAddr> {
     let seed = seeds.iter().flat_map(|seed| resolve(seed)).next()?;
-    let any = if seed.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let any = if seed.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    };
     let socket = UdpSocket::bind(any).ok()?;
     // Nothing is sent: connecting a datagram socket only chooses a route.
     socket.connect(seed).ok()?;

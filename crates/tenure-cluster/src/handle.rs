@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 use crate::inbox::{Inbox, Job};
+use crate::measure::Report;
 use crate::peers::{self, Joined, NodeInfo};
 use crate::stream::{self, Stream, Wants};
 
@@ -91,6 +92,16 @@ impl Handle {
         });
         self.inbox.push(Job::Listen(listener));
         stream
+    }
+
+    /// How the node is. `None`: it has ended.
+    pub async fn report(&self) -> Option<Report> {
+        let (reply, report) = oneshot::channel();
+        self.inbox.push(Job::Report(reply));
+        if self.stopped.get().is_some() {
+            return None;
+        }
+        report.await.ok()
     }
 
     /// Waits until the node belongs to a cluster. Says why, if it never will (R161, R167).

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tenure_node::{ClientRequest, Failure, Input, Lane, NodeId, Status};
 use tokio::sync::oneshot;
 
+use crate::measure::Report;
 use crate::peers::Outlet;
 use crate::reconcile::View;
 use crate::stream::Listener;
@@ -30,6 +31,8 @@ pub(crate) enum Job {
     Unlisten(u64),
     /// Something for the node itself.
     Input(Input),
+    /// Somebody wants to know how things are.
+    Report(oneshot::Sender<Report>),
     /// Frames for a peer go here from now on.
     Connected {
         node: NodeId,

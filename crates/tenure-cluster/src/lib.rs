@@ -18,6 +18,7 @@ mod handle;
 mod identity;
 mod inbox;
 mod journal;
+mod measure;
 mod mover;
 mod peers;
 mod reconcile;
@@ -47,6 +48,7 @@ pub use begin::BeginError;
 pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
+pub use measure::{BOUNDS_US, Durations, Histogram, Report};
 pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
 pub use reconcile::Rules;
 pub use stream::{Stream, StreamEnd};
@@ -218,6 +220,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores: chores.clone(),
             durable: options.durable,
             turns: 0,
+            syncs: Histogram::default(),
         };
         spawn("journal", move || journal.run(&writes))?
     };
@@ -234,10 +237,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         if identity.cluster_id.is_none() {
             joined.send_replace(Joined::NotYet);
         }
-        mover = Some(Mover::new(
-            peers.rules.clone(),
-            clock.now().monotonic_ms,
-        ));
+        mover = Some(Mover::new(peers.rules.clone(), clock.now().monotonic_ms));
         addresses = Some((doors.peers, doors.gossip));
         let (sender, events) = tokio::sync::mpsc::unbounded_channel();
         mesh = Some(sender.clone());

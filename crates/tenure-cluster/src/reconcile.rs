@@ -167,9 +167,7 @@ impl World<'_> {
     /// Whether a replica stays where it is as long as the ranking wants it there.
     fn is_sound(&self, member: Member) -> bool {
         match self.seen(member) {
-            Some(seen) => {
-                !seen.draining && (seen.up || self.age(seen) < self.rules.eviction_ms)
-            }
+            Some(seen) => !seen.draining && (seen.up || self.age(seen) < self.rules.eviction_ms),
             // Nothing was heard of it yet: this node has only just started.
             None => !self.is_past(member),
         }
@@ -274,7 +272,12 @@ impl World<'_> {
         }
         let steps: Vec<MembershipStep> = coming
             .map(MembershipStep::Voter)
-            .chain(voters.difference(wanted).copied().map(MembershipStep::Remove))
+            .chain(
+                voters
+                    .difference(wanted)
+                    .copied()
+                    .map(MembershipStep::Remove),
+            )
             .chain(useless.map(MembershipStep::Remove))
             .collect();
         Change::GoOn(steps)
@@ -291,7 +294,9 @@ impl World<'_> {
     fn transfer(&self, me: Member, group: &GroupStatus, balance: Balance) -> Option<Member> {
         debug_assert_eq!(group.role, Role::Leader);
         let fit = |member: &Member| {
-            let sound = self.seen(*member).is_some_and(|seen| seen.up && !seen.draining);
+            let sound = self
+                .seen(*member)
+                .is_some_and(|seen| seen.up && !seen.draining);
             sound && (*member == me || self.is_near(group, *member))
         };
         let fit: BTreeMap<NodeId, Member> = group

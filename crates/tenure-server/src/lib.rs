@@ -7,5 +7,7 @@ pub mod events;
 pub mod faces;
 pub mod handlers;
 mod peers;
+pub mod probe;
 mod session;
 pub mod status;
+pub mod telemetry;

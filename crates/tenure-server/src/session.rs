@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use futures_util::Stream;
+use http::HeaderMap;
 use tenure_wire::v1;
 use tenure_wire::v1::session_request::Op;
 use tenure_wire::v1::session_response::Result as Answer;
@@ -18,6 +19,7 @@ use crate::convert;
 use crate::events::Events;
 use crate::handlers::{Call, Handlers};
 use crate::status::{Code, Failure};
+use crate::telemetry::{Face, Rpc, Telemetry};
 
 /// Operations of one session that are under way; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
@@ -26,17 +28,21 @@ const IN_FLIGHT: usize = 4096;
 pub(crate) fn run(
     handlers: Handlers,
     events: Events,
+    telemetry: Telemetry,
     call: Call,
     requests: Streaming<v1::SessionRequest>,
 ) -> impl Stream<Item = v1::SessionResponse> + Send {
     let (responses, stream) = mpsc::channel(IN_FLIGHT);
-    tokio::spawn(serve(handlers, events, call, requests, responses));
+    tokio::spawn(serve(
+        handlers, events, telemetry, call, requests, responses,
+    ));
     ReceiverStream::new(stream)
 }
 
 async fn serve(
     handlers: Handlers,
     events: Events,
+    telemetry: Telemetry,
     call: Call,
     mut requests: Streaming<v1::SessionRequest>,
     responses: mpsc::Sender<v1::SessionResponse>,
@@ -72,10 +78,16 @@ async fn serve(
                 }
             });
         }
-        let handlers = handlers.clone();
+        let (handlers, telemetry) = (handlers.clone(), telemetry.clone());
         tokio::spawn(async move {
             let id = request.id;
-            let result = answer(&handlers, call, request).await.unwrap_or_else(error);
+            let measured =
+                rpc_of(&request).map(|rpc| telemetry.begin(Face::Grpc, rpc, &HeaderMap::new()));
+            let result = answer(&handlers, call, request).await;
+            if let Some(measured) = measured {
+                measured.end(&result);
+            }
+            let result = result.unwrap_or_else(error);
             slot.send(v1::SessionResponse {
                 id,
                 result: Some(result),
@@ -114,6 +126,16 @@ async fn answer(
             "the request names no operation",
         )),
     }
+}
+
+fn rpc_of(request: &v1::SessionRequest) -> Option<Rpc> {
+    Some(match request.op.as_ref()? {
+        Op::Acquire(_) => Rpc::Acquire,
+        Op::Release(_) => Rpc::Release,
+        Op::ReleaseAll(_) => Rpc::ReleaseAll,
+        Op::Renew(_) => Rpc::Renew,
+        Op::AssertFencing(_) => Rpc::AssertFencing,
+    })
 }
 
 fn owner_of(request: &v1::SessionRequest) -> Option<&str> {

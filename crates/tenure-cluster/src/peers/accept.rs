@@ -65,14 +65,7 @@ async fn serve(
         pass = Some((node, lane, admit(home, theirs).await?));
         Ok(())
     };
-    let answer = link::answer(
-        Box::new(reader),
-        Box::new(writer),
-        mine,
-        &home.token,
-        admit,
-    )
-    .await;
+    let answer = link::answer(Box::new(reader), Box::new(writer), mine, &home.token, admit).await;
     drop(place);
     let Some((node, lane, mut pass)) = pass else {
         return answer.map(|_| ());

@@ -19,7 +19,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Keeps a connection until the card is taken away.
-pub(crate) async fn keep(home: Rc<Home>, node: NodeId, lane: Lane, mut card: watch::Receiver<Option<Card>>) {
+pub(crate) async fn keep(
+    home: Rc<Home>,
+    node: NodeId,
+    lane: Lane,
+    mut card: watch::Receiver<Option<Card>>,
+) {
     let mut pause = FIRST_PAUSE;
     let mut said = String::new();
     loop {

@@ -48,7 +48,9 @@ pub(crate) struct Hello {
 /// Why two nodes do not talk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("it speaks versions {oldest} to {newest} of the peer protocol, this node {OLDEST} to {NEWEST}")]
+    #[error(
+        "it speaks versions {oldest} to {newest} of the peer protocol, this node {OLDEST} to {NEWEST}"
+    )]
     Version { oldest: u8, newest: u8 },
     #[error("{key} is {theirs} there and {ours} here: it can never differ within a cluster")]
     Facts {
@@ -342,7 +344,10 @@ mod tests {
         other.facts.group_count = 4;
         assert!(matches!(
             hello(1, 1).judge(&other),
-            Err(Refusal::Facts { key: "group_count", .. })
+            Err(Refusal::Facts {
+                key: "group_count",
+                ..
+            })
         ));
         let mut newborn = hello(2, 1);
         newborn.cluster = None;

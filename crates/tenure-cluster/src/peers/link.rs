@@ -132,7 +132,9 @@ pub(crate) async fn dial(
             Err(LinkError::RefusedUs(why))
         }
     };
-    timeout(HANDSHAKE, shake).await.map_err(|_| LinkError::Slow)?
+    timeout(HANDSHAKE, shake)
+        .await
+        .map_err(|_| LinkError::Slow)?
 }
 
 /// The listener's half. `mine` makes the answer to a hello; `admit` decides about a proven node.
@@ -177,7 +179,9 @@ pub(crate) async fn answer(
         verdict.map_err(LinkError::RefusedUs)?;
         Ok(proven)
     };
-    timeout(HANDSHAKE, shake).await.map_err(|_| LinkError::Slow)?
+    timeout(HANDSHAKE, shake)
+        .await
+        .map_err(|_| LinkError::Slow)?
 }
 
 async fn write_hello(writer: &mut WriteHalf, hello: &[u8], proof: &[u8]) -> Result<(), LinkError> {
@@ -326,11 +330,7 @@ impl Proven {
     }
 
     /// The next frame that arrives. Any byte counts as a sign of life.
-    async fn next(
-        &mut self,
-        buffer: &mut BytesMut,
-        silence: Duration,
-    ) -> Result<Bytes, LinkError> {
+    async fn next(&mut self, buffer: &mut BytesMut, silence: Duration) -> Result<Bytes, LinkError> {
         self.fill(buffer, HEAD, silence).await?;
         let mut head = [0; HEAD];
         buffer.copy_to_slice(&mut head);

@@ -20,8 +20,8 @@ use super::talk::{Remembered, Talk};
 use super::{Home, Joined, Start, accept, dial};
 use crate::card::Card;
 use crate::driver::Clock;
-use crate::inbox::Job;
 use crate::identity::Identity;
+use crate::inbox::Job;
 use crate::journal::{Note, Write};
 use crate::reconcile::{Seen, View};
 
@@ -324,7 +324,10 @@ impl Mesh {
         }
         let number = (card.start, theirs.connection);
         if theirs.lane == Lane::Main
-            && let Some(present) = self.pairs.get(&node).and_then(|pair| pair.incoming.as_ref())
+            && let Some(present) = self
+                .pairs
+                .get(&node)
+                .and_then(|pair| pair.incoming.as_ref())
         {
             if present.member != card.member {
                 return Err(format!("another process is connected as {node}"));
@@ -469,7 +472,10 @@ impl Mesh {
 
     /// What a node that has just been reached should know.
     fn introduce(&mut self, node: NodeId) {
-        let known = self.pairs.values().filter_map(|pair| pair.card.borrow().clone());
+        let known = self
+            .pairs
+            .values()
+            .filter_map(|pair| pair.card.borrow().clone());
         let cards = std::iter::once(self.home.card.borrow().clone())
             .chain(known)
             .collect();
@@ -547,7 +553,10 @@ impl Mesh {
 
     /// Cards and orders survive a restart.
     fn remember(&self) {
-        let cards = self.pairs.values().filter_map(|pair| pair.card.borrow().clone());
+        let cards = self
+            .pairs
+            .values()
+            .filter_map(|pair| pair.card.borrow().clone());
         let remembered = Remembered {
             cards: cards.collect(),
             removed: self.removed.iter().copied().collect(),
@@ -583,7 +592,10 @@ impl Mesh {
             done: None,
         };
         let gone = "this node is stopping";
-        self.home.journal.send(Write::Note(note)).map_err(|_| gone)?;
+        self.home
+            .journal
+            .send(Write::Note(note))
+            .map_err(|_| gone)?;
         *self.home.identity.borrow_mut() = identity;
         let card = {
             let mut card = self.home.card.borrow_mut();

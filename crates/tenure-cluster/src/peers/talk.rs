@@ -79,9 +79,7 @@ impl Remembered {
     pub(crate) const KEY: &'static [u8] = b"peers";
 
     /// What the log holds of it.
-    pub(crate) fn find(
-        records: &BTreeMap<Vec<u8>, Vec<u8>>,
-    ) -> Result<Remembered, IdentityError> {
+    pub(crate) fn find(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Remembered, IdentityError> {
         let Some(bytes) = records.get(Remembered::KEY) else {
             return Ok(Remembered::default());
         };
