@@ -185,6 +185,10 @@ impl Group {
         self.replica.leader()
     }
 
+    pub(crate) fn term(&self) -> u64 {
+        self.replica.term()
+    }
+
     /// Members that were there and are not any more.
     pub(crate) fn gone_members(&self) -> Vec<Member> {
         let now = self.membership().everybody();
@@ -310,9 +314,17 @@ impl Group {
                 turn.writes.push((self.id, Record::Entries(work.entries)));
                 wrote = true;
             }
-            // A commit index alone is a hint that is not worth a write of its own.
-            if let Some(state) = work.hard_state
-                && (wrote || work.must_sync)
+            // A commit index alone is a hint that is not worth a write of its own, unless it tells
+            // that the membership has changed: a replica that forgot that would, after a restart,
+            // count on members that may be gone for good.
+            let changes_members = work
+                .committed
+                .iter()
+                .any(|entry| matches!(entry.payload, Payload::Membership(_)));
+            turn.must_sync |= changes_members;
+            let known = changes_members.then(|| self.replica.store().hard_state());
+            if let Some(state) = work.hard_state.or(known)
+                && (wrote || work.must_sync || changes_members)
             {
                 turn.writes.push((self.id, Record::HardState(state)));
                 wrote = true;
@@ -368,7 +380,7 @@ impl Group {
                 early: Vec::new(),
             };
         }
-        if now.2 != before.2 {
+        if (now.0, now.2) != (before.0, before.2) {
             turn.news.push((self.id, News::Leader));
         }
     }
