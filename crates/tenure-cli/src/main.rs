@@ -2,22 +2,89 @@
 
 #![allow(clippy::print_stdout, reason = "the command is what prints")]
 
+mod caller;
 mod commands;
 mod duration;
+mod interrupt;
+mod options;
 mod run;
+mod say;
+mod table;
+mod waiting;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 /// One lock for everything that is shared: a file, a bucket, a fleet.
+///
+/// WHERE is an address:
+///   state.json, sidecar:state.json        a lock file beside state.json
+///   exclusive:DIR                         a database that its server must leave alone
+///   upload:DIR/ID                         one resumable upload
+///   repo:/dir, s3://…, gs://…, az://…     a repository of lock objects
+///   tenant:/acme/42, tenure://host/…      a path of the daemon (TENURE_URL)
+/// A file is what looks like nothing else; ./ in front always means a file.
+///
+/// Exit codes: the command's own with `run`; 0 yes or done, 2 bad usage, 75 held, 124 waited in vain,
+/// 120 lost, 121 gave way, 125 tenure failed, 126 cannot run, 127 not found, 128+n killed by signal n.
+///
+/// Examples:
+///   tenure run -n state.json -- ./compact state.json
+///   tenure why state.json
+///   tenure serve
 #[derive(Parser)]
-#[command(name = "tenure", version, arg_required_else_help = true)]
+#[command(
+    name = "tenure",
+    version,
+    arg_required_else_help = true,
+    verbatim_doc_comment
+)]
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,
 }
 
 fn main() -> ExitCode {
-    Arguments::parse().command.run()
+    Arguments::parse_from(with_verb(std::env::args_os().collect()))
+        .command
+        .run()
+}
+
+/// `tenure --config FILE` means `tenure serve --config FILE`, as a daemon's command line has it.
+fn with_verb(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let of_the_daemon = arguments.get(1).and_then(|first| first.to_str());
+    let flags = ["--config", "--health-check", "--print-config"];
+    if of_the_daemon
+        .is_some_and(|first| flags.contains(&first.split_once('=').map_or(first, |(flag, _)| flag)))
+    {
+        arguments.insert(1, "serve".into());
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_verb;
+
+    #[test]
+    fn the_daemons_flags_need_no_verb() {
+        let run = |words: &[&str]| {
+            with_verb(words.iter().map(Into::into).collect())
+                .into_iter()
+                .map(|word| word.into_string().unwrap())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(run(&["tenure", "--config", "f"]), "tenure serve --config f");
+        assert_eq!(run(&["tenure", "--config=f"]), "tenure serve --config=f");
+        assert_eq!(
+            run(&["tenure", "--health-check"]),
+            "tenure serve --health-check"
+        );
+        assert_eq!(run(&["tenure", "--version"]), "tenure --version");
+        assert_eq!(run(&["tenure", "run", "--config"]), "tenure run --config");
+        assert_eq!(run(&["tenure"]), "tenure");
+    }
 }

@@ -1,5 +1,6 @@
 //! How the faces reach the node: calls, subscriptions, watches, status.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use tenure_node::{
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
-use crate::inbox::{Inbox, Job};
+use crate::calls::Calls;
+use crate::inbox::{Inbox, Job, Reply};
+use crate::measure::Vitals;
 use crate::peers::{self, Joined, NodeInfo};
 use crate::report::{Report, Survey};
 use crate::stream::{self, Stream, Wants};
@@ -40,25 +43,47 @@ pub enum Draining {
 
 /// Whether the node has ended, and why.
 #[derive(Default)]
-pub(crate) struct Stopped(Mutex<Option<String>>);
+pub(crate) struct Stopped {
+    is_set: AtomicBool,
+    why: Mutex<Option<String>>,
+}
 
 impl Stopped {
     pub(crate) fn set(&self, why: String) {
-        self.0
+        self.why
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert(why);
+        self.is_set.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it has. Asked with every call, so without a lock.
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::SeqCst)
     }
 
     pub(crate) fn get(&self) -> Option<String> {
-        self.0
+        self.why
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 }
 
+/// What a call gets whose node has ended.
+pub(crate) fn gone() -> Failure {
+    Failure::Unavailable {
+        why: "the node has stopped",
+        nothing_happened: Certain::No,
+    }
+}
+
 impl Handle {
+    /// A place to make many calls from; what it hears of owners may be `buffer` events behind.
+    pub fn calls(&self, buffer: usize) -> Calls {
+        Calls::new(Arc::clone(&self.inbox), Arc::clone(&self.stopped), buffer)
+    }
+
     /// Makes a call. The node answers before the timeout, or says that it passed.
     pub async fn call(&self, request: ClientRequest, timeout: Duration) -> Result<Answer, Failure> {
         let (reply, answer) = oneshot::channel();
@@ -66,18 +91,17 @@ impl Handle {
         self.inbox.push(Job::Call {
             request: Box::new(request),
             timeout_ms,
-            reply,
+            reply: Reply::One(reply),
         });
-        let gone = Failure::Unavailable {
-            why: "the node has stopped",
-            nothing_happened: Certain::No,
-        };
         // The node says that it has ended before it empties its inbox a last time: whoever pushes
         // later finds that said here, whoever pushed earlier is answered or dropped.
-        if self.stopped.get().is_some() {
-            return Err(gone);
+        if self.stopped.is_set() {
+            return Err(gone());
         }
-        answer.await.unwrap_or(Err(gone)).map(|answer| *answer)
+        answer
+            .await
+            .unwrap_or_else(|_| Err(gone()))
+            .map(|answer| *answer)
     }
 
     /// The events of an owner from now on; the reader may be `buffer` events behind.
@@ -95,6 +119,16 @@ impl Handle {
         });
         self.inbox.push(Job::Listen(listener));
         stream
+    }
+
+    /// How the node is. `None`: it has ended.
+    pub async fn vitals(&self) -> Option<Vitals> {
+        let (reply, report) = oneshot::channel();
+        self.inbox.push(Job::Vitals(reply));
+        if self.stopped.get().is_some() {
+            return None;
+        }
+        report.await.ok()
     }
 
     /// Waits until the node belongs to a cluster. Says why, if it never will (R161, R167).

@@ -11,6 +11,7 @@
 
 pub mod archive;
 mod begin;
+mod calls;
 mod card;
 mod chores;
 mod driver;
@@ -19,6 +20,7 @@ mod handle;
 mod identity;
 mod inbox;
 mod journal;
+mod measure;
 mod mover;
 pub mod offline;
 mod peers;
@@ -47,9 +49,11 @@ use mover::Mover;
 use peers::{Joined, Remembered};
 
 pub use begin::BeginError;
+pub use calls::{Calls, Heard};
 pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
+pub use measure::{BOUNDS_US, Durations, Histogram, Vitals};
 pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
 pub use reconcile::Rules;
 pub use report::{GroupReport, Report, Survey};
@@ -223,6 +227,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores: chores.clone(),
             durable: options.durable,
             turns: 0,
+            syncs: Histogram::default(),
         };
         spawn("journal", move || journal.run(&writes))?
     };
@@ -270,6 +275,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores,
             replies: HashMap::new(),
             listeners: HashMap::new(),
+            wakers: Vec::new(),
             next_request: 1,
             outlets: HashMap::new(),
             held: VecDeque::new(),

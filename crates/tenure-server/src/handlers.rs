@@ -4,6 +4,7 @@
 //!
 //! Whatever depends on state is decided behind [`Handle::call`]; here is only the door.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tenure_cluster::Handle;
@@ -23,11 +24,31 @@ mod renew;
 
 pub(crate) use acquire::Chunks;
 
+/// Messages to requests and answers to messages, for those who wait for many answers at once.
+pub(crate) mod wire {
+    pub(crate) use super::acquire::{acquire, acquired};
+    pub(crate) use super::fence::{assert_fencing, asserted};
+    pub(crate) use super::release::{release, release_all, released};
+    pub(crate) use super::renew::{renew, renewed};
+}
+
 /// What a call brings along beside its message.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// How long its client waits.
     pub timeout: Duration,
+    /// Where it comes from, if that matters: forced actions are written down with it.
+    pub peer: Option<SocketAddr>,
+}
+
+impl Call {
+    /// A call that matters to nobody but its client.
+    pub fn within(timeout: Duration) -> Call {
+        Call {
+            timeout,
+            peer: None,
+        }
+    }
 }
 
 /// The handlers of all faces.

@@ -8,5 +8,7 @@ pub mod faces;
 pub mod handlers;
 pub mod operate;
 mod peers;
+pub mod probe;
 mod session;
 pub mod status;
+pub mod telemetry;

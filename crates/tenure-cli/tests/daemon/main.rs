@@ -1,0 +1,20 @@
+//! The daemon as its clients meet it: real processes, real sockets, clients that other people wrote.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails where something is not as it must be"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_clients;
+mod described;
+mod events;
+mod limits;
+mod quic;
+mod stops;
+mod table;
+mod telemetry;
+mod transports;
+mod walk;

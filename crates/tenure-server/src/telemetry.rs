@@ -1,0 +1,131 @@
+//! What the daemon says about itself: logs, metrics, traces, and an audit trail of forced actions.
+//!
+//! ```text
+//!   a call ──▶ Calls: plain atomics ─┐
+//!   the node ──▶ Vitals ─────────────┴─▶ families ──▶ GET /metrics (Prometheus)
+//!   a call ──▶ a span, if asked for ─┐              └▶ OTLP, if asked for
+//!                                    └─▶ OTLP
+//! ```
+//!
+//! A call costs two readings of the clock and two additions. Whatever leaves the process is made from
+//! the same families, so that two ways of looking cannot disagree.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderMap;
+use tenure_cluster::Handle;
+
+mod calls;
+mod families;
+pub mod logs;
+pub mod otlp;
+mod prometheus;
+
+pub use calls::{Face, Rpc};
+pub(crate) use prometheus::router;
+
+use calls::Calls;
+use families::Family;
+use otlp::{OpenSpan, Tracing};
+
+use crate::status::Failure;
+
+/// The telemetry of one daemon. Cheap to clone.
+#[derive(Clone)]
+pub struct Telemetry {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    calls: Calls,
+    node: Handle,
+    tracing: Option<Tracing>,
+}
+
+impl Telemetry {
+    /// Telemetry of a node and of the calls made to it.
+    pub fn new(node: Handle, tracing: Option<Tracing>) -> Telemetry {
+        let calls = Calls::default();
+        Telemetry {
+            inner: Arc::new(Inner {
+                calls,
+                node,
+                tracing,
+            }),
+        }
+    }
+
+    /// A call begins.
+    pub(crate) fn begin(&self, face: Face, rpc: Rpc, headers: &HeaderMap) -> Measured<'_> {
+        let tracing = self.inner.tracing.as_ref();
+        Measured {
+            telemetry: self,
+            face,
+            rpc,
+            begun: Instant::now(),
+            span: tracing.map(|tracing| tracing.begin(rpc, headers)),
+            code: tonic::Code::Cancelled,
+        }
+    }
+
+    /// An operation of a session is over: counted, without a span of its own.
+    pub(crate) fn record<T>(
+        &self,
+        face: Face,
+        rpc: Rpc,
+        begun: Instant,
+        result: &Result<T, Failure>,
+    ) {
+        let code = code_of(result);
+        self.inner.calls.record(face, rpc, code, begun.elapsed());
+    }
+
+    /// Everything there is to know, now.
+    pub(crate) async fn families(&self) -> Vec<Family> {
+        let mut families = families::of_calls(&self.inner.calls);
+        if let Some(report) = self.inner.node.vitals().await {
+            families.extend(families::of_node(&report));
+        }
+        families
+    }
+}
+
+fn code_of<T>(result: &Result<T, Failure>) -> tonic::Code {
+    match result {
+        Ok(_) => tonic::Code::Ok,
+        Err(failure) => failure.code.grpc(),
+    }
+}
+
+/// A call under way. One that is dropped was left by its client.
+pub(crate) struct Measured<'a> {
+    telemetry: &'a Telemetry,
+    face: Face,
+    rpc: Rpc,
+    begun: Instant,
+    span: Option<OpenSpan>,
+    code: tonic::Code,
+}
+
+impl Measured<'_> {
+    /// The call is over.
+    pub(crate) fn end<T>(self, result: &Result<T, Failure>) {
+        self.end_with(code_of(result));
+    }
+
+    /// The call is over with a code of gRPC.
+    pub(crate) fn end_with(mut self, code: tonic::Code) {
+        self.code = code;
+    }
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        let calls = &self.telemetry.inner.calls;
+        calls.record(self.face, self.rpc, self.code, self.begun.elapsed());
+        if let Some(span) = self.span.take() {
+            span.end(self.face, self.rpc, self.code);
+        }
+    }
+}
