@@ -3,7 +3,7 @@
 //! ```text
 //!   magic ‖ length, head: facts of the cluster ‖ group… ‖ manifest
 //!   group    = 1 ‖ number u32 ‖ index u64 ‖ length u64 ‖ SHA-256 of the state ‖ state
-//!   manifest = 0 ‖ count u32 ‖ SHA-256 over head and the checksums of all groups, in order
+//!   manifest = 0 ‖ count u32 ‖ SHA-256 over the head and what comes before each state
 //! ```
 //!
 //! Groups are consistent in themselves, not with each other: no promise spans groups but those of
@@ -83,13 +83,14 @@ impl<W: Write> ArchiveWriter<W> {
     /// Adds the state of a group.
     pub fn group(&mut self, group: u32, index: u64, state: &[u8]) -> io::Result<()> {
         let sum = digest::digest(&digest::SHA256, state);
+        let mut head = group.to_le_bytes().to_vec();
+        head.extend_from_slice(&index.to_le_bytes());
+        head.extend_from_slice(&(state.len() as u64).to_le_bytes());
+        head.extend_from_slice(sum.as_ref());
+        self.sum.update(&head);
         self.out.write_all(&[1])?;
-        self.out.write_all(&group.to_le_bytes())?;
-        self.out.write_all(&index.to_le_bytes())?;
-        self.out.write_all(&(state.len() as u64).to_le_bytes())?;
-        self.out.write_all(sum.as_ref())?;
+        self.out.write_all(&head)?;
         self.out.write_all(state)?;
-        self.sum.update(sum.as_ref());
         self.count += 1;
         Ok(())
     }
@@ -121,11 +122,20 @@ pub fn read_archive(
     let mut sum = digest::Context::new(&digest::SHA256);
     sum.update(&head);
     let mut groups: Vec<SavedGroup> = Vec::new();
-    while take::<1>(&mut input)? == [1] {
-        let group = u32::from_le_bytes(take(&mut input)?);
-        let index = u64::from_le_bytes(take(&mut input)?);
-        let length = u64::from_le_bytes(take(&mut input)?);
+    loop {
+        match take::<1>(&mut input)? {
+            [1] => {}
+            [0] => break,
+            _ => return Err(ArchiveError::Damaged("something else is in it")),
+        }
+        let (number, place, size) = (take(&mut input)?, take(&mut input)?, take(&mut input)?);
         let claimed: [u8; SUM] = take(&mut input)?;
+        for part in [&number[..], &place, &size, &claimed] {
+            sum.update(part);
+        }
+        let group = u32::from_le_bytes(number);
+        let index = u64::from_le_bytes(place);
+        let length = u64::from_le_bytes(size);
         if length > MAX_STATE {
             return Err(ArchiveError::Group(group));
         }
@@ -135,7 +145,6 @@ pub fn read_archive(
         if !is_whole || digest::digest(&digest::SHA256, &state).as_ref() != claimed {
             return Err(ArchiveError::Group(group));
         }
-        sum.update(&claimed);
         let state = Bytes::from(state);
         groups.push(SavedGroup {
             group,

@@ -130,12 +130,8 @@ impl Drain {
                 undo: self.undo,
             };
             client.inner.drain(request).await.map_err(said)?;
-            while self.wait && !self.undo {
-                let node = client.find(&self.node).await?;
-                if node.draining && node.reported && node.replicas == 0 {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(200)).await;
+            if self.wait && !self.undo {
+                client.until_empty(&self.node).await?;
             }
             Ok(ExitCode::SUCCESS)
         })
@@ -225,6 +221,17 @@ impl Client {
     async fn status(&mut self) -> Result<StatusResponse, String> {
         let answer = self.inner.status(StatusRequest {}).await.map_err(said)?;
         Ok(answer.into_inner())
+    }
+
+    /// Waits until a draining node has no replica left.
+    async fn until_empty(&mut self, name: &str) -> Result<(), String> {
+        loop {
+            let node = self.find(name).await?;
+            if node.draining && node.reported && node.replicas == 0 {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
     }
 
     /// The node of this name.

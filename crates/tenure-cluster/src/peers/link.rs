@@ -371,3 +371,137 @@ fn put(bytes: &mut Vec<u8>, sealer: &mut Sealer, kind: u8, content: &[u8]) {
     bytes.push(kind);
     bytes.extend_from_slice(content);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::tests::card;
+    use tenure_core::policy::Algorithm;
+    use tenure_node::ClusterConfig;
+
+    fn hello(node: u32) -> Hello {
+        let facts = ClusterConfig {
+            group_count: 4,
+            prefix_segments: 1,
+            default_algorithm: Algorithm::RecursiveRw,
+        };
+        let nonce = [node as u8; 32];
+        let card = card(node, 1);
+        Hello::new(facts, Some(1), card, (Lane::Main, 1), None, nonce)
+    }
+
+    /// Both halves of a connection through a pipe of so many bytes.
+    async fn connect(
+        pipe: usize,
+        dialer: &Token,
+        listener: &Token,
+        verdict: Result<(), String>,
+    ) -> (Result<Proven, LinkError>, Result<Proven, LinkError>) {
+        let (near, far) = tokio::io::duplex(pipe);
+        let (near_reader, near_writer) = tokio::io::split(near);
+        let (far_reader, far_writer) = tokio::io::split(far);
+        let (one, two) = (hello(1), hello(2));
+        tokio::join!(
+            dial(Box::new(near_reader), Box::new(near_writer), &one, dialer),
+            answer(
+                Box::new(far_reader),
+                Box::new(far_writer),
+                |_| two,
+                listener,
+                async |_| verdict
+            )
+        )
+    }
+
+    /// R168: without the token nobody gets further than hello, on either side.
+    #[tokio::test]
+    async fn strangers_are_refused_on_both_sides() {
+        let (ours, theirs) = (Token::new(&[1; 32]), Token::new(&[2; 32]));
+        let (dialed, answered) = connect(4096, &ours, &theirs, Ok(())).await;
+        assert!(matches!(dialed, Err(LinkError::Stranger)));
+        assert!(answered.is_err());
+        let (dialed, answered) = connect(4096, &ours, &ours, Err("full".into())).await;
+        assert!(matches!(dialed, Err(LinkError::RefusedUs(why)) if why == "full"));
+        assert!(answered.is_err());
+        let (dialed, answered) = connect(4096, &ours, &ours, Ok(())).await;
+        assert_eq!(dialed.unwrap().theirs, hello(2));
+        assert_eq!(answered.unwrap().theirs, hello(1));
+    }
+
+    /// R170: a frame that takes longer than any silence is allowed to last still arrives: whoever
+    /// sends a little, often, is alive.
+    #[tokio::test]
+    async fn a_slow_link_is_not_a_dead_one() {
+        let token = Token::new(&[1; 32]);
+        let (near, far) = tokio::io::duplex(1024);
+        let (slow, fast) = tokio::io::duplex(1024);
+        // A link of a kilobyte every few milliseconds between them.
+        tokio::spawn(async move {
+            let (mut from, mut answers) = tokio::io::split(far);
+            let (mut back, mut to) = tokio::io::split(slow);
+            tokio::spawn(async move { tokio::io::copy(&mut back, &mut answers).await });
+            let mut bytes = [0; 1024];
+            while let Ok(count @ 1..) = from.read(&mut bytes).await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                if to.write_all(&bytes[..count]).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let (near_reader, near_writer) = tokio::io::split(near);
+        let (far_reader, far_writer) = tokio::io::split(fast);
+        let (one, two) = (hello(1), hello(2));
+        let (dialed, answered) = tokio::join!(
+            dial(Box::new(near_reader), Box::new(near_writer), &one, &token),
+            answer(
+                Box::new(far_reader),
+                Box::new(far_writer),
+                |_| two,
+                &token,
+                async |_| Ok(())
+            )
+        );
+        let pace = Pace::of(Lane::Main);
+        let (outlet, queue) = Outlet::new(Lane::Main);
+        let large = Bytes::from(vec![7; 300 * 1024]);
+        outlet.send(Parcel::Frame(large.clone())).unwrap();
+        outlet
+            .send(Parcel::Talk(Bytes::from_static(b"after")))
+            .unwrap();
+        let (taken, mut arrived) = mpsc::unbounded_channel();
+        let began = std::time::Instant::now();
+        let send = dialed.unwrap().send_all(queue, &pace);
+        let take = |parcel| {
+            let _ = taken.send(parcel);
+            std::future::ready(())
+        };
+        let receive = answered.unwrap().receive_all(&pace, take);
+        let both = async {
+            let first = arrived.recv().await;
+            (first, arrived.recv().await)
+        };
+        tokio::select! {
+            (first, second) = both => {
+                assert!(matches!(first, Some(Parcel::Frame(bytes)) if bytes == large));
+                assert!(matches!(second, Some(Parcel::Talk(bytes)) if &bytes[..] == b"after"));
+            }
+            why = send => panic!("the sender gave up: {why}"),
+            why = receive => panic!("the receiver gave up: {why}"),
+        }
+        assert!(
+            began.elapsed() > pace.silence,
+            "otherwise nothing was shown"
+        );
+    }
+
+    /// A peer that does not keep up loses its connection, not our memory.
+    #[test]
+    fn a_queue_is_bounded() {
+        let (outlet, _queue) = Outlet::new(Lane::Bulk);
+        let frame = Bytes::from(vec![0; 1024 * 1024]);
+        let sent = (0..100)
+            .take_while(|_| outlet.send(Parcel::Frame(frame.clone())).is_ok())
+            .count();
+        assert_eq!(sent, 16);
+    }
+}
