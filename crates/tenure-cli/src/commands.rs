@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-mod cluster;
 mod bench;
+mod cluster;
 mod run;
 mod serve;
 

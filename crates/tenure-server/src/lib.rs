@@ -7,6 +7,7 @@ pub mod events;
 pub mod faces;
 pub mod handlers;
 mod peers;
+mod ports;
 pub mod probe;
 mod session;
 pub mod status;
