@@ -5,6 +5,7 @@ use std::io::Write;
 
 use tenure_server::config::{Config, Machine, Settings, Writable};
 use tenure_server::daemon::Daemon;
+use tenure_server::telemetry::otlp::Signals;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -30,7 +31,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let daemon = Daemon::start(&config).await?;
+        let silent = Signals {
+            tracing: None,
+            pusher: None,
+        };
+        let daemon = Daemon::start(&config, silent).await?;
         writeln!(std::io::stdout(), "ready {}", daemon.grpc)?;
         std::io::stdout().flush()?;
         let (over, end) = tokio::sync::oneshot::channel::<()>();
