@@ -33,6 +33,10 @@ pub(crate) enum Held {
     Upload(tenure_files::upload::Guard),
     #[cfg(feature = "store")]
     Repository(repository::Held),
+    #[cfg_attr(
+        not(feature = "daemon"),
+        expect(dead_code, reason = "nobody makes one in that build")
+    )]
     Daemon(daemon::Held),
 }
 
@@ -231,6 +235,10 @@ pub(crate) async fn ask(
 pub(crate) struct Breaking<'a> {
     pub(crate) id: Option<&'a HoldId>,
     pub(crate) force: Force,
+    #[cfg_attr(
+        not(feature = "daemon"),
+        expect(dead_code, reason = "only the daemon writes it down")
+    )]
     pub(crate) reason: &'a str,
 }
 

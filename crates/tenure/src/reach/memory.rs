@@ -28,7 +28,6 @@ use crate::request::Request;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Class, Fence, Wait};
 
-pub(crate) use convert::hold_id;
 use convert::{busy, core_mode, namespace, not_evaluated, refused};
 pub(super) use look::{ask, break_hold, inspect, list, watch};
 pub(crate) use look::{lose, signals_at};

@@ -87,13 +87,8 @@ pub(super) fn blocker(found: &tenure_core::outcome::Blocker) -> Blocker {
         lease_left: None,
         fence,
         verdict: Verdict::new(Life::Alive, "it is this process"),
-        id: Some(hold_id(found.owner.as_str(), fence)),
+        id: Some(HoldId::of(found.owner.as_str(), fence)),
     }
-}
-
-/// Owner and fence: this hold, and none that the same owner takes later.
-pub(crate) fn hold_id(owner: &str, fence: Option<Fence>) -> HoldId {
-    HoldId::new(format!("{owner}@{}", fence.map_or(0, Fence::get)))
 }
 
 pub(super) fn split_id(id: Option<&HoldId>) -> (&str, Option<CoreFence>) {
