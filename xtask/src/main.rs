@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod compare;
 mod mutants;
 mod tidy;
 
@@ -12,6 +13,7 @@ usage: cargo xtask <word>
   test     everything that CI demands: format, lints, docs, tests (installs what tests need)
   check    format, lints, docs and tidy; no tests
   tidy     the rules of the repository: crate arrows, rule ids, dead files, leftovers
+  compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
   fix      format and apply lint suggestions; the only word that writes files";
 
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
         ["mutants"] => mutants::run(&root(), None, None),
         ["mutants", package] => mutants::run(&root(), Some(package), None),
         ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
+        ["compare", options @ ..] => compare::run(&root(), options),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");

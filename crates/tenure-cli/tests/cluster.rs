@@ -7,11 +7,15 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::Daemon;
 use tempfile::TempDir;
+use tenure_wire::cluster::cluster_client::ClusterClient;
+use tenure_wire::cluster::{Group, StatusRequest, StatusResponse};
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tonic::transport::Channel;
@@ -49,9 +53,13 @@ impl Cluster {
             .filter_map(|node| Some(node.gossip?.to_string()))
             .collect();
         let seeds = seeds.join(",");
+        let listen = free_address();
+        let public = format!("http://{listen}");
         let name = format!("node-{at}");
         let mut environment = vec![
             ("TENURE_NODE_ID", name.as_str()),
+            ("TENURE_LISTEN", &listen),
+            ("TENURE_PUBLIC_ADDR", &public),
             ("TENURE_INTERNAL_AUTH_TOKEN", TOKEN),
             ("TENURE_RAFT_ADDR", "http://127.0.0.1:0"),
             ("TENURE_GOSSIP_ADDR", "127.0.0.1:0"),
@@ -75,13 +83,43 @@ impl Cluster {
         }
     }
 
+    /// Asks a node to end, as a rolling restart does.
+    fn terminate(&mut self, at: usize) {
+        let code = self.nodes[at].take().unwrap().terminate();
+        assert_eq!(code, Some(0), "node {at}");
+    }
+
     fn kill(&mut self, at: usize) {
         self.nodes[at].take().unwrap().kill();
+    }
+
+    /// Runs `tenure cluster …` against a node, and returns what it printed.
+    fn command(&self, at: usize, arguments: &[&str]) -> String {
+        let node = self.nodes[at].as_ref().unwrap();
+        command(&format!("http://{}", node.grpc), arguments)
     }
 
     async fn client(&self, at: usize) -> PathLockClient<Channel> {
         PathLockClient::new(self.nodes[at].as_ref().unwrap().channel().await)
     }
+}
+
+/// Runs `tenure cluster …`, and returns what it printed.
+fn command(url: &str, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .arg("cluster")
+        .args(arguments)
+        .env("TENURE_URL", url)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// An address that nobody listens on now.
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
 }
 
 fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
@@ -112,13 +150,72 @@ async fn acquire_soon(
     }
 }
 
-/// R163: three processes form a cluster; a lock taken by way of one is seen by way of the others.
-#[tokio::test]
-async fn any_node_serves_any_client() {
-    let mut cluster = Cluster::new(8);
+/// Looks at the cluster until it is as it should be.
+async fn until(
+    cluster: &Cluster,
+    at: usize,
+    what: &str,
+    is_so: impl Fn(&StatusResponse) -> bool,
+) -> StatusResponse {
+    let end = Instant::now() + PATIENCE;
+    let channel = cluster.nodes[at].as_ref().unwrap().channel().await;
+    let mut client = ClusterClient::new(channel);
+    loop {
+        let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+        if is_so(&status) {
+            return status;
+        }
+        assert!(Instant::now() < end, "never {what}: {status:#?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Every group is at rest on exactly these nodes.
+fn settled_on(status: &StatusResponse, nodes: &[u32]) -> bool {
+    let nodes: BTreeSet<u32> = nodes.iter().copied().collect();
+    let at_rest = |group: &Group| {
+        group.leader != 0
+            && !group.changing
+            && group.learners.is_empty()
+            && group.voters.iter().copied().collect::<BTreeSet<u32>>() == nodes
+    };
+    status.groups.iter().all(at_rest)
+}
+
+/// Three nodes, every group on all of them.
+async fn three(groups: u32) -> Cluster {
+    let mut cluster = Cluster::new(groups);
     for at in 0..3 {
         cluster.start(at);
     }
+    until(&cluster, 0, "on three nodes", |status| {
+        settled_on(status, &[1, 2, 3])
+    })
+    .await;
+    cluster
+}
+
+/// Asks by way of a node whether the holders of all these paths still hold them.
+async fn assert_held(cluster: &Cluster, at: usize, held: &[(String, String)]) {
+    let mut client = cluster.client(at).await;
+    for (owner, path) in held {
+        let answer = acquire_soon(&mut client, "thief", path).await;
+        let blocker = answer
+            .blocker
+            .as_ref()
+            .map(|blocker| blocker.owner.as_str());
+        assert_eq!(
+            blocker,
+            Some(owner.as_str()),
+            "{path} by way of node {at}: {answer:?}"
+        );
+    }
+}
+
+/// R163: three processes form a cluster; a lock taken by way of one is seen by way of the others.
+#[tokio::test]
+async fn any_node_serves_any_client() {
+    let cluster = three(8).await;
     for at in 0..3 {
         let mut client = cluster.client(at).await;
         for number in 0..16 {
@@ -132,4 +229,258 @@ async fn any_node_serves_any_client() {
             assert_eq!(answer.status(), expected, "node {at}, {path}");
         }
     }
+    let status = until(&cluster, 1, "balanced", |status| {
+        status.nodes.iter().all(|node| node.leads > 0)
+    })
+    .await;
+    assert!(status.healthy, "{status:#?}");
+}
+
+/// R164: kill -9 of one node after the other, restart, on new ports: nothing acknowledged is lost.
+#[tokio::test]
+async fn nothing_acknowledged_is_lost() {
+    let mut cluster = three(8).await;
+    let mut held = Vec::new();
+    for round in 0..3 {
+        let mut client = cluster.client((round + 1) % 3).await;
+        for number in 0..16 {
+            let (owner, path) = (
+                format!("owner-{round}-{number}"),
+                format!("t{number}:/r{round}"),
+            );
+            let answer = acquire_soon(&mut client, &owner, &path).await;
+            assert_eq!(answer.status(), v1::AcquireStatus::Ok, "{path}");
+            held.push((owner, path));
+        }
+        cluster.kill(round);
+        for at in (0..3).filter(|at| *at != round) {
+            assert_held(&cluster, at, &held).await;
+        }
+        cluster.start(round);
+        until(&cluster, round, "whole again", |status| {
+            settled_on(status, &[1, 2, 3]) && status.healthy
+        })
+        .await;
+    }
+    assert_held(&cluster, 0, &held).await;
+}
+
+/// R166: a fourth node takes the place of a drained one, which ends up with nothing and is removed;
+/// a node whose disk was lost comes back in a new life.
+#[tokio::test]
+async fn nodes_come_and_go() {
+    let mut cluster = three(8).await;
+    let mut client = cluster.client(0).await;
+    let path = "t1:/a".to_owned();
+    let answer = acquire_soon(&mut client, "amy", &path).await;
+    assert_eq!(answer.status(), v1::AcquireStatus::Ok);
+    let held = [("amy".to_owned(), path)];
+
+    cluster.start(3);
+    cluster.command(0, &["drain", "node-1"]);
+    until(&cluster, 0, "off the drained node", |status| {
+        let drained = status.nodes.iter().find(|node| node.number == 2);
+        drained.is_some_and(|node| node.draining && node.reported && node.replicas == 0)
+            && settled_on(status, &[1, 3, 4])
+    })
+    .await;
+    assert_held(&cluster, 1, &held).await;
+    cluster.kill(1);
+    cluster.command(0, &["remove", "node-1"]);
+    until(&cluster, 3, "without the removed node", |status| {
+        status.nodes.len() == 3
+    })
+    .await;
+
+    cluster.kill(2);
+    std::fs::remove_dir_all(cluster.directory(2)).unwrap();
+    let before = until(&cluster, 0, "one down", |status| {
+        status.nodes.iter().any(|node| node.number == 3 && !node.up)
+    })
+    .await;
+    let life = |status: &StatusResponse| {
+        let node = status.nodes.iter().find(|node| node.number == 3);
+        node.map(|node| node.life)
+    };
+    cluster.start(2);
+    let after = until(&cluster, 0, "whole again", |status| {
+        settled_on(status, &[1, 3, 4])
+            && status.healthy
+            && status.nodes.iter().all(|node| node.replicas == 9)
+    })
+    .await;
+    assert_ne!(life(&before), life(&after), "a wiped node has a new life");
+    assert_held(&cluster, 2, &held).await;
+    let words = cluster.command(0, &["status"]);
+    assert!(
+        words.starts_with("well: 3 of 3 nodes up, 8 groups"),
+        "{words}"
+    );
+}
+
+/// R161, R167, R168: who does not fit stays out, and nobody begins a second cluster by mistake.
+#[tokio::test]
+async fn strangers_stay_out() {
+    let mut cluster = Cluster::new(8);
+    cluster.start(0);
+    let seed = cluster.nodes[0]
+        .as_ref()
+        .unwrap()
+        .gossip
+        .unwrap()
+        .to_string();
+    let try_start = |name: &str, environment: &[(&str, &str)]| {
+        let data = cluster.data.path().join(name);
+        let mut command = Command::new("timeout");
+        command
+            .args(["20", env!("CARGO_BIN_EXE_tenure"), "serve"])
+            .env("TENURE_NODE_ID", "node-7")
+            .env("TENURE_DATA_DIR", data)
+            .env("TENURE_LISTEN", "127.0.0.1:0")
+            .env("TENURE_RAFT_ADDR", "http://127.0.0.1:0")
+            .env("TENURE_GOSSIP_ADDR", "127.0.0.1:0")
+            .env("TENURE_GROUP_COUNT", "8")
+            .env("TENURE_INTERNAL_AUTH_TOKEN", TOKEN)
+            .env("TENURE_SEED_NODES", &seed)
+            .envs(environment.iter().copied());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let other_facts = try_start("facts", &[("TENURE_GROUP_COUNT", "4")]);
+    assert!(
+        other_facts.contains("group_count is 8 there and 4 here"),
+        "{other_facts}"
+    );
+    let other_token = "another token, another token, anoth".replace(' ', "-");
+    let wrong_token = try_start(
+        "token",
+        &[
+            ("TENURE_BOOTSTRAP", "true"),
+            ("TENURE_INTERNAL_AUTH_TOKEN", &other_token),
+        ],
+    );
+    assert!(
+        wrong_token.contains("no seed has answered"),
+        "{wrong_token}"
+    );
+    assert!(!wrong_token.contains(&other_token));
+}
+
+/// Locks on 16 paths, taken by way of a node.
+async fn hold(cluster: &Cluster, at: usize, name: &str) -> Vec<(String, String)> {
+    let mut client = cluster.client(at).await;
+    let mut held = Vec::new();
+    for number in 0..16 {
+        let (owner, path) = (format!("{name}-{number}"), format!("t{number}:/{name}"));
+        let answer = acquire_soon(&mut client, &owner, &path).await;
+        assert_eq!(answer.status(), v1::AcquireStatus::Ok, "{path}");
+        held.push((owner, path));
+    }
+    held
+}
+
+/// R169: one node after the other is stopped in order and started again; each hands over first.
+#[tokio::test]
+async fn a_rolling_restart_loses_nothing() {
+    let mut cluster = three(8).await;
+    let mut held = hold(&cluster, 0, "before").await;
+    for at in 0..3 {
+        cluster.terminate(at);
+        let other = (at + 1) % 3;
+        let status = until(&cluster, other, "led by others", |status| {
+            status.groups.iter().all(|group| group.leader != 0)
+        })
+        .await;
+        let down = u32::try_from(at + 1).unwrap();
+        assert!(status.groups.iter().all(|group| group.leader != down));
+        held.extend(hold(&cluster, other, &format!("without-{at}")).await);
+        cluster.start(at);
+        until(&cluster, at, "whole again", |status| {
+            settled_on(status, &[1, 2, 3]) && status.healthy
+        })
+        .await;
+    }
+    assert_held(&cluster, 1, &held).await;
+}
+
+/// Tokens that a new cluster gives out are beyond all that the old one can have given out.
+async fn assert_lifted(cluster: &Cluster, path: &str) {
+    let mut client = cluster.client(0).await;
+    let answer = acquire_soon(&mut client, "late", path).await;
+    assert_eq!(answer.status(), v1::AcquireStatus::Ok);
+    assert!(answer.fencing_token > 1 << 40, "{answer:?}");
+}
+
+/// A backup of three nodes goes into a new cluster of one, which grows again; a damaged one goes nowhere.
+#[tokio::test]
+async fn a_backup_is_restored_into_a_cluster_of_another_size() {
+    let cluster = three(8).await;
+    let held = hold(&cluster, 1, "saved").await;
+    let file = cluster.data.path().join("backup");
+    let name = file.to_str().unwrap();
+    assert!(
+        cluster
+            .command(2, &["backup", name])
+            .starts_with("9 groups")
+    );
+
+    let mut restored = Cluster::new(8);
+    let directory = restored.directory(0);
+    let to = directory.to_str().unwrap();
+    let arguments = ["restore", name, "--data-dir", to, "--node-id", "node-0"];
+    command("", &arguments);
+    restored.start(0);
+    assert_held(&restored, 0, &held).await;
+    assert_lifted(&restored, "t3:/other").await;
+    for at in 1..3 {
+        restored.start(at);
+    }
+    until(&restored, 2, "on three nodes", |status| {
+        settled_on(status, &[1, 2, 3])
+    })
+    .await;
+    assert_held(&restored, 2, &held).await;
+
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let again = restored.data.path().join("again");
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["cluster", "restore", name, "--data-dir"])
+        .arg(&again)
+        .output()
+        .unwrap();
+    assert!(!output.status.success() && !again.exists(), "{output:?}");
+}
+
+/// R164: two of three nodes are lost for good; an operator goes on with the one that is left.
+#[tokio::test]
+async fn a_lost_majority_is_given_up_on_an_operators_order() {
+    let mut cluster = three(8).await;
+    let held = hold(&cluster, 2, "kept").await;
+    // Every replica has it: the last entry is applied everywhere.
+    until(&cluster, 0, "applied everywhere", |status| {
+        status.groups.iter().all(|group| group.lag == 0)
+    })
+    .await;
+    for at in 0..3 {
+        cluster.kill(at);
+    }
+    let directory = cluster.directory(2);
+    let to = directory.to_str().unwrap();
+    let said = command("", &["recover", "--data-dir", to, "--others-are-lost"]);
+    assert!(said.starts_with("recovered 9 of 9 groups"), "{said}");
+    assert!(directory.join("db.before-recover.0").exists());
+    cluster.start(2);
+    let mut alone = Cluster::new(8);
+    alone.nodes.push(cluster.nodes[2].take());
+    assert_held(&alone, 0, &held).await;
+    assert_lifted(&alone, "t3:/other").await;
+    // The old nodes are strangers to the new cluster: they are of another one.
+    alone.nodes[0].take().unwrap().kill();
+    let said = command("", &["rejoin", "--data-dir", to]);
+    assert!(said.contains("db.damaged.0"), "{said}");
+    assert!(!directory.join("db").exists());
 }

@@ -13,6 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -78,6 +79,8 @@ pub(crate) struct Driver {
     pub(crate) mesh: Option<UnboundedSender<Event>>,
     /// When a node that was told to stop does so, whatever it still leads.
     pub(crate) stop_at_ms: Option<u64>,
+    /// Who is woken at the end of a turn: by then all that the turn tells them is there.
+    pub(crate) wakers: Vec<Waker>,
 }
 
 impl Driver {
@@ -109,6 +112,9 @@ impl Driver {
                 if let Some(why) = self.carry_out(output) {
                     return why;
                 }
+            }
+            for waker in self.wakers.drain(..) {
+                waker.wake();
             }
             let now = self.clock.now();
             if self.is_over(now) {
@@ -153,7 +159,7 @@ impl Driver {
             Job::Listen(listener) => {
                 let id = StreamId(listener.id);
                 let input = match &listener.wants {
-                    Wants::Events(owner, _) => Input::Subscribe {
+                    Wants::Events(owner, _) | Wants::Heard(owner, _) => Input::Subscribe {
                         id,
                         owner: owner.clone(),
                     },
@@ -170,9 +176,9 @@ impl Driver {
                 Some(_) => Next::Input(Input::Unsubscribe { id: StreamId(id) }),
                 None => Next::Nothing,
             },
-            Job::Report(reply) => {
+            Job::Vitals(reply) => {
                 // The journal adds what it knows, and answers.
-                let _ = self.journal.send(Write::Report(self.node.status(), reply));
+                let _ = self.journal.send(Write::Vitals(self.node.status(), reply));
                 Next::Nothing
             }
             Job::Input(input) => {
@@ -197,6 +203,10 @@ impl Driver {
             }
             Job::Inspect(reply) => {
                 let _ = reply.send(self.node.status());
+                Next::Nothing
+            }
+            Job::State(group, reply) => {
+                let _ = reply.send(self.node.state_of(group));
                 Next::Nothing
             }
             Job::Stop => {
@@ -265,15 +275,15 @@ impl Driver {
             }
             Output::Answer { id, answer } => {
                 if let Some(reply) = self.replies.remove(&id.0) {
-                    // A caller that has left wants no answer.
-                    let _ = reply.send(answer);
+                    self.wakers.extend(reply.send(answer));
                 }
             }
             Output::Event { id, event } => {
+                let wakers = &mut self.wakers;
                 if self
                     .listeners
                     .get(&id.0)
-                    .is_some_and(|listener| !listener.event(event))
+                    .is_some_and(|listener| !listener.event(event, wakers))
                 {
                     self.unlisten(id);
                 }

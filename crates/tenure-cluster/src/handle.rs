@@ -1,20 +1,25 @@
 //! How the faces reach the node: calls, subscriptions, watches, status.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::event::Event;
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 use tenure_node::{
-    Answer, Certain, ClientRequest, Failure, NodeId, Status, WatchEvent, WatchStart,
+    Answer, Certain, ClientRequest, Failure, GroupId, Member, NodeId, Status, WatchEvent,
+    WatchStart,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
-use crate::inbox::{Inbox, Job};
-use crate::measure::Report;
+use crate::calls::Calls;
+use crate::inbox::{Inbox, Job, Reply};
+use crate::measure::Vitals;
 use crate::peers::{self, Joined, NodeInfo};
+use crate::report::{Report, Survey};
 use crate::stream::{self, Stream, Wants};
 
 /// A running node. Cheap to clone.
@@ -24,6 +29,7 @@ pub struct Handle {
     pub(crate) stopped: Arc<Stopped>,
     pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
     pub(crate) joined: watch::Sender<Joined>,
+    pub(crate) me: Member,
 }
 
 /// Whether a node is to be emptied.
@@ -37,25 +43,47 @@ pub enum Draining {
 
 /// Whether the node has ended, and why.
 #[derive(Default)]
-pub(crate) struct Stopped(Mutex<Option<String>>);
+pub(crate) struct Stopped {
+    is_set: AtomicBool,
+    why: Mutex<Option<String>>,
+}
 
 impl Stopped {
     pub(crate) fn set(&self, why: String) {
-        self.0
+        self.why
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert(why);
+        self.is_set.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it has. Asked with every call, so without a lock.
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::SeqCst)
     }
 
     pub(crate) fn get(&self) -> Option<String> {
-        self.0
+        self.why
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 }
 
+/// What a call gets whose node has ended.
+pub(crate) fn gone() -> Failure {
+    Failure::Unavailable {
+        why: "the node has stopped",
+        nothing_happened: Certain::No,
+    }
+}
+
 impl Handle {
+    /// A place to make many calls from; what it hears of owners may be `buffer` events behind.
+    pub fn calls(&self, buffer: usize) -> Calls {
+        Calls::new(Arc::clone(&self.inbox), Arc::clone(&self.stopped), buffer)
+    }
+
     /// Makes a call. The node answers before the timeout, or says that it passed.
     pub async fn call(&self, request: ClientRequest, timeout: Duration) -> Result<Answer, Failure> {
         let (reply, answer) = oneshot::channel();
@@ -63,18 +91,17 @@ impl Handle {
         self.inbox.push(Job::Call {
             request: Box::new(request),
             timeout_ms,
-            reply,
+            reply: Reply::One(reply),
         });
-        let gone = Failure::Unavailable {
-            why: "the node has stopped",
-            nothing_happened: Certain::No,
-        };
         // The node says that it has ended before it empties its inbox a last time: whoever pushes
         // later finds that said here, whoever pushed earlier is answered or dropped.
-        if self.stopped.get().is_some() {
-            return Err(gone);
+        if self.stopped.is_set() {
+            return Err(gone());
         }
-        answer.await.unwrap_or(Err(gone)).map(|answer| *answer)
+        answer
+            .await
+            .unwrap_or_else(|_| Err(gone()))
+            .map(|answer| *answer)
     }
 
     /// The events of an owner from now on; the reader may be `buffer` events behind.
@@ -95,9 +122,9 @@ impl Handle {
     }
 
     /// How the node is. `None`: it has ended.
-    pub async fn report(&self) -> Option<Report> {
+    pub async fn vitals(&self) -> Option<Vitals> {
         let (reply, report) = oneshot::channel();
-        self.inbox.push(Job::Report(reply));
+        self.inbox.push(Job::Vitals(reply));
         if self.stopped.get().is_some() {
             return None;
         }
@@ -114,12 +141,26 @@ impl Handle {
         }
     }
 
-    /// The nodes of the cluster as this one sees them; `None` if it is alone.
-    pub async fn nodes(&self) -> Option<Vec<NodeInfo>> {
-        let (reply, answer) = oneshot::channel();
-        let mesh = self.mesh.as_ref()?;
-        mesh.send(peers::Event::Inspect(reply)).ok()?;
-        answer.await.ok()
+    /// The whole cluster, as far as its nodes answer within a second.
+    pub async fn survey(&self) -> Option<Survey> {
+        let (nodes, reports) = match &self.mesh {
+            Some(mesh) => {
+                let (reply, nodes) = oneshot::channel();
+                mesh.send(peers::Event::Inspect(reply)).ok()?;
+                let (reply, reports) = oneshot::channel();
+                mesh.send(peers::Event::Survey(reply)).ok()?;
+                (nodes.await.ok()?, reports.await.ok()?)
+            }
+            None => (
+                vec![NodeInfo::alone(self.me)],
+                vec![Report::new(self.me, self.status().await?)],
+            ),
+        };
+        Some(Survey {
+            asked: self.me,
+            nodes,
+            reports,
+        })
     }
 
     /// What the node says about its replicas.
@@ -130,6 +171,16 @@ impl Handle {
             return None;
         }
         answer.await.ok()
+    }
+
+    /// The state of a replica as a snapshot holds it, and the entry it is at.
+    pub async fn state(&self, group: GroupId) -> Option<(u64, Bytes)> {
+        let (reply, answer) = oneshot::channel();
+        self.inbox.push(Job::State(group, reply));
+        if self.stopped.get().is_some() {
+            return None;
+        }
+        answer.await.ok()?
     }
 
     /// Moves everything off a node, or lets it have replicas again (R166).

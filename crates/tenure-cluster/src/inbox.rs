@@ -5,14 +5,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::task::Waker;
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_node::{ClientRequest, Failure, Input, Lane, NodeId, Status};
+use tenure_node::{Answer, ClientRequest, Failure, GroupId, Input, Lane, NodeId, Status};
 use tokio::sync::oneshot;
 
-use crate::measure::Report;
+use crate::calls::Tagged;
+use crate::measure::Vitals;
 use crate::peers::Outlet;
 use crate::reconcile::View;
 use crate::stream::Listener;
@@ -32,7 +34,7 @@ pub(crate) enum Job {
     /// Something for the node itself.
     Input(Input),
     /// Somebody wants to know how things are.
-    Report(oneshot::Sender<Report>),
+    Vitals(oneshot::Sender<Vitals>),
     /// Frames for a peer go here from now on.
     Connected {
         node: NodeId,
@@ -45,12 +47,33 @@ pub(crate) enum Job {
     View(View),
     /// Somebody wants to know how the node is.
     Inspect(oneshot::Sender<Status>),
+    /// Somebody wants the state of a replica, and the entry it is at.
+    State(GroupId, oneshot::Sender<Option<(u64, Bytes)>>),
     /// Hand over what is led and end.
     Stop,
 }
 
-/// Where an answer goes.
-pub(crate) type Reply = oneshot::Sender<Result<Box<tenure_node::Answer>, Failure>>;
+/// Where an answer goes. Dropped, it tells that the node is gone.
+pub(crate) enum Reply {
+    /// To one who waits for nothing else.
+    One(oneshot::Sender<Result<Box<Answer>, Failure>>),
+    /// To one who waits for many.
+    Tagged(Tagged),
+}
+
+impl Reply {
+    /// Answers. Who sleeps is to be woken.
+    pub(crate) fn send(self, answer: Result<Box<Answer>, Failure>) -> Option<Waker> {
+        match self {
+            Reply::One(sender) => {
+                // A caller that has left wants no answer.
+                let _ = sender.send(answer);
+                None
+            }
+            Reply::Tagged(tagged) => tagged.send(answer),
+        }
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Inbox {
@@ -68,6 +91,25 @@ impl Inbox {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(job);
+        self.wake();
+    }
+
+    /// Drops jobs in, in their order.
+    pub(crate) fn push_all(&self, jobs: &mut Vec<Job>) {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .append(jobs);
+        self.wake();
+    }
+
+    /// The node has ended: whatever is here is dropped, and so answered.
+    pub(crate) fn abandon(&self) {
+        let jobs = std::mem::take(&mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(jobs);
+    }
+
+    fn wake(&self) {
         // The node says that it sleeps before it looks for jobs a last time, so either it sees
         // this one, or we see that it sleeps.
         if self.sleeping.swap(false, Ordering::SeqCst)

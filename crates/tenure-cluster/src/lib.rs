@@ -9,7 +9,9 @@
 //! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
+pub mod archive;
 mod begin;
+mod calls;
 mod card;
 mod chores;
 mod driver;
@@ -20,8 +22,10 @@ mod inbox;
 mod journal;
 mod measure;
 mod mover;
+pub mod offline;
 mod peers;
 mod reconcile;
+mod report;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
@@ -45,12 +49,14 @@ use mover::Mover;
 use peers::{Joined, Remembered};
 
 pub use begin::BeginError;
+pub use calls::{Calls, Heard};
 pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
-pub use measure::{BOUNDS_US, Durations, Histogram, Report};
+pub use measure::{BOUNDS_US, Durations, Histogram, Vitals};
 pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
 pub use reconcile::Rules;
+pub use report::{GroupReport, Report, Survey};
 pub use stream::{Stream, StreamEnd};
 
 /// What a node needs to run here.
@@ -197,6 +203,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             recovery.born(GroupId(group), vec![identity.me]);
         }
     }
+    let me = identity.me;
     let known_nodes = remembered.cards.iter().map(|card| card.member.node);
     let config = Config {
         me: identity.me,
@@ -268,6 +275,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores,
             replies: HashMap::new(),
             listeners: HashMap::new(),
+            wakers: Vec::new(),
             next_request: 1,
             outlets: HashMap::new(),
             held: VecDeque::new(),
@@ -283,6 +291,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         stopped,
         mesh,
         joined,
+        me,
     };
     Ok(Running {
         handle,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
 use tenure_core::event::Event;
 use tenure_core::path::Namespace;
@@ -9,6 +10,7 @@ use tenure_core::value::OwnerId;
 use tenure_node::{Failure, WatchEvent, WatchStart};
 use tokio::sync::mpsc;
 
+use crate::calls::Ear;
 use crate::inbox::{Inbox, Job};
 
 /// Why a stream ended.
@@ -56,14 +58,26 @@ pub(crate) struct Listener {
 /// What a listener wants to hear.
 pub(crate) enum Wants {
     Events(OwnerId, mpsc::Sender<Event>),
+    /// The same, among much else that is heard there.
+    Heard(OwnerId, Arc<Ear>),
     Changes(Namespace, WatchStart, mpsc::Sender<WatchEvent>),
 }
 
 impl Listener {
-    /// Passes an item on. Says whether the stream can go on.
-    pub(crate) fn event(&self, event: Event) -> bool {
-        let Wants::Events(_, sender) = &self.wants else {
-            return true;
+    /// Passes an item on. Says whether the stream can go on; who sleeps is to be woken.
+    pub(crate) fn event(&self, event: Event, wakers: &mut Vec<Waker>) -> bool {
+        let sender = match &self.wants {
+            Wants::Events(_, sender) => sender,
+            Wants::Heard(_, ear) => {
+                let heard = ear.event(event);
+                if let Ok(waker) = &heard {
+                    wakers.extend(waker.clone());
+                } else {
+                    ear.end(StreamEnd::Overflow);
+                }
+                return heard.is_ok();
+            }
+            Wants::Changes(..) => return true,
         };
         self.passed(
             sender
@@ -93,7 +107,20 @@ impl Listener {
 
     /// Says why nothing more comes; dropping the listener then ends the stream.
     pub(crate) fn end(&self, why: StreamEnd) {
+        if let Wants::Heard(_, ear) = &self.wants {
+            ear.end(why);
+            return;
+        }
         let _ = self.end.set(why);
+    }
+}
+
+/// The events of an owner, to be heard among much else.
+pub(crate) fn into_ear(owner: OwnerId, ear: Arc<Ear>) -> Listener {
+    Listener {
+        id: NEXT.fetch_add(1, Ordering::Relaxed),
+        wants: Wants::Heard(owner, ear),
+        end: Arc::default(),
     }
 }
 

@@ -54,6 +54,11 @@ impl Events {
         }
     }
 
+    /// How far a subscriber may be behind.
+    pub(crate) fn buffer(&self) -> usize {
+        self.buffer
+    }
+
     /// An owner's events from now on, after the GRANT that still stands, if there is one.
     pub fn subscribe(
         &self,
@@ -194,7 +199,7 @@ impl Drop for Attached {
 }
 
 /// Why a stream ended, as a status.
-fn ended(end: StreamEnd) -> Failure {
+pub(crate) fn ended(end: StreamEnd) -> Failure {
     match end {
         StreamEnd::Overflow => Failure::new(
             Code::ResourceExhausted,

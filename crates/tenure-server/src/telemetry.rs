@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a call ──▶ Calls: plain atomics ─┐
-//!   the node ──▶ Report ─────────────┴─▶ families ──▶ GET /metrics (Prometheus)
+//!   the node ──▶ Vitals ─────────────┴─▶ families ──▶ GET /metrics (Prometheus)
 //!   a call ──▶ a span, if asked for ─┐              └▶ OTLP, if asked for
 //!                                    └─▶ OTLP
 //! ```
@@ -69,13 +69,32 @@ impl Telemetry {
         }
     }
 
+    /// An operation of a session is over: counted, without a span of its own.
+    pub(crate) fn record<T>(
+        &self,
+        face: Face,
+        rpc: Rpc,
+        begun: Instant,
+        result: &Result<T, Failure>,
+    ) {
+        let code = code_of(result);
+        self.inner.calls.record(face, rpc, code, begun.elapsed());
+    }
+
     /// Everything there is to know, now.
     pub(crate) async fn families(&self) -> Vec<Family> {
         let mut families = families::of_calls(&self.inner.calls);
-        if let Some(report) = self.inner.node.report().await {
+        if let Some(report) = self.inner.node.vitals().await {
             families.extend(families::of_node(&report));
         }
         families
+    }
+}
+
+fn code_of<T>(result: &Result<T, Failure>) -> tonic::Code {
+    match result {
+        Ok(_) => tonic::Code::Ok,
+        Err(failure) => failure.code.grpc(),
     }
 }
 
@@ -92,10 +111,7 @@ pub(crate) struct Measured<'a> {
 impl Measured<'_> {
     /// The call is over.
     pub(crate) fn end<T>(self, result: &Result<T, Failure>) {
-        self.end_with(match result {
-            Ok(_) => tonic::Code::Ok,
-            Err(failure) => failure.code.grpc(),
-        });
+        self.end_with(code_of(result));
     }
 
     /// The call is over with a code of gRPC.

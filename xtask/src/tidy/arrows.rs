@@ -10,10 +10,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-core", &[]),
     ("tenure-log", &[]),
     ("tenure-node", &["tenure-core"]),
-    ("tenure-sim", &["tenure-node", "tenure-log", "tenure-core"]),
+    ("tenure-journal", &["tenure-node", "tenure-log"]),
+    (
+        "tenure-sim",
+        &["tenure-journal", "tenure-node", "tenure-log", "tenure-core"],
+    ),
     (
         "tenure-cluster",
-        &["tenure-node", "tenure-log", "tenure-core"],
+        &["tenure-journal", "tenure-node", "tenure-log", "tenure-core"],
     ),
     ("tenure-wire", &[]),
     (
@@ -36,12 +40,17 @@ const ARROWS: &[(&str, &[&str])] = &[
         "tenure-cli",
         &[
             "tenure",
+            "tenure-bench",
             "tenure-server",
             "tenure-files",
             "tenure-store",
             "tenure-core",
+            // The operators' verbs speak to a daemon by its own protocol.
+            "tenure-wire",
         ],
     ),
+    // It loads a daemon as any client does: by the wire.
+    ("tenure-bench", &["tenure-wire"]),
     ("xtask", &[]),
 ];
 

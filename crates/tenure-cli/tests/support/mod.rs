@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod foreign;
+pub(crate) mod http2;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -30,18 +31,22 @@ impl Daemon {
         Daemon::start_with(data, &[])
     }
 
+    /// The same for a daemon in a `static`, which nobody drops: it ends when our end of a pipe does.
+    pub(crate) fn start_until_we_end(data: &Path) -> Daemon {
+        let binary = env!("CARGO_BIN_EXE_tenure");
+        let mut command = Command::new("sh");
+        // The shell reads until the pipe is closed, which happens however this process ends.
+        command
+            .args(["-c", "\"$0\" serve & cat > /dev/null; kill -9 $!", binary])
+            .stdin(Stdio::piped());
+        Daemon::spawn(settings(&mut command, data))
+    }
+
     /// The same, with more of the environment set.
     pub(crate) fn start_with(data: &Path, environment: &[(&str, &str)]) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
-        command
-            .arg("serve")
-            .env("TENURE_DATA_DIR", data)
-            .env("TENURE_LISTEN", "127.0.0.1:0")
-            .env("TENURE_WEB_LISTEN", "127.0.0.1:0")
-            .env("TENURE_H3_LISTEN", "127.0.0.1:0")
-            .env("TENURE_GROUP_COUNT", "4")
-            .envs(environment.iter().copied());
-        Daemon::spawn(&mut command)
+        command.arg("serve");
+        Daemon::spawn(settings(&mut command, data).envs(environment.iter().copied()))
     }
 
     /// Starts what the command says, and waits until it is ready.
@@ -67,6 +72,7 @@ impl Daemon {
         };
         let started_in = begun.elapsed();
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        // What is off has no port.
         let address = |name: &str| {
             let (_, rest) = ready.split_once(name)?;
             rest.split([',', '\n']).next()?.trim().parse().ok()
@@ -75,7 +81,7 @@ impl Daemon {
             child,
             grpc: address("grpc").unwrap(),
             web: address("web").unwrap(),
-            h3: address("h3").unwrap(),
+            h3: address("h3").unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0))),
             gossip: address("gossip"),
             started_in,
         }
@@ -170,6 +176,16 @@ impl Daemon {
         let _ = stream.read_to_end(&mut answer);
         answer
     }
+}
+
+/// Ports that the system chooses, and few groups.
+fn settings<'a>(command: &'a mut Command, data: &Path) -> &'a mut Command {
+    command
+        .env("TENURE_DATA_DIR", data)
+        .env("TENURE_LISTEN", "127.0.0.1:0")
+        .env("TENURE_WEB_LISTEN", "127.0.0.1:0")
+        .env("TENURE_H3_LISTEN", "127.0.0.1:0")
+        .env("TENURE_GROUP_COUNT", "4")
 }
 
 impl Drop for Daemon {

@@ -25,6 +25,9 @@ use crate::request::{Answer, Failure};
 use crate::span::wire;
 use crate::{GroupId, NodeId, Output, StreamId};
 
+/// So many sweeps for standing grants run at once: each asks every group, and a client that
+/// subscribes for many owners must not use up the budget of calls.
+const MAX_SWEEPING: usize = 16;
 /// How long the sweep for standing grants may take.
 const GRANTS_TIMEOUT_MS: u64 = 10_000;
 
@@ -33,6 +36,10 @@ const GRANTS_TIMEOUT_MS: u64 = 10_000;
 pub(crate) struct Events {
     subscribers: BTreeMap<StreamId, Subscriber>,
     by_owner: BTreeMap<OwnerId, BTreeSet<StreamId>>,
+    /// Those for whom nobody looks for standing grants yet.
+    unswept: BTreeSet<StreamId>,
+    /// How many sweeps for standing grants are under way.
+    sweeping: usize,
     /// For each group: what this node has seen of it, while it follows.
     following: Vec<Following>,
     /// For each group that is led here: the nodes that follow it.
@@ -43,14 +50,14 @@ pub(crate) struct Events {
 struct Subscriber {
     owner: OwnerId,
     standing: Standing,
-    /// What was told before the sweep for standing grants ended.
+    /// What was told before the sweep for standing grants ended, to be left out of it; afterwards what
+    /// the sweep told, to be left out should it come by the way of all events, too.
     told: BTreeSet<u64>,
 }
 
 /// How far the look for a grant that came before the subscription is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    Wanted,
     Asked,
     Told,
 }
@@ -82,6 +89,8 @@ impl Events {
         Events {
             subscribers: BTreeMap::new(),
             by_owner: BTreeMap::new(),
+            unswept: BTreeSet::new(),
+            sweeping: 0,
             following: vec![Following::default(); count],
             followers: vec![BTreeSet::new(); count],
         }
@@ -97,11 +106,12 @@ impl Node {
         let first = !self.span.events.wanted();
         let events = &mut self.span.events;
         events.by_owner.entry(owner.clone()).or_default().insert(id);
+        events.unswept.insert(id);
         events.subscribers.insert(
             id,
             Subscriber {
                 owner,
-                standing: Standing::Wanted,
+                standing: Standing::Asked,
                 told: BTreeSet::new(),
             },
         );
@@ -117,6 +127,7 @@ impl Node {
     pub(crate) fn unsubscribe(&mut self, id: StreamId) {
         self.unwatch(id);
         let events = &mut self.span.events;
+        events.unswept.remove(&id);
         if let Some(subscriber) = events.subscribers.remove(&id)
             && let Some(streams) = events.by_owner.get_mut(&subscriber.owner)
         {
@@ -327,6 +338,8 @@ impl Node {
             if let Some(subscriber) = self.span.events.subscribers.get_mut(&id) {
                 if subscriber.standing != Standing::Told {
                     subscriber.told.insert(event.id);
+                } else if subscriber.told.remove(&event.id) {
+                    continue;
                 }
                 self.outputs.push(Output::Event {
                     id,
@@ -339,21 +352,17 @@ impl Node {
     /// Once every group is followed: which GRANT came before the subscription and still stands?
     fn sweep_grants(&mut self) {
         let followed = |following: &Following| following.seen.is_some();
-        if !self.span.events.following.iter().all(followed) {
+        if self.span.events.unswept.is_empty() || !self.span.events.following.iter().all(followed) {
             return;
         }
-        let waiting: Vec<(StreamId, OwnerId)> = self
-            .span
-            .events
-            .subscribers
-            .iter()
-            .filter(|(_, subscriber)| subscriber.standing == Standing::Wanted)
-            .map(|(id, subscriber)| (*id, subscriber.owner.clone()))
-            .collect();
-        for (id, owner) in waiting {
-            if let Some(subscriber) = self.span.events.subscribers.get_mut(&id) {
-                subscriber.standing = Standing::Asked;
-            }
+        while self.span.events.sweeping < MAX_SWEEPING
+            && let Some(id) = self.span.events.unswept.pop_first()
+        {
+            let Some(subscriber) = self.span.events.subscribers.get(&id) else {
+                continue;
+            };
+            let owner = subscriber.owner.clone();
+            self.span.events.sweeping += 1;
             let deadline = self.reading() + GRANTS_TIMEOUT_MS;
             self.begin(Kind::Grants(GrantsCall { id, owner }), deadline, None);
         }
@@ -374,12 +383,13 @@ impl Node {
             Happened::Swept(swept) => {
                 let mut grants = swept.grants;
                 grants.sort_by_key(|event| event.id);
-                for event in grants {
-                    if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id)
-                        && subscriber.told.insert(event.id)
-                    {
-                        let id = call.id;
-                        self.outputs.push(Output::Event { id, event });
+                if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
+                    let told = std::mem::take(&mut subscriber.told);
+                    for event in grants {
+                        if !told.contains(&event.id) && subscriber.told.insert(event.id) {
+                            let id = call.id;
+                            self.outputs.push(Output::Event { id, event });
+                        }
                     }
                 }
                 Progress::ok(Answer::Done)
@@ -391,15 +401,16 @@ impl Node {
     }
 
     pub(super) fn grants_ended(&mut self, call: &GrantsCall, result: &Result<Answer, Failure>) {
+        self.span.events.sweeping -= 1;
         if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
-            // Not answered in time: look again with the next tick.
+            // Not answered in time: look again.
             if result.is_ok() {
                 subscriber.standing = Standing::Told;
-                subscriber.told.clear();
             } else {
-                subscriber.standing = Standing::Wanted;
+                self.span.events.unswept.insert(call.id);
             }
         }
+        self.sweep_grants();
     }
 }
 

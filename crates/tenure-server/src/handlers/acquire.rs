@@ -43,11 +43,21 @@ impl Handlers {
         request: v1::AcquireRequest,
         most: usize,
     ) -> Result<v1::AcquireResponse, Failure> {
-        let request = parse(request, most)?;
-        match self.ask(call, ClientRequest::Acquire(request)).await? {
-            Answer::Acquire(answer) => Ok(respond(answer)),
-            other => Err(mismatch(&other)),
-        }
+        let request = ClientRequest::Acquire(parse(request, most)?);
+        acquired(self.ask(call, request).await?)
+    }
+}
+
+/// What a message of one acquire asks.
+pub(crate) fn acquire(wire: v1::AcquireRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::Acquire(parse(wire, MAX_ENTRIES)?))
+}
+
+/// The message of an acquire's answer.
+pub(crate) fn acquired(answer: Answer) -> Result<v1::AcquireResponse, Failure> {
+    match answer {
+        Answer::Acquire(answer) => Ok(respond(answer)),
+        other => Err(mismatch(&other)),
     }
 }
 

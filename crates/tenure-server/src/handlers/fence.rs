@@ -15,45 +15,7 @@ impl Handlers {
         call: Call,
         request: v1::AssertFencingRequest,
     ) -> Result<v1::AssertFencingResponse, Failure> {
-        let owner = convert::owner(&request.owner_id)?;
-        convert::count(request.paths.len(), MAX_ENTRIES)?;
-        let paths = request
-            .paths
-            .iter()
-            .map(|path| convert::path(path))
-            .collect::<Result<Vec<_>, _>>()?;
-        // A number that this server never issues can be no path's fence; asking is no mistake.
-        let fence = u64::try_from(request.fencing_token)
-            .ok()
-            .filter(|number| *number > 0);
-        if fence.is_none() && !paths.is_empty() {
-            return Err(Failure::new(
-                Code::InvalidArgument,
-                "fencing_token must be above 0",
-            ));
-        }
-        let highest = Fence::from_number(Fence::MINTED_END - 1);
-        let fence = fence.and_then(|number| Fence::from_number(number).or(highest));
-        match self
-            .ask(
-                call,
-                ClientRequest::AssertFencing {
-                    owner,
-                    fence,
-                    paths,
-                },
-            )
-            .await?
-        {
-            Answer::AssertFencing(AssertAnswer::Valid) => Ok(v1::AssertFencingResponse::default()),
-            Answer::AssertFencing(AssertAnswer::StaleOwner(path)) => {
-                Ok(fail(path.as_str(), v1::ReasonCode::StaleOwner))
-            }
-            Answer::AssertFencing(AssertAnswer::StaleFence(path)) => {
-                Ok(fail(path.as_str(), v1::ReasonCode::StaleFencingToken))
-            }
-            other => Err(mismatch(&other)),
-        }
+        asserted(&self.ask(call, assert_fencing(request)?).await?)
     }
 
     /// A number greater than all that it returned before.
@@ -72,6 +34,48 @@ impl Handlers {
             }),
             other => Err(mismatch(&other)),
         }
+    }
+}
+
+/// What a message of a fence check asks.
+pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<ClientRequest, Failure> {
+    let owner = convert::owner(&request.owner_id)?;
+    convert::count(request.paths.len(), MAX_ENTRIES)?;
+    let paths = request
+        .paths
+        .iter()
+        .map(|path| convert::path(path))
+        .collect::<Result<Vec<_>, _>>()?;
+    // A number that this server never issues can be no path's fence; asking is no mistake.
+    let fence = u64::try_from(request.fencing_token)
+        .ok()
+        .filter(|number| *number > 0);
+    if fence.is_none() && !paths.is_empty() {
+        return Err(Failure::new(
+            Code::InvalidArgument,
+            "fencing_token must be above 0",
+        ));
+    }
+    let highest = Fence::from_number(Fence::MINTED_END - 1);
+    let fence = fence.and_then(|number| Fence::from_number(number).or(highest));
+    Ok(ClientRequest::AssertFencing {
+        owner,
+        fence,
+        paths,
+    })
+}
+
+/// The message of its answer.
+pub(crate) fn asserted(answer: &Answer) -> Result<v1::AssertFencingResponse, Failure> {
+    match answer {
+        Answer::AssertFencing(AssertAnswer::Valid) => Ok(v1::AssertFencingResponse::default()),
+        Answer::AssertFencing(AssertAnswer::StaleOwner(path)) => {
+            Ok(fail(path.as_str(), v1::ReasonCode::StaleOwner))
+        }
+        Answer::AssertFencing(AssertAnswer::StaleFence(path)) => {
+            Ok(fail(path.as_str(), v1::ReasonCode::StaleFencingToken))
+        }
+        other => Err(mismatch(other)),
     }
 }
 

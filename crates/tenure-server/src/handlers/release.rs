@@ -14,20 +14,7 @@ impl Handlers {
         call: Call,
         request: v1::ReleaseLocksRequest,
     ) -> Result<v1::ReleaseResponse, Failure> {
-        let owner = convert::owner(&request.owner_id)?;
-        let key = convert::key(&request.idempotency_key)?;
-        convert::count(request.requests.len(), MAX_ENTRIES)?;
-        let mut holds = convert::holds(&request.requests)?;
-        convert::hold_enums(&mut holds, &request.requests)?;
-        let edge = edge(request.del_wait_key);
-        let release = ClientRequest::Release(ReleaseRequest {
-            owner,
-            holds,
-            edge,
-            key,
-        });
-        self.done(call, release).await?;
-        Ok(v1::ReleaseResponse {})
+        released(&self.ask(call, release(request)?).await?)
     }
 
     /// Drops everything the owner has in the named namespaces.
@@ -36,14 +23,7 @@ impl Handlers {
         call: Call,
         request: v1::ReleaseAllRequest,
     ) -> Result<v1::ReleaseResponse, Failure> {
-        let release = ClientRequest::ReleaseAll {
-            owner: convert::owner(&request.owner_id)?,
-            key: convert::key(&request.idempotency_key)?,
-            domains: convert::domains(&request.domains)?,
-            edge: edge(request.del_wait_key),
-        };
-        self.done(call, release).await?;
-        Ok(v1::ReleaseResponse {})
+        released(&self.ask(call, release_all(request)?).await?)
     }
 
     /// A call that succeeds without a word.
@@ -52,6 +32,39 @@ impl Handlers {
             Answer::Done => Ok(()),
             other => Err(mismatch(&other)),
         }
+    }
+}
+
+/// What a message of a release asks.
+pub(crate) fn release(request: v1::ReleaseLocksRequest) -> Result<ClientRequest, Failure> {
+    let owner = convert::owner(&request.owner_id)?;
+    let key = convert::key(&request.idempotency_key)?;
+    convert::count(request.requests.len(), MAX_ENTRIES)?;
+    let mut holds = convert::holds(&request.requests)?;
+    convert::hold_enums(&mut holds, &request.requests)?;
+    Ok(ClientRequest::Release(ReleaseRequest {
+        owner,
+        holds,
+        edge: edge(request.del_wait_key),
+        key,
+    }))
+}
+
+/// What a message of a release of everything asks.
+pub(crate) fn release_all(request: v1::ReleaseAllRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::ReleaseAll {
+        owner: convert::owner(&request.owner_id)?,
+        key: convert::key(&request.idempotency_key)?,
+        domains: convert::domains(&request.domains)?,
+        edge: edge(request.del_wait_key),
+    })
+}
+
+/// The message of either one's answer.
+pub(crate) fn released(answer: &Answer) -> Result<v1::ReleaseResponse, Failure> {
+    match answer {
+        Answer::Done => Ok(v1::ReleaseResponse {}),
+        other => Err(mismatch(other)),
     }
 }
 

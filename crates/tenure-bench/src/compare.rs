@@ -1,0 +1,362 @@
+//! The comparison: which servers, which scenarios, which table.
+
+mod process;
+mod server;
+mod table;
+
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde_json::json;
+use tenure_bench::{Plan, Report, Scenario, Target};
+
+use crate::Run;
+use process::Usage;
+use server::Server;
+use table::Row;
+
+/// A part of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Throughput and latency of every scenario without contention.
+    Speed,
+    /// One path that all want.
+    Handoff,
+    /// Memory, disk and restart with many locks.
+    Held,
+    /// What nothing to do costs.
+    Idle,
+    /// The same after a minute of load.
+    Wear,
+}
+
+/// The lines of the speed table: scenario and requests in flight.
+const SPEED: [(Scenario, u32); 7] = [
+    (Scenario::UniqueLock, 64),
+    (Scenario::UniqueLock, 256),
+    (Scenario::DeepTree, 256),
+    (Scenario::Renew, 256),
+    (Scenario::FenceCheck, 64),
+    (Scenario::FenceCheck, 256),
+    (Scenario::ReadHeavy, 256),
+];
+
+pub(crate) fn run(arguments: &Run) -> Result<(), String> {
+    let _ = std::fs::remove_dir_all(&arguments.directory);
+    std::fs::create_dir_all(&arguments.directory)
+        .map_err(|error| format!("{}: {error}", arguments.directory.display()))?;
+    let result = Comparison::new(arguments).and_then(|mut comparison| comparison.parts());
+    let _ = std::fs::remove_dir_all(&arguments.directory);
+    result
+}
+
+struct Comparison<'a> {
+    arguments: &'a Run,
+    servers: Vec<Server>,
+    runs: u64,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(arguments: &'a Run) -> Result<Comparison<'a>, String> {
+        let mut servers = Vec::new();
+        let wanted = |name: &str| {
+            arguments.targets.is_empty() || arguments.targets.iter().any(|one| one == name)
+        };
+        if wanted("unary") || wanted("session") {
+            servers.push(Server::tenure(
+                &arguments.tenure,
+                &arguments.directory.join("tenure"),
+            )?);
+        }
+        if wanted("echo") {
+            servers.push(Server::echo()?);
+        }
+        for (name, start) in [
+            ("redis", Server::redis as fn(&std::path::Path) -> _),
+            ("etcd", Server::etcd),
+            ("zookeeper", Server::zookeeper),
+        ] {
+            if !wanted(name) {
+                continue;
+            }
+            // A peer that cannot be started is left out, and said to be.
+            match start(&arguments.directory.join(name)) {
+                Ok(server) => servers.push(server),
+                Err(why) => eprintln!("compare: without {name}: {why}"),
+            }
+        }
+        Ok(Comparison {
+            arguments,
+            servers,
+            runs: 0,
+        })
+    }
+
+    fn parts(&mut self) -> Result<(), String> {
+        let all = [
+            Part::Speed,
+            Part::Handoff,
+            Part::Idle,
+            Part::Held,
+            Part::Wear,
+        ];
+        for part in all {
+            if !self.arguments.only.is_empty() && !self.arguments.only.contains(&part) {
+                continue;
+            }
+            match part {
+                Part::Speed => self.speed()?,
+                Part::Handoff => self.handoff()?,
+                Part::Idle => self.idle(),
+                Part::Held => self.held()?,
+                Part::Wear => self.wear()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Every target of the running servers, as wanted.
+    fn targets(&self) -> Vec<(&'static str, Target, usize)> {
+        let mut targets = Vec::new();
+        for (at, server) in self.servers.iter().enumerate() {
+            match server.name {
+                "tenure" => {
+                    targets.push(("unary", Target::Unary { token: None }, at));
+                    targets.push(("session", Target::Session { token: None }, at));
+                }
+                "echo" => targets.push(("echo", Target::Echo, at)),
+                "redis" => targets.push(("redis", Target::Redis, at)),
+                "etcd" => targets.push(("etcd", Target::Etcd, at)),
+                _ => targets.push(("zookeeper", Target::ZooKeeper, at)),
+            }
+        }
+        let wanted = &self.arguments.targets;
+        targets.retain(|(name, ..)| wanted.is_empty() || wanted.iter().any(|one| one == name));
+        targets
+    }
+
+    fn plan(&mut self, scenario: Scenario, in_flight: u32) -> Plan {
+        self.runs += 1;
+        Plan {
+            scenario,
+            in_flight,
+            connections: 4,
+            namespaces: 16,
+            time: Duration::from_secs_f64(self.arguments.seconds),
+            locks: 0,
+            run: self.runs,
+        }
+    }
+
+    fn measure(
+        &self,
+        plan: &Plan,
+        name: &'static str,
+        target: &Target,
+        at: usize,
+    ) -> Result<Row, String> {
+        let server = &self.servers[at];
+        let before = Usage::of(server.pid());
+        let start = Instant::now();
+        let measured = tenure_bench::run(plan.clone(), target, server.address)
+            .map_err(|error| format!("{} on {name}: {}", plan.scenario.name(), chain(&error)))?;
+        let share = measured.elapsed.as_secs_f64() / start.elapsed().as_secs_f64();
+        let used = Usage::of(server.pid()).since(&before);
+        let row = Row {
+            report: Report::new(plan, name, &measured),
+            // The server's use is of the whole run, the units are without the warm-up.
+            cpu_us: used.cpu.as_secs_f64() * 1e6 * share / measured.units.max(1) as f64,
+            written: used.written as f64 * share / measured.units.max(1) as f64,
+        };
+        if self.arguments.json {
+            println!("{}", row.json());
+        }
+        Ok(row)
+    }
+
+    fn speed(&mut self) -> Result<(), String> {
+        for (scenario, in_flight) in SPEED {
+            let mut rows = Vec::new();
+            for (name, target, at) in self.targets() {
+                // A ZooKeeper session renews itself.
+                if scenario == Scenario::Renew && name == "zookeeper" {
+                    continue;
+                }
+                let plan = self.plan(scenario, in_flight);
+                rows.push(self.measure(&plan, name, &target, at)?);
+            }
+            if !self.arguments.json {
+                table::speed(&rows);
+            }
+        }
+        Ok(())
+    }
+
+    fn handoff(&mut self) -> Result<(), String> {
+        for in_flight in [8, 64, 256] {
+            let mut rows = Vec::new();
+            for (name, target, at) in self.targets() {
+                // An echo hands nothing over; ZooKeeper's line is a recipe of several calls.
+                if name == "echo" || name == "zookeeper" {
+                    continue;
+                }
+                let mut plan = self.plan(Scenario::HotHandoff, in_flight);
+                // A waiter of Redis blocks its connection.
+                plan.connections = if name == "redis" { in_flight } else { 1 };
+                if name == "redis" {
+                    server::push_token(&self.servers[at], plan.run)?;
+                }
+                rows.push(self.measure(&plan, name, &target, at)?);
+            }
+            if !self.arguments.json {
+                table::speed(&rows);
+            }
+        }
+        Ok(())
+    }
+
+    fn idle(&self) {
+        let time = Duration::from_secs(5);
+        let before: Vec<Usage> = self.servers.iter().map(|s| Usage::of(s.pid())).collect();
+        std::thread::sleep(time);
+        for (server, before) in self.servers.iter().zip(before) {
+            let used = Usage::of(server.pid()).since(&before);
+            let share = used.cpu.as_secs_f64() / time.as_secs_f64() * 100.0;
+            self.say(
+                &format!("idle: {:10} {share:5.2} % of a core", server.name),
+                json!({"part": "idle", "target": server.name, "cpu_percent": share}),
+            );
+        }
+    }
+
+    /// Locks are taken in fresh servers, so that nothing else is in their memory.
+    fn held(&mut self) -> Result<(), String> {
+        for (locks, peers) in [(100_000, true), (1_000_000, false)] {
+            for name in ["tenure", "redis", "etcd"] {
+                let running = self.servers.iter().any(|server| server.name == name);
+                if !running || (name != "tenure" && !peers) {
+                    continue;
+                }
+                self.hold(name, locks)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, name: &'static str, locks: u64) -> Result<(), String> {
+        let directory = self.arguments.directory.join(format!("{name}-{locks}"));
+        let start = |directory: &std::path::Path| match name {
+            "tenure" => Server::tenure(&self.arguments.tenure, directory),
+            "redis" => Server::redis(directory),
+            _ => Server::etcd(directory),
+        };
+        let mut server = start(&directory)?;
+        let empty = Usage::of(server.pid());
+        let target = match name {
+            "tenure" => Target::Session { token: None },
+            "redis" => Target::Redis,
+            _ => Target::Etcd,
+        };
+        let mut plan = self.plan(Scenario::ManyHeld, 256);
+        plan.locks = locks;
+        let measured = tenure_bench::run(plan.clone(), &target, server.address)
+            .map_err(|error| format!("many-held on {name}: {}", chain(&error)))?;
+        let report = Report::new(&plan, name, &measured);
+        let full = Usage::of(server.pid());
+        let disk = process::disk(&directory);
+        // As after a crash: nothing is tidied up.
+        server.kill();
+        drop(server);
+        let begin = Instant::now();
+        let server = start(&directory)?;
+        let restart = begin.elapsed();
+        let after = Usage::of(server.pid());
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        self.say(
+            &format!(
+                "held: {name:10} {locks:8} locks at {:7.0}/s: {:6.1} MB memory ({:.1} empty), \
+                 {:6.1} MB disk; restart {:.2} s, then {:.1} MB",
+                report.rate,
+                mb(full.resident),
+                mb(empty.resident),
+                mb(disk),
+                restart.as_secs_f64(),
+                mb(after.resident)
+            ),
+            json!({
+                "part": "held", "target": name, "locks": locks, "rate": report.rate,
+                "resident_mb": mb(full.resident), "empty_mb": mb(empty.resident),
+                "disk_mb": mb(disk), "restart_s": restart.as_secs_f64(),
+                "resident_after_restart_mb": mb(after.resident),
+            }),
+        );
+        drop(server);
+        let _ = std::fs::remove_dir_all(&directory);
+        Ok(())
+    }
+
+    /// A minute of contention and a minute of plain load must leave no trace.
+    fn wear(&mut self) -> Result<(), String> {
+        let directory = self.arguments.directory.join("wear");
+        let server = Server::tenure(&self.arguments.tenure, &directory)?;
+        let session = Target::Session { token: None };
+        self.servers.push(server);
+        let at = self.servers.len() - 1;
+        let look = |comparison: &mut Self| -> Result<(Row, u64), String> {
+            let plan = comparison.plan(Scenario::UniqueLock, 256);
+            let row = comparison.measure(&plan, "session", &session, at)?;
+            let memory = Usage::of(comparison.servers[at].pid()).resident;
+            Ok((row, memory))
+        };
+        let (before, memory_before) = look(self)?;
+        for (scenario, in_flight) in [(Scenario::HotHandoff, 64), (Scenario::UniqueLock, 256)] {
+            let mut plan = self.plan(scenario, in_flight);
+            plan.time = Duration::from_secs(50);
+            plan.connections = 1;
+            self.measure(&plan, "session", &Target::Session { token: None }, at)?;
+        }
+        let (after, memory_after) = look(self)?;
+        let change = |before: f64, after: f64| (after / before.max(1.0) - 1.0) * 100.0;
+        let (rate, written, memory) = (
+            change(before.report.rate, after.report.rate),
+            change(before.written, after.written),
+            change(memory_before as f64, memory_after as f64),
+        );
+        self.say(
+            &format!(
+                "wear: after a minute of hot-handoff and a minute of unique-lock: throughput \
+                 {rate:+.0} % ({:.0} pairs/s), bytes written per pair {written:+.0} % ({:.0}), \
+                 memory {memory:+.0} % ({:.1} MB)",
+                after.report.rate,
+                after.written,
+                memory_after as f64 / 1e6
+            ),
+            json!({
+                "part": "wear", "rate_percent": rate, "written_percent": written,
+                "memory_percent": memory, "rate": after.report.rate,
+                "written": after.written, "resident_mb": memory_after as f64 / 1e6,
+            }),
+        );
+        self.servers.pop();
+        Ok(())
+    }
+
+    fn say(&self, line: &str, object: serde_json::Value) {
+        if self.arguments.json {
+            println!("{object}");
+        } else {
+            println!("{line}");
+        }
+    }
+}
+
+/// An error and what caused it, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(why) = cause {
+        text.push_str(&format!(": {why}"));
+        cause = why.source();
+    }
+    text
+}

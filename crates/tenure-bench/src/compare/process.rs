@@ -1,0 +1,67 @@
+//! What a process uses, as the kernel counts it.
+
+use std::path::Path;
+use std::time::Duration;
+
+/// A look at one process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    /// Processor time, of all its threads.
+    pub(crate) cpu: Duration,
+    /// Bytes in memory.
+    pub(crate) resident: u64,
+    /// Bytes it caused to be written to disk.
+    pub(crate) written: u64,
+}
+
+impl Usage {
+    /// A process that is gone uses nothing.
+    pub(crate) fn of(pid: u32) -> Usage {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+        let stat = read("stat").unwrap_or_default();
+        // The name is in brackets and may hold anything; 12 and 13 fields behind it are the times.
+        let ticks: u64 = stat
+            .rsplit_once(") ")
+            .map(|(_, rest)| rest.split(' ').skip(11).take(2))
+            .into_iter()
+            .flatten()
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum();
+        let per_second = rustix::param::clock_ticks_per_second();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+                .unwrap_or(0)
+        };
+        Usage {
+            cpu: Duration::from_secs_f64(ticks as f64 / per_second as f64),
+            resident: field(&read("status").unwrap_or_default(), "VmRSS:") * 1024,
+            written: field(&read("io").unwrap_or_default(), "write_bytes:"),
+        }
+    }
+
+    /// What it used since an earlier look.
+    pub(crate) fn since(&self, before: &Usage) -> Usage {
+        Usage {
+            cpu: self.cpu.saturating_sub(before.cpu),
+            resident: self.resident,
+            written: self.written.saturating_sub(before.written),
+        }
+    }
+}
+
+/// The bytes that a directory's files occupy.
+pub(crate) fn disk(directory: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .map(|entry| match entry.metadata() {
+            Ok(data) if data.is_dir() => disk(&entry.path()),
+            Ok(data) => data.blocks() * 512,
+            Err(_) => 0,
+        })
+        .sum()
+}

@@ -1,0 +1,100 @@
+//! Latencies in buckets: 32 to a power of two, so a percentile is within 3 %.
+
+use std::time::Duration;
+
+/// Buckets below a power of two.
+const FINE: u64 = 32;
+/// 2^40 ns is 18 minutes: nobody waits longer.
+const BUCKETS: usize = (40 - 4) * FINE as usize;
+
+/// How long things took.
+#[derive(Clone)]
+pub struct Latencies {
+    counts: Vec<u64>,
+    total: u64,
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies {
+            counts: vec![0; BUCKETS],
+            total: 0,
+        }
+    }
+}
+
+impl Latencies {
+    /// One more.
+    pub fn add(&mut self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[bucket(nanos)] += 1;
+        self.total += 1;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.total
+    }
+
+    /// The time within which this part of a thousand was done.
+    pub fn per_mille(&self, part: u64) -> Duration {
+        let rank = (self.total * part).div_ceil(1000).max(1);
+        let mut seen = 0;
+        for (at, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return Duration::from_nanos(upper(at as u64));
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+fn bucket(nanos: u64) -> usize {
+    if nanos < FINE {
+        return nanos as usize;
+    }
+    let power = u64::from(nanos.ilog2());
+    // The five bits behind the first one.
+    let fine = (nanos >> (power - 5)) & (FINE - 1);
+    (((power - 4) * FINE + fine) as usize).min(BUCKETS - 1)
+}
+
+/// The smallest number beyond a bucket.
+fn upper(bucket: u64) -> u64 {
+    if bucket < FINE {
+        return bucket;
+    }
+    let (power, fine) = (bucket / FINE + 4, bucket % FINE);
+    (FINE + fine + 1) << (power - 5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_close() {
+        let mut latencies = Latencies::default();
+        for micros in 1..=1000 {
+            latencies.add(Duration::from_micros(micros));
+        }
+        for (part, micros) in [(500, 500.0), (990, 990.0), (1000, 1000.0), (1, 1.0)] {
+            let found = latencies.per_mille(part).as_secs_f64() * 1e6;
+            assert!((found / micros - 1.0).abs() < 0.04, "{part}: {found}");
+        }
+        assert_eq!(latencies.count(), 1000);
+    }
+
+    #[test]
+    fn every_number_is_below_its_bucket_s_end() {
+        for shift in 0..63 {
+            for near in [0, 1, 3] {
+                let nanos = (1u64 << shift) + near;
+                let at = bucket(nanos);
+                assert!(at == BUCKETS - 1 || upper(at as u64) >= nanos, "{nanos}");
+            }
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+}

@@ -1,0 +1,104 @@
+//! Load for the Tenure daemon, and for what a user would pick instead.
+//!
+//! ```text
+//!   Plan ──▶ Script (who asks what, in which order) ──▶ driver ──▶ server
+//!                 └── Measured ◀── answers ───────────────┘
+//! ```
+//!
+//! Two kinds of drivers: [`pipeline`] keeps many requests on the way over plain sockets (Session,
+//! Redis, ZooKeeper), [`unary`] makes one call after the other per lane over a gRPC library (unary
+//! calls, the bare echo, etcd). Client and server share the machine, so a driver is as cheap as its
+//! protocol allows.
+
+mod echo;
+mod latency;
+mod message;
+mod peers;
+mod pipeline;
+mod report;
+mod scenario;
+mod session;
+mod unary;
+
+use std::net::SocketAddr;
+
+pub use echo::serve as serve_echo;
+pub use latency::Latencies;
+pub use report::Report;
+pub use scenario::{Measured, Plan, Scenario};
+
+/// Whom to load, and over what.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// The daemon, by unary calls.
+    Unary {
+        /// The token it asks for.
+        token: Option<String>,
+    },
+    /// The daemon, by one Session per connection (E10).
+    Session {
+        /// The token it asks for.
+        token: Option<String>,
+    },
+    /// The bare echo.
+    Echo,
+    /// Redis.
+    Redis,
+    /// etcd.
+    Etcd,
+    /// ZooKeeper.
+    ZooKeeper,
+}
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The machine refuses.
+    #[error("cannot go on")]
+    Io(#[from] std::io::Error),
+    /// The server cannot be reached.
+    #[error("cannot connect")]
+    Connect(#[from] tonic::transport::Error),
+    /// A call failed where none may.
+    #[error("a call failed: {0}")]
+    Call(#[from] Box<tonic::Status>),
+    /// The server said no where it must say yes.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The server's bytes make no sense.
+    #[error("not understood: {0}")]
+    Protocol(String),
+    /// The server closed the connection.
+    #[error("the server closed the connection")]
+    Closed,
+    /// Nothing came for too long.
+    #[error("nothing came for {0:?}")]
+    Silence(std::time::Duration),
+}
+
+impl From<tonic::Status> for BenchError {
+    fn from(status: tonic::Status) -> BenchError {
+        BenchError::Call(Box::new(status))
+    }
+}
+
+/// Runs a plan against a server.
+pub fn run(plan: Plan, target: &Target, server: SocketAddr) -> Result<Measured, BenchError> {
+    let scenario = plan.scenario;
+    match target {
+        Target::Session { token } => pipeline::run(plan, server, || {
+            session::Session::new(server.to_string(), token.clone())
+        }),
+        Target::Redis => pipeline::run(plan, server, peers::redis::Redis::default),
+        Target::ZooKeeper => pipeline::run(plan, server, peers::zookeeper::ZooKeeper::default),
+        Target::Unary { token } => unary::run(plan, server, async |channel, lane| {
+            unary::Unary::new(channel, lane, scenario, token.as_deref()).await
+        }),
+        Target::Echo => unary::run(plan, server, async |channel, lane| {
+            unary::Unary::new(channel, lane, scenario, None).await
+        }),
+        Target::Etcd => unary::run(plan, server, async |channel, _| {
+            peers::etcd::Etcd::new(channel, scenario).await
+        }),
+    }
+}

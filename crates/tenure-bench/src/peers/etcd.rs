@@ -1,0 +1,282 @@
+//! etcd: a lock is a key under a lease, created in a transaction that wants it absent.
+//!
+//! Waiting in line is etcd's own lock service on the server. Only the few messages that are needed
+//! are declared here, with the field numbers of etcd's protocol.
+
+use http::uri::PathAndQuery;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::scenario::{Ask, Lane, Reply, Scenario};
+use crate::unary::Caller;
+
+#[derive(Clone, PartialEq, Message)]
+struct Compare {
+    /// 0: equal.
+    #[prost(int32, tag = "1")]
+    result: i32,
+    /// 1: create revision, 3: value.
+    #[prost(int32, tag = "2")]
+    target: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    key: Vec<u8>,
+    #[prost(oneof = "Wanted", tags = "5, 7")]
+    wanted: Option<Wanted>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Wanted {
+    #[prost(int64, tag = "5")]
+    CreateRevision(i64),
+    #[prost(bytes, tag = "7")]
+    Value(Vec<u8>),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Put {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Key {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Change {
+    #[prost(oneof = "Doing", tags = "2, 3")]
+    doing: Option<Doing>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Doing {
+    #[prost(message, tag = "2")]
+    Put(Put),
+    #[prost(message, tag = "3")]
+    Delete(Key),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Txn {
+    #[prost(message, repeated, tag = "1")]
+    compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    success: Vec<Change>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TxnAnswer {
+    #[prost(bool, tag = "2")]
+    succeeded: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Found {
+    #[prost(int64, tag = "4")]
+    count: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Lease {
+    /// In a request the seconds, in an answer the number.
+    #[prost(int64, tag = "1")]
+    first: i64,
+    #[prost(int64, tag = "2")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeepAlive {
+    #[prost(int64, tag = "1")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeptAlive {
+    #[prost(int64, tag = "3")]
+    ttl: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LeaseAnswer {
+    #[prost(int64, tag = "2")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Lock {
+    #[prost(bytes = "vec", tag = "1")]
+    name: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Locked {
+    #[prost(bytes = "vec", tag = "2")]
+    key: Vec<u8>,
+}
+
+/// Nothing that we look at.
+#[derive(Clone, PartialEq, Message)]
+struct Whatever {}
+
+/// One lane's client, with a lease of its own.
+pub(crate) struct Etcd {
+    grpc: tonic::client::Grpc<Channel>,
+    lease: i64,
+    beats: Option<(mpsc::UnboundedSender<KeepAlive>, Streaming<KeptAlive>)>,
+    /// The key that the lock service gave us.
+    held: Vec<u8>,
+}
+
+async fn unary<Q, A>(
+    grpc: &mut tonic::client::Grpc<Channel>,
+    path: &'static str,
+    message: Q,
+) -> Result<A, Status>
+where
+    Q: Message + Send + Sync + 'static,
+    A: Message + Default + Send + Sync + 'static,
+{
+    let failed = |error: tonic::transport::Error| Status::unavailable(error.to_string());
+    grpc.ready().await.map_err(failed)?;
+    let answer = grpc
+        .unary(
+            Request::new(message),
+            PathAndQuery::from_static(path),
+            ProstCodec::<Q, A>::default(),
+        )
+        .await?;
+    Ok(answer.into_inner())
+}
+
+impl Etcd {
+    pub(crate) async fn new(channel: Channel, scenario: Scenario) -> Result<Etcd, Status> {
+        let mut grpc = tonic::client::Grpc::new(channel);
+        let lease: LeaseAnswer = unary(
+            &mut grpc,
+            "/etcdserverpb.Lease/LeaseGrant",
+            Lease { first: 600, id: 0 },
+        )
+        .await?;
+        let mut beats = None;
+        if scenario == Scenario::Renew {
+            let (sender, requests) = mpsc::unbounded_channel();
+            let answers = grpc
+                .streaming(
+                    Request::new(UnboundedReceiverStream::new(requests)),
+                    PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive"),
+                    ProstCodec::<KeepAlive, KeptAlive>::default(),
+                )
+                .await?;
+            beats = Some((sender, answers.into_inner()));
+        }
+        Ok(Etcd {
+            grpc,
+            lease: lease.id,
+            beats,
+            held: Vec::new(),
+        })
+    }
+
+    async fn take(&mut self, lane: &Lane) -> Result<Reply, Status> {
+        let key = lane.path.as_bytes().to_vec();
+        let txn = Txn {
+            compare: vec![Compare {
+                result: 0,
+                target: 1,
+                key: key.clone(),
+                wanted: Some(Wanted::CreateRevision(0)),
+            }],
+            success: vec![Change {
+                doing: Some(Doing::Put(Put {
+                    key,
+                    value: lane.owner.as_bytes().to_vec(),
+                    lease: self.lease,
+                })),
+            }],
+        };
+        let answer: TxnAnswer = unary(&mut self.grpc, "/etcdserverpb.KV/Txn", txn).await?;
+        Ok(held(answer.succeeded, Reply::Granted(1)))
+    }
+
+    async fn release(&mut self, lane: &Lane) -> Result<Reply, Status> {
+        let key = lane.path.as_bytes().to_vec();
+        let txn = Txn {
+            compare: vec![Compare {
+                result: 0,
+                target: 3,
+                key: key.clone(),
+                wanted: Some(Wanted::Value(lane.owner.as_bytes().to_vec())),
+            }],
+            success: vec![Change {
+                doing: Some(Doing::Delete(Key { key })),
+            }],
+        };
+        let answer: TxnAnswer = unary(&mut self.grpc, "/etcdserverpb.KV/Txn", txn).await?;
+        Ok(held(answer.succeeded, Reply::Done))
+    }
+}
+
+fn held(truth: bool, reply: Reply) -> Reply {
+    if truth {
+        reply
+    } else {
+        Reply::Failed("not held".to_owned())
+    }
+}
+
+impl Caller for Etcd {
+    async fn call(&mut self, lane: &Lane, ask: Ask) -> Result<Reply, Status> {
+        match ask {
+            Ask::Take => self.take(lane).await,
+            Ask::Wait => {
+                let lock = Lock {
+                    name: lane.path.as_bytes().to_vec(),
+                    lease: self.lease,
+                };
+                let locked: Locked = unary(&mut self.grpc, "/v3lockpb.Lock/Lock", lock).await?;
+                self.held = locked.key;
+                Ok(Reply::Granted(1))
+            }
+            Ask::Release if !self.held.is_empty() => {
+                let key = Key {
+                    key: std::mem::take(&mut self.held),
+                };
+                let _: Whatever = unary(&mut self.grpc, "/v3lockpb.Lock/Unlock", key).await?;
+                Ok(Reply::Done)
+            }
+            Ask::Release => self.release(lane).await,
+            Ask::Renew => {
+                let Some((sender, answers)) = &mut self.beats else {
+                    return Err(Status::internal("no stream of renewals"));
+                };
+                let _ = sender.send(KeepAlive { id: self.lease });
+                let kept = answers.message().await?;
+                Ok(held(kept.is_some_and(|kept| kept.ttl > 0), Reply::Done))
+            }
+            Ask::Check => {
+                let key = Key {
+                    key: lane.path.as_bytes().to_vec(),
+                };
+                let found: Found = unary(&mut self.grpc, "/etcdserverpb.KV/Range", key).await?;
+                Ok(held(found.count == 1, Reply::Done))
+            }
+        }
+    }
+
+    async fn grant(&mut self) -> Result<Reply, Status> {
+        Err(Status::internal("the lock service answers when it is held"))
+    }
+}

@@ -1,0 +1,173 @@
+//! Redis as people lock with it: `SET NX PX`, and scripts that compare the owner first.
+//!
+//! Waiting in line is `BLPOP` of one token, the fastest fair way there is: it has no lease and no
+//! fence, so it promises less than it is compared with.
+
+use std::collections::VecDeque;
+
+use crate::message::TTL_MS;
+use crate::pipeline::Wire;
+use crate::scenario::{Ask, Lane, Reply};
+
+const RELEASE: &str =
+    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+const RENEW: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
+     return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
+
+#[derive(Default)]
+pub(crate) struct Redis {
+    /// Digests of the two scripts, once they are loaded.
+    scripts: Vec<String>,
+    waiting: VecDeque<(u32, Ask, String)>,
+}
+
+impl Redis {
+    fn command(out: &mut Vec<u8>, words: &[&str]) {
+        out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            out.extend_from_slice(word.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// One value of the protocol.
+enum Value<'a> {
+    Text(&'a [u8]),
+    Number(i64),
+    Nothing,
+    Error(&'a [u8]),
+    List,
+}
+
+/// The value at the front and its length, if it is complete. Of a list, only the fact.
+fn value(input: &[u8]) -> Option<(Value<'_>, usize)> {
+    let end = input.windows(2).position(|two| two == b"\r\n")?;
+    let line = &input[1..end];
+    let after = end + 2;
+    let number = || std::str::from_utf8(line).ok()?.parse::<i64>().ok();
+    Some(match input[0] {
+        b'+' => (Value::Text(line), after),
+        b'-' => (Value::Error(line), after),
+        b':' => (Value::Number(number()?), after),
+        b'$' => match usize::try_from(number()?) {
+            Err(_) => (Value::Nothing, after),
+            Ok(length) => {
+                let text = input.get(after..after + length)?;
+                input.get(after + length..after + length + 2)?;
+                (Value::Text(text), after + length + 2)
+            }
+        },
+        b'*' => {
+            let mut at = after;
+            for _ in 0..usize::try_from(number()?).unwrap_or(0) {
+                at += value(input.get(at..).filter(|rest| !rest.is_empty())?)?.1;
+            }
+            (Value::List, at)
+        }
+        _ => (Value::Error(line), after),
+    })
+}
+
+impl Wire for Redis {
+    fn hello(&mut self, out: &mut Vec<u8>) {
+        for script in [RELEASE, RENEW] {
+            Redis::command(out, &["SCRIPT", "LOAD", script]);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.scripts.len() == 2
+    }
+
+    fn ask(&mut self, lane: &Lane, ask: Ask, out: &mut Vec<u8>) {
+        let ttl = TTL_MS.to_string();
+        match ask {
+            Ask::Take => {
+                Redis::command(out, &["SET", &lane.path, &lane.owner, "NX", "PX", &ttl]);
+            }
+            Ask::Wait => Redis::command(out, &["BLPOP", &lane.path, "0"]),
+            // The token of the line has no owner to compare.
+            Ask::Release if lane.path.ends_with("/hot") => {
+                Redis::command(out, &["RPUSH", &lane.path, "token"]);
+            }
+            Ask::Release => {
+                let words = ["EVALSHA", &self.scripts[0], "1", &lane.path, &lane.owner];
+                Redis::command(out, &words);
+            }
+            Ask::Renew => {
+                let words = [
+                    "EVALSHA",
+                    &self.scripts[1],
+                    "1",
+                    &lane.path,
+                    &lane.owner,
+                    &ttl,
+                ];
+                Redis::command(out, &words);
+            }
+            Ask::Check => Redis::command(out, &["GET", &lane.path]),
+        }
+        self.waiting
+            .push_back((lane.number, ask, lane.owner.clone()));
+    }
+
+    fn answers(
+        &mut self,
+        input: &[u8],
+        _: &mut Vec<u8>,
+        each: &mut dyn FnMut(u32, Reply),
+    ) -> Result<usize, String> {
+        let mut at = 0;
+        while let Some((value, length)) = input
+            .get(at..)
+            .filter(|rest| !rest.is_empty())
+            .and_then(value)
+        {
+            at += length;
+            if self.scripts.len() < 2 {
+                let Value::Text(digest) = value else {
+                    return Err("a script was not loaded".to_owned());
+                };
+                self.scripts
+                    .push(String::from_utf8_lossy(digest).into_owned());
+                continue;
+            }
+            let Some((lane, ask, owner)) = self.waiting.pop_front() else {
+                return Err("an answer without a question".to_owned());
+            };
+            let reply = match (ask, value) {
+                (_, Value::Error(why)) => Reply::Failed(String::from_utf8_lossy(why).into_owned()),
+                (Ask::Take, Value::Text(_)) | (Ask::Wait, Value::List) => Reply::Granted(1),
+                (Ask::Release | Ask::Renew, Value::Number(1)) => Reply::Done,
+                (Ask::Check, Value::Text(found)) if found == owner.as_bytes() => Reply::Done,
+                _ => Reply::Failed("not held".to_owned()),
+            };
+            each(lane, reply);
+        }
+        Ok(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_taken_only_when_complete() {
+        for whole in [
+            "+OK\r\n",
+            "$5\r\nhello\r\n",
+            "$-1\r\n",
+            ":1\r\n",
+            "*2\r\n$1\r\na\r\n:2\r\n",
+        ] {
+            let bytes = whole.as_bytes();
+            assert_eq!(value(bytes).map(|(_, length)| length), Some(bytes.len()));
+            for cut in 1..bytes.len() {
+                assert!(value(&bytes[..cut]).is_none(), "{whole:?} cut at {cut}");
+            }
+        }
+    }
+}

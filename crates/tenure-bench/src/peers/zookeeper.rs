@@ -1,0 +1,165 @@
+//! ZooKeeper: a lock is an ephemeral node, created and deleted; a check reads it.
+//!
+//! Waiting in line and renewing have no single operation there: a session renews itself, and a line
+//! is a recipe of several calls on the client's side.
+
+use std::collections::VecDeque;
+
+use crate::pipeline::Wire;
+use crate::scenario::{Ask, Lane, Reply};
+
+const CREATE: i32 = 1;
+const DELETE: i32 = 2;
+const GET_DATA: i32 = 4;
+const EPHEMERAL: i32 = 1;
+const NO_SUCH: i32 = -101;
+const EXISTS: i32 = -110;
+
+#[derive(Default)]
+pub(crate) struct ZooKeeper {
+    state: State,
+    xid: i32,
+    waiting: VecDeque<(u32, Ask)>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Connecting,
+    /// The parent of all locks is made.
+    Preparing,
+    Ready,
+}
+
+/// `bench:/run-3/item/9-1` becomes the flat name `/bench-run-3-item-9-1`: a node needs its parents.
+fn node(path: &str) -> String {
+    format!("/bench/{}", path.replace([':', '/'], "_"))
+}
+
+/// The fields of one request, behind their length.
+fn packet(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    write(out);
+    let length = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+fn int(out: &mut Vec<u8>, number: i32) {
+    out.extend_from_slice(&number.to_be_bytes());
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    int(out, i32::try_from(text.len()).unwrap_or(i32::MAX));
+    out.extend_from_slice(text.as_bytes());
+}
+
+impl ZooKeeper {
+    fn create(&mut self, out: &mut Vec<u8>, path: &str, data: &str, flags: i32) {
+        self.xid += 1;
+        let xid = self.xid;
+        packet(out, |out| {
+            int(out, xid);
+            int(out, CREATE);
+            text(out, path);
+            text(out, data);
+            // One access rule: everybody may do everything.
+            int(out, 1);
+            int(out, 31);
+            text(out, "world");
+            text(out, "anyone");
+            int(out, flags);
+        });
+    }
+}
+
+impl Wire for ZooKeeper {
+    fn hello(&mut self, out: &mut Vec<u8>) {
+        packet(out, |out| {
+            int(out, 0);
+            out.extend_from_slice(&0u64.to_be_bytes());
+            int(out, 30_000);
+            out.extend_from_slice(&0u64.to_be_bytes());
+            int(out, 16);
+            out.extend_from_slice(&[0; 16]);
+        });
+    }
+
+    fn is_ready(&self) -> bool {
+        self.state == State::Ready
+    }
+
+    fn ask(&mut self, lane: &Lane, ask: Ask, out: &mut Vec<u8>) {
+        let path = node(&lane.path);
+        self.waiting.push_back((lane.number, ask));
+        match ask {
+            Ask::Take | Ask::Wait | Ask::Renew => self.create(out, &path, &lane.owner, EPHEMERAL),
+            Ask::Release => {
+                self.xid += 1;
+                packet(out, |out| {
+                    int(out, self.xid);
+                    int(out, DELETE);
+                    text(out, &path);
+                    int(out, -1);
+                });
+            }
+            Ask::Check => {
+                self.xid += 1;
+                packet(out, |out| {
+                    int(out, self.xid);
+                    int(out, GET_DATA);
+                    text(out, &path);
+                    out.push(0);
+                });
+            }
+        }
+    }
+
+    fn answers(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        each: &mut dyn FnMut(u32, Reply),
+    ) -> Result<usize, String> {
+        let mut at = 0;
+        while let Some([a, b, c, d]) = input.get(at..at + 4) {
+            let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+            let Some(body) = input.get(at + 4..at + 4 + length) else {
+                break;
+            };
+            at += 4 + length;
+            if self.state == State::Connecting {
+                self.state = State::Preparing;
+                self.create(out, "/bench", "", 0);
+                continue;
+            }
+            // xid, zxid, error.
+            let error = body
+                .get(12..16)
+                .and_then(|four| four.try_into().ok())
+                .map(i32::from_be_bytes)
+                .ok_or("a short answer")?;
+            if self.state == State::Preparing {
+                if error != 0 && error != EXISTS {
+                    return Err(format!("/bench cannot be created: {error}"));
+                }
+                self.state = State::Ready;
+                continue;
+            }
+            let Some((lane, ask)) = self.waiting.pop_front() else {
+                return Err("an answer without a question".to_owned());
+            };
+            each(
+                lane,
+                match (error, ask) {
+                    (0, Ask::Take | Ask::Wait) => Reply::Granted(1),
+                    (0, _) => Reply::Done,
+                    (EXISTS, _) => Reply::Failed("held by another".to_owned()),
+                    (NO_SUCH, _) => Reply::Failed("not held".to_owned()),
+                    (other, _) => Reply::Failed(format!("error {other}")),
+                },
+            );
+        }
+        Ok(at)
+    }
+}

@@ -1,0 +1,188 @@
+//! One thread, many requests on the way: the cheapest client that these protocols allow.
+//!
+//! All answers that have come are read at once, all requests that follow are sent at once, so a busy
+//! client makes few system calls and leaves the machine to the server.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::BenchError;
+use crate::scenario::{Ask, Lane, Measured, Plan, Reply, Script};
+
+/// How long nothing may come before the run is given up.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// A protocol in which many requests are on the way at once.
+pub(crate) trait Wire {
+    /// What a fresh connection says first; answered before lanes begin, if [`Wire::is_ready`] says no.
+    fn hello(&mut self, out: &mut Vec<u8>);
+
+    /// Whether lanes may begin.
+    fn is_ready(&self) -> bool;
+
+    /// Appends a request.
+    fn ask(&mut self, lane: &Lane, ask: Ask, out: &mut Vec<u8>);
+
+    /// Takes whole answers from the front of `input` and says how many bytes those were.
+    /// `out` is for what the protocol itself must answer.
+    fn answers(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        each: &mut dyn FnMut(u32, Reply),
+    ) -> Result<usize, String>;
+
+    /// Moves what may be sent now from `pending` to `out`; protocols with flow control hold back.
+    fn release(&mut self, pending: &mut Vec<u8>, out: &mut Vec<u8>) {
+        out.append(pending);
+    }
+}
+
+struct Connection<W> {
+    wire: W,
+    stream: TcpStream,
+    scratch: Vec<u8>,
+    input: Vec<u8>,
+    /// Requests not handed to the protocol's flow control yet.
+    pending: Vec<u8>,
+    /// Bytes not handed to the socket yet.
+    out: Vec<u8>,
+    begun: bool,
+    lanes: Vec<u32>,
+}
+
+/// Runs a plan over connections made by `wire`.
+pub(crate) fn run<W: Wire>(
+    plan: Plan,
+    server: SocketAddr,
+    mut wire: impl FnMut() -> W,
+) -> Result<Measured, BenchError> {
+    let mut connections = Vec::new();
+    let count = plan.connections.clamp(1, plan.in_flight.max(1));
+    for number in 0..count {
+        let stream = TcpStream::connect(server)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let mut connection = Connection {
+            wire: wire(),
+            stream,
+            scratch: vec![0; 64 << 10],
+            input: Vec::new(),
+            pending: Vec::new(),
+            out: Vec::new(),
+            begun: false,
+            lanes: (number..plan.in_flight).step_by(count as usize).collect(),
+        };
+        connection.wire.hello(&mut connection.out);
+        connections.push(connection);
+    }
+    let in_flight = plan.in_flight;
+    let mut script = Script::new(plan);
+    let mut lanes: Vec<Lane> = Vec::new();
+    let mut first = Vec::new();
+    for number in 0..in_flight {
+        let (lane, ask) = script.lane(number);
+        lanes.push(lane);
+        first.push(ask);
+    }
+    let mut heard = Instant::now();
+    while !script.is_over() {
+        if wait(&connections)? {
+            heard = Instant::now();
+        } else if heard.elapsed() > SILENCE {
+            return Err(BenchError::Silence(SILENCE));
+        }
+        for connection in &mut connections {
+            connection.turn(&mut script, &mut lanes, &first)?;
+        }
+    }
+    Ok(script.finish())
+}
+
+/// Waits until something can be read, or written where that is wanted.
+fn wait<W>(connections: &[Connection<W>]) -> Result<bool, BenchError> {
+    let mut wanted: Vec<PollFd<'_>> = connections
+        .iter()
+        .map(|connection| {
+            let mut flags = PollFlags::IN;
+            if !connection.out.is_empty() {
+                flags |= PollFlags::OUT;
+            }
+            PollFd::new(&connection.stream, flags)
+        })
+        .collect();
+    let second = Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    };
+    let found = poll(&mut wanted, Some(&second)).map_err(std::io::Error::from)?;
+    Ok(found > 0)
+}
+
+impl<W: Wire> Connection<W> {
+    fn turn(
+        &mut self,
+        script: &mut Script,
+        lanes: &mut [Lane],
+        first: &[Ask],
+    ) -> Result<(), BenchError> {
+        self.read()?;
+        let mut replies = Vec::new();
+        let used = self
+            .wire
+            .answers(&self.input, &mut self.out, &mut |lane, reply| {
+                replies.push((lane, reply));
+            })
+            .map_err(BenchError::Protocol)?;
+        self.input.drain(..used);
+        if !self.begun && self.wire.is_ready() {
+            self.begun = true;
+            for number in &self.lanes {
+                let at = *number as usize;
+                self.wire.ask(&lanes[at], first[at], &mut self.pending);
+            }
+        }
+        for (number, reply) in replies {
+            let Some(lane) = lanes.get_mut(number as usize) else {
+                return Err(BenchError::Protocol(format!("an answer to lane {number}")));
+            };
+            if let Some(ask) = script.next(lane, reply).map_err(BenchError::Refused)? {
+                self.wire.ask(lane, ask, &mut self.pending);
+            }
+        }
+        self.wire.release(&mut self.pending, &mut self.out);
+        self.write()
+    }
+
+    fn read(&mut self) -> Result<(), BenchError> {
+        loop {
+            match self.stream.read(&mut self.scratch) {
+                Ok(0) => return Err(BenchError::Closed),
+                Ok(count) => {
+                    self.input.extend_from_slice(&self.scratch[..count]);
+                    if count < self.scratch.len() {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn write(&mut self) -> Result<(), BenchError> {
+        while !self.out.is_empty() {
+            match self.stream.write(&self.out) {
+                Ok(count) => {
+                    self.out.drain(..count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

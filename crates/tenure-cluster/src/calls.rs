@@ -1,0 +1,191 @@
+//! Many calls from one place: they go in together, and what comes of them comes back together.
+//!
+//! ```text
+//!   session ──push, push, flush──▶ inbox ──▶ node ──▶ Heard, Heard ──one wake-up a turn──▶ session
+//! ```
+//!
+//! A caller of [`Handle::call`](crate::Handle::call) costs a channel and a wake-up per call; a
+//! session with hundreds of calls under way would spend more on waking than on deciding.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tenure_core::event::Event;
+use tenure_core::value::OwnerId;
+use tenure_node::{Answer, ClientRequest, Failure};
+
+use crate::handle::{Stopped, gone};
+use crate::inbox::{Inbox, Job, Reply};
+use crate::stream::{self, StreamEnd};
+
+/// What a place with many calls hears.
+#[derive(Debug)]
+pub enum Heard {
+    /// A call is answered.
+    Answer {
+        /// What the caller called it.
+        tag: u64,
+        /// How.
+        answer: Result<Box<Answer>, Failure>,
+    },
+    /// Something happened to an owner that is listened to (R119).
+    Event(Event),
+    /// Nothing more is heard of some owner.
+    Ended(StreamEnd),
+}
+
+/// A place with many calls under way. Dropping it leaves them to happen unheard.
+pub struct Calls {
+    inbox: Arc<Inbox>,
+    stopped: Arc<Stopped>,
+    ear: Arc<Ear>,
+    /// Pushed, not flushed.
+    jobs: Vec<Job>,
+    listeners: Vec<u64>,
+}
+
+impl Calls {
+    pub(crate) fn new(inbox: Arc<Inbox>, stopped: Arc<Stopped>, buffer: usize) -> Calls {
+        Calls {
+            inbox,
+            stopped,
+            ear: Arc::new(Ear {
+                state: Mutex::default(),
+                buffer: buffer.max(1),
+            }),
+            jobs: Vec::new(),
+            listeners: Vec::new(),
+        }
+    }
+
+    /// Makes a call, when flushed. It is heard of once, under this tag.
+    pub fn push(&mut self, tag: u64, request: ClientRequest, timeout: Duration) {
+        self.jobs.push(Job::Call {
+            request: Box::new(request),
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            reply: Reply::Tagged(Tagged {
+                ear: Some(Arc::clone(&self.ear)),
+                tag,
+            }),
+        });
+    }
+
+    /// Listens to the events of an owner, when flushed.
+    pub fn listen(&mut self, owner: OwnerId) {
+        let listener = stream::into_ear(owner, Arc::clone(&self.ear));
+        self.listeners.push(listener.id);
+        self.jobs.push(Job::Listen(listener));
+    }
+
+    /// Hands over what was pushed.
+    pub fn flush(&mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        self.inbox.push_all(&mut self.jobs);
+        if self.stopped.is_set() {
+            // Nobody takes it any more; dropped, it is answered.
+            self.inbox.abandon();
+        }
+    }
+
+    /// Takes everything that was heard; waits if there is nothing.
+    pub fn poll(&mut self, cx: &mut Context<'_>, heard: &mut Vec<Heard>) -> Poll<()> {
+        let mut state = self.ear.lock();
+        if state.heard.is_empty() {
+            match &mut state.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        state.events = 0;
+        if heard.is_empty() {
+            std::mem::swap(heard, &mut state.heard);
+        } else {
+            heard.append(&mut state.heard);
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        let mut jobs: Vec<Job> = self.listeners.drain(..).map(Job::Unlisten).collect();
+        self.inbox.push_all(&mut jobs);
+    }
+}
+
+/// Where the node puts what is heard.
+pub(crate) struct Ear {
+    state: Mutex<State>,
+    /// How many events may lie here.
+    buffer: usize,
+}
+
+#[derive(Default)]
+struct State {
+    heard: Vec<Heard>,
+    events: usize,
+    waker: Option<Waker>,
+}
+
+impl Ear {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, heard: Heard) -> Option<Waker> {
+        let mut state = self.lock();
+        state.heard.push(heard);
+        state.waker.take()
+    }
+
+    /// An event; refused where too many lie here already (R123). Who sleeps is to be woken.
+    pub(crate) fn event(&self, event: Event) -> Result<Option<Waker>, Full> {
+        let mut state = self.lock();
+        if state.events >= self.buffer {
+            return Err(Full);
+        }
+        state.events += 1;
+        state.heard.push(Heard::Event(event));
+        Ok(state.waker.take())
+    }
+
+    pub(crate) fn end(&self, why: StreamEnd) {
+        if let Some(waker) = self.put(Heard::Ended(why)) {
+            waker.wake();
+        }
+    }
+}
+
+/// The reader is too slow.
+pub(crate) struct Full;
+
+/// The answer to one call of many. Dropped without one, it says that the node is gone.
+pub(crate) struct Tagged {
+    ear: Option<Arc<Ear>>,
+    tag: u64,
+}
+
+impl Tagged {
+    /// Who sleeps is to be woken.
+    pub(crate) fn send(mut self, answer: Result<Box<Answer>, Failure>) -> Option<Waker> {
+        let tag = self.tag;
+        self.ear.take()?.put(Heard::Answer { tag, answer })
+    }
+}
+
+impl Drop for Tagged {
+    fn drop(&mut self) {
+        let Some(ear) = self.ear.take() else { return };
+        let heard = Heard::Answer {
+            tag: self.tag,
+            answer: Err(gone()),
+        };
+        if let Some(waker) = ear.put(heard) {
+            waker.wake();
+        }
+    }
+}
