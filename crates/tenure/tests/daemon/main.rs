@@ -7,6 +7,7 @@
 mod support;
 
 mod access;
+mod cluster;
 mod exclusion;
 mod faults;
 mod holding;
