@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use tenure::{Blocker, Force, HoldId, Life, State, Where, blocking};
+use tenure_files::sidecar;
 
 use crate::options::Reading;
 use crate::say::{self, Failed, Form};
@@ -32,6 +33,9 @@ pub(crate) struct Break {
     /// Every hold of a repository.
     #[arg(long)]
     all: bool,
+    /// Lock files: the guard that another program's clean-up left beside the lock, not the lock itself.
+    #[arg(long, conflicts_with_all = ["id", "all"])]
+    guard: bool,
     /// Why, for the audit log.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
@@ -57,6 +61,9 @@ impl Break {
             return Err(Failed::usage(format!(
                 "this removes the lock of {place}; off a terminal say so with --force"
             )));
+        }
+        if self.guard {
+            return self.remove_guard(&place);
         }
         let state = blocking::wait(tenure.inspect(&place))?;
         let victims = self.victims(&state)?;
@@ -84,6 +91,23 @@ impl Break {
             }
         };
         let json = json!({ "place": place, "broken": broken.victims, "fence": broken.fence });
+        Form::of(self.json).answer(text, &json)
+    }
+
+    /// A guard has no holder whose life could be judged, so only a person can say that it was left behind (S22).
+    fn remove_guard(&self, place: &Where) -> Result<(), Failed> {
+        let Where::Sidecar(file) = place else {
+            return Err(Failed::usage("--guard is for lock files: only they have one"));
+        };
+        if !self.force {
+            ask("this removes the guard beside the lock; is no program cleaning up there? [y/N] ")?;
+        }
+        let was_there = sidecar::break_guard(&sidecar::Options::new(file))?;
+        let text = match was_there {
+            true => format!("removed the guard of {place}"),
+            false => format!("{place} has no guard; there was nothing to remove"),
+        };
+        let json = json!({ "place": place, "guard": was_there });
         Form::of(self.json).answer(text, &json)
     }
 
@@ -136,7 +160,11 @@ fn confirm(place: &Where, victims: &[Blocker]) -> Result<(), Failed> {
     for hold in victims {
         eprintln!("  {}", describe(hold));
     }
-    eprint!("remove it? [y/N] ");
+    ask("remove it? [y/N] ")
+}
+
+fn ask(question: &str) -> Result<(), Failed> {
+    eprint!("{question}");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {
