@@ -97,7 +97,9 @@ impl Break {
     /// A guard has no holder whose life could be judged, so only a person can say that it was left behind (S22).
     fn remove_guard(&self, place: &Where) -> Result<(), Failed> {
         let Where::Sidecar(file) = place else {
-            return Err(Failed::usage("--guard is for lock files: only they have one"));
+            return Err(Failed::usage(
+                "--guard is for lock files: only they have one",
+            ));
         };
         if !self.force {
             ask("this removes the guard beside the lock; is no program cleaning up there? [y/N] ")?;

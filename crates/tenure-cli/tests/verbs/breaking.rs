@@ -225,5 +225,8 @@ fn a_guard_that_was_left_is_removed() {
     let (code, text) = tenure(&place, &["break", "--force", "--guard", "f"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(place.is_free());
-    assert_eq!(tenure(&place, &["break", "--force", "--guard", "mem:x"]).0, Some(2));
+    assert_eq!(
+        tenure(&place, &["break", "--force", "--guard", "mem:x"]).0,
+        Some(2)
+    );
 }
