@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 mod ask;
-mod r#break;
+mod breaking;
 mod check;
 mod completions;
 mod doctor;
@@ -16,7 +16,7 @@ mod policy;
 mod run;
 mod serve;
 mod top;
-mod r#try;
+mod trying;
 mod watch;
 mod why;
 
@@ -26,13 +26,13 @@ pub(crate) enum Command {
     Lock(Box<lock::Lock>),
     Renew(lock::Renew),
     Unlock(lock::Unlock),
-    Try(r#try::Try),
+    Try(trying::Try),
     Ls(ls::Ls),
     Why(why::Why),
     Watch(watch::Watch),
     Top(top::Top),
     Ask(ask::Ask),
-    Break(r#break::Break),
+    Break(breaking::Break),
     Check(check::Check),
     #[command(subcommand)]
     Fence(fence::Fence),

@@ -121,7 +121,20 @@ impl Break {
             (Some(wanted), Some(id)) => id.as_str() == wanted,
             (Some(_), None) => false,
         };
-        let victims: Vec<Blocker> = state.holders.iter().filter(named).cloned().collect();
+        let mut victims: Vec<Blocker> = state.holders.iter().filter(named).cloned().collect();
+        let is_repository = matches!(place, Where::Repository(_));
+        if is_repository && self.id.is_none() && !self.all && !victims.is_empty() {
+            // C16: a repository has many holders; which one is meant must be said, unless it is dead.
+            victims.retain(|hold| hold.verdict.life == Life::Dead);
+            if victims.is_empty() {
+                return Err(Failed::new(
+                    say::HELD,
+                    format!(
+                        "a living holder is named with --id, or all of them with --all:\n{state}"
+                    ),
+                ));
+            }
+        }
         match (&self.id, victims.len()) {
             (Some(id), 0) => Err(Failed::own(format!(
                 "{place} is not held by {id} any more; nothing was removed"
