@@ -196,7 +196,7 @@ impl Hasher for Canon<'_> {
         let wall = word.wrapping_sub(WALL.cast_unsigned());
         if (BOOT..BOOT + ERA).contains(&word) {
             self.time(Kind::Boot, (word - BOOT).cast_signed());
-        } else if wall < ERA || wall > u64::MAX - ERA {
+        } else if !(ERA..=u64::MAX - ERA).contains(&wall) {
             self.time(Kind::Wall, wall.cast_signed());
         } else {
             self.words.push(word);

@@ -536,7 +536,7 @@ struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    fn from_now(&self, seconds: i64) -> i16 {
+    fn told(&self, seconds: i64) -> i16 {
         let limit = i64::from(self.locals.scene.limit());
         i16::try_from((seconds - self.now).max(-limit)).expect("nothing is far ahead")
     }
@@ -566,7 +566,7 @@ impl Frame<'_> {
                 Mark::Lock {
                     owner: digit(1),
                     number: digit(2),
-                    expires: self.from_now(expires),
+                    expires: self.told(expires),
                 }
             }
             None => Mark::Fence(digit(1)),
@@ -617,7 +617,7 @@ impl Frame<'_> {
                 let fence = record.tenure.as_ref().and_then(|block| block.fence);
                 Body::Lock {
                     number: u8::try_from(fence.unwrap_or(0)).expect("small numbers"),
-                    expires: self.from_now(expires.as_second() - WALL),
+                    expires: self.told(expires.as_second() - WALL),
                 }
             }
             steps::Body::Fence(number) => Body::Fence(u8::try_from(*number).expect("small")),
@@ -691,7 +691,7 @@ impl Frame<'_> {
                     .as_second();
                 let body = Body::Lock {
                     number: 0,
-                    expires: self.from_now(expires - WALL),
+                    expires: self.told(expires - WALL),
                 };
                 Ask::Write(cell(path), body, Condition::None)
             }

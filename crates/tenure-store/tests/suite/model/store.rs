@@ -138,11 +138,10 @@ impl Store {
     }
 
     pub(crate) fn pass(&mut self, seconds: i16, limit: i16) {
-        for thing in [&mut self.exclusive].into_iter().chain(&mut self.shared) {
-            if let Some(thing) = thing {
-                thing.expires = (thing.expires - seconds).max(-limit);
-                thing.modified = (thing.modified - seconds).max(-limit);
-            }
+        let locks = [&mut self.exclusive].into_iter().chain(&mut self.shared);
+        for thing in locks.flatten() {
+            thing.expires = (thing.expires - seconds).max(-limit);
+            thing.modified = (thing.modified - seconds).max(-limit);
         }
     }
 
