@@ -205,7 +205,7 @@ fn refusal_text(place: &Address, mode: Mode, refusal: &Refusal) -> String {
              number above every one given out so far into it, as {{\"fence\":N}}"
         ),
         Refusal::TooSlow => format!(
-            "{place}: the store took so long that the lease was used up before the lock was held"
+            "{place}: the store was too slow for a lock to be held safely; try again"
         ),
         Refusal::Cancelled => format!("{place}: given up on request"),
     }
