@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   inbox ──all jobs──▶ Node::step ──▶ writes ──▶ journal thread ──persisted──▶ inbox
+//!                                  ├─▶ frames ──▶ outlets, some when the journal says so
 //!                                  ├─▶ answers ──▶ callers
 //!                                  ├─▶ events, changes ──▶ streams
 //!                                  └─▶ snapshots ──▶ chores thread ──saved──▶ inbox
@@ -9,24 +10,34 @@
 //!
 //! Time is read here and nowhere else: once a turn.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tenure_node::{Input, Moment, Node, Output, RequestId, StreamId};
+use bytes::Bytes;
+use tenure_node::{
+    After, Input, Lane, Mark, Moment, Node, NodeId, Output, RequestId, Role, StreamId,
+};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::chores::Chore;
 use crate::handle::Stopped;
 use crate::inbox::{Inbox, Job, Reply};
 use crate::journal::Write;
+use crate::mover::Mover;
+use crate::peers::{Event, Outlet, Parcel};
 use crate::stream::{Listener, StreamEnd, Wants};
 
 /// A node is stepped at least twice a second (leases.md).
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
+/// A node that is stopping hands its groups over first, for no longer than this (R169).
+const HAND_OVER: Duration = Duration::from_secs(3);
+
 /// Reads the clocks of this machine.
+#[derive(Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,
 }
@@ -61,6 +72,15 @@ pub(crate) struct Driver {
     pub(crate) next_request: u64,
     /// Who is woken at the end of a turn: by then all that the turn tells them is there.
     pub(crate) wakers: Vec<Waker>,
+    /// Where frames for peers go.
+    pub(crate) outlets: HashMap<(NodeId, Lane), Outlet>,
+    /// Frames that wait for the disk.
+    pub(crate) held: VecDeque<(Mark, NodeId, Lane, Bytes)>,
+    /// Who moves groups between nodes, where there are others.
+    pub(crate) mover: Option<Mover>,
+    pub(crate) mesh: Option<UnboundedSender<Event>>,
+    /// When a node that was told to stop does so, whatever it still leads.
+    pub(crate) stop_at_ms: Option<u64>,
 }
 
 impl Driver {
@@ -73,6 +93,9 @@ impl Driver {
             listener.end(StreamEnd::Stopped);
         }
         let _ = self.journal.send(Write::End);
+        if let Some(mesh) = &self.mesh {
+            let _ = mesh.send(Event::Stop);
+        }
         // Whoever is still in the inbox is dropped, and so answered.
         let mut rest = Vec::new();
         self.inbox.take(&mut rest, Duration::ZERO);
@@ -93,13 +116,24 @@ impl Driver {
             for waker in self.wakers.drain(..) {
                 waker.wake();
             }
-            let sleep = Duration::from_millis(self.node.wake_in()).min(LONGEST_SLEEP);
+            let now = self.clock.now();
+            if self.is_over(now) {
+                return "it was told to".to_owned();
+            }
+            let mut sleep = self.node.wake_in();
+            if let Some(mover) = &mut self.mover {
+                inputs.append(&mut mover.turn(&self.node, now.monotonic_ms));
+                sleep = sleep.min(mover.wake_in(now.monotonic_ms));
+            }
+            if !inputs.is_empty() {
+                sleep = 0;
+            }
+            let sleep = Duration::from_millis(sleep).min(LONGEST_SLEEP);
             self.inbox.take(&mut jobs, sleep);
             for job in jobs.drain(..) {
                 match self.input(job) {
                     Next::Input(input) => inputs.push(input),
                     Next::Nothing => {}
-                    Next::Stop => return "it was told to".to_owned(),
                 }
             }
             outputs = self.node.step(self.clock.now(), inputs.drain(..));
@@ -142,8 +176,89 @@ impl Driver {
                 Some(_) => Next::Input(Input::Unsubscribe { id: StreamId(id) }),
                 None => Next::Nothing,
             },
-            Job::Input(input) => Next::Input(input),
-            Job::Stop => Next::Stop,
+            Job::Report(reply) => {
+                // The journal adds what it knows, and answers.
+                let _ = self.journal.send(Write::Report(self.node.status(), reply));
+                Next::Nothing
+            }
+            Job::Input(input) => {
+                if let Input::Persisted { mark } = &input {
+                    self.release(*mark);
+                }
+                Next::Input(input)
+            }
+            Job::Connected { node, lane, outlet } => {
+                self.outlets.insert((node, lane), outlet);
+                Next::Nothing
+            }
+            Job::Disconnected { node, lane } => {
+                self.outlets.remove(&(node, lane));
+                Next::Nothing
+            }
+            Job::View(view) => {
+                if let Some(mover) = &mut self.mover {
+                    mover.look(view);
+                }
+                Next::Nothing
+            }
+            Job::Inspect(reply) => {
+                let _ = reply.send(self.node.status());
+                Next::Nothing
+            }
+            Job::Stop => {
+                let patience = if self.mesh.is_some() {
+                    HAND_OVER
+                } else {
+                    Duration::ZERO
+                };
+                let patience = u64::try_from(patience.as_millis()).unwrap_or(0);
+                self.stop_at_ms = Some(self.clock.now().monotonic_ms + patience);
+                Next::Input(Input::Drain)
+            }
+        }
+    }
+
+    /// Whether a node that was told to stop has nothing left to hand over, or no more time.
+    fn is_over(&self, now: Moment) -> bool {
+        let Some(end) = self.stop_at_ms else {
+            return false;
+        };
+        let leads = |node: &Node| {
+            let groups = node.status().groups;
+            let led = groups.iter().filter(|group| group.role == Role::Leader);
+            // A lone voter has nobody to hand over to.
+            led.into_iter()
+                .any(|group| group.membership.voters.len() > 1)
+        };
+        now.monotonic_ms >= end || self.outlets.is_empty() || !leads(&self.node)
+    }
+
+    /// Lets go the frames that waited for what is durable now.
+    fn release(&mut self, mark: Mark) {
+        while self
+            .held
+            .front()
+            .is_some_and(|(wanted, ..)| *wanted <= mark)
+        {
+            if let Some((_, to, lane, frame)) = self.held.pop_front() {
+                self.send(to, lane, frame);
+            }
+        }
+    }
+
+    /// Puts a frame into its queue. What goes to a peer that is not connected is lost, and the node
+    /// knows: it was told when the connection broke.
+    fn send(&mut self, to: NodeId, lane: Lane, frame: Bytes) {
+        let Some(outlet) = self.outlets.get(&(to, lane)) else {
+            return;
+        };
+        if outlet.send(Parcel::Frame(frame)).is_err() {
+            self.outlets.remove(&(to, lane));
+            if let Some(mesh) = &self.mesh
+                && lane == Lane::Main
+            {
+                let _ = mesh.send(Event::Overflow { node: to });
+            }
         }
     }
 
@@ -190,8 +305,20 @@ impl Driver {
                 let _ = self.journal.send(Write::Forget(group));
             }
             Output::Stop { why } => return Some(why),
-            // One machine has no peers, and nobody who changes its groups.
-            Output::Send { .. } | Output::Changed { .. } => {}
+            Output::Send {
+                to,
+                lane,
+                after,
+                frame,
+            } => match after {
+                After::Nothing => self.send(to, lane, frame),
+                After::Persisted(mark) => self.held.push_back((mark, to, lane, frame)),
+            },
+            Output::Changed { id, result } => {
+                if let Some(mover) = &mut self.mover {
+                    mover.changed(id, result);
+                }
+            }
         }
         None
     }
@@ -205,5 +332,4 @@ impl Driver {
 enum Next {
     Input(Input),
     Nothing,
-    Stop,
 }

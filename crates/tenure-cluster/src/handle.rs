@@ -7,11 +7,16 @@ use std::time::Duration;
 use tenure_core::event::Event;
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
-use tenure_node::{Answer, Certain, ClientRequest, Failure, WatchEvent, WatchStart};
-use tokio::sync::oneshot;
+use tenure_node::{
+    Answer, Certain, ClientRequest, Failure, NodeId, Status, WatchEvent, WatchStart,
+};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{oneshot, watch};
 
 use crate::calls::Calls;
 use crate::inbox::{Inbox, Job, Reply};
+use crate::measure::Report;
+use crate::peers::{self, Joined, NodeInfo};
 use crate::stream::{self, Stream, Wants};
 
 /// A running node. Cheap to clone.
@@ -19,6 +24,17 @@ use crate::stream::{self, Stream, Wants};
 pub struct Handle {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) stopped: Arc<Stopped>,
+    pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
+    pub(crate) joined: watch::Sender<Joined>,
+}
+
+/// Whether a node is to be emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draining {
+    /// It is.
+    Yes,
+    /// It may have replicas again.
+    No,
 }
 
 /// Whether the node has ended, and why.
@@ -99,6 +115,68 @@ impl Handle {
         });
         self.inbox.push(Job::Listen(listener));
         stream
+    }
+
+    /// How the node is. `None`: it has ended.
+    pub async fn report(&self) -> Option<Report> {
+        let (reply, report) = oneshot::channel();
+        self.inbox.push(Job::Report(reply));
+        if self.stopped.get().is_some() {
+            return None;
+        }
+        report.await.ok()
+    }
+
+    /// Waits until the node belongs to a cluster. Says why, if it never will (R161, R167).
+    pub async fn joined(&self) -> Result<(), String> {
+        let mut joined = self.joined.subscribe();
+        let state = joined.wait_for(|joined| *joined != Joined::NotYet).await;
+        match state.as_deref() {
+            Ok(Joined::Excluded(why)) => Err(why.clone()),
+            Ok(Joined::Yes | Joined::NotYet) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The nodes of the cluster as this one sees them; `None` if it is alone.
+    pub async fn nodes(&self) -> Option<Vec<NodeInfo>> {
+        let (reply, answer) = oneshot::channel();
+        let mesh = self.mesh.as_ref()?;
+        mesh.send(peers::Event::Inspect(reply)).ok()?;
+        answer.await.ok()
+    }
+
+    /// What the node says about its replicas.
+    pub async fn status(&self) -> Option<Status> {
+        let (reply, answer) = oneshot::channel();
+        self.inbox.push(Job::Inspect(reply));
+        if self.stopped.get().is_some() {
+            return None;
+        }
+        answer.await.ok()
+    }
+
+    /// Moves everything off a node, or lets it have replicas again (R166).
+    pub async fn drain(&self, node: NodeId, wanted: Draining) -> Result<(), String> {
+        let wanted = wanted == Draining::Yes;
+        self.order(|done| peers::Event::Drain { node, wanted, done })
+            .await
+    }
+
+    /// Takes a node out of the cluster for good: its life is over, its replicas are replaced.
+    pub async fn remove(&self, node: NodeId) -> Result<(), String> {
+        self.order(|done| peers::Event::Remove { node, done }).await
+    }
+
+    async fn order(
+        &self,
+        event: impl FnOnce(oneshot::Sender<Result<(), String>>) -> peers::Event,
+    ) -> Result<(), String> {
+        let alone = "this node has no peers: internal_auth_token is not set";
+        let mesh = self.mesh.as_ref().ok_or(alone)?;
+        let (done, answer) = oneshot::channel();
+        let gone = || "the node has stopped".to_owned();
+        mesh.send(event(done)).map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Why the node has ended, if it has (R145).

@@ -16,6 +16,14 @@ pub(crate) struct Identity {
     /// How often a node was started on it.
     pub(crate) starts: u64,
     pub(crate) cluster: ClusterConfig,
+    /// When it was made, by the wall clock of its machine.
+    pub(crate) born_ms: u64,
+    /// Which cluster it belongs to; `None` until a joining node has found one.
+    pub(crate) cluster_id: Option<u64>,
+    /// Whether its groups were born here: only a founder may find itself without any and make them.
+    pub(crate) founder: bool,
+    /// Whether an operator wants its replicas elsewhere (R166).
+    pub(crate) draining: bool,
 }
 
 /// Why a node cannot start on a data directory.
@@ -49,12 +57,21 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// A node that never was.
-    pub(crate) fn born(node: NodeId, life: u32, cluster: ClusterConfig) -> Identity {
+    /// A node that never was. With a number for a cluster it founds that, without one it joins.
+    pub(crate) fn born(
+        me: Member,
+        born_ms: u64,
+        cluster: ClusterConfig,
+        founds: Option<u64>,
+    ) -> Identity {
         Identity {
-            me: Member { node, life },
+            me,
             starts: 0,
             cluster,
+            born_ms,
+            cluster_id: founds,
+            founder: founds.is_some(),
+            draining: false,
         }
     }
 
@@ -73,12 +90,15 @@ impl Identity {
     /// The record to be written before the node says anything.
     pub(crate) fn record(&self) -> (&'static [u8], Vec<u8>) {
         let mut out = Writer::new();
-        out.byte(1);
+        out.byte(2);
         out.number(self.me.pack());
         out.number(self.starts);
         out.number(u64::from(self.cluster.group_count));
         out.number(self.cluster.prefix_segments as u64);
         out.put(&self.cluster.default_algorithm);
+        out.number(self.born_ms);
+        out.number(self.cluster_id.unwrap_or(0));
+        out.byte(u8::from(self.founder) | u8::from(self.draining) << 1);
         (KEY, out.into_bytes())
     }
 
@@ -123,12 +143,21 @@ impl Identity {
 fn decode(bytes: &[u8]) -> Result<Identity, tenure_core::codec::DecodeError> {
     use tenure_core::codec::DecodeError;
     let mut input = Reader::new(bytes);
-    input.version(1)?;
+    let version = input.byte()?;
+    if !(1..=2).contains(&version) {
+        return Err(DecodeError::Version { found: version });
+    }
     let me = Member::unpack(input.number()?).ok_or(DecodeError::Number)?;
     let starts = input.number()?;
     let group_count = input.small()?;
     let prefix_segments = input.small()? as usize;
     let default_algorithm = Algorithm::take(&mut input)?;
+    // Version 1 knew only nodes that were alone: such a node founded the cluster it is in.
+    let (born_ms, cluster_id, flags) = if version == 1 {
+        (0, me.pack(), 1)
+    } else {
+        (input.number()?, input.number()?, input.byte()?)
+    };
     input.finish()?;
     let cluster = ClusterConfig {
         group_count,
@@ -139,6 +168,10 @@ fn decode(bytes: &[u8]) -> Result<Identity, tenure_core::codec::DecodeError> {
         me,
         starts,
         cluster,
+        born_ms,
+        cluster_id: Some(cluster_id).filter(|id| *id != 0),
+        founder: flags & 1 != 0,
+        draining: flags & 2 != 0,
     })
 }
 
@@ -152,7 +185,20 @@ mod tests {
             prefix_segments: 1,
             default_algorithm: Algorithm::RecursiveRw,
         };
-        Identity::born(NodeId::new(3).unwrap(), 77, cluster)
+        let node = NodeId::new(3).unwrap();
+        Identity::born(Member { node, life: 77 }, 12, cluster, Some(5))
+    }
+
+    /// A directory of the first release is a cluster of its own.
+    #[test]
+    fn a_record_of_version_1_is_understood() {
+        let mut old = identity().record().1;
+        old[0] = 1;
+        old.truncate(old.len() - 3);
+        let records = BTreeMap::from([(KEY.to_vec(), old)]);
+        let found = Identity::find(&records).unwrap().unwrap();
+        assert!(found.founder && !found.draining);
+        assert_eq!(found.cluster_id, Some(found.me.pack()));
     }
 
     #[test]

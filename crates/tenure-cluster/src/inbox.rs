@@ -3,16 +3,20 @@
 //! One turn of the node handles everything that came together, so the busier it is, the bigger its
 //! batches. A sender wakes the thread only when it sleeps: a busy node costs no system call here.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::task::Waker;
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use tenure_node::{Answer, ClientRequest, Failure, Input};
+use bytes::Bytes;
+use tenure_node::{Answer, ClientRequest, Failure, Input, Lane, NodeId, Status};
 use tokio::sync::oneshot;
 
 use crate::calls::Tagged;
+use crate::measure::Report;
+use crate::peers::Outlet;
+use crate::reconcile::View;
 use crate::stream::Listener;
 
 /// What the node thread is asked to do.
@@ -29,6 +33,20 @@ pub(crate) enum Job {
     Unlisten(u64),
     /// Something for the node itself.
     Input(Input),
+    /// Somebody wants to know how things are.
+    Report(oneshot::Sender<Report>),
+    /// Frames for a peer go here from now on.
+    Connected {
+        node: NodeId,
+        lane: Lane,
+        outlet: Outlet,
+    },
+    /// Frames for a peer go nowhere.
+    Disconnected { node: NodeId, lane: Lane },
+    /// What the groups that are led here should be brought in line with.
+    View(View),
+    /// Somebody wants to know how the node is.
+    Inspect(oneshot::Sender<Status>),
     /// Hand over what is led and end.
     Stop,
 }
@@ -58,6 +76,8 @@ impl Reply {
 #[derive(Default)]
 pub(crate) struct Inbox {
     jobs: Mutex<Vec<Job>>,
+    /// Bytes of frames that were dropped in and not taken yet.
+    frame_bytes: AtomicUsize,
     sleeping: AtomicBool,
     thread: OnceLock<Thread>,
 }
@@ -97,6 +117,18 @@ impl Inbox {
         }
     }
 
+    /// Drops a peer's frame in. Says how many bytes of frames wait now.
+    pub(crate) fn push_frame(&self, from: NodeId, bytes: Bytes) -> usize {
+        let waiting = self.frame_bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+        self.push(Job::Input(Input::Frame { from, bytes }));
+        waiting
+    }
+
+    /// How many bytes of frames wait.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        self.frame_bytes.load(Ordering::Relaxed)
+    }
+
     /// The calling thread is the one that takes.
     pub(crate) fn attach(&self) {
         let _ = self.thread.set(thread::current());
@@ -120,6 +152,7 @@ impl Inbox {
             &mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner),
             taken,
         );
+        self.frame_bytes.store(0, Ordering::Relaxed);
         !taken.is_empty()
     }
 }

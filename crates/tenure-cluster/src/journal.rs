@@ -6,17 +6,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
 
 use bytes::Bytes;
 use tenure_log::{
     FileLog, Log, RealDisk, Recovered, SnapshotError, SnapshotId, Snapshots, SpareDone,
 };
 use tenure_node::{
-    Batch, GroupId, Input, Mark, Place, Record, Recovery, RecoveryError, Remains, Snapshot, Sync,
+    Batch, GroupId, Input, Mark, Place, Record, Recovery, RecoveryError, Remains, Snapshot, Status,
+    Sync,
 };
+use tokio::sync::oneshot;
 
 use crate::chores::Chore;
 use crate::inbox::{Inbox, Job};
+use crate::measure::{Histogram, Report};
 
 /// Log files in use before groups are asked to let the oldest go.
 const MOST_FILES: usize = 3;
@@ -29,10 +33,21 @@ pub(crate) enum Write {
     Batch(Batch),
     /// A replica is gone: its snapshots too, once that is durable.
     Forget(GroupId),
+    /// Something about the node itself; told when it is durable.
+    Note(Note),
     /// The log's next file is ready, or could not be made.
     Spare(SpareDone),
+    /// Complete a report and hand it over.
+    Report(Status, oneshot::Sender<Report>),
     /// Nothing more comes. (The chores thread has a sender too, so the channel does not end by itself.)
     End,
+}
+
+/// See [`Write::Note`].
+pub(crate) struct Note {
+    pub(crate) key: &'static [u8],
+    pub(crate) value: Vec<u8>,
+    pub(crate) done: Option<oneshot::Sender<()>>,
 }
 
 pub(crate) struct Journal {
@@ -44,6 +59,8 @@ pub(crate) struct Journal {
     pub(crate) durable: Durable,
     /// How often it has written.
     pub(crate) turns: u64,
+    /// How long its syncs took.
+    pub(crate) syncs: Histogram,
 }
 
 /// Whether answers wait for the disk.
@@ -59,6 +76,8 @@ pub enum Durable {
 #[derive(Default)]
 struct Later {
     mark: Option<Mark>,
+    notes: Vec<oneshot::Sender<()>>,
+    has_notes: bool,
     retire: Vec<SnapshotId>,
     forget: BTreeSet<GroupId>,
 }
@@ -89,7 +108,18 @@ impl Journal {
                     Write::Forget(group) => {
                         later.forget.insert(group);
                     }
+                    Write::Note(note) => {
+                        batch
+                            .node(note.key, &note.value)
+                            .map_err(|error| error.to_string())?;
+                        self.log
+                            .append(&mut batch)
+                            .map_err(|error| error.to_string())?;
+                        later.has_notes = true;
+                        later.notes.extend(note.done);
+                    }
                     Write::Spare(done) => self.log.spare_done(done),
+                    Write::Report(status, reply) => self.report(status, reply),
                     Write::End => end = true,
                 }
             }
@@ -99,8 +129,15 @@ impl Journal {
                 .map_err(|error| error.to_string())?;
             // A batch that may wait is still reported only when it is durable; nothing waits for
             // it, so syncing it at once does no harm and keeps marks simple.
-            if self.durable == Durable::Yes && (sync == Sync::Now || later.mark.is_some()) {
+            let marked = sync == Sync::Now || later.mark.is_some() || later.has_notes;
+            if self.durable == Durable::Yes && marked {
+                let begun = Instant::now();
                 self.log.sync().map_err(|error| error.to_string())?;
+                self.syncs.record(begun.elapsed());
+            }
+            for done in later.notes.drain(..) {
+                // Whoever does not wait any more does not mind.
+                let _ = done.send(());
             }
             if let Some(mark) = later.mark {
                 self.inbox.push(Job::Input(Input::Persisted { mark }));
@@ -158,6 +195,17 @@ impl Journal {
 }
 
 impl Journal {
+    fn report(&self, status: Status, reply: oneshot::Sender<Report>) {
+        let usage = self.log.usage();
+        // Whoever asked may have left.
+        let _ = reply.send(Report {
+            status,
+            log_files: usage.files as u64,
+            log_bytes: usage.bytes,
+            syncs: self.syncs.read(),
+        });
+    }
+
     /// Asks the groups that hold back the oldest file for a snapshot, so that it can be reused.
     fn free(&mut self) {
         let usage = self.log.usage();

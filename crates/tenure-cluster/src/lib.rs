@@ -1,41 +1,58 @@
-//! A node on a real machine: threads, disk and time around [`tenure_node::Node`].
+//! A node on a real machine: threads, disk, time and other nodes around [`tenure_node::Node`].
 //!
 //! ```text
 //!   faces ──▶ Handle ──▶ inbox ──▶ node thread ──▶ journal thread ──▶ disk
-//!                                       └────────▶ chores thread ──▶ snapshots, spare files
+//!                        peers thread ◀──┤ └──────▶ chores thread ──▶ snapshots, spare files
+//!              other nodes ◀──▶ └──────────▶ inbox
 //! ```
 //!
 //! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
+mod begin;
 mod calls;
+mod card;
 mod chores;
 mod driver;
+mod gossip;
 mod handle;
 mod identity;
 mod inbox;
 mod journal;
+mod measure;
+mod mover;
+mod peers;
+mod reconcile;
 mod stream;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use tenure_log::{Log, OpenError, RealDisk};
-use tenure_node::{ClusterConfig, Config, GroupId, Limits, Node, NodeId};
+use tenure_node::{ClusterConfig, Config, GroupId, Limits, Member, Node, NodeId};
+use tokio::sync::watch;
 
+use begin::Doors;
 use driver::{Clock, Driver};
 use handle::Stopped;
 use identity::Identity;
 use inbox::{Inbox, Job};
 use journal::Journal;
+use mover::Mover;
+use peers::{Joined, Remembered};
 
+pub use begin::BeginError;
 pub use calls::{Calls, Heard};
-pub use handle::Handle;
+pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
+pub use measure::{BOUNDS_US, Durations, Histogram, Report};
+pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
+pub use reconcile::Rules;
 pub use stream::{Stream, StreamEnd};
 
 /// What a node needs to run here.
@@ -51,6 +68,8 @@ pub struct Options {
     pub limits: Limits,
     /// Whether answers wait for the disk.
     pub durable: Durable,
+    /// How it meets other nodes; `None`: it never will.
+    pub peers: Option<PeerOptions>,
 }
 
 /// Why a node does not start.
@@ -78,6 +97,9 @@ pub enum StartError {
     /// It belongs to another node, or to a cluster with other facts.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// It may not begin a cluster, or cannot listen for its peers.
+    #[error(transparent)]
+    Begin(#[from] BeginError),
     /// It cannot be written.
     #[error("the log cannot be written: {0}")]
     Write(String),
@@ -90,12 +112,18 @@ pub enum StartError {
 pub struct Running {
     handle: Handle,
     threads: Vec<JoinHandle<()>>,
+    addresses: Option<(SocketAddr, SocketAddr)>,
 }
 
 impl Running {
     /// How to reach it.
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Where it listens for peers and for gossip, if it does.
+    pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.addresses
     }
 
     /// Ends it: what was answered is durable, what is under way may or may not have happened.
@@ -108,7 +136,7 @@ impl Running {
     }
 }
 
-/// Starts a cluster of one node, or what is left of it in the data directory.
+/// Starts a node on its data directory: alone, as the beginning of a cluster, or as one of many.
 pub fn start(options: Options) -> Result<Running, StartError> {
     let place = options.data_dir.join("db");
     let in_directory = |source| StartError::Directory {
@@ -124,15 +152,32 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         }
     })?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
+    let clock = Clock::new();
+    let doors = options.peers.as_ref().map(Doors::open).transpose()?;
 
     let known = Identity::find(&opened.recovered.node)?;
-    let is_new = known.is_none();
     let mut identity = match known {
         Some(identity) => {
             identity.check(options.node, &options.cluster)?;
             identity
         }
-        None => Identity::born(options.node, random()? as u32, options.cluster.clone()),
+        None => {
+            let me = Member {
+                node: options.node,
+                life: random()? as u32,
+            };
+            let cluster = options.cluster.clone();
+            let born = Identity::born(me, clock.now().wall_ms, cluster, Some(random()? | 1));
+            let founds = match (&options.peers, &doors) {
+                (Some(peers), Some(doors)) => begin::founds(peers, doors, &born)?,
+                _ => true,
+            };
+            Identity {
+                cluster_id: born.cluster_id.filter(|_| founds),
+                founder: founds,
+                ..born
+            }
+        }
     };
     identity.starts += 1;
     let mut batch = tenure_log::Batch::new();
@@ -144,20 +189,24 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         .and_then(|_| log.sync())
         .map_err(|e| StartError::Write(e.to_string()))?;
 
+    let remembered = Remembered::find(&opened.recovered.node)?;
+    // All births are one write: a founder that has nothing was stopped before it, and has
+    // promised nothing to anybody.
+    let is_new = identity.founder && opened.recovered.groups.is_empty();
     let mut recovery = journal::replay(opened.recovered, &snapshots)?;
     if is_new {
         for group in 0..=options.cluster.group_count {
             recovery.born(GroupId(group), vec![identity.me]);
         }
     }
-    let clock = Clock::new();
+    let known_nodes = remembered.cards.iter().map(|card| card.member.node);
     let config = Config {
         me: identity.me,
         cluster: options.cluster,
         limits: options.limits,
         start: identity.starts,
         seed: random()?,
-        nodes: vec![options.node],
+        nodes: known_nodes.chain([options.node]).collect(),
     };
     let (node, first) = Node::start(config, recovery, clock.now()).map_err(ReplayError::Records)?;
 
@@ -173,6 +222,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores: chores.clone(),
             durable: options.durable,
             turns: 0,
+            syncs: Histogram::default(),
         };
         spawn("journal", move || journal.run(&writes))?
     };
@@ -182,6 +232,34 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             chores::run(&todo, &snapshots, &inbox, &journal)
         })?
     };
+    let mut threads = vec![journal_thread, chores_thread];
+    let (mut mesh, mut mover, mut addresses) = (None, None, None);
+    let joined = watch::Sender::new(Joined::Yes);
+    if let (Some(peers), Some(doors)) = (options.peers, doors) {
+        if identity.cluster_id.is_none() {
+            joined.send_replace(Joined::NotYet);
+        }
+        mover = Some(Mover::new(peers.rules.clone(), clock.now().monotonic_ms));
+        addresses = Some((doors.peers, doors.gossip));
+        let (sender, events) = tokio::sync::mpsc::unbounded_channel();
+        mesh = Some(sender.clone());
+        let start = peers::Start {
+            card: doors.card(&peers, &identity),
+            options: peers,
+            identity,
+            book: remembered.cards,
+            removed: remembered.removed.into_iter().collect(),
+            listener: doors.listener,
+            socket: doors.socket,
+            inbox: Arc::clone(&inbox),
+            journal: journal.clone(),
+            clock,
+            joined: joined.clone(),
+        };
+        threads.push(spawn("peers", move || {
+            peers::run(start, (sender, events));
+        })?);
+    }
     let node_thread = {
         let driver = Driver {
             node,
@@ -194,13 +272,25 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             listeners: HashMap::new(),
             wakers: Vec::new(),
             next_request: 1,
+            outlets: HashMap::new(),
+            held: VecDeque::new(),
+            mover,
+            mesh: mesh.clone(),
+            stop_at_ms: None,
         };
         spawn("node", move || driver.run(first))?
     };
-    let handle = Handle { inbox, stopped };
+    threads.insert(0, node_thread);
+    let handle = Handle {
+        inbox,
+        stopped,
+        mesh,
+        joined,
+    };
     Ok(Running {
         handle,
-        threads: vec![node_thread, journal_thread, chores_thread],
+        threads,
+        addresses,
     })
 }
 

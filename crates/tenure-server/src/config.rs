@@ -230,6 +230,19 @@ pub struct LogConfig {
     pub level: String,
     /// Appended to, in addition to standard output.
     pub file: Option<PathBuf>,
+    /// How a line looks.
+    pub format: LogFormat,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// JSON, but text on a terminal.
+    Auto,
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
 }
 
 /// What the machine offers where nothing is configured.
@@ -248,6 +261,30 @@ pub enum Writable {
     Yes,
     /// It cannot.
     No,
+}
+
+/// How a daemon is reached from its own machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalDoor {
+    /// Where gRPC listens.
+    pub listen: SocketAddr,
+    /// What clients must show.
+    pub client_token: Option<Secret>,
+}
+
+impl LocalDoor {
+    /// Reads only what a health check needs: whatever else is wrong is the daemon's business.
+    pub fn from_settings(settings: Settings) -> Result<LocalDoor, ConfigError> {
+        let mut w = written::Written::new(settings);
+        let bare = w.is_bare();
+        let address = SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), 50051);
+        let door = LocalDoor {
+            listen: w.address("listen", address),
+            client_token: w.secret("client_auth_token"),
+        };
+        w.so_far()?;
+        Ok(door)
+    }
 }
 
 impl Config {
@@ -455,6 +492,7 @@ impl Config {
         let log = LogConfig {
             level: w.text("log_level", "info"),
             file: w.optional_text("log_file").map(PathBuf::from),
+            format: log_format(&mut w),
         };
         let read = w.finish(WITHOUT_MEANING)?;
         let (ignored, effective) = (read.ignored, read.effective);
@@ -490,6 +528,18 @@ fn default_data_dir(bare: bool, machine: &Machine) -> String {
 fn node_number(name: &str) -> Option<u64> {
     let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
     name[digits..].parse::<u64>().ok()?.checked_add(1)
+}
+
+fn log_format(w: &mut written::Written) -> LogFormat {
+    match w.text("log_format", "auto").as_str() {
+        "auto" => LogFormat::Auto,
+        "text" => LogFormat::Text,
+        "json" => LogFormat::Json,
+        other => {
+            w.mistake("log_format", other, "must be auto, text or json", "");
+            LogFormat::Auto
+        }
+    }
 }
 
 fn is_host_port(text: &str) -> bool {

@@ -4,18 +4,14 @@
 //! anybody was served. Shutdown order (R169): stop accepting, end streams, finish running calls,
 //! stop the node.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use http::{Request, Response};
-use hyper::body::Incoming;
+use http::HeaderValue;
 use tenure_cluster::{Durable, Running, StartError};
 use tenure_node::{ClusterConfig, Limits, NodeId};
 use tenure_wire::v1::path_lock_server::PathLockServer;
@@ -24,17 +20,22 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
-use tower::Service;
 
 use crate::config::{Config, Sync};
 use crate::events::Events;
+use crate::faces::admission::Admission;
+use crate::faces::auth;
+use crate::faces::connection::{GrpcConnection, WebConnection};
 use crate::faces::grpc::Grpc;
 use crate::faces::json::{self, Facade};
+use crate::faces::openapi;
 use crate::faces::sse::{self, Sse};
 use crate::faces::tcp::{self, Door, Plain, Protocol};
 use crate::faces::tls::{Certificate, TlsError};
-use crate::faces::{auth, h3};
 use crate::handlers::Handlers;
+use crate::peers;
+use crate::telemetry::otlp::Signals;
+use crate::telemetry::{self, Telemetry};
 
 /// The longest message on the gRPC port.
 const MESSAGE: usize = 4 << 20;
@@ -67,6 +68,12 @@ pub enum DaemonError {
     /// The node's number is out of range.
     #[error("node_id ends in {0}: the largest is 4294967294")]
     NodeId(u64),
+    /// The cluster does not take this node (R161).
+    #[error("this node does not fit in the cluster: {0}")]
+    Excluded(String),
+    /// The internal address makes no sense.
+    #[error("raft_addr = {0}: must be a URL such as http://10.0.0.1:50052")]
+    Internal(String),
     /// The description of the protocol cannot be offered.
     #[error("server reflection cannot be offered: {0}")]
     Reflection(String),
@@ -75,18 +82,27 @@ pub enum DaemonError {
 /// A daemon that listens.
 pub struct Daemon {
     node: Running,
+    telemetry: Telemetry,
     faces: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     stop: watch::Sender<bool>,
     /// Where gRPC listens.
     pub grpc: SocketAddr,
     /// Where the web faces listen.
     pub web: Option<SocketAddr>,
+    /// Where HTTP/3 listens.
+    pub h3: Option<SocketAddr>,
+    /// Where peers and gossip are listened to, if they are.
+    pub internal: Option<(SocketAddr, SocketAddr)>,
 }
 
 impl Daemon {
     /// Opens the data directory and all ports.
-    pub async fn start(config: &Config) -> Result<Daemon, DaemonError> {
+    pub async fn start(config: &Config, signals: Signals) -> Result<Daemon, DaemonError> {
         let node = start_node(config)?;
+        let telemetry = Telemetry::new(node.handle().clone(), signals.tracing);
+        // A node that joins serves clients as soon as it has a cluster, before it has replicas (R167).
+        let joined = node.handle().joined().await;
+        joined.map_err(DaemonError::Excluded)?;
         let (stop, stopped) = watch::channel(false);
         let handlers = Handlers::new(node.handle().clone());
         let faces = &config.faces;
@@ -101,7 +117,7 @@ impl Daemon {
 
         let listener = bind("listen", faces.listen).await?;
         let grpc = local(&listener, faces.listen);
-        let service = Grpc::new(handlers.clone(), events.clone(), timeout);
+        let service = Grpc::new(handlers.clone(), events.clone(), telemetry.clone(), timeout);
         let routes = grpc_routes(service)?;
         let calls = usize::try_from(faces.max_concurrent_requests_per_connection)
             .unwrap_or(Semaphore::MAX_PERMITS)
@@ -114,9 +130,14 @@ impl Daemon {
             streams: STREAMS,
         };
         let routes = guard.wrap(routes);
-        let connection = move |_peer| Connection {
+        let admission = Admission::new(timeout);
+        let bodies = Arc::clone(&admission.bodies);
+        let connection = move |peer| GrpcConnection {
             routes: routes.clone(),
             calls: Arc::new(Semaphore::new(calls)),
+            bodies: Arc::clone(&bodies),
+            timeout,
+            peer,
         };
         running.push(Box::pin(tcp::serve(
             listener,
@@ -125,7 +146,7 @@ impl Daemon {
             stopped.clone(),
         )));
 
-        let mut web = None;
+        let (mut web, mut h3) = (None, None);
         if let Some(address) = faces.web_listen {
             let certificate = Certificate::load(faces.tls.as_ref())?;
             let listener = bind("web_listen", address).await?;
@@ -133,6 +154,7 @@ impl Daemon {
             web = Some(bound);
             let facade = Facade {
                 handlers: handlers.clone(),
+                telemetry: telemetry.clone(),
                 timeout,
             };
             let sse = Sse {
@@ -140,8 +162,13 @@ impl Daemon {
                 node: node.handle().clone(),
                 stop: stopped.clone(),
             };
-            let router = guard.wrap(sse::router(sse).merge(json::router(facade)));
+            let router = sse::router(sse)
+                .merge(json::router(facade))
+                .merge(openapi::router())
+                .merge(telemetry::router(telemetry.clone()));
+            let router = guard.wrap(router);
             let connections = Arc::new(Semaphore::new(WEB_CONNECTIONS));
+            let mut alt_svc = None;
             if let Some(address) = faces.h3_listen {
                 let server = certificate.for_quic(faces.zero_rtt)?;
                 let endpoint = quinn::Endpoint::server(server, address).map_err(|source| {
@@ -151,13 +178,21 @@ impl Daemon {
                         source,
                     }
                 })?;
-                let door = h3::Door {
+                let bound = endpoint.local_addr().unwrap_or(address);
+                h3 = Some(bound);
+                let service = format!("h3=\":{}\"; ma=86400", bound.port());
+                alt_svc = HeaderValue::try_from(service).ok();
+                let door = crate::faces::h3::Door {
                     endpoint,
                     connections: Arc::clone(&connections),
-                    body_timeout: timeout,
+                    admission: admission.clone(),
                     is_read_only: json::is_read_only,
                 };
-                running.push(Box::pin(h3::serve(door, router.clone(), stopped.clone())));
+                running.push(Box::pin(crate::faces::h3::serve(
+                    door,
+                    router.clone(),
+                    stopped.clone(),
+                )));
             }
             let door = Door {
                 tls: Some(TlsAcceptor::from(certificate.for_tcp()?)),
@@ -170,18 +205,27 @@ impl Daemon {
                 connections,
                 streams: 1024,
             };
-            let connection = move |_peer| Connection {
+            let connection = move |peer| WebConnection {
                 routes: router.clone(),
-                calls: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+                admission: admission.clone(),
+                peer,
+                alt_svc: alt_svc.clone(),
             };
-            running.push(Box::pin(tcp::serve(listener, door, connection, stopped)));
+            let served = tcp::serve(listener, door, connection, stopped.clone());
+            running.push(Box::pin(served));
+        }
+        if let Some(pusher) = signals.pusher {
+            running.push(Box::pin(pusher.run(telemetry.clone(), stopped)));
         }
         Ok(Daemon {
+            internal: node.addresses(),
             node,
+            telemetry,
             faces: running,
             stop,
             grpc,
             web,
+            h3,
         })
     }
 
@@ -195,9 +239,13 @@ impl Daemon {
         tracing::info!("stopping");
         let _ = self.stop.send(true);
         while tasks.join_next().await.is_some() {}
-        let node = self.node;
+        let (node, telemetry) = (self.node, self.telemetry);
         // It joins threads.
-        let _ = tokio::task::spawn_blocking(move || node.stop()).await;
+        let stop = move || {
+            telemetry.end_tracing();
+            node.stop();
+        };
+        let _ = tokio::task::spawn_blocking(stop).await;
     }
 }
 
@@ -221,6 +269,7 @@ fn start_node(config: &Config) -> Result<Running, DaemonError> {
             log_kept: entries(config.disk.kept_entries),
             ..Limits::default()
         },
+        peers: peers::options(config)?,
         durable: match config.disk.sync {
             Sync::Always => Durable::Yes,
             Sync::Never => Durable::No,
@@ -270,31 +319,4 @@ fn grpc_routes(service: Grpc) -> Result<Router, DaemonError> {
         .add_service(v1alpha)
         .add_service(health);
     Ok(routes.prepare().into_axum_router())
-}
-
-/// The service of one connection: its calls beyond the limit wait their turn.
-#[derive(Clone)]
-struct Connection {
-    routes: Router,
-    calls: Arc<Semaphore>,
-}
-
-impl Service<Request<Incoming>> for Connection {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let mut routes = self.routes.clone();
-        let calls = Arc::clone(&self.calls);
-        Box::pin(async move {
-            // The semaphore is never closed. A stream gives its place back with its headers.
-            let _place = calls.acquire_owned().await.ok();
-            routes.call(request.map(Body::new)).await
-        })
-    }
 }

@@ -4,6 +4,7 @@
 //!
 //! Whatever depends on state is decided behind [`Handle::call`]; here is only the door.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tenure_cluster::Handle;
@@ -36,6 +37,18 @@ pub(crate) mod wire {
 pub struct Call {
     /// How long its client waits.
     pub timeout: Duration,
+    /// Where it comes from, if that matters: forced actions are written down with it.
+    pub peer: Option<SocketAddr>,
+}
+
+impl Call {
+    /// A call that matters to nobody but its client.
+    pub fn within(timeout: Duration) -> Call {
+        Call {
+            timeout,
+            peer: None,
+        }
+    }
 }
 
 /// The handlers of all faces.

@@ -6,5 +6,8 @@ pub mod daemon;
 pub mod events;
 pub mod faces;
 pub mod handlers;
+mod peers;
+pub mod probe;
 mod session;
 pub mod status;
+pub mod telemetry;

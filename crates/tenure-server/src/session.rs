@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
+use http::HeaderMap;
 use tenure_cluster::{Calls, Heard};
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
@@ -25,6 +26,7 @@ use crate::convert;
 use crate::events;
 use crate::handlers::{self, Call, Handlers, wire};
 use crate::status::{Code, Failure};
+use crate::telemetry::{Face, Measured, Rpc, Telemetry};
 
 /// Operations of one session that are under way; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
@@ -32,6 +34,7 @@ const IN_FLIGHT: usize = 4096;
 /// One session. The stream ends when the client ends its side and everything is answered.
 pub(crate) struct Session {
     calls: Calls,
+    telemetry: Telemetry,
     call: Call,
     /// `None` when the client has ended its side, or sent what cannot be read.
     requests: Option<Streaming<v1::SessionRequest>>,
@@ -46,12 +49,14 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(
         handlers: &Handlers,
+        telemetry: Telemetry,
         call: Call,
         event_buffer: usize,
         requests: Streaming<v1::SessionRequest>,
     ) -> Session {
         Session {
             calls: handlers.node().calls(event_buffer),
+            telemetry,
             call,
             requests: Some(requests),
             owners: HashSet::new(),
@@ -87,23 +92,35 @@ impl Session {
             self.owners.insert(owner.to_owned());
             self.calls.listen(listened);
         }
-        match parse(request) {
-            Ok((kind, request)) => {
-                let slot = self.slots.take(id, kind);
+        let kind = kind_of(&request);
+        let measured = kind.map(|kind| {
+            self.telemetry
+                .begin(Face::Grpc, kind.rpc(), &HeaderMap::new())
+        });
+        match (kind, measured, parse(request)) {
+            (Some(kind), Some(measured), Ok(request)) => {
+                let slot = self.slots.take(UnderWay { id, kind, measured });
                 self.calls.push(slot, request, self.call.timeout);
             }
-            Err(failure) => self.refused.push(response(id, error(failure))),
+            (_, measured, parsed) => {
+                if let Some(measured) = measured {
+                    measured.end(&parsed);
+                }
+                let failure = parsed.err().unwrap_or_else(nameless);
+                self.refused.push(response(id, error(failure)));
+            }
         }
     }
 
     fn say(&mut self, heard: Heard) -> Option<v1::SessionResponse> {
         match heard {
             Heard::Answer { tag, answer } => {
-                let (id, kind) = self.slots.give_back(tag)?;
+                let UnderWay { id, kind, measured } = self.slots.give_back(tag)?;
                 let result = match answer {
                     Ok(answer) => respond(kind, *answer),
                     Err(failure) => Err(handlers::failure(failure)),
                 };
+                measured.end(&result);
                 Some(response(id, result.unwrap_or_else(error)))
             }
             Heard::Event(event) => Some(response(0, Response::Event(convert::event_out(&event)))),
@@ -151,58 +168,84 @@ enum Kind {
     AssertFencing,
 }
 
-/// Operations under way: the client's id and the kind of each. Ids are the client's business, so
-/// two operations may have the same one.
+impl Kind {
+    fn rpc(self) -> Rpc {
+        match self {
+            Kind::Acquire => Rpc::Acquire,
+            Kind::Release => Rpc::Release,
+            Kind::ReleaseAll => Rpc::ReleaseAll,
+            Kind::Renew => Rpc::Renew,
+            Kind::AssertFencing => Rpc::AssertFencing,
+        }
+    }
+}
+
+/// An operation under way. Its id is the client's business: two may have the same one.
+struct UnderWay {
+    id: u64,
+    kind: Kind,
+    measured: Measured,
+}
+
+/// The operations under way, by what the node calls them.
 #[derive(Default)]
 struct Slots {
-    slots: Vec<Option<(u64, Kind)>>,
+    slots: Vec<Option<UnderWay>>,
     free: Vec<u64>,
     used: usize,
 }
 
 impl Slots {
-    fn take(&mut self, id: u64, kind: Kind) -> u64 {
+    fn take(&mut self, operation: UnderWay) -> u64 {
         self.used += 1;
         match self.free.pop() {
             Some(slot) => {
-                self.slots[slot as usize] = Some((id, kind));
+                self.slots[slot as usize] = Some(operation);
                 slot
             }
             None => {
-                self.slots.push(Some((id, kind)));
+                self.slots.push(Some(operation));
                 self.slots.len() as u64 - 1
             }
         }
     }
 
-    fn give_back(&mut self, slot: u64) -> Option<(u64, Kind)> {
-        let held = self.slots.get_mut(slot as usize)?.take()?;
+    fn give_back(&mut self, slot: u64) -> Option<UnderWay> {
+        let operation = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         self.used -= 1;
-        Some(held)
+        Some(operation)
     }
 }
 
-fn parse(request: v1::SessionRequest) -> Result<(Kind, ClientRequest), Failure> {
+fn kind_of(request: &v1::SessionRequest) -> Option<Kind> {
+    Some(match request.op.as_ref()? {
+        Op::Acquire(_) => Kind::Acquire,
+        Op::Release(_) => Kind::Release,
+        Op::ReleaseAll(_) => Kind::ReleaseAll,
+        Op::Renew(_) => Kind::Renew,
+        Op::AssertFencing(_) => Kind::AssertFencing,
+    })
+}
+
+fn nameless() -> Failure {
+    Failure::new(Code::InvalidArgument, "the request names no operation")
+}
+
+fn parse(request: v1::SessionRequest) -> Result<ClientRequest, Failure> {
     if request.id == 0 {
         return Err(Failure::new(
             Code::InvalidArgument,
             "id 0 is for events: number from 1",
         ));
     }
-    Ok(match request.op {
-        Some(Op::Acquire(acquire)) => (Kind::Acquire, wire::acquire(acquire)?),
-        Some(Op::Release(release)) => (Kind::Release, wire::release(release)?),
-        Some(Op::ReleaseAll(all)) => (Kind::ReleaseAll, wire::release_all(all)?),
-        Some(Op::Renew(renew)) => (Kind::Renew, wire::renew(renew)?),
-        Some(Op::AssertFencing(assert)) => (Kind::AssertFencing, wire::assert_fencing(assert)?),
-        None => {
-            return Err(Failure::new(
-                Code::InvalidArgument,
-                "the request names no operation",
-            ));
-        }
-    })
+    match request.op.ok_or_else(nameless)? {
+        Op::Acquire(acquire) => wire::acquire(acquire),
+        Op::Release(release) => wire::release(release),
+        Op::ReleaseAll(all) => wire::release_all(all),
+        Op::Renew(renew) => wire::renew(renew),
+        Op::AssertFencing(assert) => wire::assert_fencing(assert),
+    }
 }
 
 fn respond(kind: Kind, answer: Answer) -> Result<Response, Failure> {

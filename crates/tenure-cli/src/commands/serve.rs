@@ -1,11 +1,15 @@
 //! `tenure serve`: the daemon.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure_server::config::{Config, Machine, Settings, Writable};
+use tenure_server::config::{Config, LocalDoor, Machine, Settings, Writable};
 use tenure_server::daemon::Daemon;
+use tenure_server::probe;
+use tenure_server::telemetry::logs;
+use tenure_server::telemetry::otlp::{Environment, Signals};
 
 /// Run the daemon.
 ///
@@ -15,6 +19,7 @@ use tenure_server::daemon::Daemon;
 /// Examples:
 ///   tenure serve
 ///   tenure serve --config /etc/tenure.toml
+///   tenure --health-check
 ///   TENURE_DATA_DIR=/tmp/demo tenure serve --print-config
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -25,11 +30,19 @@ pub(crate) struct Serve {
     /// Print every key, its value and where it comes from, and exit.
     #[arg(long)]
     print_config: bool,
+    /// Ask the daemon that runs here whether it is ready: exit 0 if it is, else 1.
+    #[arg(long, conflicts_with = "print_config")]
+    health_check: bool,
 }
 
 impl Serve {
     pub(crate) fn run(self) -> ExitCode {
-        match self.serve() {
+        let (result, failed) = if self.health_check {
+            (self.check_health(), 1)
+        } else {
+            (self.serve(), 125)
+        };
+        match result {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("error: {error}");
@@ -38,12 +51,12 @@ impl Serve {
                     eprintln!("  why: {why}");
                     cause = why.source();
                 }
-                ExitCode::from(125)
+                ExitCode::from(failed)
             }
         }
     }
 
-    fn serve(self) -> Result<(), Box<dyn std::error::Error>> {
+    fn settings(&self) -> Result<Settings, Box<dyn std::error::Error>> {
         let text = match &self.config {
             Some(path) => Some(
                 std::fs::read_to_string(path)
@@ -51,23 +64,50 @@ impl Serve {
             ),
             None => None,
         };
-        let settings = Settings::new(text.as_deref(), std::env::vars())?;
-        let config = Config::from_settings(settings, &machine())?;
+        Ok(Settings::new(text.as_deref(), std::env::vars())?)
+    }
+
+    fn check_health(self) -> Result<(), Box<dyn std::error::Error>> {
+        let door = LocalDoor::from_settings(self.settings()?)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(runtime.block_on(probe::health(&door))?)
+    }
+
+    fn serve(self) -> Result<(), Box<dyn std::error::Error>> {
+        let config = Config::from_settings(self.settings()?, &machine())?;
         if self.print_config {
             for entry in &config.effective {
                 println!("{} = {}  # {}", entry.key, entry.value, entry.origin);
             }
             return Ok(());
         }
+        logs::begin(&config.log, std::env::var("RUST_LOG").ok().as_deref())?;
+        if !config.ignored.is_empty() {
+            let keys = config.ignored.join(" ");
+            tracing::warn!(keys, "these keys have no meaning here and are ignored");
+        }
+        raise_file_limit();
+        let variable = |name: &str| std::env::var(name).ok();
+        let signals = Signals::asked_for(&Environment(&variable), &config.node.name)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let daemon = Daemon::start(&config).await?;
-            let web = daemon
-                .web
-                .map_or_else(|| "off".to_owned(), |web| web.to_string());
-            eprintln!("tenure: ready, grpc {}, web {web}", daemon.grpc);
+            let daemon = Daemon::start(&config, signals).await?;
+            let shown = |address: Option<SocketAddr>| {
+                address.map_or_else(|| "off".to_owned(), |address| address.to_string())
+            };
+            let (web, h3) = (shown(daemon.web), shown(daemon.h3));
+            tracing::info!(grpc = %daemon.grpc, web, h3, node = config.node.name, "ready");
+            let internal = daemon.internal.map_or_else(String::new, |(peers, gossip)| {
+                format!(", peers {peers}, gossip {gossip}")
+            });
+            eprintln!(
+                "tenure: ready, grpc {}, web {web}, h3 {h3}{internal}",
+                daemon.grpc
+            );
             let mut term =
                 tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
             let shutdown = async move {
@@ -79,6 +119,16 @@ impl Serve {
             daemon.serve(shutdown).await;
             Ok(())
         })
+    }
+}
+
+/// Every connection is a file: as many as the system allows.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }
 

@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod foreign;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -15,6 +17,11 @@ pub(crate) struct Daemon {
     child: Child,
     pub(crate) grpc: SocketAddr,
     pub(crate) web: SocketAddr,
+    pub(crate) h3: SocketAddr,
+    /// How long it took until it said that it is ready.
+    pub(crate) started_in: Duration,
+    /// Where it gossips, if it has peers.
+    pub(crate) gossip: Option<SocketAddr>,
 }
 
 impl Daemon {
@@ -25,20 +32,29 @@ impl Daemon {
 
     /// The same, with more of the environment set.
     pub(crate) fn start_with(data: &Path, environment: &[(&str, &str)]) -> Daemon {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command
             .arg("serve")
             .env("TENURE_DATA_DIR", data)
             .env("TENURE_LISTEN", "127.0.0.1:0")
             .env("TENURE_WEB_LISTEN", "127.0.0.1:0")
+            .env("TENURE_H3_LISTEN", "127.0.0.1:0")
             .env("TENURE_GROUP_COUNT", "4")
-            .envs(environment.iter().copied())
+            .envs(environment.iter().copied());
+        Daemon::spawn(&mut command)
+    }
+
+    /// Starts what the command says, and waits until it is ready.
+    pub(crate) fn spawn(command: &mut Command) -> Daemon {
+        let begun = Instant::now();
+        let mut child = command
             .stderr(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
-        // `tenure: ready, grpc 127.0.0.1:1, web 127.0.0.1:2`
+        // `tenure: ready, grpc 127.0.0.1:1, web 127.0.0.1:2, h3 127.0.0.1:3`
         let ready = loop {
             let mut line = String::new();
             if lines.read_line(&mut line).unwrap() == 0 {
@@ -49,20 +65,19 @@ impl Daemon {
             }
             said.push_str(&line);
         };
+        let started_in = begun.elapsed();
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let address = |name: &str| {
-            let (_, rest) = ready.split_once(name).unwrap();
-            rest.split([',', '\n'])
-                .next()
-                .unwrap()
-                .trim()
-                .parse()
-                .unwrap()
+            let (_, rest) = ready.split_once(name)?;
+            rest.split([',', '\n']).next()?.trim().parse().ok()
         };
         Daemon {
             child,
-            grpc: address("grpc"),
-            web: address("web"),
+            grpc: address("grpc").unwrap(),
+            web: address("web").unwrap(),
+            h3: address("h3").unwrap(),
+            gossip: address("gossip"),
+            started_in,
         }
     }
 
@@ -70,6 +85,22 @@ impl Daemon {
     pub(crate) async fn channel(&self) -> tonic::transport::Channel {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", self.grpc));
         endpoint.unwrap().connect().await.unwrap()
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The bytes that it holds in memory now.
+    pub(crate) fn memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
+        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        kib * 1024
     }
 
     /// Kills it as the kernel would.
@@ -109,7 +140,26 @@ impl Daemon {
         )
     }
 
+    /// A GET that is not answered in JSON: head and body.
+    pub(crate) fn get_text(&self, url: &str) -> (String, String) {
+        let request = format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+        let answer = self.raw(request.as_bytes());
+        let text = String::from_utf8(answer).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
     fn exchange(&self, request: &[u8]) -> (u16, Value) {
+        let answer = self.raw(request);
+        let text = String::from_utf8_lossy(&answer);
+        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no HTTP answer: {text:?}"));
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    /// Bytes to the web port, and all that comes back.
+    pub(crate) fn raw(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.web).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(30)))
@@ -118,11 +168,7 @@ impl Daemon {
         let _ = stream.write_all(request);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
-        let text = String::from_utf8_lossy(&answer);
-        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = status.unwrap_or_else(|| panic!("no HTTP answer: {text:?}"));
-        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+        answer
     }
 }
 

@@ -174,3 +174,15 @@ fn what_is_printed_can_be_read() {
     assert_eq!(again.faces, config.faces);
     assert_eq!(again.cluster, config.cluster);
 }
+
+/// A health check reads where to ask, and nothing else.
+#[test]
+fn a_health_check_does_not_mind_other_mistakes() {
+    let file = "listen = '127.0.0.1:9'\nseed_nodes = ['x:1']\nreplication_factor = 2\nno_key = 1\n";
+    assert!(read(Some(file), &[]).is_err());
+    let settings = Settings::new(Some(file), []).unwrap();
+    let door = LocalDoor::from_settings(settings).unwrap();
+    assert_eq!(door.listen.to_string(), "127.0.0.1:9");
+    let settings = Settings::new(Some("listen = 'here'"), []).unwrap();
+    assert!(LocalDoor::from_settings(settings).is_err());
+}

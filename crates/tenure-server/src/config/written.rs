@@ -372,6 +372,14 @@ impl Written {
         value
     }
 
+    /// Fails if anything that was read so far is wrong. Keys that were not read do not count.
+    pub(super) fn so_far(self) -> Result<(), ConfigError> {
+        match self.mistakes {
+            mistakes if mistakes.is_empty() => Ok(()),
+            mistakes => Err(ConfigError { mistakes }),
+        }
+    }
+
     /// What is left in the file must be a key without meaning; anything else is a mistake.
     pub(super) fn finish(mut self, without_meaning: &[&str]) -> Result<Read, ConfigError> {
         let mut ignored = Vec::new();

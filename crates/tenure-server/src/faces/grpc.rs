@@ -1,61 +1,90 @@
 //! gRPC: the contract. Each method hands its message to the handler of the same name.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
+use axum::extract::ConnectInfo;
 use futures_util::Stream;
+use http::HeaderMap;
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_server::PathLock;
 use tokio_stream::StreamExt;
-use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::convert;
 use crate::events::{self, Events};
 use crate::handlers::{Call, Chunks, Handlers};
 use crate::session::Session;
+use crate::telemetry::{Face, Rpc, Telemetry};
 
 /// The service over the handlers.
 #[derive(Clone)]
 pub struct Grpc {
     handlers: Handlers,
     events: Events,
+    telemetry: Telemetry,
     timeout: Duration,
 }
 
 impl Grpc {
     /// A service that gives a call at most `timeout`.
-    pub fn new(handlers: Handlers, events: Events, timeout: Duration) -> Grpc {
+    pub fn new(
+        handlers: Handlers,
+        events: Events,
+        telemetry: Telemetry,
+        timeout: Duration,
+    ) -> Grpc {
         Grpc {
             handlers,
             events,
+            telemetry,
             timeout,
         }
     }
 
     /// Whether the node can serve (R145).
     pub(crate) async fn is_ready(&self) -> bool {
-        self.handlers
-            .health(Call {
-                timeout: self.timeout,
-            })
-            .await
-            .ok
+        self.handlers.health(Call::within(self.timeout)).await.ok
     }
 
-    /// The shorter of the client's deadline and ours.
-    fn call(&self, metadata: &MetadataMap) -> Call {
-        let asked = metadata
-            .get("grpc-timeout")
-            .and_then(|value| deadline(value.to_str().ok()?));
+    async fn collect_and_acquire(
+        &self,
+        call: Call,
+        mut stream: Streaming<v1::AcquireRequest>,
+    ) -> Result<v1::AcquireResponse, Status> {
+        let mut chunks = Chunks::default();
+        let collected = async {
+            while let Some(chunk) = stream.message().await? {
+                chunks.push(chunk)?;
+            }
+            Ok::<_, Status>(())
+        };
+        match tokio::time::timeout(call.timeout, collected).await {
+            Ok(collected) => collected?,
+            Err(_) => return Err(Status::deadline_exceeded("the chunks did not come in time")),
+        }
+        Ok(self.handlers.acquire_chunks(call, chunks).await?)
+    }
+
+    fn call<T>(&self, request: &Request<T>) -> Call {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         Call {
-            timeout: asked.map_or(self.timeout, |asked| asked.min(self.timeout)),
+            timeout: deadline(request.metadata().as_ref(), self.timeout),
+            peer: peer.map(|peer| peer.0),
         }
     }
 }
 
+/// The shorter of the client's deadline and ours.
+pub(crate) fn deadline(headers: &HeaderMap, ours: Duration) -> Duration {
+    let asked = headers.get("grpc-timeout");
+    let asked = asked.and_then(|value| duration(value.to_str().ok()?));
+    asked.map_or(ours, |asked| asked.min(ours))
+}
+
 /// A duration as gRPC writes it: up to eight digits and a unit.
-fn deadline(text: &str) -> Option<Duration> {
+fn duration(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -77,7 +106,7 @@ fn deadline(text: &str) -> Option<Duration> {
 /// The whole `impl` comes out of the macro because `async_trait` must see the methods written out.
 macro_rules! service {
     (
-        $($name:ident => $handler:ident : $request:ident -> $response:ident),+ ;
+        $($name:ident => $rpc:ident $handler:ident : $request:ident -> $response:ident),+ ;
         $($others:tt)+
     ) => {
         #[tonic::async_trait]
@@ -86,8 +115,12 @@ macro_rules! service {
                 &self,
                 request: Request<v1::$request>,
             ) -> Result<Response<v1::$response>, Status> {
-                let call = self.call(request.metadata());
-                Ok(Response::new(self.handlers.$handler(call, request.into_inner()).await?))
+                let call = self.call(&request);
+                let headers = request.metadata().as_ref();
+                let measured = self.telemetry.begin(Face::Grpc, Rpc::$rpc, headers);
+                let answer = self.handlers.$handler(call, request.into_inner()).await;
+                measured.end(&answer);
+                Ok(Response::new(answer?))
             })+
 
             $($others)+
@@ -98,32 +131,32 @@ macro_rules! service {
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 service! {
-        acquire => acquire: AcquireRequest -> AcquireResponse,
-        set_namespace_policy => set_namespace_policy:
+        acquire => Acquire acquire: AcquireRequest -> AcquireResponse,
+        set_namespace_policy => SetNamespacePolicy set_namespace_policy:
             SetNamespacePolicyRequest -> SetNamespacePolicyResponse,
-        get_namespace_policy => get_namespace_policy:
+        get_namespace_policy => GetNamespacePolicy get_namespace_policy:
             GetNamespacePolicyRequest -> GetNamespacePolicyResponse,
-        delete_namespace_policy => delete_namespace_policy:
+        delete_namespace_policy => DeleteNamespacePolicy delete_namespace_policy:
             DeleteNamespacePolicyRequest -> DeleteNamespacePolicyResponse,
-        release => release: ReleaseLocksRequest -> ReleaseResponse,
-        release_all => release_all: ReleaseAllRequest -> ReleaseResponse,
-        renew => renew: RenewRequest -> RenewResponse,
-        force_release => force_release: ForceReleaseRequest -> ForceReleaseResponse,
-        assert_fencing => assert_fencing: AssertFencingRequest -> AssertFencingResponse,
-        detect_cycle => detect_cycle: DetectCycleRequest -> DetectCycleResponse,
-        is_blocking => is_blocking: IsBlockingRequest -> IsBlockingResponse,
-        incr_fencing_token => incr_fencing_token:
+        release => Release release: ReleaseLocksRequest -> ReleaseResponse,
+        release_all => ReleaseAll release_all: ReleaseAllRequest -> ReleaseResponse,
+        renew => Renew renew: RenewRequest -> RenewResponse,
+        force_release => ForceRelease force_release: ForceReleaseRequest -> ForceReleaseResponse,
+        assert_fencing => AssertFencing assert_fencing: AssertFencingRequest -> AssertFencingResponse,
+        detect_cycle => DetectCycle detect_cycle: DetectCycleRequest -> DetectCycleResponse,
+        is_blocking => IsBlocking is_blocking: IsBlockingRequest -> IsBlockingResponse,
+        incr_fencing_token => IncrFencingToken incr_fencing_token:
             IncrFencingTokenRequest -> IncrFencingTokenResponse,
-        set_wait_edge => set_wait_edge: SetWaitEdgeRequest -> SetWaitEdgeResponse,
-        clear_wait_edge => clear_wait_edge: ClearWaitEdgeRequest -> ClearWaitEdgeResponse,
-        is_owner_alive => is_owner_alive: IsOwnerAliveRequest -> IsOwnerAliveResponse,
-        request_revoke => request_revoke: RequestRevokeRequest -> RequestRevokeResponse,
-        inspect_path => inspect_path: InspectPathRequest -> InspectPathResponse,
-        list_owner_locks => list_owner_locks: ListOwnerLocksRequest -> ListOwnerLocksResponse,
-        dump_locks => dump_locks: DumpLocksRequest -> DumpLocksResponse,
-        explain => explain: ExplainRequest -> ExplainResponse,
-        r#break => break_hold: BreakRequest -> BreakResponse,
-        list_namespace_policies => list_namespace_policies:
+        set_wait_edge => SetWaitEdge set_wait_edge: SetWaitEdgeRequest -> SetWaitEdgeResponse,
+        clear_wait_edge => ClearWaitEdge clear_wait_edge: ClearWaitEdgeRequest -> ClearWaitEdgeResponse,
+        is_owner_alive => IsOwnerAlive is_owner_alive: IsOwnerAliveRequest -> IsOwnerAliveResponse,
+        request_revoke => RequestRevoke request_revoke: RequestRevokeRequest -> RequestRevokeResponse,
+        inspect_path => InspectPath inspect_path: InspectPathRequest -> InspectPathResponse,
+        list_owner_locks => ListOwnerLocks list_owner_locks: ListOwnerLocksRequest -> ListOwnerLocksResponse,
+        dump_locks => DumpLocks dump_locks: DumpLocksRequest -> DumpLocksResponse,
+        explain => Explain explain: ExplainRequest -> ExplainResponse,
+        r#break => Break break_hold: BreakRequest -> BreakResponse,
+        list_namespace_policies => ListNamespacePolicies list_namespace_policies:
             ListNamespacePoliciesRequest -> ListNamespacePoliciesResponse;
 
     type SubscribeStream = Answers<v1::Event>;
@@ -134,8 +167,12 @@ service! {
         &self,
         request: Request<v1::HealthRequest>,
     ) -> Result<Response<v1::HealthResponse>, Status> {
-        let call = self.call(request.metadata());
-        Ok(Response::new(self.handlers.health(call).await))
+        let call = self.call(&request);
+        let headers = request.metadata().as_ref();
+        let measured = self.telemetry.begin(Face::Grpc, Rpc::Health, headers);
+        let health = self.handlers.health(call).await;
+        measured.end_with(tonic::Code::Ok);
+        Ok(Response::new(health))
     }
 
     /// R18: all chunks are collected first; a stream that breaks off has no effect.
@@ -143,28 +180,23 @@ service! {
         &self,
         request: Request<Streaming<v1::AcquireRequest>>,
     ) -> Result<Response<v1::AcquireResponse>, Status> {
-        let call = self.call(request.metadata());
-        let mut stream = request.into_inner();
-        let mut chunks = Chunks::default();
-        let collected = async {
-            while let Some(chunk) = stream.message().await? {
-                chunks.push(chunk)?;
-            }
-            Ok::<_, Status>(())
-        };
-        match tokio::time::timeout(call.timeout, collected).await {
-            Ok(collected) => collected?,
-            Err(_) => return Err(Status::deadline_exceeded("the chunks did not come in time")),
-        }
-        Ok(Response::new(self.handlers.acquire_chunks(call, chunks).await?))
+        let call = self.call(&request);
+        let headers = request.metadata().as_ref();
+        let measured = self.telemetry.begin(Face::Grpc, Rpc::AcquireStream, headers);
+        let answer = self.collect_and_acquire(call, request.into_inner()).await;
+        measured.end_with(answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
+        answer.map(Response::new)
     }
 
     async fn subscribe(
         &self,
         request: Request<v1::SubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let owner = convert::owner(&request.into_inner().owner_id)?;
-        let events = self.events.subscribe(owner);
+        let headers = request.metadata().as_ref();
+        let measured = self.telemetry.begin(Face::Grpc, Rpc::Subscribe, headers);
+        let owner = convert::owner(&request.get_ref().owner_id);
+        measured.end(&owner);
+        let events = self.events.subscribe(owner?);
         let stream = events.map(|event| match event {
             Ok(event) => Ok(convert::event_out(&event)),
             Err(failure) => Err(failure.into()),
@@ -176,9 +208,12 @@ service! {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let request = request.into_inner();
-        let prefix = convert::namespace(&request.prefix)?;
-        let changes = events::watch(self.handlers.node(), prefix, request.snapshot);
+        let headers = request.metadata().as_ref();
+        let measured = self.telemetry.begin(Face::Grpc, Rpc::Watch, headers);
+        let request = request.get_ref();
+        let prefix = convert::namespace(&request.prefix);
+        measured.end(&prefix);
+        let changes = events::watch(self.handlers.node(), prefix?, request.snapshot);
         Ok(Response::new(Box::pin(changes.map(|change| change.map_err(Status::from)))))
     }
 
@@ -186,9 +221,18 @@ service! {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let call = self.call(request.metadata());
-        let session =
-            Session::new(&self.handlers, call, self.events.buffer(), request.into_inner());
+        let call = self.call(&request);
+        let headers = request.metadata().as_ref();
+        self.telemetry
+            .begin(Face::Grpc, Rpc::Session, headers)
+            .end_with(tonic::Code::Ok);
+        let session = Session::new(
+            &self.handlers,
+            self.telemetry.clone(),
+            call,
+            self.events.buffer(),
+            request.into_inner(),
+        );
         Ok(Response::new(Box::pin(session)))
     }
 }
@@ -199,11 +243,11 @@ mod tests {
 
     #[test]
     fn deadlines_are_read_as_grpc_writes_them() {
-        assert_eq!(deadline("250m"), Some(Duration::from_millis(250)));
-        assert_eq!(deadline("2S"), Some(Duration::from_secs(2)));
-        assert_eq!(deadline("1H"), Some(Duration::from_secs(3600)));
+        assert_eq!(duration("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(duration("2S"), Some(Duration::from_secs(2)));
+        assert_eq!(duration("1H"), Some(Duration::from_secs(3600)));
         for bad in ["", "S", "123456789S", "-1S", "1x", "1.5S"] {
-            assert_eq!(deadline(bad), None, "{bad}");
+            assert_eq!(duration(bad), None, "{bad}");
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use bytes::{Buf, Bytes, BytesMut};
 use h3::server::RequestStream;
 use http::{Method, Request, Response, StatusCode};
@@ -18,16 +19,21 @@ use http_body_util::BodyExt;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tower::ServiceExt;
 
+use super::admission::Admission;
+use super::body::Share;
+use super::json::refuse;
 use super::tcp::stopped;
+use crate::status::Code;
 
 /// Requests of one connection that are handled at once; further ones wait.
-const REQUESTS: usize = 256;
+pub(crate) const REQUESTS: u32 = 256;
 /// The longest request body, as on the other transports.
 const BODY: usize = 4 << 20;
 /// The longest head of a request.
 const FIELD_SECTION: u64 = 16 << 10;
+/// How long open requests may go on when the daemon stops (R169).
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// What the HTTP/3 listener needs.
 pub struct Door {
@@ -35,8 +41,8 @@ pub struct Door {
     pub endpoint: quinn::Endpoint,
     /// Shared with the TCP listener: a permit for every open connection.
     pub connections: Arc<Semaphore>,
-    /// How long a request body may take to come in.
-    pub body_timeout: Duration,
+    /// Shared with the TCP listener: what is taken on at once.
+    pub admission: Admission,
     /// Which requests may run before the handshake is confirmed.
     pub is_read_only: fn(&Method, &str) -> bool,
 }
@@ -60,49 +66,54 @@ pub async fn serve(door: Door, router: Router, stop: watch::Receiver<bool>) {
         open.spawn(async move {
             let _permit = permit;
             let peer = incoming.remote_address();
-            tokio::select! {
-                ended = connection(incoming, &door, router) => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%peer, %error, "HTTP/3 connection ended");
-                    }
-                }
-                () = stopped(stop) => {}
+            if let Err(error) = connection(incoming, &door, router, stop).await {
+                tracing::debug!(%peer, %error, "HTTP/3 connection ended");
             }
         });
     }
+    // Whoever comes now is refused; whoever is here may finish.
+    door.endpoint.set_server_config(None);
+    let _ = timeout(FAREWELL, async {
+        while open.join_next().await.is_some() {}
+    })
+    .await;
+    open.abort_all();
     door.endpoint.close(0u32.into(), b"stopping");
-    while open.join_next().await.is_some() {}
-    door.endpoint.wait_idle().await;
+    let _ = timeout(Duration::from_secs(1), door.endpoint.wait_idle()).await;
 }
 
-type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+type Ended = Result<(), Fault>;
 
-async fn connection(incoming: quinn::Incoming, door: &Arc<Door>, router: Router) -> Ended {
-    let peer = incoming.remote_address();
-    let (connection, confirmed) = match incoming.accept()?.into_0rtt() {
-        Ok((connection, confirmed)) => (connection, confirmed),
+async fn connection(
+    incoming: quinn::Incoming,
+    door: &Arc<Door>,
+    router: Router,
+    stop: watch::Receiver<bool>,
+) -> Ended {
+    let handshake_done = Arc::new(AtomicBool::new(false));
+    let (connection, watcher) = match incoming.accept()?.into_0rtt() {
+        Ok((connection, confirmed)) => {
+            let done = Arc::clone(&handshake_done);
+            let watcher = tokio::spawn(async move {
+                // Its value tells a client whether early data was accepted; for a server it is the
+                // moment that counts.
+                let _ = confirmed.await;
+                done.store(true, Ordering::Release);
+            });
+            (connection, Some(watcher))
+        }
         // A server can always speak before the handshake is over; without that, wait for it.
         Err(connecting) => {
             let connection = connecting.await?;
-            return requests(
-                connection,
-                door,
-                router,
-                peer,
-                Arc::new(AtomicBool::new(true)),
-            )
-            .await;
+            handshake_done.store(true, Ordering::Release);
+            (connection, None)
         }
     };
-    let handshake_done = Arc::new(AtomicBool::new(false));
-    let done = Arc::clone(&handshake_done);
-    let watcher = tokio::spawn(async move {
-        // Its value tells a client whether early data was accepted; for a server it is the moment that counts.
-        let _ = confirmed.await;
-        done.store(true, Ordering::Release);
-    });
-    let ended = requests(connection, door, router, peer, handshake_done).await;
-    watcher.abort();
+    let ended = requests(connection, door, router, handshake_done, stop).await;
+    if let Some(watcher) = watcher {
+        watcher.abort();
+    }
     ended
 }
 
@@ -110,14 +121,15 @@ async fn requests(
     connection: quinn::Connection,
     door: &Arc<Door>,
     router: Router,
-    peer: SocketAddr,
     handshake_done: Arc<AtomicBool>,
+    stop: watch::Receiver<bool>,
 ) -> Ended {
+    let peer = connection.remote_address();
     let mut connection = h3::server::builder()
         .max_field_section_size(FIELD_SECTION)
         .build::<_, Bytes>(h3_quinn::Connection::new(connection))
         .await?;
-    let slots = Arc::new(Semaphore::new(REQUESTS));
+    let slots = Arc::new(Semaphore::new(REQUESTS as usize));
     let mut running = JoinSet::new();
     loop {
         let resolver = tokio::select! {
@@ -126,6 +138,10 @@ async fn requests(
                 None => break,
             },
             Some(_) = running.join_next() => continue,
+            () = stopped(stop.clone()) => {
+                connection.shutdown(0).await?;
+                break;
+            }
         };
         // Read before anything else happens to the request.
         let early = !handshake_done.load(Ordering::Acquire);
@@ -146,29 +162,46 @@ async fn requests(
     Ok(())
 }
 
+type Exchange = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
+
 async fn respond(
     request: Request<()>,
-    mut stream: RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>,
+    mut stream: Exchange,
     door: &Door,
     router: Router,
     peer: SocketAddr,
     early: bool,
 ) -> Ended {
     if early && !(door.is_read_only)(request.method(), request.uri().path()) {
-        return refuse(&mut stream, StatusCode::TOO_EARLY).await;
+        let mut too_early = Response::new(Body::empty());
+        *too_early.status_mut() = StatusCode::TOO_EARLY;
+        return send(too_early, &mut stream).await;
     }
-    let body = match timeout(door.body_timeout, whole_body(&mut stream)).await {
-        Ok(Ok(Some(body))) => body,
-        Ok(Ok(None)) => return refuse(&mut stream, StatusCode::PAYLOAD_TOO_LARGE).await,
+    // The place is kept until the whole answer is out, events included.
+    let _place = match door.admission.admit() {
+        Ok(place) => place,
+        Err(full) => return send(full, &mut stream).await,
+    };
+    let mut share = Share::new(&door.admission.bodies);
+    let body = match timeout(door.admission.timeout, gather(&mut stream, &mut share)).await {
+        Ok(Ok(Gathered::Body(body))) => body,
+        Ok(Ok(Gathered::Refused(response))) => return send(response, &mut stream).await,
         Ok(Err(error)) => return Err(error),
-        Err(_) => return refuse(&mut stream, StatusCode::REQUEST_TIMEOUT).await,
+        Err(_) => {
+            let text = "the request body did not come in time";
+            let late = refuse(StatusCode::REQUEST_TIMEOUT, Code::DeadlineExceeded, text);
+            return send(late, &mut stream).await;
+        }
     };
     let (head, ()) = request.into_parts();
     let mut request = Request::from_parts(head, Body::from(body));
-    request
-        .extensions_mut()
-        .insert(axum::extract::ConnectInfo(peer));
-    let response = router.oneshot(request).await?;
+    request.extensions_mut().insert(ConnectInfo(peer));
+    let response = door.admission.serve(router, request).await;
+    drop(share);
+    send(response, &mut stream).await
+}
+
+async fn send(response: Response<Body>, stream: &mut Exchange) -> Ended {
     let (head, mut body) = response.into_parts();
     stream.send_response(Response::from_parts(head, ())).await?;
     while let Some(frame) = body.frame().await {
@@ -180,27 +213,27 @@ async fn respond(
     Ok(())
 }
 
-/// The body, or `None` if it is too large.
-async fn whole_body(
-    stream: &mut RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>,
-) -> Result<Option<Bytes>, Box<dyn std::error::Error + Send + Sync>> {
+/// A body that has come in, or the answer that it will not be taken.
+enum Gathered {
+    Body(Bytes),
+    Refused(Response<Body>),
+}
+
+async fn gather(stream: &mut Exchange, share: &mut Share) -> Result<Gathered, Fault> {
     let mut body = BytesMut::new();
     while let Some(mut chunk) = stream.recv_data().await? {
         if body.len() + chunk.remaining() > BODY {
-            return Ok(None);
+            let text = format!("a request body has at most {BODY} bytes");
+            let code = Code::ResourceExhausted;
+            let response = refuse(StatusCode::PAYLOAD_TOO_LARGE, code, &text);
+            return Ok(Gathered::Refused(response));
+        }
+        if let Err(full) = share.grow(chunk.remaining()) {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            let response = refuse(status, Code::Unavailable, full.message());
+            return Ok(Gathered::Refused(response));
         }
         body.extend_from_slice(&chunk.copy_to_bytes(chunk.remaining()));
     }
-    Ok(Some(body.freeze()))
-}
-
-async fn refuse(
-    stream: &mut RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>,
-    status: StatusCode,
-) -> Ended {
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    stream.send_response(response).await?;
-    stream.finish().await?;
-    Ok(())
+    Ok(Gathered::Body(body.freeze()))
 }

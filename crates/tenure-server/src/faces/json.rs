@@ -2,22 +2,23 @@
 //!
 //! Every answer has every field, every error the same shape, also those that never reach a handler.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::State;
+use axum::body::{Body, to_bytes};
+use axum::extract::{ConnectInfo, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, StatusCode};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tenure_wire::v1;
 
 use crate::handlers::{Call, Handlers};
 use crate::status::{Code, Failure};
+use crate::telemetry::{self, Face, Telemetry};
 
 /// The longest request body.
 const BODY: usize = 4 << 20;
@@ -27,6 +28,8 @@ const BODY: usize = 4 << 20;
 pub struct Facade {
     /// The handlers of all faces.
     pub handlers: Handlers,
+    /// Counts the calls.
+    pub telemetry: Telemetry,
     /// The longest that a call may take.
     pub timeout: Duration,
 }
@@ -52,20 +55,25 @@ pub enum Effect {
 }
 
 macro_rules! rpcs {
-    ($($url:literal $effect:ident $handler:ident : $request:ident -> $response:ident),+ $(,)?) => {
+    ($($url:literal $effect:ident $rpc:ident $handler:ident : $request:ident -> $response:ident),+
+     $(,)?) => {
         &[$(Rpc {
             url: $url,
             messages: (stringify!($request), stringify!($response)),
             effect: Effect::$effect,
             route: || post(|State(facade): State<Facade>, request: Request<Body>| async move {
-                let call = Call { timeout: facade.timeout };
-                match read::<v1::$request>(request).await {
-                    Ok(message) => answer(
-                        facade.timeout,
-                        facade.handlers.$handler(call, message),
-                    ).await,
-                    Err(refused) => refused,
-                }
+                let measured = facade.telemetry.begin(Face::Http, telemetry::Rpc::$rpc, request.headers());
+                let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+                let call = Call { timeout: facade.timeout, peer: peer.map(|peer| peer.0) };
+                let answer = match read::<v1::$request>(request).await {
+                    Ok(message) => {
+                        let answer = facade.handlers.$handler(call, message).await;
+                        answer.map_err(Refused::from)
+                    }
+                    Err(refused) => Err(refused),
+                };
+                measured.end_with(answer.as_ref().map_or_else(Refused::grpc, |_| tonic::Code::Ok));
+                answer.map(Json).into_response()
             }),
         }),+]
     };
@@ -73,32 +81,32 @@ macro_rules! rpcs {
 
 /// Every RPC with a JSON form, except Health, which is also a GET.
 pub const RPCS: &[Rpc] = rpcs![
-    "/v1/acquire" Writes acquire: AcquireRequest -> AcquireResponse,
-    "/v1/release" Writes release: ReleaseLocksRequest -> ReleaseResponse,
-    "/v1/releaseAll" Writes release_all: ReleaseAllRequest -> ReleaseResponse,
-    "/v1/renew" Writes renew: RenewRequest -> RenewResponse,
-    "/v1/forceRelease" Writes force_release: ForceReleaseRequest -> ForceReleaseResponse,
-    "/v1/assertFencing" Reads assert_fencing: AssertFencingRequest -> AssertFencingResponse,
-    "/v1/detectCycle" Reads detect_cycle: DetectCycleRequest -> DetectCycleResponse,
-    "/v1/isBlocking" Reads is_blocking: IsBlockingRequest -> IsBlockingResponse,
-    "/v1/incrFencingToken" Writes incr_fencing_token:
+    "/v1/acquire" Writes Acquire acquire: AcquireRequest -> AcquireResponse,
+    "/v1/release" Writes Release release: ReleaseLocksRequest -> ReleaseResponse,
+    "/v1/releaseAll" Writes ReleaseAll release_all: ReleaseAllRequest -> ReleaseResponse,
+    "/v1/renew" Writes Renew renew: RenewRequest -> RenewResponse,
+    "/v1/forceRelease" Writes ForceRelease force_release: ForceReleaseRequest -> ForceReleaseResponse,
+    "/v1/assertFencing" Reads AssertFencing assert_fencing: AssertFencingRequest -> AssertFencingResponse,
+    "/v1/detectCycle" Reads DetectCycle detect_cycle: DetectCycleRequest -> DetectCycleResponse,
+    "/v1/isBlocking" Reads IsBlocking is_blocking: IsBlockingRequest -> IsBlockingResponse,
+    "/v1/incrFencingToken" Writes IncrFencingToken incr_fencing_token:
         IncrFencingTokenRequest -> IncrFencingTokenResponse,
-    "/v1/setWaitEdge" Writes set_wait_edge: SetWaitEdgeRequest -> SetWaitEdgeResponse,
-    "/v1/clearWaitEdge" Writes clear_wait_edge: ClearWaitEdgeRequest -> ClearWaitEdgeResponse,
-    "/v1/isOwnerAlive" Reads is_owner_alive: IsOwnerAliveRequest -> IsOwnerAliveResponse,
-    "/v1/requestRevoke" Writes request_revoke: RequestRevokeRequest -> RequestRevokeResponse,
-    "/v1/setNamespacePolicy" Writes set_namespace_policy:
+    "/v1/setWaitEdge" Writes SetWaitEdge set_wait_edge: SetWaitEdgeRequest -> SetWaitEdgeResponse,
+    "/v1/clearWaitEdge" Writes ClearWaitEdge clear_wait_edge: ClearWaitEdgeRequest -> ClearWaitEdgeResponse,
+    "/v1/isOwnerAlive" Reads IsOwnerAlive is_owner_alive: IsOwnerAliveRequest -> IsOwnerAliveResponse,
+    "/v1/requestRevoke" Writes RequestRevoke request_revoke: RequestRevokeRequest -> RequestRevokeResponse,
+    "/v1/setNamespacePolicy" Writes SetNamespacePolicy set_namespace_policy:
         SetNamespacePolicyRequest -> SetNamespacePolicyResponse,
-    "/v1/getNamespacePolicy" Reads get_namespace_policy:
+    "/v1/getNamespacePolicy" Reads GetNamespacePolicy get_namespace_policy:
         GetNamespacePolicyRequest -> GetNamespacePolicyResponse,
-    "/v1/deleteNamespacePolicy" Writes delete_namespace_policy:
+    "/v1/deleteNamespacePolicy" Writes DeleteNamespacePolicy delete_namespace_policy:
         DeleteNamespacePolicyRequest -> DeleteNamespacePolicyResponse,
-    "/v1/inspectPath" Reads inspect_path: InspectPathRequest -> InspectPathResponse,
-    "/v1/listOwnerLocks" Reads list_owner_locks: ListOwnerLocksRequest -> ListOwnerLocksResponse,
-    "/v1/dumpLocks" Reads dump_locks: DumpLocksRequest -> DumpLocksResponse,
-    "/v1/explain" Reads explain: ExplainRequest -> ExplainResponse,
-    "/v1/break" Writes break_hold: BreakRequest -> BreakResponse,
-    "/v1/listNamespacePolicies" Reads list_namespace_policies:
+    "/v1/inspectPath" Reads InspectPath inspect_path: InspectPathRequest -> InspectPathResponse,
+    "/v1/listOwnerLocks" Reads ListOwnerLocks list_owner_locks: ListOwnerLocksRequest -> ListOwnerLocksResponse,
+    "/v1/dumpLocks" Reads DumpLocks dump_locks: DumpLocksRequest -> DumpLocksResponse,
+    "/v1/explain" Reads Explain explain: ExplainRequest -> ExplainResponse,
+    "/v1/break" Writes Break break_hold: BreakRequest -> BreakResponse,
+    "/v1/listNamespacePolicies" Reads ListNamespacePolicies list_namespace_policies:
         ListNamespacePoliciesRequest -> ListNamespacePoliciesResponse,
 ];
 
@@ -121,19 +129,31 @@ pub fn router(facade: Facade) -> Router {
         router = router.route(rpc.url, (rpc.route)());
     }
     router
-        .route("/v1/health", get(health).post(health_post))
+        .route("/v1/health", get(health_get).post(health_post))
         .fallback(no_such_url)
         .method_not_allowed_fallback(wrong_method)
         .with_state(facade)
 }
 
-async fn health(State(facade): State<Facade>) -> Response {
-    let health = facade
-        .handlers
-        .health(Call {
-            timeout: facade.timeout,
-        })
-        .await;
+async fn health_get(State(facade): State<Facade>, headers: HeaderMap) -> Response {
+    health(&facade, &headers).await
+}
+
+async fn health_post(State(facade): State<Facade>, request: Request<Body>) -> Response {
+    let headers = request.headers().clone();
+    match read::<v1::HealthRequest>(request).await {
+        Ok(_) => health(&facade, &headers).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+async fn health(facade: &Facade, headers: &HeaderMap) -> Response {
+    let measured = facade
+        .telemetry
+        .begin(Face::Http, telemetry::Rpc::Health, headers);
+    let call = Call::within(facade.timeout);
+    let health = facade.handlers.health(call).await;
+    measured.end_with(tonic::Code::Ok);
     if health.ok {
         return Json(health).into_response();
     }
@@ -145,48 +165,84 @@ async fn health(State(facade): State<Facade>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
 }
 
-async fn health_post(state: State<Facade>, request: Request<Body>) -> Response {
-    match read::<v1::HealthRequest>(request).await {
-        Ok(_) => health(state).await,
-        Err(refused) => refused,
+/// A request that is not answered with a message: why, and with which status.
+pub(crate) struct Refused {
+    status: StatusCode,
+    failure: Failure,
+}
+
+impl Refused {
+    fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Refused {
+        Refused {
+            status,
+            failure: Failure::new(code, message),
+        }
+    }
+
+    fn grpc(&self) -> tonic::Code {
+        self.failure.code.grpc()
     }
 }
 
-/// The message in a request's body, or the answer that says what is wrong with it.
-async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Response> {
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Refused {
+        Refused {
+            status: failure.code.http(),
+            failure,
+        }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        refuse(self.status, self.failure.code, &self.failure.message)
+    }
+}
+
+/// The message in a request's body, or what is wrong with it.
+async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Refused> {
     if !is_json(request.headers()) {
-        let text = "the content type must be application/json";
-        return Err(refuse(
+        return Err(Refused::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidArgument,
-            text,
+            "the content type must be application/json",
         ));
     }
-    let body = to_bytes(request.into_body(), BODY).await.map_err(|_| {
-        let text = format!("a request body has at most {BODY} bytes");
-        refuse(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            Code::ResourceExhausted,
-            &text,
-        )
-    })?;
-    parse(&body)
-}
-
-#[allow(
-    clippy::result_large_err,
-    reason = "the error is the answer, made once and sent"
-)]
-fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Response> {
-    serde_json::from_slice(body).map_err(|error| {
+    let body = to_bytes(request.into_body(), BODY).await;
+    let body = body.map_err(|error| unreadable(&error))?;
+    serde_json::from_slice(&body).map_err(|error| {
         let status = match error.classify() {
             serde_json::error::Category::Data => StatusCode::UNPROCESSABLE_ENTITY,
             serde_json::error::Category::Io
             | serde_json::error::Category::Syntax
             | serde_json::error::Category::Eof => StatusCode::BAD_REQUEST,
         };
-        refuse(status, Code::InvalidArgument, &error.to_string())
+        Refused::new(status, Code::InvalidArgument, error.to_string())
     })
+}
+
+/// A body that is too large, or that did not come.
+fn unreadable(error: &axum::Error) -> Refused {
+    use std::error::Error;
+    let cause = error.source();
+    if cause.is_some_and(|cause| cause.is::<http_body_util::LengthLimitError>()) {
+        return Refused::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            Code::ResourceExhausted,
+            format!("a request body has at most {BODY} bytes"),
+        );
+    }
+    // The budget for large bodies is spent.
+    let status = cause.and_then(|cause| cause.downcast_ref::<tonic::Status>());
+    if status.is_some_and(|status| status.code() == tonic::Code::Unavailable) {
+        let text = "too many large requests are on their way in: try again";
+        return Refused::from(Failure::new(Code::Unavailable, text));
+    }
+    Refused::new(
+        StatusCode::BAD_REQUEST,
+        Code::InvalidArgument,
+        format!("the body did not come: {error}"),
+    )
 }
 
 /// `application/json` or any `application/*+json`, with parameters or without.
@@ -204,20 +260,6 @@ fn is_json(headers: &HeaderMap) -> bool {
         .trim()
         .to_ascii_lowercase();
     kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
-}
-
-async fn answer<T: Serialize>(
-    timeout: Duration,
-    handler: impl Future<Output = Result<T, Failure>>,
-) -> Response {
-    match tokio::time::timeout(timeout, handler).await {
-        Ok(Ok(message)) => Json(message).into_response(),
-        Ok(Err(failure)) => error(&failure),
-        Err(_) => error(&Failure::new(
-            Code::DeadlineExceeded,
-            "the call took too long",
-        )),
-    }
 }
 
 /// The one shape of an error.

@@ -25,11 +25,17 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
+use super::patience::Patient;
+
 /// A TLS handshake, or the first request of a connection, takes no longer.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// HTTP/2 pings a silent client this often, and closes when no answer comes.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_ANSWER: Duration = Duration::from_secs(10);
+/// TCP looks after a silent client this often.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// HTTP/1 waits this long for the head of a request, also for the next one on an open connection.
+const HEAD: Duration = Duration::from_secs(30);
 /// How long open connections may finish what they do when the daemon stops (R169).
 const FAREWELL: Duration = Duration::from_secs(8);
 
@@ -139,6 +145,7 @@ async fn connection<S>(
 {
     // Answers are small and awaited: never wait for more to send.
     let _ = stream.set_nodelay(true);
+    keep_alive(&stream);
     let served = match &door.tls {
         None => http(stream, &door, service, stop).await,
         Some(tls) => {
@@ -164,6 +171,15 @@ async fn connection<S>(
     }
 }
 
+/// A client whose machine is gone is noticed, whatever it was doing.
+fn keep_alive(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    // A system that cannot do this still has HTTP/2's pings.
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEP_ALIVE);
+    let _ = sockopt::set_tcp_keepintvl(stream, PING_ANSWER);
+}
+
 type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 async fn http<I, S>(io: I, door: &Door, service: S, stop: watch::Receiver<bool>) -> Ended
@@ -182,7 +198,7 @@ where
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE)
+        .header_read_timeout(HEAD)
         .max_buf_size(64 << 10);
     builder
         .http2()
@@ -193,6 +209,7 @@ where
         .max_header_list_size(16 << 10)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20);
+    let io = Patient::new(io, HANDSHAKE);
     let mut connection =
         pin!(builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(service)));
     tokio::select! {

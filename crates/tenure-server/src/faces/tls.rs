@@ -14,6 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ServerSessionMemoryCache;
 use thiserror::Error;
 
+use super::h3::REQUESTS;
 use crate::config::{TlsFiles, ZeroRtt};
 
 /// Sessions that can be resumed; early data needs the session to be remembered here.
@@ -105,6 +106,20 @@ impl Certificate {
             ZeroRtt::Off => 0,
         };
         let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(config)?;
-        Ok(quinn::ServerConfig::with_crypto(Arc::new(crypto)))
+        let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        server.transport_config(Arc::new(transport()));
+        Ok(server)
     }
+}
+
+/// What one QUIC connection may hold in memory, and how many requests it may have open.
+fn transport() -> quinn::TransportConfig {
+    let mut transport = quinn::TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(REQUESTS.into())
+        .max_concurrent_uni_streams(16u32.into())
+        .stream_receive_window((1u32 << 20).into())
+        .receive_window((4u32 << 20).into())
+        .send_window(1 << 20);
+    transport
 }

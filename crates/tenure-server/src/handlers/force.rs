@@ -22,7 +22,13 @@ impl Handlers {
         let done = self
             .done(call, ClientRequest::ForceRelease { victim, key })
             .await;
-        tracing::warn!(target: "audit", action = "force_release", victim = name, ok = done.is_ok());
+        tracing::warn!(
+            target: "audit",
+            action = "force_release",
+            victim = name,
+            peer = peer(call),
+            result = result(&done),
+        );
         done.map(|()| v1::ForceReleaseResponse {})
     }
 
@@ -37,7 +43,13 @@ impl Handlers {
         let done = self
             .done(call, ClientRequest::RequestRevoke { owner })
             .await;
-        tracing::info!(target: "audit", action = "request_revoke", owner = name, ok = done.is_ok());
+        tracing::info!(
+            target: "audit",
+            action = "request_revoke",
+            victim = name,
+            peer = peer(call),
+            result = result(&done),
+        );
         done.map(|()| v1::RequestRevokeResponse {})
     }
 
@@ -63,7 +75,11 @@ impl Handlers {
             fence = request.fence,
             actor = request.actor,
             reason = request.reason,
-            ok = matches!(outcome, Ok(Answer::Break(BreakOutcome::Broken))),
+            peer = peer(call),
+            result = match &outcome {
+                Ok(Answer::Break(BreakOutcome::NotThatHold(_))) => Code::FailedPrecondition.name(),
+                other => result(other),
+            },
         );
         match outcome? {
             Answer::Break(BreakOutcome::Broken) => Ok(v1::BreakResponse {}),
@@ -82,5 +98,18 @@ impl Handlers {
             }
             other => Err(mismatch(&other)),
         }
+    }
+}
+
+/// Where a forced action came from.
+fn peer(call: Call) -> Option<String> {
+    call.peer.map(|peer| peer.to_string())
+}
+
+/// How it ended: `OK`, or the code of the failure.
+fn result<T>(outcome: &Result<T, Failure>) -> &'static str {
+    match outcome {
+        Ok(_) => "OK",
+        Err(failure) => failure.code.name(),
     }
 }

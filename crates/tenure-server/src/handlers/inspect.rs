@@ -92,9 +92,7 @@ impl Handlers {
 
     /// Can this node serve? Never a failure: not being ready is an answer.
     pub async fn health(&self, call: Call) -> v1::HealthResponse {
-        let call = Call {
-            timeout: call.timeout.min(HEALTH),
-        };
+        let call = Call::within(call.timeout.min(HEALTH));
         match self.ask(call, ClientRequest::Health).await {
             Ok(Answer::Ready) => v1::HealthResponse {
                 ok: true,

@@ -1,0 +1,15 @@
+//! The daemon as its clients meet it: real processes, real sockets, clients that other people wrote.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails where something is not as it must be"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod described;
+mod table;
+mod telemetry;
+mod transports;
+mod walk;

@@ -1,0 +1,137 @@
+//! Clients that other people wrote: Python and Node packages at pinned versions, installed below the
+//! target directory when a test first asks for them.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+const PYTHON: &[&str] = &[
+    "grpcio==1.85.1",
+    "grpcio-tools==1.85.1",
+    "grpcio-reflection==1.85.1",
+    "aioquic==1.7.0",
+    "sseclient-py==1.9.0",
+    "requests==2.34.2",
+    "schemathesis==4.32.5",
+];
+const NODE: &[&str] = &[
+    "eventsource@4.1.0",
+    "@grpc/grpc-js@1.14.7",
+    "@grpc/proto-loader@0.8.1",
+];
+
+/// A Python with the packages.
+pub(crate) fn python() -> PathBuf {
+    let home = home("python", PYTHON, |home| {
+        run(Command::new("python3").args(["-m", "venv"]).arg(home));
+        let mut pip = Command::new(home.join("bin/pip"));
+        run(pip.args(["install", "--quiet"]).args(PYTHON));
+        stubs(home);
+    });
+    home.join("bin/python")
+}
+
+/// A program of the Python packages.
+pub(crate) fn python_program(name: &str) -> PathBuf {
+    python().with_file_name(name)
+}
+
+/// Runs one of our scripts with a JSON value on its standard input; what it prints is JSON too.
+pub(crate) fn python_script(name: &str, input: &Value) -> Value {
+    let python = python();
+    let generated = python.parent().and_then(Path::parent).map(Path::to_owned);
+    let mut command = Command::new(&python);
+    command
+        .arg(script(name))
+        .env("PYTHONPATH", generated.unwrap().join("stubs"));
+    exchange(command, input)
+}
+
+/// The same with Node.
+pub(crate) fn node_script(name: &str, input: &Value) -> Value {
+    let home = home("node", NODE, |home| {
+        let npm = ["install", "--silent", "--no-fund", "--no-audit", "--prefix"];
+        run(Command::new("npm").args(npm).arg(home).args(NODE));
+    });
+    // Node looks for packages beside the script.
+    let copy = home.join(name);
+    fs::copy(script(name), &copy).unwrap();
+    let mut command = Command::new("node");
+    command.arg(copy);
+    exchange(command, input)
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/foreign")
+        .join(name)
+}
+
+/// The proto file of the repository.
+pub(crate) fn proto_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto")
+}
+
+fn stubs(home: &Path) {
+    let out = home.join("stubs");
+    fs::create_dir_all(&out).unwrap();
+    let mut protoc = Command::new(home.join("bin/python"));
+    protoc
+        .args(["-m", "grpc_tools.protoc"])
+        .arg(format!("-I{}", proto_root().display()))
+        .arg(format!("--python_out={}", out.display()))
+        .arg(format!("--grpc_python_out={}", out.display()))
+        .arg("pathlockd/v1/pathlock.proto");
+    run(&mut protoc);
+}
+
+fn exchange(mut command: Command, input: &Value) -> Value {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.to_string().as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed: {told}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        let said = String::from_utf8_lossy(&output.stdout);
+        panic!("{command:?} did not print JSON ({error}): {said}\n{told}")
+    })
+}
+
+/// Where something is installed; installs it if it is not. A new pin is a new installation.
+fn home(kind: &str, packages: &[&str], install: impl FnOnce(&Path)) -> PathBuf {
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("foreign-clients");
+    fs::create_dir_all(&all).unwrap();
+    let home = all.join(kind);
+    let guard = File::create(all.join(format!("{kind}.lock"))).unwrap();
+    guard.lock().unwrap();
+    let proto = fs::read_to_string(proto_root().join("pathlockd/v1/pathlock.proto")).unwrap();
+    let wanted = format!("{}\n{proto}", packages.join(" "));
+    let complete = home.join("complete");
+    if fs::read_to_string(&complete).is_ok_and(|found| found == wanted) {
+        return home;
+    }
+    // A half-finished or older installation may be there: start over.
+    let _ = fs::remove_dir_all(&home);
+    fs::create_dir_all(&home).unwrap();
+    install(&home);
+    fs::write(complete, wanted).unwrap();
+    home
+}
+
+fn run(command: &mut Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed: {told}");
+}

@@ -1,0 +1,141 @@
+//! A node's card: who it is and where it can be reached, as it says itself and others pass on.
+//!
+//! Cards are hints. Whoever answers at an address proves who it is before anything is said to it,
+//! so a wrong or old card costs an attempt and nothing else.
+
+use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_node::{Member, NodeId};
+
+/// No address is longer.
+const MAX_ADDRESS: usize = 255;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    /// Which node, in which life.
+    pub(crate) member: Member,
+    /// When its data directory was made, by its own wall clock: of two lives the later counts.
+    pub(crate) born_ms: u64,
+    /// How often it was started, then how often its card changed since.
+    pub(crate) start: u64,
+    pub(crate) revision: u64,
+    /// Where peers reach it, `host:port`.
+    pub(crate) internal: String,
+    /// Where gossip reaches it.
+    pub(crate) gossip: String,
+    /// Where clients reach it.
+    pub(crate) public: String,
+    /// Whether it wants to be rid of its replicas (R166).
+    pub(crate) draining: bool,
+}
+
+impl Card {
+    /// The node it is about.
+    pub(crate) fn node(&self) -> NodeId {
+        self.member.node
+    }
+
+    /// Whether this card of a node replaces that one.
+    pub(crate) fn is_newer_than(&self, other: &Card) -> bool {
+        let age = |card: &Card| (card.born_ms, card.member.life, card.start, card.revision);
+        age(self) > age(other)
+    }
+}
+
+impl Record for Card {
+    fn put(&self, out: &mut Writer) {
+        out.number(self.member.pack());
+        out.number(self.born_ms);
+        out.number(self.start);
+        out.number(self.revision);
+        out.text(&self.internal);
+        out.text(&self.gossip);
+        out.text(&self.public);
+        out.byte(u8::from(self.draining));
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Card, DecodeError> {
+        let member = Member::unpack(input.number()?).ok_or(DecodeError::Number)?;
+        let (born_ms, start, revision) = (input.number()?, input.number()?, input.number()?);
+        let mut address = || {
+            let text = input.text()?;
+            if text.len() > MAX_ADDRESS {
+                return Err(DecodeError::Inconsistent("an address is too long"));
+            }
+            Ok(text.to_owned())
+        };
+        let (internal, gossip, public) = (address()?, address()?, address()?);
+        let draining = match input.byte()? {
+            0 => false,
+            1 => true,
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "drain mark",
+                    found,
+                });
+            }
+        };
+        Ok(Card {
+            member,
+            born_ms,
+            start,
+            revision,
+            internal,
+            gossip,
+            public,
+            draining,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn card(node: u32, life: u32) -> Card {
+        Card {
+            member: Member {
+                node: NodeId::new(node).unwrap(),
+                life,
+            },
+            born_ms: 1,
+            start: 1,
+            revision: 0,
+            internal: format!("10.0.0.{node}:50052"),
+            gossip: format!("10.0.0.{node}:7946"),
+            public: format!("http://10.0.0.{node}:50051"),
+            draining: false,
+        }
+    }
+
+    #[test]
+    fn it_comes_back_as_it_was_written() {
+        let mut out = Writer::new();
+        card(3, 9).put(&mut out);
+        let bytes = out.into_bytes();
+        let mut input = Reader::new(&bytes);
+        assert_eq!(Card::take(&mut input), Ok(card(3, 9)));
+        for end in 0..bytes.len() {
+            assert!(Card::take(&mut Reader::new(&bytes[..end])).is_err());
+        }
+    }
+
+    /// R162: a node may change all its addresses; the card of its latest start counts.
+    #[test]
+    fn the_later_start_counts() {
+        let old = card(1, 7);
+        let moved = Card {
+            start: 2,
+            internal: "elsewhere:1".into(),
+            ..old.clone()
+        };
+        assert!(moved.is_newer_than(&old) && !old.is_newer_than(&moved));
+        let wiped = Card {
+            born_ms: 2,
+            start: 1,
+            ..card(1, 3)
+        };
+        assert!(wiped.is_newer_than(&moved) && !moved.is_newer_than(&wiped));
+        assert!(!old.is_newer_than(&old));
+    }
+}

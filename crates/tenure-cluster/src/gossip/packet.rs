@@ -1,0 +1,144 @@
+//! The datagrams of gossip: small, tagged, understood or dropped.
+
+use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::policy::Algorithm;
+use tenure_node::ClusterConfig;
+
+use crate::card::Card;
+use crate::peers::Token;
+
+const MAGIC: &[u8; 4] = b"TNG\x01";
+const TAG: usize = 16;
+const PURPOSE: &str = "tenure gossip";
+
+/// One datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Packet {
+    /// Here I am; who is there?
+    Ask {
+        nonce: u64,
+        cluster: Option<u64>,
+        card: Card,
+    },
+    /// The answer to it.
+    Tell(Tell),
+}
+
+/// See [`Packet::Tell`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tell {
+    /// That of the question.
+    pub(crate) nonce: u64,
+    pub(crate) cluster: Option<u64>,
+    pub(crate) facts: ClusterConfig,
+    pub(crate) cards: Vec<Card>,
+}
+
+impl Packet {
+    /// As it is sent.
+    pub(crate) fn seal(&self, token: &Token) -> Vec<u8> {
+        let mut out = Writer::append_to(MAGIC.to_vec());
+        match self {
+            Packet::Ask {
+                nonce,
+                cluster,
+                card,
+            } => {
+                out.byte(1);
+                out.number(*nonce);
+                out.number(cluster.unwrap_or(0));
+                out.put(card);
+            }
+            Packet::Tell(tell) => {
+                out.byte(2);
+                out.number(tell.nonce);
+                out.number(tell.cluster.unwrap_or(0));
+                out.number(u64::from(tell.facts.group_count));
+                out.number(tell.facts.prefix_segments as u64);
+                out.put(&tell.facts.default_algorithm);
+                out.list(&tell.cards);
+            }
+        }
+        let mut bytes = out.into_bytes();
+        let tag = token.mac(PURPOSE, &[&bytes]);
+        bytes.extend_from_slice(&tag.as_ref()[..TAG]);
+        bytes
+    }
+
+    /// Reads a datagram from somebody who knows the token; nothing else is one.
+    pub(crate) fn open(bytes: &[u8], token: &Token) -> Option<Packet> {
+        let (content, tag) = bytes.split_at_checked(bytes.len().checked_sub(TAG)?)?;
+        if !token.is_mac(PURPOSE, &[content], tag) {
+            return None;
+        }
+        decode(content.strip_prefix(MAGIC)?).ok().flatten()
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
+    let mut input = Reader::new(bytes);
+    let packet = match input.byte()? {
+        1 => Packet::Ask {
+            nonce: input.number()?,
+            cluster: Some(input.number()?).filter(|id| *id != 0),
+            card: Card::take(&mut input)?,
+        },
+        2 => Packet::Tell(Tell {
+            nonce: input.number()?,
+            cluster: Some(input.number()?).filter(|id| *id != 0),
+            facts: ClusterConfig {
+                group_count: input.small()?,
+                prefix_segments: input.small()? as usize,
+                default_algorithm: Algorithm::take(&mut input)?,
+            },
+            cards: input.list()?,
+        }),
+        // A later release may say more.
+        _ => return Ok(None),
+    };
+    Ok(Some(packet))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::tests::card;
+
+    fn packets() -> [Packet; 2] {
+        let tell = Tell {
+            nonce: 9,
+            cluster: Some(4),
+            facts: ClusterConfig {
+                group_count: 4,
+                prefix_segments: 2,
+                default_algorithm: Algorithm::PointRw,
+            },
+            cards: vec![card(1, 1), card(2, 2)],
+        };
+        let ask = Packet::Ask {
+            nonce: 9,
+            cluster: None,
+            card: card(3, 3),
+        };
+        [ask, Packet::Tell(tell)]
+    }
+
+    /// R168: gossip is heard only from those who know the token.
+    #[test]
+    fn a_packet_is_heard_with_the_right_token_only() {
+        let token = Token::new(&[1; 32]);
+        for packet in packets() {
+            let mut bytes = packet.seal(&token);
+            assert_eq!(Packet::open(&bytes, &token), Some(packet));
+            assert_eq!(Packet::open(&bytes, &Token::new(&[2; 32])), None);
+            for end in 0..bytes.len() {
+                assert_eq!(Packet::open(&bytes[..end], &token), None);
+            }
+            for at in 0..bytes.len() {
+                bytes[at] ^= 1;
+                assert_eq!(Packet::open(&bytes, &token), None);
+                bytes[at] ^= 1;
+            }
+        }
+    }
+}

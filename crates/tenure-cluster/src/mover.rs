@@ -1,0 +1,109 @@
+//! The mover: turns the plan for the groups that are led here into inputs for the node, round by round.
+
+use std::collections::BTreeMap;
+
+use tenure_node::{ChangeRefused, GroupId, Input, Membership, Node, RequestId};
+
+use crate::reconcile::{self, Balance, Rules, Step, View};
+
+/// Between rounds while something moves.
+const BUSY_ROUND_MS: u64 = 100;
+/// Between rounds while nothing does.
+const CALM_ROUND_MS: u64 = 5_000;
+/// A change that nobody answered for was lost with a leadership.
+const LOST_AFTER_MS: u64 = 10_000;
+
+/// See the module.
+pub(crate) struct Mover {
+    rules: Rules,
+    view: Option<View>,
+    next_round_ms: u64,
+    next_balance_ms: u64,
+    /// Changes that the node has not answered for, and since when.
+    asked: BTreeMap<GroupId, (RequestId, u64)>,
+    last_id: u64,
+}
+
+impl Mover {
+    pub(crate) fn new(rules: Rules, now_ms: u64) -> Mover {
+        Mover {
+            next_round_ms: now_ms + BUSY_ROUND_MS,
+            next_balance_ms: now_ms + rules.balance_ms,
+            rules,
+            view: None,
+            asked: BTreeMap::new(),
+            last_id: 0,
+        }
+    }
+
+    /// The cluster looks like this now.
+    pub(crate) fn look(&mut self, view: View) {
+        if self.view.as_ref() != Some(&view) {
+            self.view = Some(view);
+            self.next_round_ms = 0;
+        }
+    }
+
+    /// How a change ended.
+    pub(crate) fn changed(&mut self, id: RequestId, result: Result<Membership, ChangeRefused>) {
+        if let Err(refused) = result {
+            tracing::debug!(%refused, "a change of membership waits");
+        }
+        self.asked.retain(|_, (asked, _)| *asked != id);
+    }
+
+    pub(crate) fn wake_in(&self, now_ms: u64) -> u64 {
+        self.next_round_ms.saturating_sub(now_ms)
+    }
+
+    /// What the node is to do now, if a round is due.
+    pub(crate) fn turn(&mut self, node: &Node, now_ms: u64) -> Vec<Input> {
+        if now_ms < self.next_round_ms {
+            return Vec::new();
+        }
+        let Some(view) = &self.view else {
+            self.next_round_ms = now_ms + BUSY_ROUND_MS;
+            return Vec::new();
+        };
+        let balance = if now_ms >= self.next_balance_ms {
+            Balance::Now
+        } else {
+            Balance::NotNow
+        };
+        let groups = node.status().groups;
+        let steps = reconcile::plan(node.member(), &groups, view, &self.rules, balance, now_ms);
+        let moving = groups.iter().any(|group| {
+            group.serves && (group.membership.is_joint() || !group.membership.learners.is_empty())
+        });
+        if balance == Balance::Now && steps.is_empty() {
+            self.next_balance_ms = now_ms + self.rules.balance_ms;
+        }
+        // Windows end without news; a calm cluster is looked at now and then.
+        let pause = if moving || !steps.is_empty() {
+            BUSY_ROUND_MS
+        } else {
+            CALM_ROUND_MS.min(self.rules.shortest_window_ms())
+        };
+        self.next_round_ms = now_ms + pause;
+        self.asked
+            .retain(|_, (_, since)| now_ms.saturating_sub(*since) < LOST_AFTER_MS);
+        steps
+            .into_iter()
+            .filter_map(|step| self.input(step, now_ms))
+            .collect()
+    }
+
+    fn input(&mut self, step: Step, now_ms: u64) -> Option<Input> {
+        match step {
+            Step::Transfer(group, to) => Some(Input::Transfer { group, to }),
+            Step::Change(group, _) if self.asked.contains_key(&group) => None,
+            Step::Change(group, change) => {
+                self.last_id += 1;
+                let id = RequestId(self.last_id);
+                self.asked.insert(group, (id, now_ms));
+                tracing::debug!(%group, ?change, "membership");
+                Some(Input::Change { id, group, change })
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The listener: takes connections, lets them prove themselves, and passes on what they bring.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::Home;
+use super::hello::Hello;
+use super::link::{self, LinkError, Pace, Parcel};
+use super::mesh::{Event, Pass};
+
+/// Connections that may be in their handshake at once; strangers wait.
+const HANDSHAKES: usize = 64;
+/// So many bytes of frames may wait for the node before its peers have to.
+const MOST_WAITING: usize = 64 * 1024 * 1024;
+/// The other direction stands after this long, or the pair is given up.
+const OTHER_DIRECTION: Duration = Duration::from_secs(5);
+
+/// Accepts until the end.
+pub(crate) async fn run(home: Rc<Home>, listener: TcpListener) {
+    let room = Arc::new(Semaphore::new(HANDSHAKES));
+    loop {
+        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                let home = Rc::clone(&home);
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = serve(&home, stream, place).await {
+                        tracing::debug!(%from, "incoming connection: {error}");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections of peers");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// One connection, from its handshake to its end.
+async fn serve(
+    home: &Home,
+    stream: TcpStream,
+    place: OwnedSemaphorePermit,
+) -> Result<(), LinkError> {
+    stream.set_nodelay(true)?;
+    let (reader, writer) = stream.into_split();
+    let blank = home.hello(tenure_node::Lane::Main, 0, None)?;
+    let mine = |theirs: &Hello| Hello {
+        lane: theirs.lane,
+        connection: theirs.connection,
+        ..blank
+    };
+    let mut pass = None;
+    let admit = async |theirs: Hello| {
+        home.agree(theirs.cluster).await?;
+        let (node, lane) = (theirs.card.node(), theirs.lane);
+        pass = Some((node, lane, admit(home, theirs).await?));
+        Ok(())
+    };
+    let answer = link::answer(Box::new(reader), Box::new(writer), mine, &home.token, admit).await;
+    drop(place);
+    let Some((node, lane, mut pass)) = pass else {
+        return answer.map(|_| ());
+    };
+    let id = pass.id;
+    let proven = match answer {
+        Ok(proven) => proven,
+        Err(error) => {
+            home.tell(Event::InDown { node, lane, id });
+            return Err(error);
+        }
+    };
+    let (cancel, cancelled) = oneshot::channel();
+    home.tell(Event::InUp {
+        node,
+        lane,
+        id,
+        cancel,
+    });
+    let receive = async {
+        // Answers to what comes in here leave by the other direction: it has to stand first.
+        let stands = timeout(OTHER_DIRECTION, pass.stands.wait_for(|stands| *stands)).await;
+        if !matches!(stands, Ok(Ok(_))) {
+            return LinkError::Slow;
+        }
+        proven
+            .receive_all(&Pace::of(lane), |parcel| take(home, node, parcel))
+            .await
+    };
+    let why = tokio::select! {
+        why = receive => why,
+        _ = cancelled => LinkError::Closed,
+    };
+    tracing::debug!(%node, ?lane, "incoming connection: {why}");
+    home.tell(Event::InDown { node, lane, id });
+    Ok(())
+}
+
+async fn admit(home: &Home, theirs: Hello) -> Result<Pass, String> {
+    let (reply, answer) = oneshot::channel();
+    home.tell(Event::Admit {
+        theirs: Box::new(theirs),
+        reply,
+    });
+    answer
+        .await
+        .unwrap_or_else(|_| Err("this node is stopping".to_owned()))
+}
+
+async fn take(home: &Home, from: tenure_node::NodeId, parcel: Parcel) {
+    match parcel {
+        Parcel::Frame(bytes) => {
+            let mut waiting = home.inbox.push_frame(from, bytes);
+            while waiting > MOST_WAITING {
+                sleep(Duration::from_millis(1)).await;
+                waiting = home.inbox.frame_bytes();
+            }
+        }
+        Parcel::Talk(bytes) => home.tell(Event::Talk { from, bytes }),
+    }
+}

@@ -1,0 +1,371 @@
+//! The handshake: two nodes prove to each other that they know the cluster's token, without sending
+//! it, and learn who the other is (R161, R168).
+//!
+//! ```text
+//!   dialer  ── hello ─────────────▶  listener
+//!   dialer  ◀── hello, proof ──────  listener
+//!   dialer  ── proof ─────────────▶  listener
+//!   dialer  ◀── verdict (sealed) ──  listener
+//! ```
+//!
+//! A proof is an HMAC over both hellos, so it is bound to both identities, the connection's number,
+//! the lane and two fresh nonces; it cannot be replayed, reflected or moved to another connection.
+//! The same transcript gives the key under which every frame of the connection is sealed.
+
+use aws_lc_rs::hmac;
+use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::policy::Algorithm;
+use tenure_node::{ClusterConfig, Lane, NodeId};
+
+use crate::card::Card;
+
+/// The versions of the peer protocol that this release speaks.
+const OLDEST: u8 = 1;
+const NEWEST: u8 = 1;
+/// What a hello starts with.
+const MAGIC: &[u8; 4] = b"TNP\x01";
+/// No hello is longer.
+pub(crate) const MAX_HELLO: usize = 4096;
+pub(crate) const PROOF: usize = 32;
+
+/// What each side says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) oldest: u8,
+    pub(crate) newest: u8,
+    /// The cluster it belongs to, once it does.
+    pub(crate) cluster: Option<u64>,
+    pub(crate) facts: ClusterConfig,
+    pub(crate) card: Card,
+    pub(crate) lane: Lane,
+    /// Counts the connections that the dialer's process has made.
+    pub(crate) connection: u64,
+    /// Whom the dialer wants to reach, if it knows.
+    pub(crate) wanted: Option<NodeId>,
+    pub(crate) nonce: [u8; 32],
+}
+
+/// Why two nodes do not talk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error(
+        "it speaks versions {oldest} to {newest} of the peer protocol, this node {OLDEST} to {NEWEST}"
+    )]
+    Version { oldest: u8, newest: u8 },
+    #[error("{key} is {theirs} there and {ours} here: it can never differ within a cluster")]
+    Facts {
+        key: &'static str,
+        ours: String,
+        theirs: String,
+    },
+    #[error("it belongs to another cluster that has the same token")]
+    Cluster,
+    #[error("it is node {0}, which is this node's own number")]
+    SameNumber(u32),
+    #[error("node {found} answers where node {wanted} should")]
+    Elsewhere { wanted: u32, found: u32 },
+}
+
+impl Hello {
+    pub(crate) fn new(
+        facts: ClusterConfig,
+        cluster: Option<u64>,
+        card: Card,
+        (lane, connection): (Lane, u64),
+        wanted: Option<NodeId>,
+        nonce: [u8; 32],
+    ) -> Hello {
+        Hello {
+            oldest: OLDEST,
+            newest: NEWEST,
+            cluster,
+            facts,
+            card,
+            lane,
+            connection,
+            wanted,
+            nonce,
+        }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::append_to(MAGIC.to_vec());
+        out.byte(self.oldest);
+        out.byte(self.newest);
+        out.number(self.cluster.unwrap_or(0));
+        out.number(u64::from(self.facts.group_count));
+        out.number(self.facts.prefix_segments as u64);
+        out.put(&self.facts.default_algorithm);
+        out.put(&self.card);
+        out.byte(match self.lane {
+            Lane::Main => 0,
+            Lane::Bulk => 1,
+        });
+        out.number(self.connection);
+        out.number(self.wanted.map_or(0, |node| u64::from(node.number())));
+        out.slice(&self.nonce);
+        out.into_bytes()
+    }
+
+    /// Reads a hello. What a later release says behind it is not looked at.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Hello, DecodeError> {
+        let rest = bytes
+            .strip_prefix(MAGIC)
+            .ok_or(DecodeError::Inconsistent("not a hello of a Tenure node"))?;
+        let mut input = Reader::new(rest);
+        let (oldest, newest) = (input.byte()?, input.byte()?);
+        let cluster = Some(input.number()?).filter(|id| *id != 0);
+        let facts = ClusterConfig {
+            group_count: input.small()?,
+            prefix_segments: input.small()? as usize,
+            default_algorithm: Algorithm::take(&mut input)?,
+        };
+        let card = Card::take(&mut input)?;
+        let lane = match input.byte()? {
+            0 => Lane::Main,
+            1 => Lane::Bulk,
+            found => return Err(DecodeError::Tag { of: "lane", found }),
+        };
+        let connection = input.number()?;
+        let wanted = NodeId::new(input.small()?);
+        let nonce = input.slice()?;
+        let nonce = nonce.try_into().map_err(|_| DecodeError::Truncated)?;
+        Ok(Hello {
+            oldest,
+            newest,
+            cluster,
+            facts,
+            card,
+            lane,
+            connection,
+            wanted,
+            nonce,
+        })
+    }
+
+    /// Whether this node may talk to the one that said `theirs`.
+    pub(crate) fn judge(&self, theirs: &Hello) -> Result<(), Refusal> {
+        if theirs.oldest > self.newest || theirs.newest < self.oldest {
+            return Err(Refusal::Version {
+                oldest: theirs.oldest,
+                newest: theirs.newest,
+            });
+        }
+        same_facts(&self.facts, &theirs.facts)?;
+        if let (Some(ours), Some(theirs)) = (self.cluster, theirs.cluster)
+            && ours != theirs
+        {
+            return Err(Refusal::Cluster);
+        }
+        let (ours, found) = (self.card.node(), theirs.card.node());
+        if ours == found {
+            return Err(Refusal::SameNumber(found.number()));
+        }
+        for (wanted, found) in [(self.wanted, found), (theirs.wanted, ours)] {
+            if let Some(wanted) = wanted
+                && wanted != found
+            {
+                return Err(Refusal::Elsewhere {
+                    wanted: wanted.number(),
+                    found: found.number(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// R161: what must be the same on every node.
+pub(crate) fn same_facts(ours: &ClusterConfig, theirs: &ClusterConfig) -> Result<(), Refusal> {
+    let same = |key, ours: String, theirs: String| {
+        if ours == theirs {
+            Ok(())
+        } else {
+            Err(Refusal::Facts { key, ours, theirs })
+        }
+    };
+    same(
+        "group_count",
+        ours.group_count.to_string(),
+        theirs.group_count.to_string(),
+    )?;
+    same(
+        "routing_prefix_segments",
+        ours.prefix_segments.to_string(),
+        theirs.prefix_segments.to_string(),
+    )?;
+    same(
+        "default_lock_algorithm",
+        format!("{:?}", ours.default_algorithm),
+        format!("{:?}", theirs.default_algorithm),
+    )
+}
+
+/// The cluster's token, as a key. Never printed.
+#[derive(Clone)]
+pub(crate) struct Token(hmac::Key);
+
+impl Token {
+    pub(crate) fn new(token: &[u8]) -> Token {
+        Token(hmac::Key::new(hmac::HMAC_SHA256, token))
+    }
+
+    /// A keyed hash over parts, each with its length, for one purpose.
+    pub(crate) fn mac(&self, purpose: &str, parts: &[&[u8]]) -> hmac::Tag {
+        let mut context = hmac::Context::with_key(&self.0);
+        for part in [purpose.as_bytes()].iter().chain(parts) {
+            context.update(&(part.len() as u64).to_le_bytes());
+            context.update(part);
+        }
+        context.sign()
+    }
+
+    /// Whether somebody who knows the token made this; the comparison takes the same time always.
+    pub(crate) fn is_mac(&self, purpose: &str, parts: &[&[u8]], claimed: &[u8]) -> bool {
+        let made = self.mac(purpose, parts);
+        let made = made.as_ref().get(..claimed.len());
+        claimed.len() >= 16
+            && made.is_some_and(|made| {
+                aws_lc_rs::constant_time::verify_slices_are_equal(made, claimed).is_ok()
+            })
+    }
+}
+
+/// Both hellos as they went over the wire.
+pub(crate) struct Transcript<'a> {
+    pub(crate) dialer: &'a [u8],
+    pub(crate) listener: &'a [u8],
+}
+
+/// Who proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Dialer,
+    Listener,
+}
+
+impl Side {
+    fn purpose(self) -> &'static str {
+        match self {
+            Side::Dialer => "tenure peer: dialer",
+            Side::Listener => "tenure peer: listener",
+        }
+    }
+}
+
+impl Transcript<'_> {
+    pub(crate) fn proof(&self, token: &Token, side: Side) -> hmac::Tag {
+        token.mac(side.purpose(), &[self.dialer, self.listener])
+    }
+
+    pub(crate) fn is_proof(&self, token: &Token, side: Side, claimed: &[u8; PROOF]) -> bool {
+        token.is_mac(side.purpose(), &[self.dialer, self.listener], claimed)
+    }
+
+    /// The key for what one side sends on this connection.
+    pub(crate) fn key(&self, token: &Token, side: Side) -> hmac::Key {
+        let purpose = match side {
+            Side::Dialer => "tenure frames: dialer",
+            Side::Listener => "tenure frames: listener",
+        };
+        let secret = token.mac(purpose, &[self.dialer, self.listener]);
+        hmac::Key::new(hmac::HMAC_SHA256, secret.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::tests::card;
+
+    fn facts() -> ClusterConfig {
+        ClusterConfig {
+            group_count: 256,
+            prefix_segments: 1,
+            default_algorithm: Algorithm::RecursiveRw,
+        }
+    }
+
+    fn hello(node: u32, connection: u64) -> Hello {
+        let nonce = [node as u8; 32];
+        Hello::new(
+            facts(),
+            Some(7),
+            card(node, 1),
+            (Lane::Main, connection),
+            None,
+            nonce,
+        )
+    }
+
+    #[test]
+    fn a_hello_comes_back_and_rubbish_does_not() {
+        let bytes = hello(2, 5).to_bytes();
+        assert_eq!(Hello::from_bytes(&bytes), Ok(hello(2, 5)));
+        for end in 0..bytes.len() {
+            assert!(Hello::from_bytes(&bytes[..end]).is_err());
+        }
+        let mut later = bytes;
+        later.extend_from_slice(b"what a later release says");
+        assert_eq!(Hello::from_bytes(&later), Ok(hello(2, 5)));
+    }
+
+    /// R168: a proof is worth nothing for another token, side, node or connection.
+    #[test]
+    fn a_proof_is_bound_to_everything() {
+        let token = Token::new(&[1; 32]);
+        let (one, two) = (hello(1, 9).to_bytes(), hello(2, 0).to_bytes());
+        let transcript = Transcript {
+            dialer: &one,
+            listener: &two,
+        };
+        let proof = transcript.proof(&token, Side::Dialer);
+        let proof: [u8; PROOF] = proof.as_ref().try_into().unwrap();
+        assert!(transcript.is_proof(&token, Side::Dialer, &proof));
+        assert!(
+            !transcript.is_proof(&token, Side::Listener, &proof),
+            "reflected"
+        );
+        assert!(!transcript.is_proof(&Token::new(&[2; 32]), Side::Dialer, &proof));
+        let next = hello(1, 10).to_bytes();
+        let other = Transcript {
+            dialer: &next,
+            listener: &two,
+        };
+        assert!(!other.is_proof(&token, Side::Dialer, &proof), "replayed");
+        assert!(!token.is_mac("x", &[], &[]), "an empty tag proves nothing");
+    }
+
+    /// R161: a node with other facts is excluded, whichever side finds out.
+    #[test]
+    fn who_may_talk() {
+        assert_eq!(hello(1, 1).judge(&hello(2, 1)), Ok(()));
+        let mut other = hello(2, 1);
+        other.facts.group_count = 4;
+        assert!(matches!(
+            hello(1, 1).judge(&other),
+            Err(Refusal::Facts {
+                key: "group_count",
+                ..
+            })
+        ));
+        let mut newborn = hello(2, 1);
+        newborn.cluster = None;
+        assert_eq!(hello(1, 1).judge(&newborn), Ok(()));
+        newborn.cluster = Some(8);
+        assert_eq!(hello(1, 1).judge(&newborn), Err(Refusal::Cluster));
+        assert_eq!(hello(1, 1).judge(&hello(1, 1)), Err(Refusal::SameNumber(1)));
+        let mut lost = hello(2, 1);
+        lost.wanted = NodeId::new(3);
+        assert!(matches!(
+            hello(1, 1).judge(&lost),
+            Err(Refusal::Elsewhere { .. })
+        ));
+        let mut future = hello(2, 1);
+        (future.oldest, future.newest) = (2, 3);
+        assert!(matches!(
+            hello(1, 1).judge(&future),
+            Err(Refusal::Version { .. })
+        ));
+    }
+}

@@ -1,0 +1,373 @@
+//! One connection between two nodes, from the first byte to the last.
+//!
+//! A connection carries one direction: what the dialer has to say. Two of them make a pair, and a
+//! pair stands or falls as a whole (see the mesh). Nothing is read from a connection before its
+//! dialer has proved itself, and nothing of a group is written before the listener has.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tenure_node::Lane;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::hello::{Hello, MAX_HELLO, PROOF, Refusal, Side, Token, Transcript};
+use super::seal::{HEAD, Opener, Sealer};
+
+/// A handshake takes no longer.
+const HANDSHAKE: Duration = Duration::from_secs(3);
+/// Bytes handed to the socket at once.
+const WRITE_AT_ONCE: usize = 64 * 1024;
+
+pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
+pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// How a lane is kept alive: who says nothing for so long is gone.
+pub(crate) struct Pace {
+    ping: Duration,
+    silence: Duration,
+    /// So long may a socket refuse to take more (R170: on a slow link it takes a little, often).
+    stall: Duration,
+}
+
+impl Pace {
+    pub(crate) fn of(lane: Lane) -> Pace {
+        match lane {
+            Lane::Main => Pace {
+                ping: Duration::from_millis(250),
+                silence: Duration::from_millis(1000),
+                stall: Duration::from_secs(10),
+            },
+            Lane::Bulk => Pace {
+                ping: Duration::from_secs(5),
+                silence: Duration::from_secs(30),
+                stall: Duration::from_secs(60),
+            },
+        }
+    }
+}
+
+/// Why a connection ended, or never was.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("it did not answer in time")]
+    Slow,
+    #[error("it was closed")]
+    Closed,
+    #[error("it does not know the cluster's token")]
+    Stranger,
+    #[error("it sent what no node sends")]
+    Rubbish,
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    #[error("it refused this node: {0}")]
+    RefusedUs(String),
+}
+
+/// What travels on a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Parcel {
+    /// From a node to a node.
+    Frame(Bytes),
+    /// From one mesh to the other: cards and orders.
+    Talk(Bytes),
+}
+
+const PING: u8 = 0;
+const FRAME: u8 = 1;
+const TALK: u8 = 2;
+
+/// A connection whose other end has proved itself.
+pub(crate) struct Proven {
+    pub(crate) theirs: Hello,
+    reader: ReadHalf,
+    writer: WriteHalf,
+    sealer: Sealer,
+    opener: Opener,
+}
+
+/// The dialer's half of the handshake.
+pub(crate) async fn dial(
+    mut reader: ReadHalf,
+    mut writer: WriteHalf,
+    mine: &Hello,
+    token: &Token,
+) -> Result<Proven, LinkError> {
+    let shake = async {
+        let ours = mine.to_bytes();
+        write_hello(&mut writer, &ours, &[]).await?;
+        let answer = read_hello(&mut reader).await?;
+        let proof = read_proof(&mut reader).await?;
+        let transcript = Transcript {
+            dialer: &ours,
+            listener: &answer,
+        };
+        if !transcript.is_proof(token, Side::Listener, &proof) {
+            return Err(LinkError::Stranger);
+        }
+        let theirs = Hello::from_bytes(&answer).map_err(|_| LinkError::Rubbish)?;
+        mine.judge(&theirs)?;
+        writer
+            .write_all(transcript.proof(token, Side::Dialer).as_ref())
+            .await?;
+        let mut proven = Proven {
+            theirs,
+            reader,
+            writer,
+            sealer: Sealer::new(transcript.key(token, Side::Dialer)),
+            opener: Opener::new(transcript.key(token, Side::Listener)),
+        };
+        let mut buffer = BytesMut::new();
+        let verdict = proven.next(&mut buffer, HANDSHAKE).await?;
+        if verdict.is_empty() {
+            Ok(proven)
+        } else {
+            let why = String::from_utf8_lossy(&verdict).into_owned();
+            Err(LinkError::RefusedUs(why))
+        }
+    };
+    timeout(HANDSHAKE, shake)
+        .await
+        .map_err(|_| LinkError::Slow)?
+}
+
+/// The listener's half. `mine` makes the answer to a hello; `admit` decides about a proven node.
+pub(crate) async fn answer(
+    mut reader: ReadHalf,
+    mut writer: WriteHalf,
+    mine: impl FnOnce(&Hello) -> Hello,
+    token: &Token,
+    admit: impl AsyncFnOnce(Hello) -> Result<(), String>,
+) -> Result<Proven, LinkError> {
+    let shake = async {
+        let offer = read_hello(&mut reader).await?;
+        let theirs = Hello::from_bytes(&offer).map_err(|_| LinkError::Rubbish)?;
+        let mine = mine(&theirs);
+        let ours = mine.to_bytes();
+        let transcript = Transcript {
+            dialer: &offer,
+            listener: &ours,
+        };
+        let proof = transcript.proof(token, Side::Listener);
+        write_hello(&mut writer, &ours, proof.as_ref()).await?;
+        let proof = read_proof(&mut reader).await?;
+        if !transcript.is_proof(token, Side::Dialer, &proof) {
+            return Err(LinkError::Stranger);
+        }
+        let verdict = match mine.judge(&theirs) {
+            Ok(()) => admit(theirs.clone()).await,
+            Err(refusal) => Err(refusal.to_string()),
+        };
+        let mut proven = Proven {
+            theirs,
+            reader,
+            writer,
+            sealer: Sealer::new(transcript.key(token, Side::Listener)),
+            opener: Opener::new(transcript.key(token, Side::Dialer)),
+        };
+        let text = verdict.as_ref().err().map_or("", String::as_str);
+        let head = proven.sealer.head(&[text.as_bytes()]);
+        proven.writer.write_all(&head).await?;
+        proven.writer.write_all(text.as_bytes()).await?;
+        proven.writer.flush().await?;
+        verdict.map_err(LinkError::RefusedUs)?;
+        Ok(proven)
+    };
+    timeout(HANDSHAKE, shake)
+        .await
+        .map_err(|_| LinkError::Slow)?
+}
+
+async fn write_hello(writer: &mut WriteHalf, hello: &[u8], proof: &[u8]) -> Result<(), LinkError> {
+    let length = u16::try_from(hello.len()).map_err(|_| LinkError::Rubbish)?;
+    let mut bytes = length.to_le_bytes().to_vec();
+    bytes.extend_from_slice(hello);
+    bytes.extend_from_slice(proof);
+    writer.write_all(&bytes).await?;
+    Ok(writer.flush().await?)
+}
+
+async fn read_hello(reader: &mut ReadHalf) -> Result<Vec<u8>, LinkError> {
+    let length = usize::from(reader.read_u16_le().await?);
+    if length > MAX_HELLO {
+        return Err(LinkError::Rubbish);
+    }
+    let mut bytes = vec![0; length];
+    reader.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+async fn read_proof(reader: &mut ReadHalf) -> Result<[u8; PROOF], LinkError> {
+    let mut proof = [0; PROOF];
+    reader.read_exact(&mut proof).await?;
+    Ok(proof)
+}
+
+/// The end of a queue that the node thread and the mesh put parcels into.
+#[derive(Clone, Debug)]
+pub(crate) struct Outlet {
+    parcels: mpsc::UnboundedSender<Parcel>,
+    queued: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// The connection is gone, or so far behind that it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost;
+
+impl Outlet {
+    /// A queue for a lane, and the end that a connection drains.
+    pub(crate) fn new(lane: Lane) -> (Outlet, Queue) {
+        let (parcels, waiting) = mpsc::unbounded_channel();
+        let queued = Arc::new(AtomicUsize::new(0));
+        let most = match lane {
+            Lane::Main => 64 * 1024 * 1024,
+            Lane::Bulk => 16 * 1024 * 1024,
+        };
+        let outlet = Outlet {
+            parcels,
+            queued: Arc::clone(&queued),
+            most,
+        };
+        (outlet, Queue { waiting, queued })
+    }
+
+    /// Puts a parcel in line. Bounded: a peer that does not keep up loses its connection.
+    pub(crate) fn send(&self, parcel: Parcel) -> Result<(), Lost> {
+        let (Parcel::Frame(bytes) | Parcel::Talk(bytes)) = &parcel;
+        let length = bytes.len();
+        if self.queued.fetch_add(length, Ordering::Relaxed) + length > self.most {
+            return Err(Lost);
+        }
+        self.parcels.send(parcel).map_err(|_| Lost)
+    }
+}
+
+/// What waits to be sent on a connection.
+pub(crate) struct Queue {
+    waiting: mpsc::UnboundedReceiver<Parcel>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Proven {
+    /// Sends what is put into the queue until one of both ends lets go.
+    pub(crate) async fn send_all(mut self, mut queue: Queue, pace: &Pace) -> LinkError {
+        let mut parcels = Vec::new();
+        let mut bytes = Vec::with_capacity(WRITE_AT_ONCE);
+        let mut nothing = [0; 1];
+        loop {
+            parcels.clear();
+            tokio::select! {
+                biased;
+                taken = queue.waiting.recv_many(&mut parcels, 64) => {
+                    if taken == 0 {
+                        return LinkError::Closed;
+                    }
+                }
+                // The listener says nothing after its verdict: whatever can be read is the end.
+                _ = self.reader.read(&mut nothing) => return LinkError::Closed,
+                () = tokio::time::sleep(pace.ping) => {}
+            }
+            bytes.clear();
+            if parcels.is_empty() {
+                put(&mut bytes, &mut self.sealer, PING, &[]);
+            }
+            for parcel in parcels.drain(..) {
+                let (kind, content) = match parcel {
+                    Parcel::Frame(content) => (FRAME, content),
+                    Parcel::Talk(content) => (TALK, content),
+                };
+                put(&mut bytes, &mut self.sealer, kind, &content);
+                queue.queued.fetch_sub(content.len(), Ordering::Relaxed);
+            }
+            if let Err(error) = self.write(&bytes, pace).await {
+                return error;
+            }
+            bytes.shrink_to(8 * WRITE_AT_ONCE);
+        }
+    }
+
+    async fn write(&mut self, bytes: &[u8], pace: &Pace) -> Result<(), LinkError> {
+        for part in bytes.chunks(WRITE_AT_ONCE) {
+            timeout(pace.stall, self.writer.write_all(part))
+                .await
+                .map_err(|_| LinkError::Slow)??;
+        }
+        timeout(pace.stall, self.writer.flush())
+            .await
+            .map_err(|_| LinkError::Slow)??;
+        Ok(())
+    }
+
+    /// Receives until the connection ends, and says why it did.
+    pub(crate) async fn receive_all<F: Future<Output = ()>>(
+        mut self,
+        pace: &Pace,
+        mut take: impl FnMut(Parcel) -> F,
+    ) -> LinkError {
+        let mut buffer = BytesMut::with_capacity(WRITE_AT_ONCE);
+        loop {
+            let content = match self.next(&mut buffer, pace.silence).await {
+                Ok(content) => content,
+                Err(error) => return error,
+            };
+            let parcel = match content.split_first() {
+                Some((&PING, _)) => continue,
+                Some((&FRAME, _)) => Parcel::Frame(content.slice(1..)),
+                Some((&TALK, _)) => Parcel::Talk(content.slice(1..)),
+                // A later release may say more.
+                Some(_) => continue,
+                None => return LinkError::Rubbish,
+            };
+            take(parcel).await;
+        }
+    }
+
+    /// The next frame that arrives. Any byte counts as a sign of life.
+    async fn next(&mut self, buffer: &mut BytesMut, silence: Duration) -> Result<Bytes, LinkError> {
+        self.fill(buffer, HEAD, silence).await?;
+        let mut head = [0; HEAD];
+        buffer.copy_to_slice(&mut head);
+        let length = Opener::length(&head).map_err(|_| LinkError::Rubbish)?;
+        self.fill(buffer, length, silence).await?;
+        // A copy of its own: what is kept of a frame must not keep the whole buffer alive.
+        let content = Bytes::copy_from_slice(&buffer[..length]);
+        buffer.advance(length);
+        self.opener
+            .check(&head, &content)
+            .map_err(|_| LinkError::Rubbish)?;
+        Ok(content)
+    }
+
+    async fn fill(
+        &mut self,
+        buffer: &mut BytesMut,
+        length: usize,
+        silence: Duration,
+    ) -> Result<(), LinkError> {
+        while buffer.len() < length {
+            // Memory is given for what has come, not for what was announced.
+            buffer.reserve(WRITE_AT_ONCE);
+            let read = timeout(silence, self.reader.read_buf(buffer))
+                .await
+                .map_err(|_| LinkError::Slow)??;
+            if read == 0 {
+                return Err(LinkError::Closed);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, sealer: &mut Sealer, kind: u8, content: &[u8]) {
+    let head = sealer.head(&[&[kind], content]);
+    bytes.extend_from_slice(&head);
+    bytes.push(kind);
+    bytes.extend_from_slice(content);
+}

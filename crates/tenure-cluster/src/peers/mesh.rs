@@ -1,0 +1,649 @@
+//! The mesh: which nodes there are, which pairs of connections stand, and who is told.
+//!
+//! A pair is two connections, one a direction; it stands when both do, and when one breaks the
+//! other is ended too. So "the connection to node 3 broke" is one thing that happens once, and the
+//! node hears of it at once: followers of what node 3 led need not wait for their timeouts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_core::codec::to_bytes;
+use tenure_node::{Input, Lane, Member, NodeId};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::hello::Hello;
+use super::link::{Outlet, Parcel};
+use super::talk::{Remembered, Talk};
+use super::{Home, Joined, Start, accept, dial};
+use crate::card::Card;
+use crate::driver::Clock;
+use crate::identity::Identity;
+use crate::inbox::Job;
+use crate::journal::{Note, Write};
+use crate::reconcile::{Seen, View};
+
+/// The view is told this often even if nothing changed: windows pass.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// All that happens to a mesh.
+pub(crate) enum Event {
+    /// Somebody knows these nodes.
+    Cards(Vec<Card>),
+    /// A proven node wants to come in.
+    Admit {
+        theirs: Box<Hello>,
+        reply: oneshot::Sender<Result<Pass, String>>,
+    },
+    InUp {
+        node: NodeId,
+        lane: Lane,
+        id: u64,
+        cancel: oneshot::Sender<()>,
+    },
+    InDown {
+        node: NodeId,
+        lane: Lane,
+        id: u64,
+    },
+    OutUp {
+        node: NodeId,
+        life: u32,
+        lane: Lane,
+        connection: u64,
+        outlet: Outlet,
+    },
+    OutDown {
+        node: NodeId,
+        lane: Lane,
+        connection: u64,
+    },
+    /// The node thread found a queue full: the pair is given up.
+    Overflow {
+        node: NodeId,
+    },
+    Talk {
+        from: NodeId,
+        bytes: Bytes,
+    },
+    /// A peer says that this node does not fit in its cluster.
+    Excluded(String),
+    /// Somebody wants to know.
+    Inspect(oneshot::Sender<Vec<NodeInfo>>),
+    /// An operator's orders.
+    Drain {
+        node: NodeId,
+        wanted: bool,
+        done: oneshot::Sender<Result<(), String>>,
+    },
+    Remove {
+        node: NodeId,
+        done: oneshot::Sender<Result<(), String>>,
+    },
+    /// The node has ended.
+    Stop,
+}
+
+/// What an admitted connection needs.
+pub(crate) struct Pass {
+    /// Names the connection here.
+    pub(crate) id: u64,
+    /// Whether the other direction stands.
+    pub(crate) stands: watch::Receiver<bool>,
+}
+
+/// A node as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Which, in which life.
+    pub member: Member,
+    /// Whether it is up, seen from the node that was asked.
+    pub up: bool,
+    /// For so long.
+    pub for_ms: u64,
+    /// Whether it is being emptied.
+    pub draining: bool,
+    /// Where peers reach it.
+    pub internal: String,
+    /// Where clients reach it.
+    pub public: String,
+}
+
+/// Another node.
+struct Pair {
+    card: watch::Sender<Option<Card>>,
+    /// Our connection to it: its number, and the life that answered.
+    out: Option<Out>,
+    incoming: Option<Incoming>,
+    bulk: Option<Incoming>,
+    stands: watch::Sender<bool>,
+    up: bool,
+    since_ms: u64,
+}
+
+struct Out {
+    connection: u64,
+    outlet: Outlet,
+}
+
+/// A connection of its to us. Dropping `cancel` ends it.
+struct Incoming {
+    id: u64,
+    member: Member,
+    /// Which process of it, and which of its connections.
+    number: (u64, u64),
+    cancel: Option<oneshot::Sender<()>>,
+}
+
+struct Mesh {
+    home: Rc<Home>,
+    clock: Clock,
+    started_ms: u64,
+    pairs: BTreeMap<NodeId, Pair>,
+    removed: BTreeSet<Member>,
+    last_pass: u64,
+    /// What was last told to the node.
+    told: Vec<NodeId>,
+}
+
+/// Runs until told to stop.
+pub(crate) async fn run(
+    start: Start,
+    (sender, mut events): (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
+) {
+    let home = Home::new(&start, sender);
+    let nonblocking = start
+        .listener
+        .set_nonblocking(true)
+        .and_then(|()| start.socket.set_nonblocking(true));
+    if let Err(error) = nonblocking {
+        tracing::error!(%error, "sockets without an event loop");
+        return;
+    }
+    let listener = match tokio::net::TcpListener::from_std(start.listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "cannot listen for peers");
+            return;
+        }
+    };
+    let mut mesh = Mesh {
+        home: Rc::clone(&home),
+        started_ms: start.clock.now().monotonic_ms,
+        clock: start.clock,
+        pairs: BTreeMap::new(),
+        removed: start.removed,
+        last_pass: 0,
+        told: Vec::new(),
+    };
+    let acceptor = tokio::task::spawn_local(accept::run(Rc::clone(&home), listener));
+    let gossip = match tokio::net::UdpSocket::from_std(start.socket) {
+        Ok(socket) => {
+            let (seeds, every) = (start.options.seeds, start.options.announce_every);
+            tokio::task::spawn_local(crate::gossip::run(Rc::clone(&home), socket, seeds, every))
+        }
+        Err(error) => {
+            tracing::error!(%error, "cannot gossip");
+            return;
+        }
+    };
+    mesh.learn(start.book);
+    mesh.look();
+    let mut tick = tokio::time::interval(LOOK_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            event = events.recv() => match event {
+                None | Some(Event::Stop) => break,
+                Some(event) => mesh.handle(event),
+            },
+            _ = tick.tick() => mesh.look(),
+        }
+    }
+    acceptor.abort();
+    gossip.abort();
+}
+
+impl Mesh {
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Cards(cards) => self.learn(cards),
+            Event::Admit { theirs, reply } => {
+                let _ = reply.send(self.admit(&theirs));
+            }
+            Event::InUp {
+                node,
+                lane,
+                id,
+                cancel,
+            } => self.in_up(node, lane, id, cancel),
+            Event::InDown { node, lane, id } => self.in_down(node, lane, id),
+            Event::OutUp {
+                node,
+                life,
+                lane,
+                connection,
+                outlet,
+            } => self.out_up(Member { node, life }, lane, connection, outlet),
+            Event::OutDown {
+                node,
+                lane,
+                connection,
+            } => self.out_down(node, lane, connection),
+            Event::Overflow { node } => self.fall(node),
+            Event::Talk { from, bytes } => self.hear(from, &bytes),
+            Event::Excluded(why) => {
+                self.home.joined.send_if_modified(|joined| {
+                    let fresh = *joined == Joined::NotYet;
+                    if fresh {
+                        *joined = Joined::Excluded(why.clone());
+                    }
+                    fresh
+                });
+                tracing::error!(why, "this node does not fit in the cluster");
+            }
+            Event::Inspect(reply) => {
+                let _ = reply.send(self.nodes());
+            }
+            Event::Drain { node, wanted, done } => {
+                let _ = done.send(self.drain(node, wanted));
+            }
+            Event::Remove { node, done } => {
+                let _ = done.send(self.remove(node));
+            }
+            Event::Stop => {}
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.now().monotonic_ms
+    }
+
+    fn me(&self) -> NodeId {
+        self.home.card.borrow().node()
+    }
+
+    /// Takes in cards, and passes on those that were news.
+    fn learn(&mut self, cards: Vec<Card>) {
+        let mut news = Vec::new();
+        for card in cards {
+            if card.node() == self.me() || self.removed.contains(&card.member) {
+                continue;
+            }
+            match self.pairs.get(&card.node()) {
+                Some(pair) => {
+                    let known = pair.card.borrow().clone();
+                    // Whoever is connected has said itself which life it is in.
+                    let other_life = |known: &Card| known.member != card.member && pair.up;
+                    if known.is_some_and(|known| !card.is_newer_than(&known) || other_life(&known))
+                    {
+                        continue;
+                    }
+                    pair.card.send_replace(Some(card.clone()));
+                }
+                None => self.meet(card.clone()),
+            }
+            news.push(card);
+        }
+        if !news.is_empty() {
+            self.remember();
+            self.say_all(&Talk::Cards(news));
+            self.look();
+        }
+    }
+
+    /// A node that was not known.
+    fn meet(&mut self, card: Card) {
+        let node = card.node();
+        let (sender, receiver) = watch::channel(Some(card));
+        for lane in [Lane::Main, Lane::Bulk] {
+            let home = Rc::clone(&self.home);
+            tokio::task::spawn_local(dial::keep(home, node, lane, receiver.clone()));
+        }
+        let pair = Pair {
+            card: sender,
+            out: None,
+            incoming: None,
+            bulk: None,
+            stands: watch::channel(false).0,
+            up: false,
+            since_ms: self.now_ms(),
+        };
+        self.pairs.insert(node, pair);
+    }
+
+    fn admit(&mut self, theirs: &Hello) -> Result<Pass, String> {
+        let card = &theirs.card;
+        let node = card.node();
+        if self.removed.contains(&card.member) {
+            return Err(format!(
+                "{node} was removed from the cluster; it may come back with an empty data directory"
+            ));
+        }
+        let number = (card.start, theirs.connection);
+        if theirs.lane == Lane::Main
+            && let Some(present) = self
+                .pairs
+                .get(&node)
+                .and_then(|pair| pair.incoming.as_ref())
+        {
+            if present.member != card.member {
+                return Err(format!("another process is connected as {node}"));
+            }
+            // Frames of an older connection may still be under way: they are not wanted any more.
+            if number <= present.number {
+                return Err("a newer connection is there already".to_owned());
+            }
+            self.fall(node);
+        }
+        self.learn(vec![card.clone()]);
+        self.last_pass += 1;
+        let id = self.last_pass;
+        let pair = self.pairs.get_mut(&node).ok_or("nobody knows it")?;
+        let incoming = Incoming {
+            id,
+            member: card.member,
+            number,
+            cancel: None,
+        };
+        match theirs.lane {
+            Lane::Main => pair.incoming = Some(incoming),
+            Lane::Bulk => pair.bulk = Some(incoming),
+        }
+        Ok(Pass {
+            id,
+            stands: pair.stands.subscribe(),
+        })
+    }
+
+    fn in_up(&mut self, node: NodeId, lane: Lane, id: u64, cancel: oneshot::Sender<()>) {
+        let Some(pair) = self.pairs.get_mut(&node) else {
+            return;
+        };
+        let place = match lane {
+            Lane::Main => &mut pair.incoming,
+            Lane::Bulk => &mut pair.bulk,
+        };
+        // Otherwise it was replaced meanwhile, and dropping `cancel` ends it.
+        if let Some(incoming) = place.as_mut().filter(|one| one.id == id) {
+            incoming.cancel = Some(cancel);
+            self.check(node);
+        }
+    }
+
+    fn in_down(&mut self, node: NodeId, lane: Lane, id: u64) {
+        let Some(pair) = self.pairs.get_mut(&node) else {
+            return;
+        };
+        let is_present = |one: &Option<Incoming>| one.as_ref().is_some_and(|one| one.id == id);
+        match lane {
+            Lane::Main if is_present(&pair.incoming) => self.fall(node),
+            Lane::Bulk if is_present(&pair.bulk) => pair.bulk = None,
+            Lane::Main | Lane::Bulk => {}
+        }
+    }
+
+    fn out_up(&mut self, member: Member, lane: Lane, connection: u64, outlet: Outlet) {
+        let node = member.node;
+        let Some(pair) = self.pairs.get_mut(&node) else {
+            return;
+        };
+        self.home.inbox.push(Job::Connected {
+            node,
+            lane,
+            outlet: outlet.clone(),
+        });
+        if lane == Lane::Bulk {
+            return;
+        }
+        pair.out = Some(Out { connection, outlet });
+        pair.stands.send_replace(true);
+        self.introduce(node);
+        self.check(node);
+    }
+
+    fn out_down(&mut self, node: NodeId, lane: Lane, connection: u64) {
+        match lane {
+            Lane::Bulk => self.home.inbox.push(Job::Disconnected { node, lane }),
+            Lane::Main => {
+                let pair = self.pairs.get(&node);
+                let present = pair.and_then(|pair| pair.out.as_ref());
+                if present.is_some_and(|out| out.connection == connection) {
+                    self.fall(node);
+                }
+            }
+        }
+    }
+
+    /// Whether both directions stand now.
+    fn check(&mut self, node: NodeId) {
+        let now = self.now_ms();
+        let Some(pair) = self.pairs.get_mut(&node) else {
+            return;
+        };
+        let cancel = pair.incoming.as_ref().and_then(|one| one.cancel.as_ref());
+        if pair.up || pair.out.is_none() || cancel.is_none() {
+            return;
+        }
+        pair.up = true;
+        pair.since_ms = now;
+        tracing::info!(%node, "connected");
+        self.home.inbox.push(Job::Input(Input::PeerUp { node }));
+        self.look();
+    }
+
+    /// One direction is gone: the pair is.
+    fn fall(&mut self, node: NodeId) {
+        let now = self.now_ms();
+        let Some(pair) = self.pairs.get_mut(&node) else {
+            return;
+        };
+        pair.incoming = None;
+        pair.out = None;
+        pair.stands.send_replace(false);
+        // Its queue ends with this, and with it the connection.
+        self.home.inbox.push(Job::Disconnected {
+            node,
+            lane: Lane::Main,
+        });
+        if std::mem::take(&mut pair.up) {
+            pair.since_ms = now;
+            tracing::info!(%node, "disconnected");
+            self.home.inbox.push(Job::Input(Input::PeerDown { node }));
+            self.look();
+        }
+    }
+
+    fn hear(&mut self, from: NodeId, bytes: &[u8]) {
+        match Talk::from_bytes(bytes) {
+            Ok(Some(Talk::Cards(cards))) => self.learn(cards),
+            Ok(Some(Talk::Removed(members))) => self.bury(members),
+            Ok(Some(Talk::Drain(wanted))) => {
+                if let Err(why) = self.drain(self.me(), wanted) {
+                    tracing::warn!(%from, why, "cannot drain");
+                }
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%from, %error, "a peer said something odd"),
+        }
+    }
+
+    /// What a node that has just been reached should know.
+    fn introduce(&mut self, node: NodeId) {
+        let known = self
+            .pairs
+            .values()
+            .filter_map(|pair| pair.card.borrow().clone());
+        let cards = std::iter::once(self.home.card.borrow().clone())
+            .chain(known)
+            .collect();
+        let removed = self.removed.iter().copied().collect();
+        for talk in [Talk::Cards(cards), Talk::Removed(removed)] {
+            self.say(node, &talk);
+        }
+    }
+
+    fn say(&self, node: NodeId, talk: &Talk) -> bool {
+        let out = self.pairs.get(&node).and_then(|pair| pair.out.as_ref());
+        let parcel = Parcel::Talk(Bytes::from(talk.to_bytes()));
+        out.is_some_and(|out| out.outlet.send(parcel).is_ok())
+    }
+
+    fn say_all(&self, talk: &Talk) {
+        for node in self.pairs.keys() {
+            self.say(*node, talk);
+        }
+    }
+
+    /// Tells the node how the cluster looks.
+    fn look(&mut self) {
+        let mut nodes: Vec<NodeId> = self.pairs.keys().copied().collect();
+        nodes.push(self.me());
+        nodes.sort_unstable();
+        if nodes != self.told {
+            self.told.clone_from(&nodes);
+            self.home.inbox.push(Job::Input(Input::Cluster { nodes }));
+        }
+        let mine = self.home.card.borrow();
+        let me = Seen {
+            member: mine.member,
+            up: true,
+            since_ms: self.started_ms,
+            draining: mine.draining,
+        };
+        let mut nodes = BTreeMap::from([(me.member.node, me)]);
+        for (node, pair) in &self.pairs {
+            if let Some(card) = pair.card.borrow().as_ref() {
+                let seen = Seen {
+                    member: card.member,
+                    up: pair.up,
+                    since_ms: pair.since_ms,
+                    draining: card.draining,
+                };
+                nodes.insert(*node, seen);
+            }
+        }
+        self.home.inbox.push(Job::View(View {
+            nodes,
+            removed: self.removed.clone(),
+        }));
+    }
+
+    fn nodes(&self) -> Vec<NodeInfo> {
+        let now = self.now_ms();
+        let info = |card: &Card, up, since_ms: u64| NodeInfo {
+            member: card.member,
+            up,
+            for_ms: now.saturating_sub(since_ms),
+            draining: card.draining,
+            internal: card.internal.clone(),
+            public: card.public.clone(),
+        };
+        let mut nodes = vec![info(&self.home.card.borrow(), true, self.started_ms)];
+        for pair in self.pairs.values() {
+            if let Some(card) = pair.card.borrow().as_ref() {
+                nodes.push(info(card, pair.up, pair.since_ms));
+            }
+        }
+        nodes.sort_by_key(|node| node.member);
+        nodes
+    }
+
+    /// Cards and orders survive a restart.
+    fn remember(&self) {
+        let cards = self
+            .pairs
+            .values()
+            .filter_map(|pair| pair.card.borrow().clone());
+        let remembered = Remembered {
+            cards: cards.collect(),
+            removed: self.removed.iter().copied().collect(),
+        };
+        let note = Note {
+            key: Remembered::KEY,
+            value: to_bytes(&remembered),
+            done: None,
+        };
+        let _ = self.home.journal.send(Write::Note(note));
+    }
+
+    /// R166: a node says itself that it is leaving, in its card.
+    fn drain(&mut self, node: NodeId, wanted: bool) -> Result<(), String> {
+        if node != self.me() {
+            return if self.say(node, &Talk::Drain(wanted)) {
+                Ok(())
+            } else {
+                Err(format!("{node} is not connected"))
+            };
+        }
+        if self.home.identity.borrow().draining == wanted {
+            return Ok(());
+        }
+        let identity = Identity {
+            draining: wanted,
+            ..self.home.identity.borrow().clone()
+        };
+        let (key, value) = identity.record();
+        let note = Note {
+            key,
+            value,
+            done: None,
+        };
+        let gone = "this node is stopping";
+        self.home
+            .journal
+            .send(Write::Note(note))
+            .map_err(|_| gone)?;
+        *self.home.identity.borrow_mut() = identity;
+        let card = {
+            let mut card = self.home.card.borrow_mut();
+            card.draining = wanted;
+            card.revision += 1;
+            card.clone()
+        };
+        self.say_all(&Talk::Cards(vec![card]));
+        self.look();
+        Ok(())
+    }
+
+    /// An operator's word that a node never comes back in its present life.
+    fn remove(&mut self, node: NodeId) -> Result<(), String> {
+        if node == self.me() {
+            return Err("a node cannot remove itself: ask another one".to_owned());
+        }
+        let pair = self.pairs.get(&node).ok_or("no such node")?;
+        let card = pair.card.borrow().clone().ok_or("no such node")?;
+        if pair.up && !card.draining {
+            return Err(format!("{node} is up: drain or stop it first"));
+        }
+        self.bury(vec![card.member]);
+        Ok(())
+    }
+
+    fn bury(&mut self, members: Vec<Member>) {
+        let me = self.home.card.borrow().member;
+        let news: Vec<Member> = members
+            .into_iter()
+            .filter(|member| *member != me && self.removed.insert(*member))
+            .collect();
+        if news.is_empty() {
+            return;
+        }
+        for member in &news {
+            let pair = self.pairs.get(&member.node);
+            let known = pair.and_then(|pair| pair.card.borrow().as_ref().map(|card| card.member));
+            if known == Some(*member) {
+                self.say(member.node, &Talk::Removed(news.clone()));
+                self.fall(member.node);
+                if let Some(pair) = self.pairs.remove(&member.node) {
+                    pair.card.send_replace(None);
+                }
+            }
+        }
+        self.remember();
+        self.say_all(&Talk::Removed(news));
+        self.look();
+    }
+}

@@ -1,0 +1,165 @@
+//! Request bodies on their way in: what they may hold in memory together, and for how long.
+//!
+//! A small body costs nothing here. What is longer than [`FREE`] counts against one budget of the
+//! whole daemon, so that many clients which send a lot, slowly, cannot fill the memory; a body that
+//! does not come ends with DEADLINE_EXCEEDED.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::Sleep;
+use tonic::Status;
+
+/// A body up to this many bytes is not counted.
+const FREE: usize = 64 << 10;
+
+/// Bytes that bodies may hold together.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: AtomicUsize,
+}
+
+impl Budget {
+    pub(crate) fn new(bytes: usize) -> Arc<Budget> {
+        Arc::new(Budget {
+            left: AtomicUsize::new(bytes),
+        })
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(bytes)
+            })
+            .is_ok()
+    }
+}
+
+/// How much a body has taken from the budget. Given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<Budget>,
+    seen: usize,
+    taken: usize,
+}
+
+impl Share {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Share {
+        Share {
+            budget: Arc::clone(budget),
+            seen: 0,
+            taken: 0,
+        }
+    }
+
+    /// More has come in.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Status> {
+        self.seen += bytes;
+        let counted = self.seen.saturating_sub(FREE);
+        let more = counted - self.taken;
+        if more > 0 && !self.budget.take(more) {
+            return Err(Status::unavailable(
+                "too many large requests are on their way in: try again",
+            ));
+        }
+        self.taken = counted;
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.taken > 0 {
+            self.budget.left.fetch_add(self.taken, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A body under those limits.
+pub(crate) struct Limited<B> {
+    inner: B,
+    share: Share,
+    patience: Duration,
+    /// Made when the body first has to be waited for: most are there at once.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Limited<B> {
+    pub(crate) fn new(inner: B, budget: &Arc<Budget>, patience: Duration) -> Limited<B> {
+        Limited {
+            inner,
+            share: Share::new(budget),
+            patience,
+            deadline: None,
+        }
+    }
+}
+
+impl<B> Body for Limited<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match Pin::new(&mut self.inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                let bytes = frame.data_ref().map_or(0, Buf::remaining);
+                let grown = self.share.grow(bytes);
+                Poll::Ready(Some(grown.map(|()| frame).map_err(Into::into)))
+            }
+            Poll::Ready(other) => Poll::Ready(other.map(|frame| frame.map_err(Into::into))),
+            Poll::Pending => {
+                let patience = self.patience;
+                let deadline = self
+                    .deadline
+                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                match deadline.as_mut().poll(cx) {
+                    Poll::Ready(()) => {
+                        let late = Status::deadline_exceeded("the request did not come in time");
+                        Poll::Ready(Some(Err(late.into())))
+                    }
+                    Poll::Pending => Poll::Pending,
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_large_counts_and_all_of_it_comes_back() {
+        let budget = Budget::new(100);
+        let mut small = Share::new(&budget);
+        small.grow(FREE).unwrap();
+        let mut large = Share::new(&budget);
+        large.grow(FREE + 60).unwrap();
+        assert_eq!(small.grow(41).unwrap_err().code(), tonic::Code::Unavailable);
+        large.grow(40).unwrap();
+        drop(large);
+        small.grow(0).unwrap();
+        drop(small);
+        assert_eq!(budget.left.load(Ordering::Relaxed), 100);
+    }
+}

@@ -1,0 +1,121 @@
+//! Connections that say nothing, or stop in the middle of their first words, do not stay.
+//!
+//! Which version of HTTP a client speaks is known once its first bytes differ from the preface of
+//! HTTP/2, or are all of it. Until then nothing else watches the time; from then on the header timeout
+//! of HTTP/1 or the pings of HTTP/2 do.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection whose first words must come in time.
+pub(crate) struct Patient<I> {
+    inner: I,
+    /// Gone once the version is known.
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    seen: usize,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl<I> Patient<I> {
+    pub(crate) fn new(inner: I, patience: Duration) -> Patient<I> {
+        Patient {
+            inner,
+            waiting: Some(Waiting {
+                seen: 0,
+                deadline: Box::pin(tokio::time::sleep(patience)),
+            }),
+        }
+    }
+}
+
+/// How much of the preface has come, or `None` once the version is known.
+fn matched(seen: usize, new: &[u8]) -> Option<usize> {
+    let rest = &PREFACE[seen..];
+    let seen = seen + new.len();
+    (new.len() < rest.len() && rest.starts_with(new)).then_some(seen)
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(cx, buf);
+        let Some(waiting) = &mut self.waiting else {
+            return read;
+        };
+        match read {
+            Poll::Ready(read) => {
+                match matched(waiting.seen, &buf.filled()[before..]) {
+                    Some(seen) => waiting.seen = seen,
+                    None => self.waiting = None,
+                }
+                Poll::Ready(read)
+            }
+            Poll::Pending => waiting.deadline.as_mut().poll(cx).map(|()| {
+                Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the first request did not come in time",
+                ))
+            }),
+        }
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_known_at_the_first_difference_or_at_the_end_of_the_preface() {
+        assert_eq!(matched(0, b"P"), Some(1));
+        assert_eq!(matched(1, b"OST /v1"), None);
+        assert_eq!(matched(1, b"RI * HTTP"), Some(10));
+        assert_eq!(matched(0, PREFACE), None);
+        assert_eq!(matched(20, &PREFACE[20..23]), Some(23));
+        assert_eq!(matched(20, b"\r\n\r\nmore"), None);
+        assert_eq!(matched(0, b"GET /"), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! `--health-check`: asks the daemon on this machine whether it is ready, for orchestrators without a gRPC client.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tenure_wire::v1;
+use tenure_wire::v1::path_lock_client::PathLockClient;
+use thiserror::Error;
+use tonic::Request;
+use tonic::transport::Endpoint;
+
+use crate::config::LocalDoor;
+
+/// The answer comes within this time, or it is no.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why the daemon does not count as healthy.
+#[derive(Debug, Error)]
+pub enum Unhealthy {
+    /// Nobody answers.
+    #[error("nobody answers on {0}: is the daemon running?")]
+    Unreachable(SocketAddr, #[source] tonic::transport::Error),
+    /// The answer is an error.
+    #[error("the daemon on {0} does not say how it is")]
+    Refused(SocketAddr, #[source] Box<tonic::Status>),
+    /// The answer is no.
+    #[error("the daemon on {0} is not ready: {1}")]
+    NotReady(SocketAddr, String),
+    /// There is no answer.
+    #[error("the daemon on {0} does not answer within 2 s")]
+    Silent(SocketAddr),
+}
+
+/// Asks.
+pub async fn health(door: &LocalDoor) -> Result<(), Unhealthy> {
+    let address = reachable(door.listen);
+    tokio::time::timeout(PATIENCE, ask(door, address))
+        .await
+        .unwrap_or(Err(Unhealthy::Silent(address)))
+}
+
+async fn ask(door: &LocalDoor, address: SocketAddr) -> Result<(), Unhealthy> {
+    let unreachable = |error| Unhealthy::Unreachable(address, error);
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(unreachable)?;
+    let channel = endpoint.connect().await.map_err(unreachable)?;
+    let mut request = Request::new(v1::HealthRequest {});
+    if let Some(token) = &door.client_token
+        && let Ok(value) = format!("Bearer {}", token.reveal()).parse()
+    {
+        request.metadata_mut().insert("authorization", value);
+    }
+    let answer = PathLockClient::new(channel).health(request).await;
+    let health = answer
+        .map_err(|status| Unhealthy::Refused(address, Box::new(status)))?
+        .into_inner();
+    if health.ok {
+        Ok(())
+    } else {
+        Err(Unhealthy::NotReady(address, health.detail))
+    }
+}
+
+/// An unspecified address is asked on loopback.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unspecified_address_is_asked_on_loopback() {
+        for (listen, asked) in [
+            ("0.0.0.0:7", "127.0.0.1:7"),
+            ("[::]:7", "[::1]:7"),
+            ("10.0.0.1:7", "10.0.0.1:7"),
+        ] {
+            assert_eq!(reachable(listen.parse().unwrap()).to_string(), asked);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Metrics as families of points: one source for every way they leave the process.
+//!
+//! Names are those of the specification behind `tenure.`; the Prometheus form follows from them.
+
+use tenure_cluster::{Durations, Report};
+use tenure_node::{GroupStatus, Role};
+
+use super::calls::Calls;
+
+/// One metric with all its points.
+pub(crate) struct Family {
+    /// Dotted name, without the prefix.
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) points: Points,
+}
+
+/// The values of a family, each with its labels.
+pub(crate) enum Points {
+    /// Only grows.
+    Counter(Vec<Point<u64>>),
+    /// Goes up and down.
+    Gauge(Vec<Point<u64>>),
+    /// Durations in milliseconds.
+    Histogram(Vec<Point<Durations>>),
+}
+
+pub(crate) struct Point<T> {
+    pub(crate) labels: Vec<(&'static str, String)>,
+    pub(crate) value: T,
+}
+
+/// Requests, errors and durations.
+pub(crate) fn of_calls(calls: &Calls) -> Vec<Family> {
+    let (mut requests, mut errors, mut durations) = (Vec::new(), Vec::new(), Vec::new());
+    for counted in calls.read() {
+        let labels = vec![
+            ("rpc.system", counted.face.name().to_owned()),
+            ("rpc.service", "pathlockd.v1.PathLock".to_owned()),
+            ("rpc.method", counted.rpc.name().to_owned()),
+            ("grpc.status_code", (counted.code as i32).to_string()),
+            ("grpc.status_text", code_name(counted.code).to_owned()),
+        ];
+        let count = Point {
+            labels: labels.clone(),
+            value: counted.durations.count(),
+        };
+        if counted.code != tonic::Code::Ok {
+            errors.push(Point {
+                labels: labels.clone(),
+                value: count.value,
+            });
+        }
+        requests.push(count);
+        durations.push(Point {
+            labels,
+            value: counted.durations,
+        });
+    }
+    vec![
+        Family {
+            name: "grpc.server.requests",
+            help: "Calls that were answered.",
+            points: Points::Counter(requests),
+        },
+        Family {
+            name: "grpc.server.errors",
+            help: "Calls that were answered with an error.",
+            points: Points::Counter(errors),
+        },
+        Family {
+            name: "grpc.server.duration",
+            help: "How long calls took.",
+            points: Points::Histogram(durations),
+        },
+    ]
+}
+
+/// What the node, its groups and its log say.
+pub(crate) fn of_node(report: &Report) -> Vec<Family> {
+    let status = &report.status;
+    let waiting: usize = status.groups.iter().map(|group| group.waiting).sum();
+    let spaces = || {
+        status
+            .groups
+            .iter()
+            .filter_map(|group| group.counts.as_ref())
+    };
+    let mut families = vec![
+        gauge(
+            "writer.queue_depth",
+            "Operations under way on this node.",
+            waiting as u64,
+        ),
+        gauge(
+            "calls.waiting",
+            "Calls of clients that wait for an answer.",
+            status.calls as u64,
+        ),
+        gauge("log.bytes", "Bytes of log files in use.", report.log_bytes),
+        gauge("log.files", "Log files in use.", report.log_files),
+        Family {
+            name: "log.sync_duration",
+            help: "How long syncs of the log took.",
+            points: Points::Histogram(vec![Point {
+                labels: Vec::new(),
+                value: report.syncs.clone(),
+            }]),
+        },
+        gauge(
+            "leases",
+            "Live leases, one for each owner and namespace.",
+            spaces().map(|counts| counts.leases).sum(),
+        ),
+        gauge(
+            "holds",
+            "Live holds.",
+            spaces().map(|counts| counts.claims).sum(),
+        ),
+        gauge(
+            "waiters",
+            "Acquires that wait in line.",
+            spaces().map(|counts| counts.waiters).sum(),
+        ),
+        gauge(
+            "namespaces",
+            "Namespaces with a hold, a waiter or something remembered.",
+            spaces().map(|counts| counts.namespaces).sum(),
+        ),
+        gauge(
+            "remembered_fences",
+            "Fences kept for paths that nobody holds.",
+            spaces().map(|counts| counts.marks).sum(),
+        ),
+        gauge(
+            "remembered_answers",
+            "Answers kept for repeated requests.",
+            spaces().map(|counts| counts.answers).sum(),
+        ),
+    ];
+    families.extend(GROUP_GAUGES.iter().map(|(name, help, read)| {
+        Family {
+            name,
+            help,
+            points: Points::Gauge(
+                status
+                    .groups
+                    .iter()
+                    .map(|group| Point {
+                        labels: vec![("group", group.group.0.to_string())],
+                        value: read(group),
+                    })
+                    .collect(),
+            ),
+        }
+    }));
+    families
+}
+
+type Read = fn(&GroupStatus) -> u64;
+
+/// One gauge for every replica here.
+const GROUP_GAUGES: &[(&str, &str, Read)] = &[
+    (
+        "raft.group.role",
+        "0 learner, 1 follower, 2 candidate, 3 leader.",
+        |group| match group.role {
+            Role::Follower => 1,
+            Role::Candidate => 2,
+            Role::Leader => 3,
+        },
+    ),
+    (
+        "raft.group.leader_id",
+        "The node that leads, 0 if none is known.",
+        |group| {
+            group
+                .leader
+                .map_or(0, |leader| u64::from(leader.node.number()))
+        },
+    ),
+    (
+        "raft.group.is_leader",
+        "Whether this replica leads and serves.",
+        |group| u64::from(group.serves),
+    ),
+    (
+        "raft.group.last_applied_index",
+        "The last entry applied.",
+        |group| group.applied,
+    ),
+    ("raft.group.last_log_index", "The last entry.", |group| {
+        group.last
+    }),
+    (
+        "raft.group.replication_lag",
+        "Entries that the slowest replica is behind; leaders only.",
+        |group| {
+            let behind = group.progress.iter();
+            behind
+                .map(|(_, progress)| group.last.saturating_sub(progress.matched))
+                .max()
+                .unwrap_or(0)
+        },
+    ),
+    (
+        "raft.group.snapshot_index",
+        "The entry that the log stands on.",
+        |group| group.base,
+    ),
+    (
+        "raft.group.membership_voters",
+        "Replicas that vote.",
+        |group| group.membership.voters.len() as u64,
+    ),
+    (
+        "raft.group.membership_nodes",
+        "Replicas, voters and learners.",
+        |group| group.membership.everybody().len() as u64,
+    ),
+];
+
+fn gauge(name: &'static str, help: &'static str, value: u64) -> Family {
+    Family {
+        name,
+        help,
+        points: Points::Gauge(vec![Point {
+            labels: Vec::new(),
+            value,
+        }]),
+    }
+}
+
+/// The name of a code on the wire.
+pub(crate) fn code_name(code: tonic::Code) -> &'static str {
+    match code {
+        tonic::Code::Ok => "OK",
+        tonic::Code::Cancelled => "CANCELLED",
+        tonic::Code::Unknown => "UNKNOWN",
+        tonic::Code::InvalidArgument => "INVALID_ARGUMENT",
+        tonic::Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        tonic::Code::NotFound => "NOT_FOUND",
+        tonic::Code::AlreadyExists => "ALREADY_EXISTS",
+        tonic::Code::PermissionDenied => "PERMISSION_DENIED",
+        tonic::Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        tonic::Code::FailedPrecondition => "FAILED_PRECONDITION",
+        tonic::Code::Aborted => "ABORTED",
+        tonic::Code::OutOfRange => "OUT_OF_RANGE",
+        tonic::Code::Unimplemented => "UNIMPLEMENTED",
+        tonic::Code::Internal => "INTERNAL",
+        tonic::Code::Unavailable => "UNAVAILABLE",
+        tonic::Code::DataLoss => "DATA_LOSS",
+        tonic::Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,138 @@
+//! Logs: one event a line, to standard output always and to a file if one is configured.
+//!
+//! `RUST_LOG` wins over `log_level`. Events of the target `audit` (what was done to somebody else's
+//! lock, by whom and why) are written whatever the level is, unless `RUST_LOG` itself names them.
+
+use std::fs::OpenOptions;
+use std::io::IsTerminal;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt, registry};
+
+use crate::config::{LogConfig, LogFormat};
+
+/// Why nothing can be logged. The daemon does not start then.
+#[derive(Debug, Error)]
+pub enum LogError {
+    /// The filter means nothing.
+    #[error("{key} = {filter:?} is not a filter such as info or tenure_server=debug")]
+    Filter {
+        /// `RUST_LOG` or `log_level`.
+        key: &'static str,
+        /// What it says.
+        filter: String,
+        /// Why not.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// The file cannot be written.
+    #[error("cannot append to the log file {path}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Somebody else logs for this process.
+    #[error("logging is set up already")]
+    Twice,
+}
+
+/// Begins to log, for the whole process.
+pub fn begin(config: &LogConfig, rust_log: Option<&str>) -> Result<(), LogError> {
+    let filter = filter(config, rust_log)?;
+    let terminal = std::io::stdout().is_terminal();
+    let json = match config.format {
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+        LogFormat::Auto => !terminal,
+    };
+    let mut layers = vec![layer(std::io::stdout, json, terminal)];
+    if let Some(path) = &config.file {
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o640)
+            .open(path)
+            .map_err(|source| LogError::File {
+                path: path.clone(),
+                source,
+            })?;
+        let json = config.format != LogFormat::Text;
+        layers.push(layer(Arc::new(file), json, false));
+    }
+    registry()
+        .with(layers.with_filter(filter))
+        .try_init()
+        .map_err(|_| LogError::Twice)
+}
+
+fn filter(config: &LogConfig, rust_log: Option<&str>) -> Result<EnvFilter, LogError> {
+    let (key, wanted) = match rust_log.filter(|text| !text.is_empty()) {
+        Some(text) => ("RUST_LOG", text),
+        None => ("log_level", config.level.as_str()),
+    };
+    let mut text = wanted.to_owned();
+    if !wanted.contains("audit") {
+        text.push_str(",audit=info");
+    }
+    EnvFilter::try_new(text).map_err(|source| LogError::Filter {
+        key,
+        filter: wanted.to_owned(),
+        source,
+    })
+}
+
+fn layer<S, W>(writer: W, json: bool, colours: bool) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = fmt::layer().with_writer(writer).with_ansi(colours);
+    if json {
+        lines.json().flatten_event(true).boxed()
+    } else {
+        lines.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(level: &str, rust_log: Option<&str>) -> Result<String, LogError> {
+        let config = LogConfig {
+            level: level.into(),
+            file: None,
+            format: LogFormat::Auto,
+        };
+        filter(&config, rust_log).map(|filter| filter.to_string())
+    }
+
+    #[test]
+    fn the_environment_wins_and_the_audit_trail_stays() {
+        assert_eq!(filtered("info", None).unwrap(), "audit=info,info");
+        assert_eq!(filtered("info", Some("error")).unwrap(), "audit=info,error");
+        assert_eq!(filtered("info", Some("")).unwrap(), "audit=info,info");
+        assert_eq!(
+            filtered("info", Some("error,audit=off")).unwrap(),
+            "audit=off,error"
+        );
+    }
+
+    #[test]
+    fn a_filter_that_means_nothing_is_named() {
+        let error = filtered("no=such=level", None).unwrap_err().to_string();
+        assert!(
+            error.contains("log_level") && error.contains("no=such=level"),
+            "{error}"
+        );
+    }
+}

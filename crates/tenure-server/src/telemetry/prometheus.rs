@@ -1,0 +1,136 @@
+//! `GET /metrics`: the families in the text form of Prometheus.
+
+use std::fmt::Write;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::header::CONTENT_TYPE;
+use tenure_cluster::BOUNDS_US;
+
+use super::Telemetry;
+use super::families::{Family, Points};
+
+/// The route of the metrics.
+pub(crate) fn router(telemetry: Telemetry) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .with_state(telemetry)
+}
+
+async fn metrics(State(telemetry): State<Telemetry>) -> Response {
+    let text = text(&telemetry.families().await);
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        text,
+    )
+        .into_response()
+}
+
+fn text(families: &[Family]) -> String {
+    let mut out = String::new();
+    for family in families {
+        // Writing to a string cannot fail.
+        let _ = write_family(&mut out, family);
+    }
+    out
+}
+
+fn write_family(out: &mut String, family: &Family) -> std::fmt::Result {
+    let name = format!("tenure_{}", underscored(family.name));
+    let help = family.help;
+    match &family.points {
+        Points::Counter(points) => {
+            let name = format!("{name}_total");
+            writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
+            for point in points {
+                writeln!(out, "{name}{} {}", labels(&point.labels, None), point.value)?;
+            }
+        }
+        Points::Gauge(points) => {
+            writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge")?;
+            for point in points {
+                writeln!(out, "{name}{} {}", labels(&point.labels, None), point.value)?;
+            }
+        }
+        Points::Histogram(points) => {
+            let name = format!("{name}_milliseconds");
+            writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram")?;
+            for point in points {
+                let mut below = 0;
+                let bounds = BOUNDS_US.iter().map(|us| millis(*us));
+                let ends = bounds.chain(["+Inf".to_owned()]);
+                for (end, count) in ends.zip(point.value.buckets) {
+                    below += count;
+                    let labels = labels(&point.labels, Some(&end));
+                    writeln!(out, "{name}_bucket{labels} {below}")?;
+                }
+                let labels = labels(&point.labels, None);
+                writeln!(out, "{name}_sum{labels} {}", millis(point.value.sum_us))?;
+                writeln!(out, "{name}_count{labels} {below}")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Microseconds as milliseconds, without rounding.
+fn millis(us: u64) -> String {
+    let (whole, rest) = (us / 1000, us % 1000);
+    if rest == 0 {
+        return whole.to_string();
+    }
+    format!("{whole}.{rest:03}")
+        .trim_end_matches('0')
+        .to_owned()
+}
+
+fn underscored(name: &str) -> String {
+    name.replace('.', "_")
+}
+
+/// Label values are ours, never a client's; they need no escaping beyond what `{:?}` does.
+fn labels(labels: &[(&'static str, String)], le: Option<&str>) -> String {
+    let own = labels
+        .iter()
+        .map(|(key, value)| format!("{}={value:?}", underscored(key)));
+    let all: Vec<String> = own.chain(le.map(|le| format!("le={le:?}"))).collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    format!("{{{}}}", all.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::telemetry::calls::{Calls, Face, Rpc};
+    use crate::telemetry::families;
+
+    #[test]
+    fn buckets_are_cumulative_and_end_with_all() {
+        let calls = Calls::default();
+        for us in [50, 120, 2_000_000] {
+            let took = Duration::from_micros(us);
+            calls.record(Face::Grpc, Rpc::Renew, tonic::Code::Ok, took);
+        }
+        let text = text(&families::of_calls(&calls));
+        let one = r#"rpc_system="grpc",rpc_service="pathlockd.v1.PathLock",rpc_method="Renew",grpc_status_code="0",grpc_status_text="OK""#;
+        for line in [
+            format!("tenure_grpc_server_requests_total{{{one}}} 3"),
+            format!("tenure_grpc_server_duration_milliseconds_bucket{{{one},le=\"0.1\"}} 1"),
+            format!("tenure_grpc_server_duration_milliseconds_bucket{{{one},le=\"0.25\"}} 2"),
+            format!("tenure_grpc_server_duration_milliseconds_bucket{{{one},le=\"+Inf\"}} 3"),
+            format!("tenure_grpc_server_duration_milliseconds_sum{{{one}}} 2000.17"),
+            format!("tenure_grpc_server_duration_milliseconds_count{{{one}}} 3"),
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line}\nis not in\n{text}"
+            );
+        }
+    }
+}
