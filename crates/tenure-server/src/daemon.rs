@@ -118,7 +118,10 @@ impl Daemon {
         let listener = bind("listen", faces.listen).await?;
         let grpc = local(&listener, faces.listen);
         let service = Grpc::new(handlers.clone(), events.clone(), telemetry.clone(), timeout);
-        let routes = grpc_routes(service)?;
+        let path_lock = PathLockServer::new(service.clone())
+            .max_decoding_message_size(MESSAGE)
+            .max_encoding_message_size(usize::MAX);
+        let routes = grpc_routes(&service, path_lock.clone())?;
         let calls = usize::try_from(faces.max_concurrent_requests_per_connection)
             .unwrap_or(Semaphore::MAX_PERMITS)
             .min(Semaphore::MAX_PERMITS);
@@ -132,7 +135,9 @@ impl Daemon {
         let routes = guard.wrap(routes);
         let admission = Admission::new(timeout);
         let bodies = Arc::clone(&admission.bodies);
+        let direct = guard.asks_nothing().then_some(path_lock);
         let connection = move |peer| GrpcConnection {
+            direct: direct.clone(),
             routes: routes.clone(),
             calls: Arc::new(Semaphore::new(calls)),
             bodies: Arc::clone(&bodies),
@@ -301,7 +306,7 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-fn grpc_routes(service: Grpc) -> Result<Router, DaemonError> {
+fn grpc_routes(service: &Grpc, path_lock: PathLockServer<Grpc>) -> Result<Router, DaemonError> {
     let failed =
         |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());
     let describe = || {
@@ -310,10 +315,7 @@ fn grpc_routes(service: Grpc) -> Result<Router, DaemonError> {
     };
     let v1 = describe().build_v1().map_err(failed)?;
     let v1alpha = describe().build_v1alpha().map_err(failed)?;
-    let health = crate::faces::health::service(&service);
-    let path_lock = PathLockServer::new(service)
-        .max_decoding_message_size(MESSAGE)
-        .max_encoding_message_size(usize::MAX);
+    let health = crate::faces::health::service(service);
     let routes = Routes::new(path_lock)
         .add_service(v1)
         .add_service(v1alpha)

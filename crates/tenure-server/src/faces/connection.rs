@@ -13,14 +13,18 @@ use axum::extract::ConnectInfo;
 use http::header::ALT_SVC;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
+use tenure_wire::v1::path_lock_server::PathLockServer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::Service;
 
 use super::admission::Admission;
 use super::body::{Budget, Limited};
-use super::grpc;
+use super::grpc::{self, Grpc};
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// The start of every path of the service itself.
+const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
 
 /// Calls whose answers may be long: one that is not read keeps its place.
 const LONG_ANSWERS: [&str; 4] = [
@@ -40,6 +44,10 @@ const LONG_REQUESTS: [&str; 3] = [
 /// A connection of the gRPC port. Calls beyond the limit wait their turn, until their deadline.
 #[derive(Clone)]
 pub(crate) struct GrpcConnection {
+    /// The service itself, where nobody has to be asked for credentials first: its calls need no
+    /// router, which costs as much as their decoding.
+    pub(crate) direct: Option<PathLockServer<Grpc>>,
+    /// Everything that is served.
     pub(crate) routes: Router,
     pub(crate) calls: Arc<Semaphore>,
     pub(crate) bodies: Arc<Budget>,
@@ -58,6 +66,7 @@ impl Service<Request<Incoming>> for GrpcConnection {
 
     fn call(&mut self, mut request: Request<Incoming>) -> Answering {
         let GrpcConnection {
+            direct,
             mut routes,
             calls,
             bodies,
@@ -76,12 +85,17 @@ impl Service<Request<Incoming>> for GrpcConnection {
             name_peer(&mut request, peer);
             let path = request.uri().path();
             let keeps_place = LONG_ANSWERS.contains(&path);
-            let request = if LONG_REQUESTS.contains(&path) {
-                request.map(Body::new)
-            } else {
-                request.map(|body| Body::new(Limited::new(body, &bodies, deadline)))
+            let is_long = LONG_REQUESTS.contains(&path);
+            let limited = |body| Limited::new(body, &bodies, deadline);
+            let response = match direct.filter(|_| path.starts_with(PATH_LOCK)) {
+                Some(mut service) if is_long => service.call(request).await?.map(Body::new),
+                Some(mut service) => service.call(request.map(limited)).await?.map(Body::new),
+                None if is_long => routes.call(request.map(Body::new)).await?,
+                None => {
+                    let request = request.map(|body| Body::new(limited(body)));
+                    routes.call(request).await?
+                }
             };
-            let response = routes.call(request).await?;
             Ok(if keeps_place {
                 response.map(|body| {
                     Body::new(Placed {
