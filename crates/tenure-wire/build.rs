@@ -6,10 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use prost::Message;
-use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 const PROTO: &str = "pathlockd/v1/pathlock.proto";
+/// For operators, over gRPC only: the facade has no part in it.
+const CLUSTER: &str = "tenure/cluster/v1/cluster.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
@@ -28,12 +30,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
     }
     config.compile_fds(descriptors)?;
+
+    println!(
+        "cargo::rerun-if-changed={}",
+        include.join(CLUSTER).display()
+    );
+    let descriptors = protox::compile([CLUSTER], [&include])?;
+    std::fs::write(out.join("cluster.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .build_server(cfg!(feature = "server"))
+        .build_client(cfg!(feature = "client"))
+        .compile_fds(descriptors)?;
     Ok(())
 }
 
 enum Place {
     Message(String),
     Field(String),
+}
+
+/// A map is a list of entries in the descriptor.
+fn is_map(message: &DescriptorProto, field: &FieldDescriptorProto) -> bool {
+    message.nested_type.iter().any(|nested| {
+        let is_entry = nested.options.as_ref().is_some_and(|o| o.map_entry());
+        is_entry && field.type_name().ends_with(nested.name())
+    })
 }
 
 /// What serde must know about each message and field.
@@ -54,6 +75,9 @@ fn json_attributes(descriptors: &FileDescriptorSet) -> Vec<(Place, String)> {
             ));
             for field in &message.field {
                 let reader = match field.r#type() {
+                    Type::Message if is_map(message, field) => "list".to_owned(),
+                    Type::Message if field.label() == Label::Repeated => "messages".to_owned(),
+                    Type::Message => "message".to_owned(),
                     _ if field.label() == Label::Repeated => "list".to_owned(),
                     Type::Enum => {
                         let name = field.type_name().rsplit('.').next().unwrap_or_default();
@@ -61,7 +85,6 @@ fn json_attributes(descriptors: &FileDescriptorSet) -> Vec<(Place, String)> {
                     }
                     Type::Uint32 | Type::Uint64 | Type::Int64 => "integer".to_owned(),
                     Type::Bytes => "octets".to_owned(),
-                    Type::Message => continue,
                     _ => "plain".to_owned(),
                 };
                 let alias = if field.name().contains('_') {

@@ -7,11 +7,15 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::Daemon;
 use tempfile::TempDir;
+use tenure_wire::cluster::cluster_client::ClusterClient;
+use tenure_wire::cluster::{Group, StatusRequest, StatusResponse};
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tonic::transport::Channel;
@@ -79,6 +83,19 @@ impl Cluster {
         self.nodes[at].take().unwrap().kill();
     }
 
+    /// Runs `tenure cluster …` against a node, and returns what it printed.
+    fn command(&self, at: usize, arguments: &[&str]) -> String {
+        let node = self.nodes[at].as_ref().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .arg("cluster")
+            .args(arguments)
+            .env("TENURE_URL", format!("http://{}", node.grpc))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     async fn client(&self, at: usize) -> PathLockClient<Channel> {
         PathLockClient::new(self.nodes[at].as_ref().unwrap().channel().await)
     }
@@ -112,13 +129,68 @@ async fn acquire_soon(
     }
 }
 
-/// R163: three processes form a cluster; a lock taken by way of one is seen by way of the others.
-#[tokio::test]
-async fn any_node_serves_any_client() {
-    let mut cluster = Cluster::new(8);
+/// Looks at the cluster until it is as it should be.
+async fn until(
+    cluster: &Cluster,
+    at: usize,
+    what: &str,
+    is_so: impl Fn(&StatusResponse) -> bool,
+) -> StatusResponse {
+    let end = Instant::now() + PATIENCE;
+    let channel = cluster.nodes[at].as_ref().unwrap().channel().await;
+    let mut client = ClusterClient::new(channel);
+    loop {
+        let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+        if is_so(&status) {
+            return status;
+        }
+        assert!(Instant::now() < end, "never {what}: {status:#?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Every group is at rest on exactly these nodes.
+fn settled_on(status: &StatusResponse, nodes: &[u32]) -> bool {
+    let nodes: BTreeSet<u32> = nodes.iter().copied().collect();
+    let at_rest = |group: &Group| {
+        group.leader != 0
+            && !group.changing
+            && group.learners.is_empty()
+            && group.voters.iter().copied().collect::<BTreeSet<u32>>() == nodes
+    };
+    status.groups.iter().all(at_rest)
+}
+
+/// Three nodes, every group on all of them.
+async fn three(groups: u32) -> Cluster {
+    let mut cluster = Cluster::new(groups);
     for at in 0..3 {
         cluster.start(at);
     }
+    until(&cluster, 0, "on three nodes", |status| {
+        settled_on(status, &[1, 2, 3])
+    })
+    .await;
+    cluster
+}
+
+/// Asks by way of a node whether the holders of all these paths still hold them.
+async fn assert_held(cluster: &Cluster, at: usize, held: &[(String, String)]) {
+    let mut client = cluster.client(at).await;
+    for (owner, path) in held {
+        let answer = acquire_soon(&mut client, "thief", path).await;
+        let blocker = answer
+            .blocker
+            .as_ref()
+            .map(|blocker| blocker.owner.as_str());
+        assert_eq!(blocker, Some(owner.as_str()), "{path} by way of node {at}");
+    }
+}
+
+/// R163: three processes form a cluster; a lock taken by way of one is seen by way of the others.
+#[tokio::test]
+async fn any_node_serves_any_client() {
+    let cluster = three(8).await;
     for at in 0..3 {
         let mut client = cluster.client(at).await;
         for number in 0..16 {
@@ -132,4 +204,140 @@ async fn any_node_serves_any_client() {
             assert_eq!(answer.status(), expected, "node {at}, {path}");
         }
     }
+    let status = until(&cluster, 1, "balanced", |status| {
+        status.nodes.iter().all(|node| node.leads > 0)
+    })
+    .await;
+    assert!(status.healthy, "{status:#?}");
+}
+
+/// R164: kill -9 of one node after the other, restart, on new ports: nothing acknowledged is lost.
+#[tokio::test]
+async fn nothing_acknowledged_is_lost() {
+    let mut cluster = three(8).await;
+    let mut held = Vec::new();
+    for round in 0..3 {
+        let mut client = cluster.client((round + 1) % 3).await;
+        for number in 0..16 {
+            let (owner, path) = (
+                format!("owner-{round}-{number}"),
+                format!("t{number}:/r{round}"),
+            );
+            let answer = acquire_soon(&mut client, &owner, &path).await;
+            assert_eq!(answer.status(), v1::AcquireStatus::Ok, "{path}");
+            held.push((owner, path));
+        }
+        cluster.kill(round);
+        for at in (0..3).filter(|at| *at != round) {
+            assert_held(&cluster, at, &held).await;
+        }
+        cluster.start(round);
+        until(&cluster, round, "whole again", |status| {
+            settled_on(status, &[1, 2, 3]) && status.healthy
+        })
+        .await;
+    }
+    assert_held(&cluster, 0, &held).await;
+}
+
+/// R166: a fourth node takes the place of a drained one, which ends up with nothing and is removed;
+/// a node whose disk was lost comes back in a new life.
+#[tokio::test]
+async fn nodes_come_and_go() {
+    let mut cluster = three(8).await;
+    let mut client = cluster.client(0).await;
+    let path = "t1:/a".to_owned();
+    let answer = acquire_soon(&mut client, "amy", &path).await;
+    assert_eq!(answer.status(), v1::AcquireStatus::Ok);
+    let held = [("amy".to_owned(), path)];
+
+    cluster.start(3);
+    cluster.command(0, &["drain", "node-1"]);
+    until(&cluster, 0, "off the drained node", |status| {
+        let drained = status.nodes.iter().find(|node| node.number == 2);
+        drained.is_some_and(|node| node.draining && node.reported && node.replicas == 0)
+            && settled_on(status, &[1, 3, 4])
+    })
+    .await;
+    assert_held(&cluster, 1, &held).await;
+    cluster.kill(1);
+    cluster.command(0, &["remove", "node-1"]);
+    until(&cluster, 3, "without the removed node", |status| {
+        status.nodes.len() == 3
+    })
+    .await;
+
+    cluster.kill(2);
+    std::fs::remove_dir_all(cluster.directory(2)).unwrap();
+    let before = until(&cluster, 0, "one down", |status| {
+        status.nodes.iter().any(|node| node.number == 3 && !node.up)
+    })
+    .await;
+    let life = |status: &StatusResponse| {
+        let node = status.nodes.iter().find(|node| node.number == 3);
+        node.map(|node| node.life)
+    };
+    cluster.start(2);
+    let after = until(&cluster, 0, "whole again", |status| {
+        settled_on(status, &[1, 3, 4])
+            && status.healthy
+            && status.nodes.iter().all(|node| node.replicas == 9)
+    })
+    .await;
+    assert_ne!(life(&before), life(&after), "a wiped node has a new life");
+    assert_held(&cluster, 2, &held).await;
+    let words = cluster.command(0, &["status"]);
+    assert!(
+        words.starts_with("well: 3 of 3 nodes up, 8 groups"),
+        "{words}"
+    );
+}
+
+/// R161, R167, R168: who does not fit stays out, and nobody begins a second cluster by mistake.
+#[tokio::test]
+async fn strangers_stay_out() {
+    let mut cluster = Cluster::new(8);
+    cluster.start(0);
+    let seed = cluster.nodes[0]
+        .as_ref()
+        .unwrap()
+        .gossip
+        .unwrap()
+        .to_string();
+    let try_start = |name: &str, environment: &[(&str, &str)]| {
+        let data = cluster.data.path().join(name);
+        let mut command = Command::new("timeout");
+        command
+            .args(["20", env!("CARGO_BIN_EXE_tenure"), "serve"])
+            .env("TENURE_NODE_ID", "node-7")
+            .env("TENURE_DATA_DIR", data)
+            .env("TENURE_LISTEN", "127.0.0.1:0")
+            .env("TENURE_RAFT_ADDR", "http://127.0.0.1:0")
+            .env("TENURE_GOSSIP_ADDR", "127.0.0.1:0")
+            .env("TENURE_GROUP_COUNT", "8")
+            .env("TENURE_INTERNAL_AUTH_TOKEN", TOKEN)
+            .env("TENURE_SEED_NODES", &seed)
+            .envs(environment.iter().copied());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let other_facts = try_start("facts", &[("TENURE_GROUP_COUNT", "4")]);
+    assert!(
+        other_facts.contains("group_count is 8 there and 4 here"),
+        "{other_facts}"
+    );
+    let other_token = "another token, another token, anoth".replace(' ', "-");
+    let wrong_token = try_start(
+        "token",
+        &[
+            ("TENURE_BOOTSTRAP", "true"),
+            ("TENURE_INTERNAL_AUTH_TOKEN", &other_token),
+        ],
+    );
+    assert!(
+        wrong_token.contains("no seed has answered"),
+        "{wrong_token}"
+    );
+    assert!(!wrong_token.contains(&other_token));
 }

@@ -78,6 +78,7 @@ impl Doors {
             born_ms: identity.born_ms,
             start: identity.starts,
             revision: 0,
+            name: options.name.clone(),
             internal: format!("{host}:{port}"),
             gossip: gossip::advertised(options, self.gossip),
             public: options.public.clone(),

@@ -6,7 +6,7 @@
 use tenure_core::codec::{DecodeError, Reader, Record, Writer};
 use tenure_node::{Member, NodeId};
 
-/// No address is longer.
+/// No name and no address is longer.
 const MAX_ADDRESS: usize = 255;
 
 /// See the module.
@@ -19,6 +19,8 @@ pub(crate) struct Card {
     /// How often it was started, then how often its card changed since.
     pub(crate) start: u64,
     pub(crate) revision: u64,
+    /// What its operator calls it.
+    pub(crate) name: String,
     /// Where peers reach it, `host:port`.
     pub(crate) internal: String,
     /// Where gossip reaches it.
@@ -48,6 +50,7 @@ impl Record for Card {
         out.number(self.born_ms);
         out.number(self.start);
         out.number(self.revision);
+        out.text(&self.name);
         out.text(&self.internal);
         out.text(&self.gossip);
         out.text(&self.public);
@@ -60,11 +63,14 @@ impl Record for Card {
         let mut address = || {
             let text = input.text()?;
             if text.len() > MAX_ADDRESS {
-                return Err(DecodeError::Inconsistent("an address is too long"));
+                return Err(DecodeError::Inconsistent(
+                    "a name or an address is too long",
+                ));
             }
             Ok(text.to_owned())
         };
-        let (internal, gossip, public) = (address()?, address()?, address()?);
+        let (name, internal) = (address()?, address()?);
+        let (gossip, public) = (address()?, address()?);
         let draining = match input.byte()? {
             0 => false,
             1 => true,
@@ -80,6 +86,7 @@ impl Record for Card {
             born_ms,
             start,
             revision,
+            name,
             internal,
             gossip,
             public,
@@ -101,6 +108,7 @@ pub(crate) mod tests {
             born_ms: 1,
             start: 1,
             revision: 0,
+            name: format!("node-{}", node - 1),
             internal: format!("10.0.0.{node}:50052"),
             gossip: format!("10.0.0.{node}:7946"),
             public: format!("http://10.0.0.{node}:50051"),

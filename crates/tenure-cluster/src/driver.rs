@@ -70,8 +70,6 @@ pub(crate) struct Driver {
     pub(crate) replies: HashMap<u64, Reply>,
     pub(crate) listeners: HashMap<u64, Listener>,
     pub(crate) next_request: u64,
-    /// Who is woken at the end of a turn: by then all that the turn tells them is there.
-    pub(crate) wakers: Vec<Waker>,
     /// Where frames for peers go.
     pub(crate) outlets: HashMap<(NodeId, Lane), Outlet>,
     /// Frames that wait for the disk.
@@ -81,6 +79,8 @@ pub(crate) struct Driver {
     pub(crate) mesh: Option<UnboundedSender<Event>>,
     /// When a node that was told to stop does so, whatever it still leads.
     pub(crate) stop_at_ms: Option<u64>,
+    /// Who is woken at the end of a turn: by then all that the turn tells them is there.
+    pub(crate) wakers: Vec<Waker>,
 }
 
 impl Driver {
@@ -176,9 +176,9 @@ impl Driver {
                 Some(_) => Next::Input(Input::Unsubscribe { id: StreamId(id) }),
                 None => Next::Nothing,
             },
-            Job::Report(reply) => {
+            Job::Vitals(reply) => {
                 // The journal adds what it knows, and answers.
-                let _ = self.journal.send(Write::Report(self.node.status(), reply));
+                let _ = self.journal.send(Write::Vitals(self.node.status(), reply));
                 Next::Nothing
             }
             Job::Input(input) => {
@@ -203,6 +203,10 @@ impl Driver {
             }
             Job::Inspect(reply) => {
                 let _ = reply.send(self.node.status());
+                Next::Nothing
+            }
+            Job::State(group, reply) => {
+                let _ = reply.send(self.node.state_of(group));
                 Next::Nothing
             }
             Job::Stop => {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   ASK: here I am, who is there?  ──▶  TELL: we are, and this is our cluster
+//!   SWIM: members probe each other and pass on what they know
 //! ```
 //!
 //! Every packet carries a tag that only somebody with the cluster's token can make (R168); the token
@@ -9,18 +10,22 @@
 //! again on its connection.
 
 mod packet;
+mod swim;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use foca::Timer;
 use tenure_node::ClusterConfig;
 use tokio::net::lookup_host;
+use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::card::Card;
 use crate::peers::{Event, Home, PeerOptions, Token, same_facts};
 pub(crate) use packet::{Packet, Tell};
+use swim::{Swim, Wants};
 
 /// How often seeds are asked while this node has no cluster.
 const ASK_EVERY: Duration = Duration::from_millis(300);
@@ -35,9 +40,7 @@ pub(crate) fn find_cluster(
     card: &Card,
     patience: Duration,
 ) -> std::io::Result<Option<Tell>> {
-    let mut nonce = [0; 8];
-    rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-    let nonce = u64::from_le_bytes(nonce);
+    let nonce = crate::random()?;
     let ask = Packet::Ask {
         nonce,
         cluster: None,
@@ -105,30 +108,40 @@ fn way_out(seeds: &[String]) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Asks and tells until the end.
-pub(crate) async fn run(
-    home: Rc<Home>,
-    socket: tokio::net::UdpSocket,
-    seeds: Vec<String>,
-    every: Duration,
-) {
+/// Asks, tells and gossips until the end.
+pub(crate) async fn run(home: Rc<Home>, socket: tokio::net::UdpSocket, options: PeerOptions) {
+    let (timers, mut due) = mpsc::unbounded_channel();
     let mut gossip = Gossip {
         home,
         socket,
-        seeds,
+        seeds: options.seeds,
         nonce: 0,
+        swim: None,
+        timers,
+        expected: options.expected_nodes,
+        max_packet: options.max_packet,
     };
     let mut buffer = vec![0; MAX_PACKET];
     let mut eager = tokio::time::interval(ASK_EVERY);
-    let mut calm = tokio::time::interval(every);
+    let mut calm = tokio::time::interval(options.announce_every);
     for tick in [&mut eager, &mut calm] {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
+    let home = Rc::clone(&gossip.home);
     loop {
-        let joined = gossip.home.identity.borrow().cluster_id.is_some();
+        let joined = home.identity.borrow().cluster_id.is_some();
         tokio::select! {
             _ = eager.tick(), if !joined => gossip.ask().await,
             _ = calm.tick(), if joined => gossip.ask().await,
+            Some(timer) = due.recv() => {
+                let wants = gossip.swim.as_mut().map(|swim| swim.timer(timer));
+                gossip.carry_out(wants.unwrap_or_default()).await;
+            }
+            () = home.card_changed.notified() => {
+                let card = home.card.borrow().clone();
+                let wants = gossip.swim.as_mut().map(|swim| swim.rename(&card));
+                gossip.carry_out(wants.unwrap_or_default()).await;
+            }
             received = gossip.socket.recv_from(&mut buffer) => {
                 if let Ok((length, from)) = received {
                     gossip.hear(&buffer[..length], from).await;
@@ -143,18 +156,21 @@ struct Gossip {
     socket: tokio::net::UdpSocket,
     seeds: Vec<String>,
     nonce: u64,
+    /// Begins with the first member that is met.
+    swim: Option<Swim>,
+    timers: mpsc::UnboundedSender<Timer<Card>>,
+    expected: u32,
+    max_packet: usize,
 }
 
 impl Gossip {
     async fn ask(&mut self) {
-        let mut nonce = [0; 8];
-        let flags = rustix::rand::GetRandomFlags::empty();
-        if rustix::rand::getrandom(&mut nonce, flags).is_err() {
+        let Ok(nonce) = crate::random() else {
             return;
-        }
-        self.nonce = u64::from_le_bytes(nonce);
+        };
+        self.nonce = nonce;
         let ask = Packet::Ask {
-            nonce: self.nonce,
+            nonce,
             cluster: self.home.identity.borrow().cluster_id,
             card: self.home.card.borrow().clone(),
         };
@@ -195,32 +211,86 @@ impl Gossip {
                     facts: self.home.facts.clone(),
                     cards: vec![self.home.card.borrow().clone()],
                 });
-                let _ = self
-                    .socket
-                    .send_to(&tell.seal(&self.home.token), from)
-                    .await;
+                let tell = tell.seal(&self.home.token);
+                let _ = self.socket.send_to(&tell, from).await;
                 if ours.is_some() && (cluster.is_none() || cluster == ours) {
                     self.home.tell(Event::Cards(vec![card]));
                 }
             }
-            Packet::Tell(tell) => {
-                let other = |cluster| ours.is_some_and(|ours| ours != cluster);
-                match tell.cluster {
-                    Some(cluster) if tell.nonce == self.nonce && !other(cluster) => {
-                        self.told(tell);
-                    }
-                    // An answer to an earlier question, a node that has no cluster either, or
-                    // another cluster that has the same token.
-                    Some(_) | None => {}
+            // Otherwise: an answer to an earlier question, a node that has no cluster either, or
+            // another cluster that has the same token.
+            Packet::Tell(tell) if tell.nonce == self.nonce && tell.cluster.is_some() => {
+                if ours.is_none() || ours == tell.cluster {
+                    self.told(tell, ours).await;
                 }
             }
+            Packet::Tell(_) => {}
+            Packet::Swim { cluster, data } if ours == Some(cluster) => {
+                let wants = self.swim().data(&data);
+                self.carry_out(wants).await;
+            }
+            Packet::Swim { .. } => {}
         }
     }
 
-    fn told(&self, tell: Tell) {
-        match same_facts(&self.home.facts, &tell.facts) {
-            Ok(()) => self.home.tell(Event::Cards(tell.cards)),
-            Err(refusal) => self.home.tell(Event::Excluded(refusal.to_string())),
+    async fn told(&mut self, tell: Tell, ours: Option<u64>) {
+        if let Err(why) = fits(&self.home.facts, &tell) {
+            self.home.tell(Event::Excluded(why));
+            return;
+        }
+        self.home.tell(Event::Cards(tell.cards.clone()));
+        // Members gossip; a node that has not joined is not one yet.
+        let others = tell.cards.into_iter();
+        let me = self.home.card.borrow().node();
+        for card in others.filter(|card| ours.is_some() && card.node() != me) {
+            let wants = self.swim().announce(card);
+            self.carry_out(wants).await;
+        }
+    }
+
+    fn swim(&mut self) -> &mut Swim {
+        self.swim.get_or_insert_with(|| {
+            let card = self.home.card.borrow().clone();
+            let room = self.max_packet.saturating_sub(packet::OVERHEAD);
+            let seed = crate::random().unwrap_or(card.member.pack());
+            Swim::new(card, self.expected, room, seed)
+        })
+    }
+
+    async fn carry_out(&mut self, wants: Wants) {
+        if let Some(card) = wants.renewed {
+            *self.home.card.borrow_mut() = card;
+        }
+        if !wants.cards.is_empty() {
+            self.home.tell(Event::Cards(wants.cards));
+        }
+        for node in wants.gone {
+            tracing::debug!(%node, "gossip has lost sight of it");
+        }
+        for (after, timer) in wants.timers {
+            let timers = self.timers.clone();
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(after).await;
+                let _ = timers.send(timer);
+            });
+        }
+        let Some(cluster) = self.home.identity.borrow().cluster_id else {
+            return;
+        };
+        for (to, data) in wants.send {
+            let packet = Packet::Swim {
+                cluster,
+                data: data.to_vec(),
+            };
+            // Cards carry addresses as they were configured; a name is looked up again each time.
+            if let Ok(mut addresses) = lookup_host(&to.gossip).await
+                && let Some(address) = addresses.next()
+            {
+                let _ = self
+                    .socket
+                    .send_to(&packet.seal(&self.home.token), address)
+                    .await;
+            }
         }
     }
 }

@@ -4,19 +4,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::event::Event;
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 use tenure_node::{
-    Answer, Certain, ClientRequest, Failure, NodeId, Status, WatchEvent, WatchStart,
+    Answer, Certain, ClientRequest, Failure, GroupId, Member, NodeId, Status, WatchEvent,
+    WatchStart,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 use crate::calls::Calls;
 use crate::inbox::{Inbox, Job, Reply};
-use crate::measure::Report;
+use crate::measure::Vitals;
 use crate::peers::{self, Joined, NodeInfo};
+use crate::report::{Report, Survey};
 use crate::stream::{self, Stream, Wants};
 
 /// A running node. Cheap to clone.
@@ -26,6 +29,7 @@ pub struct Handle {
     pub(crate) stopped: Arc<Stopped>,
     pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
     pub(crate) joined: watch::Sender<Joined>,
+    pub(crate) me: Member,
 }
 
 /// Whether a node is to be emptied.
@@ -118,9 +122,9 @@ impl Handle {
     }
 
     /// How the node is. `None`: it has ended.
-    pub async fn report(&self) -> Option<Report> {
+    pub async fn vitals(&self) -> Option<Vitals> {
         let (reply, report) = oneshot::channel();
-        self.inbox.push(Job::Report(reply));
+        self.inbox.push(Job::Vitals(reply));
         if self.stopped.get().is_some() {
             return None;
         }
@@ -137,12 +141,26 @@ impl Handle {
         }
     }
 
-    /// The nodes of the cluster as this one sees them; `None` if it is alone.
-    pub async fn nodes(&self) -> Option<Vec<NodeInfo>> {
-        let (reply, answer) = oneshot::channel();
-        let mesh = self.mesh.as_ref()?;
-        mesh.send(peers::Event::Inspect(reply)).ok()?;
-        answer.await.ok()
+    /// The whole cluster, as far as its nodes answer within a second.
+    pub async fn survey(&self) -> Option<Survey> {
+        let (nodes, reports) = match &self.mesh {
+            Some(mesh) => {
+                let (reply, nodes) = oneshot::channel();
+                mesh.send(peers::Event::Inspect(reply)).ok()?;
+                let (reply, reports) = oneshot::channel();
+                mesh.send(peers::Event::Survey(reply)).ok()?;
+                (nodes.await.ok()?, reports.await.ok()?)
+            }
+            None => (
+                vec![NodeInfo::alone(self.me)],
+                vec![Report::new(self.me, self.status().await?)],
+            ),
+        };
+        Some(Survey {
+            asked: self.me,
+            nodes,
+            reports,
+        })
     }
 
     /// What the node says about its replicas.
@@ -153,6 +171,16 @@ impl Handle {
             return None;
         }
         answer.await.ok()
+    }
+
+    /// The state of a replica as a snapshot holds it, and the entry it is at.
+    pub async fn state(&self, group: GroupId) -> Option<(u64, Bytes)> {
+        let (reply, answer) = oneshot::channel();
+        self.inbox.push(Job::State(group, reply));
+        if self.stopped.get().is_some() {
+            return None;
+        }
+        answer.await.ok()?
     }
 
     /// Moves everything off a node, or lets it have replicas again (R166).

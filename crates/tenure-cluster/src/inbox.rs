@@ -10,11 +10,11 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_node::{Answer, ClientRequest, Failure, Input, Lane, NodeId, Status};
+use tenure_node::{Answer, ClientRequest, Failure, GroupId, Input, Lane, NodeId, Status};
 use tokio::sync::oneshot;
 
 use crate::calls::Tagged;
-use crate::measure::Report;
+use crate::measure::Vitals;
 use crate::peers::Outlet;
 use crate::reconcile::View;
 use crate::stream::Listener;
@@ -34,7 +34,7 @@ pub(crate) enum Job {
     /// Something for the node itself.
     Input(Input),
     /// Somebody wants to know how things are.
-    Report(oneshot::Sender<Report>),
+    Vitals(oneshot::Sender<Vitals>),
     /// Frames for a peer go here from now on.
     Connected {
         node: NodeId,
@@ -47,6 +47,8 @@ pub(crate) enum Job {
     View(View),
     /// Somebody wants to know how the node is.
     Inspect(oneshot::Sender<Status>),
+    /// Somebody wants the state of a replica, and the entry it is at.
+    State(GroupId, oneshot::Sender<Option<(u64, Bytes)>>),
     /// Hand over what is led and end.
     Stop,
 }

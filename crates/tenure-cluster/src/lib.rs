@@ -23,6 +23,7 @@ mod measure;
 mod mover;
 mod peers;
 mod reconcile;
+mod report;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
@@ -50,9 +51,10 @@ pub use calls::{Calls, Heard};
 pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
-pub use measure::{BOUNDS_US, Durations, Histogram, Report};
+pub use measure::{BOUNDS_US, Durations, Histogram, Vitals};
 pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
 pub use reconcile::Rules;
+pub use report::{GroupReport, Report, Survey};
 pub use stream::{Stream, StreamEnd};
 
 /// What a node needs to run here.
@@ -199,6 +201,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             recovery.born(GroupId(group), vec![identity.me]);
         }
     }
+    let me = identity.me;
     let known_nodes = remembered.cards.iter().map(|card| card.member.node);
     let config = Config {
         me: identity.me,
@@ -286,6 +289,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         stopped,
         mesh,
         joined,
+        me,
     };
     Ok(Running {
         handle,

@@ -56,7 +56,7 @@ impl Histogram {
 
 /// A node at one moment, for operators.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct Vitals {
     /// What the node says of itself.
     pub status: Status,
     /// Log files in use.

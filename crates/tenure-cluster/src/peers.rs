@@ -14,6 +14,7 @@ mod hello;
 mod link;
 mod mesh;
 mod seal;
+mod survey;
 mod talk;
 
 use std::cell::{Cell, RefCell};
@@ -37,11 +38,13 @@ pub(crate) use hello::{Refusal, Token, same_facts};
 pub(crate) use link::{Outlet, Parcel};
 pub(crate) use mesh::Event;
 pub use mesh::NodeInfo;
-pub(crate) use talk::Remembered;
+pub(crate) use talk::{Remembered, put_members, take_members};
 
 /// How a node finds and meets the others.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
+    /// What the node is called.
+    pub name: String,
     /// What all nodes know and never send (R168).
     pub token: Secret,
     /// Where peers are listened to.
@@ -130,6 +133,7 @@ pub(crate) struct Home {
     pub(crate) facts: ClusterConfig,
     pub(crate) identity: RefCell<Identity>,
     pub(crate) card: RefCell<Card>,
+    pub(crate) card_changed: tokio::sync::Notify,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) journal: Sender<Write>,
@@ -162,6 +166,7 @@ impl Home {
             facts: start.identity.cluster.clone(),
             identity: RefCell::new(start.identity.clone()),
             card: RefCell::new(start.card.clone()),
+            card_changed: tokio::sync::Notify::new(),
             events,
             inbox: Arc::clone(&start.inbox),
             journal: start.journal.clone(),

@@ -193,6 +193,13 @@ impl World<'_> {
             pool.insert(seen.member.node, seen.member);
         }
         let count = self.count(&voters, stable_count);
+        if let ([lone], 1) = (voters.as_slice(), count)
+            && self.rules.replication_factor > 1
+            && self.is_sound(*lone)
+        {
+            // The only copy stays where it is until there can be more: nothing is won by moving it.
+            return BTreeSet::from([*lone]);
+        }
         let nodes: Vec<NodeId> = pool.keys().copied().collect();
         let mut wanted: BTreeSet<Member> = placement::voters_of(group.group, &nodes, count)
             .into_iter()

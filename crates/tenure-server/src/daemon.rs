@@ -14,6 +14,7 @@ use axum::Router;
 use http::HeaderValue;
 use tenure_cluster::{Durable, Running, StartError};
 use tenure_node::{ClusterConfig, Limits, NodeId};
+use tenure_wire::cluster::cluster_server::ClusterServer;
 use tenure_wire::v1::path_lock_server::PathLockServer;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -25,7 +26,8 @@ use crate::config::{Config, Sync};
 use crate::events::Events;
 use crate::faces::admission::Admission;
 use crate::faces::auth;
-use crate::faces::connection::{GrpcConnection, WebConnection};
+use crate::faces::cluster::Operators;
+use crate::faces::connection::{GrpcPort, WebConnection};
 use crate::faces::grpc::Grpc;
 use crate::faces::json::{self, Facade};
 use crate::faces::openapi;
@@ -117,11 +119,19 @@ impl Daemon {
 
         let listener = bind("listen", faces.listen).await?;
         let grpc = local(&listener, faces.listen);
-        let service = Grpc::new(handlers.clone(), events.clone(), telemetry.clone(), timeout);
+        let service = Grpc::new(
+            handlers.clone(),
+            events.clone(),
+            telemetry.clone(),
+            timeout,
+            stopped.clone(),
+        );
+        let operators = Operators::new(node.handle().clone(), &config.node.fixed);
         let path_lock = PathLockServer::new(service.clone())
             .max_decoding_message_size(MESSAGE)
             .max_encoding_message_size(usize::MAX);
-        let routes = grpc_routes(&service, path_lock.clone())?;
+        let direct = guard.asks_nothing().then(|| path_lock.clone());
+        let routes = grpc_routes(&service, path_lock, operators)?;
         let calls = usize::try_from(faces.max_concurrent_requests_per_connection)
             .unwrap_or(Semaphore::MAX_PERMITS)
             .min(Semaphore::MAX_PERMITS);
@@ -134,16 +144,14 @@ impl Daemon {
         };
         let routes = guard.wrap(routes);
         let admission = Admission::new(timeout);
-        let bodies = Arc::clone(&admission.bodies);
-        let direct = guard.asks_nothing().then_some(path_lock);
-        let connection = move |peer| GrpcConnection {
-            direct: direct.clone(),
-            routes: routes.clone(),
-            calls: Arc::new(Semaphore::new(calls)),
-            bodies: Arc::clone(&bodies),
+        let port = GrpcPort {
+            direct,
+            routes,
+            calls,
+            bodies: Arc::clone(&admission.bodies),
             timeout,
-            peer,
         };
+        let connection = move |peer| port.connection(peer);
         running.push(Box::pin(tcp::serve(
             listener,
             door,
@@ -306,12 +314,18 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-fn grpc_routes(service: &Grpc, path_lock: PathLockServer<Grpc>) -> Result<Router, DaemonError> {
+fn grpc_routes(
+    service: &Grpc,
+    path_lock: PathLockServer<Grpc>,
+    operators: Operators,
+) -> Result<Router, DaemonError> {
     let failed =
         |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(tenure_wire::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tenure_wire::CLUSTER_DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let v1 = describe().build_v1().map_err(failed)?;
     let v1alpha = describe().build_v1alpha().map_err(failed)?;
@@ -319,6 +333,7 @@ fn grpc_routes(service: &Grpc, path_lock: PathLockServer<Grpc>) -> Result<Router
     let routes = Routes::new(path_lock)
         .add_service(v1)
         .add_service(v1alpha)
-        .add_service(health);
+        .add_service(health)
+        .add_service(ClusterServer::new(operators));
     Ok(routes.prepare().into_axum_router())
 }

@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod auth;
 mod body;
+pub(crate) mod cluster;
 pub(crate) mod connection;
 pub mod grpc;
 pub mod h3;

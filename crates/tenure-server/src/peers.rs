@@ -18,6 +18,7 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
         .ok_or_else(|| DaemonError::Internal(cluster.raft_addr.clone()))?;
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Some(PeerOptions {
+        name: config.node.name.clone(),
         token: Secret::new(token.reveal().as_bytes()),
         listen: SocketAddr::new(listen_ip(&host), port),
         advertise: (host, port),

@@ -12,9 +12,9 @@
 use std::collections::HashSet;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use futures_util::Stream;
-use http::HeaderMap;
 use tenure_cluster::{Calls, Heard};
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
@@ -26,7 +26,7 @@ use crate::convert;
 use crate::events;
 use crate::handlers::{self, Call, Handlers, wire};
 use crate::status::{Code, Failure};
-use crate::telemetry::{Face, Measured, Rpc, Telemetry};
+use crate::telemetry::{Face, Rpc, Telemetry};
 
 /// Operations of one session that are under way; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
@@ -92,35 +92,25 @@ impl Session {
             self.owners.insert(owner.to_owned());
             self.calls.listen(listened);
         }
-        let kind = kind_of(&request);
-        let measured = kind.map(|kind| {
-            self.telemetry
-                .begin(Face::Grpc, kind.rpc(), &HeaderMap::new())
-        });
-        match (kind, measured, parse(request)) {
-            (Some(kind), Some(measured), Ok(request)) => {
-                let slot = self.slots.take(UnderWay { id, kind, measured });
+        match parse(request) {
+            Ok((kind, request)) => {
+                let slot = self.slots.take(id, kind);
                 self.calls.push(slot, request, self.call.timeout);
             }
-            (_, measured, parsed) => {
-                if let Some(measured) = measured {
-                    measured.end(&parsed);
-                }
-                let failure = parsed.err().unwrap_or_else(nameless);
-                self.refused.push(response(id, error(failure)));
-            }
+            Err(failure) => self.refused.push(response(id, error(failure))),
         }
     }
 
     fn say(&mut self, heard: Heard) -> Option<v1::SessionResponse> {
         match heard {
             Heard::Answer { tag, answer } => {
-                let UnderWay { id, kind, measured } = self.slots.give_back(tag)?;
+                let UnderWay { id, kind, begun } = self.slots.give_back(tag)?;
                 let result = match answer {
                     Ok(answer) => respond(kind, *answer),
                     Err(failure) => Err(handlers::failure(failure)),
                 };
-                measured.end(&result);
+                self.telemetry
+                    .record(Face::Grpc, kind.rpc(), begun, &result);
                 Some(response(id, result.unwrap_or_else(error)))
             }
             Heard::Event(event) => Some(response(0, Response::Event(convert::event_out(&event)))),
@@ -180,14 +170,14 @@ impl Kind {
     }
 }
 
-/// An operation under way. Its id is the client's business: two may have the same one.
+/// An operation under way, under the client's id.
 struct UnderWay {
     id: u64,
     kind: Kind,
-    measured: Measured,
+    begun: Instant,
 }
 
-/// The operations under way, by what the node calls them.
+/// Operations under way. Ids are the client's business, so two may have the same one.
 #[derive(Default)]
 struct Slots {
     slots: Vec<Option<UnderWay>>,
@@ -196,56 +186,50 @@ struct Slots {
 }
 
 impl Slots {
-    fn take(&mut self, operation: UnderWay) -> u64 {
+    fn take(&mut self, id: u64, kind: Kind) -> u64 {
         self.used += 1;
+        let begun = Instant::now();
+        let operation = Some(UnderWay { id, kind, begun });
         match self.free.pop() {
             Some(slot) => {
-                self.slots[slot as usize] = Some(operation);
+                self.slots[slot as usize] = operation;
                 slot
             }
             None => {
-                self.slots.push(Some(operation));
+                self.slots.push(operation);
                 self.slots.len() as u64 - 1
             }
         }
     }
 
     fn give_back(&mut self, slot: u64) -> Option<UnderWay> {
-        let operation = self.slots.get_mut(slot as usize)?.take()?;
+        let held = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         self.used -= 1;
-        Some(operation)
+        Some(held)
     }
 }
 
-fn kind_of(request: &v1::SessionRequest) -> Option<Kind> {
-    Some(match request.op.as_ref()? {
-        Op::Acquire(_) => Kind::Acquire,
-        Op::Release(_) => Kind::Release,
-        Op::ReleaseAll(_) => Kind::ReleaseAll,
-        Op::Renew(_) => Kind::Renew,
-        Op::AssertFencing(_) => Kind::AssertFencing,
-    })
-}
-
-fn nameless() -> Failure {
-    Failure::new(Code::InvalidArgument, "the request names no operation")
-}
-
-fn parse(request: v1::SessionRequest) -> Result<ClientRequest, Failure> {
+fn parse(request: v1::SessionRequest) -> Result<(Kind, ClientRequest), Failure> {
     if request.id == 0 {
         return Err(Failure::new(
             Code::InvalidArgument,
             "id 0 is for events: number from 1",
         ));
     }
-    match request.op.ok_or_else(nameless)? {
-        Op::Acquire(acquire) => wire::acquire(acquire),
-        Op::Release(release) => wire::release(release),
-        Op::ReleaseAll(all) => wire::release_all(all),
-        Op::Renew(renew) => wire::renew(renew),
-        Op::AssertFencing(assert) => wire::assert_fencing(assert),
-    }
+    Ok(match request.op {
+        Some(Op::Acquire(acquire)) => (Kind::Acquire, wire::acquire(acquire)?),
+        Some(Op::Release(release)) => (Kind::Release, wire::release(release)?),
+        Some(Op::ReleaseAll(all)) => (Kind::ReleaseAll, wire::release_all(all)?),
+        Some(Op::Renew(renew)) => (Kind::Renew, wire::renew(renew)?),
+        Some(Op::AssertFencing(assert)) => (Kind::AssertFencing, wire::assert_fencing(assert)?),
+        None => {
+            return Err(Failure::new(
+                Code::InvalidArgument,
+                "the request names no operation",
+            ));
+        }
+    })
 }
 
 fn respond(kind: Kind, answer: Answer) -> Result<Response, Failure> {

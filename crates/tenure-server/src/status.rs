@@ -123,3 +123,30 @@ impl From<Failure> for tonic::Status {
         tonic::Status::new(failure.code.grpc(), failure.message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of the wire contract: name, number of gRPC, status of HTTP.
+    #[test]
+    fn every_code_has_one_status() {
+        for (code, name, grpc, http) in [
+            (Code::InvalidArgument, "INVALID_ARGUMENT", 3, 400),
+            (Code::DeadlineExceeded, "DEADLINE_EXCEEDED", 4, 504),
+            (Code::PermissionDenied, "PERMISSION_DENIED", 7, 403),
+            (Code::ResourceExhausted, "RESOURCE_EXHAUSTED", 8, 429),
+            (Code::FailedPrecondition, "FAILED_PRECONDITION", 9, 412),
+            (Code::Aborted, "ABORTED", 10, 409),
+            (Code::OutOfRange, "OUT_OF_RANGE", 11, 400),
+            (Code::Unimplemented, "UNIMPLEMENTED", 12, 501),
+            (Code::Internal, "INTERNAL", 13, 500),
+            (Code::Unavailable, "UNAVAILABLE", 14, 503),
+            (Code::Unauthenticated, "UNAUTHENTICATED", 16, 401),
+        ] {
+            assert_eq!(code.name(), name);
+            assert_eq!(i32::from(code.grpc()), grpc, "{name}");
+            assert_eq!(code.http().as_u16(), http, "{name}");
+        }
+    }
+}

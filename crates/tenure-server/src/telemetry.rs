@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a call ──▶ Calls: plain atomics ─┐
-//!   the node ──▶ Report ─────────────┴─▶ families ──▶ GET /metrics (Prometheus)
+//!   the node ──▶ Vitals ─────────────┴─▶ families ──▶ GET /metrics (Prometheus)
 //!   a call ──▶ a span, if asked for ─┐              └▶ OTLP, if asked for
 //!                                    └─▶ OTLP
 //! ```
@@ -57,10 +57,10 @@ impl Telemetry {
     }
 
     /// A call begins.
-    pub(crate) fn begin(&self, face: Face, rpc: Rpc, headers: &HeaderMap) -> Measured {
+    pub(crate) fn begin(&self, face: Face, rpc: Rpc, headers: &HeaderMap) -> Measured<'_> {
         let tracing = self.inner.tracing.as_ref();
         Measured {
-            telemetry: self.clone(),
+            telemetry: self,
             face,
             rpc,
             begun: Instant::now(),
@@ -69,19 +69,38 @@ impl Telemetry {
         }
     }
 
+    /// An operation of a session is over: counted, without a span of its own.
+    pub(crate) fn record<T>(
+        &self,
+        face: Face,
+        rpc: Rpc,
+        begun: Instant,
+        result: &Result<T, Failure>,
+    ) {
+        let code = code_of(result);
+        self.inner.calls.record(face, rpc, code, begun.elapsed());
+    }
+
     /// Everything there is to know, now.
     pub(crate) async fn families(&self) -> Vec<Family> {
         let mut families = families::of_calls(&self.inner.calls);
-        if let Some(report) = self.inner.node.report().await {
+        if let Some(report) = self.inner.node.vitals().await {
             families.extend(families::of_node(&report));
         }
         families
     }
 }
 
+fn code_of<T>(result: &Result<T, Failure>) -> tonic::Code {
+    match result {
+        Ok(_) => tonic::Code::Ok,
+        Err(failure) => failure.code.grpc(),
+    }
+}
+
 /// A call under way. One that is dropped was left by its client.
-pub(crate) struct Measured {
-    telemetry: Telemetry,
+pub(crate) struct Measured<'a> {
+    telemetry: &'a Telemetry,
     face: Face,
     rpc: Rpc,
     begun: Instant,
@@ -89,13 +108,10 @@ pub(crate) struct Measured {
     code: tonic::Code,
 }
 
-impl Measured {
+impl Measured<'_> {
     /// The call is over.
     pub(crate) fn end<T>(self, result: &Result<T, Failure>) {
-        self.end_with(match result {
-            Ok(_) => tonic::Code::Ok,
-            Err(failure) => failure.code.grpc(),
-        });
+        self.end_with(code_of(result));
     }
 
     /// The call is over with a code of gRPC.
@@ -104,7 +120,7 @@ impl Measured {
     }
 }
 
-impl Drop for Measured {
+impl Drop for Measured<'_> {
     fn drop(&mut self) {
         let calls = &self.telemetry.inner.calls;
         calls.record(self.face, self.rpc, self.code, self.begun.elapsed());

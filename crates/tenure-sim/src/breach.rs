@@ -16,7 +16,7 @@ pub enum Breach {
     LeapingInstant,
     /// A client counts its lease from the answer.
     CountsFromAnswer,
-    /// A client uses its lease to the end and beyond.
+    /// A client uses 95 % of its lease.
     UsesWholeLease,
     /// A client takes the GRANT of an earlier place for the present one.
     TrustsAnyGrant,
@@ -37,6 +37,11 @@ impl Breach {
         Breach::TrustsAnyGrant,
         Breach::AcquiresBeforeReleased,
     ];
+
+    /// The one of this name.
+    pub fn called(name: &str) -> Option<Breach> {
+        Breach::ALL.into_iter().find(|breach| breach.name() == name)
+    }
 
     /// As it is called on the command line.
     pub fn name(self) -> &'static str {

@@ -11,15 +11,17 @@ use tenure_node::{
     RequestId,
 };
 
-use crate::check::Violation;
+use crate::check::{Fact, Violation};
 use crate::load::{PATHS, path};
-use crate::time::{SECOND, Time};
-use crate::world::World;
+use crate::time::{MILLISECOND, SECOND, Time};
+use crate::world::{Event, World};
 
 /// Elections, restarts and membership changes are over this long after the last fault.
 const SETTLE: Time = 30 * SECOND;
 /// In this time of calm clients must have got something.
 const PROGRESS: Time = 40 * SECOND;
+/// So long leaderships change hands in the calm.
+const STIRRED: Time = 30 * SECOND;
 
 impl World {
     /// The whole run.
@@ -29,7 +31,9 @@ impl World {
         self.heal();
         self.operator.restore();
         self.run_until(self.now + SETTLE)?;
+        self.judges.see(self.now, &Fact::Calm);
         self.progress()?;
+        self.leaders_change()?;
         self.the_dead_are_gone()?;
         self.everything_is_free()?;
         self.replicas_agree()
@@ -64,11 +68,37 @@ impl World {
         Ok(())
     }
 
+    /// Leaderships are handed over again and again, between nodes of which two are far from each
+    /// other, and nobody may notice.
+    fn leaders_change(&mut self) -> Result<(), Violation> {
+        self.stirring = true;
+        self.at(self.now, Event::Stir);
+        let one = self.random.index(self.seats.len());
+        let other = (one + 1) % self.seats.len();
+        let far = self.random.between(20, 300) * MILLISECOND;
+        self.network.link(one, other).delay = (far / 2, far);
+        self.network.link(other, one).delay = (far / 2, far);
+        self.run_until(self.now + STIRRED)?;
+        self.network.heal();
+        self.stirring = false;
+        Ok(())
+    }
+
+    pub(crate) fn stir(&mut self) {
+        let group = self.random.index(self.operator.wanted.len());
+        let group = GroupId(u32::try_from(group).unwrap_or(0));
+        if let Some((at, membership)) = self.leader(group) {
+            let to = membership.voters[self.random.index(membership.voters.len())];
+            self.input(at, Input::Transfer { group, to });
+        }
+    }
+
     /// All clients die at once. Their leases end within their bound, and no waiter is left.
     fn the_dead_are_gone(&mut self) -> Result<(), Violation> {
         for client in &mut self.clients {
-            client.retired = true;
+            client.retire();
         }
+        self.judges.see(self.now, &Fact::AllDie);
         let bound = self.plan.dead_after();
         self.trace.say(
             self.now,

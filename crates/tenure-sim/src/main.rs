@@ -11,7 +11,7 @@
 
 #![allow(clippy::print_stdout, reason = "a command prints")]
 #![allow(
-    clippy::disallowed_methods,
+    clippy::disallowed_types,
     reason = "only this file knows real time, to pick seeds and to stop"
 )]
 
@@ -245,38 +245,34 @@ fn search(options: Options, patience: Duration, first: Option<u64>) -> String {
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn visit(only: &str, options: Options) -> ExitCode {
-    let mut missed = 0;
-    let mut show = |name: &str, said: &str| {
-        missed += u64::from(!said.starts_with("caught"));
-        println!("{name:<28} {said}");
-    };
-    for breach in Breach::ALL {
-        if only.is_empty() || only == breach.name() {
-            let options = Options {
-                breach: Some(breach),
-                ..options
-            };
-            show(breach.name(), &search(options, PATIENCE, None));
-        }
-    }
-    let exhibits = match museum::parse(include_str!("../museum.toml")) {
-        Ok(exhibits) => exhibits,
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let opened = museum::read(&root).and_then(|list| Ok((list, museum::Workshop::open(&root)?)));
+    let (exhibits, workshop) = match opened {
+        Ok(opened) => opened,
         Err(what) => {
             eprintln!("error: {what}");
             return ExitCode::from(2);
         }
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for exhibit in exhibits
-        .iter()
-        .filter(|one| only.is_empty() || only == one.name)
-    {
-        let said =
-            museum::Workshop::open(&root).and_then(|shop| shop.show(exhibit, PATIENCE.as_secs()));
-        match said {
-            Ok(said) => show(&exhibit.name, &said),
-            Err(what) => show(&exhibit.name, &format!("BROKEN: {what}")),
+    let mut missed = 0;
+    for exhibit in exhibits {
+        if !only.is_empty() && only != exhibit.name {
+            continue;
         }
+        let said = match Breach::called(&exhibit.name) {
+            Some(breach) => Ok(search(
+                Options {
+                    breach: Some(breach),
+                    ..options
+                },
+                PATIENCE,
+                exhibit.seed,
+            )),
+            None => workshop.show(&exhibit, PATIENCE.as_secs()),
+        };
+        let said = said.unwrap_or_else(|what| format!("BROKEN: {what}"));
+        missed += u64::from(!said.starts_with("caught"));
+        println!("{:<28} {said}", exhibit.name);
     }
     if missed == 0 {
         ExitCode::SUCCESS

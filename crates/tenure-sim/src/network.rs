@@ -77,7 +77,7 @@ impl Network {
         link.last[lane_number] = arrives;
         let mut arrivals = vec![arrives];
         if random.chance(link.duplicates) {
-            arrivals.push(arrives + random.between(0, 500 * MILLISECOND));
+            arrivals.push(arrives + random.between(0, 3_000 * MILLISECOND));
         }
         arrivals
     }

@@ -36,7 +36,7 @@ impl Plan {
         let nodes = random.pick(&[3, 3, 5]);
         let replicas = if nodes == 5 { random.pick(&[3, 5]) } else { 3 };
         let group_count = random.pick(&[1, 2, 3]);
-        let ttls = if random.chance(150) {
+        let ttls = if random.chance(200) {
             vec![3_000, 10_000, 75_000]
         } else {
             random

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use tenure_log::{SimDisk, SyncTicket};
+use tenure_core::value::OwnerId;
+use tenure_log::SimDisk;
 use tenure_node::{
     Batch, GroupId, Input, Lane, Mark, Member, Node, NodeId, RequestId, Snapshot, StreamId,
 };
@@ -33,7 +34,7 @@ pub(crate) struct Seat {
     pub(crate) next_step: Time,
     pub(crate) paused: bool,
     pub(crate) jobs: VecDeque<Job>,
-    /// A sync that is under way: its ticket, the mark it makes durable, the snapshots saved with it.
+    /// A sync that is under way, and the snapshots saved with it.
     pub(crate) syncing: Option<Syncing>,
     /// Frames that wait for a mark.
     pub(crate) held: VecDeque<(Mark, NodeId, Lane, Bytes)>,
@@ -42,7 +43,7 @@ pub(crate) struct Seat {
     pub(crate) disk_delay: (Time, Time),
     /// Which clients wait for what.
     pub(crate) calls: BTreeMap<RequestId, (usize, u64)>,
-    pub(crate) streams: BTreeMap<StreamId, usize>,
+    pub(crate) streams: BTreeMap<StreamId, (usize, Stream)>,
     /// Its data is lost or damaged; it may start only in a new life.
     pub(crate) needs_new_life: bool,
     /// The machine itself is about to lose power.
@@ -51,10 +52,18 @@ pub(crate) struct Seat {
     pub(crate) terms: BTreeMap<GroupId, u64>,
 }
 
+/// What a client listens to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// What this owner is told.
+    Events(OwnerId),
+    /// What changes under a prefix.
+    Watch,
+}
+
 /// See [`Seat::syncing`].
 pub(crate) struct Syncing {
-    pub(crate) ticket: Option<SyncTicket>,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) sync: tenure_journal::Syncing,
     pub(crate) saved: Vec<(GroupId, u64)>,
 }
 

@@ -82,6 +82,8 @@ pub(crate) enum Event {
     Operate,
     /// Somebody looks at all nodes, to count elections.
     Look,
+    /// A leadership is handed over, in the calm.
+    Stir,
 }
 
 struct Scheduled {
@@ -128,6 +130,10 @@ pub(crate) struct World {
     pub(crate) probes: Probes,
     /// Faults strike and clients lose messages only while this is on.
     pub(crate) storm: bool,
+    /// The seat that most clients turn to, if there is one.
+    pub(crate) favourite: Option<usize>,
+    /// Leaderships are handed over, though all is well.
+    pub(crate) stirring: bool,
 }
 
 impl World {
@@ -160,6 +166,8 @@ impl World {
             next_request: 0,
             probes: Probes::new(),
             storm: true,
+            stirring: false,
+            favourite: None,
             random,
             plan,
         };
@@ -271,6 +279,13 @@ impl World {
                 let pause = self.operator.pause();
                 self.at(self.now + pause, Event::Operate);
             }
+            Event::Stir => {
+                if self.stirring {
+                    self.stir();
+                    let pause = self.random.between(SECOND / 5, SECOND);
+                    self.at(self.now + pause, Event::Stir);
+                }
+            }
             Event::Look => {
                 self.look();
                 self.at(self.now + SECOND, Event::Look);
@@ -283,7 +298,15 @@ impl World {
             let Some(node) = &self.seats[at].node else {
                 continue;
             };
-            for group in node.status().groups {
+            let status = node.status();
+            if status.malformed_appends + status.unreadable_frames > 0 {
+                let what = format!(
+                    "{} met {} appends with a gap and {} frames that it could not read",
+                    self.seats[at].member, status.malformed_appends, status.unreadable_frames
+                );
+                self.judges.object("contract", self.now, what);
+            }
+            for group in status.groups {
                 if group.role == Role::Leader {
                     let seen = self.seats[at].terms.insert(group.group, group.term);
                     if seen != Some(group.term) {
@@ -336,6 +359,7 @@ impl World {
     /// Everything is well again: no fault is left, and none comes.
     pub(crate) fn heal(&mut self) {
         self.storm = false;
+        self.favourite = None;
         self.network.heal();
         for at in 0..self.seats.len() {
             self.seats[at].disk_delay = HEALTHY_DISK;

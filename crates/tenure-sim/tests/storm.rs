@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use tenure_sim::{Counts, Options, run_all};
 
 const SEEDS: u64 = 200;
-const FAULT_KINDS: usize = 24;
+const FAULT_KINDS: usize = 25;
 
 fn run_each(seeds: Vec<u64>) -> (Counts, BTreeMap<u64, u64>, BTreeMap<usize, u64>) {
     let (mut total, mut traces, mut sizes) = (Counts::default(), BTreeMap::new(), BTreeMap::new());

@@ -10,7 +10,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// A text or truth value; `null` is its default.
 pub(crate) fn plain<'de, T, D>(deserializer: D) -> Result<T, D::Error>
@@ -28,6 +29,48 @@ where
     D: Deserializer<'de>,
 {
     plain(deserializer)
+}
+
+/// A message is a JSON object and nothing else: serde by itself would also take a list of its fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<T>, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+/// A message in a message; `null` is none.
+pub(crate) fn message<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let found = Option::<Object<T>>::deserialize(deserializer)?;
+    Ok(found.map(|Object(message)| message))
+}
+
+/// A list of messages; `null` is an empty one.
+pub(crate) fn messages<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let found: Vec<Object<T>> = plain(deserializer)?;
+    Ok(found.into_iter().map(|Object(message)| message).collect())
 }
 
 /// An integer as a number or a decimal string.
@@ -183,6 +226,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use super::Object;
     use crate::v1::{AcquireRequest, AcquireResponse, DumpLocksRequest, Mode};
 
     #[test]
@@ -229,6 +273,22 @@ mod tests {
                 serde_json::from_str::<AcquireRequest>(bad).is_err(),
                 "{bad}"
             );
+        }
+    }
+
+    #[test]
+    fn a_message_is_an_object() {
+        type Read = Object<AcquireRequest>;
+        assert!(serde_json::from_str::<Read>(r#"{"requests":[{"path":"t:/a"}]}"#).is_ok());
+        assert!(serde_json::from_str::<Read>(r#"{"holder":null,"requests":null}"#).is_ok());
+        for bad in [
+            r#"["amy"]"#,
+            "null",
+            r#"{"requests":[["t:/a"]]}"#,
+            r#"{"requests":[null]}"#,
+            r#"{"holder":["amy"]}"#,
+        ] {
+            assert!(serde_json::from_str::<Read>(bad).is_err(), "{bad}");
         }
     }
 

@@ -10,10 +10,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-core", &[]),
     ("tenure-log", &[]),
     ("tenure-node", &["tenure-core"]),
-    ("tenure-sim", &["tenure-node", "tenure-log", "tenure-core"]),
+    ("tenure-journal", &["tenure-node", "tenure-log"]),
+    (
+        "tenure-sim",
+        &["tenure-journal", "tenure-node", "tenure-log", "tenure-core"],
+    ),
     (
         "tenure-cluster",
-        &["tenure-node", "tenure-log", "tenure-core"],
+        &["tenure-journal", "tenure-node", "tenure-log", "tenure-core"],
     ),
     ("tenure-wire", &[]),
     (
@@ -28,7 +32,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-files", &[]),
     // A directory store publishes and removes its objects by the same rules as lock files.
     ("tenure-store", &["tenure-files"]),
-    ("tenure", &["tenure-files", "tenure-store", "tenure-core"]),
+    (
+        "tenure",
+        &["tenure-files", "tenure-store", "tenure-core", "tenure-wire"],
+    ),
     (
         "tenure-cli",
         &[
@@ -38,6 +45,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-files",
             "tenure-store",
             "tenure-core",
+            // The operators' verbs speak to a daemon by its own protocol.
+            "tenure-wire",
         ],
     ),
     // It loads a daemon as any client does: by the wire.
@@ -49,6 +58,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[(&str, &[&str])] = &[
     // The benchmark replicates between real logs.
     ("tenure-node", &["tenure-log"]),
+    // The conformance suite runs against a real daemon.
+    ("tenure", &["tenure-server"]),
     // Black-box tests speak the wire protocol.
     ("tenure-cli", &["tenure-wire"]),
 ];

@@ -8,7 +8,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bad_clients;
 mod described;
+mod events;
+mod limits;
+mod quic;
+mod stops;
 mod table;
 mod telemetry;
 mod transports;

@@ -1,5 +1,6 @@
 """Walks a table of calls with grpcio and generated stubs; finds the service by reflection on the way."""
 
+import base64
 import json
 import sys
 
@@ -39,15 +40,16 @@ def numbers(fields, descriptor):
         elif field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
             fields[name] = int(fields[name])
         elif field.type == field.TYPE_BYTES:
-            import base64
-
             fields[name] = list(base64.b64decode(fields[name]))
     return fields
 
 
 def call(channel, step):
     method = pb.DESCRIPTOR.services_by_name["PathLock"].methods_by_name[step["rpc"]]
-    request = json_format.ParseDict(step["request"], getattr(pb, method.input_type.name)())
+    fields = dict(step["request"])
+    if "cursor" in fields:
+        fields["cursor"] = base64.b64encode(bytes(fields["cursor"])).decode()
+    request = json_format.ParseDict(fields, getattr(pb, method.input_type.name)())
     try:
         response = getattr(stubs.PathLockStub(channel), step["rpc"])(request, timeout=20)
         return {"code": "OK", "answer": answer(response)}

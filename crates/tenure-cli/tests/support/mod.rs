@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod foreign;
+pub(crate) mod http2;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -67,6 +68,7 @@ impl Daemon {
         };
         let started_in = begun.elapsed();
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        // What is off has no port.
         let address = |name: &str| {
             let (_, rest) = ready.split_once(name)?;
             rest.split([',', '\n']).next()?.trim().parse().ok()
@@ -75,7 +77,7 @@ impl Daemon {
             child,
             grpc: address("grpc").unwrap(),
             web: address("web").unwrap(),
-            h3: address("h3").unwrap(),
+            h3: address("h3").unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0))),
             gossip: address("gossip"),
             started_in,
         }

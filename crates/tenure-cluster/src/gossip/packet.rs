@@ -22,7 +22,12 @@ pub(crate) enum Packet {
     },
     /// The answer to it.
     Tell(Tell),
+    /// From a member of a cluster to another.
+    Swim { cluster: u64, data: Vec<u8> },
 }
+
+/// A packet is longer than what it carries by no more than this.
+pub(crate) const OVERHEAD: usize = 4 + 1 + 10 + 3 + TAG;
 
 /// See [`Packet::Tell`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +62,11 @@ impl Packet {
                 out.number(tell.facts.prefix_segments as u64);
                 out.put(&tell.facts.default_algorithm);
                 out.list(&tell.cards);
+            }
+            Packet::Swim { cluster, data } => {
+                out.byte(3);
+                out.number(*cluster);
+                out.slice(data);
             }
         }
         let mut bytes = out.into_bytes();
@@ -93,6 +103,10 @@ fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
             },
             cards: input.list()?,
         }),
+        3 => Packet::Swim {
+            cluster: input.number()?,
+            data: input.slice()?.to_vec(),
+        },
         // A later release may say more.
         _ => return Ok(None),
     };
@@ -104,7 +118,7 @@ mod tests {
     use super::*;
     use crate::card::tests::card;
 
-    fn packets() -> [Packet; 2] {
+    fn packets() -> [Packet; 3] {
         let tell = Tell {
             nonce: 9,
             cluster: Some(4),
@@ -120,7 +134,12 @@ mod tests {
             cluster: None,
             card: card(3, 3),
         };
-        [ask, Packet::Tell(tell)]
+        let swim = Packet::Swim {
+            cluster: 4,
+            data: vec![1; 300],
+        };
+        assert!(swim.seal(&Token::new(&[1; 32])).len() <= 300 + OVERHEAD);
+        [ask, Packet::Tell(tell), swim]
     }
 
     /// R168: gossip is heard only from those who know the token.

@@ -87,8 +87,10 @@ async fn serve(
     });
     let receive = async {
         // Answers to what comes in here leave by the other direction: it has to stand first.
+        // (What it yields borrows the value: it must not live on.)
         let stands = timeout(OTHER_DIRECTION, pass.stands.wait_for(|stands| *stands)).await;
-        if !matches!(stands, Ok(Ok(_))) {
+        let stands = stands.is_ok_and(|value| value.is_ok());
+        if !stands {
             return LinkError::Slow;
         }
         proven

@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::hello::Hello;
 use super::link::{Outlet, Parcel};
+use super::survey::{self, Surveys};
 use super::talk::{Remembered, Talk};
 use super::{Home, Joined, Start, accept, dial};
 use crate::card::Card;
@@ -24,6 +25,7 @@ use crate::identity::Identity;
 use crate::inbox::Job;
 use crate::journal::{Note, Write};
 use crate::reconcile::{Seen, View};
+use crate::report::Report;
 
 /// The view is told this often even if nothing changed: windows pass.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -72,6 +74,15 @@ pub(crate) enum Event {
     Excluded(String),
     /// Somebody wants to know.
     Inspect(oneshot::Sender<Vec<NodeInfo>>),
+    /// Somebody wants to know it all.
+    Survey(oneshot::Sender<Vec<Report>>),
+    /// This node's report for a survey of its own, or of another.
+    Reported {
+        to: NodeId,
+        id: u64,
+        report: Report,
+    },
+    SurveyEnds(u64),
     /// An operator's orders.
     Drain {
         node: NodeId,
@@ -97,6 +108,8 @@ pub(crate) struct Pass {
 /// A node as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
+    /// What it is called.
+    pub name: String,
     /// Which, in which life.
     pub member: Member,
     /// Whether it is up, seen from the node that was asked.
@@ -109,6 +122,21 @@ pub struct NodeInfo {
     pub internal: String,
     /// Where clients reach it.
     pub public: String,
+}
+
+impl NodeInfo {
+    /// A node that has no peers.
+    pub(crate) fn alone(member: Member) -> NodeInfo {
+        NodeInfo {
+            name: String::new(),
+            member,
+            up: true,
+            for_ms: 0,
+            draining: false,
+            internal: String::new(),
+            public: String::new(),
+        }
+    }
 }
 
 /// Another node.
@@ -146,6 +174,7 @@ struct Mesh {
     last_pass: u64,
     /// What was last told to the node.
     told: Vec<NodeId>,
+    surveys: Surveys,
 }
 
 /// Runs until told to stop.
@@ -177,12 +206,13 @@ pub(crate) async fn run(
         removed: start.removed,
         last_pass: 0,
         told: Vec::new(),
+        surveys: Surveys::default(),
     };
     let acceptor = tokio::task::spawn_local(accept::run(Rc::clone(&home), listener));
     let gossip = match tokio::net::UdpSocket::from_std(start.socket) {
         Ok(socket) => {
-            let (seeds, every) = (start.options.seeds, start.options.announce_every);
-            tokio::task::spawn_local(crate::gossip::run(Rc::clone(&home), socket, seeds, every))
+            let gossip = crate::gossip::run(Rc::clone(&home), socket, start.options);
+            tokio::task::spawn_local(gossip)
         }
         Err(error) => {
             tracing::error!(%error, "cannot gossip");
@@ -247,6 +277,14 @@ impl Mesh {
             Event::Inspect(reply) => {
                 let _ = reply.send(self.nodes());
             }
+            Event::Survey(reply) => self.survey(reply),
+            Event::Reported { to, id, report } if to == self.me() => {
+                self.surveys.heard(id, report);
+            }
+            Event::Reported { to, id, report } => {
+                self.say(to, &Talk::Told(id, report));
+            }
+            Event::SurveyEnds(id) => self.surveys.end(id),
             Event::Drain { node, wanted, done } => {
                 let _ = done.send(self.drain(node, wanted));
             }
@@ -465,9 +503,47 @@ impl Mesh {
                     tracing::warn!(%from, why, "cannot drain");
                 }
             }
-            Ok(None) => {}
+            Ok(Some(Talk::Ask(id))) => self.report(from, id),
+            Ok(Some(Talk::Told(id, report))) if report.member.node == from => {
+                self.surveys.heard(id, report);
+            }
+            Ok(Some(Talk::Told(..)) | None) => {}
             Err(error) => tracing::warn!(%from, %error, "a peer said something odd"),
         }
+    }
+
+    /// Asks everybody who is up.
+    fn survey(&mut self, reply: oneshot::Sender<Vec<Report>>) {
+        let me = self.me();
+        let up = self.pairs.iter().filter(|(_, pair)| pair.up);
+        let asked: BTreeSet<NodeId> = up.map(|(node, _)| *node).chain([me]).collect();
+        let id = self.surveys.begin(asked.clone(), reply);
+        for node in asked {
+            if node == me {
+                self.report(me, id);
+            } else {
+                self.say(node, &Talk::Ask(id));
+            }
+        }
+        let home = Rc::clone(&self.home);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(survey::PATIENCE).await;
+            home.tell(Event::SurveyEnds(id));
+        });
+    }
+
+    /// Asks the node for its report.
+    fn report(&self, to: NodeId, id: u64) {
+        let home = Rc::clone(&self.home);
+        tokio::task::spawn_local(async move {
+            let (reply, answer) = oneshot::channel();
+            home.inbox.push(Job::Inspect(reply));
+            if let Ok(status) = answer.await {
+                let member = home.card.borrow().member;
+                let report = Report::new(member, status);
+                home.tell(Event::Reported { to, id, report });
+            }
+        });
     }
 
     /// What a node that has just been reached should know.
@@ -534,6 +610,7 @@ impl Mesh {
     fn nodes(&self) -> Vec<NodeInfo> {
         let now = self.now_ms();
         let info = |card: &Card, up, since_ms: u64| NodeInfo {
+            name: card.name.clone(),
             member: card.member,
             up,
             for_ms: now.saturating_sub(since_ms),
@@ -603,6 +680,7 @@ impl Mesh {
             card.revision += 1;
             card.clone()
         };
+        self.home.card_changed.notify_one();
         self.say_all(&Talk::Cards(vec![card]));
         self.look();
         Ok(())

@@ -7,6 +7,7 @@ use tenure_node::Member;
 
 use crate::card::Card;
 use crate::identity::IdentityError;
+use crate::report::Report;
 
 /// One thing to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,10 @@ pub(crate) enum Talk {
     Removed(Vec<Member>),
     /// Give your replicas away, or stop doing so (R166).
     Drain(bool),
+    /// How are your replicas?
+    Ask(u64),
+    /// The answer to it.
+    Told(u64, Report),
 }
 
 impl Talk {
@@ -35,6 +40,15 @@ impl Talk {
                 out.byte(3);
                 out.byte(u8::from(*wanted));
             }
+            Talk::Ask(id) => {
+                out.byte(4);
+                out.number(*id);
+            }
+            Talk::Told(id, report) => {
+                out.byte(5);
+                out.number(*id);
+                out.put(report);
+            }
         }
         out.into_bytes()
     }
@@ -46,6 +60,8 @@ impl Talk {
             1 => Talk::Cards(input.list()?),
             2 => Talk::Removed(take_members(&mut input)?),
             3 => Talk::Drain(input.byte()? != 0),
+            4 => Talk::Ask(input.number()?),
+            5 => Talk::Told(input.number()?, input.take()?),
             _ => return Ok(None),
         };
         input.finish()?;
@@ -105,15 +121,34 @@ impl Record for Remembered {
 mod tests {
     use super::*;
     use crate::card::tests::card;
+    use crate::report::GroupReport;
     use tenure_core::codec::to_bytes;
 
     #[test]
     fn what_is_said_is_heard() {
         let members = vec![card(1, 2).member, card(9, 1).member];
+        let group = GroupReport {
+            group: 3,
+            leads: true,
+            term: 4,
+            applied: 5,
+            voters: members.clone(),
+            learners: Vec::new(),
+            changing: true,
+            lag: 6,
+            holds: 7,
+            waiters: 8,
+        };
+        let report = Report {
+            member: members[0],
+            groups: vec![group],
+        };
         for talk in [
             Talk::Cards(vec![card(1, 2), card(3, 4)]),
             Talk::Removed(members.clone()),
             Talk::Drain(true),
+            Talk::Ask(7),
+            Talk::Told(7, report),
         ] {
             let bytes = talk.to_bytes();
             assert_eq!(Talk::from_bytes(&bytes), Ok(Some(talk)));

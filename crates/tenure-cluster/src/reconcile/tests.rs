@@ -1,1 +1,362 @@
+//! Scenarios as tables of nodes, and random clusters that must settle.
 
+use super::*;
+use tenure_node::{Membership, Progress};
+
+fn member(node: u32) -> Member {
+    Member {
+        node: NodeId::new(node).unwrap(),
+        life: 1,
+    }
+}
+
+fn rules() -> Rules {
+    Rules {
+        replication_factor: 3,
+        stability_ms: 30_000,
+        eviction_ms: 60_000,
+        balance_ms: 60_000,
+        at_once: 4,
+    }
+}
+
+const NOW: u64 = 1_000_000;
+
+fn seen(node: u32, up: bool, for_ms: u64) -> Seen {
+    Seen {
+        member: member(node),
+        up,
+        since_ms: NOW - for_ms,
+        draining: false,
+    }
+}
+
+fn view(nodes: impl IntoIterator<Item = Seen>) -> View {
+    View {
+        nodes: nodes
+            .into_iter()
+            .map(|seen| (seen.member.node, seen))
+            .collect(),
+        removed: BTreeSet::new(),
+    }
+}
+
+fn stable(nodes: impl IntoIterator<Item = u32>) -> View {
+    view(nodes.into_iter().map(|node| seen(node, true, 100_000)))
+}
+
+/// A group led here, whose followers have everything.
+fn group(number: u32, voters: &[u32], learners: &[u32]) -> GroupStatus {
+    let members = |nodes: &[u32]| nodes.iter().map(|node| member(*node)).collect();
+    let membership = Membership {
+        voters: members(voters),
+        learners: members(learners),
+        ..Membership::default()
+    };
+    let progress = Progress {
+        matched: 100,
+        recent: true,
+    };
+    GroupStatus {
+        group: GroupId(number),
+        role: Role::Leader,
+        serves: true,
+        term: 3,
+        leader: Some(member(voters[0])),
+        applied: 100,
+        last: 100,
+        base: 1,
+        waiting: 0,
+        progress: membership
+            .everybody()
+            .into_iter()
+            .map(|member| (member, progress))
+            .collect(),
+        membership,
+        counts: None,
+    }
+}
+
+fn next(group: &GroupStatus, view: &View) -> Vec<Step> {
+    let me = group.membership.voters[0];
+    plan(
+        me,
+        std::slice::from_ref(group),
+        view,
+        &rules(),
+        Balance::NotNow,
+        NOW,
+    )
+}
+
+fn change(group: u32, steps: Vec<MembershipStep>) -> Vec<Step> {
+    vec![Step::Change(GroupId(group), MembershipChange { steps })]
+}
+
+use MembershipStep::{Learner, Remove, Voter};
+
+/// R164, R165: two nodes joined a lone one; it goes to three voters in one step, by way of learners.
+#[test]
+fn a_group_grows_with_the_cluster() {
+    let three = stable([1, 2, 3]);
+    assert_eq!(
+        next(&group(0, &[1], &[]), &three),
+        change(0, vec![Learner(member(2)), Learner(member(3))])
+    );
+    assert_eq!(
+        next(&group(0, &[1], &[2, 3]), &three),
+        change(0, vec![Voter(member(2)), Voter(member(3))])
+    );
+    assert_eq!(next(&group(0, &[1, 2, 3], &[]), &three), []);
+    assert_eq!(next(&group(0, &[1], &[]), &stable([1, 2])), [], "odd");
+}
+
+/// R165: a node counts after its window; a learner is promoted when it has caught up, not before.
+#[test]
+fn newcomers_wait() {
+    let fresh = view([
+        seen(1, true, 100_000),
+        seen(2, true, 29_999),
+        seen(3, true, 100_000),
+    ]);
+    assert_eq!(next(&group(0, &[1], &[]), &fresh), []);
+    let mut behind = group(0, &[1], &[2, 3]);
+    behind.last = 1_000;
+    assert_eq!(next(&behind, &stable([1, 2, 3])), []);
+    let mut silent = group(0, &[1], &[2, 3]);
+    silent.progress[1].1.recent = false;
+    assert_eq!(next(&silent, &stable([1, 2, 3])), []);
+}
+
+/// R164: a dead voter keeps its seat while nobody can take it, and loses it after the window if somebody can.
+#[test]
+fn failure_never_makes_voters_fewer() {
+    let dead = |for_ms| {
+        view([
+            seen(1, true, 100_000),
+            seen(2, true, 100_000),
+            seen(3, false, for_ms),
+        ])
+    };
+    assert_eq!(next(&group(0, &[1, 2, 3], &[]), &dead(10_000_000 / 20)), []);
+    let mut spare = dead(59_999);
+    spare.nodes.insert(member(4).node, seen(4, true, 100_000));
+    let ranked = placement::voters_of(
+        GroupId(7),
+        &[1, 2, 3, 4].map(|node| NodeId::new(node).unwrap()),
+        3,
+    );
+    let has_four = ranked.contains(&member(4).node);
+    let steps = next(&group(7, &[1, 2, 3], &[]), &spare);
+    assert_eq!(steps.is_empty(), !has_four, "only the ranking speaks yet");
+    spare.nodes.insert(member(3).node, seen(3, false, 60_000));
+    assert_eq!(
+        next(&group(7, &[1, 2, 3], &[]), &spare),
+        change(7, vec![Learner(member(4))])
+    );
+    assert_eq!(
+        next(&group(7, &[1, 2, 3], &[4]), &spare),
+        change(7, vec![Voter(member(4)), Remove(member(3))])
+    );
+}
+
+/// A wiped node comes back in a new life: that one is a learner first, then takes the old one's seat.
+#[test]
+fn a_new_life_takes_the_old_ones_seat() {
+    let mut wiped = stable([1, 2, 3]);
+    let born_again = Member {
+        life: 2,
+        ..member(3)
+    };
+    let again = Seen {
+        member: born_again,
+        ..seen(3, true, 40_000)
+    };
+    wiped.nodes.insert(born_again.node, again);
+    assert_eq!(
+        next(&group(0, &[1, 2, 3], &[]), &wiped),
+        change(0, vec![Learner(born_again)])
+    );
+    let mut joined = group(0, &[1, 2, 3], &[]);
+    joined.membership.learners = vec![born_again];
+    let caught_up = Progress {
+        matched: 100,
+        recent: true,
+    };
+    joined.progress.push((born_again, caught_up));
+    assert_eq!(
+        next(&joined, &wiped),
+        change(0, vec![Voter(born_again), Remove(member(3))])
+    );
+}
+
+/// R166: replicas and leaderships leave a draining node while it is up.
+#[test]
+fn a_draining_node_is_emptied() {
+    let drained = |nodes: &[u32], leaving: u32| {
+        let mut view = stable(nodes.iter().copied());
+        if let Some(seen) = view.nodes.get_mut(&member(leaving).node) {
+            seen.draining = true;
+        }
+        view
+    };
+    assert_eq!(
+        next(&group(0, &[1, 2, 3], &[]), &drained(&[1, 2, 3, 4], 3)),
+        change(0, vec![Learner(member(4))])
+    );
+    assert_eq!(
+        next(&group(0, &[1, 2, 3], &[]), &drained(&[1, 2, 3], 3)),
+        change(0, vec![Remove(member(3))]),
+        "an operator's order, even if nobody takes its place"
+    );
+    let alone = group(0, &[1], &[]);
+    assert_eq!(next(&alone, &drained(&[1], 1)), [], "the last copy stays");
+}
+
+/// An operator's word ends a life: its seat is given up at once.
+#[test]
+fn a_removed_node_loses_its_seats() {
+    let mut two = stable([1, 2]);
+    two.removed.insert(member(3));
+    assert_eq!(
+        next(&group(0, &[1, 2, 3], &[]), &two),
+        change(0, vec![Remove(member(3))])
+    );
+}
+
+/// R165: a change needs a majority of its new voters.
+#[test]
+fn nothing_is_changed_without_a_majority() {
+    let mut lost = view([
+        seen(1, true, 100_000),
+        seen(2, false, 1_000),
+        seen(3, false, 1_000),
+    ]);
+    lost.removed.insert(member(4));
+    let four = group(0, &[1, 2, 3, 4], &[]);
+    assert_eq!(next(&four, &lost), []);
+}
+
+/// R165: leadership drifts to the first in rank, a few groups at a time.
+#[test]
+fn leaderships_drift_a_few_at_a_time() {
+    let groups: Vec<GroupStatus> = (0..64).map(|at| group(at, &[1, 2, 3], &[])).collect();
+    let three = stable([1, 2, 3]);
+    let steps = plan(member(1), &groups, &three, &rules(), Balance::Now, NOW);
+    assert_eq!(steps.len(), TRANSFERS_AT_ONCE);
+    for step in steps {
+        let Step::Transfer(group, to) = step else {
+            panic!("nothing is to change")
+        };
+        let nodes = [1, 2, 3].map(|node| NodeId::new(node).unwrap());
+        assert_eq!(placement::voters_of(group, &nodes, 1), [to.node]);
+    }
+}
+
+/// R165: so many groups change at once, and those that have begun come first.
+#[test]
+fn few_groups_change_at_once() {
+    let mut groups: Vec<GroupStatus> = (0..64).map(|at| group(at, &[1], &[])).collect();
+    groups[60] = group(60, &[1], &[2, 3]);
+    let steps = plan(
+        member(1),
+        &groups,
+        &stable([1, 2, 3]),
+        &rules(),
+        Balance::NotNow,
+        NOW,
+    );
+    assert_eq!(steps.len(), 4);
+    assert!(matches!(&steps[0], Step::Change(GroupId(60), _)));
+}
+
+/// From any membership, in any cluster that stays as it is, the steps come to an end, never leave a
+/// group without a voter that has its state, and never make voters fewer because nodes are down.
+#[test]
+fn every_cluster_settles() {
+    let mut dice = 0x9e37_79b9_7f4a_7c15u64;
+    let mut roll = |sides: u64| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice % sides
+    };
+    for case in 0..3_000 {
+        let count = 1 + roll(7) as u32;
+        let mut cluster = view((1..=count).map(|node| {
+            let up = node == 1 || roll(4) != 0;
+            let draining = roll(6) == 0;
+            Seen {
+                draining,
+                ..seen(node, up, roll(200_000))
+            }
+        }));
+        let voters: Vec<u32> = (1..=count)
+            .filter(|node| *node == 1 || roll(2) == 0)
+            .take(5)
+            .collect();
+        let ordered = roll(3) == 0;
+        if ordered && count > 1 {
+            let gone = member(count);
+            cluster.nodes.remove(&gone.node);
+            cluster.removed.insert(gone);
+        }
+        let mut group = group(case as u32 % 16, &voters, &[]);
+        let sound_before = group.membership.voters.len();
+        let mut rounds = 0;
+        loop {
+            let steps = next(&group, &cluster);
+            let changes: Vec<&MembershipChange> = steps
+                .iter()
+                .filter_map(|step| match step {
+                    Step::Change(_, change) => Some(change),
+                    Step::Transfer(..) => None,
+                })
+                .collect();
+            let Some(change) = changes.first() else {
+                break;
+            };
+            enact(&mut group, change);
+            rounds += 1;
+            assert!(
+                rounds < 10,
+                "case {case}: {cluster:?} {:?}",
+                group.membership
+            );
+        }
+        let leaving = |seen: &&Seen| seen.draining;
+        if cluster.removed.is_empty() && cluster.nodes.values().filter(leaving).count() == 0 {
+            let least = sound_before.min(rules().replication_factor);
+            assert!(group.membership.voters.len() >= least, "case {case}");
+        }
+        assert!(!group.membership.voters.is_empty());
+    }
+}
+
+/// What the node would do, for a leader that stays and followers that keep up.
+fn enact(group: &mut GroupStatus, change: &MembershipChange) {
+    let membership = &mut group.membership;
+    for step in &change.steps {
+        let (Voter(one) | Learner(one) | Remove(one)) = *step;
+        membership.voters.retain(|voter| *voter != one);
+        membership.learners.retain(|learner| *learner != one);
+        match step {
+            Voter(one) => membership.voters.push(*one),
+            Learner(one) => membership.learners.push(*one),
+            Remove(_) => {}
+        }
+    }
+    let progress = Progress {
+        matched: 100,
+        recent: true,
+    };
+    group.progress = membership
+        .everybody()
+        .into_iter()
+        .map(|member| (member, progress))
+        .collect();
+    if !membership.voters.contains(&member(1)) {
+        // The leader handed over before it left: whoever leads next asks from its own place.
+        group.leader = membership.voters.first().copied();
+    }
+}

@@ -89,6 +89,10 @@ impl Frames {
 
     fn put(&mut self, to: NodeId, slot: Slot, kind: u8, content: impl FnOnce(&mut Writer)) {
         let (me, start) = (self.me, self.start);
+        if to == me.node {
+            // Meant for an earlier life of this node, which a group has not removed yet.
+            return;
+        }
         let number = &mut self.numbers[slot as usize];
         let frame = self.open.entry((to, slot)).or_insert_with(|| {
             *number += 1;

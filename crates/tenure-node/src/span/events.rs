@@ -50,7 +50,8 @@ pub(crate) struct Events {
 struct Subscriber {
     owner: OwnerId,
     standing: Standing,
-    /// What was told before the sweep for standing grants ended.
+    /// What was told before the sweep for standing grants ended, to be left out of it; afterwards what
+    /// the sweep told, to be left out should it come by the way of all events, too.
     told: BTreeSet<u64>,
 }
 
@@ -337,6 +338,8 @@ impl Node {
             if let Some(subscriber) = self.span.events.subscribers.get_mut(&id) {
                 if subscriber.standing != Standing::Told {
                     subscriber.told.insert(event.id);
+                } else if subscriber.told.remove(&event.id) {
+                    continue;
                 }
                 self.outputs.push(Output::Event {
                     id,
@@ -380,12 +383,13 @@ impl Node {
             Happened::Swept(swept) => {
                 let mut grants = swept.grants;
                 grants.sort_by_key(|event| event.id);
-                for event in grants {
-                    if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id)
-                        && subscriber.told.insert(event.id)
-                    {
-                        let id = call.id;
-                        self.outputs.push(Output::Event { id, event });
+                if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
+                    let told = std::mem::take(&mut subscriber.told);
+                    for event in grants {
+                        if !told.contains(&event.id) && subscriber.told.insert(event.id) {
+                            let id = call.id;
+                            self.outputs.push(Output::Event { id, event });
+                        }
                     }
                 }
                 Progress::ok(Answer::Done)
@@ -402,7 +406,6 @@ impl Node {
             // Not answered in time: look again.
             if result.is_ok() {
                 subscriber.standing = Standing::Told;
-                subscriber.told.clear();
             } else {
                 self.span.events.unswept.insert(call.id);
             }

@@ -52,7 +52,7 @@ struct Watch {
 #[derive(Debug)]
 struct Served {
     prefix: Namespace,
-    /// How much was said for each group.
+    /// How many words were said for each group.
     said: BTreeMap<GroupId, u64>,
 }
 
@@ -198,13 +198,17 @@ impl Node {
                 prefix: prefix.clone(),
                 said: BTreeMap::new(),
             });
-        served.said.insert(id, 1);
+        // Who asks again, because the first word was slow or lost, is told again; one count goes
+        // through all words, so that nothing between the two can be missed.
+        let said = served.said.entry(id).or_insert(0);
+        let count = *said;
+        *said += 1;
         self.say_watch(
             from,
             Word {
                 number,
                 group: id,
-                count: 0,
+                count,
                 kind: WordKind::Present,
                 changes,
             },
@@ -247,9 +251,9 @@ impl Node {
         let expected = watch.heard.get(&word.group).copied();
         let fits = match (word.kind, expected) {
             (WordKind::Present, None) => true,
-            // Asked twice because the answer was slow: the first one stands.
-            (WordKind::Present, Some(_)) => return,
-            (WordKind::Changed, Some((leader, count))) => leader == from && count == word.count,
+            (WordKind::Present | WordKind::Changed, Some((leader, count))) => {
+                leader == from && count == word.count
+            }
             (WordKind::Changed, None) | (WordKind::Over, _) => false,
         };
         if !fits {
@@ -260,6 +264,10 @@ impl Node {
         let wants_start = watch.start == WatchStart::Snapshot;
         let was_missing = watch.missing.remove(&word.group);
         let complete = was_missing && watch.missing.is_empty() && wants_start;
+        if word.kind == WordKind::Present && !was_missing {
+            // Asked twice because the answer was slow: nothing new.
+            return;
+        }
         for change in word.changes {
             let change = match word.kind {
                 WordKind::Present => WatchEvent::Present(change),

@@ -26,7 +26,7 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>>
 /// The start of every path of the service itself.
 const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
 
-/// Calls whose answers may be long: one that is not read keeps its place.
+/// Calls whose answers may be long: one that is not read keeps a place of its connection.
 const LONG_ANSWERS: [&str; 4] = [
     "/pathlockd.v1.PathLock/DumpLocks",
     "/pathlockd.v1.PathLock/ListOwnerLocks",
@@ -41,18 +41,49 @@ const LONG_REQUESTS: [&str; 3] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// A connection of the gRPC port. Calls beyond the limit wait their turn, until their deadline.
+/// Long answers of one connection that may wait to be read.
+const UNREAD: usize = 8;
+
+/// A connection of the gRPC port. Calls beyond its limits wait their turn, until their deadline.
 #[derive(Clone)]
 pub(crate) struct GrpcConnection {
+    direct: Option<PathLockServer<Grpc>>,
+    routes: Router,
+    calls: Arc<Semaphore>,
+    long_answers: Arc<Semaphore>,
+    bodies: Arc<Budget>,
+    timeout: Duration,
+    peer: SocketAddr,
+}
+
+/// What all connections of the gRPC port have in common.
+#[derive(Clone)]
+pub(crate) struct GrpcPort {
     /// The service itself, where nobody has to be asked for credentials first: its calls need no
-    /// router, which costs as much as their decoding.
+    /// router.
     pub(crate) direct: Option<PathLockServer<Grpc>>,
     /// Everything that is served.
     pub(crate) routes: Router,
-    pub(crate) calls: Arc<Semaphore>,
+    /// Calls of one connection that are handled at once.
+    pub(crate) calls: usize,
     pub(crate) bodies: Arc<Budget>,
+    /// The longest that a call may take.
     pub(crate) timeout: Duration,
-    pub(crate) peer: SocketAddr,
+}
+
+impl GrpcPort {
+    /// A client has connected.
+    pub(crate) fn connection(&self, peer: SocketAddr) -> GrpcConnection {
+        GrpcConnection {
+            direct: self.direct.clone(),
+            routes: self.routes.clone(),
+            calls: Arc::new(Semaphore::new(self.calls)),
+            long_answers: Arc::new(Semaphore::new(UNREAD)),
+            bodies: Arc::clone(&self.bodies),
+            timeout: self.timeout,
+            peer,
+        }
+    }
 }
 
 impl Service<Request<Incoming>> for GrpcConnection {
@@ -64,50 +95,71 @@ impl Service<Request<Incoming>> for GrpcConnection {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Incoming>) -> Answering {
-        let GrpcConnection {
-            direct,
-            mut routes,
-            calls,
-            bodies,
-            timeout,
-            peer,
-        } = self.clone();
-        Box::pin(async move {
-            let deadline = grpc::deadline(request.headers(), timeout);
-            let place = match Arc::clone(&calls).try_acquire_owned() {
-                Ok(place) => place,
-                Err(_) => match tokio::time::timeout(deadline, calls.acquire_owned()).await {
-                    Ok(Ok(place)) => place,
-                    _ => return Ok(too_late()),
-                },
-            };
-            name_peer(&mut request, peer);
-            let path = request.uri().path();
-            let keeps_place = LONG_ANSWERS.contains(&path);
-            let is_long = LONG_REQUESTS.contains(&path);
-            let limited = |body| Limited::new(body, &bodies, deadline);
-            let response = match direct.filter(|_| path.starts_with(PATH_LOCK)) {
-                Some(mut service) if is_long => service.call(request).await?.map(Body::new),
-                Some(mut service) => service.call(request.map(limited)).await?.map(Body::new),
-                None if is_long => routes.call(request.map(Body::new)).await?,
-                None => {
-                    let request = request.map(|body| Body::new(limited(body)));
-                    routes.call(request).await?
-                }
-            };
-            Ok(if keeps_place {
-                response.map(|body| {
-                    Body::new(Placed {
-                        body,
-                        _place: place,
-                    })
-                })
-            } else {
-                response
+    fn call(&mut self, request: Request<Incoming>) -> Answering {
+        let mut connection = self.clone();
+        Box::pin(async move { Ok(connection.answer(request).await) })
+    }
+}
+
+impl GrpcConnection {
+    async fn answer(&mut self, mut request: Request<Incoming>) -> Response<Body> {
+        let deadline = grpc::deadline(request.headers(), self.timeout);
+        let Some(_place) = place(&self.calls, deadline).await else {
+            return too_late();
+        };
+        name_peer(&mut request, self.peer);
+        let path = request.uri().path();
+        let is_long = LONG_ANSWERS.contains(&path);
+        if !is_long {
+            return self.serve(request, deadline).await;
+        }
+        let Some(place) = place(&self.long_answers, deadline).await else {
+            return too_late();
+        };
+        let response = self.serve(request, deadline).await;
+        response.map(|body| {
+            Body::new(Placed {
+                body,
+                _place: place,
             })
         })
     }
+
+    async fn serve(&mut self, request: Request<Incoming>, deadline: Duration) -> Response<Body> {
+        let path = request.uri().path();
+        let goes_on = LONG_REQUESTS.contains(&path);
+        let direct = self.direct.as_mut().filter(|_| path.starts_with(PATH_LOCK));
+        let limited = |body| Limited::new(body, &self.bodies, deadline);
+        match (direct, goes_on) {
+            (Some(service), true) => {
+                let Ok(response) = service.call(request).await;
+                response.map(Body::new)
+            }
+            (Some(service), false) => {
+                let Ok(response) = service.call(request.map(limited)).await;
+                response.map(Body::new)
+            }
+            (None, true) => {
+                let Ok(response) = self.routes.call(request.map(Body::new)).await;
+                response
+            }
+            (None, false) => {
+                let request = request.map(|body| Body::new(limited(body)));
+                let Ok(response) = self.routes.call(request).await;
+                response
+            }
+        }
+    }
+}
+
+/// A place, now or before the deadline.
+async fn place(places: &Arc<Semaphore>, deadline: Duration) -> Option<OwnedSemaphorePermit> {
+    if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+        return Some(place);
+    }
+    let waiting = Arc::clone(places).acquire_owned();
+    // The semaphore is never closed.
+    tokio::time::timeout(deadline, waiting).await.ok()?.ok()
 }
 
 fn too_late() -> Response<Body> {

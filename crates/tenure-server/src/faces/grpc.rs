@@ -9,9 +9,11 @@ use futures_util::Stream;
 use http::HeaderMap;
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_server::PathLock;
+use tokio::sync::watch;
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::tcp::stopped;
 use crate::convert;
 use crate::events::{self, Events};
 use crate::handlers::{Call, Chunks, Handlers};
@@ -25,6 +27,8 @@ pub struct Grpc {
     events: Events,
     telemetry: Telemetry,
     timeout: Duration,
+    /// Ends all streams when the daemon stops (R169).
+    stop: watch::Receiver<bool>,
 }
 
 impl Grpc {
@@ -34,13 +38,33 @@ impl Grpc {
         events: Events,
         telemetry: Telemetry,
         timeout: Duration,
+        stop: watch::Receiver<bool>,
     ) -> Grpc {
         Grpc {
             handlers,
             events,
             telemetry,
             timeout,
+            stop,
         }
+    }
+
+    /// A stream that the end of the daemon ends too.
+    pub(crate) fn until_stop<T: Send + 'static>(
+        &self,
+        stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
+    ) -> Answers<T> {
+        let state = Some((Box::pin(stream), Box::pin(stopped(self.stop.clone()))));
+        Box::pin(futures_util::stream::unfold(state, |state| async move {
+            let (mut stream, mut stopped) = state?;
+            tokio::select! {
+                next = stream.next() => next.map(|next| (next, Some((stream, stopped)))),
+                () = &mut stopped => {
+                    let last = Status::unavailable("the node stops: try another one");
+                    Some((Err(last), None))
+                }
+            }
+        }))
     }
 
     /// Whether the node can serve (R145).
@@ -128,7 +152,8 @@ macro_rules! service {
     };
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+/// What a call streams.
+pub(crate) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 service! {
         acquire => Acquire acquire: AcquireRequest -> AcquireResponse,
@@ -201,7 +226,7 @@ service! {
             Ok(event) => Ok(convert::event_out(&event)),
             Err(failure) => Err(failure.into()),
         });
-        Ok(Response::new(Box::pin(stream)))
+        Ok(Response::new(self.until_stop(stream)))
     }
 
     async fn watch(
@@ -214,7 +239,7 @@ service! {
         let prefix = convert::namespace(&request.prefix);
         measured.end(&prefix);
         let changes = events::watch(self.handlers.node(), prefix?, request.snapshot);
-        Ok(Response::new(Box::pin(changes.map(|change| change.map_err(Status::from)))))
+        Ok(Response::new(self.until_stop(changes.map(|change| change.map_err(Status::from)))))
     }
 
     async fn session(
@@ -233,7 +258,7 @@ service! {
             self.events.buffer(),
             request.into_inner(),
         );
-        Ok(Response::new(Box::pin(session)))
+        Ok(Response::new(self.until_stop(session)))
     }
 }
 

@@ -6,13 +6,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::{Buf, Bytes, BytesMut};
+use futures_util::FutureExt;
 use h3::server::RequestStream;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -32,6 +32,8 @@ pub(crate) const REQUESTS: u32 = 256;
 const BODY: usize = 4 << 20;
 /// The longest head of a request.
 const FIELD_SECTION: u64 = 16 << 10;
+/// Places left below which an address must be shown to be real.
+const CROWDED: usize = 1024;
 /// How long open requests may go on when the daemon stops (R169).
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -62,6 +64,12 @@ pub async fn serve(door: Door, router: Router, stop: watch::Receiver<bool>) {
             incoming.refuse();
             continue;
         };
+        // With few places left, whoever comes shows first that its address is its own.
+        let crowded = door.connections.available_permits() < CROWDED;
+        if crowded && !incoming.remote_address_validated() {
+            let _ = incoming.retry();
+            continue;
+        }
         let (door, router, stop) = (Arc::clone(&door), router.clone(), stop.clone());
         open.spawn(async move {
             let _permit = permit;
@@ -91,37 +99,41 @@ async fn connection(
     router: Router,
     stop: watch::Receiver<bool>,
 ) -> Ended {
-    let handshake_done = Arc::new(AtomicBool::new(false));
-    let (connection, watcher) = match incoming.accept()?.into_0rtt() {
+    match incoming.accept()?.into_0rtt() {
         Ok((connection, confirmed)) => {
-            let done = Arc::clone(&handshake_done);
-            let watcher = tokio::spawn(async move {
-                // Its value tells a client whether early data was accepted; for a server it is the
-                // moment that counts.
-                let _ = confirmed.await;
-                done.store(true, Ordering::Release);
-            });
-            (connection, Some(watcher))
+            let handshake = Handshake(Some(confirmed));
+            requests(connection, door, router, handshake, stop).await
         }
         // A server can always speak before the handshake is over; without that, wait for it.
         Err(connecting) => {
             let connection = connecting.await?;
-            handshake_done.store(true, Ordering::Release);
-            (connection, None)
+            requests(connection, door, router, Handshake(None), stop).await
         }
-    };
-    let ended = requests(connection, door, router, handshake_done, stop).await;
-    if let Some(watcher) = watcher {
-        watcher.abort();
     }
-    ended
+}
+
+/// Whether the client has shown that it is there: before that, what comes may be a replay.
+///
+/// Looked at when it matters, not in a task of its own, so that a request which comes in one packet
+/// with the end of the handshake is not taken for an early one.
+struct Handshake(Option<quinn::ZeroRttAccepted>);
+
+impl Handshake {
+    fn is_confirmed(&mut self) -> bool {
+        if let Some(confirmed) = &mut self.0
+            && confirmed.now_or_never().is_some()
+        {
+            self.0 = None;
+        }
+        self.0.is_none()
+    }
 }
 
 async fn requests(
     connection: quinn::Connection,
     door: &Arc<Door>,
     router: Router,
-    handshake_done: Arc<AtomicBool>,
+    mut handshake: Handshake,
     stop: watch::Receiver<bool>,
 ) -> Ended {
     let peer = connection.remote_address();
@@ -143,8 +155,8 @@ async fn requests(
                 break;
             }
         };
-        // Read before anything else happens to the request.
-        let early = !handshake_done.load(Ordering::Acquire);
+        // Decided before anything else happens to the request.
+        let early = !handshake.is_confirmed();
         let slot = Arc::clone(&slots).acquire_owned().await?;
         let (door, router) = (Arc::clone(door), router.clone());
         running.spawn(async move {

@@ -62,7 +62,7 @@ impl Health for Checker {
                 tokio::time::sleep(LOOK).await;
             }
         });
-        Ok(Response::new(Box::pin(stream)))
+        Ok(Response::new(self.grpc.until_stop(stream)))
     }
 }
 

@@ -14,6 +14,7 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tenure_wire::json::Object;
 use tenure_wire::v1;
 
 use crate::handlers::{Call, Handlers};
@@ -210,7 +211,8 @@ async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Refused>
     }
     let body = to_bytes(request.into_body(), BODY).await;
     let body = body.map_err(|error| unreadable(&error))?;
-    serde_json::from_slice(&body).map_err(|error| {
+    let read: Result<Object<T>, _> = serde_json::from_slice(&body);
+    read.map(|Object(message)| message).map_err(|error| {
         let status = match error.classify() {
             serde_json::error::Category::Data => StatusCode::UNPROCESSABLE_ENTITY,
             serde_json::error::Category::Io
@@ -224,19 +226,32 @@ async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Refused>
 /// A body that is too large, or that did not come.
 fn unreadable(error: &axum::Error) -> Refused {
     use std::error::Error;
-    let cause = error.source();
-    if cause.is_some_and(|cause| cause.is::<http_body_util::LengthLimitError>()) {
+    let mut causes = Vec::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        causes.push(cause);
+        next = cause.source();
+    }
+    if causes
+        .iter()
+        .any(|cause| cause.is::<http_body_util::LengthLimitError>())
+    {
         return Refused::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             Code::ResourceExhausted,
             format!("a request body has at most {BODY} bytes"),
         );
     }
-    // The budget for large bodies is spent.
-    let status = cause.and_then(|cause| cause.downcast_ref::<tonic::Status>());
-    if status.is_some_and(|status| status.code() == tonic::Code::Unavailable) {
-        let text = "too many large requests are on their way in: try again";
-        return Refused::from(Failure::new(Code::Unavailable, text));
+    // The limits of bodies speak gRPC.
+    if let Some(status) = causes
+        .iter()
+        .find_map(|cause| cause.downcast_ref::<tonic::Status>())
+    {
+        let code = match status.code() {
+            tonic::Code::DeadlineExceeded => Code::DeadlineExceeded,
+            _ => Code::Unavailable,
+        };
+        return Refused::from(Failure::new(code, status.message()));
     }
     Refused::new(
         StatusCode::BAD_REQUEST,

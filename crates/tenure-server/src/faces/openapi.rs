@@ -365,17 +365,31 @@ impl<'a> Protocol<'a> {
         let mut properties = Map::new();
         let mut required = Vec::new();
         for field in &message.field {
-            let mut schema = self.field(message, field, direction, schemas);
+            let rule = match direction {
+                Direction::Input => rule(field.name()),
+                Direction::Output => None,
+            };
+            let is_needed = match &rule {
+                Some(rule) => rule.needed,
+                None => direction == Direction::Output,
+            };
+            let mut schema = match rule {
+                Some(rule) if rule.needed => rule.schema,
+                Some(rule) => json!({ "anyOf": [rule.schema, { "type": "null" }] }),
+                None => self.field(message, field, direction, schemas),
+            };
             let comment = self.field_comments.get(&(message.name(), field.name()));
             if let (Some(text), Some(schema)) = (comment, schema.as_object_mut()) {
                 schema.insert("description".to_owned(), json!(text));
             }
-            required.push(json!(camel(field.name())));
+            if is_needed {
+                required.push(json!(camel(field.name())));
+            }
             properties.insert(camel(field.name()), schema);
         }
         let mut schema = json!({ "type": "object", "properties": properties });
-        // An answer has every field; a request needs none.
-        if direction == Direction::Output && !required.is_empty() {
+        // An answer has every field; a request needs few.
+        if !required.is_empty() {
             schema["required"] = Value::Array(required);
         }
         schemas.insert(key, schema);
@@ -451,6 +465,65 @@ impl<'a> Protocol<'a> {
             .collect();
         json!({ "type": "integer", "enum": numbers, "description": list.join(", ") })
     }
+}
+
+/// What a rule of the specification demands of a field in a request.
+struct Rule {
+    schema: Value,
+    needed: bool,
+}
+
+/// The rules that can be said here. Lengths are in bytes there and in characters here, so what the
+/// document allows may still be refused; what it forbids is.
+fn rule(field: &str) -> Option<Rule> {
+    let needed = |schema| {
+        Some(Rule {
+            schema,
+            needed: true,
+        })
+    };
+    let optional = |schema| {
+        Some(Rule {
+            schema,
+            needed: false,
+        })
+    };
+    let limit = 604_800_000u64;
+    match field {
+        "owner_id" | "victim_id" | "start_owner_id" | "conflict_owner" => needed(json!({
+            "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]*$",
+        })),
+        "path" => needed(path()),
+        "namespace" => needed(namespace()),
+        "ttl_ms" => needed(integer(true, json!(1), json!(limit))),
+        "queue_ttl_ms" => optional(integer(true, json!(0), json!(limit))),
+        "idempotency_key" => optional(json!({
+            "type": "string", "maxLength": 1024, "pattern": "^[^\\u0000]*$",
+        })),
+        "paths" => optional(json!({ "type": "array", "items": path(), "maxItems": 1024 })),
+        "domains" => optional(json!({ "type": "array", "items": namespace(), "maxItems": 1024 })),
+        _ => None,
+    }
+}
+
+/// R1–R4, but for `.` and `..`.
+fn path() -> Value {
+    json!({
+        "type": "string",
+        "maxLength": 4096,
+        "pattern": "^[^/:\\u0000\\u001f]+:(/|(/[^/\\u0000\\u001f]+)+)$",
+        "examples": ["tenant:/acme/projects/42"],
+    })
+}
+
+/// R11: a path, or a bare handler.
+fn namespace() -> Value {
+    json!({
+        "type": "string",
+        "maxLength": 4096,
+        "pattern": "^[^/:\\u0000\\u001f]+(:(/|(/[^/\\u0000\\u001f]+)+))?$",
+        "examples": ["tenant:/acme"],
+    })
 }
 
 fn integer(input: bool, low: Value, high: Value) -> Value {

@@ -37,7 +37,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// HTTP/1 waits this long for the head of a request, also for the next one on an open connection.
 const HEAD: Duration = Duration::from_secs(30);
 /// How long open connections may finish what they do when the daemon stops (R169).
-const FAREWELL: Duration = Duration::from_secs(8);
+const FAREWELL: Duration = Duration::from_secs(6);
 
 /// What a listener lets in.
 #[derive(Clone)]

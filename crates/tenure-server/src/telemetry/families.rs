@@ -2,7 +2,7 @@
 //!
 //! Names are those of the specification behind `tenure.`; the Prometheus form follows from them.
 
-use tenure_cluster::{Durations, Report};
+use tenure_cluster::{Durations, Vitals};
 use tenure_node::{GroupStatus, Role};
 
 use super::calls::Calls;
@@ -77,7 +77,7 @@ pub(crate) fn of_calls(calls: &Calls) -> Vec<Family> {
 }
 
 /// What the node, its groups and its log say.
-pub(crate) fn of_node(report: &Report) -> Vec<Family> {
+pub(crate) fn of_node(report: &Vitals) -> Vec<Family> {
     let status = &report.status;
     let waiting: usize = status.groups.iter().map(|group| group.waiting).sum();
     let spaces = || {
@@ -251,5 +251,70 @@ pub(crate) fn code_name(code: tonic::Code) -> &'static str {
         tonic::Code::Unavailable => "UNAVAILABLE",
         tonic::Code::DataLoss => "DATA_LOSS",
         tonic::Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use tenure_node::Status;
+
+    use super::*;
+
+    /// Every family, as the reference lists it.
+    fn reference() -> String {
+        let report = Vitals {
+            status: Status {
+                groups: Vec::new(),
+                calls: 0,
+                unreadable_frames: 0,
+                malformed_appends: 0,
+            },
+            log_files: 0,
+            log_bytes: 0,
+            syncs: Durations::default(),
+        };
+        let mut text = String::from(
+            "# Metrics\n\n\
+             Generated from the code (`telemetry/families.rs`); a test compares.\n\n\
+             `GET /metrics` on the web port has them for Prometheus, an OTLP collector gets them by their dotted\n\
+             names when the standard `OTEL_*` variables ask for it. Counters end in `_total`, durations are\n\
+             milliseconds. The metrics of calls have the labels `rpc.system` (`grpc`, `http`), `rpc.service`,\n\
+             `rpc.method`, `grpc.status_code` and `grpc.status_text`, those of groups have `group`.\n\n\
+             | OTLP | Prometheus | kind | what |\n|---|---|---|---|\n",
+        );
+        let calls = of_calls(&Calls::default());
+        for family in calls.iter().chain(&of_node(&report)) {
+            let name = family.name.replace('.', "_");
+            let (kind, end) = match family.points {
+                Points::Counter(_) => ("counter", "_total"),
+                Points::Gauge(_) => ("gauge", ""),
+                Points::Histogram(_) => ("histogram", "_milliseconds"),
+            };
+            let (dotted, help) = (family.name, family.help);
+            writeln!(
+                text,
+                "| `tenure.{dotted}` | `tenure_{name}{end}` | {kind} | {help} |"
+            )
+            .unwrap();
+        }
+        text
+    }
+
+    #[test]
+    fn the_reference_of_the_metrics_is_current() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/metrics.md"
+        );
+        if std::env::var_os("TENURE_WRITE_REFERENCE").is_some() {
+            std::fs::write(path, reference()).unwrap();
+        }
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            kept == reference(),
+            "docs/reference/metrics.md is old: run this test with TENURE_WRITE_REFERENCE=1"
+        );
     }
 }

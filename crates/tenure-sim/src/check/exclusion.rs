@@ -4,23 +4,24 @@
 //! clock since it *sent* the request (leases.md). Paths of `t:` are in recursive namespaces; those of
 //! `s:` are semaphores of two permits; the others exclude on the exact path only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::value::OwnerId;
-use tenure_node::ClientRequest;
 
-use super::{Belief, Fact, Finding, Seen, Upheavals};
+use super::{Belief, Fact, Finding, Seen, Upheavals, takes_from};
 use crate::time::Time;
 
 /// How many permits every semaphore path has here.
-const PERMITS: usize = 2;
+pub(super) const PERMITS: usize = 2;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Exclusion {
     believed: BTreeMap<OwnerId, Belief>,
+    /// Owners that somebody wanted to take something from.
+    doomed: BTreeSet<OwnerId>,
     upheavals: Upheavals,
 }
 
@@ -33,11 +34,12 @@ impl Exclusion {
                 self.believed.remove(*owner);
             }
             Fact::Asked(ask) => {
-                if let ClientRequest::ForceRelease { victim, .. } = &*ask.request {
+                if let Some(victim) = takes_from(&ask.request) {
                     self.believed.remove(victim);
+                    self.doomed.insert(victim.clone());
                 }
             }
-            Fact::Answered(..) | Fact::Wrote { .. } => {}
+            _ => {}
         }
         Ok(Seen::Passed)
     }
@@ -47,7 +49,7 @@ impl Exclusion {
         self.believed.retain(|_, belief| {
             belief.until > now && !upheavals.shake(&belief.holds[0].0, belief.sent)
         });
-        if self.upheavals.shake(&new.holds[0].0, new.sent) {
+        if self.doomed.contains(&new.owner) || self.upheavals.shake(&new.holds[0].0, new.sent) {
             return Ok(Seen::Passed);
         }
         for (owner, other) in &self.believed {
@@ -81,7 +83,7 @@ impl Exclusion {
 }
 
 /// R40–R44, as far as the load goes.
-fn excludes(one: &Path, one_mode: Mode, other: &Path, other_mode: Mode) -> bool {
+pub(super) fn excludes(one: &Path, one_mode: Mode, other: &Path, other_mode: Mode) -> bool {
     if one == other {
         return one.handler() != "s" && (one_mode == Mode::Write || other_mode == Mode::Write);
     }

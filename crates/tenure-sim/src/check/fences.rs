@@ -7,17 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::path::Path;
 use tenure_core::value::OwnerId;
-use tenure_node::ClientRequest;
 
-use super::{Fact, Finding, Seen, Upheavals};
+use super::{Fact, Finding, Seen, Upheavals, takes_from};
 use crate::time::Time;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Fences {
-    /// Who wrote last to each path, and everybody who wrote before.
-    last: BTreeMap<Path, OwnerId>,
-    earlier: BTreeMap<Path, Vec<OwnerId>>,
+    /// Who wrote last to each path and at which fence, and everybody who wrote before.
+    last: BTreeMap<Path, (OwnerId, u64)>,
+    earlier: BTreeMap<Path, Vec<(OwnerId, u64)>>,
     /// Owners that somebody asked to be killed.
     doomed: BTreeSet<OwnerId>,
     upheavals: Upheavals,
@@ -27,13 +26,14 @@ impl Fences {
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
         self.upheavals.see(now, fact);
         if let Fact::Asked(ask) = fact
-            && let ClientRequest::ForceRelease { victim, .. } = &*ask.request
+            && let Some(victim) = takes_from(&ask.request)
         {
             self.doomed.insert(victim.clone());
         }
         let Fact::Wrote {
             owner,
             path,
+            fence,
             accepted,
             believes_since,
         } = fact
@@ -52,12 +52,13 @@ impl Fences {
             return Ok(Seen::Checked);
         }
         let earlier = self.earlier.entry((*path).clone()).or_default();
-        if earlier.contains(owner) {
+        let writer = ((*owner).clone(), *fence);
+        if earlier.contains(&writer) {
             return Err(format!("the store took a stale write of {owner} to {path}"));
         }
-        let last = self.last.insert((*path).clone(), (*owner).clone());
+        let last = self.last.insert((*path).clone(), writer);
         if let Some(last) = last
-            && last != **owner
+            && last.0 != **owner
         {
             earlier.push(last);
         }

@@ -12,7 +12,7 @@ use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest};
 
-use super::{Ask, Fact, Finding, Seen};
+use super::{Ask, Fact, Finding, Seen, takes_from};
 use crate::time::Time;
 
 struct Place {
@@ -58,7 +58,7 @@ impl Fifo {
                 if let Some((acquire, _)) = simple(&ask.request) {
                     self.asked.entry(acquire.owner.clone()).or_insert(now);
                 }
-                if let ClientRequest::ForceRelease { victim, .. } = &*ask.request {
+                if let Some(victim) = takes_from(&ask.request) {
                     self.doomed.insert(victim.clone());
                 }
                 Ok(Seen::Passed)
@@ -88,7 +88,7 @@ impl Fifo {
                     (None, _) => Ok(Seen::Passed),
                 }
             }
-            Fact::Answered(..) | Fact::Wrote { .. } => Ok(Seen::Passed),
+            _ => Ok(Seen::Passed),
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::value::OwnerId;
 use tenure_node::{AcquireAnswer, Answer, AssertAnswer, ClientRequest, RenewAnswer};
 
-use super::{Ask, Belief, Fact, Finding, Seen, Upheavals};
+use super::{Ask, Belief, Fact, Finding, Seen, Upheavals, takes_from};
 use crate::time::Time;
 
 /// See the module.
@@ -40,8 +40,8 @@ impl Leases {
                 self.believed.remove(*owner);
             }
             Fact::Asked(ask) => match &*ask.request {
-                ClientRequest::ForceRelease { victim, .. } => {
-                    self.doomed.insert(victim.clone());
+                request if takes_from(request).is_some() => {
+                    self.doomed.extend(takes_from(request).cloned());
                 }
                 ClientRequest::Acquire(acquire) => {
                     self.open
@@ -76,7 +76,7 @@ impl Leases {
                 }
                 return self.answered(now, ask, answer);
             }
-            Fact::Wrote { .. } => {}
+            _ => {}
         }
         Ok(Seen::Passed)
     }

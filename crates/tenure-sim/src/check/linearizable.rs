@@ -6,25 +6,25 @@
 //! had been answered when its question was sent, and each read also with what was released and with
 //! what a client held throughout.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::{AcquireAnswer, Answer, AssertAnswer, ClientRequest};
 
-use super::{Ask, Belief, Fact, Finding, Seen, Upheavals};
+use super::releases::Releases;
+use super::{Ask, Belief, Fact, Finding, Seen, Upheavals, takes_from};
 use crate::time::Time;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Linearizable {
     paths: BTreeMap<Path, Register>,
-    /// Owners whose last release was answered, with nothing else on the way that could revive them.
-    released: BTreeMap<OwnerId, Time>,
-    /// Acquires of each owner that are not answered.
-    open: BTreeMap<OwnerId, u64>,
+    releases: Releases,
     believed: BTreeMap<OwnerId, (Time, Belief)>,
+    /// Owners that somebody wanted to take something from.
+    doomed: BTreeSet<OwnerId>,
     upheavals: Upheavals,
     /// What IncrFencingToken gave, as it was answered.
     counter: Vec<(Time, u64)>,
@@ -63,14 +63,12 @@ impl Linearizable {
 
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
         self.upheavals.see(now, fact);
+        self.releases.see(now, fact);
         match fact {
             Fact::Asked(ask) => {
-                if let ClientRequest::Acquire(acquire) = &*ask.request {
-                    *self.open.entry(acquire.owner.clone()).or_default() += 1;
-                    self.released.remove(&acquire.owner);
-                }
-                if let ClientRequest::ForceRelease { victim, .. } = &*ask.request {
+                if let Some(victim) = takes_from(&ask.request) {
                     self.believed.remove(victim);
+                    self.doomed.insert(victim.clone());
                 }
                 Ok(Seen::Passed)
             }
@@ -80,8 +78,10 @@ impl Linearizable {
                     Some((since, before)) if before.until >= now => *since,
                     _ => now,
                 };
-                self.believed
-                    .insert(belief.owner.clone(), (since, (*belief).clone()));
+                if !self.doomed.contains(&belief.owner) {
+                    self.believed
+                        .insert(belief.owner.clone(), (since, (*belief).clone()));
+                }
                 if let Some(fence) = belief.fence {
                     for (path, mode) in &belief.holds {
                         if *mode == Mode::Write && path.handler() != "s" {
@@ -98,15 +98,13 @@ impl Linearizable {
                 self.believed.remove(*owner);
                 Ok(Seen::Passed)
             }
-            Fact::Answered(_, Err(_)) | Fact::Wrote { .. } => Ok(Seen::Passed),
+            _ => Ok(Seen::Passed),
         }
     }
 
     fn answered(&mut self, now: Time, ask: &Ask, answer: &Answer) -> Finding {
         match (&*ask.request, answer) {
             (ClientRequest::Acquire(acquire), Answer::Acquire(answer)) => {
-                let open = self.open.entry(acquire.owner.clone()).or_default();
-                *open = open.saturating_sub(1);
                 let AcquireAnswer::Granted {
                     fence: Some(fence), ..
                 } = answer
@@ -121,12 +119,6 @@ impl Linearizable {
                     self.granted(now, ask, &wanted.path, *fence)?;
                 }
                 Ok(Seen::Checked)
-            }
-            (ClientRequest::Release(release), Answer::Done) => {
-                if self.open.get(&release.owner).is_none_or(|open| *open == 0) {
-                    self.released.insert(release.owner.clone(), now);
-                }
-                Ok(Seen::Passed)
             }
             (ClientRequest::InspectPath { path }, Answer::Inspect(found)) => {
                 let register = self.paths.entry(path.clone()).or_default();
@@ -173,12 +165,12 @@ impl Linearizable {
             (
                 ClientRequest::Renew { owner, .. },
                 Answer::Renew(tenure_node::RenewAnswer::Renewed { .. }),
-            ) => match self.released.get(owner) {
-                Some(when) if *when < ask.sent => Err(format!(
+            ) => match self.releases.before(ask, owner) {
+                Some(when) => Err(format!(
                     "{owner} was released at {when} and renewed by a call sent at {}",
                     ask.sent
                 )),
-                _ => Ok(Seen::Checked),
+                None => Ok(Seen::Checked),
             },
             (ClientRequest::IncrFencingToken { .. }, Answer::Number(number)) => {
                 let known = largest_before(&self.counter, ask.first_sent);
@@ -216,12 +208,12 @@ impl Linearizable {
     }
 
     fn not_released(&self, owner: &OwnerId, path: &Path, ask: &Ask) -> Result<(), String> {
-        match self.released.get(owner) {
-            Some(when) if *when < ask.sent => Err(format!(
+        match self.releases.before(ask, owner) {
+            Some(when) => Err(format!(
                 "{owner} released {path} at {when} and was still its writer for a call sent at {}",
                 ask.sent
             )),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

@@ -3,19 +3,24 @@
 
 mod converge;
 mod durable;
+mod events;
 mod exclusion;
 mod fences;
 mod fifo;
 mod leases;
 mod linearizable;
+mod owners;
+mod releases;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use tenure_core::path::Path;
+use tenure_core::event::Event;
+use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
-use tenure_node::{Answer, ClientRequest, Failure, Member, Snapshot};
+use tenure_node::{Answer, ClientRequest, Failure, Member, Snapshot, WatchEvent};
 
 use crate::time::{SECOND, Time};
 
@@ -57,9 +62,26 @@ pub(crate) enum Fact<'a> {
     Wrote {
         owner: &'a OwnerId,
         path: &'a Path,
+        fence: u64,
         accepted: bool,
         believes_since: Option<Time>,
     },
+    /// Somebody listens to what an owner is told.
+    Subscribed { stream: u64, owner: &'a OwnerId },
+    /// Nobody does any more: hung up, or the node is gone.
+    Unsubscribed(u64),
+    /// A node told a listener something.
+    Told { stream: u64, event: &'a Event },
+    /// Somebody watches everything under a prefix.
+    Watches { stream: u64, prefix: &'a Namespace },
+    /// Nobody does any more.
+    Unwatched(u64),
+    /// A node showed somebody who watches something.
+    Saw(u64, &'a WatchEvent),
+    /// The storm is long over: nothing is late any more.
+    Calm,
+    /// All clients die.
+    AllDie,
 }
 
 /// What a judge objects to.
@@ -88,6 +110,9 @@ pub(crate) struct Judges {
     durable: durable::Durable,
     linearizable: linearizable::Linearizable,
     leases: leases::Leases,
+    watch: watch::Watch,
+    owners: owners::Owners,
+    events: events::Events,
     converge: converge::Converge,
     pub(crate) verdict: Option<Violation>,
     pub(crate) judged: BTreeMap<&'static str, u64>,
@@ -112,6 +137,9 @@ impl Judges {
             durable: durable::Durable::default(),
             linearizable: linearizable::Linearizable::default(),
             leases: leases::Leases::default(),
+            watch: watch::Watch::default(),
+            owners: owners::Owners::default(),
+            events: events::Events::default(),
             converge: converge::Converge::default(),
             verdict: None,
             judged: BTreeMap::new(),
@@ -127,6 +155,9 @@ impl Judges {
             ("durable", self.durable.see(now, fact)),
             ("linearizable", self.linearizable.see(now, fact)),
             ("leases", self.leases.see(now, fact)),
+            ("watch", self.watch.see(now, fact)),
+            ("owners", self.owners.see(now, fact)),
+            ("events", self.events.see(now, fact)),
         ];
         for (judge, finding) in findings {
             self.note(judge, now, finding);
@@ -155,6 +186,15 @@ impl Judges {
     /// The largest fence that any client was given for a path.
     pub(crate) fn highest(&self, path: &Path) -> u64 {
         self.linearizable.highest(path)
+    }
+}
+
+/// Whose hold a call takes away, asked or not.
+fn takes_from(request: &ClientRequest) -> Option<&OwnerId> {
+    match request {
+        ClientRequest::ForceRelease { victim, .. } => Some(victim),
+        ClientRequest::Break { owner, .. } => Some(owner),
+        _ => None,
     }
 }
 

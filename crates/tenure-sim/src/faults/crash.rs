@@ -42,7 +42,7 @@ pub(super) fn kill(world: &mut World, random: &mut Random) -> Option<String> {
 
 /// The process is gone; it comes back after a while.
 pub(super) fn end(world: &mut World, at: usize, random: &mut Random) {
-    world.seats[at].end_process();
+    world.end_process(at);
     if random.chance(600) {
         world.tell_peers(at, |node| Input::PeerDown { node });
     }

@@ -26,6 +26,7 @@ pub(crate) enum Kind {
     Duplicates,
     SlowLink,
     Reconnect,
+    Deposed,
     PowerLoss,
     Kill,
     PowerDuringWrite,
@@ -46,7 +47,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 24] = [
+    pub(crate) const ALL: [Kind; 25] = [
         Kind::Partition,
         Kind::PartialPartition,
         Kind::OneWay,
@@ -54,6 +55,7 @@ impl Kind {
         Kind::Duplicates,
         Kind::SlowLink,
         Kind::Reconnect,
+        Kind::Deposed,
         Kind::PowerLoss,
         Kind::Kill,
         Kind::PowerDuringWrite,
@@ -82,6 +84,7 @@ impl Kind {
             Kind::Duplicates => "duplicates",
             Kind::SlowLink => "slow link",
             Kind::Reconnect => "reconnect",
+            Kind::Deposed => "deposed leader",
             Kind::PowerLoss => "power loss",
             Kind::Kill => "kill",
             Kind::PowerDuringWrite => "power loss in a write",
@@ -108,6 +111,7 @@ impl Kind {
             Kind::Partition | Kind::PartialPartition | Kind::OneWay => 25 * SECOND,
             Kind::Loss | Kind::Duplicates | Kind::SlowLink => 25 * SECOND,
             Kind::Reconnect => 8 * SECOND,
+            Kind::Deposed => 15 * SECOND,
             Kind::PowerLoss | Kind::Kill | Kind::PowerDuringWrite => 25 * SECOND,
             Kind::SyncError | Kind::WriteError | Kind::FullDisk => 45 * SECOND,
             Kind::BitFlip | Kind::Wipe => 60 * SECOND,
@@ -135,6 +139,8 @@ pub(crate) enum Undo {
     Pause { seat: usize, process: u64 },
     /// The disk of this seat is quick again, and has room.
     Disk(usize),
+    /// Not an end yet: what this seat says reaches nobody any more, and all others are told so.
+    Silence(usize),
 }
 
 impl Fault {
@@ -166,6 +172,7 @@ impl World {
             }
             Kind::Loss | Kind::Duplicates | Kind::SlowLink => net::worsen(self, kind, &mut random),
             Kind::Reconnect => net::reconnect(self, &mut random),
+            Kind::Deposed => net::depose(self, &mut random),
             Kind::PowerLoss => crash::power(self, &mut random),
             Kind::Kill => crash::kill(self, &mut random),
             Kind::PowerDuringWrite | Kind::SyncError | Kind::WriteError | Kind::FullDisk => {
@@ -198,6 +205,7 @@ impl World {
             Undo::Links => net::heal(self),
             Undo::Pause { seat, process } => pause::end(self, seat, process),
             Undo::Disk(seat) => disk::heal(self, seat),
+            Undo::Silence(seat) => net::silence(self, seat),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The network: partitions (whole, partial, one-way), loss, duplication, slowness, broken connections.
 
-use tenure_node::Input;
+use tenure_node::{GroupId, Input};
 
 use super::{Kind, Undo};
 use crate::random::Random;
@@ -96,7 +96,36 @@ pub(super) fn reconnect(world: &mut World, random: &mut Random) -> Option<String
     Some(format!("{one} and {other}"))
 }
 
+/// A leader is replaced and does not know: what it says reaches nobody, answers to what it said
+/// before are still on their way, and clients go on asking it.
+pub(super) fn depose(world: &mut World, random: &mut Random) -> Option<String> {
+    let group = GroupId(u32::try_from(random.index(world.operator.wanted.len())).ok()?);
+    let (seat, _) = world.leader(group)?;
+    let slow = random.between(100, 2500) * MILLISECOND;
+    for other in (0..world.seats.len()).filter(|other| *other != seat) {
+        world.network.link(other, seat).delay = (slow / 4, slow);
+    }
+    let soon = random.between(50, 700) * MILLISECOND;
+    world.at(world.now + soon, Event::Undo(Undo::Silence(seat)));
+    let length = soon + random.between(SECOND / 2, 4 * SECOND);
+    world.at(world.now + length, Event::Undo(Undo::Links));
+    Some(format!("{group} at seat {seat}, answers take {slow} us"))
+}
+
+pub(super) fn silence(world: &mut World, seat: usize) {
+    if !world.storm {
+        return;
+    }
+    let node = world.seats[seat].member.node;
+    for other in (0..world.seats.len()).filter(|other| *other != seat) {
+        world.network.link(seat, other).cut = true;
+        world.input(other, Input::PeerDown { node });
+    }
+    world.favourite = Some(seat);
+}
+
 pub(super) fn heal(world: &mut World) {
+    world.favourite = None;
     world.network.heal();
     for at in 0..world.seats.len() {
         world.tell_peers(at, |node| Input::PeerUp { node });

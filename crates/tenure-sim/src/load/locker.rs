@@ -36,6 +36,8 @@ pub(super) struct Locker {
     /// Locks it got.
     pub(super) grants: u64,
     last_owner: Option<OwnerId>,
+    /// What some thread still sends that was not told of the release: it is too late.
+    straggler: Option<ClientRequest>,
 }
 
 struct Session {
@@ -60,7 +62,13 @@ struct Session {
     until: Time,
     hold_until: Time,
     next_renewal: Time,
+    /// Its time is over, and it will renew all the same, about when its lease runs out.
+    late_at: Option<Time>,
+    /// Gives everything back at once instead of path by path.
+    release_all: bool,
     release_key: Option<Key>,
+    /// A renewal went unanswered: it may still arrive, and would shorten a lease that grew (R77).
+    strays: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +77,17 @@ enum Phase {
     Queued,
     Holding,
     Releasing,
+}
+
+impl Session {
+    fn renewal(&self) -> ClientRequest {
+        ClientRequest::Renew {
+            owner: self.owner.clone(),
+            ttl: Ttl::from_millis(self.ttl).expect("a length of ours"),
+            domains: self.namespace.iter().cloned().collect(),
+            key: None,
+        }
+    }
 }
 
 impl Locker {
@@ -81,6 +100,7 @@ impl Locker {
             next_session: 0,
             grants: 0,
             last_owner: None,
+            straggler: None,
         }
     }
 
@@ -88,6 +108,12 @@ impl Locker {
     /// lock that is kept for the dead too long is the end of the run's business.
     pub(super) fn die(&mut self) {
         self.session = None;
+    }
+
+    /// How many locks it has.
+    pub(super) fn holds(&self) -> u64 {
+        let phase = self.session.as_ref().map(|session| session.phase);
+        u64::from(phase == Some(Phase::Holding))
     }
 
     /// If it believes to hold something at this fence: the sending that this rests on.
@@ -118,8 +144,11 @@ impl Locker {
         }
         if session.phase == Phase::Holding {
             next = next.min(session.until).min(session.hold_until);
-            if session.waits_for.is_none() {
-                next = next.min(session.next_renewal);
+            match (session.late_at, session.waits_for) {
+                (Some(late), _) => next = late,
+                (None, Some((_, deadline))) if session.until <= env.now => next = deadline,
+                (None, Some(_)) => {}
+                (None, None) => next = next.min(session.next_renewal),
             }
         }
         env.actions
@@ -134,6 +163,9 @@ impl Locker {
     fn act(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
         let Some(session) = &mut self.session else {
             if env.now >= self.next_session {
+                if let Some(late) = self.straggler.take() {
+                    me.ask(env, late, None, 2_000);
+                }
                 self.begin(env, me);
             }
             return;
@@ -179,9 +211,12 @@ impl Locker {
             holds = vec![(path("t:/2/a"), Mode::Write), (path("t:/2/b"), Mode::Write)];
         }
         let ttl = me.random.pick(&env.plan.ttls);
-        env.actions.push(Action::Subscribe {
-            owner: owner.clone(),
-        });
+        // Now and then on two nodes: both must tell the same.
+        for _ in 0..me.random.pick(&[1, 2, 2]) {
+            env.actions.push(Action::Subscribe {
+                owner: owner.clone(),
+            });
+        }
         self.session = Some(Session {
             owner,
             holds,
@@ -207,7 +242,10 @@ impl Locker {
             until: 0,
             hold_until: 0,
             next_renewal: 0,
+            late_at: None,
+            release_all: me.random.chance(200),
             release_key: None,
+            strays: false,
         });
         self.acquire(env, me);
     }
@@ -269,7 +307,10 @@ impl Locker {
         session.next = env.now + me.random.between(1, 500) * MILLISECOND;
         match session.phase {
             Phase::Acquiring | Phase::Releasing | Phase::Queued => {}
-            Phase::Holding => session.next_renewal = session.next,
+            Phase::Holding => {
+                session.strays = true;
+                session.next_renewal = session.next;
+            }
         }
     }
 
@@ -277,14 +318,22 @@ impl Locker {
     fn give_up(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
         if let Some(session) = self.session.take() {
             env.fact(&Fact::Stops(&session.owner));
-            self.next_session = env.now + me.random.between(1, 2_000) * MILLISECOND;
+            self.finish(env, me, session.owner);
+        }
+    }
+
+    /// Another session comes after a while. Whoever is gone may listen a little longer.
+    fn finish(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, owner: OwnerId) {
+        self.next_session = env.now + me.random.between(1, 2_000) * MILLISECOND;
+        if me.random.chance(700) {
+            env.actions.push(Action::Unsubscribe { owner });
         }
     }
 
     /// By its own clock, 80 % of the ttl from a moment on.
     fn trusts_until(&self, env: &Env<'_>, session: &Session, sent: Time) -> Time {
         let share = match env.plan.breach {
-            Some(Breach::UsesWholeLease) => 115,
+            Some(Breach::UsesWholeLease) => 95,
             _ => 80,
         };
         let from = match env.plan.breach {
@@ -301,7 +350,7 @@ impl Locker {
             return;
         };
         session.key = None;
-        session.fence = fence.or(session.fence);
+        session.fence = session.fence.max(fence);
         if until <= env.now {
             // Used up on the way: ask again, under no key or a new one.
             session.phase = Phase::Acquiring;
@@ -311,6 +360,7 @@ impl Locker {
         let new = session.phase != Phase::Holding;
         session.phase = Phase::Holding;
         session.since = sent;
+        session.late_at = None;
         session.until = session.until.max(until);
         session.tries = 0;
         let belief = Belief {
@@ -323,8 +373,14 @@ impl Locker {
         if new {
             self.grants += 1;
             env.counts.beliefs += 1;
-            session.hold_until =
-                env.now + me.random.between(10, (session.ttl * 3).min(12_000)) * MILLISECOND;
+            // A long lease is worth having only if it is renewed for longer than the log vouches for it.
+            let most = match session.ttl {
+                60_001.. => 300_000,
+                // Some are quick, so that what is late meets what came after.
+                _ if me.random.chance(250) => 300,
+                ttl => (ttl * 3).min(12_000),
+            };
+            session.hold_until = env.now + me.random.between(10, most) * MILLISECOND;
         }
         let left = session.until - env.now;
         session.next_renewal = env.now + left / 3 + me.random.below(left);
@@ -360,26 +416,7 @@ impl Locker {
             return;
         };
         if env.now >= session.until {
-            // Its time is over: it stops working, and renews late or lets go.
-            env.fact(&Fact::Stops(&session.owner));
-            if session.waits_for.is_none() {
-                if me.random.chance(300) && session.tries < 3 {
-                    session.tries += 1;
-                    session.until = env.now + SECOND;
-                    self.renew(env, me);
-                    if let Some(session) = &mut self.session {
-                        session.until = env.now;
-                        session.hold_until = env.now + 2 * SECOND;
-                        session.next = env.now + SECOND;
-                    }
-                } else if me.random.chance(500) {
-                    self.give_up(env, me);
-                } else {
-                    self.release(env, me);
-                }
-            } else {
-                self.give_up(env, me);
-            }
+            self.overdue(env, me);
             return;
         }
         if env.now >= session.hold_until {
@@ -410,6 +447,30 @@ impl Locker {
         }
     }
 
+    /// Its time is over: it stops working, and renews late or lets go.
+    fn overdue(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        env.fact(&Fact::Stops(&session.owner));
+        match (session.late_at, session.waits_for) {
+            (None, Some(_)) if session.tries > 0 => {}
+            (_, Some(_)) => self.give_up(env, me),
+            (Some(late), None) if late <= env.now => {
+                session.late_at = None;
+                session.tries += 1;
+                self.renew(env, me);
+            }
+            (Some(_), None) => {}
+            (None, None) if session.tries < 3 && me.random.chance(400) => {
+                let late = me.random.below(session.ttl * 2 / 5) * MILLISECOND;
+                session.late_at = Some(env.now + late);
+            }
+            (None, None) if me.random.chance(500) => self.give_up(env, me),
+            (None, None) => self.release(env, me),
+        }
+    }
+
     fn assert(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
         let Some(session) = &self.session else { return };
         let (Mode::Write, Some(fence)) = (session.holds[0].1, session.fence) else {
@@ -430,12 +491,12 @@ impl Locker {
         let Some(session) = &mut self.session else {
             return;
         };
-        let request = ClientRequest::Renew {
-            owner: session.owner.clone(),
-            ttl: Ttl::from_millis(session.ttl).expect("a length of ours"),
-            domains: session.namespace.iter().cloned().collect(),
-            key: None,
-        };
+        // A lease may grow, if nothing with a shorter one is on the way.
+        if session.acquires == 1 && !session.strays && me.random.chance(150) {
+            let longest = env.plan.ttls.iter().copied().max();
+            session.ttl = session.ttl.max(longest.unwrap_or(0));
+        }
+        let request = session.renewal();
         let timeout = me.random.pick(&[500, 2_000, 5_000]);
         let id = me.ask(env, request, None, timeout);
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
@@ -453,15 +514,24 @@ impl Locker {
             path: path.clone(),
             mode: *mode,
         });
-        let request = ReleaseRequest {
-            owner: session.owner.clone(),
-            holds: holds.collect(),
-            edge: WaitEdge::Keep,
-            key: Some(key),
+        let request = if session.release_all {
+            ClientRequest::ReleaseAll {
+                owner: session.owner.clone(),
+                domains: Vec::new(),
+                edge: WaitEdge::Remove,
+                key: Some(key),
+            }
+        } else {
+            ClientRequest::Release(ReleaseRequest {
+                owner: session.owner.clone(),
+                holds: holds.collect(),
+                edge: WaitEdge::Keep,
+                key: Some(key),
+            })
         };
         let timeout = me.random.pick(&[500, 2_000, 5_000]);
         let owner = session.owner.clone();
-        let id = me.ask(env, ClientRequest::Release(request), None, timeout);
+        let id = me.ask(env, request, None, timeout);
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
         if env.plan.breach == Some(Breach::AcquiresBeforeReleased) && me.random.chance(500) {
             self.last_owner = Some(owner);
@@ -496,7 +566,6 @@ impl Locker {
             Ok(Answer::Acquire(AcquireAnswer::Granted { fence, .. })),
         ) = (&*ask.request, answer)
             && acquire.owner == session.owner
-            && session.phase == Phase::Holding
         {
             // Late news of an earlier acquire: the newest fence is the one in force (R69).
             session.fence = session.fence.max(*fence);
@@ -513,15 +582,20 @@ impl Locker {
                 }
             }
             Ok(Answer::Renew(RenewAnswer::Lost(_))) => self.give_up(env, me),
-            Ok(Answer::Done) => {
-                self.session = None;
-                self.next_session = env.now + me.random.between(1, 2_000) * MILLISECOND;
-            }
+            Ok(Answer::Done) => self.released(env, me),
             Ok(_) => {}
             Err(_) => {
                 session.tries += 1;
                 self.unanswered(env, me);
             }
+        }
+    }
+
+    /// All is given back.
+    fn released(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        if let Some(session) = self.session.take() {
+            self.straggler = me.random.chance(300).then(|| session.renewal());
+            self.finish(env, me, session.owner);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The load: clients that lock, clients that look, one that changes policies, and a fenced store.
+//! The load: clients that lock, that look, that watch, one that changes policies, and a fenced store.
 //!
 //! A client knows only its own clock and what reaches it. What happens to it becomes a
 //! [`Fact`](crate::check::Fact); what it wants done becomes an [`Action`].
@@ -7,9 +7,10 @@ mod admin;
 mod locker;
 mod observer;
 mod store;
+mod watcher;
 
 use tenure_core::event::Event;
-use tenure_core::path::Path;
+use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, Failure};
@@ -33,6 +34,13 @@ pub(crate) enum Action {
     },
     Subscribe {
         owner: OwnerId,
+    },
+    Unsubscribe {
+        owner: OwnerId,
+    },
+    /// Whatever this client watched before, it does not any more.
+    Watch {
+        prefix: Namespace,
     },
     Store {
         write: StoreWrite,
@@ -105,13 +113,15 @@ impl std::fmt::Display for Brief<'_> {
                 }
             }
             ClientRequest::Release(release) => write!(out, "release {}", release.owner),
-            ClientRequest::Renew { owner, .. } => write!(out, "renew {owner}"),
+            ClientRequest::Renew { owner, ttl, .. } => {
+                write!(out, "renew {owner} ttl {}", ttl.millis())
+            }
             other => write!(out, "{other:?}"),
         }
     }
 }
 
-/// A client of one of the three kinds.
+/// A client of one of the four kinds.
 pub(crate) struct Client {
     at: usize,
     random: Random,
@@ -129,6 +139,7 @@ enum Part {
     Locker(Box<locker::Locker>),
     Observer(observer::Observer),
     Admin(admin::Admin),
+    Watcher(watcher::Watcher),
 }
 
 impl Client {
@@ -155,7 +166,15 @@ impl Client {
         for _ in 0..plan.observers {
             add(Part::Observer(observer::Observer::default()), random);
         }
+        for handler in ["t", "u", random.pick(&["p", "q", "s"])] {
+            add(Part::Watcher(watcher::Watcher::new(handler)), random);
+        }
         clients
+    }
+
+    /// It dies for good, unless it only watches.
+    pub(crate) fn retire(&mut self) {
+        self.retired = !matches!(self.role, Part::Watcher(_));
     }
 
     pub(crate) fn pause(&mut self, until: Time) {
@@ -175,11 +194,11 @@ impl Client {
         matches!(self.role, Part::Locker(_))
     }
 
-    /// Locks that it got since the last time somebody asked.
+    /// Locks that it got since the last time somebody asked, and the one it has.
     pub(crate) fn take_grants(&mut self) -> u64 {
         match &mut self.role {
-            Part::Locker(locker) => std::mem::take(&mut locker.grants),
-            Part::Observer(_) | Part::Admin(_) => 0,
+            Part::Locker(locker) => std::mem::take(&mut locker.grants) + locker.holds(),
+            Part::Observer(_) | Part::Admin(_) | Part::Watcher(_) => 0,
         }
     }
 
@@ -196,34 +215,17 @@ impl Client {
             env.actions.push(Action::Wake(absent_until));
             return;
         }
+        let mut me = Me {
+            at: self.at,
+            random: &mut self.random,
+            asks: &mut self.asks,
+            next_ask: &mut self.next_ask,
+        };
         match &mut self.role {
-            Part::Locker(locker) => {
-                let mut me = Me {
-                    at: self.at,
-                    random: &mut self.random,
-                    asks: &mut self.asks,
-                    next_ask: &mut self.next_ask,
-                };
-                locker.wake(env, &mut me);
-            }
-            Part::Observer(observer) => {
-                let mut me = Me {
-                    at: self.at,
-                    random: &mut self.random,
-                    asks: &mut self.asks,
-                    next_ask: &mut self.next_ask,
-                };
-                observer.wake(env, &mut me);
-            }
-            Part::Admin(admin) => {
-                let mut me = Me {
-                    at: self.at,
-                    random: &mut self.random,
-                    asks: &mut self.asks,
-                    next_ask: &mut self.next_ask,
-                };
-                admin.wake(env, &mut me);
-            }
+            Part::Locker(locker) => locker.wake(env, &mut me),
+            Part::Observer(observer) => observer.wake(env, &mut me),
+            Part::Admin(admin) => admin.wake(env, &mut me),
+            Part::Watcher(watcher) => watcher.wake(env, &mut me),
         }
     }
 
@@ -256,6 +258,7 @@ impl Client {
             Part::Locker(locker) => locker.answered(env, &mut me, &ask, answer),
             Part::Observer(observer) => observer.answered(env, &mut me, &ask, answer),
             Part::Admin(admin) => admin.answered(env, &mut me, &ask, answer),
+            Part::Watcher(_) => {}
         }
     }
 
@@ -274,6 +277,19 @@ impl Client {
         }
     }
 
+    /// A node closed what it listened to.
+    pub(crate) fn closed(&mut self, env: &mut Env<'_>) {
+        if let Part::Watcher(watcher) = &mut self.role {
+            let mut me = Me {
+                at: self.at,
+                random: &mut self.random,
+                asks: &mut self.asks,
+                next_ask: &mut self.next_ask,
+            };
+            watcher.closed(env, &mut me);
+        }
+    }
+
     pub(crate) fn wrote(&mut self, env: &mut Env<'_>, write: &StoreWrite, accepted: bool) {
         let tally = &mut env.counts.store_writes;
         if accepted {
@@ -283,7 +299,7 @@ impl Client {
         }
         let believes_since = match &self.role {
             Part::Locker(locker) => locker.believes(env.now, &write.owner, write.fence),
-            Part::Observer(_) | Part::Admin(_) => None,
+            Part::Observer(_) | Part::Admin(_) | Part::Watcher(_) => None,
         };
         env.trace.say(
             env.now,
@@ -296,6 +312,7 @@ impl Client {
         env.fact(&Fact::Wrote {
             owner: &write.owner,
             path: &write.path,
+            fence: write.fence,
             accepted,
             believes_since,
         });

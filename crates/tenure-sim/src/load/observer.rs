@@ -1,10 +1,10 @@
 //! Clients that only look: what they read must fit into one history.
 
-use tenure_core::path::Namespace;
-use tenure_core::value::{Key, OwnerId};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::value::{Fence, Key, OwnerId};
 use tenure_node::{Answer, ClientRequest, Failure};
 
-use super::{Action, Env, Me, PATHS, path};
+use super::{Action, Env, Me, PATHS, modes, path};
 use crate::check::Ask;
 use crate::time::{MILLISECOND, SECOND, Time};
 
@@ -13,9 +13,17 @@ use crate::time::{MILLISECOND, SECOND, Time};
 pub(super) struct Observer {
     waits_until: Time,
     /// A holder it saw, to ask about.
-    seen: Option<OwnerId>,
+    seen: Option<Hold>,
     /// A keyed call that may be repeated.
     keyed: Option<(ClientRequest, Time)>,
+}
+
+/// A writer, and what it wrote to.
+#[derive(Clone)]
+struct Hold {
+    owner: OwnerId,
+    path: Path,
+    fence: Option<Fence>,
 }
 
 impl Observer {
@@ -25,7 +33,7 @@ impl Observer {
         }
         let which = me.random.pick(&PATHS);
         let mut first_sent = None;
-        let request = match (me.random.below(10), &self.seen) {
+        let request = match (me.random.below(16), &self.seen) {
             (0, _) => {
                 let (request, sent) = match self.keyed.take() {
                     Some(keyed) => keyed,
@@ -44,18 +52,34 @@ impl Observer {
                 let namespace = Namespace::parse(name).expect("a namespace of ours");
                 ClientRequest::GetNamespacePolicy { namespace }
             }
-            (2, Some(owner)) => ClientRequest::IsOwnerAlive {
-                owner: owner.clone(),
+            (2 | 3, Some(hold)) => ClientRequest::IsOwnerAlive {
+                owner: hold.owner.clone(),
                 domains: Vec::new(),
             },
-            (3, Some(owner)) => ClientRequest::ListOwnerLocks {
-                owner: owner.clone(),
+            (4 | 5, Some(hold)) => ClientRequest::ListOwnerLocks {
+                owner: hold.owner.clone(),
                 domains: Vec::new(),
             },
-            (4, Some(owner)) if me.random.chance(100) => ClientRequest::ForceRelease {
-                victim: owner.clone(),
+            (6, Some(hold)) if me.random.chance(100) => ClientRequest::ForceRelease {
+                victim: hold.owner.clone(),
                 key: None,
             },
+            (7, Some(hold)) if me.random.chance(200) => ClientRequest::Break {
+                path: hold.path.clone(),
+                owner: hold.owner.clone(),
+                fence: hold.fence,
+            },
+            (8, Some(hold)) if me.random.chance(300) => ClientRequest::RequestRevoke {
+                owner: hold.owner.clone(),
+            },
+            (9 | 10, _) => {
+                let path = path(which);
+                ClientRequest::Explain {
+                    mode: me.random.pick(modes(&path)),
+                    path,
+                    owner: OwnerId::new("nobody").expect("a short name"),
+                }
+            }
             _ => ClientRequest::InspectPath { path: path(which) },
         };
         me.ask(env, request, first_sent, 3_000);
@@ -75,8 +99,15 @@ impl Observer {
         {
             self.keyed = None;
         }
-        if let Ok(Answer::Inspect(found)) = answer {
-            self.seen = found.writer.clone().or_else(|| self.seen.take());
+        if let (ClientRequest::InspectPath { path }, Ok(Answer::Inspect(found))) =
+            (&*ask.request, answer)
+            && let Some(owner) = &found.writer
+        {
+            self.seen = Some(Hold {
+                owner: owner.clone(),
+                path: path.clone(),
+                fence: found.fence,
+            });
         }
         self.waits_until = env.now + me.random.between(20, 800) * MILLISECOND;
         env.actions.push(Action::Wake(self.waits_until));

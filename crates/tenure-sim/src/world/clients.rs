@@ -1,9 +1,11 @@
 //! Clients: what they ask finds a node, and what they are told finds them, or not.
 
-use tenure_node::{Answer, Failure, Input, RequestId, StreamId};
+use tenure_node::{Answer, Failure, Input, RequestId, StreamId, WatchStart};
 
 use super::{Event, World};
+use crate::check::Fact;
 use crate::load::{Action, Client, Env};
+use crate::seat::Stream;
 use crate::time::{MILLISECOND, SECOND, Time};
 
 impl World {
@@ -45,6 +47,16 @@ impl World {
                 let id = StreamId(self.next_request);
                 self.client_sends(client, 0, Input::Subscribe { id, owner });
             }
+            Action::Unsubscribe { owner } => {
+                self.hang_up_all(client, |stream| *stream == Stream::Events(owner.clone()));
+            }
+            Action::Watch { prefix } => {
+                self.hang_up_all(client, |stream| *stream == Stream::Watch);
+                self.next_request += 1;
+                let id = StreamId(self.next_request);
+                let start = WatchStart::Snapshot;
+                self.client_sends(client, 0, Input::Watch { id, prefix, start });
+            }
             Action::Store { write, delay } => {
                 self.at(self.now + delay, Event::StoreWrite { client, write });
             }
@@ -60,7 +72,12 @@ impl World {
     }
 
     fn client_sends(&mut self, client: usize, ask: u64, input: Input) {
-        let seat = self.random.index(self.seats.len());
+        let mut seat = self.random.index(self.seats.len());
+        if let Some(favourite) = self.favourite
+            && self.random.chance(500)
+        {
+            seat = favourite;
+        }
         if self.storm && self.random.chance(self.plan.client_loss) {
             return;
         }
@@ -91,12 +108,46 @@ impl World {
             Input::Request { id, .. } => {
                 self.seats[at].calls.insert(*id, (client, ask));
             }
-            Input::Subscribe { id, .. } => {
-                self.seats[at].streams.insert(*id, client);
+            Input::Subscribe { id, owner } => {
+                let stream = Stream::Events(owner.clone());
+                self.seats[at].streams.insert(*id, (client, stream));
+                let stream = id.0;
+                self.judges
+                    .see(self.now, &Fact::Subscribed { stream, owner });
+            }
+            Input::Watch { id, prefix, .. } => {
+                self.seats[at].streams.insert(*id, (client, Stream::Watch));
+                let stream = id.0;
+                self.judges.see(self.now, &Fact::Watches { stream, prefix });
             }
             _ => {}
         }
         self.input(at, input);
+    }
+
+    /// Nobody listens to this any more.
+    pub(super) fn hang_up(&mut self, at: usize, id: StreamId) -> Option<(usize, Stream)> {
+        let (client, stream) = self.seats[at].streams.remove(&id)?;
+        let fact = match &stream {
+            Stream::Events(_) => Fact::Unsubscribed(id.0),
+            Stream::Watch => Fact::Unwatched(id.0),
+        };
+        self.judges.see(self.now, &fact);
+        Some((client, stream))
+    }
+
+    fn hang_up_all(&mut self, client: usize, which: impl Fn(&Stream) -> bool) {
+        for at in 0..self.seats.len() {
+            let streams = self.seats[at].streams.iter();
+            let ids: Vec<StreamId> = streams
+                .filter(|(_, (whose, stream))| *whose == client && which(stream))
+                .map(|(id, _)| *id)
+                .collect();
+            for id in ids {
+                self.hang_up(at, id);
+                self.input(at, Input::Unsubscribe { id });
+            }
+        }
     }
 
     pub(super) fn reach_client(

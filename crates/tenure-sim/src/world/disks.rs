@@ -30,41 +30,33 @@ impl World {
         let Some(journal) = &mut seat.journal else {
             return;
         };
-        let mut syncing = Syncing {
-            ticket: None,
-            mark: None,
-            saved: Vec::new(),
+        let (mut saved, mut last) = (Vec::new(), None);
+        let mut done = Ok(());
+        for job in &jobs {
+            done = done.and_then(|()| match job {
+                Job::Write(batch) => {
+                    last = Some(batch.mark);
+                    journal.append(batch)
+                }
+                Job::Save(snapshot) => {
+                    saved.push((snapshot.group, snapshot.index));
+                    journal.save(snapshot)
+                }
+            });
+        }
+        let sync = match done.and_then(|()| journal.begin_sync()) {
+            Ok(sync) => sync,
+            Err(why) => {
+                self.disk_failed(at, why.to_string());
+                return;
+            }
         };
-        let mut failed = None;
-        for job in jobs {
-            let done = match &job {
-                Job::Write(batch) => journal.append(batch).map(|mark| syncing.mark = Some(mark)),
-                Job::Save(snapshot) => journal
-                    .save(snapshot)
-                    .map(|()| syncing.saved.push((snapshot.group, snapshot.index))),
-            };
-            if let Err(why) = done {
-                failed = Some(why);
-                break;
-            }
-        }
-        if failed.is_none() && syncing.mark.is_some() {
-            match journal.begin_sync() {
-                Ok(ticket) => syncing.ticket = Some(ticket),
-                Err(why) => failed = Some(why),
-            }
-        }
-        let early = (self.plan.breach == Some(Breach::AnswerBeforeSync))
-            .then_some(syncing.mark)
-            .flatten();
         let process = seat.process;
-        seat.syncing = Some(syncing);
+        seat.syncing = Some(Syncing { sync, saved });
         let delay = seat.disk_delay.1;
-        if let Some(why) = failed {
-            self.disk_failed(at, why);
-            return;
-        }
-        if let Some(mark) = early {
+        if self.plan.breach == Some(Breach::AnswerBeforeSync)
+            && let Some(mark) = last
+        {
             self.durable(at, mark);
         }
         let when = self.now + self.random.between(delay / 4, delay);
@@ -76,25 +68,22 @@ impl World {
         let (Some(syncing), Some(journal)) = (seat.syncing.take(), &mut seat.journal) else {
             return;
         };
-        let mut cut = Vec::new();
-        if let Some(ticket) = syncing.ticket {
-            match journal.finish_sync(ticket) {
-                Ok(groups) => cut = groups,
-                Err(why) => {
-                    self.disk_failed(at, why);
-                    return;
-                }
+        let ended = match journal.finish_sync(syncing.sync) {
+            Ok(ended) => ended,
+            Err(why) => {
+                self.disk_failed(at, why.to_string());
+                return;
             }
-        }
+        };
         self.counts.syncs += 1;
         self.operator.newborn.remove(&at);
-        if let Some(mark) = syncing.mark {
+        if let Some(mark) = ended.mark {
             self.durable(at, mark);
         }
         for (group, index) in syncing.saved {
             self.input(at, Input::SnapshotSaved { group, index });
         }
-        for group in cut {
+        for group in ended.held_back {
             self.input(at, Input::CutLog { group });
         }
         self.disk_wanted(at);

@@ -3,12 +3,15 @@
 use bytes::Bytes;
 use tenure_node::{
     After, ChangeRefused, Config, Input, Lane, Membership, Node, NodeId, Output, RequestId,
+    StreamId,
 };
 
 use super::{Event, World};
 use crate::breach::Breach;
 use crate::calm::is_probe;
+use crate::check::Fact;
 use crate::journal::{Blank, Journal, Unusable};
+use crate::load::Client;
 use crate::seat::Job;
 use crate::time::{MILLISECOND, SECOND, Time};
 
@@ -108,6 +111,15 @@ impl World {
         }
     }
 
+    /// The process is gone, and with it whatever somebody listened to.
+    pub(crate) fn end_process(&mut self, at: usize) {
+        let streams: Vec<StreamId> = self.seats[at].streams.keys().copied().collect();
+        for id in streams {
+            self.hang_up(at, id);
+        }
+        self.seats[at].end_process();
+    }
+
     /// Everybody else hears something about a node.
     pub(crate) fn tell_peers(&mut self, about: usize, input: impl Fn(NodeId) -> Input) {
         let node = self.seats[about].member.node;
@@ -205,9 +217,16 @@ impl World {
                     }
                 }
                 Output::Event { id, event } => {
-                    if let Some(client) = self.seats[at].streams.get(&id).copied()
-                        && !(self.storm && self.random.chance(self.plan.client_loss))
-                    {
+                    let Some((client, _)) = self.seats[at].streams.get(&id) else {
+                        continue;
+                    };
+                    let (client, stream) = (*client, id.0);
+                    let told = Fact::Told {
+                        stream,
+                        event: &event,
+                    };
+                    self.judges.see(self.now, &told);
+                    if !(self.storm && self.random.chance(self.plan.client_loss)) {
                         let when = self.now + self.client_delay();
                         self.at(
                             when,
@@ -227,14 +246,24 @@ impl World {
                         format_args!("stops: {why}"),
                     );
                     self.counts.stops += 1;
-                    self.seats[at].end_process();
+                    self.end_process(at);
                     let mut dice = self.random.split();
                     self.seats[at].leave_disk(&mut dice);
                     let pause = self.random.between(SECOND, 10 * SECOND);
                     self.at(self.now + pause, Event::Start(at));
                     return;
                 }
-                Output::Change { .. } | Output::Closed { .. } | Output::Removed { .. } => {}
+                Output::Change { id, change } => {
+                    if self.seats[at].streams.contains_key(&id) {
+                        self.judges.see(self.now, &Fact::Saw(id.0, &change));
+                    }
+                }
+                Output::Closed { id, .. } => {
+                    if let Some((client, _)) = self.hang_up(at, id) {
+                        self.client(client, Client::closed);
+                    }
+                }
+                Output::Removed { .. } => {}
             }
         }
     }

@@ -1,0 +1,222 @@
+//! `tenure cluster`: how an operator looks at a cluster and changes it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use tenure_wire::cluster::cluster_client::ClusterClient;
+use tenure_wire::cluster::{DrainRequest, Node, RemoveRequest, StatusRequest, StatusResponse};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+
+mod picture;
+
+/// Look at a cluster, and move things between its nodes.
+#[derive(Subcommand)]
+pub(crate) enum Cluster {
+    Status(Status),
+    Drain(Drain),
+    Remove(Remove),
+}
+
+/// Which daemon is asked.
+#[derive(Args)]
+struct Daemon {
+    /// Any node of the cluster.
+    #[arg(long, env = "TENURE_URL", default_value = "http://127.0.0.1:50051")]
+    url: String,
+    /// What clients must show there, if they must.
+    #[arg(
+        long,
+        env = "TENURE_CLIENT_AUTH_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    token: Option<String>,
+}
+
+/// Show nodes, groups, leaders and lag.
+///
+/// Exits with 0 if every node is up and every group has its leader and is at rest, with 1 if not.
+#[derive(Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Show every group, not only those that need attention.
+    #[arg(long)]
+    groups: bool,
+}
+
+/// Move leaderships and replicas off a node while it is up.
+///
+/// The node goes on serving clients by forwarding. Drain it before it is stopped for good.
+#[derive(Args)]
+pub(crate) struct Drain {
+    /// The node's name (`node_id`), such as tenure-2.
+    node: String,
+    #[command(flatten)]
+    daemon: Daemon,
+    /// Let it have replicas again.
+    #[arg(long)]
+    undo: bool,
+    /// Come back when the node has no replica left.
+    #[arg(long)]
+    wait: bool,
+}
+
+/// Take a stopped or drained node out of the cluster for good.
+///
+/// Its replicas are made anew elsewhere. It can come back only with an empty data directory.
+#[derive(Args)]
+pub(crate) struct Remove {
+    /// The node's name (`node_id`), such as tenure-2.
+    node: String,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Cluster {
+    pub(crate) fn run(self) -> ExitCode {
+        let done = match self {
+            Cluster::Status(verb) => verb.run(),
+            Cluster::Drain(verb) => verb.run(),
+            Cluster::Remove(verb) => verb.run(),
+        };
+        done.unwrap_or_else(|why| {
+            eprintln!("error: {why}");
+            ExitCode::from(125)
+        })
+    }
+}
+
+impl Status {
+    fn run(self) -> Result<ExitCode, String> {
+        let status = block_on(async { self.daemon.client().await?.status().await })?;
+        if self.json {
+            println!("{}", picture::json(&status));
+        } else {
+            print!("{}", picture::words(&status, self.groups));
+        }
+        Ok(if status.healthy {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(1)
+        })
+    }
+}
+
+impl Drain {
+    fn run(self) -> Result<ExitCode, String> {
+        block_on(async {
+            let mut client = self.daemon.client().await?;
+            let node = client.find(&self.node).await?;
+            let request = DrainRequest {
+                node: node.number,
+                undo: self.undo,
+            };
+            client.inner.drain(request).await.map_err(said)?;
+            while self.wait && !self.undo {
+                let node = client.find(&self.node).await?;
+                if node.draining && node.reported && node.replicas == 0 {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+impl Remove {
+    fn run(self) -> Result<ExitCode, String> {
+        block_on(async {
+            let mut client = self.daemon.client().await?;
+            let node = client.find(&self.node).await?.number;
+            let request = RemoveRequest { node };
+            client.inner.remove(request).await.map_err(said)?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    runtime.block_on(future)
+}
+
+fn said(status: tonic::Status) -> String {
+    status.message().to_owned()
+}
+
+/// A daemon that was reached.
+struct Client {
+    inner: ClusterClient<InterceptedService<Channel, Credentials>>,
+}
+
+#[derive(Clone)]
+struct Credentials(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Credentials {
+    fn call(
+        &mut self,
+        mut request: tonic::Request<()>,
+    ) -> Result<tonic::Request<()>, tonic::Status> {
+        if let Some(token) = &self.0 {
+            request
+                .metadata_mut()
+                .insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+impl Daemon {
+    async fn client(&self) -> Result<Client, String> {
+        let url = match self.url.strip_prefix("tenure://") {
+            Some(rest) => format!("http://{rest}"),
+            None => self.url.clone(),
+        };
+        let token = match &self.token {
+            None => None,
+            Some(token) => {
+                let mut value: MetadataValue<Ascii> = format!("Bearer {token}")
+                    .parse()
+                    .map_err(|_| "the token has characters that no header can carry")?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+        };
+        let endpoint = Endpoint::from_shared(url)
+            .map_err(|_| format!("{} is no address of a daemon", self.url))?
+            .connect_timeout(Duration::from_secs(5));
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|_| format!("no daemon answers at {}", self.url))?;
+        let inner = ClusterClient::with_interceptor(channel, Credentials(token));
+        Ok(Client { inner })
+    }
+}
+
+impl Client {
+    async fn status(&mut self) -> Result<StatusResponse, String> {
+        let answer = self.inner.status(StatusRequest {}).await.map_err(said)?;
+        Ok(answer.into_inner())
+    }
+
+    /// The node of this name.
+    async fn find(&mut self, name: &str) -> Result<Node, String> {
+        let status = self.status().await?;
+        let known: Vec<String> = status.nodes.iter().map(|node| node.name.clone()).collect();
+        let found = status.nodes.into_iter().find(|node| node.name == name);
+        found.ok_or_else(|| format!("no node is called {name}; there are {}", known.join(", ")))
+    }
+}

@@ -1,0 +1,190 @@
+//! A cluster's status in words and as JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use tenure_wire::cluster::{Group, Node, StatusResponse};
+
+/// For programs: every field, nothing left out.
+pub(super) fn json(status: &StatusResponse) -> Value {
+    let node = |node: &Node| {
+        json!({
+            "name": node.name, "number": node.number, "life": node.life, "up": node.up,
+            "for_ms": node.for_ms, "draining": node.draining, "reported": node.reported,
+            "peer_address": node.peer_address, "public_address": node.public_address,
+            "leads": node.leads, "replicas": node.replicas,
+        })
+    };
+    let group = |group: &Group| {
+        json!({
+            "number": group.number, "leader": group.leader, "term": group.term,
+            "voters": group.voters, "learners": group.learners, "changing": group.changing,
+            "applied": group.applied, "lag": group.lag,
+            "holds": group.holds, "waiters": group.waiters,
+        })
+    };
+    json!({
+        "healthy": status.healthy,
+        "answered_by": status.answered_by,
+        "group_count": status.group_count,
+        "routing_prefix_segments": status.routing_prefix_segments,
+        "default_lock_algorithm": status.default_lock_algorithm,
+        "nodes": status.nodes.iter().map(node).collect::<Vec<_>>(),
+        "groups": status.groups.iter().map(group).collect::<Vec<_>>(),
+    })
+}
+
+/// For people: what is well in one line, what is not in one line each.
+pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
+    let mut out = String::new();
+    let up = status.nodes.iter().filter(|node| node.up).count();
+    let _ = writeln!(
+        out,
+        "{}: {up} of {} nodes up, {} groups",
+        if status.healthy {
+            "well"
+        } else {
+            "not at rest"
+        },
+        status.nodes.len(),
+        status.group_count
+    );
+    let _ = writeln!(
+        out,
+        "  {:<16} {:<8} {:>8} {:>6} {:>9}  address",
+        "node", "state", "for", "leads", "replicas"
+    );
+    for node in &status.nodes {
+        let state = match (node.up, node.draining) {
+            (true, false) => "up",
+            (true, true) => "draining",
+            (false, _) => "down",
+        };
+        let count = |number: u32| {
+            if node.reported {
+                number.to_string()
+            } else {
+                "?".to_owned()
+            }
+        };
+        let _ = writeln!(
+            out,
+            "  {:<16} {state:<8} {:>8} {:>6} {:>9}  {}",
+            node.name,
+            for_how_long(node.for_ms),
+            count(node.leads),
+            count(node.replicas),
+            node.peer_address
+        );
+    }
+    for group in &status.groups {
+        let mut notes = Vec::new();
+        if group.leader == 0 {
+            notes.push("has no leader".to_owned());
+        }
+        if group.changing {
+            notes.push("changes its voters".to_owned());
+        }
+        if !group.learners.is_empty() {
+            let learners = names(status, &group.learners);
+            notes.push(format!("is being copied to {learners}"));
+        }
+        if group.lag > 1000 {
+            notes.push(format!("is {} entries behind somewhere", group.lag));
+        }
+        if all_groups || !notes.is_empty() {
+            let which = if group.number == status.group_count {
+                "the system group".to_owned()
+            } else {
+                format!("group {}", group.number)
+            };
+            let leader = names(status, &[group.leader]);
+            let voters = names(status, &group.voters);
+            let _ = writeln!(
+                out,
+                "  {which}: led by {leader}, on {voters}; {} holds, {} waiters{}{}",
+                group.holds,
+                group.waiters,
+                if notes.is_empty() { "" } else { "; " },
+                notes.join(", ")
+            );
+        }
+    }
+    out
+}
+
+fn names(status: &StatusResponse, numbers: &[u32]) -> String {
+    let name = |number: &u32| {
+        let node = status.nodes.iter().find(|node| node.number == *number);
+        match node {
+            Some(node) if !node.name.is_empty() => node.name.clone(),
+            Some(_) => format!("node {number}"),
+            None if *number == 0 => "nobody".to_owned(),
+            None => format!("node {number} (gone)"),
+        }
+    };
+    numbers.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+fn for_how_long(millis: u64) -> String {
+    let seconds = millis / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_named() {
+        let node = |number: u32, up| Node {
+            number,
+            up,
+            name: format!("tenure-{}", number - 1),
+            for_ms: 61_000,
+            reported: up,
+            leads: 1,
+            replicas: 2,
+            peer_address: "10.0.0.1:50052".into(),
+            ..Node::default()
+        };
+        let lost = Group {
+            number: 7,
+            voters: vec![1, 2, 9],
+            ..Group::default()
+        };
+        let fine = Group {
+            number: 8,
+            leader: 1,
+            voters: vec![1],
+            ..Group::default()
+        };
+        let status = StatusResponse {
+            nodes: vec![node(1, true), node(2, false)],
+            groups: vec![lost, fine],
+            group_count: 256,
+            ..StatusResponse::default()
+        };
+        let words = words(&status, false);
+        assert!(
+            words.starts_with("not at rest: 1 of 2 nodes up, 256 groups\n"),
+            "{words}"
+        );
+        assert!(
+            words.contains("tenure-0         up          1 min      1         2"),
+            "{words}"
+        );
+        assert!(
+            words.contains("tenure-1         down        1 min      ?         ?"),
+            "{words}"
+        );
+        let trouble = "group 7: led by nobody, on tenure-0, tenure-1, node 9 (gone)";
+        assert!(words.contains(trouble), "{words}");
+        assert!(!words.contains("group 8"), "{words}");
+    }
+}

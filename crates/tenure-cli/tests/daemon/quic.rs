@@ -1,0 +1,214 @@
+//! HTTP/3 with a client that other people wrote: early data, streams, limits.
+
+use serde_json::{Value, json};
+
+use super::support::Daemon;
+use super::support::foreign::python_script;
+use super::transports::url;
+
+/// Every RPC with a URL of its own, and whether it only reads.
+const READS: [&str; 10] = [
+    "AssertFencing",
+    "DetectCycle",
+    "IsBlocking",
+    "IsOwnerAlive",
+    "GetNamespacePolicy",
+    "InspectPath",
+    "ListOwnerLocks",
+    "DumpLocks",
+    "Explain",
+    "ListNamespacePolicies",
+];
+const WRITES: [&str; 13] = [
+    "Acquire",
+    "Release",
+    "ReleaseAll",
+    "Renew",
+    "ForceRelease",
+    "IncrFencingToken",
+    "SetWaitEdge",
+    "ClearWaitEdge",
+    "RequestRevoke",
+    "SetNamespacePolicy",
+    "DeleteNamespacePolicy",
+    "Break",
+    "NoSuchCall",
+];
+
+fn early(daemon: &Daemon, requests: &[Value]) -> Vec<Value> {
+    let input = json!({"mode": "early", "port": daemon.h3.port(), "requests": requests});
+    python_script("quic.py", &input).as_array().unwrap().clone()
+}
+
+/// In early data reads are answered; whatever may change something is answered 425 and not done.
+#[test]
+fn early_data_is_for_reads_only() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let post = |rpc: &str| json!({"path": url(rpc), "body": "{}"});
+    let reads: Vec<Value> = READS.iter().map(|rpc| post(rpc)).collect();
+    for (rpc, answer) in READS.iter().zip(early(&daemon, &reads)) {
+        assert_eq!(
+            answer["accepted"], true,
+            "{rpc} went as early data: {answer}"
+        );
+        // Some want more than an empty message; the handler said so.
+        let status = answer["status"].as_u64().unwrap();
+        assert!([200, 400].contains(&status), "{rpc}: {answer}");
+    }
+    let others = [
+        json!({"method": "GET", "path": "/v1/health", "headers": {}}),
+        json!({"path": "/v1/health", "body": "{}"}),
+        json!({"method": "GET", "path": "/metrics", "headers": {}}),
+    ];
+    for answer in early(&daemon, &others) {
+        assert_eq!(
+            (&answer["status"], &answer["accepted"]),
+            (&json!(200), &json!(true)),
+            "{answer}"
+        );
+    }
+    let writes: Vec<Value> = WRITES.iter().map(|rpc| post(rpc)).collect();
+    for (rpc, answer) in WRITES.iter().zip(early(&daemon, &writes)) {
+        assert_eq!(
+            answer["accepted"], true,
+            "{rpc} went as early data: {answer}"
+        );
+        assert_eq!(
+            (&answer["status"], &answer["body"]),
+            (&json!(425), &json!("")),
+            "{rpc}: {answer}"
+        );
+    }
+    let lock = json!({"ownerId": "amy", "ttlMs": 60000, "requests": [{"path": "t:/a"}]});
+    let acquire = json!({"path": "/v1/acquire", "body": lock.to_string()});
+    assert_eq!(early(&daemon, &[acquire])[0]["status"], 425);
+    let (_, found) = daemon.post("/v1/inspectPath", &json!({"path": "t:/a"}));
+    assert_eq!(found["writeOwner"], "", "what came early was not done");
+}
+
+/// With `web_zero_rtt` off no ticket allows early data, and everything is served after the handshake.
+#[test]
+fn early_data_can_be_switched_off() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_with(data.path(), &[("TENURE_WEB_ZERO_RTT", "false")]);
+    let acquire = json!({"ownerId": "amy", "ttlMs": 60000, "requests": [{"path": "t:/a"}]});
+    let requests = [json!({"path": "/v1/acquire", "body": acquire.to_string()})];
+    let answer = &early(&daemon, &requests)[0];
+    assert_eq!(answer["offered"], false, "{answer}");
+    assert_eq!(
+        (&answer["status"], &answer["accepted"]),
+        (&json!(200), &json!(false)),
+        "{answer}"
+    );
+}
+
+/// Errors over HTTP/3 have the same shape as elsewhere; a body that is too large is not dispatched.
+#[test]
+fn errors_look_the_same_over_http3() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_with(data.path(), &[("TENURE_REQUEST_TIMEOUT_MS", "1500")]);
+    let json_type = json!({"content-type": "application/json"});
+    let requests = [
+        (
+            json!({"path": "/v1/acquire", "body": "{"}),
+            400,
+            "INVALID_ARGUMENT",
+        ),
+        (
+            json!({"path": "/v1/acquire", "body": "[]"}),
+            422,
+            "INVALID_ARGUMENT",
+        ),
+        (
+            json!({"path": "/v1/acquire", "body": "{}", "headers": {}}),
+            415,
+            "INVALID_ARGUMENT",
+        ),
+        (
+            json!({"path": "/v1/nothing", "body": "{}"}),
+            404,
+            "UNIMPLEMENTED",
+        ),
+        (
+            json!({"method": "GET", "path": "/v1/acquire", "headers": {}}),
+            405,
+            "UNIMPLEMENTED",
+        ),
+        (
+            json!({"path": "/v1/acquire", "spaces": (4 << 20) + 1, "headers": json_type}),
+            413,
+            "RESOURCE_EXHAUSTED",
+        ),
+        (
+            json!({"path": "/v1/acquire", "body": "{\"ownerId\":", "unfinished": true}),
+            408,
+            "DEADLINE_EXCEEDED",
+        ),
+    ];
+    let wanted: Vec<&Value> = requests.iter().map(|(request, _, _)| request).collect();
+    let input = json!({"mode": "requests", "port": daemon.h3.port(), "requests": wanted});
+    let answers = python_script("quic.py", &input);
+    for ((request, status, code), answer) in requests.iter().zip(answers.as_array().unwrap()) {
+        assert_eq!(answer["status"], json!(status), "{request}: {answer}");
+        let body: Value = serde_json::from_str(answer["body"].as_str().unwrap()).unwrap();
+        assert_eq!(body["error"]["code"], json!(code), "{request}: {answer}");
+    }
+}
+
+/// Events come over HTTP/3 as they do elsewhere.
+#[test]
+fn events_come_over_http3() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let revoke = json!({"path": "/v1/requestRevoke", "body": "{\"ownerId\":\"amy\"}"});
+    let input = json!({
+        "mode": "events",
+        "port": daemon.h3.port(),
+        "path": "/v1/events/sse?owner_id=amy",
+        "count": 2,
+        "then": [revoke, revoke],
+    });
+    let answer = python_script("quic.py", &input);
+    assert_eq!(answer["status"], 200);
+    assert_eq!(answer["headers"]["content-type"], "text/event-stream");
+    let body = answer["body"].as_str().unwrap();
+    let first = body.split("\n\n").next().unwrap();
+    let (id, line) = first.split_once('\n').unwrap();
+    let event: Value = serde_json::from_str(line.strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(id, format!("id: {}", event["id"]));
+    assert_eq!(
+        (&event["type"], &event["ownerId"]),
+        (&json!("revoke"), &json!("amy"))
+    );
+}
+
+/// More requests at once than a connection may have: the others wait, none is lost.
+#[test]
+fn requests_beyond_the_limit_wait() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let request = json!({"path": "/v1/isOwnerAlive", "body": "{\"ownerId\":\"amy\"}"});
+    let input =
+        json!({"mode": "flood", "port": daemon.h3.port(), "request": request, "count": 600});
+    let answers = python_script("quic.py", &input);
+    let answers = answers.as_array().unwrap();
+    assert_eq!(answers.len(), 600);
+    assert!(answers.iter().all(|status| status == 200), "{answers:?}");
+}
+
+/// Whoever speaks TCP learns that HTTP/3 is to be had.
+#[test]
+fn other_transports_name_http3() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let (head, _) = daemon.get_text("/v1/health");
+    let expected = format!("alt-svc: h3=\":{}\"; ma=86400", daemon.h3.port());
+    assert!(head.to_ascii_lowercase().contains(&expected), "{head}");
+    let without = Daemon::start_with(
+        tempfile::tempdir().unwrap().path(),
+        &[("TENURE_H3_LISTEN", "")],
+    );
+    let (head, _) = without.get_text("/v1/health");
+    assert!(!head.contains("alt-svc"), "{head}");
+}

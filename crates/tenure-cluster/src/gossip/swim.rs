@@ -1,0 +1,427 @@
+//! SWIM by `foca`: every node probes a random one a second, and what is learned travels along.
+//!
+//! A node's identity in it is its card, and its address its number: a node that moves, restarts or
+//! was given up too early appears with a newer card and takes the older one's place.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes};
+use foca::{
+    AccumulatingRuntime, Codec, Config, Foca, Header, Identity, Member, Message, NoCustomBroadcast,
+    OwnedNotification, PeriodicParams, State, Timer,
+};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_node::NodeId;
+
+use crate::card::Card;
+
+impl Identity for Card {
+    type Addr = NodeId;
+
+    fn renew(&self) -> Option<Card> {
+        Some(Card {
+            revision: self.revision + 1,
+            ..self.clone()
+        })
+    }
+
+    fn addr(&self) -> NodeId {
+        self.node()
+    }
+
+    fn win_addr_conflict(&self, other: &Card) -> bool {
+        self.is_newer_than(other)
+    }
+}
+
+/// What a turn of gossip wants done.
+#[derive(Debug, Default)]
+pub(crate) struct Wants {
+    /// Send this to the gossip address of a card.
+    pub(crate) send: Vec<(Card, Bytes)>,
+    /// Call [`Swim::timer`] with this after a while.
+    pub(crate) timers: Vec<(Duration, Timer<Card>)>,
+    /// These nodes are there, or have a new card.
+    pub(crate) cards: Vec<Card>,
+    /// These are thought to be gone.
+    pub(crate) gone: Vec<NodeId>,
+    /// This node was taken for dead and goes on under this card.
+    pub(crate) renewed: Option<Card>,
+}
+
+/// See the module.
+pub(crate) struct Swim {
+    foca: Foca<Card, CardCodec, SmallRng, NoCustomBroadcast>,
+}
+
+impl Swim {
+    pub(crate) fn new(card: Card, expected: u32, max_packet: usize, seed: u64) -> Swim {
+        let expected = NonZeroU32::new(expected).unwrap_or(NonZeroU32::MIN);
+        let some = |number| NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN);
+        let config = Config {
+            max_packet_size: some(max_packet.max(1)),
+            periodic_gossip: Some(PeriodicParams {
+                frequency: Duration::from_millis(500),
+                num_members: some(3),
+            }),
+            ..Config::new_lan(expected)
+        };
+        let rng = SmallRng::seed_from_u64(seed);
+        Swim {
+            foca: Foca::new(card, config, rng, CardCodec),
+        }
+    }
+
+    /// Makes this node known to another.
+    pub(crate) fn announce(&mut self, to: Card) -> Wants {
+        self.turn(|foca, runtime| foca.announce(to, runtime))
+    }
+
+    pub(crate) fn data(&mut self, data: &[u8]) -> Wants {
+        self.turn(|foca, runtime| foca.handle_data(data, runtime))
+    }
+
+    pub(crate) fn timer(&mut self, timer: Timer<Card>) -> Wants {
+        self.turn(|foca, runtime| foca.handle_timer(timer, runtime))
+    }
+
+    /// This node's card has changed.
+    pub(crate) fn rename(&mut self, card: &Card) -> Wants {
+        if card == self.foca.identity() {
+            return Wants::default();
+        }
+        self.turn(|foca, runtime| foca.change_identity(card.clone(), runtime))
+    }
+
+    fn turn(
+        &mut self,
+        step: impl FnOnce(
+            &mut Foca<Card, CardCodec, SmallRng, NoCustomBroadcast>,
+            &mut AccumulatingRuntime<Card>,
+        ) -> Result<(), foca::Error>,
+    ) -> Wants {
+        let mut runtime = AccumulatingRuntime::new();
+        if let Err(error) = step(&mut self.foca, &mut runtime) {
+            tracing::debug!(%error, "gossip");
+        }
+        let mut wants = Wants::default();
+        while let Some(packet) = runtime.to_send() {
+            wants.send.push(packet);
+        }
+        while let Some(timer) = runtime.to_schedule() {
+            wants.timers.push(timer);
+        }
+        while let Some(news) = runtime.to_notify() {
+            match news {
+                OwnedNotification::MemberUp(card) | OwnedNotification::Rename(_, card) => {
+                    wants.cards.push(card);
+                }
+                OwnedNotification::MemberDown(card) => wants.gone.push(card.node()),
+                OwnedNotification::Rejoin(card) => wants.renewed = Some(card),
+                OwnedNotification::Active
+                | OwnedNotification::Idle
+                | OwnedNotification::Defunct => {}
+            }
+        }
+        wants
+    }
+}
+
+/// The bytes of gossip. A decoder is a door: whatever comes in is checked.
+struct CardCodec;
+
+/// Bytes that are no gossip, or no room for more.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error("{0}")]
+    Decode(DecodeError),
+    #[error("no room left in the packet")]
+    Full,
+}
+
+impl From<DecodeError> for Unfit {
+    fn from(error: DecodeError) -> Unfit {
+        Unfit::Decode(error)
+    }
+}
+
+impl Codec<Card> for CardCodec {
+    type Error = Unfit;
+
+    fn encode_header(&mut self, header: &Header<Card>, buf: impl BufMut) -> Result<(), Unfit> {
+        let mut out = Writer::new();
+        out.put(&header.src);
+        out.number(u64::from(header.src_incarnation));
+        out.put(&header.dst);
+        put_message(&mut out, &header.message);
+        copy(&out.into_bytes(), buf)
+    }
+
+    fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Card>, Unfit> {
+        take(&mut buf, |input| {
+            Ok(Header {
+                src: Card::take(input)?,
+                src_incarnation: incarnation(input)?,
+                dst: Card::take(input)?,
+                message: take_message(input)?,
+            })
+        })
+    }
+
+    fn encode_member(&mut self, member: &Member<Card>, buf: impl BufMut) -> Result<(), Unfit> {
+        let mut out = Writer::new();
+        out.put(member.id());
+        out.number(u64::from(member.incarnation()));
+        out.byte(match member.state() {
+            State::Alive => 0,
+            State::Suspect => 1,
+            State::Down => 2,
+        });
+        copy(&out.into_bytes(), buf)
+    }
+
+    fn decode_member(&mut self, mut buf: impl Buf) -> Result<Member<Card>, Unfit> {
+        take(&mut buf, |input| {
+            let card = Card::take(input)?;
+            let incarnation = incarnation(input)?;
+            let state = match input.byte()? {
+                0 => State::Alive,
+                1 => State::Suspect,
+                2 => State::Down,
+                found => return Err(DecodeError::Tag { of: "state", found }),
+            };
+            Ok(Member::new(card, incarnation, state))
+        })
+    }
+}
+
+fn copy(bytes: &[u8], mut buf: impl BufMut) -> Result<(), Unfit> {
+    if buf.remaining_mut() < bytes.len() {
+        return Err(Unfit::Full);
+    }
+    buf.put_slice(bytes);
+    Ok(())
+}
+
+fn take<T>(
+    buf: &mut impl Buf,
+    read: impl FnOnce(&mut Reader<'_>) -> Result<T, DecodeError>,
+) -> Result<T, Unfit> {
+    let chunk = buf.chunk();
+    let mut input = Reader::new(chunk);
+    let value = read(&mut input)?;
+    let used = chunk.len() - input.remaining();
+    buf.advance(used);
+    Ok(value)
+}
+
+fn incarnation(input: &mut Reader<'_>) -> Result<u16, DecodeError> {
+    u16::try_from(input.number()?).map_err(|_| DecodeError::Number)
+}
+
+fn put_message(out: &mut Writer, message: &Message<Card>) {
+    let mut put = |kind, number: u8, card: Option<&Card>| {
+        out.byte(kind);
+        out.byte(number);
+        out.option(card);
+    };
+    match message {
+        Message::Ping(number) => put(1, *number, None),
+        Message::Ack(number) => put(2, *number, None),
+        Message::PingReq {
+            target,
+            probe_number,
+        } => put(3, *probe_number, Some(target)),
+        Message::IndirectPing {
+            origin,
+            probe_number,
+        } => put(4, *probe_number, Some(origin)),
+        Message::IndirectAck {
+            target,
+            probe_number,
+        } => put(5, *probe_number, Some(target)),
+        Message::ForwardedAck {
+            origin,
+            probe_number,
+        } => put(6, *probe_number, Some(origin)),
+        Message::Announce => put(7, 0, None),
+        Message::Feed => put(8, 0, None),
+        Message::Gossip => put(9, 0, None),
+        Message::Broadcast => put(10, 0, None),
+        Message::TurnUndead => put(11, 0, None),
+    }
+}
+
+fn take_message(input: &mut Reader<'_>) -> Result<Message<Card>, DecodeError> {
+    let (kind, probe_number) = (input.byte()?, input.byte()?);
+    let card: Option<Card> = input.option()?;
+    let missing = DecodeError::Inconsistent("a card is missing");
+    Ok(match (kind, card) {
+        (1, None) => Message::Ping(probe_number),
+        (2, None) => Message::Ack(probe_number),
+        (3, card) => Message::PingReq {
+            target: card.ok_or(missing)?,
+            probe_number,
+        },
+        (4, card) => Message::IndirectPing {
+            origin: card.ok_or(missing)?,
+            probe_number,
+        },
+        (5, card) => Message::IndirectAck {
+            target: card.ok_or(missing)?,
+            probe_number,
+        },
+        (6, card) => Message::ForwardedAck {
+            origin: card.ok_or(missing)?,
+            probe_number,
+        },
+        (7, None) => Message::Announce,
+        (8, None) => Message::Feed,
+        (9, None) => Message::Gossip,
+        (10, None) => Message::Broadcast,
+        (11, None) => Message::TurnUndead,
+        (found, _) => {
+            return Err(DecodeError::Tag {
+                of: "gossip message",
+                found,
+            });
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::tests::card;
+    use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+    /// Nodes that gossip in one thread: packets arrive in order, timers by their time.
+    struct World {
+        nodes: BTreeMap<NodeId, Swim>,
+        packets: VecDeque<(NodeId, Bytes)>,
+        timers: BinaryHeap<std::cmp::Reverse<(Duration, u64, NodeId)>>,
+        pending: BTreeMap<u64, Timer<Card>>,
+        known: BTreeMap<NodeId, BTreeMap<NodeId, Card>>,
+        gone: BTreeMap<NodeId, Vec<NodeId>>,
+        now: Duration,
+        last: u64,
+    }
+
+    impl World {
+        fn new(count: u32) -> World {
+            let swim = |node| Swim::new(card(node, 1), 8, 1400, u64::from(node));
+            World {
+                nodes: (1..=count)
+                    .map(|node| (card(node, 1).node(), swim(node)))
+                    .collect(),
+                packets: VecDeque::new(),
+                timers: BinaryHeap::new(),
+                pending: BTreeMap::new(),
+                known: BTreeMap::new(),
+                gone: BTreeMap::new(),
+                now: Duration::ZERO,
+                last: 0,
+            }
+        }
+
+        fn take(&mut self, node: NodeId, wants: Wants) {
+            for (to, bytes) in wants.send {
+                self.packets.push_back((to.node(), bytes));
+            }
+            for (after, timer) in wants.timers {
+                self.last += 1;
+                let due = (self.now + after, self.last, node);
+                self.timers.push(std::cmp::Reverse(due));
+                self.pending.insert(self.last, timer);
+            }
+            for card in wants.cards {
+                self.known
+                    .entry(node)
+                    .or_default()
+                    .insert(card.node(), card);
+            }
+            self.gone.entry(node).or_default().extend(wants.gone);
+        }
+
+        fn run(&mut self, until: Duration) {
+            loop {
+                while let Some((to, bytes)) = self.packets.pop_front() {
+                    if let Some(swim) = self.nodes.get_mut(&to) {
+                        let wants = swim.data(&bytes);
+                        self.take(to, wants);
+                    }
+                }
+                let Some(std::cmp::Reverse((at, id, node))) = self.timers.pop() else {
+                    return;
+                };
+                if at > until {
+                    self.timers.push(std::cmp::Reverse((at, id, node)));
+                    return;
+                }
+                self.now = at;
+                let timer = self.pending.remove(&id).unwrap();
+                if let Some(swim) = self.nodes.get_mut(&node) {
+                    let wants = swim.timer(timer);
+                    self.take(node, wants);
+                }
+            }
+        }
+    }
+
+    /// R162: everybody hears of everybody by way of one, of new addresses, and of the dead.
+    #[test]
+    fn a_chain_of_announcements_makes_a_cluster() {
+        let mut world = World::new(5);
+        for node in 2..=5 {
+            let from = card(node, 1).node();
+            let wants = world
+                .nodes
+                .get_mut(&from)
+                .unwrap()
+                .announce(card(node - 1, 1));
+            world.take(from, wants);
+        }
+        world.run(Duration::from_secs(20));
+        for node in 1..=5 {
+            let known = &world.known[&card(node, 1).node()];
+            assert_eq!(known.len(), 4, "node {node}: {:?}", known.keys());
+        }
+        let moved = Card {
+            revision: 1,
+            internal: "elsewhere:1".into(),
+            ..card(3, 1)
+        };
+        let wants = world.nodes.get_mut(&moved.node()).unwrap().rename(&moved);
+        world.take(moved.node(), wants);
+        world.run(Duration::from_secs(40));
+        for node in [1, 2, 4, 5] {
+            let known = &world.known[&card(node, 1).node()][&moved.node()];
+            assert_eq!(known.internal, "elsewhere:1", "node {node}");
+        }
+        let dead = card(5, 1).node();
+        world.nodes.remove(&dead);
+        world.run(Duration::from_secs(100));
+        for node in 1..=4 {
+            assert!(
+                world.gone[&card(node, 1).node()].contains(&dead),
+                "node {node}"
+            );
+        }
+    }
+
+    #[test]
+    fn rubbish_is_refused() {
+        let mut swim = Swim::new(card(1, 1), 8, 1400, 1);
+        let mut other = Swim::new(card(2, 1), 8, 1400, 2);
+        let wants = other.announce(card(1, 1));
+        let bytes = wants.send[0].1.clone();
+        for end in 0..bytes.len() {
+            let answer = swim.data(&bytes[..end]);
+            assert!(answer.cards.is_empty() && answer.send.is_empty());
+        }
+        assert_eq!(swim.data(&bytes).cards, [card(2, 1)]);
+    }
+}

@@ -1,0 +1,129 @@
+//! What a node says about its replicas when a peer asks for the whole picture.
+
+use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_node::{Member, Status};
+
+use crate::peers::{NodeInfo, put_members, take_members};
+
+/// One node's part of the picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Whose.
+    pub member: Member,
+    /// Every replica it has.
+    pub groups: Vec<GroupReport>,
+}
+
+/// One replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupReport {
+    /// Of which group.
+    pub group: u32,
+    /// Whether it leads and serves.
+    pub leads: bool,
+    /// Its term.
+    pub term: u64,
+    /// The last entry applied.
+    pub applied: u64,
+    /// Who votes.
+    pub voters: Vec<Member>,
+    /// Who only listens.
+    pub learners: Vec<Member>,
+    /// Whether a change of voters is half done.
+    pub changing: bool,
+    /// Entries that the slowest voter is behind, as far as a leader knows.
+    pub lag: u64,
+    /// Holds in its space.
+    pub holds: u64,
+    /// Waiters in its space.
+    pub waiters: u64,
+}
+
+/// The whole picture, as far as it could be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// Who was asked.
+    pub asked: Member,
+    /// Every node it knows.
+    pub nodes: Vec<NodeInfo>,
+    /// What those said that answered in time.
+    pub reports: Vec<Report>,
+}
+
+impl Report {
+    pub(crate) fn new(member: Member, status: Status) -> Report {
+        let group = |group: tenure_node::GroupStatus| {
+            let voters = &group.membership.voters;
+            let matched = |voter: &Member| {
+                let known = group.progress.iter().find(|(one, _)| one == voter);
+                known.map_or(0, |(_, progress)| progress.matched)
+            };
+            let lag = if group.serves {
+                let behind = voters
+                    .iter()
+                    .map(|voter| group.last - matched(voter).min(group.last));
+                behind.max().unwrap_or(0)
+            } else {
+                0
+            };
+            GroupReport {
+                group: group.group.0,
+                leads: group.serves,
+                term: group.term,
+                applied: group.applied,
+                changing: group.membership.is_joint(),
+                lag,
+                holds: group.counts.as_ref().map_or(0, |counts| counts.claims),
+                waiters: group.counts.as_ref().map_or(0, |counts| counts.waiters),
+                voters: group.membership.voters,
+                learners: group.membership.learners,
+            }
+        };
+        Report {
+            member,
+            groups: status.groups.into_iter().map(group).collect(),
+        }
+    }
+}
+
+impl Record for Report {
+    fn put(&self, out: &mut Writer) {
+        out.number(self.member.pack());
+        out.list(&self.groups);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Report, DecodeError> {
+        Ok(Report {
+            member: Member::unpack(input.number()?).ok_or(DecodeError::Number)?,
+            groups: input.list()?,
+        })
+    }
+}
+
+impl Record for GroupReport {
+    fn put(&self, out: &mut Writer) {
+        out.number(u64::from(self.group));
+        out.byte(u8::from(self.leads) | u8::from(self.changing) << 1);
+        for number in [self.term, self.applied, self.lag, self.holds, self.waiters] {
+            out.number(number);
+        }
+        put_members(out, self.voters.iter().copied());
+        put_members(out, self.learners.iter().copied());
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<GroupReport, DecodeError> {
+        let (group, flags) = (input.small()?, input.byte()?);
+        Ok(GroupReport {
+            group,
+            leads: flags & 1 != 0,
+            changing: flags & 2 != 0,
+            term: input.number()?,
+            applied: input.number()?,
+            lag: input.number()?,
+            holds: input.number()?,
+            waiters: input.number()?,
+            voters: take_members(input)?,
+            learners: take_members(input)?,
+        })
+    }
+}

@@ -1,0 +1,230 @@
+//! What a node wants written, as items of its log, and back: the one mapping, for real machines and
+//! for the simulator.
+//!
+//! ```text
+//!   Batch ──append──▶ Written ──sync, or begin and finish──▶ Synced: the mark that is durable
+//!   log, snapshots ──replay──▶ Recovery
+//! ```
+//!
+//! A mark can be read only from [`Synced`], and that is made only by a sync: whoever reports a batch
+//! cannot do it too early. (A node that is told not to wait for its disk says so: [`Written::trusted`].)
+
+mod replay;
+
+use std::collections::BTreeSet;
+
+use tenure_log::{
+    Disk, FileLog, Log as _, LogError, SnapshotError, SnapshotId, Snapshots, SyncTicket, TooLong,
+};
+use tenure_node::{Base, Batch, GroupId, Mark, Record, Snapshot};
+
+pub use replay::{ReplayError, replay};
+
+/// Why a batch cannot be written. The node is over: nothing is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The log cannot be written or synced.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A snapshot cannot be saved.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// Something is longer than the log takes.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+}
+
+/// What was written since the last sync began.
+#[derive(Debug, Default)]
+pub struct Written {
+    mark: Option<Mark>,
+    has_notes: bool,
+    retire: Vec<SnapshotId>,
+    forget: BTreeSet<GroupId>,
+}
+
+impl Written {
+    /// Writes a batch, the snapshots that it stands on first. `items` is room to work in.
+    pub fn append<D: Disk>(
+        &mut self,
+        log: &mut FileLog<D>,
+        snapshots: &Snapshots<D>,
+        items: &mut tenure_log::Batch,
+        batch: &Batch,
+    ) -> Result<(), WriteError> {
+        self.gather(snapshots, items, batch)?;
+        log.append(items)?;
+        Ok(())
+    }
+
+    /// Adds a batch to `items`, which its caller appends to the log before it syncs: several batches
+    /// may become one record. The snapshots that it stands on are written at once.
+    pub fn gather<D: Disk>(
+        &mut self,
+        snapshots: &Snapshots<D>,
+        items: &mut tenure_log::Batch,
+        batch: &Batch,
+    ) -> Result<(), WriteError> {
+        for snapshot in &batch.snapshots {
+            save(snapshots, snapshot)?;
+        }
+        for (group, record) in &batch.records {
+            put(items, *group, record)?;
+            match record {
+                Record::Cut(base) | Record::Installed(base) => {
+                    self.retire.push(snapshot_id(*group, base.place.index));
+                    // Removed and back before the sync: the new snapshot stays.
+                    self.forget.remove(group);
+                }
+                Record::Removed => self.forget(*group),
+                Record::Born(_) | Record::Entries(_) | Record::HardState(_) => {}
+            }
+        }
+        self.mark = Some(batch.mark);
+        Ok(())
+    }
+
+    /// Adds something about the node itself to `items`.
+    pub fn note(
+        &mut self,
+        items: &mut tenure_log::Batch,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), WriteError> {
+        items.node(key, value)?;
+        self.has_notes = true;
+        Ok(())
+    }
+
+    fn is_something(&self) -> bool {
+        self.mark.is_some() || self.has_notes
+    }
+
+    /// A replica is gone: its snapshots too, once that is durable.
+    pub fn forget(&mut self, group: GroupId) {
+        self.forget.insert(group);
+    }
+
+    /// Makes it durable. Without anything written there is nothing to wait for.
+    pub fn sync<D: Disk>(self, log: &mut FileLog<D>) -> Result<Synced, WriteError> {
+        if self.is_something() {
+            log.sync()?;
+        }
+        Ok(Synced(self))
+    }
+
+    /// Begins to make it durable; batches may be written meanwhile, as another [`Written`].
+    pub fn begin<D: Disk>(self, log: &mut FileLog<D>) -> Result<Syncing, WriteError> {
+        let ticket = if self.is_something() {
+            Some(log.begin_sync()?)
+        } else {
+            None
+        };
+        Ok(Syncing {
+            ticket,
+            written: self,
+        })
+    }
+
+    /// Takes it for durable, by the word of an operator who can lose it.
+    pub fn trusted(self) -> Synced {
+        Synced(self)
+    }
+}
+
+/// A sync that is under way.
+#[derive(Debug)]
+pub struct Syncing {
+    ticket: Option<SyncTicket>,
+    written: Written,
+}
+
+impl Syncing {
+    /// Waits for its end.
+    pub fn finish<D: Disk>(self, log: &mut FileLog<D>) -> Result<Synced, WriteError> {
+        if let Some(ticket) = self.ticket {
+            log.finish_sync(ticket)?;
+        }
+        Ok(Synced(self.written))
+    }
+}
+
+/// What a sync has made durable.
+#[derive(Debug)]
+pub struct Synced(Written);
+
+impl Synced {
+    /// To be reported to the node.
+    pub fn mark(&self) -> Option<Mark> {
+        self.0.mark
+    }
+
+    /// Deletes the snapshots that it made superfluous. A failure leaves a file behind, no more.
+    pub fn clean<D: Disk>(self, snapshots: &Snapshots<D>) -> Result<(), SnapshotError> {
+        let mut cleaned = Ok(());
+        for keep in self.0.retire {
+            cleaned = snapshots.retire_before(keep).and(cleaned);
+        }
+        for group in self.0.forget {
+            cleaned = snapshots.remove_group(u64::from(group.0)).and(cleaned);
+        }
+        cleaned
+    }
+}
+
+/// The groups that hold back the oldest file of a log that has grown to more than `most` files: a
+/// snapshot of theirs sets it free.
+pub fn held_back<D: Disk>(log: &FileLog<D>, most: usize) -> Vec<GroupId> {
+    let usage = log.usage();
+    if usage.files <= most {
+        return Vec::new();
+    }
+    let groups = usage.held_back_by.into_iter();
+    groups
+        .filter_map(|id| u32::try_from(id).ok().map(GroupId))
+        .collect()
+}
+
+/// Makes a snapshot durable beside the log.
+pub fn save<D: Disk>(snapshots: &Snapshots<D>, snapshot: &Snapshot) -> Result<(), SnapshotError> {
+    let mut file = snapshots.create(snapshot_id(snapshot.group, snapshot.index))?;
+    file.write(&snapshot.data)?;
+    file.commit()?;
+    Ok(())
+}
+
+fn snapshot_id(group: GroupId, index: u64) -> SnapshotId {
+    SnapshotId {
+        group: u64::from(group.0),
+        index,
+    }
+}
+
+/// One record of a node as items of its log.
+fn put(items: &mut tenure_log::Batch, group: GroupId, record: &Record) -> Result<(), TooLong> {
+    let id = u64::from(group.0);
+    let note = |base: &Base| {
+        let (index, term) = (base.place.index, base.place.term);
+        (index, term, base.membership.to_bytes())
+    };
+    match record {
+        Record::Born(base) => {
+            let (index, term, note) = note(base);
+            items.begin(id, index, term, &note)
+        }
+        Record::Cut(base) => {
+            let (index, term, note) = note(base);
+            items.snapshot_taken(id, index, term, &note)
+        }
+        Record::Installed(base) => {
+            let (index, term, note) = note(base);
+            items.snapshot_installed(id, index, term, &note)
+        }
+        Record::Entries(entries) => entries.iter().try_for_each(|entry| {
+            let (index, term) = (entry.place.index, entry.place.term);
+            items.entry(id, index, term, &entry.payload_bytes())
+        }),
+        Record::HardState(state) => items.state(id, &state.to_bytes()),
+        Record::Removed => items.remove(id),
+    }
+}

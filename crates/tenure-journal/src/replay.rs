@@ -1,0 +1,54 @@
+//! From what a disk held to what a node starts with.
+
+use bytes::Bytes;
+use tenure_log::{Disk, Recovered, SnapshotError, Snapshots};
+use tenure_node::{GroupId, Place, Recovery, RecoveryError, Remains};
+
+use crate::snapshot_id;
+
+/// Why what a disk holds cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The log's records do not make sense to the node.
+    #[error("the log cannot be understood")]
+    Records(#[from] RecoveryError),
+    /// A snapshot cannot be read.
+    #[error("a snapshot cannot be read")]
+    Snapshot(#[from] SnapshotError),
+    /// The log names a group that cannot be.
+    #[error("the log holds group {0}, which cannot be")]
+    Group(u64),
+}
+
+/// Gives what the log held to the node.
+pub fn replay<D: Disk>(
+    recovered: Recovered,
+    snapshots: &Snapshots<D>,
+) -> Result<Recovery, ReplayError> {
+    let mut recovery = Recovery::new();
+    for (id, held) in recovered.groups {
+        let group = GroupId(u32::try_from(id).map_err(|_| ReplayError::Group(id))?);
+        let place = |index, term| Place { index, term };
+        let remains = Remains {
+            hard_state: Bytes::from(held.state),
+            base: held
+                .base
+                .map(|base| (place(base.index, base.term), Bytes::from(base.note))),
+            entries: held
+                .entries
+                .into_iter()
+                .map(|entry| (place(entry.index, entry.term), Bytes::from(entry.payload)))
+                .collect(),
+        };
+        recovery.group(group, remains)?;
+    }
+    for (group, index) in recovery.snapshots() {
+        let mut reader = snapshots.open(snapshot_id(group, index))?;
+        let mut data = Vec::new();
+        while let Some(chunk) = reader.next_chunk()? {
+            data.extend_from_slice(chunk);
+        }
+        recovery.state(group, Bytes::from(data));
+    }
+    Ok(recovery)
+}

@@ -1,0 +1,211 @@
+//! What operators ask of a cluster: how it is, and to move things (R164, R166).
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+
+use futures_util::Stream;
+use tenure_cluster::{Draining, GroupReport, Handle, Survey};
+use tenure_core::policy::Algorithm;
+use tenure_node::{GroupId, NodeId};
+use tenure_wire::cluster::cluster_server::Cluster;
+use tenure_wire::cluster::{
+    BackupChunk, BackupRequest, DrainRequest, DrainResponse, Group, Node, RemoveRequest,
+    RemoveResponse, StatusRequest, StatusResponse,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::config::FixedConfig;
+
+/// One chunk of a backup.
+const CHUNK: usize = 256 * 1024;
+
+/// The operators' service.
+pub(crate) struct Operators {
+    node: Handle,
+    fixed: FixedConfig,
+}
+
+impl Operators {
+    pub(crate) fn new(node: Handle, fixed: &FixedConfig) -> Operators {
+        Operators {
+            node,
+            fixed: fixed.clone(),
+        }
+    }
+
+    async fn survey(&self) -> Result<Survey, Status> {
+        let gone = || Status::unavailable("the node has stopped");
+        self.node.survey().await.ok_or_else(gone)
+    }
+}
+
+#[tonic::async_trait]
+impl Cluster for Operators {
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        let survey = self.survey().await?;
+        Ok(Response::new(picture(&survey, &self.fixed)))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<DrainRequest>,
+    ) -> Result<Response<DrainResponse>, Status> {
+        let request = request.into_inner();
+        let wanted = if request.undo {
+            Draining::No
+        } else {
+            Draining::Yes
+        };
+        let node = node_id(request.node)?;
+        let drained = self.node.drain(node, wanted).await;
+        drained.map_err(Status::failed_precondition)?;
+        Ok(Response::new(DrainResponse {}))
+    }
+
+    async fn remove(
+        &self,
+        request: Request<RemoveRequest>,
+    ) -> Result<Response<RemoveResponse>, Status> {
+        let node = node_id(request.into_inner().node)?;
+        let removed = self.node.remove(node).await;
+        removed.map_err(Status::failed_precondition)?;
+        Ok(Response::new(RemoveResponse {}))
+    }
+
+    type BackupStream = Pin<Box<dyn Stream<Item = Result<BackupChunk, Status>> + Send>>;
+
+    async fn backup(
+        &self,
+        request: Request<BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        let wanted = request.into_inner().groups;
+        let status = self.node.status().await;
+        let status = status.ok_or_else(|| Status::unavailable("the node has stopped"))?;
+        let led = status.groups.into_iter().filter(|group| group.serves);
+        let groups: Vec<GroupId> = led
+            .map(|group| group.group)
+            .filter(|group| wanted.is_empty() || wanted.contains(&group.0))
+            .collect();
+        let (chunks, stream) = mpsc::channel(4);
+        let node = self.node.clone();
+        tokio::spawn(async move {
+            for group in groups {
+                // A replica that has gone meanwhile is asked for where it is now.
+                let Some((index, state)) = node.state(group).await else {
+                    continue;
+                };
+                for offset in (0..state.len().max(1)).step_by(CHUNK) {
+                    let end = (offset + CHUNK).min(state.len());
+                    let chunk = BackupChunk {
+                        group: group.0,
+                        index,
+                        total: state.len() as u64,
+                        offset: offset as u64,
+                        data: state[offset..end].to_vec(),
+                    };
+                    if chunks.send(Ok(chunk)).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+fn node_id(number: u32) -> Result<NodeId, Status> {
+    NodeId::new(number).ok_or_else(|| Status::invalid_argument("nodes are counted from 1"))
+}
+
+/// Puts the reports of all nodes together: a group is as its leader says.
+fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
+    let group_count = u32::try_from(fixed.group_count).unwrap_or(u32::MAX);
+    let mut groups: BTreeMap<u32, Group> = (0..=group_count)
+        .map(|number| {
+            let unknown = Group {
+                number,
+                ..Group::default()
+            };
+            (number, unknown)
+        })
+        .collect();
+    for report in &survey.reports {
+        for replica in &report.groups {
+            let known = groups.entry(replica.group).or_default();
+            if replica.leads && (known.leader == 0 || known.term < replica.term) {
+                *known = group(report.member.node, replica);
+            } else if known.leader == 0 && known.applied <= replica.applied {
+                *known = Group {
+                    leader: 0,
+                    ..group(report.member.node, replica)
+                };
+            }
+        }
+    }
+    let nodes: Vec<Node> = survey
+        .nodes
+        .iter()
+        .map(|node| {
+            let report = survey.report(node.member.node);
+            let count = |which: fn(&&GroupReport) -> bool| {
+                let replicas = report.map_or(0, |one| one.groups.iter().filter(which).count());
+                u32::try_from(replicas).unwrap_or(u32::MAX)
+            };
+            Node {
+                number: node.member.node.number(),
+                life: node.member.life,
+                up: node.up,
+                for_ms: node.for_ms,
+                draining: node.draining,
+                peer_address: node.internal.clone(),
+                public_address: node.public.clone(),
+                leads: count(|replica| replica.leads),
+                replicas: count(|_| true),
+                reported: report.is_some(),
+                name: node.name.clone(),
+            }
+        })
+        .collect();
+    let settled = |group: &Group| group.leader != 0 && !group.changing && group.learners.is_empty();
+    StatusResponse {
+        answered_by: survey.asked.node.number(),
+        healthy: nodes.iter().all(|node| node.up) && groups.values().all(settled),
+        nodes,
+        groups: groups.into_values().collect(),
+        group_count,
+        routing_prefix_segments: u32::try_from(fixed.routing_prefix_segments).unwrap_or(u32::MAX),
+        default_lock_algorithm: algorithm_name(fixed.default_algorithm).to_owned(),
+    }
+}
+
+/// As the configuration spells it.
+fn algorithm_name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::RecursiveRw => "recursive_rw",
+        Algorithm::PointRw => "point_rw",
+        Algorithm::RecursiveWrite => "recursive_write",
+        Algorithm::PointWrite => "point_write",
+        Algorithm::Semaphore => "semaphore",
+    }
+}
+
+fn group(leader: NodeId, replica: &GroupReport) -> Group {
+    let numbers = |members: &[tenure_node::Member]| {
+        let numbers = members.iter().map(|member| member.node.number());
+        numbers.collect()
+    };
+    Group {
+        number: replica.group,
+        leader: leader.number(),
+        term: replica.term,
+        voters: numbers(&replica.voters),
+        learners: numbers(&replica.learners),
+        changing: replica.changing,
+        applied: replica.applied,
+        lag: replica.lag,
+        holds: replica.holds,
+        waiters: replica.waiters,
+    }
+}

@@ -1,0 +1,260 @@
+//! Those who watch see every change in the order in which it was decided (E8), so what they see must
+//! make sense by itself: nothing is granted twice, nobody is overtaken (R79), nothing goes that was
+//! not there. In the calm it must also equal what is read, and a place in line that is over must not
+//! become a hold any more.
+//!
+//! Order is promised per namespace; all bookkeeping is, too.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tenure_core::event::{ChangeKind, LockChange};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::Mode;
+use tenure_core::query::Inspection;
+use tenure_core::value::OwnerId;
+use tenure_node::{Answer, ClientRequest, WatchEvent};
+
+use super::exclusion::{PERMITS, excludes};
+use super::{Fact, Finding, Seen};
+use crate::time::{SECOND, Time};
+
+/// In the calm every change has reached everybody within this time.
+const NEWS_TAKES: Time = SECOND;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Watch {
+    views: BTreeMap<u64, View>,
+    calm: bool,
+    /// When all clients died.
+    dead_since: Option<Time>,
+    /// How long the last acquire of each owner may wait, in milliseconds.
+    patience: BTreeMap<OwnerId, u64>,
+    /// What was read in the calm, to be compared when all news of it have come.
+    read: VecDeque<Read>,
+}
+
+/// What one stream has shown.
+#[derive(Default)]
+struct View {
+    prefix: Option<Namespace>,
+    /// When all that was there at its begin had been told.
+    complete: Option<Time>,
+    places: BTreeMap<Namespace, Tree>,
+}
+
+#[derive(Default)]
+struct Tree {
+    holds: Vec<(OwnerId, Path, Mode)>,
+    /// Those who wait, in their order.
+    line: Vec<(OwnerId, Path, Mode)>,
+    changed: BTreeMap<Path, Time>,
+}
+
+struct Read {
+    path: Path,
+    sent: Time,
+    answered: Time,
+    found: Inspection,
+}
+
+impl Watch {
+    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+        match fact {
+            Fact::Watches { stream, prefix } => {
+                let view = View {
+                    prefix: Some((*prefix).clone()),
+                    ..View::default()
+                };
+                self.views.insert(*stream, view);
+            }
+            Fact::Unwatched(stream) => {
+                self.views.remove(stream);
+            }
+            Fact::Saw(stream, event) => {
+                let seen = self.saw(now, *stream, event);
+                return seen.and(Ok(Seen::Checked));
+            }
+            Fact::Calm => self.calm = true,
+            Fact::AllDie => self.dead_since = Some(now),
+            Fact::Asked(ask) => {
+                if let ClientRequest::Acquire(acquire) = &*ask.request {
+                    self.patience
+                        .insert(acquire.owner.clone(), acquire.queue_ttl.millis());
+                }
+            }
+            Fact::Answered(ask, Ok(Answer::Inspect(found))) if self.calm => {
+                if let ClientRequest::InspectPath { path } = &*ask.request {
+                    self.read.push_back(Read {
+                        path: path.clone(),
+                        sent: ask.sent,
+                        answered: now,
+                        found: found.clone(),
+                    });
+                }
+            }
+            _ => {}
+        }
+        self.compare(now)
+    }
+
+    fn saw(&mut self, now: Time, stream: u64, event: &WatchEvent) -> Result<(), String> {
+        let Some(view) = self.views.get_mut(&stream) else {
+            return Ok(());
+        };
+        let (change, is_news) = match event {
+            WatchEvent::SnapshotEnd => {
+                view.complete = Some(now);
+                return Ok(());
+            }
+            WatchEvent::Present(change) => (change, false),
+            WatchEvent::Changed(change) => (change, true),
+        };
+        let (Some(owner), Some(path), Some(mode)) = (&change.owner, &change.path, change.mode)
+        else {
+            return Ok(());
+        };
+        if let (ChangeKind::Granted, true, Some(dead), Some(patience)) = (
+            change.kind,
+            is_news,
+            self.dead_since,
+            self.patience.get(owner),
+        ) {
+            // Its last request may take five seconds to be decided, by clocks ten per cent slow.
+            let over = dead + (patience + 5_000) * 1_200 + 3 * SECOND;
+            if now > over {
+                return Err(format!(
+                    "{owner} was granted {path} at {now}, but it was dead since {dead} and its place lasted {patience} ms"
+                ));
+            }
+        }
+        let tree = view.places.entry(change.namespace.clone()).or_default();
+        tree.changed.insert(path.clone(), now);
+        tree.take(change, (owner, path, mode))
+    }
+
+    /// What was read with nothing changing around it is what was seen.
+    fn compare(&mut self, now: Time) -> Finding {
+        let mut compared = Seen::Passed;
+        while self
+            .read
+            .front()
+            .is_some_and(|read| read.answered + NEWS_TAKES < now)
+        {
+            let Some(read) = self.read.pop_front() else {
+                break;
+            };
+            for view in self.views.values() {
+                let prefix = view.prefix.as_ref();
+                if prefix.is_some_and(|prefix| prefix.contains(&read.path)) {
+                    view.agrees(&read)?;
+                    compared = Seen::Checked;
+                }
+            }
+        }
+        Ok(compared)
+    }
+}
+
+impl View {
+    fn agrees(&self, read: &Read) -> Result<(), String> {
+        let quiet_since = read.sent.saturating_sub(NEWS_TAKES);
+        let changed = |tree: &Tree| tree.changed.get(&read.path).copied();
+        let mut changes = self.places.values().filter_map(changed);
+        let known = self.complete.is_some_and(|since| since < quiet_since);
+        if !known || changes.any(|when| when >= quiet_since) {
+            return Ok(());
+        }
+        let found = &read.found;
+        let holders = found.writer.iter().chain(&found.readers);
+        let mut told: Vec<&OwnerId> = holders.chain(&found.permit_holders).collect();
+        told.sort();
+        told.dedup();
+        let mut seen: Vec<&OwnerId> = self
+            .places
+            .values()
+            .flat_map(|tree| &tree.holds)
+            .filter(|(_, path, _)| *path == read.path)
+            .map(|(owner, ..)| owner)
+            .collect();
+        seen.sort();
+        seen.dedup();
+        if seen != told {
+            return Err(format!(
+                "{} is held by {told:?}, but those who watch have seen {seen:?}",
+                read.path
+            ));
+        }
+        let lines = self.places.values().flat_map(|tree| &tree.line);
+        let waiting = lines.filter(|(_, path, _)| *path == read.path).count() as u64;
+        if waiting != found.waiters {
+            return Err(format!(
+                "{} wait for {}, but those who watch have seen {waiting}",
+                found.waiters, read.path
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Tree {
+    fn take(
+        &mut self,
+        change: &LockChange,
+        (owner, path, mode): (&OwnerId, &Path, Mode),
+    ) -> Result<(), String> {
+        let this = |one: &(OwnerId, Path, Mode)| one.0 == *owner && one.1 == *path && one.2 == mode;
+        match change.kind {
+            ChangeKind::Queued => self.line.push((owner.clone(), path.clone(), mode)),
+            ChangeKind::Dequeued => self.line.retain(|one| !this(one)),
+            ChangeKind::Granted => {
+                if !self.holds.iter().any(this) {
+                    self.granted(owner, path, mode)?;
+                    self.holds.push((owner.clone(), path.clone(), mode));
+                }
+                self.line.retain(|one| !this(one));
+            }
+            ChangeKind::Released | ChangeKind::Expired | ChangeKind::Killed => {
+                let before = self.holds.len();
+                self.holds.retain(|one| !this(one));
+                if self.holds.len() == before {
+                    return Err(format!(
+                        "{owner} lost {path} ({mode:?}, {:?}), but was not seen to hold it",
+                        change.kind
+                    ));
+                }
+            }
+            ChangeKind::Asked | ChangeKind::Policy { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn granted(&self, owner: &OwnerId, path: &Path, mode: Mode) -> Result<(), String> {
+        let others = self.holds.iter().filter(|other| other.0 != *owner);
+        for (other, held, held_mode) in others {
+            if excludes(path, mode, held, *held_mode) {
+                return Err(format!(
+                    "{owner} was granted {path} ({mode:?}) while {other} held {held} ({held_mode:?})"
+                ));
+            }
+        }
+        if path.handler() == "s" {
+            let holders = self.holds.iter().filter(|other| other.1 == *path);
+            let holders = holders.count();
+            if holders >= PERMITS {
+                return Err(format!("{owner} got permit {} of {path}", holders + 1));
+            }
+        }
+        // Whoever holds a part already does not stand in line for the rest (R79).
+        let holds_some = self.holds.iter().any(|held| held.0 == *owner);
+        let ahead = self.line.iter().take_while(|other| other.0 != *owner);
+        for (other, wanted, wanted_mode) in ahead {
+            if !holds_some && excludes(path, mode, wanted, *wanted_mode) {
+                return Err(format!(
+                    "{owner} was granted {path} ({mode:?}), though {other} had waited longer for {wanted} ({wanted_mode:?})"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

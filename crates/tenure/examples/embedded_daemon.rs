@@ -1,0 +1,44 @@
+//! A daemon inside a program of one's own: `embedded_daemon DATA_DIR ADDRESS [TOKEN]`. Says `ready ADDRESS` on stdout and
+//! serves until its standard input ends.
+
+use std::io::Write;
+
+use tenure_server::config::{Config, Machine, Settings, Writable};
+use tenure_server::daemon::Daemon;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let data = arguments.next().ok_or("name a data directory")?;
+    let address = arguments.next().ok_or("name an address")?;
+    let mut keys = vec![
+        ("TENURE_DATA_DIR".to_owned(), data),
+        ("TENURE_LISTEN".to_owned(), address),
+        ("TENURE_GROUP_COUNT".to_owned(), "4".to_owned()),
+        ("TENURE_WEB_LISTEN".to_owned(), String::new()),
+    ];
+    if let Some(token) = arguments.next() {
+        keys.push(("TENURE_CLIENT_AUTH_TOKEN".to_owned(), token));
+    }
+    let machine = Machine {
+        system_directory: Writable::No,
+        user_state: None,
+    };
+    let settings = Settings::new(Some("web_listen = \"\""), keys)?;
+    let config = Config::from_settings(settings, &machine)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let daemon = Daemon::start(&config).await?;
+        writeln!(std::io::stdout(), "ready {}", daemon.grpc)?;
+        std::io::stdout().flush()?;
+        let (over, end) = tokio::sync::oneshot::channel::<()>();
+        std::thread::spawn(move || {
+            let _ = std::io::read_to_string(std::io::stdin());
+            drop(over);
+        });
+        daemon.serve(async move { drop(end.await) }).await;
+        Ok(())
+    })
+}

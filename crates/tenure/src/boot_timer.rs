@@ -1,0 +1,64 @@
+//! Waiting for a moment of `CLOCK_BOOTTIME`: time in which the machine slept counts, so a lease that ran out
+//! meanwhile is noticed on waking up. The executor's own timers would be late by the nap.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::lease::Lease;
+
+/// Resolves at this moment of [`Lease::now`]; at once if it has passed. Runs on the keeper.
+pub(crate) async fn until(moment: Duration) {
+    if moment <= Lease::now() {
+        return;
+    }
+    let armed = armed(moment).and_then(registered);
+    match armed {
+        Ok(timer) => drop(timer.readable().await),
+        // No descriptor left: look often instead.
+        Err(_) => {
+            while Lease::now() < moment {
+                let left = moment.saturating_sub(Lease::now());
+                tokio::time::sleep(left.min(Duration::from_millis(100))).await;
+            }
+        }
+    }
+}
+
+#[allow(
+    unsafe_code,
+    reason = "registering a descriptor is unsafe for those who may close it meanwhile"
+)]
+fn registered(timer: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the `OwnedFd` goes into the `AsyncFd`, which hands it out to nobody here: the descriptor stays open, and
+    // the same, for as long as it is registered.
+    let registered = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
+    registered.map_err(std::io::Error::from)
+}
+
+fn armed(moment: Duration) -> std::io::Result<OwnedFd> {
+    let timer = timerfd_create(
+        TimerfdClockId::Boottime,
+        TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+    )?;
+    let zero = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let at = Timespec {
+        tv_sec: i64::try_from(moment.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(moment.subsec_nanos()),
+    };
+    let once = Itimerspec {
+        it_interval: zero,
+        it_value: at,
+    };
+    timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &once)?;
+    Ok(timer)
+}

@@ -1,0 +1,155 @@
+//! A hold that outlives its process, as one word (C13): where, and the secret that proves it ours. Nothing else is
+//! kept anywhere.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::place::Where;
+use crate::values::{Fence, Mode};
+
+/// A lock that was left held: what `tenure lock` prints, and `renew` and `unlock` take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    pub(crate) place: Where,
+    /// The token on files, the ticket in a repository, the owner on the daemon.
+    pub(crate) secret: String,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) fence: Option<Fence>,
+}
+
+impl Hold {
+    /// What is held.
+    pub fn place(&self) -> &Where {
+        &self.place
+    }
+
+    /// How.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The lease's length, where there is one.
+    pub fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// The fence, where there is one.
+    pub fn fence(&self) -> Option<Fence> {
+        self.fence
+    }
+}
+
+/// `tenure-hold:<secret>,<mode>,<ttl>,<fence>,<address>`; what would end a word is written as `%XX`.
+const PREFIX: &str = "tenure-hold:";
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ttl = self.ttl.map_or(0, crate::values::whole_millis);
+        let fence = self.fence.map_or(0, Fence::get);
+        let mode = match self.mode {
+            Mode::Permit(of) => format!("permit-{of}"),
+            other => other.name().to_owned(),
+        };
+        let place = escape(&self.place.to_string());
+        write!(
+            f,
+            "{PREFIX}{},{mode},{ttl},{fence},{place}",
+            escape(&self.secret)
+        )
+    }
+}
+
+impl FromStr for Hold {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Hold, Error> {
+        parse(text)
+            .ok_or_else(|| Error::input(text, "is no hold: pass on what `tenure lock` printed"))
+    }
+}
+
+fn parse(text: &str) -> Option<Hold> {
+    let mut parts = text.trim().strip_prefix(PREFIX)?.splitn(5, ',');
+    let mut next = || parts.next();
+    let secret = unescape(next()?)?;
+    let mode = match next()? {
+        "exclusive" => Mode::Exclusive,
+        "shared" => Mode::Shared,
+        "shared-tree" => Mode::SharedTree,
+        permit => Mode::Permit(permit.strip_prefix("permit-")?.parse().ok()?),
+    };
+    let ttl = match next()?.parse().ok()? {
+        0 => None,
+        millis => Some(Duration::from_millis(millis)),
+    };
+    let fence = Fence::new(next()?.parse().ok()?);
+    let place = unescape(next()?)?.parse().ok()?;
+    Some(Hold {
+        place,
+        secret,
+        mode,
+        ttl,
+        fence,
+    })
+}
+
+fn escape(text: &str) -> String {
+    use std::fmt::Write;
+    let mut word = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => word.push(char::from(byte)),
+            b'.' | b'-' | b'_' | b'/' | b':' | b'@' | b'#' => word.push(char::from(byte)),
+            // Writing to a string cannot fail.
+            other => drop(write!(word, "%{other:02x}")),
+        }
+    }
+    word
+}
+
+fn unescape(word: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, tail) = rest.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+        rest = tail;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C13: one word, alone on a line, that carries everything.
+    #[test]
+    fn a_hold_is_one_word_and_comes_back_whole() {
+        let hold = Hold {
+            place: "sidecar:/srv/a file, with 100 %".parse().unwrap(),
+            secret: "o w,n".into(),
+            mode: Mode::Permit(3.try_into().unwrap()),
+            ttl: Some(Duration::from_millis(1500)),
+            fence: Fence::new(9),
+        };
+        let word = hold.to_string();
+        assert!(!word.contains(char::is_whitespace), "{word}");
+        assert_eq!(word.parse::<Hold>().unwrap(), hold);
+        for bad in [
+            "",
+            "tenure-hold:",
+            "tenure-hold:a,exclusive,0,0",
+            "tenure-hold:%zz,shared,0,0,x",
+        ] {
+            assert_eq!(bad.parse::<Hold>().unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! How a lock is wanted: a builder, the same for every reach.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_files::identity::Token;
+
+use crate::capabilities::{Capabilities, Need};
+use crate::error::{Busy, Error};
+use crate::guard::{Guard, Guards};
+use crate::place::{IntoWhere, Where};
+use crate::reach;
+use crate::request::Request;
+use crate::tenure::Tenure;
+use crate::values::{Mode, Wait};
+
+/// A lock that is wanted. What the reach cannot do is refused by `acquire`, before anything is touched.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is locked before `acquire`"]
+pub struct Lock {
+    tenure: Tenure,
+    request: Request,
+}
+
+/// Several locks that are wanted together.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is locked before `acquire`"]
+pub struct LockAll {
+    tenure: Tenure,
+    requests: Vec<Request>,
+}
+
+/// The setters of a [`Lock`] and of its siblings: each changes every request that it is about.
+macro_rules! setters {
+    ($type:ty) => {
+        impl $type {
+            /// Together with other shared holders.
+            pub fn shared(self) -> Self {
+                self.mode(Mode::Shared)
+            }
+
+            /// Alone. This is the default.
+            pub fn exclusive(self) -> Self {
+                self.mode(Mode::Exclusive)
+            }
+
+            /// Shared, for the path and everything below it.
+            pub fn shared_tree(self) -> Self {
+                self.mode(Mode::SharedTree)
+            }
+
+            /// One of this many places. Everybody must name the same number.
+            pub fn permit(self, of: NonZeroU32) -> Self {
+                self.mode(Mode::Permit(of))
+            }
+
+            /// In this mode.
+            pub fn mode(self, mode: Mode) -> Self {
+                self.each(|request| request.mode = mode)
+            }
+
+            /// Wait at most this long. Without a word it is for ever.
+            pub fn wait(self, time: Duration) -> Self {
+                self.patience(Wait::For(time))
+            }
+
+            /// At once or not at all.
+            pub fn no_wait(self) -> Self {
+                self.patience(Wait::No)
+            }
+
+            /// Wait as this says.
+            pub fn patience(self, wait: Wait) -> Self {
+                self.each(|request| request.wait = wait)
+            }
+
+            /// How long the lease lives without a renewal. For leases only; renewals come by themselves.
+            pub fn ttl(self, ttl: Duration) -> Self {
+                self.each(|request| request.ttl = Some(ttl))
+            }
+
+            /// Ask the holder to let go while waiting.
+            pub fn ask(self) -> Self {
+                self.each(|request| request.ask = true)
+            }
+
+            /// What the lock is for; shown to those who wait.
+            pub fn purpose(self, purpose: impl Into<String>) -> Self {
+                let purpose = purpose.into();
+                self.each(|request| request.holder.purpose.clone_from(&purpose))
+            }
+
+            /// Anything else that people should see, where the reach keeps it.
+            pub fn label(self, key: impl Into<String>, value: impl Into<String>) -> Self {
+                let (key, value) = (key.into(), value.into());
+                self.each(|request| {
+                    request.holder.labels.insert(key.clone(), value.clone());
+                })
+            }
+
+            /// Take a fence with the lock, where that has to be asked for.
+            pub fn fenced(self) -> Self {
+                self.each(|request| request.fenced = true)
+            }
+
+            /// Refuse to wait in a circle of owners that wait for each other (E5). The daemon's locks only.
+            pub fn refuse_deadlock(self) -> Self {
+                self.each(|request| request.refuse_deadlock = true)
+            }
+
+            /// What the caller cannot do without: refused at once where the reach does not have it.
+            pub fn require(self, need: Need) -> Self {
+                self.each(|request| {
+                    request.needs.push(need);
+                    request.fenced |= need == Need::Fence;
+                })
+            }
+
+            /// The hold outlives this process (C13): a lock file follows the life of process `pid`, elsewhere it
+            /// lives by its ttl alone. See [`Guard::into_hold`].
+            pub fn follows(self, pid: u32) -> Self {
+                self.each(|request| request.follows = Some(pid))
+            }
+
+            /// Told while waiting: who has it, and the place in line.
+            pub fn on_wait(self, tell: impl Fn(&Busy) + Send + Sync + 'static) -> Self {
+                let tell: crate::request::OnWait = Arc::new(tell);
+                self.each(|request| request.on_wait = Some(Arc::clone(&tell)))
+            }
+        }
+    };
+}
+
+setters!(Lock);
+setters!(LockAll);
+
+impl Lock {
+    pub(crate) fn new(tenure: Tenure, request: Request) -> Lock {
+        Lock { tenure, request }
+    }
+
+    /// What is wanted.
+    pub fn place(&self) -> &Where {
+        &self.request.place
+    }
+
+    fn each(mut self, change: impl Fn(&mut Request)) -> Lock {
+        change(&mut self.request);
+        self
+    }
+
+    /// This lock and one more, held together: for a move from one reach to another, while some programs still look at
+    /// the old place (`--also`).
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let guards = tenure::lock("mem:new-place")?.also("mem:old-place")?.acquire().await?;
+    /// guards.check().await?;
+    /// guards.release().await?;
+    /// # Ok(()) }
+    /// # tenure::blocking::wait(example()).unwrap();
+    /// ```
+    pub fn also(self, place: impl IntoWhere) -> Result<LockAll, Error> {
+        let mut other = self.request.clone();
+        other.place = place.into_where()?;
+        let requests = vec![self.request, other];
+        Ok(LockAll::new(self.tenure, requests))
+    }
+
+    /// Takes the lock. A future that is dropped leaves nothing behind: no record, no request, no place in line.
+    pub async fn acquire(self) -> Result<Guard, Error> {
+        reach::acquire(&self.tenure, self.request).await
+    }
+
+    /// Takes the lock on this thread.
+    pub(crate) fn acquire_blocking(self) -> Result<Guard, Error> {
+        reach::acquire_blocking(&self.tenure, self.request)
+    }
+
+    /// Takes the lock, runs `body`, gives the lock back. On loss `body` is dropped at its next await, and the answer
+    /// is [`Error::Lost`], never the body's value.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let answer = tenure::lock("mem:answer")?
+    ///     .with(async |guard| {
+    ///         guard.check().await?;
+    ///         Ok::<_, tenure::Error>(42)
+    ///     })
+    ///     .await?;
+    /// assert_eq!(answer, 42);
+    /// # Ok(()) }
+    /// # tenure::blocking::wait(example()).unwrap();
+    /// ```
+    pub async fn with<T, E: From<Error>>(
+        self,
+        body: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let guard = self.acquire().await?;
+        match guard.while_held(body(&guard)).await {
+            Err(lost) => Err(E::from(lost.into())),
+            Ok(result) => match guard.release().await {
+                Err(lost @ Error::Lost(_)) => Err(E::from(lost)),
+                // Done under the lock; what could not be given back ends by itself.
+                Ok(()) | Err(_) => result,
+            },
+        }
+    }
+}
+
+impl LockAll {
+    pub(crate) fn new(tenure: Tenure, requests: Vec<Request>) -> LockAll {
+        LockAll { tenure, requests }
+    }
+
+    fn each(mut self, change: impl Fn(&mut Request)) -> LockAll {
+        self.requests.iter_mut().for_each(change);
+        self
+    }
+
+    /// Takes all of them, or none: in the order of their addresses, so that two callers with reversed lists cannot
+    /// wait for each other. The same lock twice is one lock (C6). Who waits does so for all of them together.
+    pub async fn acquire(self) -> Result<Guards, Error> {
+        let (tenure, turns) = (self.tenure.clone(), self.in_order()?);
+        let patience = Patience::new(&turns);
+        let mut taken = Vec::new();
+        for (number, request) in turns {
+            let request = patience.left(request);
+            taken.push((number, reach::acquire(&tenure, request).await?));
+        }
+        Ok(in_given_order(taken))
+    }
+
+    pub(crate) fn acquire_blocking(self) -> Result<Guards, Error> {
+        let (tenure, turns) = (self.tenure.clone(), self.in_order()?);
+        let patience = Patience::new(&turns);
+        let mut taken = Vec::new();
+        for (number, request) in turns {
+            let request = patience.left(request);
+            taken.push((number, reach::acquire_blocking(&tenure, request)?));
+        }
+        Ok(in_given_order(taken))
+    }
+
+    /// The requests with their numbers, in the order of acquisition, all of them checked before the first is made.
+    fn in_order(self) -> Result<Vec<(usize, Request)>, Error> {
+        let mut requests: Vec<(usize, Request)> = Vec::new();
+        for (number, mut request) in self.requests.into_iter().enumerate() {
+            request.place = request.place.normalized();
+            if !requests
+                .iter()
+                .any(|(_, other)| other.place == request.place)
+            {
+                requests.push((number, request));
+            }
+        }
+        share(&mut requests);
+        for (_, request) in &requests {
+            request.check()?;
+        }
+        requests.sort_by(|(_, one), (_, two)| one.place.lock_order(&two.place));
+        Ok(requests)
+    }
+}
+
+/// What is wanted of all is wanted of those that have it, if one of them does; and paths of one tree get one owner: a
+/// parent that is ours must not keep us out of its child.
+fn share(requests: &mut [(usize, Request)]) {
+    let has_lease = |request: &Request| Capabilities::of(&request.place).meets(Need::Lease);
+    let can_ask = |request: &Request| Capabilities::of(&request.place).meets(Need::Ask);
+    let some_lease = requests.iter().any(|(_, request)| has_lease(request));
+    let some_ask = requests.iter().any(|(_, request)| can_ask(request));
+    let is_tree =
+        |request: &Request| matches!(request.place, Where::Memory(_) | Where::Daemon { .. });
+    let trees = requests
+        .iter()
+        .filter(|(_, request)| is_tree(request))
+        .count();
+    let owner = Token::random();
+    for (_, request) in requests {
+        if some_lease && !has_lease(request) {
+            request.ttl = None;
+        }
+        if some_ask && !can_ask(request) {
+            request.ask = false;
+        }
+        if trees > 1 && is_tree(request) {
+            let name = format!("{}-{owner}", request.holder.name);
+            request.owner.get_or_insert(name);
+        }
+    }
+}
+
+/// The time that several locks share.
+struct Patience {
+    until: Option<Instant>,
+}
+
+impl Patience {
+    fn new(requests: &[(usize, Request)]) -> Patience {
+        let until = requests.iter().find_map(|(_, request)| match request.wait {
+            Wait::For(time) => Instant::now().checked_add(time),
+            Wait::No | Wait::Forever => None,
+        });
+        Patience { until }
+    }
+
+    fn left(&self, mut request: Request) -> Request {
+        if let (Wait::For(_), Some(until)) = (request.wait, self.until) {
+            request.wait = Wait::For(until.saturating_duration_since(Instant::now()));
+        }
+        request
+    }
+}
+
+fn in_given_order(mut taken: Vec<(usize, Guard)>) -> Guards {
+    taken.sort_by_key(|(number, _)| *number);
+    Guards::new(taken.into_iter().map(|(_, guard)| guard).collect())
+}

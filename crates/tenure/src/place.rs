@@ -1,0 +1,421 @@
+//! Where a lock is: addresses as people type them, parsed once (C18).
+//!
+//! ```
+//! use tenure::Where;
+//!
+//! let place: Where = "state.json".parse()?;
+//! assert!(matches!(place, Where::Sidecar(_)));
+//! let place: Where = "tenant:/acme/projects/42".parse()?;
+//! assert!(matches!(place, Where::Daemon { .. }));
+//! # Ok::<(), tenure::Error>(())
+//! ```
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::path::{Path as FilePath, PathBuf};
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+use tenure_core::path::Path;
+use tenure_files::upload::UploadId;
+
+use crate::endpoint::Endpoint;
+use crate::error::{Error, InputError};
+
+/// The address of a lock.
+///
+/// | text | is |
+/// |---|---|
+/// | `mem:jobs/nightly` | a lock of this process |
+/// | `state.json`, `./a:b`, `sidecar:state.json` | `state.json.lock` beside the file |
+/// | `exclusive:.beads` | the exclusive lock of a database directory |
+/// | `upload:DIR/ID`, `upload:DIR#a/b` | the lock of one upload |
+/// | `repo:/mnt/backup`, `s3://bucket/prefix`, `gs://…`, `az://…` | a repository |
+/// | `tenure://host:port[,host:port]/tenant:/acme`, `tenant:/acme` | a path of the daemon |
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Where {
+    /// A lock of this process.
+    Memory(MemoryName),
+    /// A lock file beside the file it protects.
+    Sidecar(PathBuf),
+    /// The exclusive lock of a database's directory.
+    Exclusive(PathBuf),
+    /// The lock of one upload.
+    Upload {
+        /// The directory of the uploads.
+        dir: PathBuf,
+        /// Which upload.
+        id: UploadId,
+    },
+    /// A repository in a directory or a bucket.
+    #[cfg(feature = "store")]
+    Repository(tenure_store::Address),
+    /// A path of the daemon.
+    Daemon {
+        /// The nodes to try; none means those of the settings (`TENURE_URL`).
+        nodes: Vec<Endpoint>,
+        /// The path.
+        path: Path,
+    },
+}
+
+/// The name of a lock in memory: `jobs/nightly`. A tree, as on the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryName(Path);
+
+impl MemoryName {
+    /// Takes a name: segments between single slashes, none of them `.` or `..`.
+    pub fn new(name: &str) -> Result<MemoryName, Error> {
+        let rooted = format!("mem:/{}", name.trim_start_matches('/'));
+        match Path::parse(&rooted) {
+            Ok(path) if path.depth() > 0 => Ok(MemoryName(path)),
+            Ok(_) => Err(input(
+                &format!("mem:{name}"),
+                "names no lock: write mem:NAME",
+            )),
+            Err(invalid) => Err(input(&format!("mem:{name}"), invalid.to_string())),
+        }
+    }
+
+    pub(crate) fn from_path(path: Path) -> MemoryName {
+        MemoryName(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Where {
+    /// The reach's word: `mem`, `sidecar`, `exclusive`, `upload`, `repository`, `daemon`.
+    pub fn reach(&self) -> &'static str {
+        match self {
+            Where::Memory(_) => "mem",
+            Where::Sidecar(_) => "sidecar",
+            Where::Exclusive(_) => "exclusive",
+            Where::Upload { .. } => "upload",
+            #[cfg(feature = "store")]
+            Where::Repository(_) => "repository",
+            Where::Daemon { .. } => "daemon",
+        }
+    }
+
+    /// Whether locks here live in files of this machine: no runtime and no thread is needed to take one.
+    pub fn is_file(&self) -> bool {
+        matches!(
+            self,
+            Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. }
+        )
+    }
+
+    /// The same place with real, absolute paths, so that two spellings of one lock are equal (C6).
+    #[must_use]
+    pub fn normalized(&self) -> Where {
+        match self {
+            Where::Sidecar(file) => Where::Sidecar(real_file(file)),
+            Where::Exclusive(dir) => Where::Exclusive(real(dir)),
+            Where::Upload { dir, id } => Where::Upload {
+                dir: real(dir),
+                id: id.clone(),
+            },
+            #[cfg(feature = "store")]
+            Where::Repository(tenure_store::Address::Directory(dir)) => {
+                Where::Repository(tenure_store::Address::Directory(real(dir)))
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// The fixed order in which several locks are taken (C6): by address, and in a tree a path before what is
+    /// below it, so that two commands with reversed lists cannot wait for each other.
+    pub fn lock_order(&self, other: &Where) -> Ordering {
+        // A separator sorts before every other character: then byte order is the order of the tree.
+        let key = |place: &Where| place.to_string().replace('/', "\u{1}");
+        key(self).cmp(&key(other))
+    }
+}
+
+fn real(path: &FilePath) -> PathBuf {
+    path.canonicalize()
+        .or_else(|_| std::path::absolute(path))
+        .unwrap_or_else(|_| path.to_owned())
+}
+
+/// The file itself may be missing, or a link that is not followed (S1).
+fn real_file(file: &FilePath) -> PathBuf {
+    let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(dir), Some(name)) => real(dir).join(name),
+        _ => absolute,
+    }
+}
+
+impl FromStr for Where {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Where, Error> {
+        if let Some((scheme, rest)) = text.split_once("://")
+            && !scheme.contains(['/', '.'])
+        {
+            return match scheme {
+                "tenure" => daemon(text, rest),
+                "s3" | "gs" | "az" => repository(text),
+                _ => Err(input(
+                    text,
+                    "is no address: before :// there is s3, gs, az or tenure (./ in front means a file)",
+                )),
+            };
+        }
+        if let Some((scheme, rest)) = text.split_once(':') {
+            match scheme {
+                "sidecar" | "exclusive" if rest.is_empty() => {
+                    return Err(input(text, "names no file"));
+                }
+                "sidecar" => return Ok(Where::Sidecar(rest.into())),
+                "exclusive" => return Ok(Where::Exclusive(rest.into())),
+                "upload" => return upload(text, rest),
+                "repo" => return repository(text),
+                "mem" => return MemoryName::new(rest).map(Where::Memory),
+                _ => {}
+            }
+        }
+        if let Ok(path) = Path::parse(text) {
+            let nodes = Vec::new();
+            return Ok(Where::Daemon { nodes, path });
+        }
+        if text.is_empty() {
+            return Err(input(text, "is empty: name a file or another address"));
+        }
+        Ok(Where::Sidecar(text.into()))
+    }
+}
+
+/// `host:port[,host:port…]/handler:/path`.
+fn daemon(text: &str, rest: &str) -> Result<Where, Error> {
+    let (hosts, path) = rest
+        .split_once('/')
+        .filter(|(_, path)| !path.is_empty())
+        .ok_or_else(|| {
+            input(
+                text,
+                "names no path: write tenure://host:port/handler:/path",
+            )
+        })?;
+    let path = Path::parse(path).map_err(|invalid| input(text, invalid.to_string()))?;
+    let nodes = match hosts {
+        "" => Vec::new(),
+        hosts => Endpoint::list(hosts).map_err(|error| input(text, error.to_string()))?,
+    };
+    Ok(Where::Daemon { nodes, path })
+}
+
+/// U24: the last `#`, else the last `/`.
+fn upload(text: &str, rest: &str) -> Result<Where, Error> {
+    let (dir, id) = rest
+        .rsplit_once('#')
+        .or_else(|| rest.rsplit_once('/'))
+        .unwrap_or((".", rest));
+    let id = UploadId::new(id).map_err(|error| input(text, error.to_string()))?;
+    let dir = match dir {
+        // `upload:/7` is an upload in the root directory.
+        "" => "/",
+        dir => dir,
+    };
+    Ok(Where::Upload {
+        dir: dir.into(),
+        id,
+    })
+}
+
+#[cfg(feature = "store")]
+fn repository(text: &str) -> Result<Where, Error> {
+    text.parse()
+        .map(Where::Repository)
+        .map_err(|error: tenure_store::address::AddressError| input(text, error.to_string()))
+}
+
+#[cfg(not(feature = "store"))]
+fn repository(text: &str) -> Result<Where, Error> {
+    Err(input(text, "repositories are left out of this build"))
+}
+
+fn input(text: &str, what: impl Into<String>) -> Error {
+    Error::Input(InputError::new(text, what))
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Where::Memory(MemoryName(path)) => {
+                write!(f, "mem:{}", path.as_str().trim_start_matches("mem:/"))
+            }
+            Where::Sidecar(file) => write!(f, "sidecar:{}", file.display()),
+            Where::Exclusive(dir) => write!(f, "exclusive:{}", dir.display()),
+            Where::Upload { dir, id } => write!(f, "upload:{}#{id}", dir.display()),
+            #[cfg(feature = "store")]
+            Where::Repository(address) => address.fmt(f),
+            Where::Daemon { nodes, path } if nodes.is_empty() => {
+                // A handler with the name of a scheme needs the long form to be read back.
+                match path.handler() {
+                    "sidecar" | "exclusive" | "upload" | "repo" | "mem" => {
+                        write!(f, "tenure:///{}", path.as_str())
+                    }
+                    _ => f.write_str(path.as_str()),
+                }
+            }
+            Where::Daemon { nodes, path } => {
+                let nodes: Vec<String> = nodes.iter().map(Endpoint::to_string).collect();
+                write!(f, "tenure://{}/{}", nodes.join(","), path.as_str())
+            }
+        }
+    }
+}
+
+impl Serialize for Where {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What can be taken for an address: text, a path of a file, or a [`Where`].
+pub trait IntoWhere {
+    /// The address, or what is wrong with it.
+    fn into_where(self) -> Result<Where, Error>;
+}
+
+impl IntoWhere for Where {
+    fn into_where(self) -> Result<Where, Error> {
+        Ok(self)
+    }
+}
+
+impl IntoWhere for &Where {
+    fn into_where(self) -> Result<Where, Error> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoWhere for &str {
+    fn into_where(self) -> Result<Where, Error> {
+        self.parse()
+    }
+}
+
+impl IntoWhere for String {
+    fn into_where(self) -> Result<Where, Error> {
+        self.parse()
+    }
+}
+
+impl IntoWhere for &String {
+    fn into_where(self) -> Result<Where, Error> {
+        self.parse()
+    }
+}
+
+/// A file, whatever its name looks like.
+impl IntoWhere for &FilePath {
+    fn into_where(self) -> Result<Where, Error> {
+        Ok(Where::Sidecar(self.to_owned()))
+    }
+}
+
+/// A file, whatever its name looks like.
+impl IntoWhere for PathBuf {
+    fn into_where(self) -> Result<Where, Error> {
+        Ok(Where::Sidecar(self))
+    }
+}
+
+/// A file, whatever its name looks like.
+impl IntoWhere for &PathBuf {
+    fn into_where(self) -> Result<Where, Error> {
+        Ok(Where::Sidecar(self.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        match text.parse::<Where>() {
+            Ok(place) => format!("{} {place}", place.reach()),
+            Err(error) => format!("! {error}"),
+        }
+    }
+
+    /// C18: the first match decides, and `./` always means a file.
+    #[test]
+    fn addresses_are_read_in_the_order_of_the_rule() {
+        for (text, want) in [
+            ("state.json", "sidecar sidecar:state.json"),
+            ("./tenant:/acme", "sidecar sidecar:./tenant:/acme"),
+            ("./s3://x", "sidecar sidecar:./s3://x"),
+            ("a:b", "sidecar sidecar:a:b"),
+            ("sidecar:a#b", "sidecar sidecar:a#b"),
+            ("exclusive:.beads", "exclusive exclusive:.beads"),
+            ("upload:up/7", "upload upload:up#7"),
+            ("upload:up#a/7", "upload upload:up#a/7"),
+            ("upload:/7", "upload upload:/#7"),
+            ("repo:/mnt", "repository repo:/mnt"),
+            ("s3://bucket/a/", "repository s3://bucket/a"),
+            ("mem:jobs/nightly", "mem mem:jobs/nightly"),
+            ("mem:/jobs", "mem mem:jobs"),
+            ("tenant:/acme/42", "daemon tenant:/acme/42"),
+            ("tenure:///mem:/a", "daemon tenure:///mem:/a"),
+            ("tenure://h:1,i/t:/a", "daemon tenure://h:1,i:50051/t:/a"),
+            ("tenure://[::1]:9/t:/a", "daemon tenure://[::1]:9/t:/a"),
+        ] {
+            assert_eq!(shown(text), want, "{text}");
+            let place: Where = text.parse().unwrap();
+            assert_eq!(place.to_string().parse::<Where>().unwrap(), place, "{text}");
+        }
+    }
+
+    /// C18: an unknown scheme is a mistake, not a file; the message names the text and the way out.
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "sidecar:",
+            "exclusive:",
+            "http://x/y",
+            "upload:up/..",
+            "mem:",
+            "mem:a//b",
+            "tenure://h",
+            "tenure://h/",
+            "tenure://h:x/t:/a",
+            "tenure://h/nopath",
+            "s3://",
+            "repo:",
+        ] {
+            let error = text.parse::<Where>().unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{text}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+
+    /// C6: in a tree a path comes before all that is below it.
+    #[test]
+    fn a_parent_is_locked_before_its_children_and_its_siblings() {
+        let mut places: Vec<Where> = ["t:/m-1", "t:/m/x", "t:/m"]
+            .map(|text| text.parse().unwrap())
+            .into();
+        places.sort_by(Where::lock_order);
+        let order: Vec<String> = places.iter().map(Where::to_string).collect();
+        assert_eq!(order, ["t:/m", "t:/m/x", "t:/m-1"]);
+    }
+
+    /// C6: two spellings of one file are one lock.
+    #[test]
+    fn two_spellings_of_a_file_are_one_place() {
+        let temp = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(temp.path(), temp.path().join("alias")).unwrap();
+        let plain = Where::Sidecar(temp.path().join("state"));
+        let alias = Where::Sidecar(temp.path().join("alias/./state"));
+        assert_eq!(plain.normalized(), alias.normalized());
+    }
+}

@@ -1,0 +1,403 @@
+//! The reaches: one file each, behind one enum. What is the same for all is decided before and above them.
+
+#[cfg(feature = "daemon")]
+pub(crate) mod daemon;
+mod exclusive;
+mod files;
+pub(crate) mod memory;
+#[cfg(feature = "store")]
+pub(crate) mod repository;
+mod sidecar;
+mod upload;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+
+use crate::error::{Blocker, Busy, Error};
+use crate::guard::Guard;
+use crate::hold::Hold;
+use crate::inspect::{Broken, Force, State, Watch};
+use crate::lease::Lease;
+use crate::place::Where;
+use crate::request::Request;
+use crate::tenure::Tenure;
+use crate::values::{Class, Fence, HoldId, Mode, Wait};
+
+/// A guard's inside.
+pub(crate) enum Held {
+    Memory(memory::Held),
+    Sidecar(tenure_files::sidecar::Guard),
+    Exclusive(tenure_files::exclusive::Guard),
+    Upload(tenure_files::upload::Guard),
+    #[cfg(feature = "store")]
+    Repository(repository::Held),
+    #[cfg(feature = "daemon")]
+    Daemon(daemon::Held),
+}
+
+impl Held {
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        match self {
+            Held::Memory(held) => held.fence(),
+            Held::Sidecar(guard) => guard.fence().map(Fence::from),
+            Held::Exclusive(guard) => guard.fence().map(Fence::from),
+            Held::Upload(guard) => guard.file()?.fence().map(Fence::from),
+            #[cfg(feature = "store")]
+            Held::Repository(held) => held.fence(),
+            #[cfg(feature = "daemon")]
+            Held::Daemon(held) => held.fence(),
+        }
+    }
+
+    /// What is left of the lease, where the reach keeps that itself.
+    pub(crate) fn valid_for(&self) -> Option<Duration> {
+        match self {
+            Held::Memory(_) | Held::Sidecar(_) | Held::Exclusive(_) | Held::Upload(_) => None,
+            #[cfg(feature = "store")]
+            Held::Repository(held) => Some(held.valid_for()),
+            #[cfg(feature = "daemon")]
+            Held::Daemon(_) => None,
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        match self {
+            Held::Memory(_) | Held::Sidecar(_) | Held::Exclusive(_) | Held::Upload(_) => None,
+            #[cfg(feature = "store")]
+            Held::Repository(held) => Some(held.lease()),
+            #[cfg(feature = "daemon")]
+            Held::Daemon(_) => None,
+        }
+    }
+
+    pub(crate) fn owner(&self) -> String {
+        match self {
+            Held::Memory(held) => held.owner(),
+            Held::Sidecar(_) | Held::Exclusive(_) | Held::Upload(_) => self
+                .file()
+                .map_or_else(String::new, |hold| hold.token().to_string()),
+            #[cfg(feature = "store")]
+            Held::Repository(held) => held.owner(),
+            #[cfg(feature = "daemon")]
+            Held::Daemon(held) => held.owner(),
+        }
+    }
+
+    pub(crate) fn file(&self) -> Option<&tenure_files::hold::Hold> {
+        match self {
+            Held::Sidecar(guard) => Some(guard.hold()),
+            Held::Exclusive(guard) => Some(guard.hold()),
+            Held::Upload(guard) => guard.file().map(|hold| hold.hold().as_ref()),
+            Held::Memory(_) => None,
+            #[cfg(feature = "store")]
+            Held::Repository(_) => None,
+            #[cfg(feature = "daemon")]
+            Held::Daemon(_) => None,
+        }
+    }
+
+    pub(crate) async fn check(&self, place: &Where) -> Result<(), Error> {
+        let files = |result: tenure_files::Result<()>| {
+            result.map_err(|error| Error::from_files(place, &error))
+        };
+        match self {
+            Held::Memory(held) => held.check(place),
+            Held::Sidecar(guard) => files(guard.verify_still_held()),
+            Held::Exclusive(guard) => files(guard.check()),
+            Held::Upload(guard) => files(guard.check()),
+            #[cfg(feature = "store")]
+            Held::Repository(held) => held.check(place).await,
+            #[cfg(feature = "daemon")]
+            Held::Daemon(held) => held.check(place).await,
+        }
+    }
+
+    pub(crate) async fn release(self, place: &Where) -> Result<(), Error> {
+        let files = |result: tenure_files::Result<()>| {
+            result.map_err(|error| Error::from_files(place, &error))
+        };
+        match self {
+            Held::Memory(held) => held.release(place),
+            Held::Sidecar(guard) => files(guard.release()),
+            Held::Exclusive(guard) => files(guard.release()),
+            Held::Upload(guard) => files(guard.release()),
+            #[cfg(feature = "store")]
+            Held::Repository(held) => held.release(place).await,
+            #[cfg(feature = "daemon")]
+            Held::Daemon(held) => held.release(place).await,
+        }
+    }
+
+    /// Lets go without giving back (C13).
+    pub(crate) async fn leave(
+        self,
+        place: Where,
+        mode: Mode,
+        ttl: Option<Duration>,
+    ) -> Result<Hold, Error> {
+        let fence = self.fence();
+        let secret = match self {
+            Held::Memory(_) => {
+                let what = "a lock in memory cannot outlive its process";
+                return Err(Error::unsupported(&place, what));
+            }
+            Held::Sidecar(guard) => guard.leave().to_string(),
+            Held::Exclusive(guard) => guard.leave().to_string(),
+            Held::Upload(guard) => match guard.leave() {
+                Some(token) => token.to_string(),
+                None => return Err(Error::unsupported(&place, "it has no record to leave")),
+            },
+            #[cfg(feature = "store")]
+            Held::Repository(held) => held.leave(&place).await?,
+            #[cfg(feature = "daemon")]
+            Held::Daemon(held) => held.leave(),
+        };
+        Ok(Hold {
+            place,
+            secret,
+            mode,
+            ttl,
+            fence,
+        })
+    }
+}
+
+/// Takes a lock. A future that is dropped leaves nothing behind.
+pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
+    request.check()?;
+    match &request.place {
+        Where::Memory(name) => memory::acquire(name.path().clone(), request).await,
+        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+            tenure_files::future::run(move |cancel| files::acquire(&request, Some(&cancel))).await
+        }
+        #[cfg(feature = "store")]
+        Where::Repository(_) => repository::acquire(tenure, request).await,
+        Where::Daemon { nodes, path } => {
+            #[cfg(feature = "daemon")]
+            {
+                let (client, path) = (tenure.client(nodes)?, path.clone());
+                daemon::acquire(client, path, request).await
+            }
+            #[cfg(not(feature = "daemon"))]
+            {
+                let _ = (tenure, nodes, path);
+                Err(left_out(&request.place))
+            }
+        }
+    }
+}
+
+/// The same on this thread. Lock files start no runtime and no thread before they are held (C7).
+pub(crate) fn acquire_blocking(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
+    if request.place.is_file() {
+        request.check()?;
+        return files::acquire(&request, None);
+    }
+    crate::keeper::block_on(acquire(tenure, request))
+}
+
+/// What is known of one place.
+pub(crate) async fn inspect(tenure: &Tenure, place: &Where) -> Result<State, Error> {
+    match place {
+        Where::Memory(name) => Ok(memory::inspect(place, name.path())),
+        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+            files::inspect(place, tenure.tuning())
+        }
+        #[cfg(feature = "store")]
+        Where::Repository(_) => repository::inspect(tenure, place).await,
+        Where::Daemon { nodes, path } => {
+            #[cfg(feature = "daemon")]
+            {
+                daemon::inspect(&tenure.client(nodes)?, place, path).await
+            }
+            #[cfg(not(feature = "daemon"))]
+            {
+                let _ = (nodes, path);
+                Err(left_out(place))
+            }
+        }
+    }
+}
+
+/// Every lock at or below a place.
+pub(crate) async fn list(tenure: &Tenure, place: &Where) -> Result<Vec<State>, Error> {
+    match place {
+        Where::Memory(name) => Ok(memory::list(Some(name.path()))),
+        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+            files::list(place, tenure.tuning())
+        }
+        #[cfg(feature = "store")]
+        Where::Repository(_) => Ok(vec![repository::inspect(tenure, place).await?]),
+        Where::Daemon { nodes, path } => {
+            #[cfg(feature = "daemon")]
+            {
+                daemon::list(&tenure.client(nodes)?, nodes, Some(path)).await
+            }
+            #[cfg(not(feature = "daemon"))]
+            {
+                let _ = (nodes, path);
+                Err(left_out(place))
+            }
+        }
+    }
+}
+
+/// Asks the holders to let go. The answer is who was asked.
+pub(crate) async fn ask(
+    tenure: &Tenure,
+    place: &Where,
+    reason: Option<&str>,
+) -> Result<Vec<Blocker>, Error> {
+    crate::Capabilities::of(place).require(place, crate::Need::Ask)?;
+    match place {
+        Where::Memory(name) => Ok(memory::ask(place, name.path(), reason)),
+        Where::Sidecar(_) | Where::Exclusive(_) => Ok(Vec::new()),
+        Where::Upload { dir, id } => upload::ask(place, dir, id, reason, tenure.tuning()),
+        #[cfg(feature = "store")]
+        Where::Repository(_) => Ok(Vec::new()),
+        Where::Daemon { nodes, path } => {
+            #[cfg(feature = "daemon")]
+            {
+                daemon::ask(&tenure.client(nodes)?, place, path).await
+            }
+            #[cfg(not(feature = "daemon"))]
+            {
+                let _ = (nodes, path);
+                Err(left_out(place))
+            }
+        }
+    }
+}
+
+/// What to break, and how sure the caller is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Breaking<'a> {
+    pub(crate) id: Option<&'a HoldId>,
+    pub(crate) force: Force,
+    pub(crate) reason: &'a str,
+}
+
+/// Breaks a hold, or all of them where no id is given.
+pub(crate) async fn break_hold(
+    tenure: &Tenure,
+    place: &Where,
+    breaking: Breaking<'_>,
+) -> Result<Broken, Error> {
+    match place {
+        Where::Memory(name) => memory::break_hold(place, name.path(), breaking),
+        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+            files::break_hold(place, breaking, tenure.tuning())
+        }
+        #[cfg(feature = "store")]
+        Where::Repository(_) => repository::break_hold(tenure, place, breaking).await,
+        Where::Daemon { nodes, path } => {
+            #[cfg(feature = "daemon")]
+            {
+                daemon::break_hold(&tenure.client(nodes)?, place, path, breaking).await
+            }
+            #[cfg(not(feature = "daemon"))]
+            {
+                let _ = (nodes, path);
+                Err(left_out(place))
+            }
+        }
+    }
+}
+
+/// Everything that changes at or below a place, beginning with what is held.
+pub(crate) async fn watch(tenure: &Tenure, place: &Where) -> Result<Watch, Error> {
+    match place {
+        Where::Memory(name) => Ok(memory::watch(name.path())),
+        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+            files::watch(place, tenure)
+        }
+        #[cfg(feature = "store")]
+        Where::Repository(_) => Ok(repository::watch(tenure, place)),
+        Where::Daemon { nodes, path } => {
+            #[cfg(feature = "daemon")]
+            {
+                daemon::watch(&tenure.client(nodes)?, nodes, path).await
+            }
+            #[cfg(not(feature = "daemon"))]
+            {
+                let _ = (nodes, path);
+                Err(left_out(place))
+            }
+        }
+    }
+}
+
+/// Shows once more that a hold that was left is wanted (C13).
+pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
+    match &hold.place {
+        Where::Memory(_) => Err(not_held(hold)),
+        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+            files::adopt(hold, tenure.tuning())?
+                .beat()
+                .map_err(|error| Error::from_files(&hold.place, &error))
+        }
+        #[cfg(feature = "store")]
+        Where::Repository(_) => repository::renew_hold(tenure, hold).await,
+        Where::Daemon { nodes, path } => {
+            #[cfg(feature = "daemon")]
+            {
+                daemon::renew_hold(&tenure.client(nodes)?, hold, path).await
+            }
+            #[cfg(not(feature = "daemon"))]
+            {
+                let _ = (nodes, path);
+                Err(left_out(&hold.place))
+            }
+        }
+    }
+}
+
+/// Gives back a hold that was left (C13).
+pub(crate) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
+    match &hold.place {
+        Where::Memory(_) => Err(not_held(hold)),
+        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+            files::adopt(hold, tenure.tuning())?
+                .release()
+                .map_err(|error| Error::from_files(&hold.place, &error))
+        }
+        #[cfg(feature = "store")]
+        Where::Repository(_) => repository::release_hold(tenure, hold).await,
+        Where::Daemon { nodes, path } => {
+            #[cfg(feature = "daemon")]
+            {
+                daemon::release_hold(&tenure.client(nodes)?, hold, path).await
+            }
+            #[cfg(not(feature = "daemon"))]
+            {
+                let _ = (nodes, path);
+                Err(left_out(&hold.place))
+            }
+        }
+    }
+}
+
+/// A turn in a session: one owner has one place in line (R83), so its requests come one after the other.
+async fn turn(turn: Arc<Turn<()>>, request: &Request) -> Result<OwnedMutexGuard<()>, Error> {
+    let others = "another lock of this session is being waited for";
+    let busy = || Box::new(Busy::new(&request.place, None, others));
+    match request.wait {
+        Wait::No => turn.try_lock_owned().map_err(|_| Error::Busy(busy())),
+        Wait::Forever => Ok(turn.lock_owned().await),
+        Wait::For(time) => tokio::select! {
+            turn = turn.lock_owned() => Ok(turn),
+            () = crate::keeper::sleep(time) => Err(Error::TimedOut(busy())),
+        },
+    }
+}
+
+fn not_held(hold: &Hold) -> Error {
+    Error::refused(&hold.place, Class::NotHeld, "this hold is not held")
+}
+
+#[cfg(not(feature = "daemon"))]
+fn left_out(place: &Where) -> Error {
+    Error::unsupported(place, "the daemon's client is left out of this build")
+}

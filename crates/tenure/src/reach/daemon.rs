@@ -1,0 +1,249 @@
+//! The daemon's locks: leases that the keeper renews, a fair line, fences, and events on one session (E10).
+//!
+//! ```text
+//!   acquire ── Client::ask ── Link ═══ session ═══ a node        any of several, the next when one fails
+//!      └─▶ Held ── Owner: one renewal for all that it holds      lost at 80 % of the ttl, renewed at a third
+//!   look: inspect, list, ask, break, watch                       single calls
+//! ```
+
+mod acquire;
+mod client;
+mod convert;
+mod link;
+mod look;
+mod owner;
+mod policies;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_wire::v1;
+use tokio::task::JoinHandle;
+
+use crate::error::{Error, Lost, LostCause, Unavailable};
+use crate::guard::Guard;
+use crate::hold::Hold;
+use crate::keeper;
+use crate::lease::Lease;
+use crate::place::Where;
+use crate::request::Request;
+use crate::values::{Class, Fence, whole_millis};
+
+pub(crate) use client::Client;
+use client::{Answer, Op, Trouble, new_key};
+pub(crate) use look::list;
+pub(super) use look::{ask, break_hold, inspect, watch};
+use owner::{Claim, Owner};
+use tenure_core::path::Path;
+
+/// C1.
+const TTL: Duration = Duration::from_secs(30);
+/// How long an explicit release is repeated.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A hold on the daemon.
+pub(crate) struct Held {
+    client: Client,
+    owner: Arc<Owner>,
+    claim: Arc<Claim>,
+    is_over: bool,
+}
+
+/// Takes a lock. Dropping the future withdraws: what is granted all the same is given back.
+pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Result<Guard, Error> {
+    let place = request.place.clone();
+    let taken = keeper::run(async move { acquire::acquire(client, path, request).await }).await;
+    taken.unwrap_or_else(|| Err(keeper_gone(&place)))
+}
+
+impl Held {
+    pub(super) fn fence(&self) -> Option<Fence> {
+        self.claim.fence()
+    }
+
+    pub(super) fn owner(&self) -> String {
+        self.owner.id().to_owned()
+    }
+
+    /// Asks the daemon (R73). Waits for an answer as long as the lease is good; it does not guess.
+    pub(super) async fn check(&self, place: &Where) -> Result<(), Error> {
+        let (client, owner, claim) = (
+            self.client.clone(),
+            Arc::clone(&self.owner),
+            Arc::clone(&self.claim),
+        );
+        let at = place.clone();
+        let checked = keeper::run(async move {
+            let until = claim
+                .signals
+                .lease()
+                .map_or_else(Lease::now, |lease| lease.safe_until());
+            let is_held = match claim.fence() {
+                Some(fence) => {
+                    let assert = v1::AssertFencingRequest {
+                        owner_id: owner.id().to_owned(),
+                        fencing_token: i64::try_from(fence.get()).unwrap_or(i64::MAX),
+                        paths: vec![claim.path.as_str().to_owned()],
+                    };
+                    match client
+                        .ask(Op::AssertFencing(assert), until, owner.each_try())
+                        .await
+                    {
+                        Ok(Answer::AssertFencing(answer)) => {
+                            answer.status() == v1::AssertStatus::Ok
+                        }
+                        Ok(_) => false,
+                        Err(trouble) => return Err(failed(&at, trouble)),
+                    }
+                }
+                None => match client
+                    .owner_locks(owner.id(), until, owner.each_try())
+                    .await
+                {
+                    Ok(locks) => locks.iter().any(|lock| claim.is(lock)),
+                    Err(trouble) => return Err(failed(&at, trouble)),
+                },
+            };
+            match is_held {
+                true => Ok(()),
+                false => {
+                    let what = "the daemon says that it is not ours any more";
+                    Err(Lost::new(&at, LostCause::Killed, what).into())
+                }
+            }
+        });
+        checked.await.unwrap_or_else(|| Err(keeper_gone(place)))
+    }
+
+    pub(super) async fn release(mut self, place: &Where) -> Result<(), Error> {
+        self.is_over = true;
+        if !self.owner.forget(&self.claim) {
+            return Ok(());
+        }
+        let (client, owner, claim) = (
+            self.client.clone(),
+            Arc::clone(&self.owner),
+            Arc::clone(&self.claim),
+        );
+        let at = place.clone();
+        let released = keeper::handle().spawn(async move {
+            let until = Lease::now() + RELEASE_PATIENCE;
+            give_back(&client, &owner, &claim, until)
+                .await
+                .map_err(|trouble| failed(&at, trouble))
+        });
+        released.await.unwrap_or_else(|_| Err(keeper_gone(place)))
+    }
+
+    /// Nobody renews it from now on; it lives by its ttl.
+    pub(super) fn leave(mut self) -> String {
+        self.is_over = true;
+        self.owner.let_go(&self.claim);
+        self.owner.id().to_owned()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.is_over && self.owner.forget(&self.claim) {
+            give_back_later(
+                self.client.clone(),
+                Arc::clone(&self.owner),
+                Arc::clone(&self.claim),
+            );
+        }
+    }
+}
+
+/// Gives back in the background, for as long as that makes sense: then the lease has ended it.
+fn give_back_later(client: Client, owner: Arc<Owner>, claim: Arc<Claim>) -> JoinHandle<()> {
+    keeper::handle().spawn(async move {
+        let until = Lease::now() + owner.ttl().max(Duration::from_secs(1));
+        let _ = give_back(&client, &owner, &claim, until).await;
+    })
+}
+
+/// Repeated under one key only. An owner whose release was not answered is not used again: a late one would drop what
+/// was acquired after it (leases.md).
+async fn give_back(
+    client: &Client,
+    owner: &Owner,
+    claim: &Claim,
+    until: Duration,
+) -> Result<(), Trouble> {
+    let release = v1::ReleaseLocksRequest {
+        owner_id: owner.id().to_owned(),
+        requests: vec![v1::ReleaseRequest {
+            path: claim.path.as_str().to_owned(),
+            mode: convert::mode(claim.mode).into(),
+        }],
+        del_wait_key: false,
+        idempotency_key: new_key(),
+    };
+    let released = client
+        .ask(Op::Release(release), until, owner.each_try())
+        .await;
+    owner.released(&claim.path, claim.mode, released.is_ok());
+    released.map(drop)
+}
+
+/// Renews a hold that was left (C13). There is nothing but its owner to go by.
+pub(super) async fn renew_hold(client: &Client, hold: &Hold, _path: &Path) -> Result<(), Error> {
+    let renew = v1::RenewRequest {
+        owner_id: hold.secret.clone(),
+        ttl_ms: whole_millis(hold.ttl.unwrap_or(TTL)),
+        ..Default::default()
+    };
+    match client.ask_from_anywhere(Op::Renew(renew)).await {
+        Ok(Answer::Renew(answer)) if answer.status() == v1::RenewStatus::Ok => Ok(()),
+        Ok(_) => Err(Lost::new(&hold.place, LostCause::Expired, "the lease has ended").into()),
+        Err(trouble) => Err(failed(&hold.place, trouble)),
+    }
+}
+
+/// Gives back a hold that was left (C13), if it is still held.
+pub(super) async fn release_hold(client: &Client, hold: &Hold, path: &Path) -> Result<(), Error> {
+    renew_hold(client, hold, path).await?;
+    let release = v1::ReleaseLocksRequest {
+        owner_id: hold.secret.clone(),
+        requests: vec![v1::ReleaseRequest {
+            path: path.as_str().to_owned(),
+            mode: convert::mode(hold.mode).into(),
+        }],
+        del_wait_key: false,
+        idempotency_key: new_key(),
+    };
+    let released = client.ask_from_anywhere(Op::Release(release)).await;
+    released
+        .map(drop)
+        .map_err(|trouble| failed(&hold.place, trouble))
+}
+
+/// What went wrong on the way, in the words of all reaches.
+fn failed(place: &Where, trouble: Trouble) -> Error {
+    use tonic::Code;
+    match trouble {
+        Trouble::Unreachable(what) => Error::Unavailable(Box::new(Unavailable {
+            place: place.clone(),
+            what: format!("the daemon cannot be reached: {what}"),
+            retry_after: Duration::from_secs(1),
+        })),
+        Trouble::Refused(Code::InvalidArgument | Code::OutOfRange, what) => {
+            Error::input(place.to_string(), what)
+        }
+        Trouble::Refused(Code::Unauthenticated | Code::PermissionDenied, what) => Error::Denied {
+            place: Box::new(place.clone()),
+            what,
+        },
+        Trouble::Refused(Code::Unimplemented, what) => Error::unsupported(place, what),
+        Trouble::Refused(Code::FailedPrecondition, what) => {
+            Error::refused(place, Class::NotHeld, what)
+        }
+        Trouble::Refused(_, what) => Error::refused(place, Class::Io, what),
+    }
+}
+
+fn keeper_gone(place: &Where) -> Error {
+    let what = "the thread that speaks to the daemon has ended";
+    Error::refused(place, Class::Io, what)
+}

@@ -1,0 +1,324 @@
+//! The way to the daemon: any of several nodes, the next one when one fails, and every operation repeated under its
+//! own key until it is answered or time is up.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tenure_files::identity::Token;
+use tenure_wire::v1;
+use tenure_wire::v1::path_lock_client::PathLockClient;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+pub(super) use super::link::{Answer, Op};
+use super::link::{Credentials, Link, News, NoAnswer, OnNews, refused};
+use super::owner::Owner;
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::keeper;
+use crate::lease::Lease;
+use crate::tenure::Access;
+
+/// How long a call that nothing depends on is tried.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one try may take, where no lease says otherwise.
+const EACH_TRY: Duration = Duration::from_secs(4);
+/// Pauses between tries.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// A client of some nodes. Connects when it is first used; clones share the connection.
+#[derive(Clone)]
+pub(crate) struct Client(Arc<Inner>);
+
+struct Inner {
+    nodes: Vec<Endpoint>,
+    credentials: Credentials,
+    link: tokio::sync::Mutex<Linked>,
+    owners: Mutex<HashMap<String, Arc<Owner>>>,
+}
+
+#[derive(Default)]
+struct Linked {
+    link: Option<Arc<Link>>,
+    /// The node to try next.
+    node: usize,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    /// Nobody answered in time.
+    Unreachable(String),
+    /// The daemon said no, and will say so again.
+    Refused(Code, String),
+}
+
+/// A key under which an operation is applied at most once (R102).
+pub(super) fn new_key() -> String {
+    Token::random().to_string()
+}
+
+impl Client {
+    pub(crate) fn new(nodes: Vec<Endpoint>, access: &Access) -> Result<Client, Error> {
+        Ok(Client(Arc::new(Inner {
+            nodes,
+            credentials: Credentials::new(access)?,
+            link: tokio::sync::Mutex::default(),
+            owners: Mutex::default(),
+        })))
+    }
+
+    /// The owner of this id; a new one if it is not known here.
+    pub(super) fn owner(&self, id: &str, ttl: Duration, is_session: bool) -> Arc<Owner> {
+        let mut owners = self.owners();
+        // Nobody has them any more, so nothing is held or waited for under their names.
+        owners.retain(|_, owner| Arc::strong_count(owner) > 1 || owner.is_spoiled());
+        let owner = owners
+            .entry(id.to_owned())
+            .or_insert_with(|| Owner::new(id, ttl, is_session));
+        Arc::clone(owner)
+    }
+
+    /// Asks until there is an answer, or `until` has come (by [`Lease::now`]). An operation that changes something
+    /// carries a key, so that a repeat is the same operation.
+    pub(super) async fn ask(
+        &self,
+        op: Op,
+        until: Duration,
+        each_try: Duration,
+    ) -> Result<Answer, Trouble> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let trouble = match self.ask_once(op.clone(), each_try).await {
+                Ok(answer) => return Ok(answer),
+                Err(Trouble::Refused(code, what)) if !passes(code) => {
+                    return Err(Trouble::Refused(code, what));
+                }
+                Err(Trouble::Refused(_, what) | Trouble::Unreachable(what)) => what,
+            };
+            if Lease::now() + pause >= until {
+                return Err(Trouble::Unreachable(trouble));
+            }
+            tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// One try. After a failure the next one goes to the next node.
+    pub(super) async fn ask_once(&self, op: Op, each_try: Duration) -> Result<Answer, Trouble> {
+        let link = self.link().await?;
+        match link.call(op, each_try).await {
+            Ok(answer) => Ok(answer),
+            Err(NoAnswer::Broken(what)) => {
+                self.turn_away_from(&link).await;
+                Err(Trouble::Unreachable(what))
+            }
+            Err(NoAnswer::Refused(code, what)) => {
+                if code == Code::Unavailable && self.0.nodes.len() > 1 {
+                    self.turn_away_from(&link).await;
+                }
+                Err(Trouble::Refused(code, what))
+            }
+        }
+    }
+
+    /// The same from a thread that is not the keeper's.
+    pub(super) async fn ask_from_anywhere(&self, op: Op) -> Result<Answer, Trouble> {
+        let client = self.clone();
+        let asked =
+            keeper::run(async move { client.ask(op, Lease::now() + PATIENCE, EACH_TRY).await });
+        asked
+            .await
+            .unwrap_or_else(|| Err(Trouble::Unreachable("the keeper has ended".into())))
+    }
+
+    /// What an owner holds, read linearizably (R142).
+    pub(super) async fn owner_locks(
+        &self,
+        owner: &str,
+        until: Duration,
+        each_try: Duration,
+    ) -> Result<Vec<v1::OwnedLock>, Trouble> {
+        let request = v1::ListOwnerLocksRequest {
+            owner_id: owner.to_owned(),
+            domains: Vec::new(),
+            read_tree: true,
+        };
+        Ok(self.call(request, until, each_try).await?.locks)
+    }
+
+    /// A single call that changes nothing, or nothing that a repeat would change again.
+    async fn call<Q: Call>(
+        &self,
+        message: Q,
+        until: Duration,
+        each_try: Duration,
+    ) -> Result<Q::Answer, Trouble> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let what = match self.call_once(message.clone(), each_try).await {
+                Err(Trouble::Unreachable(what)) => what,
+                Err(Trouble::Refused(code, what)) if passes(code) => what,
+                other => return other,
+            };
+            if Lease::now() + pause >= until {
+                return Err(Trouble::Unreachable(what));
+            }
+            tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn call_once<Q: Call>(
+        &self,
+        message: Q,
+        each_try: Duration,
+    ) -> Result<Q::Answer, Trouble> {
+        let link = self.link().await?;
+        let request = self.0.credentials.sign(message);
+        let call = Q::call(link.calls.clone(), request);
+        let status = match tokio::time::timeout(each_try, call).await {
+            Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            Ok(Err(status)) => status,
+            Err(_) => Status::deadline_exceeded("no answer in time"),
+        };
+        match refused(&status) {
+            NoAnswer::Broken(what) => {
+                self.turn_away_from(&link).await;
+                Err(Trouble::Unreachable(what))
+            }
+            NoAnswer::Refused(code, what) => Err(Trouble::Refused(code, what)),
+        }
+    }
+
+    /// A single call, from a thread that is not the keeper's.
+    pub(super) async fn call_from_anywhere<Q: Call>(
+        &self,
+        message: Q,
+    ) -> Result<Q::Answer, Trouble> {
+        let client = self.clone();
+        let called = keeper::run(async move {
+            client
+                .call(message, Lease::now() + PATIENCE, EACH_TRY)
+                .await
+        });
+        called
+            .await
+            .unwrap_or_else(|| Err(Trouble::Unreachable("the keeper has ended".into())))
+    }
+
+    /// The link that stands, or a new one: to the node that served last, then to the others in turn.
+    async fn link(&self) -> Result<Arc<Link>, Trouble> {
+        let mut linked = self.0.link.lock().await;
+        if let Some(link) = linked.link.as_ref().filter(|link| link.is_open()) {
+            return Ok(Arc::clone(link));
+        }
+        let mut troubles = Vec::new();
+        for _ in &self.0.nodes {
+            let node = &self.0.nodes[linked.node % self.0.nodes.len()];
+            match Link::connect(node, &self.0.credentials, self.on_news()).await {
+                Ok(link) => {
+                    let link = Arc::new(link);
+                    linked.link = Some(Arc::clone(&link));
+                    return Ok(link);
+                }
+                // Who is turned away here would be turned away everywhere.
+                Err(NoAnswer::Refused(code, what)) => return Err(Trouble::Refused(code, what)),
+                Err(NoAnswer::Broken(what)) => {
+                    linked.node = linked.node.wrapping_add(1);
+                    troubles.push(what);
+                }
+            }
+        }
+        Err(Trouble::Unreachable(troubles.join("; ")))
+    }
+
+    async fn turn_away_from(&self, link: &Arc<Link>) {
+        link.close();
+        let mut linked = self.0.link.lock().await;
+        if linked
+            .link
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, link))
+        {
+            linked.node = linked.node.wrapping_add(1);
+        }
+    }
+
+    fn on_news(&self) -> OnNews {
+        let inner: Weak<Inner> = Arc::downgrade(&self.0);
+        Arc::new(move |news| {
+            let Some(client) = inner.upgrade().map(Client) else {
+                return;
+            };
+            match news {
+                News::Event(event) => {
+                    let owner = client.owners().get(&event.owner_id).cloned();
+                    if let Some(owner) = owner {
+                        owner.hear(&client, &event);
+                    }
+                }
+                // Events of an owner come on the session that it uses: each sends something on the next one, at once.
+                News::Broken => {
+                    let owners: Vec<Arc<Owner>> = client.owners().values().cloned().collect();
+                    owners.iter().for_each(|owner| owner.link_broke());
+                }
+            }
+        })
+    }
+
+    fn owners(&self) -> MutexGuard<'_, HashMap<String, Arc<Owner>>> {
+        self.0.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A message that has a call of its own.
+pub(super) trait Call: Clone + Send + Sync + 'static {
+    /// What it is answered with.
+    type Answer: Send + 'static;
+    /// Makes the call.
+    fn call(
+        calls: PathLockClient<Channel>,
+        request: Request<Self>,
+    ) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
+}
+
+macro_rules! calls {
+    ($($request:ident => $name:ident -> $answer:ty;)+) => {
+        $(impl Call for v1::$request {
+            type Answer = $answer;
+
+            async fn call(
+                mut calls: PathLockClient<Channel>,
+                request: Request<Self>,
+            ) -> Result<Response<$answer>, Status> {
+                calls.$name(request).await
+            }
+        })+
+    };
+}
+
+calls! {
+    ExplainRequest => explain -> v1::ExplainResponse;
+    DumpLocksRequest => dump_locks -> v1::DumpLocksResponse;
+    ListOwnerLocksRequest => list_owner_locks -> v1::ListOwnerLocksResponse;
+    RequestRevokeRequest => request_revoke -> v1::RequestRevokeResponse;
+    BreakRequest => r#break -> v1::BreakResponse;
+    WatchRequest => watch -> tonic::Streaming<v1::LockChange>;
+    SetNamespacePolicyRequest => set_namespace_policy -> v1::SetNamespacePolicyResponse;
+    GetNamespacePolicyRequest => get_namespace_policy -> v1::GetNamespacePolicyResponse;
+    DeleteNamespacePolicyRequest => delete_namespace_policy -> v1::DeleteNamespacePolicyResponse;
+    ListNamespacePoliciesRequest => list_namespace_policies -> v1::ListNamespacePoliciesResponse;
+    HealthRequest => health -> v1::HealthResponse;
+}
+
+/// Whether a later try may succeed.
+fn passes(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unavailable | Code::Aborted | Code::DeadlineExceeded | Code::Cancelled
+    )
+}

@@ -1,0 +1,89 @@
+//! Wire types to this crate's values and back. The generated types stop here.
+
+use std::time::Duration;
+
+use tenure_core::path::Path;
+use tenure_wire::v1;
+
+use crate::error::{Blocker, Standing};
+use crate::place::Where;
+use crate::reach::memory::hold_id;
+use crate::values::{Fence, Holder, Life, Mode, Verdict};
+
+pub(super) fn mode(mode: Mode) -> v1::Mode {
+    match mode {
+        Mode::Exclusive | Mode::Permit(_) => v1::Mode::Write,
+        Mode::Shared => v1::Mode::Read,
+        Mode::SharedTree => v1::Mode::ReadTree,
+    }
+}
+
+pub(super) fn mode_out(mode: v1::Mode) -> Mode {
+    match mode {
+        v1::Mode::Write => Mode::Exclusive,
+        v1::Mode::Read => Mode::Shared,
+        v1::Mode::ReadTree => Mode::SharedTree,
+    }
+}
+
+/// Zero is none on the wire.
+pub(super) fn fence(number: i64) -> Option<Fence> {
+    u64::try_from(number).ok().and_then(Fence::new)
+}
+
+pub(super) fn holder_in(holder: &Holder) -> v1::Holder {
+    v1::Holder {
+        name: holder.name.clone(),
+        host: holder.host.clone(),
+        pid: holder.pid.unwrap_or(0),
+        purpose: holder.purpose.clone(),
+        labels: holder.labels.clone().into_iter().collect(),
+    }
+}
+
+pub(super) fn holder_out(holder: &v1::Holder) -> Holder {
+    Holder {
+        name: holder.name.clone(),
+        host: holder.host.clone(),
+        pid: Some(holder.pid).filter(|pid| *pid != 0),
+        purpose: holder.purpose.clone(),
+        labels: holder.labels.clone().into_iter().collect(),
+    }
+}
+
+/// Who it is; its id where nothing else is known.
+pub(super) fn holder_or_owner(holder: Option<&v1::Holder>, owner: &str) -> Holder {
+    match holder {
+        Some(holder) => holder_out(holder),
+        None => Holder {
+            name: owner.to_owned(),
+            ..Holder::default()
+        },
+    }
+}
+
+pub(super) fn blocker(place: Where, found: &v1::Blocker) -> Blocker {
+    let fence = fence(found.fence);
+    Blocker {
+        place,
+        holder: holder_or_owner(found.holder.as_ref(), &found.owner),
+        standing: Standing::Holds,
+        mode: mode_out(found.mode()),
+        held_for: Some(Duration::from_millis(found.held_ms)),
+        lease_left: Some(Duration::from_millis(found.lease_left_ms)).filter(|left| !left.is_zero()),
+        fence,
+        verdict: Verdict::new(Life::Alive, "its lease has not run out"),
+        id: Some(hold_id(&found.owner, fence)),
+    }
+}
+
+/// Another path of the same daemon.
+pub(super) fn place_like(place: &Where, path: &str) -> Where {
+    match (place, Path::parse(path)) {
+        (Where::Daemon { nodes, .. }, Ok(path)) => Where::Daemon {
+            nodes: nodes.clone(),
+            path,
+        },
+        (place, _) => place.clone(),
+    }
+}

@@ -1,0 +1,277 @@
+//! One connection to one node: a session (E10) with many operations in flight, on which events arrive too.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_wire::v1;
+use tenure_wire::v1::path_lock_client::PathLockClient;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Target, Identity};
+use tonic::{Code, Request, Status, Streaming};
+
+pub(super) use v1::session_request::Op;
+pub(super) use v1::session_response::Result as Answer;
+
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::tenure::Access;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(2);
+/// A silent peer is asked this often whether it is there, and given this long to say so.
+const PING: Duration = Duration::from_secs(10);
+const PONG: Duration = Duration::from_secs(5);
+/// Requests that wait to be sent.
+const BUFFER: usize = 256;
+
+/// How to introduce ourselves, read and checked once.
+#[derive(Clone)]
+pub(super) struct Credentials {
+    tls: Option<ClientTlsConfig>,
+    token: Option<MetadataValue<Ascii>>,
+}
+
+impl Credentials {
+    pub(super) fn new(access: &Access) -> Result<Credentials, Error> {
+        let read = |file: &std::path::Path| {
+            std::fs::read(file).map_err(|error| {
+                Error::input(
+                    file.display().to_string(),
+                    format!("cannot be read: {error}"),
+                )
+            })
+        };
+        let token = match &access.token {
+            Some(token) => match format!("Bearer {token}").parse::<MetadataValue<Ascii>>() {
+                Ok(mut value) => {
+                    value.set_sensitive(true);
+                    Some(value)
+                }
+                Err(_) => {
+                    return Err(Error::input(
+                        "the client token",
+                        "has characters that no header can carry",
+                    ));
+                }
+            },
+            None => None,
+        };
+        if !access.tls {
+            return Ok(Credentials { tls: None, token });
+        }
+        let mut tls = ClientTlsConfig::new();
+        tls = match &access.authority {
+            Some(file) => tls.ca_certificate(Certificate::from_pem(read(file)?)),
+            None => tls.with_native_roots(),
+        };
+        if let Some((certificate, key)) = &access.identity {
+            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        }
+        Ok(Credentials {
+            tls: Some(tls),
+            token,
+        })
+    }
+
+    pub(super) fn sign<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.token {
+            request
+                .metadata_mut()
+                .insert("authorization", token.clone());
+        }
+        request
+    }
+}
+
+/// What a link has to tell.
+pub(super) enum News {
+    /// An event of an owner.
+    Event(v1::Event),
+    /// It broke.
+    Broken,
+}
+
+/// Where news goes.
+pub(super) type OnNews = Arc<dyn Fn(News) + Send + Sync>;
+
+/// A session that is open, or was.
+pub(super) struct Link {
+    /// For calls that have no form in the session.
+    pub(super) calls: PathLockClient<Channel>,
+    requests: mpsc::Sender<v1::SessionRequest>,
+    open: Open,
+    next: AtomicU64,
+    on_news: OnNews,
+    reader: tokio::task::AbortHandle,
+}
+
+/// Who waits for which answer; `None` once the link is broken.
+type Open = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+
+/// Why an operation has no answer.
+#[derive(Clone, Debug)]
+pub(super) enum NoAnswer {
+    /// The link is broken, or as good as.
+    Broken(String),
+    /// The node said no.
+    Refused(Code, String),
+}
+
+impl Link {
+    pub(super) async fn connect(
+        node: &Endpoint,
+        credentials: &Credentials,
+        on_news: OnNews,
+    ) -> Result<Link, NoAnswer> {
+        let broken = |what: String| NoAnswer::Broken(format!("{node}: {what}"));
+        let scheme = if credentials.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let target = Target::from_shared(format!("{scheme}://{node}"))
+            .map_err(|error| broken(error.to_string()))?
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PONG)
+            .keep_alive_while_idle(true);
+        let target = match &credentials.tls {
+            Some(tls) => target
+                .tls_config(tls.clone())
+                .map_err(|error| broken(words(&error)))?,
+            None => target,
+        };
+        let opening = async {
+            let channel = target
+                .connect()
+                .await
+                .map_err(|error| broken(words(&error)))?;
+            let mut calls = PathLockClient::new(channel).max_decoding_message_size(usize::MAX);
+            let (requests, outgoing) = mpsc::channel(BUFFER);
+            let stream = credentials.sign(ReceiverStream::new(outgoing));
+            let answers = calls
+                .session(stream)
+                .await
+                .map_err(|status| refused(&status))?;
+            Ok((calls, requests, answers.into_inner()))
+        };
+        // The connection may stand and nobody answer.
+        let (calls, requests, answers) = match tokio::time::timeout(2 * CONNECT, opening).await {
+            Ok(opened) => opened?,
+            Err(_) => return Err(broken("no answer in time".into())),
+        };
+        let open: Open = Arc::new(Mutex::new(Some(HashMap::new())));
+        let reader = tokio::spawn(read(answers, Arc::clone(&open), Arc::clone(&on_news)));
+        Ok(Link {
+            calls,
+            requests,
+            open,
+            next: AtomicU64::new(1),
+            on_news,
+            reader: reader.abort_handle(),
+        })
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        lock(&self.open).is_some()
+    }
+
+    /// Nobody gets an answer from it any more.
+    pub(super) fn close(&self) {
+        self.reader.abort();
+        break_off(&self.open, &self.on_news);
+    }
+
+    /// One operation. No answer in time counts as a broken link: others would wait in vain, too.
+    pub(super) async fn call(&self, op: Op, time: Duration) -> Result<Answer, NoAnswer> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        match lock(&self.open).as_mut() {
+            Some(open) => drop(open.insert(id, sender)),
+            None => return Err(NoAnswer::Broken("the connection broke".into())),
+        }
+        let request = v1::SessionRequest { id, op: Some(op) };
+        let exchange = async {
+            self.requests.send(request).await.ok()?;
+            answer.await.ok()
+        };
+        match tokio::time::timeout(time, exchange).await {
+            Ok(Some(Answer::Error(error))) => {
+                let code = Code::from(i32::try_from(error.code).unwrap_or(2));
+                Err(NoAnswer::Refused(code, error.message))
+            }
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(NoAnswer::Broken("the connection broke".into())),
+            Err(_) => {
+                self.close();
+                Err(NoAnswer::Broken("no answer in time".into()))
+            }
+        }
+    }
+}
+
+/// Hands answers to those who wait for them, until the stream ends.
+async fn read(mut answers: Streaming<v1::SessionResponse>, open: Open, on_news: OnNews) {
+    while let Ok(Some(response)) = answers.message().await {
+        match (response.id, response.result) {
+            (0, Some(Answer::Event(event))) => on_news(News::Event(event)),
+            (0, _) => break,
+            (id, Some(answer)) => {
+                let waiting = lock(&open).as_mut().and_then(|open| open.remove(&id));
+                if let Some(waiting) = waiting {
+                    let _ = waiting.send(answer);
+                }
+            }
+            (_, None) => {}
+        }
+    }
+    break_off(&open, &on_news);
+}
+
+/// Told once, however it ends.
+fn break_off(open: &Open, on_news: &OnNews) {
+    let was_open = lock(open).take().is_some();
+    if was_open {
+        on_news(News::Broken);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn refused(status: &Status) -> NoAnswer {
+    match status.code() {
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded => {
+            NoAnswer::Broken(status.message().to_owned())
+        }
+        code => NoAnswer::Refused(code, status.message().to_owned()),
+    }
+}
+
+/// An error with its causes: the outermost alone says "transport error".
+fn words(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,307 @@
+//! Looking at the daemon's locks, and doing something to other people's: Explain, DumpLocks, RequestRevoke, Break, Watch.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure_core::path::Path;
+use tenure_wire::v1;
+
+use super::client::{Client, Trouble};
+use super::{convert, failed};
+use crate::endpoint::Endpoint;
+use crate::error::{Blocker, Busy, Error, Standing};
+use crate::inspect::{Broken, Change, ChangeKind, Force, State, Waiter, Watch};
+use crate::keeper;
+use crate::place::Where;
+use crate::reach::Breaking;
+use crate::reach::memory::hold_id;
+use crate::values::{Class, HoldId, Holder, Life, Verdict};
+
+/// An owner that holds nothing: what is in its way is in everybody's.
+const NOBODY: &str = "?";
+
+pub(crate) async fn inspect(client: &Client, place: &Where, path: &Path) -> Result<State, Error> {
+    let request = v1::ExplainRequest {
+        path: path.as_str().to_owned(),
+        mode: v1::Mode::Write.into(),
+        owner_id: NOBODY.to_owned(),
+    };
+    let found = client
+        .call_from_anywhere(request)
+        .await
+        .map_err(|trouble| failed(place, trouble))?;
+    let at = |path: &str| convert::place_like(place, path);
+    let holders = found
+        .blockers
+        .iter()
+        .filter_map(|found| found.blocker.as_ref());
+    let holders: Vec<Blocker> = holders
+        .map(|found| convert::blocker(at(&found.path), found))
+        .collect();
+    let waiters = found.waiters_ahead.iter().map(|waiter| Waiter {
+        place: at(&waiter.path),
+        holder: convert::holder_or_owner(waiter.holder.as_ref(), &waiter.owner),
+        owner: waiter.owner.clone(),
+        mode: convert::mode_out(waiter.mode()),
+        waited: Some(Duration::from_millis(waiter.held_ms)),
+    });
+    let algorithm = found
+        .algorithm()
+        .as_str_name()
+        .trim_start_matches("LOCK_ALGORITHM_");
+    let waits = found
+        .blockers
+        .iter()
+        .filter(|found| !found.waits_for.is_empty());
+    let notes = waits.filter_map(|found| {
+        let owner = &found.blocker.as_ref()?.owner;
+        Some(format!("{owner} waits for {}", found.waits_for.join(", ")))
+    });
+    Ok(State {
+        free: found.free,
+        fence: holders.iter().filter_map(|holder| holder.fence).max(),
+        waiters: waiters.collect(),
+        rule: Some(format!(
+            "namespace {}, {}, {}",
+            found.namespace,
+            algorithm.to_lowercase(),
+            match found.free {
+                true => "free",
+                false => found
+                    .reason()
+                    .as_str_name()
+                    .trim_start_matches("REASON_CODE_"),
+            }
+            .to_lowercase()
+        )),
+        deadlock: found.cycle.clone(),
+        notes: notes.collect(),
+        holders,
+        ..State::free(place)
+    })
+}
+
+/// Every hold at or below a path, by path; all of them without one.
+pub(crate) async fn list(
+    client: &Client,
+    nodes: &[Endpoint],
+    below: Option<&Path>,
+) -> Result<Vec<State>, Error> {
+    let place = |path: &Path| Where::Daemon {
+        nodes: nodes.to_vec(),
+        path: path.clone(),
+    };
+    let anywhere = || below.map_or_else(|| everything(nodes), place);
+    let entries = client
+        .dump()
+        .await
+        .map_err(|trouble| failed(&anywhere(), trouble))?;
+    let mut states: BTreeMap<Path, State> = BTreeMap::new();
+    for entry in &entries {
+        let Ok(path) = Path::parse(&entry.path) else {
+            continue;
+        };
+        if below.is_some_and(|below| path != *below && !below.is_ancestor_of(&path)) {
+            continue;
+        }
+        let at = place(&path);
+        let state = states.entry(path).or_insert_with(|| State {
+            free: false,
+            ..State::free(&at)
+        });
+        let fence = entry
+            .has_fence
+            .then(|| convert::fence(entry.fence))
+            .flatten();
+        state.fence = state.fence.max(fence);
+        state.holders.push(Blocker {
+            place: at,
+            holder: convert::holder_or_owner(None, &entry.owner),
+            standing: Standing::Holds,
+            mode: convert::mode_out(entry.mode()),
+            held_for: None,
+            lease_left: None,
+            fence,
+            verdict: Verdict::new(Life::Alive, "its lease has not run out"),
+            id: Some(hold_id(&entry.owner, fence)),
+        });
+    }
+    Ok(states.into_values().collect())
+}
+
+/// For messages about no path in particular.
+pub(super) fn everything(nodes: &[Endpoint]) -> Where {
+    let path = Path::parse("all:/").expect("a root is a path");
+    Where::Daemon {
+        nodes: nodes.to_vec(),
+        path,
+    }
+}
+
+impl Client {
+    async fn dump(&self) -> Result<Vec<v1::LockEntry>, Trouble> {
+        let (mut entries, mut cursor) = (Vec::new(), Vec::new());
+        loop {
+            let request = v1::DumpLocksRequest {
+                cursor: std::mem::take(&mut cursor),
+                owner_page: 512,
+                read_tree: true,
+            };
+            let page = self.call_from_anywhere(request).await?;
+            entries.extend(page.entries);
+            if page.done {
+                return Ok(entries);
+            }
+            cursor = page.next_cursor;
+        }
+    }
+}
+
+/// Asks every owner in the way (R115).
+pub(crate) async fn ask(
+    client: &Client,
+    place: &Where,
+    path: &Path,
+) -> Result<Vec<Blocker>, Error> {
+    let holders = inspect(client, place, path).await?.holders;
+    let mut owners: Vec<String> = holders
+        .iter()
+        .map(|holder| split(holder.id.as_ref()).0)
+        .collect();
+    owners.sort();
+    owners.dedup();
+    for owner_id in owners {
+        let request = v1::RequestRevokeRequest { owner_id };
+        client
+            .call_from_anywhere(request)
+            .await
+            .map_err(|trouble| failed(place, trouble))?;
+    }
+    Ok(holders)
+}
+
+/// Ends the hold that is named, or every one in the way (E9). All of them live: leases end dead ones.
+pub(crate) async fn break_hold(
+    client: &Client,
+    place: &Where,
+    path: &Path,
+    breaking: Breaking<'_>,
+) -> Result<Broken, Error> {
+    let holders = inspect(client, place, path).await?.holders;
+    let is_named = |holder: &Blocker| match (breaking.id, &holder.id) {
+        (None, _) => true,
+        // An owner alone will do.
+        (Some(id), Some(held)) => id == held || id.as_str() == split(Some(held)).0,
+        (Some(_), None) => false,
+    };
+    let victims: Vec<Blocker> = holders.into_iter().filter(is_named).collect();
+    if victims.is_empty() {
+        return Err(Error::refused(
+            place,
+            Class::NotHeld,
+            "there is no such hold",
+        ));
+    }
+    if breaking.force == Force::No {
+        let busy = Busy::new(place, victims.into_iter().next(), "held");
+        return Err(Error::Busy(Box::new(busy)));
+    }
+    for victim in &victims {
+        let (owner_id, fence) = split(victim.id.as_ref());
+        let Where::Daemon { path, .. } = &victim.place else {
+            continue;
+        };
+        let request = v1::BreakRequest {
+            path: path.as_str().to_owned(),
+            owner_id,
+            fence,
+            reason: breaking.reason.to_owned(),
+            actor: Holder::here().to_string(),
+        };
+        client
+            .call_from_anywhere(request)
+            .await
+            .map_err(|trouble| failed(place, trouble))?;
+    }
+    Ok(Broken {
+        fence: victims.iter().filter_map(|victim| victim.fence).max(),
+        victims,
+    })
+}
+
+/// Owner and fence of an id; zero without one.
+fn split(id: Option<&HoldId>) -> (String, i64) {
+    let text = id.map_or("", HoldId::as_str);
+    match text
+        .rsplit_once('@')
+        .map(|(owner, fence)| (owner, fence.parse()))
+    {
+        Some((owner, Ok(fence))) => (owner.to_owned(), fence),
+        _ => (text.to_owned(), 0),
+    }
+}
+
+/// Everything that changes at or below a path (E8).
+pub(crate) async fn watch(
+    client: &Client,
+    nodes: &[Endpoint],
+    path: &Path,
+) -> Result<Watch, Error> {
+    let place = Where::Daemon {
+        nodes: nodes.to_vec(),
+        path: path.clone(),
+    };
+    let request = v1::WatchRequest {
+        prefix: path.as_str().to_owned(),
+        snapshot: true,
+    };
+    let mut stream = client
+        .call_from_anywhere(request)
+        .await
+        .map_err(|trouble| failed(&place, trouble))?;
+    let (changes, watch) = Watch::new();
+    keeper::handle().spawn(async move {
+        loop {
+            let message = tokio::select! {
+                message = stream.message() => message,
+                () = changes.closed() => return,
+            };
+            let told = match message {
+                Ok(Some(change)) => changes.send(Ok(translated(&place, &change))),
+                Ok(None) => return,
+                Err(status) => {
+                    let trouble = Trouble::Unreachable(status.message().to_owned());
+                    let _ = changes.send(Err(failed(&place, trouble)));
+                    return;
+                }
+            };
+            if told.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(watch)
+}
+
+fn translated(place: &Where, change: &v1::LockChange) -> Change {
+    let kind = match change.kind() {
+        v1::ChangeKind::Snapshot => ChangeKind::Present,
+        v1::ChangeKind::SnapshotEnd => ChangeKind::PresentEnd,
+        v1::ChangeKind::Granted => ChangeKind::Granted,
+        v1::ChangeKind::Queued => ChangeKind::Queued,
+        v1::ChangeKind::Released => ChangeKind::Released,
+        v1::ChangeKind::Expired => ChangeKind::Expired,
+        v1::ChangeKind::Killed => ChangeKind::Killed,
+        v1::ChangeKind::Dequeued => ChangeKind::Dequeued,
+        v1::ChangeKind::Asked => ChangeKind::Asked,
+        v1::ChangeKind::Policy | v1::ChangeKind::Unspecified => ChangeKind::Policy,
+    };
+    Change {
+        kind,
+        place: convert::place_like(place, &change.path),
+        owner: change.owner.clone(),
+        holder: convert::holder_or_owner(change.holder.as_ref(), &change.owner),
+        mode: convert::mode_out(change.mode()),
+        fence: convert::fence(change.fence),
+    }
+}

@@ -1,0 +1,445 @@
+//! An owner: what it holds in one namespace shares one lease, and one renewal serves all of them.
+//!
+//! ```text
+//!   acquire ──▶ add ──▶ [namespace: lease, claims] ──a third of the ttl──▶ Renew ──▶ lease from its sending
+//!                              └── 80 % of the ttl without an answer ──▶ lost
+//! ```
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::path::Path;
+use tenure_wire::v1;
+use tokio::sync::{Mutex as Turn, Notify, mpsc};
+
+use super::client::{Answer, Client, Op, Trouble};
+use super::convert;
+use crate::boot_timer;
+use crate::error::LostCause;
+use crate::lease::Lease;
+use crate::signals::{ReleaseRequest, Signals};
+use crate::values::{Fence, Mode, whole_millis};
+
+/// One session of locks, known to the daemon by its id.
+pub(super) struct Owner {
+    id: String,
+    ttl: Duration,
+    state: Mutex<State>,
+    changed: Notify,
+    released: Notify,
+    is_session: bool,
+    /// One owner has one place in line (R83): the others of a session wait their turn.
+    pub(super) turn: Arc<Turn<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    leases: BTreeMap<String, Holding>,
+    waiting: Option<mpsc::UnboundedSender<WaitNews>>,
+    /// A task renews.
+    is_kept: bool,
+    renew_now: bool,
+    /// A release was not answered: it may still come, and drop what is acquired later.
+    is_spoiled: bool,
+    /// Paths that are being given back: whoever takes one of them again waits for the answer.
+    releasing: Vec<Spot>,
+    /// The path that is being acquired, and whether a release was left to that request.
+    wanted: Option<(Spot, Left)>,
+}
+
+/// A path and its mode on the wire: what the daemon counts as one hold of an owner.
+type Spot = (Path, v1::Mode);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Release,
+}
+
+struct Holding {
+    lease: Lease,
+    claims: Vec<Arc<Claim>>,
+}
+
+/// One path that is held.
+pub(super) struct Claim {
+    pub(super) path: Path,
+    pub(super) mode: Mode,
+    /// The newest one, zero for none: a later acquire of the same session moves it (R69).
+    pub(super) fence: AtomicU64,
+    pub(super) namespace: String,
+    pub(super) signals: Arc<Signals>,
+}
+
+/// What one who waits in line is told.
+pub(super) enum WaitNews {
+    Granted {
+        namespace: String,
+        fence: Option<Fence>,
+    },
+    Killed,
+    LinkBroke,
+}
+
+impl Claim {
+    /// Whether a line of the daemon's list is this claim.
+    pub(super) fn is(&self, lock: &v1::OwnedLock) -> bool {
+        lock.path == self.path.as_str() && lock.mode() == convert::mode(self.mode)
+    }
+
+    pub(super) fn fence(&self) -> Option<Fence> {
+        Fence::new(self.fence.load(Ordering::Relaxed))
+    }
+
+    fn spot(&self) -> Spot {
+        (self.path.clone(), convert::mode(self.mode))
+    }
+}
+
+impl Owner {
+    pub(super) fn new(id: &str, ttl: Duration, is_session: bool) -> Arc<Owner> {
+        Arc::new(Owner {
+            released: Notify::new(),
+            is_session,
+            id: id.to_owned(),
+            ttl,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            turn: Arc::default(),
+        })
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// How long one try may take, so that several fit into a lease.
+    pub(super) fn each_try(&self) -> Duration {
+        (self.ttl / 6).clamp(Duration::from_millis(250), Duration::from_secs(4))
+    }
+
+    pub(super) fn is_spoiled(&self) -> bool {
+        self.lock().is_spoiled
+    }
+
+    /// Begins to acquire a path, once no release of it is under way.
+    pub(super) async fn want(&self, path: &Path, mode: Mode) {
+        let spot = (path.clone(), convert::mode(mode));
+        loop {
+            let mut released = pin!(self.released.notified());
+            released.as_mut().enable();
+            {
+                let mut state = self.lock();
+                if !state.releasing.contains(&spot) {
+                    state.wanted = Some((spot, Left::Nothing));
+                    return;
+                }
+            }
+            released.await;
+        }
+    }
+
+    /// A request ends without a lock. Says whether the path is to be given back: what was granted unseen, or what a
+    /// guard left to this request, but nothing that a guard still holds.
+    pub(super) fn want_no_more(&self, granted_unseen: bool) -> bool {
+        let mut state = self.lock();
+        let Some((spot, left)) = state.wanted.take() else {
+            return false;
+        };
+        let gives_back = !state.holds(&spot) && (granted_unseen || left == Left::Release);
+        if gives_back {
+            state.releasing.push(spot);
+        }
+        gives_back
+    }
+
+    /// A release was answered, or given up.
+    pub(super) fn released(&self, path: &Path, mode: Mode, answered: bool) {
+        let spot = (path.clone(), convert::mode(mode));
+        {
+            let mut state = self.lock();
+            state.releasing.retain(|releasing| *releasing != spot);
+            state.is_spoiled |= self.is_session && !answered;
+        }
+        self.released.notify_waiters();
+    }
+
+    /// Begins to hold; the first claim starts the renewals.
+    pub(super) fn add(self: &Arc<Owner>, client: &Client, claim: &Arc<Claim>, lease: Lease) {
+        let starts = {
+            let mut state = self.lock();
+            state.wanted = None;
+            let (spot, fence) = (claim.spot(), claim.fence.load(Ordering::Relaxed));
+            for older in state.claims().filter(|held| held.spot() == spot) {
+                older.fence.store(fence, Ordering::Relaxed);
+            }
+            let holding = state
+                .leases
+                .entry(claim.namespace.clone())
+                .or_insert(Holding {
+                    lease,
+                    claims: Vec::new(),
+                });
+            holding.claims.push(Arc::clone(claim));
+            !std::mem::replace(&mut state.is_kept, true)
+        };
+        self.renewed(std::slice::from_ref(&claim.namespace), lease);
+        if starts {
+            tokio::spawn(Arc::clone(self).keep(client.clone()));
+        }
+    }
+
+    /// Holds no longer. Says whether the daemon is to be told: a session may hold one path twice.
+    pub(super) fn forget(&self, claim: &Arc<Claim>) -> bool {
+        let spot = claim.spot();
+        let mut state = self.lock();
+        state.remove(claim);
+        let gives_back = match &mut state.wanted {
+            // A request for the same path is under way: a release would take away what it gets.
+            Some((wanted, left)) if *wanted == spot => {
+                *left = Left::Release;
+                false
+            }
+            _ => !state.holds(&spot),
+        };
+        if gives_back {
+            state.releasing.push(spot);
+        }
+        drop(state);
+        self.changed.notify_one();
+        gives_back
+    }
+
+    /// Holds no longer, and nothing is given back: it was left to somebody else, or is gone already.
+    pub(super) fn let_go(&self, claim: &Arc<Claim>) {
+        self.lock().remove(claim);
+        self.changed.notify_one();
+    }
+
+    /// News for one who waits in line. One at a time: that is what the turn is for.
+    pub(super) fn wait(&self) -> mpsc::UnboundedReceiver<WaitNews> {
+        let (sender, news) = mpsc::unbounded_channel();
+        self.lock().waiting = Some(sender);
+        news
+    }
+
+    /// An event of this owner.
+    pub(super) fn hear(self: &Arc<Owner>, client: &Client, event: &v1::Event) {
+        match event.r#type() {
+            v1::EventType::Grant => self.tell_waiting(WaitNews::Granted {
+                namespace: event.namespace.clone(),
+                fence: convert::fence(event.fence),
+            }),
+            v1::EventType::Revoke => self.asked(),
+            v1::EventType::Killed => {
+                self.tell_waiting(WaitNews::Killed);
+                tokio::spawn(Arc::clone(self).look_what_is_left(client.clone()));
+            }
+            v1::EventType::Unspecified => {}
+        }
+    }
+
+    pub(super) fn link_broke(&self) {
+        self.lock().renew_now = true;
+        self.changed.notify_one();
+        self.tell_waiting(WaitNews::LinkBroke);
+    }
+
+    fn tell_waiting(&self, news: WaitNews) {
+        if let Some(waiting) = &self.lock().waiting {
+            let _ = waiting.send(news);
+        }
+    }
+
+    fn asked(&self) {
+        let request = ReleaseRequest::default();
+        self.claims()
+            .iter()
+            .for_each(|claim| claim.signals.ask(&request));
+    }
+
+    fn claims(&self) -> Vec<Arc<Claim>> {
+        self.lock().claims().cloned().collect()
+    }
+
+    /// Something was taken away. What the daemon does not vouch for at once is lost.
+    async fn look_what_is_left(self: Arc<Owner>, client: Client) {
+        let claims = self.claims();
+        let until = Lease::now() + self.each_try();
+        let left = match claims.is_empty() {
+            true => return,
+            false => client
+                .owner_locks(&self.id, until, self.each_try())
+                .await
+                .unwrap_or_default(),
+        };
+        for claim in claims
+            .iter()
+            .filter(|claim| !left.iter().any(|lock| claim.is(lock)))
+        {
+            self.let_go(claim);
+            claim
+                .signals
+                .lose(LostCause::Killed, "the daemon took it away");
+        }
+    }
+
+    /// Renews until nothing is held.
+    async fn keep(self: Arc<Owner>, client: Client) {
+        let first = (self.ttl / 50).clamp(Duration::from_millis(5), Duration::from_millis(200));
+        let mut pause = first;
+        while let Some(plan) = self.plan() {
+            if !plan.is_due {
+                tokio::select! {
+                    () = boot_timer::until(plan.renew_at.min(plan.safe_until)) => {}
+                    () = self.changed.notified() => {}
+                }
+                continue;
+            }
+            let renewed = tokio::select! {
+                renewed = self.renew(&client, &plan.namespaces) => renewed,
+                () = boot_timer::until(plan.safe_until) => Ok(()),
+            };
+            if renewed.is_ok() {
+                pause = first;
+                continue;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = boot_timer::until(plan.safe_until) => {}
+            }
+            pause = (pause * 2).min(self.ttl / 10);
+        }
+    }
+
+    /// What is to be done next; what is used up is lost on the way. `None`: nothing is held.
+    fn plan(&self) -> Option<Plan> {
+        let mut used_up = Vec::new();
+        let plan = {
+            let mut state = self.lock();
+            state.leases.retain(|_, holding| {
+                let is_good = !holding.lease.valid_for().is_zero();
+                if !is_good {
+                    used_up.append(&mut holding.claims);
+                }
+                is_good
+            });
+            state.is_kept = !state.leases.is_empty();
+            let leases = state.leases.values().map(|holding| holding.lease);
+            let renew_at = leases.clone().map(|lease| lease.renew_at()).min();
+            let safe_until = leases.map(|lease| lease.safe_until()).min();
+            renew_at.zip(safe_until).map(|(renew_at, safe_until)| Plan {
+                namespaces: state.leases.keys().cloned().collect(),
+                is_due: state.renew_now || renew_at <= Lease::now(),
+                renew_at,
+                safe_until,
+            })
+        };
+        for claim in used_up {
+            let what = "no renewal was confirmed in time";
+            claim.signals.lose(LostCause::Unconfirmed, what);
+        }
+        plan
+    }
+
+    /// One renewal for all namespaces. Without a key: a repeat can only prolong, and a remembered one would cost the
+    /// daemon an entry in its log.
+    async fn renew(&self, client: &Client, namespaces: &[String]) -> Result<(), Trouble> {
+        let renew = v1::RenewRequest {
+            owner_id: self.id.clone(),
+            ttl_ms: whole_millis(self.ttl),
+            domains: namespaces.to_vec(),
+            idempotency_key: String::new(),
+        };
+        // Before it is handed to the transport: the lease counts from here.
+        let sent = Lease::now();
+        let answer = match client.ask_once(Op::Renew(renew), self.each_try()).await? {
+            Answer::Renew(answer) => answer,
+            other => return Err(Trouble::Unreachable(format!("a strange answer: {other:?}"))),
+        };
+        match (answer.status(), namespaces) {
+            (v1::RenewStatus::Ok, _) => {
+                self.renewed(namespaces, Lease::new(sent, self.ttl));
+                if answer.revoke_requested {
+                    self.asked();
+                }
+            }
+            (v1::RenewStatus::Lost, [one]) => {
+                let claims = self.lock().leases.remove(one).map(|holding| holding.claims);
+                for claim in claims.into_iter().flatten() {
+                    let what = "the daemon says that the lease has ended";
+                    claim.signals.lose(LostCause::Expired, what);
+                }
+            }
+            // One of them is lost, the answer does not say which (R90).
+            (v1::RenewStatus::Lost, several) => {
+                for namespace in several {
+                    Box::pin(self.renew(client, std::slice::from_ref(namespace))).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A later sending wins; answers may overtake each other.
+    fn renewed(&self, namespaces: &[String], lease: Lease) {
+        let mut told = Vec::new();
+        {
+            let mut state = self.lock();
+            state.renew_now = false;
+            for namespace in namespaces {
+                if let Some(holding) = state.leases.get_mut(namespace) {
+                    if holding.lease.sent < lease.sent {
+                        holding.lease = lease;
+                    }
+                    told.extend(
+                        holding
+                            .claims
+                            .iter()
+                            .map(|claim| (Arc::clone(claim), holding.lease)),
+                    );
+                }
+            }
+        }
+        for (claim, lease) in told {
+            claim.signals.renew(lease);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn claims(&self) -> impl Iterator<Item = &Arc<Claim>> {
+        self.leases.values().flat_map(|holding| &holding.claims)
+    }
+
+    fn holds(&self, spot: &Spot) -> bool {
+        self.claims().any(|held| held.spot() == *spot)
+    }
+
+    fn remove(&mut self, claim: &Arc<Claim>) {
+        if let Some(holding) = self.leases.get_mut(&claim.namespace) {
+            holding.claims.retain(|held| !Arc::ptr_eq(held, claim));
+            if holding.claims.is_empty() {
+                self.leases.remove(&claim.namespace);
+            }
+        }
+    }
+}
+
+struct Plan {
+    namespaces: Vec<String>,
+    is_due: bool,
+    renew_at: Duration,
+    safe_until: Duration,
+}

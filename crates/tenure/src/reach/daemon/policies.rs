@@ -1,0 +1,108 @@
+//! Policies of namespaces, as the daemon keeps them (R131–R140).
+
+use tenure_wire::v1;
+
+use super::client::{Client, new_key};
+use super::{failed, look};
+use crate::error::Error;
+use crate::policy::{Algorithm, Policy};
+use crate::tenure::Tenure;
+
+impl Tenure {
+    /// Sets how locks of a namespace of the daemon conflict. A change of the algorithm ends what is held there.
+    pub async fn set_policy(&self, namespace: &str, algorithm: Algorithm) -> Result<(), Error> {
+        let request = v1::SetNamespacePolicyRequest {
+            namespace: namespace.to_owned(),
+            algorithm: number(algorithm).into(),
+            idempotency_key: new_key(),
+        };
+        self.default_client()?.policy(request).await.map(drop)
+    }
+
+    /// The policy of exactly this namespace.
+    pub async fn policy(&self, namespace: &str) -> Result<Policy, Error> {
+        let request = v1::GetNamespacePolicyRequest {
+            namespace: namespace.to_owned(),
+        };
+        let found = self.default_client()?.policy(request).await?;
+        Ok(Policy {
+            namespace: namespace.to_owned(),
+            algorithm: algorithm(found.algorithm()),
+            explicit: found.explicit,
+        })
+    }
+
+    /// Removes a policy; the namespace must not hold anything.
+    pub async fn remove_policy(&self, namespace: &str) -> Result<(), Error> {
+        let request = v1::DeleteNamespacePolicyRequest {
+            namespace: namespace.to_owned(),
+            idempotency_key: new_key(),
+        };
+        self.default_client()?.policy(request).await.map(drop)
+    }
+
+    /// Every policy that was set, in byte order (E13).
+    pub async fn policies(&self) -> Result<Vec<Policy>, Error> {
+        let client = self.default_client()?;
+        let mut policies: Vec<Policy> = Vec::new();
+        loop {
+            let after = policies
+                .last()
+                .map_or_else(String::new, |last| last.namespace.clone());
+            let request = v1::ListNamespacePoliciesRequest { after, page: 512 };
+            let page = client.policy(request).await?;
+            policies.extend(page.rows.iter().map(|row| Policy {
+                namespace: row.namespace.clone(),
+                algorithm: algorithm(row.algorithm()),
+                explicit: true,
+            }));
+            if page.done || page.rows.is_empty() {
+                return Ok(policies);
+            }
+        }
+    }
+
+    /// Whether the daemon can serve, in its own words (R145).
+    pub async fn health(&self) -> Result<String, Error> {
+        let health = self.default_client()?.policy(v1::HealthRequest {}).await?;
+        match health.ok {
+            true => Ok(health.detail),
+            false => Err(Error::refused(
+                &look::everything(&[]),
+                crate::Class::Io,
+                health.detail,
+            )),
+        }
+    }
+
+    fn default_client(&self) -> Result<Client, Error> {
+        self.client(&[])
+    }
+}
+
+impl Client {
+    async fn policy<Q: super::client::Call>(&self, request: Q) -> Result<Q::Answer, Error> {
+        let answer = self.call_from_anywhere(request).await;
+        answer.map_err(|trouble| failed(&look::everything(&[]), trouble))
+    }
+}
+
+fn number(algorithm: Algorithm) -> v1::LockAlgorithm {
+    match algorithm {
+        Algorithm::RecursiveRw => v1::LockAlgorithm::RecursiveRw,
+        Algorithm::PointRw => v1::LockAlgorithm::PointRw,
+        Algorithm::RecursiveWrite => v1::LockAlgorithm::RecursiveWrite,
+        Algorithm::PointWrite => v1::LockAlgorithm::PointWrite,
+        Algorithm::Semaphore => v1::LockAlgorithm::Semaphore,
+    }
+}
+
+fn algorithm(number: v1::LockAlgorithm) -> Algorithm {
+    match number {
+        v1::LockAlgorithm::RecursiveRw => Algorithm::RecursiveRw,
+        v1::LockAlgorithm::PointRw => Algorithm::PointRw,
+        v1::LockAlgorithm::RecursiveWrite => Algorithm::RecursiveWrite,
+        v1::LockAlgorithm::PointWrite => Algorithm::PointWrite,
+        v1::LockAlgorithm::Semaphore => Algorithm::Semaphore,
+    }
+}

@@ -1,0 +1,84 @@
+//! Exclusive locks: a tool claims a database whose server then leaves it alone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tenure_files::Error;
+use tenure_files::exclusive::{self, FILE_NAME, Tool};
+use tenure_files::publish;
+use tenure_files::wait::Cancel;
+
+use super::{Held, files};
+use crate::inspect::State;
+use crate::place::Where;
+use crate::request::Request;
+use crate::signals::Signals;
+use crate::tuning::{Durability, Quiesce};
+use crate::values::Wait;
+
+pub(super) fn acquire(
+    dir: &Path,
+    request: &Request,
+    wait: Wait,
+    cancel: Option<&Cancel>,
+    signals: &Arc<Signals>,
+) -> Result<Held, Error> {
+    let guard = tool(dir, request, cancel)?.acquire(wait)?;
+    files::report_loss(guard.hold(), signals);
+    Ok(Held::Exclusive(guard))
+}
+
+/// The purpose is the holder's name here (X22).
+fn tool(dir: &Path, request: &Request, cancel: Option<&Cancel>) -> Result<Tool, Error> {
+    let holder = request
+        .purpose()
+        .unwrap_or_else(|| request.holder.name.clone());
+    let tuning = &request.tuning.exclusive;
+    let mut tool = Tool::new(dir, &holder)?.settle(tuning.settle);
+    if let Some(version) = &tuning.holder_version {
+        tool = tool.version(version);
+    }
+    if tuning.private {
+        tool = tool.private();
+    }
+    tool = match tuning.quiesce {
+        Quiesce::Usual => tool,
+        Quiesce::For(time) => tool.quiesce(exclusive::Quiesce::For(time)),
+        Quiesce::Skip => tool.quiesce(exclusive::Quiesce::Skip),
+    };
+    let files = &request.tuning.files;
+    if let Some(interval) = files.heartbeat {
+        tool = tool.heartbeat(interval);
+    }
+    if files.durability == Durability::Fast {
+        tool = tool.durability(publish::Durability::Fast);
+    }
+    if files.foreign_pids {
+        tool = tool.foreign_pids();
+    }
+    if request.fenced {
+        tool = tool.fenced();
+    }
+    if let Some(pid) = request.follows {
+        tool = tool.follows(pid);
+    }
+    if let Some(cancel) = cancel {
+        tool = tool.cancel(cancel.clone());
+    }
+    Ok(tool)
+}
+
+pub(super) fn inspect(place: &Where, dir: &Path) -> Result<State, Error> {
+    let seen = exclusive::inspect(dir)?;
+    let mut state = files::sighted(place, seen.sighting.as_ref());
+    if seen.cycle_is_running {
+        state.notes.push("a cycle of the server is running".into());
+    }
+    Ok(state)
+}
+
+/// The directory's own lock, if there is one.
+pub(super) fn in_dir(dir: &Path) -> Option<Where> {
+    let lock = dir.join(FILE_NAME).symlink_metadata();
+    lock.is_ok().then(|| Where::Exclusive(dir.to_owned()))
+}

@@ -1,0 +1,304 @@
+//! What the three lock-file protocols have in common: waiting in slices, judging, listing, watching. Everything
+//! here blocks; no runtime and no thread is needed to take a lock file (C7).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_files::Class;
+use tenure_files::hold::{Hold as FileHold, LossCause};
+use tenure_files::identity::Token;
+use tenure_files::sighting::{self, Sighting};
+use tenure_files::wait::Cancel;
+
+use super::{Breaking, exclusive, sidecar, upload};
+use crate::error::{Blocker, Error, LostCause, Standing};
+use crate::guard::Guard;
+use crate::hold::Hold;
+use crate::inspect::{Broken, Change, ChangeKind, Changes, Force, State, Watch};
+use crate::place::Where;
+use crate::request::Request;
+use crate::signals::Signals;
+use crate::tenure::Tenure;
+use crate::tuning::Tuning;
+use crate::values::{Holder, Life, Mode, Verdict, Wait};
+
+/// How long a waiter is silent, and how often it then says for whom it waits.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How often a watched place is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Takes a lock file. Whoever wants to hear about the wait gets it in slices; there is no place in line to lose.
+pub(super) fn acquire(request: &Request, cancel: Option<&Cancel>) -> Result<Guard, Error> {
+    let until = match request.wait {
+        Wait::For(time) => Instant::now().checked_add(time),
+        Wait::No | Wait::Forever => None,
+    };
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let slice = match (request.wait, &request.on_wait, left) {
+            (Wait::No, _, _) => Wait::No,
+            (_, Some(_), Some(left)) => Wait::For(left.min(TELL_EVERY)),
+            (_, Some(_), None) => Wait::For(TELL_EVERY),
+            (wait, None, _) => wait,
+        };
+        let error = match once(request, slice, cancel) {
+            Ok(guard) => return Ok(guard),
+            Err(error) => described(Error::from_files(&request.place, &error), &request.tuning),
+        };
+        let in_vain = until.is_some_and(|until| Instant::now() >= until)
+            || cancel.is_some_and(Cancel::is_cancelled);
+        match (&error, &request.on_wait) {
+            (Error::TimedOut(busy) | Error::Busy(busy), Some(tell))
+                if !in_vain && slice != Wait::No =>
+            {
+                tell(busy);
+            }
+            _ => return Err(error),
+        }
+    }
+}
+
+/// A holder in this very process is known by its handle, which does not say what for; the record does.
+fn described(mut error: Error, tuning: &Tuning) -> Error {
+    if let Error::Busy(busy) | Error::TimedOut(busy) = &mut error
+        && let Some(blocker) = &mut busy.blocker
+        && blocker.holder.purpose.is_empty()
+        && let Ok(state) = inspect(&blocker.place, tuning)
+        && let Some(seen) = state.holders.into_iter().next()
+    {
+        blocker.holder = seen.holder;
+        blocker.held_for = blocker.held_for.or(seen.held_for);
+        blocker.id = blocker.id.take().or(seen.id);
+    }
+    error
+}
+
+fn once(
+    request: &Request,
+    wait: Wait,
+    cancel: Option<&Cancel>,
+) -> Result<Guard, tenure_files::Error> {
+    let signals = Signals::new(&request.place);
+    let held = match &request.place {
+        Where::Sidecar(file) => sidecar::acquire(file, request, wait, cancel, &signals)?,
+        Where::Exclusive(dir) => exclusive::acquire(dir, request, wait, cancel, &signals)?,
+        Where::Upload { dir, id } => upload::acquire(dir, id, request, wait, cancel, &signals)?,
+        other => unreachable!("{} is no lock file", other.reach()),
+    };
+    let place = request.place.clone();
+    Ok(Guard::new(place, Mode::Exclusive, signals, held))
+}
+
+/// Passes a loss on to the guard.
+pub(super) fn report_loss(hold: &FileHold, signals: &Arc<Signals>) {
+    let signals = Arc::clone(signals);
+    hold.on_lost(move |loss| {
+        let cause = match loss.cause {
+            LossCause::Gone => LostCause::Broken,
+            LossCause::Replaced | LossCause::Overwritten => LostCause::Overwritten,
+            LossCause::Expired => LostCause::Expired,
+        };
+        signals.lose(cause, loss.cause.to_string());
+    });
+}
+
+pub(super) fn inspect(place: &Where, tuning: &Tuning) -> Result<State, Error> {
+    let state = match place {
+        Where::Sidecar(file) => sidecar::inspect(place, file, tuning),
+        Where::Exclusive(dir) => exclusive::inspect(place, dir),
+        Where::Upload { dir, id } => upload::inspect(place, dir, id, tuning),
+        other => unreachable!("{} is no lock file", other.reach()),
+    };
+    state.map_err(|error| Error::from_files(place, &error))
+}
+
+/// What was seen at a place, in the words of all reaches.
+pub(super) fn sighted(place: &Where, sighting: Option<&Sighting>) -> State {
+    let mut state = State::free(place);
+    match sighting.map(Sighting::state) {
+        None => {}
+        Some(sighting::State::Held(blocker)) => {
+            state.free = false;
+            state.holders.push(Blocker::from_files(place, blocker));
+        }
+        Some(sighting::State::Dead(blocker)) => {
+            let holder = match blocker {
+                Some(blocker) => Blocker::from_files(place, blocker),
+                None => unknown(place, Life::Dead, "its process is gone"),
+            };
+            state.holders.push(holder);
+        }
+        Some(sighting::State::Problem(error)) => {
+            state.free = false;
+            state
+                .holders
+                .push(unknown(place, Life::Unknown, error.what()));
+            state.notes.push(error.to_string());
+        }
+    }
+    state
+}
+
+fn unknown(place: &Where, life: Life, because: &str) -> Blocker {
+    Blocker {
+        place: place.clone(),
+        holder: Holder::default(),
+        standing: Standing::Holds,
+        mode: Mode::Exclusive,
+        held_for: None,
+        lease_left: None,
+        fence: None,
+        verdict: Verdict::new(life, because),
+        id: None,
+    }
+}
+
+pub(super) fn list(place: &Where, tuning: &Tuning) -> Result<Vec<State>, Error> {
+    let places = match place {
+        Where::Sidecar(dir) if dir.is_dir() => {
+            let mut places =
+                sidecar::below(dir).map_err(|error| Error::from_files(place, &error))?;
+            places.extend(exclusive::in_dir(dir));
+            places
+        }
+        Where::Upload { dir, id } if dir.join(id.as_str()).is_dir() => {
+            upload::below(&dir.join(id.as_str()))
+                .map_err(|error| Error::from_files(place, &error))?
+        }
+        one => vec![one.clone()],
+    };
+    let states = places.iter().map(|place| inspect(place, tuning));
+    // What vanished between the list and the look is no news, and one that cannot be read does not hide the rest.
+    let states: Vec<State> = states
+        .zip(&places)
+        .map(|(state, place)| {
+            state.unwrap_or_else(|error| State {
+                free: false,
+                notes: vec![error.to_string()],
+                ..State::free(place)
+            })
+        })
+        .filter(|state| !state.holders.is_empty() || !state.notes.is_empty())
+        .collect();
+    Ok(states)
+}
+
+pub(super) fn break_hold(
+    place: &Where,
+    breaking: Breaking<'_>,
+    tuning: &Tuning,
+) -> Result<Broken, Error> {
+    let broken = match place {
+        Where::Sidecar(file) => sidecar::break_lock(place, file, breaking, tuning),
+        Where::Exclusive(dir) => {
+            let found = tenure_files::exclusive::inspect(dir);
+            found.and_then(|found| break_sighting(place, found.sighting, breaking))
+        }
+        Where::Upload { dir, id } => {
+            let found = upload::locker(dir, tuning, false).and_then(|locker| locker.inspect(id));
+            found.and_then(|found| break_sighting(place, found.sighting, breaking))
+        }
+        other => unreachable!("{} is no lock file", other.reach()),
+    };
+    broken.map_err(|error| Error::from_files(place, &error))
+}
+
+fn break_sighting(
+    place: &Where,
+    sighting: Option<Sighting>,
+    breaking: Breaking<'_>,
+) -> Result<Broken, tenure_files::Error> {
+    let not_held = |what: &str| tenure_files::Error::new(Class::NotHeld, place.to_string(), what);
+    let victims = sighted(place, sighting.as_ref()).holders;
+    let Some(sighting) = sighting else {
+        return Err(not_held("there is no lock"));
+    };
+    let is_named = |id| victims.iter().any(|victim| victim.id.as_ref() == Some(id));
+    if breaking.id.is_some_and(|id| !is_named(id)) {
+        return Err(not_held("another holds it now"));
+    }
+    sighting.break_it(match breaking.force {
+        Force::No => sighting::Force::No,
+        Force::Yes => sighting::Force::Yes,
+    })?;
+    Ok(Broken {
+        victims,
+        fence: None,
+    })
+}
+
+/// Takes over a hold that follows another process (C13).
+pub(super) fn adopt(hold: &Hold, tuning: &Tuning) -> Result<FileHold, Error> {
+    let place = &hold.place;
+    let token = Token::parse(&hold.secret)
+        .ok_or_else(|| Error::input(&hold.secret, "is no token of a lock file"))?;
+    let adopted = match place {
+        Where::Sidecar(file) => {
+            tenure_files::sidecar::adopt(&sidecar::options(file, tuning), token)
+        }
+        Where::Exclusive(dir) => tenure_files::exclusive::adopt(dir, token),
+        Where::Upload { dir, id } => {
+            upload::locker(dir, tuning, false).and_then(|locker| locker.adopt(id, token))
+        }
+        other => unreachable!("{} is no lock file", other.reach()),
+    };
+    adopted.map_err(|error| Error::from_files(place, &error))
+}
+
+/// Looks again and again, on a thread of its own that ends with the watch: files tell of no change of hands.
+pub(super) fn watch(place: &Where, tenure: &Tenure) -> Result<Watch, Error> {
+    let seen = list(place, tenure.tuning())?;
+    let (changes, watch) = Watch::new();
+    let (at, place, tenure) = (place.clone(), place.clone(), tenure.clone());
+    let looking = std::thread::Builder::new().name("tenure-watch".into());
+    let spawned = looking.spawn(move || {
+        let mut known = present(&seen);
+        let mut told = known.values().all(|hold| {
+            let change = Change::of(ChangeKind::Present, hold);
+            changes.send(Ok(change)).is_ok()
+        });
+        told &= changes.send(Ok(Change::present_end(&place))).is_ok();
+        while told && !changes.is_closed() {
+            std::thread::sleep(LOOK_EVERY);
+            match list(&place, tenure.tuning()) {
+                Ok(seen) => told = tell_differences(&mut known, present(&seen), &changes),
+                Err(error) => {
+                    let _ = changes.send(Err(error));
+                    return;
+                }
+            }
+        }
+    });
+    match spawned {
+        Ok(_) => Ok(watch),
+        Err(error) => Err(Error::refused(&at, Class::Io, error.to_string())),
+    }
+}
+
+type Present = BTreeMap<String, Blocker>;
+
+/// The live holds, by place and id.
+pub(super) fn present(states: &[State]) -> Present {
+    let holders = states.iter().flat_map(|state| &state.holders);
+    holders
+        .filter(|hold| hold.verdict.life != Life::Dead)
+        .map(|hold| {
+            let id = hold.id.as_ref().map_or("", |id| id.as_str());
+            (format!("{} {id}", hold.place), hold.clone())
+        })
+        .collect()
+}
+
+/// Says whether anybody still listens.
+pub(super) fn tell_differences(known: &mut Present, now: Present, changes: &Changes) -> bool {
+    let gone = known.iter().filter(|(key, _)| !now.contains_key(*key));
+    let gone = gone.map(|(_, hold)| Change::of(ChangeKind::Released, hold));
+    let new = now.iter().filter(|(key, _)| !known.contains_key(*key));
+    let new = new.map(|(_, hold)| Change::of(ChangeKind::Granted, hold));
+    let told = gone
+        .chain(new)
+        .all(|change| changes.send(Ok(change)).is_ok());
+    *known = now;
+    told
+}

@@ -1,0 +1,400 @@
+//! Repository locks: shared and exclusive leases made of objects, in a directory or a bucket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_store::judge::{Life as StoreLife, Verdict as StoreVerdict};
+use tenure_store::steps::{Blocker as StoreBlocker, Cause, Insist, Notice, Target, View};
+use tenure_store::{
+    Address, Class, Company, Event, Guard as StoreGuard, LifeOf, Loss, Mode as StoreMode,
+    OnConflict, Options, Patience, Repository, Settings, Ticket, Want,
+};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::{Breaking, files};
+use crate::error::{Blocker, Busy, Error, Lost, LostCause, Standing};
+use crate::guard::Guard;
+use crate::hold::Hold;
+use crate::inspect::{Broken, Change, ChangeKind, Changes, Force, State, Watch};
+use crate::keeper;
+use crate::lease::Lease;
+use crate::place::Where;
+use crate::request::Request;
+use crate::signals::Signals;
+use crate::tenure::Tenure;
+use crate::tuning::Tuning;
+use crate::values::{Fence, HoldId, Holder, Life, Mode, Verdict, Wait};
+
+/// C1.
+const TTL: Duration = Duration::from_secs(60);
+/// How often a watched repository is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A hold in a repository. The store's keeper refreshes it; a task of ours passes its end on.
+pub(crate) struct Held {
+    guard: Arc<StoreGuard>,
+    ttl: Duration,
+    watching: Option<JoinHandle<()>>,
+}
+
+pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
+    let place = &request.place;
+    let ttl = request.ttl.unwrap_or(TTL);
+    let repository = tenure.repository(place, ttl)?;
+    let signals = Signals::new(place);
+    let refreshed = Arc::new(Notify::new());
+    let want = Want {
+        mode: match request.mode {
+            Mode::Exclusive => StoreMode::Exclusive,
+            Mode::Shared | Mode::SharedTree | Mode::Permit(_) => StoreMode::Shared,
+        },
+        operation: request
+            .purpose()
+            .unwrap_or_else(|| request.holder.name.clone()),
+        patience: match request.wait {
+            Wait::No => Patience::None,
+            Wait::For(time) => Patience::For(time),
+            Wait::Forever => Patience::Forever,
+        },
+        life: match request.follows {
+            Some(_) => LifeOf::Lease,
+            None => LifeOf::Process,
+        },
+        listener: Some({
+            let (place, tell) = (place.clone(), request.on_wait.clone());
+            let refreshed = Arc::clone(&refreshed);
+            Arc::new(move |event| match (event, &tell) {
+                (Event::Waiting(found), Some(tell)) => {
+                    tell(&Busy::new(&place, Some(blocker(&place, found)), "held"));
+                }
+                (Event::Held(Notice::Refreshed), _) => refreshed.notify_one(),
+                (Event::Waiting(_) | Event::Held(_), _) => {}
+            })
+        }),
+    };
+    let taken = repository.lock(want).await;
+    let guard = Arc::new(taken.map_err(|error| translated(place, &error))?);
+    let watching = keeper::handle().spawn({
+        let (guard, signals) = (Arc::clone(&guard), Arc::clone(&signals));
+        async move {
+            loop {
+                tokio::select! {
+                    loss = guard.lost() => {
+                        let (cause, what) = loss_words(&loss);
+                        signals.lose(cause, what);
+                        return;
+                    }
+                    () = refreshed.notified() => signals.tell_renewed(lease(&guard, ttl)),
+                }
+            }
+        }
+    });
+    let held = Held {
+        guard,
+        ttl,
+        watching: Some(watching),
+    };
+    let held = super::Held::Repository(held);
+    Ok(Guard::new(place.clone(), request.mode, signals, held))
+}
+
+impl Held {
+    pub(super) fn fence(&self) -> Option<Fence> {
+        self.guard.fence().and_then(Fence::new)
+    }
+
+    pub(super) fn valid_for(&self) -> Duration {
+        self.guard.valid_for()
+    }
+
+    pub(super) fn lease(&self) -> Lease {
+        lease(&self.guard, self.ttl)
+    }
+
+    pub(super) fn owner(&self) -> String {
+        self.guard.key().to_string()
+    }
+
+    pub(super) async fn check(&self, place: &Where) -> Result<(), Error> {
+        self.guard
+            .check()
+            .await
+            .map_err(|error| translated(place, &error))
+    }
+
+    pub(super) async fn release(self, place: &Where) -> Result<(), Error> {
+        let guard = self.into_guard(place).await?;
+        guard
+            .release()
+            .await
+            .map_err(|error| translated(place, &error))
+    }
+
+    pub(super) async fn leave(self, place: &Where) -> Result<String, Error> {
+        let guard = self.into_guard(place).await?;
+        match guard.into_ticket().await {
+            Ok(ticket) => Ok(ticket.to_string()),
+            Err(error) => Err(translated(place, &error)),
+        }
+    }
+
+    /// The guard alone, when nobody watches it any more.
+    async fn into_guard(mut self, place: &Where) -> Result<StoreGuard, Error> {
+        if let Some(watching) = self.watching.take() {
+            watching.abort();
+            let _ = watching.await;
+        }
+        let guard = Arc::clone(&self.guard);
+        drop(self);
+        Arc::into_inner(guard).ok_or_else(|| {
+            Error::refused(place, Class::NotHeld, "this handle does not hold the lock")
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(watching) = self.watching.take() {
+            watching.abort();
+        }
+    }
+}
+
+/// The store counts by its own rule; its end is ours.
+fn lease(guard: &StoreGuard, ttl: Duration) -> Lease {
+    let until = Lease::now() + guard.valid_for();
+    Lease::new(until.saturating_sub(ttl * 4 / 5), ttl)
+}
+
+/// Opens a repository. Nothing is read or written yet.
+pub(crate) fn open(place: &Where, tuning: &Tuning, ttl: Duration) -> Result<Repository, Error> {
+    let Where::Repository(address) = place else {
+        unreachable!("{place} is no repository");
+    };
+    let tuning = &tuning.repository;
+    let options = Options {
+        settings: Settings {
+            ttl,
+            refresh: ttl / 3,
+            settle: tuning.settle,
+            company: match tuning.tenure_only {
+                true => Company::TenureOnly,
+                false => Company::Originals,
+            },
+            on_conflict: match tuning.strict {
+                true => OnConflict::Stop,
+                false => OnConflict::Warn,
+            },
+            ..Settings::default()
+        },
+        key: tuning.key.clone(),
+        seal: tuning.seal,
+        demand: tuning.demand,
+        config: tuning.config.clone(),
+    };
+    let address: Address = address.clone();
+    Repository::open(address, options).map_err(|error| translated(place, &error))
+}
+
+pub(super) async fn inspect(tenure: &Tenure, place: &Where) -> Result<State, Error> {
+    let view = tenure.repository(place, TTL)?.inspect().await;
+    let view = view.map_err(|error| translated(place, &error))?;
+    Ok(state(place, &view))
+}
+
+fn state(place: &Where, view: &View) -> State {
+    let holders: Vec<Blocker> = view.locks.iter().map(|lock| blocker(place, lock)).collect();
+    let fence = holders.iter().filter_map(|holder| holder.fence).max();
+    State {
+        free: view.blocking().next().is_none(),
+        holders,
+        fence,
+        ..State::free(place)
+    }
+}
+
+/// Without an id: the dead and stale ones; with force all of them (P37).
+pub(super) async fn break_hold(
+    tenure: &Tenure,
+    place: &Where,
+    breaking: Breaking<'_>,
+) -> Result<Broken, Error> {
+    let repository = tenure.repository(place, TTL)?;
+    let view = repository
+        .inspect()
+        .await
+        .map_err(|error| translated(place, &error))?;
+    let is_named = |lock: &&StoreBlocker| {
+        breaking
+            .id
+            .is_none_or(|id| lock.key.to_string() == id.as_str())
+    };
+    let named: Vec<&StoreBlocker> = view.locks.iter().filter(is_named).collect();
+    if named.is_empty() {
+        return Err(Error::refused(
+            place,
+            Class::NotHeld,
+            "there is no such lock",
+        ));
+    }
+    let may = |lock: &&&StoreBlocker| breaking.force == Force::Yes || !lock.verdict.blocks();
+    let targets: Vec<&StoreBlocker> = named.iter().filter(may).copied().collect();
+    if targets.is_empty() {
+        let busy = Busy::new(
+            place,
+            named.first().map(|lock| blocker(place, lock)),
+            "held",
+        );
+        return Err(Error::Busy(Box::new(busy)));
+    }
+    // A live holder refreshes its record: with force and without an id it is meant all the same.
+    let insist = match (breaking.force, breaking.id) {
+        (Force::Yes, None) => Insist::Yes,
+        (Force::Yes | Force::No, _) => Insist::No,
+    };
+    let wanted = targets.iter().map(|lock| Target::from(*lock)).collect();
+    let broken = repository.break_locks(wanted, insist).await;
+    let broken = broken.map_err(|error| translated(place, &error))?;
+    if let Some((key, why)) = broken.left.first() {
+        let what = format!("{key} was not removed: {why}");
+        return Err(Error::refused(place, Class::LostRace, what));
+    }
+    Ok(Broken {
+        victims: targets.iter().map(|lock| blocker(place, lock)).collect(),
+        fence: broken.fence.and_then(Fence::new),
+    })
+}
+
+pub(super) fn watch(tenure: &Tenure, place: &Where) -> Watch {
+    let (changes, watch) = Watch::new();
+    let (tenure, place) = (tenure.clone(), place.clone());
+    keeper::handle().spawn(async move {
+        if let Err(error) = look_on(&tenure, &place, &changes).await {
+            let _ = changes.send(Err(error));
+        }
+    });
+    watch
+}
+
+/// Looks again and again: a store tells of no change of hands.
+async fn look_on(tenure: &Tenure, place: &Where, changes: &Changes) -> Result<(), Error> {
+    let mut known = files::present(&[inspect(tenure, place).await?]);
+    for hold in known.values() {
+        let _ = changes.send(Ok(Change::of(ChangeKind::Present, hold)));
+    }
+    let mut told = changes.send(Ok(Change::present_end(place))).is_ok();
+    while told {
+        tokio::select! {
+            () = changes.closed() => return Ok(()),
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        let seen = files::present(&[inspect(tenure, place).await?]);
+        told = files::tell_differences(&mut known, seen, changes);
+    }
+    Ok(())
+}
+
+pub(super) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
+    let repository = tenure.repository(&hold.place, hold.ttl.unwrap_or(TTL))?;
+    let renewed = async {
+        let guard = repository
+            .adopt(ticket(hold)?)
+            .await
+            .map_err(|error| translated(&hold.place, &error))?;
+        guard
+            .into_ticket()
+            .await
+            .map_err(|error| translated(&hold.place, &error))
+    };
+    renewed.await.map(drop)
+}
+
+pub(super) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
+    let repository = tenure.repository(&hold.place, hold.ttl.unwrap_or(TTL))?;
+    let released = repository.release(ticket(hold)?).await;
+    released.map_err(|error| translated(&hold.place, &error))
+}
+
+fn ticket(hold: &Hold) -> Result<Ticket, Error> {
+    let parsed = hold.secret.parse::<Ticket>();
+    parsed.map_err(|error| Error::input(hold.secret.clone(), error.to_string()))
+}
+
+fn blocker(place: &Where, found: &StoreBlocker) -> Blocker {
+    let record = found.object.record();
+    let life = match (&found.verdict, found.object.life) {
+        (StoreVerdict::Stale(_) | StoreVerdict::Scratch, _) => Life::Dead,
+        (_, StoreLife::Alive | StoreLife::Locked) => Life::Alive,
+        (StoreVerdict::Held(_) | StoreVerdict::Unreadable(_), _) => Life::Unknown,
+    };
+    let moment = |text: &str| text.parse::<jiff::Timestamp>().ok();
+    let now = jiff::Timestamp::now();
+    let since = record.and_then(|record| moment(&record.acquired_at));
+    let until = record.and_then(|record| moment(&record.expires_at));
+    Blocker {
+        place: place.clone(),
+        holder: Holder {
+            name: record
+                .map(|record| record.holder.clone())
+                .unwrap_or_default(),
+            // The holder's text names host and process already.
+            host: String::new(),
+            pid: None,
+            purpose: record
+                .map(|record| record.operation.clone())
+                .unwrap_or_default(),
+            ..Holder::default()
+        },
+        standing: Standing::Holds,
+        mode: match found.key {
+            tenure_store::Key::Shared(_) => Mode::Shared,
+            _ => Mode::Exclusive,
+        },
+        held_for: since.and_then(|since| Duration::try_from(now.duration_since(since)).ok()),
+        lease_left: until
+            .filter(|_| found.verdict.blocks())
+            .map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default()),
+        fence: record
+            .and_then(|record| record.fence())
+            .and_then(Fence::new),
+        verdict: Verdict::new(life, found.verdict.to_string()),
+        id: Some(HoldId::new(found.key.to_string())),
+    }
+}
+
+fn loss_words(loss: &Loss) -> (LostCause, String) {
+    let (cause, what) = match loss {
+        Loss::Lapsed => (LostCause::Unconfirmed, "no refresh was confirmed in time"),
+        Loss::For(Cause::Expired) => (LostCause::Expired, "its lease ran out"),
+        Loss::For(Cause::Removed) => (LostCause::Broken, "somebody removed its record"),
+        Loss::For(Cause::Overwritten(_)) => (
+            LostCause::Overwritten,
+            "another's record stands in its place",
+        ),
+        Loss::For(Cause::Intruder(_)) => (
+            LostCause::Overwritten,
+            "somebody who excludes us works beside us",
+        ),
+    };
+    (cause, what.to_owned())
+}
+
+fn translated(place: &Where, error: &tenure_store::Error) -> Error {
+    let busy = |class| {
+        let found = error.blocker().map(|found| blocker(place, found));
+        let mut busy = Busy::new(place, found, error.to_string());
+        busy.class = class;
+        Box::new(busy)
+    };
+    match (error, error.class()) {
+        (tenure_store::Error::Lost { loss, .. }, _) => {
+            let (cause, what) = loss_words(loss);
+            Lost::new(place, cause, what).into()
+        }
+        (_, Class::Timeout) => Error::TimedOut(busy(Class::Timeout)),
+        (_, class) if error.is_busy() => Error::Busy(busy(class)),
+        (_, Class::BadInput) => Error::input(place.to_string(), error.to_string()),
+        (_, class) => Error::refused(place, class, error.to_string()),
+    }
+}

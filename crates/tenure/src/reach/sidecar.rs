@@ -1,0 +1,141 @@
+//! Sidecar locks: `state.json.lock` beside `state.json`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tenure_files::publish;
+use tenure_files::sidecar::{self, GuardState, Heartbeat, Manager, Options, Payload, Recovery};
+use tenure_files::wait::Cancel;
+use tenure_files::{Decision, Error};
+
+use super::{Breaking, Held, files};
+use crate::error::Blocker;
+use crate::inspect::{Broken, Force, State};
+use crate::place::Where;
+use crate::request::Request;
+use crate::signals::Signals;
+use crate::tuning::{Durability, Reclaim, Tuning};
+use crate::values::{Fence, Wait};
+
+/// The domain of this crate's locks in the process.
+const DOMAIN: &str = "tenure";
+
+pub(super) fn acquire(
+    file: &Path,
+    request: &Request,
+    wait: Wait,
+    cancel: Option<&Cancel>,
+    signals: &Arc<Signals>,
+) -> Result<Held, Error> {
+    let mut options = options(file, &request.tuning);
+    if request.fenced {
+        options = options.fence();
+    }
+    if let Some(purpose) = request.purpose() {
+        options = options.payload(move || {
+            let mut payload = Payload::new();
+            payload.insert("purpose".into(), purpose.clone().into());
+            payload
+        });
+    }
+    if let Some(pid) = request.follows {
+        options = options.follows(pid);
+    }
+    if let Some(owner) = &request.owner {
+        options = options.reentrant_owner(owner);
+    }
+    if let Some(cancel) = cancel {
+        options = options.cancel(cancel.clone());
+    }
+    let manager = Manager::new(DOMAIN);
+    let guard = match wait {
+        Wait::No => manager.try_acquire(&options)?,
+        Wait::For(time) => manager.acquire(&options.timeout(time))?,
+        Wait::Forever => manager.acquire(&options.timeout(None))?,
+    };
+    files::report_loss(guard.hold(), signals);
+    Ok(Held::Sidecar(guard))
+}
+
+pub(super) fn options(file: &Path, tuning: &Tuning) -> Options {
+    let tuning = &tuning.files;
+    let mut options = Options::new(file);
+    options = match tuning.reclaim {
+        Reclaim::Proof => options.recovery(Recovery::FailClosed),
+        Reclaim::Age => options
+            .recovery(Recovery::RemoveIfUnchanged)
+            .approve(|_| true),
+        Reclaim::Never => options.recovery(Recovery::Never),
+    };
+    if let Some(stale) = tuning.stale {
+        options = options.stale(stale);
+    }
+    if let Some(heartbeat) = tuning.heartbeat {
+        options = options.heartbeat(Heartbeat::Every(heartbeat));
+    }
+    if tuning.durability == Durability::Fast {
+        options = options.durability(publish::Durability::Fast);
+    }
+    if tuning.trust_pid {
+        options = options.trust_pid();
+    }
+    if let Some(path) = &tuning.lock_path {
+        options = options.lock_path(path);
+    }
+    options
+}
+
+pub(super) fn inspect(place: &Where, file: &Path, tuning: &Tuning) -> Result<State, Error> {
+    let seen = sidecar::inspect(&options(file, tuning))?;
+    let free = matches!(seen.decision(), Decision::Proceed | Decision::Reclaim);
+    let mut state = State {
+        free,
+        ..State::free(place)
+    };
+    if let Some(lock) = seen.lock {
+        let fence = lock.identity.and_then(|identity| identity.fence);
+        state.holders.push(Blocker {
+            fence: fence.and_then(Fence::new),
+            ..Blocker::from_files(place, &lock.blocker)
+        });
+    }
+    match seen.guard {
+        Some(GuardState::Locked) => state.notes.push("a dead lock is being removed right now".into()),
+        Some(GuardState::Foreign { .. }) => state.notes.push(format!(
+            "another program's reclaim guard stands beside the lock; to remove one that was left behind: \
+             tenure break --guard {place}"
+        )),
+        Some(GuardState::Left) | None => {}
+    }
+    Ok(state)
+}
+
+pub(super) fn break_lock(
+    place: &Where,
+    file: &Path,
+    breaking: Breaking<'_>,
+    tuning: &Tuning,
+) -> Result<Broken, Error> {
+    let force = match breaking.force {
+        Force::No => sidecar::Force::No,
+        Force::Yes => sidecar::Force::Yes,
+    };
+    let id = breaking.id.map(|id| id.as_str());
+    let broken = sidecar::break_lock(&options(file, tuning), force, id)?;
+    let victim = broken.blocker.as_ref();
+    Ok(Broken {
+        victims: victim
+            .map(|blocker| Blocker::from_files(place, blocker))
+            .into_iter()
+            .collect(),
+        fence: broken.fence.map(Fence::from),
+    })
+}
+
+/// The locked files of a directory.
+pub(super) fn below(dir: &Path) -> Result<Vec<Where>, Error> {
+    Ok(sidecar::list(dir)?
+        .into_iter()
+        .map(Where::Sidecar)
+        .collect())
+}

@@ -1,0 +1,90 @@
+//! What a caller wants, complete and checked, as the reaches get it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::capabilities::{Capabilities, Need};
+use crate::error::{Busy, Error};
+use crate::place::Where;
+use crate::tuning::Tuning;
+use crate::values::{Holder, Mode, Wait};
+
+/// Told while a lock is waited for: who has it, and the place in line.
+pub type OnWait = Arc<dyn Fn(&Busy) + Send + Sync>;
+
+/// One wanted lock.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) place: Where,
+    pub(crate) mode: Mode,
+    pub(crate) wait: Wait,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) holder: Holder,
+    pub(crate) ask: bool,
+    pub(crate) refuse_deadlock: bool,
+    pub(crate) fenced: bool,
+    /// The hold outlives this process (C13): on files it follows this one.
+    pub(crate) follows: Option<u32>,
+    /// The owner of a session; without one each lock has its own.
+    pub(crate) owner: Option<String>,
+    pub(crate) needs: Vec<Need>,
+    pub(crate) on_wait: Option<OnWait>,
+    pub(crate) tuning: Arc<Tuning>,
+}
+
+impl Request {
+    pub(crate) fn new(place: Where, holder: Holder, tuning: Arc<Tuning>) -> Request {
+        Request {
+            place,
+            mode: Mode::Exclusive,
+            wait: Wait::Forever,
+            ttl: None,
+            holder,
+            ask: false,
+            refuse_deadlock: false,
+            fenced: false,
+            follows: None,
+            owner: None,
+            needs: Vec::new(),
+            on_wait: None,
+            tuning,
+        }
+    }
+
+    /// Refuses what the reach cannot do, before anything is touched.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let here = Capabilities::of(&self.place);
+        here.require_mode(&self.place, self.mode)?;
+        if let Some(ttl) = self.ttl {
+            here.require_ttl(&self.place, ttl)?;
+        }
+        if self.ask {
+            here.require(&self.place, Need::Ask)?;
+        }
+        for need in &self.needs {
+            here.require(&self.place, *need)?;
+        }
+        if self.refuse_deadlock && !matches!(self.place, Where::Daemon { .. }) {
+            let what = "deadlocks are not looked for here: only the daemon sees who waits for whom";
+            return Err(Error::unsupported(&self.place, what));
+        }
+        Ok(())
+    }
+
+    /// What the lock is for, where there is one text for people.
+    pub(crate) fn purpose(&self) -> Option<String> {
+        Some(self.holder.purpose.clone()).filter(|purpose| !purpose.is_empty())
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("place", &self.place)
+            .field("mode", &self.mode)
+            .field("wait", &self.wait)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,189 @@
+//! What happens to a lock while it is held: renewed, asked for, lost. The reaches report here; guards wait here,
+//! and listeners are told.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::error::{Lost, LostCause};
+use crate::lease::Lease;
+use crate::place::Where;
+use crate::values::Holder;
+
+/// Something that happened to a lock while it was held.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum HoldEvent {
+    /// A renewal was confirmed.
+    Renewed(Lease),
+    /// Somebody asks for the lock.
+    Asked(ReleaseRequest),
+    /// The lock is gone.
+    Lost(Lost),
+}
+
+/// Who asks for a lock, as far as is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReleaseRequest {
+    /// Who asks.
+    pub by: Holder,
+    /// What for. Written by others: escape it before printing; `Display` does.
+    pub reason: Option<String>,
+}
+
+impl fmt::Display for ReleaseRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.by == Holder::default() {
+            true => f.write_str("somebody asks for the lock")?,
+            false => write!(f, "{} asks for the lock", self.by)?,
+        }
+        match &self.reason {
+            Some(reason) => write!(f, ": {}", tenure_files::error::printable(reason)),
+            None => Ok(()),
+        }
+    }
+}
+
+type Listener = Box<dyn Fn(&HoldEvent) + Send + Sync>;
+
+/// The board of one hold.
+pub(crate) struct Signals {
+    place: Where,
+    news: watch::Sender<News>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct News {
+    lost: Option<Lost>,
+    asked: Option<ReleaseRequest>,
+    lease: Option<Lease>,
+}
+
+impl Signals {
+    pub(crate) fn new(place: &Where) -> Arc<Signals> {
+        Arc::new(Signals {
+            place: place.clone(),
+            news: watch::Sender::new(News::default()),
+            listeners: Mutex::default(),
+        })
+    }
+
+    /// The lock is gone. The first cause stands.
+    pub(crate) fn lose(&self, cause: LostCause, what: impl Into<String>) {
+        let lost = Lost::new(&self.place, cause, what);
+        let is_first = self.news.send_if_modified(|news| {
+            let is_first = news.lost.is_none();
+            news.lost.get_or_insert(lost.clone());
+            is_first
+        });
+        if is_first {
+            self.tell(&HoldEvent::Lost(lost));
+        }
+    }
+
+    /// Somebody asks. The first one stands.
+    pub(crate) fn ask(&self, request: &ReleaseRequest) {
+        let is_first = self.news.send_if_modified(|news| {
+            let is_first = news.asked.is_none();
+            news.asked.get_or_insert(request.clone());
+            is_first
+        });
+        if is_first {
+            self.tell(&HoldEvent::Asked(request.clone()));
+        }
+    }
+
+    /// A renewal was confirmed.
+    pub(crate) fn renew(&self, lease: Lease) {
+        let is_held = self.news.send_if_modified(|news| {
+            let is_held = news.lost.is_none();
+            if is_held {
+                news.lease = Some(lease);
+            }
+            is_held
+        });
+        if is_held {
+            self.tell(&HoldEvent::Renewed(lease));
+        }
+    }
+
+    /// A renewal was confirmed by a reach that counts its lease itself.
+    #[cfg(feature = "store")]
+    pub(crate) fn tell_renewed(&self, lease: Lease) {
+        self.tell(&HoldEvent::Renewed(lease));
+    }
+
+    /// How it was lost, if it was. A lease that is used up is lost, whether or not anybody has noticed yet.
+    pub(crate) fn loss(&self) -> Option<Lost> {
+        let (lost, lease) = {
+            let news = self.news.borrow();
+            (news.lost.clone(), news.lease)
+        };
+        if lost.is_none() && lease.is_some_and(|lease| lease.valid_for().is_zero()) {
+            self.lose(LostCause::Unconfirmed, "no renewal was confirmed in time");
+            return self.news.borrow().lost.clone();
+        }
+        lost
+    }
+
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        self.news.borrow().lease
+    }
+
+    pub(crate) fn asked(&self) -> Option<ReleaseRequest> {
+        self.news.borrow().asked.clone()
+    }
+
+    /// Resolves with the loss; at once if it was before.
+    pub(crate) async fn lost(&self) -> Lost {
+        let mut news = self.news.subscribe();
+        loop {
+            news.mark_unchanged();
+            if let Some(lost) = self.loss() {
+                return lost;
+            }
+            // The sender is ours, so this cannot fail.
+            let _ = news.changed().await;
+        }
+    }
+
+    /// Resolves with the first request; at once if there was one before.
+    pub(crate) async fn release_requested(&self) -> ReleaseRequest {
+        let mut news = self.news.subscribe();
+        loop {
+            news.mark_unchanged();
+            if let Some(asked) = self.asked() {
+                return asked;
+            }
+            let _ = news.changed().await;
+        }
+    }
+
+    /// Tells `listener` of everything from now on, and of what stands already.
+    pub(crate) fn listen(&self, listener: Listener) {
+        let listener = Arc::new(listener);
+        self.lock().push(Arc::clone(&listener));
+        let news = self.news.borrow().clone();
+        let stands = [
+            news.lease.map(HoldEvent::Renewed),
+            news.asked.map(HoldEvent::Asked),
+            news.lost.map(HoldEvent::Lost),
+        ];
+        stands.iter().flatten().for_each(|event| listener(event));
+    }
+
+    /// A listener may well ask the guard about itself, so none is called under the mutex.
+    fn tell(&self, event: &HoldEvent) {
+        let listeners = self.lock().clone();
+        listeners.iter().for_each(|listener| listener(event));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Listener>>> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,367 @@
+//! The way in: settings once, then locks. Nothing is connected before it is needed.
+
+#[cfg(any(feature = "daemon", feature = "store"))]
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+#[cfg(any(feature = "daemon", feature = "store"))]
+use std::sync::{Mutex, PoisonError};
+#[cfg(feature = "store")]
+use std::time::Duration;
+
+use crate::capabilities::Capabilities;
+use crate::endpoint::Endpoint;
+use crate::error::{Blocker, Error};
+use crate::hold::Hold;
+use crate::inspect::{Broken, Force, State, Watch};
+use crate::lock::{Lock, LockAll};
+use crate::place::{IntoWhere, Where};
+use crate::reach::{self, Breaking};
+use crate::request::Request;
+use crate::tuning::Tuning;
+use crate::values::{HoldId, Holder};
+
+/// Locks of every reach, with one set of settings. Cheap to clone; connections are shared.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # async fn example() -> Result<(), tenure::Error> {
+/// let tenure = Tenure::from_env()?;
+/// let guard = tenure.lock("mem:nightly")?.no_wait().purpose("compaction").acquire().await?;
+/// println!("{}", tenure.inspect("mem:nightly").await?);
+/// guard.release().await?;
+/// # Ok(()) }
+/// # tenure::blocking::wait(example()).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Tenure {
+    settings: Arc<Settings>,
+    tuning: Arc<Tuning>,
+    owner: Option<Arc<str>>,
+}
+
+/// What a [`Tenure`] was built from.
+pub(crate) struct Settings {
+    pub(crate) nodes: Vec<Endpoint>,
+    pub(crate) holder: Holder,
+    #[cfg_attr(
+        not(feature = "daemon"),
+        expect(dead_code, reason = "only the daemon asks for credentials")
+    )]
+    pub(crate) access: Access,
+    #[cfg(feature = "daemon")]
+    clients: Mutex<HashMap<Vec<Endpoint>, reach::daemon::Client>>,
+    #[cfg(feature = "store")]
+    repositories: Mutex<HashMap<(String, Duration), tenure_store::Repository>>,
+}
+
+/// How the daemon knows us, and we it.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) token: Option<String>,
+    pub(crate) authority: Option<PathBuf>,
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    pub(crate) tls: bool,
+}
+
+/// Settings for a [`Tenure`].
+#[derive(Default)]
+#[must_use = "settings do nothing until they are built"]
+pub struct Builder {
+    nodes: Vec<Endpoint>,
+    holder: Option<Holder>,
+    access: Access,
+    tuning: Tuning,
+}
+
+impl Tenure {
+    /// The settings of the environment.
+    ///
+    /// | variable | means |
+    /// |---|---|
+    /// | `TENURE_URL` | the daemon's nodes, `tenure://host:port,host:port`; default 127.0.0.1:50051 |
+    /// | `TENURE_CLIENT_AUTH_TOKEN`, `TENURE_CLIENT_AUTH_TOKEN_FILE` | the credential |
+    /// | `TENURE_CA_FILE` | whose certificates to trust; turns TLS on |
+    /// | `TENURE_CLIENT_CERT_FILE`, `TENURE_CLIENT_KEY_FILE` | who we are, for mutual TLS |
+    /// | `TENURE_NAME` | what this holder calls itself |
+    pub fn from_env() -> Result<Tenure, Error> {
+        Builder::from_env()?.build()
+    }
+
+    /// Settings of one's own.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Begins to lock `place`: an address as text, or a [`Where`].
+    pub fn lock(&self, place: impl IntoWhere) -> Result<Lock, Error> {
+        Ok(Lock::new(self.clone(), self.request(place.into_where()?)))
+    }
+
+    /// Begins to lock several places: all or none, in a fixed order (C6).
+    pub fn lock_all(
+        &self,
+        places: impl IntoIterator<Item = impl IntoWhere>,
+    ) -> Result<LockAll, Error> {
+        let mut requests = Vec::new();
+        for place in places {
+            requests.push(self.request(place.into_where()?));
+        }
+        Ok(LockAll::new(self.clone(), requests))
+    }
+
+    /// The same with one owner for all its locks: they never exclude each other, and on the daemon they share leases
+    /// and renewals.
+    #[must_use]
+    pub fn session(&self, owner: &str) -> Tenure {
+        Tenure {
+            owner: Some(owner.into()),
+            ..self.clone()
+        }
+    }
+
+    /// What a place can do.
+    pub fn capabilities<P>(&self, place: impl IntoWhere) -> Result<Capabilities, Error> {
+        Ok(Capabilities::of(&place.into_where()?))
+    }
+
+    /// Who holds a place, who waits, and under which rule. Takes nothing, removes nothing.
+    pub async fn inspect(&self, place: impl IntoWhere) -> Result<State, Error> {
+        reach::inspect(self, &place.into_where()?).await
+    }
+
+    /// Every lock at or below a place: a directory, a tree, a repository.
+    pub async fn list(&self, place: impl IntoWhere) -> Result<Vec<State>, Error> {
+        reach::list(self, &place.into_where()?).await
+    }
+
+    /// Every lock of the daemon.
+    #[cfg(feature = "daemon")]
+    pub async fn list_all(&self) -> Result<Vec<State>, Error> {
+        reach::daemon::list(&self.client(&[])?, &[], None).await
+    }
+
+    /// Asks the holders of a place to let go. The answer is who was asked; nobody, if nobody holds it.
+    pub async fn ask(
+        &self,
+        place: impl IntoWhere,
+        reason: Option<&str>,
+    ) -> Result<Vec<Blocker>, Error> {
+        reach::ask(self, &place.into_where()?, reason).await
+    }
+
+    /// Breaks the hold `id` of a place, or whatever is held there without one. `reason` goes to the audit log, where
+    /// there is one.
+    pub async fn break_hold(
+        &self,
+        place: impl IntoWhere,
+        id: Option<&HoldId>,
+        force: Force,
+        reason: &str,
+    ) -> Result<Broken, Error> {
+        let breaking = Breaking { id, force, reason };
+        reach::break_hold(self, &place.into_where()?, breaking).await
+    }
+
+    /// Everything that changes at or below a place, beginning with what is held.
+    pub async fn watch(&self, place: impl IntoWhere) -> Result<Watch, Error> {
+        reach::watch(self, &place.into_where()?).await
+    }
+
+    /// Shows once more that a hold that was left is wanted (C13).
+    pub async fn renew_hold(&self, hold: &Hold) -> Result<(), Error> {
+        reach::renew_hold(self, hold).await
+    }
+
+    /// Gives back a hold that was left (C13).
+    pub async fn release_hold(&self, hold: &Hold) -> Result<(), Error> {
+        reach::release_hold(self, hold).await
+    }
+
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    fn request(&self, place: Where) -> Request {
+        let mut request = Request::new(
+            place,
+            self.settings.holder.clone(),
+            Arc::clone(&self.tuning),
+        );
+        request.owner = self.owner.as_deref().map(str::to_owned);
+        request
+    }
+
+    /// The repository of a place. What its store can do is found out once.
+    #[cfg(feature = "store")]
+    pub(crate) fn repository(
+        &self,
+        place: &Where,
+        ttl: Duration,
+    ) -> Result<tenure_store::Repository, Error> {
+        let key = (place.to_string(), ttl);
+        let mut known = self
+            .settings
+            .repositories
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(repository) = known.get(&key) {
+            return Ok(repository.clone());
+        }
+        let repository = reach::repository::open(place, &self.tuning, ttl)?;
+        known.insert(key, repository.clone());
+        Ok(repository)
+    }
+
+    /// The client of these nodes, or of the configured ones. Connects when it is first used.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn client(&self, nodes: &[Endpoint]) -> Result<reach::daemon::Client, Error> {
+        let nodes = match nodes {
+            [] => &self.settings.nodes,
+            nodes => nodes,
+        };
+        let mut clients = self
+            .settings
+            .clients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(nodes) {
+            return Ok(client.clone());
+        }
+        let client = reach::daemon::Client::new(nodes.to_vec(), &self.settings.access)?;
+        clients.insert(nodes.to_vec(), client.clone());
+        Ok(client)
+    }
+}
+
+impl Default for Tenure {
+    /// Without looking at the environment: the daemon of this machine.
+    fn default() -> Tenure {
+        let settings = Settings {
+            nodes: vec![Endpoint::default()],
+            holder: Holder::here(),
+            access: Access::default(),
+            #[cfg(feature = "daemon")]
+            clients: Mutex::default(),
+            #[cfg(feature = "store")]
+            repositories: Mutex::default(),
+        };
+        Tenure {
+            settings: Arc::new(settings),
+            tuning: Arc::default(),
+            owner: None,
+        }
+    }
+}
+
+impl fmt::Debug for Tenure {
+    /// Without credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenure")
+            .field("nodes", &self.settings.nodes)
+            .field("holder", &self.settings.holder)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Begins with the environment; see [`Tenure::from_env`].
+    pub fn from_env() -> Result<Builder, Error> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let mut builder = Builder::default();
+        if let Some(url) = variable("TENURE_URL") {
+            builder.access.tls = url.starts_with("https://");
+            builder.nodes = Endpoint::list(&url)?;
+        }
+        if let Some(name) = variable("TENURE_NAME") {
+            builder = builder.name(name);
+        }
+        if let Some(token) = variable("TENURE_CLIENT_AUTH_TOKEN") {
+            builder = builder.token(token);
+        }
+        if let Some(file) = variable("TENURE_CLIENT_AUTH_TOKEN_FILE") {
+            let token = std::fs::read_to_string(&file)
+                .map_err(|error| Error::input(&file, format!("cannot be read: {error}")))?;
+            builder = builder.token(token.trim_end());
+        }
+        if let Some(file) = variable("TENURE_CA_FILE") {
+            builder = builder.trust(file);
+        }
+        match (
+            variable("TENURE_CLIENT_CERT_FILE"),
+            variable("TENURE_CLIENT_KEY_FILE"),
+        ) {
+            (Some(certificate), Some(key)) => Ok(builder.identity(certificate, key)),
+            (None, None) => Ok(builder),
+            _ => Err(Error::input(
+                "TENURE_CLIENT_CERT_FILE",
+                "and TENURE_CLIENT_KEY_FILE go together: set both or none",
+            )),
+        }
+    }
+
+    /// The daemon's nodes: any of them will do.
+    pub fn nodes(mut self, nodes: impl IntoIterator<Item = Endpoint>) -> Builder {
+        self.nodes = nodes.into_iter().collect();
+        self
+    }
+
+    /// What this holder calls itself; the program's name unless said otherwise.
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        let mut holder = self.holder.unwrap_or_else(Holder::here);
+        holder.name = name.into();
+        self.holder = Some(holder);
+        self
+    }
+
+    /// The credential for the daemon.
+    pub fn token(mut self, token: impl Into<String>) -> Builder {
+        self.access.token = Some(token.into());
+        self
+    }
+
+    /// Speak TLS, and trust the certificates that this file's vouch for.
+    pub fn trust(mut self, authority: impl Into<PathBuf>) -> Builder {
+        self.access.authority = Some(authority.into());
+        self.access.tls = true;
+        self
+    }
+
+    /// Who we are, for a daemon that asks for a certificate: two PEM files.
+    pub fn identity(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Builder {
+        self.access.identity = Some((certificate.into(), key.into()));
+        self.access.tls = true;
+        self
+    }
+
+    /// Settings of single protocols.
+    pub fn tuning(mut self, tuning: Tuning) -> Builder {
+        self.tuning = tuning;
+        self
+    }
+
+    /// Checks the settings. Nothing is connected yet.
+    pub fn build(self) -> Result<Tenure, Error> {
+        let plain = Tenure::default();
+        let settings = Settings {
+            nodes: match self.nodes.is_empty() {
+                true => plain.settings.nodes.clone(),
+                false => self.nodes,
+            },
+            holder: self.holder.unwrap_or_else(Holder::here),
+            access: self.access,
+            #[cfg(feature = "daemon")]
+            clients: Mutex::default(),
+            #[cfg(feature = "store")]
+            repositories: Mutex::default(),
+        };
+        Ok(Tenure {
+            settings: Arc::new(settings),
+            tuning: Arc::new(self.tuning),
+            owner: None,
+        })
+    }
+}

@@ -1,0 +1,277 @@
+//! The words of a lock: mode, wait, fence, holder, verdict. Plain values, the same at every reach.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use tenure_files::error::printable;
+pub use tenure_files::{Class, Wait};
+
+/// How a lock is wanted or held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Alone.
+    #[default]
+    Exclusive,
+    /// Together with other shared holders.
+    Shared,
+    /// Shared, for a path and everything below it.
+    SharedTree,
+    /// One of this many places.
+    Permit(NonZeroU32),
+}
+
+impl Mode {
+    /// The word that programs see: `exclusive`, `shared`, `shared-tree`, `permit`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+            Mode::SharedTree => "shared-tree",
+            Mode::Permit(_) => "permit",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Permit(of) => write!(f, "permit (one of {of})"),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
+impl Serialize for Mode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// The number that grows with every exclusive holder. Whatever the lock protects refuses smaller ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Fence(NonZeroU64);
+
+impl Fence {
+    /// A fence from a number; none for zero.
+    pub fn new(number: u64) -> Option<Fence> {
+        NonZeroU64::new(number).map(Fence)
+    }
+
+    /// The plain number.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl From<NonZeroU64> for Fence {
+    fn from(number: NonZeroU64) -> Fence {
+        Fence(number)
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who holds, for people. Written by others where it is read: `Display` escapes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Holder {
+    /// What the holder calls itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The machine it runs on.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Its process there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// What it holds the lock for.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub purpose: String,
+    /// Anything else.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Holder {
+    /// This process: its program's name, host and pid.
+    pub fn here() -> Holder {
+        let program = std::env::args_os().next().map(std::path::PathBuf::from);
+        let name = program
+            .as_deref()
+            .and_then(std::path::Path::file_name)
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        Holder {
+            name,
+            host: tenure_files::identity::host_name(),
+            pid: Some(std::process::id()),
+            ..Holder::default()
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = |host: &str| match host {
+            "" => String::new(),
+            host => format!(" on {}", printable(host)),
+        };
+        match (self.name.as_str(), self.pid) {
+            ("", None) if self.host.is_empty() => f.write_str("an unknown holder")?,
+            ("", None) => write!(f, "somebody{}", on(&self.host))?,
+            ("", Some(pid)) => write!(f, "pid {pid}{}", on(&self.host))?,
+            (name, None) => write!(f, "{}{}", printable(name), on(&self.host))?,
+            (name, Some(pid)) => write!(f, "{} (pid {pid}{})", printable(name), on(&self.host))?,
+        }
+        match self.purpose.as_str() {
+            "" => Ok(()),
+            purpose => write!(f, " for {}", printable(purpose)),
+        }
+    }
+}
+
+/// Whether a holder lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Life {
+    /// It runs, or its lease does.
+    Alive,
+    /// It cannot run any more.
+    Dead,
+    /// Neither can be shown from here.
+    Unknown,
+}
+
+/// What was concluded about a holder's life, and from what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// The conclusion.
+    pub life: Life,
+    /// What it rests on: `its kernel lock is held`, `its lease runs`, …
+    pub because: String,
+}
+
+impl Verdict {
+    pub(crate) fn new(life: Life, because: impl Into<String>) -> Verdict {
+        Verdict {
+            life,
+            because: because.into(),
+        }
+    }
+}
+
+impl From<tenure_files::liveness::Verdict> for Verdict {
+    fn from(verdict: tenure_files::liveness::Verdict) -> Verdict {
+        use tenure_files::liveness::Verdict as Files;
+        let life = match verdict {
+            Files::Alive(_) => Life::Alive,
+            Files::Dead(_) => Life::Dead,
+            Files::Unknown(_) => Life::Unknown,
+        };
+        // "alive (its process runs)": the reason stands in brackets.
+        let text = verdict.to_string();
+        let because = text
+            .split_once('(')
+            .map_or(text.as_str(), |(_, because)| because.trim_end_matches(')'));
+        Verdict::new(life, because)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let life = match self.life {
+            Life::Alive => "alive",
+            Life::Dead => "dead",
+            Life::Unknown => "unknown",
+        };
+        write!(f, "{life} ({})", printable(&self.because))
+    }
+}
+
+/// Names one hold, so that it and no later one is broken: a token on files, an object in a repository,
+/// owner and fence on the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct HoldId(String);
+
+impl HoldId {
+    /// The id as [`State`](crate::State) shows it.
+    pub fn new(text: impl Into<String>) -> HoldId {
+        HoldId(text.into())
+    }
+
+    /// The text of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HoldId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable(&self.0))
+    }
+}
+
+/// A duration as people read it: `850 ms`, `3 s`, `12 min`, `5 h`, `2 days`.
+pub(crate) fn span(duration: Duration) -> String {
+    match (duration.as_millis(), duration.as_secs()) {
+        (millis, 0) => format!("{millis} ms"),
+        (_, seconds @ 1..=119) => format!("{seconds} s"),
+        (_, seconds @ 120..=7199) => format!("{} min", seconds / 60),
+        (_, seconds @ 7200..=172_799) => format!("{} h", seconds / 3600),
+        (_, seconds) => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// Durations in JSON are milliseconds.
+pub(crate) fn millis<S: Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match duration {
+        Some(duration) => serializer.serialize_some(&whole_millis(*duration)),
+        None => serializer.serialize_none(),
+    }
+}
+
+pub(crate) fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C8: name, pid, host and purpose, as far as they are known, and nothing that moves a cursor.
+    #[test]
+    fn a_holder_is_named_as_far_as_it_is_known() {
+        let mut holder = Holder::default();
+        assert_eq!(holder.to_string(), "an unknown holder");
+        holder.pid = Some(7);
+        assert_eq!(holder.to_string(), "pid 7");
+        holder.host = "atlas".into();
+        assert_eq!(holder.to_string(), "pid 7 on atlas");
+        holder.name = "ci\u{1b}[2J".into();
+        holder.purpose = "nightly".into();
+        assert_eq!(
+            holder.to_string(),
+            "ci\\u{1b}[2J (pid 7 on atlas) for nightly"
+        );
+    }
+
+    #[test]
+    fn spans_are_short() {
+        let of = |seconds| span(Duration::from_secs(seconds));
+        assert_eq!(span(Duration::from_millis(250)), "250 ms");
+        assert_eq!(
+            [of(3), of(180), of(7200), of(200_000)],
+            ["3 s", "3 min", "2 h", "2 days"]
+        );
+    }
+}

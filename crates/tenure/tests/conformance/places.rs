@@ -1,0 +1,170 @@
+//! Where the cases run, and what is declared not to work there.
+
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+use tenure::blocking::{Lock, wait};
+use tenure::{Blocker, Broken, Capabilities, Error, Force, HoldId, Modes, RepositoryTuning, State};
+use tenure::{Tenure, Tuning, Where};
+
+use crate::support::Daemon;
+
+/// The cases of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Case {
+    Exclusive,
+    Shared,
+    Try,
+    Wait,
+    Timeout,
+    Lost,
+    Ask,
+    Break,
+    Fence,
+    Crash,
+    Look,
+    Watch,
+    Leave,
+}
+
+/// All that a reach does not do. A case that is not listed here must pass.
+const EXCEPTIONS: &[(&str, Case, &str)] = &[
+    ("mem", Case::Crash, "a holder cannot die without its lock"),
+    (
+        "mem",
+        Case::Leave,
+        "a lock in memory cannot outlive its process",
+    ),
+    ("sidecar", Case::Shared, "one holder at a time"),
+    ("sidecar", Case::Ask, "a holder listens to nobody"),
+    ("exclusive", Case::Shared, "one tool at a time"),
+    ("exclusive", Case::Ask, "a holder listens to nobody"),
+    ("upload", Case::Shared, "one request at a time"),
+    ("repository", Case::Ask, "a holder listens to nobody"),
+];
+
+/// Why a reach does not do this, if it does not.
+pub(crate) fn exception(reach: &str, case: Case) -> Option<&'static str> {
+    let found = EXCEPTIONS
+        .iter()
+        .find(|(at, what, _)| *at == reach && *what == case);
+    found.map(|(_, _, why)| *why)
+}
+
+/// One reach, with a place of its own.
+pub(crate) struct Spot {
+    pub(crate) reach: &'static str,
+    pub(crate) tenure: Tenure,
+    pub(crate) place: Where,
+    temp: TempDir,
+}
+
+/// A fresh place at every reach.
+pub(crate) fn everywhere() -> Vec<Spot> {
+    let name = || tenure_files::identity::Token::random().to_string();
+    vec![
+        spot("mem", |_| format!("mem:{}/lock", name())),
+        spot("sidecar", |dir| format!("{dir}/state.json")),
+        spot("exclusive", |dir| format!("exclusive:{dir}")),
+        spot("upload", |dir| format!("upload:{dir}#7")),
+        spot("repository", |dir| format!("repo:{dir}")),
+        spot("daemon", |_| {
+            format!("tenure://{}/t:/{}/lock", DAEMON.node, name())
+        }),
+    ]
+}
+
+/// One daemon for the whole suite. It ends with this process.
+static DAEMON: LazyLock<Daemon> = LazyLock::new(Daemon::start);
+
+fn spot(reach: &'static str, place: impl Fn(&str) -> String) -> Spot {
+    let temp = tempfile::tempdir().unwrap();
+    let place: Where = place(temp.path().to_str().unwrap()).parse().unwrap();
+    assert_eq!(place.reach(), reach);
+    let tuning = Tuning {
+        repository: RepositoryTuning {
+            // Nobody else is there: no need to wait for late writers.
+            tenure_only: true,
+            ..RepositoryTuning::default()
+        },
+        ..Tuning::default()
+    };
+    let tenure = Tenure::builder().tuning(tuning).build().unwrap();
+    Spot {
+        reach,
+        tenure,
+        place,
+        temp,
+    }
+}
+
+impl Spot {
+    pub(crate) fn lock(&self) -> Lock {
+        self.tenure.lock_blocking(&self.place).unwrap()
+    }
+
+    pub(crate) fn inspect(&self) -> State {
+        wait(self.tenure.inspect(&self.place)).unwrap()
+    }
+
+    pub(crate) fn ask(&self, reason: &str) -> Result<Vec<Blocker>, Error> {
+        wait(self.tenure.ask(&self.place, Some(reason)))
+    }
+
+    pub(crate) fn break_hold(&self, id: Option<&HoldId>, force: Force) -> Result<Broken, Error> {
+        wait(self.tenure.break_hold(&self.place, id, force, "test"))
+    }
+
+    pub(crate) fn break_all(&self) {
+        self.break_hold(None, Force::Yes).unwrap();
+    }
+
+    /// A place above: the directory, the parent in the tree.
+    pub(crate) fn above(&self) -> Where {
+        let dir = self.temp.path().to_str().unwrap();
+        match &self.place {
+            Where::Memory(_) | Where::Daemon { .. } => {
+                let text = self.place.to_string();
+                text.rsplit_once('/').unwrap().0.parse().unwrap()
+            }
+            Where::Sidecar(_) => dir.parse().unwrap(),
+            Where::Upload { .. } => format!("upload:{dir}").parse().unwrap(),
+            other => other.clone(),
+        }
+    }
+
+    /// What makes an actor hold this place; leases as short as they get.
+    pub(crate) fn actor_arguments(&self) -> Vec<String> {
+        let capabilities = Capabilities::of(&self.place);
+        let shortest = capabilities
+            .lease
+            .map(|lease| lease.start().as_millis().max(1000));
+        let place = self.place.to_string();
+        std::iter::once(place)
+            .chain(shortest.map(|ttl| ttl.to_string()))
+            .collect()
+    }
+}
+
+/// The table of exceptions and the declared capabilities say the same.
+#[test]
+fn exceptions_are_what_the_capabilities_declare() {
+    for spot in everywhere() {
+        let declared = Capabilities::of(&spot.place);
+        let is_exempt = |case| exception(spot.reach, case).is_some();
+        assert_eq!(
+            declared.modes == Modes::Exclusive,
+            is_exempt(Case::Shared),
+            "{}",
+            spot.reach
+        );
+        assert_eq!(declared.ask, !is_exempt(Case::Ask), "{}", spot.reach);
+        assert_eq!(
+            declared.across == tenure::Across::Process,
+            is_exempt(Case::Crash) && is_exempt(Case::Leave),
+            "{}",
+            spot.reach
+        );
+        assert!(declared.to_string().lines().count() == 7, "{declared}");
+    }
+}

@@ -1,0 +1,267 @@
+//! When things fail: nodes, connections, answers, the daemon itself.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use tenure::blocking::wait;
+use tenure::{Endpoint, Error, Lease, LostCause};
+
+use crate::LONG;
+use crate::support::relay::{Relay, Traffic};
+use crate::support::{Daemon, client};
+
+const TTL: Duration = Duration::from_millis(1500);
+
+/// A port where nobody listens.
+fn nobody() -> Endpoint {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    Endpoint::new("127.0.0.1", listener.local_addr().unwrap().port())
+}
+
+/// Any of several nodes will do, and nobody at all is said in a sentence.
+#[test]
+fn another_node_is_tried_when_one_does_not_answer() {
+    let daemon = Daemon::start();
+    let tenure = client(&[nobody(), daemon.node.clone()]);
+    let guard = tenure.lock_blocking("t:/a").unwrap().acquire().unwrap();
+    guard.check().unwrap();
+    guard.release().unwrap();
+
+    let alone = client(&[nobody()]);
+    let error = alone
+        .lock_blocking("t:/a")
+        .unwrap()
+        .wait(Duration::ZERO)
+        .acquire()
+        .unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert_eq!(error.exit_code(), 125);
+    assert!(error.to_string().contains("cannot be reached"), "{error}");
+}
+
+/// The node that serves goes away: the hold goes on over the other way, with the same fence.
+#[test]
+fn a_hold_survives_the_loss_of_its_node() {
+    let daemon = Daemon::start();
+    let (one, two) = (Relay::to(&daemon.node), Relay::to(&daemon.node));
+    let tenure = client([&one.node, &two.node]);
+    let guard = tenure
+        .lock_blocking("t:/a")
+        .unwrap()
+        .ttl(TTL)
+        .acquire()
+        .unwrap();
+    let fence = guard.fence();
+    one.set(Traffic::Held);
+    // Renewed after that moment, so by the other way.
+    let (tell, told) = mpsc::channel();
+    guard.listen(move |event| {
+        let _ = tell.send(format!("{event:?}"));
+    });
+    let held_from = Lease::now();
+    while guard.lease().unwrap().sent < held_from {
+        let event = told.recv_timeout(LONG).unwrap();
+        assert!(!event.starts_with("Lost"), "{event}");
+    }
+    guard.check().unwrap();
+    assert_eq!(guard.fence(), fence);
+    guard.release().unwrap();
+}
+
+/// P1, P2: what was granted is there after `kill -9`; the hold goes on, and so does the line.
+#[test]
+fn holds_and_waiters_survive_a_restart() {
+    let mut daemon = Daemon::start();
+    let tenure = daemon.client();
+    let ttl = Duration::from_secs(20);
+    let guard = tenure
+        .lock_blocking("t:/a")
+        .unwrap()
+        .ttl(ttl)
+        .acquire()
+        .unwrap();
+    let fence = guard.fence();
+    let other = daemon.client();
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let waiting = scope.spawn(move || {
+            let lock = other.lock_blocking("t:/a").unwrap().wait(LONG);
+            lock.on_wait(move |_| {
+                let _ = tell.send(());
+            })
+            .acquire()
+        });
+        told.recv_timeout(LONG).unwrap();
+        daemon.kill();
+        daemon.restart();
+        guard.check().unwrap();
+        assert_eq!(guard.fence(), fence);
+        guard.release().unwrap();
+        let next = waiting.join().unwrap().unwrap();
+        assert!(next.fence() > fence);
+        next.release().unwrap();
+    });
+}
+
+/// Promise 1: cut off, a holder knows that it has lost at 80 % of its lease, before anybody else can have the lock.
+#[test]
+fn a_holder_that_is_cut_off_stops_before_the_next_begins() {
+    let daemon = Daemon::start();
+    let relay = Relay::to(&daemon.node);
+    let tenure = client([&relay.node]);
+    let guard = tenure
+        .lock_blocking("t:/a")
+        .unwrap()
+        .ttl(TTL)
+        .acquire()
+        .unwrap();
+    relay.set(Traffic::Held);
+    thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            let guard = daemon
+                .client()
+                .lock_blocking("t:/a")
+                .unwrap()
+                .wait(LONG)
+                .acquire()
+                .unwrap();
+            (Lease::now(), guard)
+        });
+        let lost = guard.lost();
+        let stopped = Lease::now();
+        assert_eq!(lost.cause, LostCause::Unconfirmed);
+        assert_eq!(guard.valid_for(), Some(Duration::ZERO));
+        let (began, next) = next.join().unwrap();
+        assert!(
+            stopped < began,
+            "stopped at {stopped:?}, the next began at {began:?}"
+        );
+        assert!(next.fence() > guard.fence());
+        next.release().unwrap();
+    });
+    relay.cut();
+    assert!(matches!(guard.release(), Err(Error::Lost(_))));
+}
+
+/// The same when the daemon itself stands still. It gives the whole lease again when it goes on, so the next comes late.
+#[test]
+fn a_daemon_that_stands_still_confirms_nothing() {
+    let daemon = Daemon::start();
+    let guard = daemon
+        .client()
+        .lock_blocking("t:/a")
+        .unwrap()
+        .ttl(TTL)
+        .acquire()
+        .unwrap();
+    daemon.stop();
+    let lost = guard.lost();
+    assert_eq!(lost.cause, LostCause::Unconfirmed);
+    daemon.go_on();
+    drop(guard);
+    daemon
+        .client()
+        .lock_blocking("t:/a")
+        .unwrap()
+        .wait(LONG)
+        .acquire()
+        .unwrap()
+        .release()
+        .unwrap();
+}
+
+/// R102: an answer that is lost is asked for again under the same key, and the lock is taken once.
+#[test]
+fn a_lost_answer_is_asked_for_again() {
+    let daemon = Daemon::start();
+    let relay = Relay::to(&daemon.node);
+    let tenure = client([&relay.node]);
+    tenure
+        .lock_blocking("t:/warm")
+        .unwrap()
+        .acquire()
+        .unwrap()
+        .release()
+        .unwrap();
+    let before = daemon
+        .client()
+        .lock_blocking("t:/a")
+        .unwrap()
+        .acquire()
+        .unwrap();
+    let first = before.fence().unwrap().get();
+    before.release().unwrap();
+
+    relay.set(Traffic::AnswersHeld);
+    thread::scope(|scope| {
+        let acquiring = scope.spawn(|| tenure.lock_blocking("t:/a").unwrap().acquire());
+        // It was applied, and nobody was told.
+        let direct = daemon.client();
+        while wait(direct.inspect("t:/a")).unwrap().free {
+            thread::yield_now();
+        }
+        relay.set(Traffic::Passes);
+        relay.cut();
+        let guard = acquiring.join().unwrap().unwrap();
+        assert_eq!(
+            guard.fence().unwrap().get(),
+            first + 1,
+            "it was applied once"
+        );
+        guard.check().unwrap();
+        guard.release().unwrap();
+        assert!(wait(direct.inspect("t:/a")).unwrap().free);
+    });
+}
+
+/// A connection that is cut while waiting costs neither the place nor the lock.
+#[test]
+fn a_waiter_survives_a_cut() {
+    let daemon = Daemon::start();
+    let relay = Relay::to(&daemon.node);
+    let held = daemon
+        .client()
+        .lock_blocking("t:/a")
+        .unwrap()
+        .acquire()
+        .unwrap();
+    let tenure = client([&relay.node]);
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let waiting = scope.spawn(|| {
+            let lock = tenure.lock_blocking("t:/a").unwrap().wait(LONG);
+            lock.on_wait(move |busy| {
+                let _ = tell.send(busy.position);
+            })
+            .acquire()
+        });
+        assert_eq!(told.recv_timeout(LONG).unwrap(), Some(1));
+        relay.cut();
+        // Asked again over a new connection, at its old place.
+        assert_eq!(told.recv_timeout(LONG).unwrap(), Some(1));
+        held.release().unwrap();
+        waiting.join().unwrap().unwrap().release().unwrap();
+    });
+}
+
+/// A killed owner learns it at once, not at its next renewal.
+#[test]
+fn a_broken_hold_is_told_by_event() {
+    let daemon = Daemon::start();
+    let guard = daemon
+        .client()
+        .lock_blocking("t:/a")
+        .unwrap()
+        .acquire()
+        .unwrap();
+    let renew_at = guard.lease().unwrap().renew_at();
+    let id = wait(daemon.client().inspect("t:/a")).unwrap().holders[0]
+        .id
+        .clone()
+        .unwrap();
+    let broken = daemon.client();
+    wait(broken.break_hold("t:/a", Some(&id), tenure::Force::Yes, "test")).unwrap();
+    assert_eq!(guard.lost().cause, LostCause::Killed);
+    assert!(Lease::now() < renew_at, "only the renewal told");
+}

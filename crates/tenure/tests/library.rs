@@ -1,0 +1,230 @@
+//! What is the same for all reaches, shown in memory; what starts and what does not; and the scripted lock.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{BufRead, BufReader};
+use std::num::NonZeroU32;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tenure::blocking::wait;
+use tenure::testing::Script;
+use tenure::{Error, HoldEvent, LostCause, Mode, Need, Tenure};
+
+/// Sets its flag when it is dropped: shows that a body was.
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// On loss the body is dropped at its await, and its value does not count; this works in a task of any runtime.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_body_of_with_ends_with_the_lock() {
+    let script = Arc::new(Script::new());
+    let dropped = Arc::new(AtomicBool::new(false));
+    let task = tokio::spawn({
+        let (script, dropped) = (Arc::clone(&script), Arc::clone(&dropped));
+        async move {
+            let place = script.place();
+            tenure::with(place, async move |_guard| {
+                let _flag = Dropped(dropped);
+                script.lose(LostCause::Expired, "as the script says");
+                std::future::pending::<Result<(), Error>>().await
+            })
+            .await
+        }
+    });
+    let error = task.await.unwrap().unwrap_err();
+    assert!(
+        matches!(&error, Error::Lost(lost) if lost.cause == LostCause::Expired),
+        "{error:?}"
+    );
+    assert!(dropped.load(Ordering::SeqCst));
+    assert!(!script.is_held());
+}
+
+/// A body that ends well gives its value, one that fails its error, and the lock is given back both times.
+#[test]
+fn the_body_of_with_decides_its_result() {
+    let script = Script::new();
+    let lock = || tenure::lock(script.place()).unwrap();
+    let good = wait(lock().with(async |guard| Ok::<_, Error>(guard.mode())));
+    assert_eq!(good.unwrap(), Mode::Exclusive);
+    let failed: Result<(), Box<dyn std::error::Error>> =
+        wait(lock().with(async |_| Err("as planned".into())));
+    assert_eq!(failed.unwrap_err().to_string(), "as planned");
+    let inside = tenure::blocking::lock(script.place())
+        .unwrap()
+        .with(|guard| {
+            script.lose(LostCause::Killed, "inside");
+            assert!(guard.still_held().is_err());
+            Ok::<_, Error>("not seen")
+        });
+    assert!(matches!(inside, Err(Error::Lost(_))), "{inside:?}");
+    assert!(!script.is_held());
+}
+
+/// A scripted lock is busy, asked for, leased and lost on command.
+#[test]
+fn a_script_decides_what_happens() {
+    let script = Script::new();
+    let lock = || tenure::blocking::lock(script.place()).unwrap();
+    let stranger = script.occupy("an upgrade").unwrap();
+    let error = lock().no_wait().acquire().unwrap_err();
+    assert!(error.to_string().contains("somebody else"), "{error}");
+    assert!(error.to_string().contains("an upgrade"), "{error}");
+    drop(stranger);
+
+    let guard = lock().acquire().unwrap();
+    assert_eq!(guard.valid_for(), None);
+    script.lease(Duration::from_secs(60));
+    assert!(guard.valid_for().unwrap() > Duration::from_secs(40));
+    script.ask("a drill");
+    assert_eq!(
+        guard.requested().unwrap().reason.as_deref(),
+        Some("a drill")
+    );
+    guard.check().unwrap();
+    script.lease(Duration::ZERO);
+    assert_eq!(guard.lost().cause, LostCause::Unconfirmed);
+    assert!(matches!(guard.release(), Err(Error::Lost(_))));
+}
+
+/// Late listeners hear what stands already, and nothing is told after the loss.
+#[test]
+fn listeners_hear_what_stands_already() {
+    let script = Script::new();
+    let guard = tenure::blocking::lock(script.place())
+        .unwrap()
+        .acquire()
+        .unwrap();
+    script.ask("early");
+    script.lose(LostCause::Killed, "early");
+    script.lease(Duration::from_secs(1));
+    let (tell, told) = std::sync::mpsc::channel();
+    guard.listen(move |event| {
+        let _ = tell.send(match event {
+            HoldEvent::Asked(_) => "asked",
+            HoldEvent::Lost(_) => "lost",
+            _ => "other",
+        });
+    });
+    drop(guard);
+    assert_eq!(told.iter().collect::<Vec<_>>(), ["asked", "lost"]);
+}
+
+/// What a reach cannot do is refused before anything is touched.
+#[test]
+fn needs_are_checked_first() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("state.json");
+    let lock = || tenure::blocking::lock(&file).unwrap();
+    let two = NonZeroU32::new(2).unwrap();
+    for refused in [
+        lock().require(Need::FairOrder),
+        lock().require(Need::Lease),
+        lock().ttl(Duration::from_secs(1)),
+        lock().permit(two),
+        lock().shared_tree(),
+        lock().refuse_deadlock(),
+    ] {
+        let error = refused.acquire().unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+    }
+    assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
+    let guard = lock().require(Need::Fence).acquire().unwrap();
+    assert!(guard.fence().is_some());
+}
+
+/// Permits and trees in memory, by the rules of the daemon; permits and locks of one name exclude each other.
+#[test]
+fn permits_and_trees_in_memory() {
+    let tenure = Tenure::default();
+    let lock = |name: &str| {
+        tenure
+            .lock_blocking(format!("mem:permits/{name}"))
+            .unwrap()
+            .no_wait()
+    };
+    let two = NonZeroU32::new(2).unwrap();
+    let one = lock("gpu").permit(two).acquire().unwrap();
+    let other = lock("gpu").permit(two).acquire().unwrap();
+    assert!(lock("gpu").permit(two).acquire().unwrap_err().is_busy());
+    assert!(lock("gpu").acquire().unwrap_err().is_busy());
+    drop((one, other));
+    let writer = lock("gpu").acquire().unwrap();
+    assert!(lock("gpu").permit(two).acquire().unwrap_err().is_busy());
+    drop(writer);
+    let tree = lock("tree").shared_tree().acquire().unwrap();
+    assert!(lock("tree/leaf").acquire().unwrap_err().is_busy());
+    lock("tree/leaf")
+        .shared()
+        .acquire()
+        .unwrap()
+        .release()
+        .unwrap();
+    drop(tree);
+    let parent = lock("tree").acquire().unwrap();
+    assert!(lock("tree/leaf").shared().acquire().unwrap_err().is_busy());
+    drop(parent);
+}
+
+/// C6: all or none, for one patience; a parent and its child go together; what only one of them has is asked of it.
+#[test]
+fn several_locks_are_one() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("old").display().to_string();
+    let script = Script::new();
+    let tenure = Tenure::default();
+    let below = format!("{}/child", script.place());
+    let places = [script.place().to_string(), below, file.clone()];
+    let guards = wait(tenure.lock_all(&places).unwrap().ask().acquire()).unwrap();
+    let given: Vec<String> = guards
+        .iter()
+        .map(|guard| guard.place().to_string())
+        .collect();
+    assert_eq!(given[0], places[0]);
+    assert!(given[2].ends_with("/old"));
+    script.lose(LostCause::Killed, "one of them");
+    wait(guards.lost());
+    assert!(wait(guards.check()).is_err());
+    assert!(wait(guards.release()).is_err());
+
+    let held = tenure.lock_blocking(&file).unwrap().acquire().unwrap();
+    let short = Duration::from_millis(30);
+    let both = tenure.lock(script.place()).unwrap().also(&file).unwrap();
+    let error = wait(both.wait(short).acquire()).unwrap_err();
+    assert_eq!(error.exit_code(), 124, "{error:?}");
+    assert!(!script.is_held(), "all or none");
+    drop(held);
+}
+
+/// C7: a lock file needs no runtime: the process that holds it has no thread but the heart's.
+#[test]
+fn a_lock_file_starts_no_runtime() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut actor = Command::new(env!("CARGO_BIN_EXE_tenure-actor"))
+        .arg(temp.path().join("state.json"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(actor.stdout.take().unwrap())
+        .read_line(&mut said)
+        .unwrap();
+    let mut threads: Vec<String> = std::fs::read_dir(format!("/proc/{}/task", actor.id()))
+        .unwrap()
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap())
+        .collect();
+    threads.sort();
+    // The kernel keeps 15 bytes of a name.
+    assert_eq!(threads, ["tenure-actor\n", "tenure-heart\n"]);
+    drop(actor.stdin.take());
+    assert!(actor.wait().unwrap().success());
+}
