@@ -7,5 +7,6 @@ mod sys;
 mod tree;
 pub(crate) mod wrapper;
 
-pub(crate) use channel::Cause;
+pub(crate) use channel::{Cause, MOST_DESCRIPTORS, OnAsk, Value, Variables};
+pub(crate) use schedule::Lease;
 pub(crate) use tree::End;

@@ -53,9 +53,13 @@ impl Cluster {
             .filter_map(|node| Some(node.gossip?.to_string()))
             .collect();
         let seeds = seeds.join(",");
+        let listen = free_address();
+        let public = format!("http://{listen}");
         let name = format!("node-{at}");
         let mut environment = vec![
             ("TENURE_NODE_ID", name.as_str()),
+            ("TENURE_LISTEN", &listen),
+            ("TENURE_PUBLIC_ADDR", &public),
             ("TENURE_INTERNAL_AUTH_TOKEN", TOKEN),
             ("TENURE_RAFT_ADDR", "http://127.0.0.1:0"),
             ("TENURE_GOSSIP_ADDR", "127.0.0.1:0"),
@@ -79,6 +83,12 @@ impl Cluster {
         }
     }
 
+    /// Asks a node to end, as a rolling restart does.
+    fn terminate(&mut self, at: usize) {
+        let code = self.nodes[at].take().unwrap().terminate();
+        assert_eq!(code, Some(0), "node {at}");
+    }
+
     fn kill(&mut self, at: usize) {
         self.nodes[at].take().unwrap().kill();
     }
@@ -86,19 +96,30 @@ impl Cluster {
     /// Runs `tenure cluster …` against a node, and returns what it printed.
     fn command(&self, at: usize, arguments: &[&str]) -> String {
         let node = self.nodes[at].as_ref().unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
-            .arg("cluster")
-            .args(arguments)
-            .env("TENURE_URL", format!("http://{}", node.grpc))
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        command(&format!("http://{}", node.grpc), arguments)
     }
 
     async fn client(&self, at: usize) -> PathLockClient<Channel> {
         PathLockClient::new(self.nodes[at].as_ref().unwrap().channel().await)
     }
+}
+
+/// Runs `tenure cluster …`, and returns what it printed.
+fn command(url: &str, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .arg("cluster")
+        .args(arguments)
+        .env("TENURE_URL", url)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// An address that nobody listens on now.
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
 }
 
 fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
@@ -183,7 +204,11 @@ async fn assert_held(cluster: &Cluster, at: usize, held: &[(String, String)]) {
             .blocker
             .as_ref()
             .map(|blocker| blocker.owner.as_str());
-        assert_eq!(blocker, Some(owner.as_str()), "{path} by way of node {at}");
+        assert_eq!(
+            blocker,
+            Some(owner.as_str()),
+            "{path} by way of node {at}: {answer:?}"
+        );
     }
 }
 
@@ -340,4 +365,122 @@ async fn strangers_stay_out() {
         "{wrong_token}"
     );
     assert!(!wrong_token.contains(&other_token));
+}
+
+/// Locks on 16 paths, taken by way of a node.
+async fn hold(cluster: &Cluster, at: usize, name: &str) -> Vec<(String, String)> {
+    let mut client = cluster.client(at).await;
+    let mut held = Vec::new();
+    for number in 0..16 {
+        let (owner, path) = (format!("{name}-{number}"), format!("t{number}:/{name}"));
+        let answer = acquire_soon(&mut client, &owner, &path).await;
+        assert_eq!(answer.status(), v1::AcquireStatus::Ok, "{path}");
+        held.push((owner, path));
+    }
+    held
+}
+
+/// R169: one node after the other is stopped in order and started again; each hands over first.
+#[tokio::test]
+async fn a_rolling_restart_loses_nothing() {
+    let mut cluster = three(8).await;
+    let mut held = hold(&cluster, 0, "before").await;
+    for at in 0..3 {
+        cluster.terminate(at);
+        let other = (at + 1) % 3;
+        let status = until(&cluster, other, "led by others", |status| {
+            status.groups.iter().all(|group| group.leader != 0)
+        })
+        .await;
+        let down = u32::try_from(at + 1).unwrap();
+        assert!(status.groups.iter().all(|group| group.leader != down));
+        held.extend(hold(&cluster, other, &format!("without-{at}")).await);
+        cluster.start(at);
+        until(&cluster, at, "whole again", |status| {
+            settled_on(status, &[1, 2, 3]) && status.healthy
+        })
+        .await;
+    }
+    assert_held(&cluster, 1, &held).await;
+}
+
+/// Tokens that a new cluster gives out are beyond all that the old one can have given out.
+async fn assert_lifted(cluster: &Cluster, path: &str) {
+    let mut client = cluster.client(0).await;
+    let answer = acquire_soon(&mut client, "late", path).await;
+    assert_eq!(answer.status(), v1::AcquireStatus::Ok);
+    assert!(answer.fencing_token > 1 << 40, "{answer:?}");
+}
+
+/// A backup of three nodes goes into a new cluster of one, which grows again; a damaged one goes nowhere.
+#[tokio::test]
+async fn a_backup_is_restored_into_a_cluster_of_another_size() {
+    let cluster = three(8).await;
+    let held = hold(&cluster, 1, "saved").await;
+    let file = cluster.data.path().join("backup");
+    let name = file.to_str().unwrap();
+    assert!(
+        cluster
+            .command(2, &["backup", name])
+            .starts_with("9 groups")
+    );
+
+    let mut restored = Cluster::new(8);
+    let directory = restored.directory(0);
+    let to = directory.to_str().unwrap();
+    let arguments = ["restore", name, "--data-dir", to, "--node-id", "node-0"];
+    command("", &arguments);
+    restored.start(0);
+    assert_held(&restored, 0, &held).await;
+    assert_lifted(&restored, "t3:/other").await;
+    for at in 1..3 {
+        restored.start(at);
+    }
+    until(&restored, 2, "on three nodes", |status| {
+        settled_on(status, &[1, 2, 3])
+    })
+    .await;
+    assert_held(&restored, 2, &held).await;
+
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let again = restored.data.path().join("again");
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["cluster", "restore", name, "--data-dir"])
+        .arg(&again)
+        .output()
+        .unwrap();
+    assert!(!output.status.success() && !again.exists(), "{output:?}");
+}
+
+/// R164: two of three nodes are lost for good; an operator goes on with the one that is left.
+#[tokio::test]
+async fn a_lost_majority_is_given_up_on_an_operators_order() {
+    let mut cluster = three(8).await;
+    let held = hold(&cluster, 2, "kept").await;
+    // Every replica has it: the last entry is applied everywhere.
+    until(&cluster, 0, "applied everywhere", |status| {
+        status.groups.iter().all(|group| group.lag == 0)
+    })
+    .await;
+    for at in 0..3 {
+        cluster.kill(at);
+    }
+    let directory = cluster.directory(2);
+    let to = directory.to_str().unwrap();
+    let said = command("", &["recover", "--data-dir", to, "--others-are-lost"]);
+    assert!(said.starts_with("recovered 9 of 9 groups"), "{said}");
+    assert!(directory.join("db.before-recover.0").exists());
+    cluster.start(2);
+    let mut alone = Cluster::new(8);
+    alone.nodes.push(cluster.nodes[2].take());
+    assert_held(&alone, 0, &held).await;
+    assert_lifted(&alone, "t3:/other").await;
+    // The old nodes are strangers to the new cluster: they are of another one.
+    alone.nodes[0].take().unwrap().kill();
+    let said = command("", &["rejoin", "--data-dir", to]);
+    assert!(said.contains("db.damaged.0"), "{said}");
+    assert!(!directory.join("db").exists());
 }

@@ -9,6 +9,7 @@
 //! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
+pub mod archive;
 mod begin;
 mod calls;
 mod card;
@@ -21,6 +22,7 @@ mod inbox;
 mod journal;
 mod measure;
 mod mover;
+pub mod offline;
 mod peers;
 mod reconcile;
 mod report;

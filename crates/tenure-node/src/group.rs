@@ -306,12 +306,18 @@ impl Group {
                 turn.writes.push((self.id, Record::Installed(base)));
                 wrote = true;
             }
+            let is_change = |entry: &Entry| matches!(entry.payload, Payload::Membership(_));
+            let changes_members = work.entries.iter().any(is_change);
             if !work.entries.is_empty() {
                 turn.writes.push((self.id, Record::Entries(work.entries)));
                 wrote = true;
             }
-            // A commit index alone is a hint that is not worth a write of its own.
-            if let Some(state) = work.hard_state
+            // A commit index alone is a hint that is not worth a write of its own. But whoever has a
+            // change of membership must know after a restart that the one before it was decided, or
+            // it would go back two, to voters whose majority the present ones do not need: a founder
+            // would elect itself.
+            let hint = changes_members.then(|| self.replica.store().hard_state());
+            if let Some(state) = work.hard_state.or(hint)
                 && (wrote || work.must_sync)
             {
                 turn.writes.push((self.id, Record::HardState(state)));

@@ -85,6 +85,8 @@ pub use request::{
     ExplainAnswer, Failure, ReleaseRequest, RenewAnswer, WaitEdge,
 };
 
+pub use snapshot::lift;
+
 /// Names a request among those of one process; the driver chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);

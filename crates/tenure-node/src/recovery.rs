@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::codec::{self, CodecError};
 use crate::consensus::{Base, Found, HardState, Membership, Place};
-use crate::{Entry, GroupId, Member};
+use crate::{Entry, GroupId, Member, Payload};
 
 /// Collects what a node left behind. See the driver's contract at the top of the crate.
 #[derive(Debug, Default)]
@@ -131,6 +131,32 @@ impl Recovery {
         if let Some(opened) = self.groups.get_mut(&group) {
             opened.state = Some(data);
         }
+    }
+
+    /// For an operator who knows that the other voters are lost for good (R164): whatever this log
+    /// holds counts as decided, and this member alone goes on with it. What the lost ones decided
+    /// without it is gone, so the numbers it gives out must be raised afterwards ([`crate::lift`]).
+    pub fn take_over(&mut self, me: Member) {
+        self.groups.retain(|_, opened| !opened.found.is_blank());
+        for opened in self.groups.values_mut() {
+            let found = &mut opened.found;
+            found.base.membership = Membership {
+                voters: vec![me],
+                ..Membership::default()
+            };
+            for entry in &mut found.entries {
+                if matches!(entry.payload, Payload::Membership(_)) {
+                    entry.payload = Payload::Empty;
+                }
+            }
+        }
+    }
+
+    /// The last entry of a group that the log holds.
+    pub fn last(&self, group: GroupId) -> Option<Place> {
+        let found = &self.groups.get(&group)?.found;
+        let last = found.entries.last().map(|entry| entry.place);
+        Some(last.unwrap_or(found.base.place))
     }
 
     /// The groups that this node has something of.

@@ -1,8 +1,10 @@
 //! A group's state as bytes: version, which machine, then what that machine writes.
 
 use bytes::Bytes;
+use tenure_core::command::Command;
 use tenure_core::space::{HashSeed, Space};
-use tenure_core::system::System;
+use tenure_core::system::{System, SystemCommand};
+use tenure_core::value::Stamp;
 
 use crate::codec::{CodecError, VERSION};
 use crate::machine::{Blank, Machine};
@@ -16,6 +18,37 @@ pub(crate) fn encode(machine: &Machine) -> Bytes {
         Machine::Space(space) => Bytes::from(space.encode_snapshot(vec![VERSION, SPACE])),
         Machine::System(system) => Bytes::from(system.encode_snapshot(vec![VERSION, SYSTEM])),
     }
+}
+
+/// Raises every counter and floor in a state by so much, for a cluster that goes on from it without
+/// knowing what was given out since.
+pub fn lift(state: &[u8], by: u64) -> Result<Bytes, CodecError> {
+    let (head, rest) = state.split_first_chunk::<2>().ok_or(CodecError::TooShort)?;
+    if head[0] != VERSION {
+        return Err(CodecError::Version(head[0]));
+    }
+    let stamp = Stamp { time: 0, wall: 0 };
+    let machine = match head[1] {
+        SPACE => {
+            let mut space = Space::decode_snapshot(rest, HashSeed(0))
+                .map_err(|_| CodecError::Invalid("space"))?;
+            space.apply(stamp, Command::Lift { by });
+            Machine::Space(Box::new(space))
+        }
+        SYSTEM => {
+            let mut system =
+                System::decode_snapshot(rest).map_err(|_| CodecError::Invalid("system machine"))?;
+            system.apply(stamp, SystemCommand::Lift { by });
+            Machine::System(Box::new(system))
+        }
+        other => {
+            return Err(CodecError::Unknown {
+                what: "machine",
+                number: u64::from(other),
+            });
+        }
+    };
+    Ok(encode(&machine))
 }
 
 /// Reads it back, for a group that has such a machine.

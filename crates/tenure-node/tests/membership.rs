@@ -128,6 +128,61 @@ fn a_replica_is_replaced_step_by_step() {
     assert_eq!(cluster.holder(3, "t:/x/59").as_deref(), Some("amy"));
 }
 
+/// A founder that was alone, and then one of three, crashes and comes back: it must not take itself
+/// for alone again because the last word on its disk about what is decided is old.
+#[test]
+fn a_founder_comes_back_as_one_of_many() {
+    let group = GroupId(0);
+    let mut cluster = Cluster::empty(1, Limits::default());
+    let founder = member(1, 1);
+    let born = (0..=1).map(|group| (GroupId(group), vec![founder]));
+    cluster.add(founder, born.collect());
+    for number in 2..=3 {
+        cluster.add(member(number, 1), Vec::new());
+    }
+    for at in 0..3 {
+        cluster.start(at);
+    }
+    cluster.settle();
+    let others = [member(2, 1), member(3, 1)];
+    for id in [group, cluster.system()] {
+        let learners = others.map(MembershipStep::Learner).to_vec();
+        change(&mut cluster, id, learners).unwrap();
+        cluster.until(10_000, "learners have everything", |cluster| {
+            let known = status(cluster, 0, id).unwrap();
+            let near = |one: &Member| {
+                let mut progress = known.progress.iter();
+                progress.any(|(member, progress)| member == one && progress.matched == known.last)
+            };
+            others.iter().all(near)
+        });
+        let voters = others.map(MembershipStep::Voter).to_vec();
+        assert_eq!(change(&mut cluster, id, voters).unwrap().voters.len(), 3);
+    }
+    cluster.crash(0);
+    cluster.tell_down(0);
+    cluster.until(5_000, "another leads", |cluster| {
+        cluster.leader(group).is_some_and(|leader| leader != 0)
+    });
+    granted(&cluster.write(1, "amy", "t:/a"));
+    let leads = |cluster: &Cluster| {
+        let status = cluster.seats[0].node.as_ref().unwrap().status();
+        status.groups.iter().any(|one| one.role == Role::Leader)
+    };
+    for other in 1..3 {
+        cluster.cut(0, other);
+        cluster.cut(other, 0);
+    }
+    cluster.start(0);
+    for _ in 0..300 {
+        assert!(!leads(&cluster), "nobody has voted for it");
+        cluster.run(10);
+    }
+    cluster.heal();
+    cluster.run(3_000);
+    assert_eq!(cluster.holder(0, "t:/a").as_deref(), Some("amy"));
+}
+
 /// A removed replica that never saw its removal learns of it from the leader.
 #[test]
 fn a_replica_that_was_away_learns_that_it_is_removed() {

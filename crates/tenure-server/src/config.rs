@@ -525,7 +525,8 @@ fn default_data_dir(bare: bool, machine: &Machine) -> String {
     }
 }
 
-fn node_number(name: &str) -> Option<u64> {
+/// Trailing digits of a node's name, plus one (R162).
+pub(crate) fn node_number(name: &str) -> Option<u64> {
     let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
     name[digits..].parse::<u64>().ok()?.checked_add(1)
 }

@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod events;
 pub mod faces;
 pub mod handlers;
+pub mod operate;
 mod peers;
 pub mod probe;
 mod session;

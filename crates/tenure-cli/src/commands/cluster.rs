@@ -11,6 +11,8 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
+mod backup;
+mod offline;
 mod picture;
 
 /// Look at a cluster, and move things between its nodes.
@@ -19,6 +21,10 @@ pub(crate) enum Cluster {
     Status(Status),
     Drain(Drain),
     Remove(Remove),
+    Backup(backup::Backup),
+    Restore(offline::Restore),
+    Recover(offline::Recover),
+    Rejoin(offline::Rejoin),
 }
 
 /// Which daemon is asked.
@@ -86,6 +92,10 @@ impl Cluster {
             Cluster::Status(verb) => verb.run(),
             Cluster::Drain(verb) => verb.run(),
             Cluster::Remove(verb) => verb.run(),
+            Cluster::Backup(verb) => verb.run(),
+            Cluster::Restore(verb) => verb.run(),
+            Cluster::Recover(verb) => verb.run(),
+            Cluster::Rejoin(verb) => verb.run(),
         };
         done.unwrap_or_else(|why| {
             eprintln!("error: {why}");
@@ -180,9 +190,14 @@ impl Interceptor for Credentials {
 
 impl Daemon {
     async fn client(&self) -> Result<Client, String> {
-        let url = match self.url.strip_prefix("tenure://") {
+        self.client_at(&self.url).await
+    }
+
+    /// Another node of the same cluster.
+    async fn client_at(&self, url: &str) -> Result<Client, String> {
+        let http = match url.strip_prefix("tenure://") {
             Some(rest) => format!("http://{rest}"),
-            None => self.url.clone(),
+            None => url.to_owned(),
         };
         let token = match &self.token {
             None => None,
@@ -194,13 +209,13 @@ impl Daemon {
                 Some(value)
             }
         };
-        let endpoint = Endpoint::from_shared(url)
-            .map_err(|_| format!("{} is no address of a daemon", self.url))?
+        let endpoint = Endpoint::from_shared(http)
+            .map_err(|_| format!("{url} is no address of a daemon"))?
             .connect_timeout(Duration::from_secs(5));
         let channel = endpoint
             .connect()
             .await
-            .map_err(|_| format!("no daemon answers at {}", self.url))?;
+            .map_err(|_| format!("no daemon answers at {url}"))?;
         let inner = ClusterClient::with_interceptor(channel, Credentials(token));
         Ok(Client { inner })
     }

@@ -1,52 +1,76 @@
-//! `tenure run`: hold a lock while a command runs.
+//! `tenure run`: hold locks while a command runs.
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tenure_files::error::{Class, Error};
-use tenure_files::publish::Durability;
-use tenure_files::sidecar::{Guard, Manager, Options, Payload, Retry};
+use tenure::{Error, Guard, HoldEvent, LockAll, Mode, Tenure, Where, blocking};
 
 use crate::duration;
-use crate::run::keeper::{self, Descriptor, OnAsk, OnDeath, OnLost, Task};
-use crate::run::wrapper::{self, News, Outcome, Terminal};
-use crate::run::{Cause, End};
-
-/// How long to wait before saying for whom.
-const SILENT: Duration = Duration::from_secs(1);
+use crate::interrupt::{self, Interrupts};
+use crate::options::{self, Protocol};
+use crate::run::keeper::{self, Descriptor, OnDeath, OnLost, Task};
+use crate::run::wrapper::{self, News, Outcome, Start, Terminal};
+use crate::run::{Cause, End, Lease, MOST_DESCRIPTORS, OnAsk, Value, Variables};
+use crate::say::{FAILED, Failed, Form, LOST};
+use crate::waiting::Waiting;
 
 /// Hold a lock while a command runs.
 ///
-/// WHERE is a file: the lock is `WHERE.lock` beside it, and only one holder has it at a time. It is
-/// given back when the command and everything it started in its process group has ended; if tenure
-/// is killed, the command is too.
+/// The lock is given back when the command and everything in its process group has ended. If tenure is
+/// killed, so is the command; if the lock is lost, the command and all it started is ended before
+/// anybody else can get it. Several WHEREs are taken in a fixed order, all or none.
+///
+/// The command finds TENURE_HELD, TENURE_WHERE, TENURE_MODE, TENURE_FENCE, TENURE_OWNER and, for lock
+/// files, TENURE_LOCK_PATH, TENURE_TOKEN and TENURE_FD in its environment (TENURE_WHERE_2, … of the
+/// second WHERE), and reads {"event":"ask"|"at-risk"|"lost"} as JSON lines from TENURE_NOTICE_FD.
 ///
 /// Examples:
 ///   tenure run state.json -- ./compact state.json
 ///   tenure run -n ./nightly -- ./job            # do nothing (75) if another run is at it
 ///   tenure run -w 30s ./deploy -- ./deploy.sh   # give up (124) after 30 seconds
+///   tenure run -s s3://bucket/backup -- restic check
+///   tenure run --ttl 10s --ask tenant:/acme/42 -- ./reindex
+///   tenure run ./old.lock --also tenant:/jobs/nightly -- ./job    # while moving from one to the other
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Run {
-    /// Do not wait: end with 75 if the lock is held.
-    #[arg(short = 'n', long, conflicts_with = "wait")]
-    no_wait: bool,
-    /// Wait at most this long (500ms, 30s, 5m, 1h; a bare number is seconds), then end with 124.
-    #[arg(short, long, value_name = "DUR", value_parser = duration::parse)]
-    wait: Option<Duration>,
+    /// Share the lock with other shared holders.
+    #[arg(short, long, conflicts_with_all = ["exclusive", "permits"])]
+    shared: bool,
+    /// Hold the lock alone. This is the default.
+    #[arg(short = 'x', long)]
+    exclusive: bool,
+    /// With -s: the path and everything below it (daemon).
+    #[arg(long, requires = "shared")]
+    tree: bool,
+    /// One of N places; everybody must name the same number (daemon, semaphore namespaces).
+    #[arg(long, value_name = "N", conflicts_with = "exclusive")]
+    permits: Option<NonZeroU32>,
+    #[command(flatten)]
+    waiting: options::Waiting,
     /// End with this code instead of 75 or 124.
     #[arg(short = 'E', value_name = "CODE")]
     busy_code: Option<u8>,
+    /// The lease's length; it is renewed by itself (daemon 30s, repositories 60s).
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    ttl: Option<Duration>,
     /// What the lock is for; shown to those who wait.
     #[arg(long, value_name = "TEXT")]
     purpose: Option<String>,
+    /// Ask the holder to let go while waiting.
+    #[arg(long)]
+    ask: bool,
     /// What happens to the command when the lock is lost.
     #[arg(long, value_name = "WHAT", default_value = "term")]
     on_lost: Lost,
+    /// What happens to the command when somebody asks for the lock [default: term on upload locks, else notify].
+    #[arg(long, value_name = "WHAT")]
+    on_ask: Option<Asked>,
     /// Time between TERM and KILL.
     #[arg(long, value_name = "DUR", default_value = "10s", value_parser = duration::parse)]
     grace: Duration,
@@ -59,12 +83,14 @@ pub(crate) struct Run {
     /// Take a fencing number (TENURE_FENCE), which grows with every holder.
     #[arg(long)]
     fence: bool,
-    /// Do not wait for the disk: the lock may be forgotten in a power cut.
-    #[arg(long)]
-    not_durable: bool,
+    /// One more lock, for a move from one place to another.
+    #[arg(long, value_name = "WHERE")]
+    also: Vec<String>,
+    #[command(flatten)]
+    protocol: Protocol,
     /// What to lock.
-    #[arg(value_name = "WHERE")]
-    place: String,
+    #[arg(value_name = "WHERE", required = true)]
+    places: Vec<String>,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -80,20 +106,34 @@ enum Lost {
     Notify,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Asked {
+    /// Terminate it, then kill it; tenure ends with 121.
+    Term,
+    /// Tell it, and nothing else.
+    Notify,
+    /// Not even that.
+    Ignore,
+}
+
 impl Run {
     pub(crate) fn run(self) -> ExitCode {
-        match self.hold() {
-            Ok(code) => ExitCode::from(code),
-            Err(Failed { code, text }) => {
-                eprintln!("tenure: {text}");
-                ExitCode::from(code)
-            }
-        }
+        Form::Text.end(self.hold())
     }
 
-    fn hold(self) -> Result<u8, Failed> {
-        let target = file(&self.place)?;
-        let terminal = Terminal::find();
+    fn hold(&self) -> Result<u8, Failed> {
+        let texts: Vec<&String> = self.places.iter().chain(&self.also).collect();
+        let places: Vec<Where> = texts
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()?;
+        let tenure = self.protocol.tenure(&places)?;
+        if places.len() > MOST_DESCRIPTORS {
+            return Err(Failed::usage(format!(
+                "at most {MOST_DESCRIPTORS} locks at once"
+            )));
+        }
+        let mut terminal = Terminal::find();
         let (program, arguments) = self
             .command
             .split_first()
@@ -107,7 +147,6 @@ impl Run {
                 Lost::Kill => OnLost::Kill,
                 Lost::Notify => OnLost::Notify,
             },
-            on_ask: OnAsk::Notify,
             grace: self.grace,
             on_death: if self.no_kill {
                 OnDeath::Wait
@@ -120,163 +159,271 @@ impl Run {
                 Descriptor::Inherited
             },
             terminal: terminal.foreground(),
+            tells_child: terminal.is_there(),
         })?;
         terminal.manage();
-        let guard = self.acquire(&target)?;
-        let (mailbox, inbox) = wrapper::mailbox()?;
-        guard.on_lost(move |loss| {
-            mailbox.drop_in(News::Lost(format!("the lock is lost: {}", loss.cause)));
-        });
-        let outcome = wrapper::supervise(
-            &channel,
-            self.variables(&guard),
-            Some(guard.as_fd()),
-            &inbox,
-            &terminal,
-        )?;
-        let lost = match guard.release() {
-            Ok(()) => false,
-            Err(error) if error.class() == Class::Compromised => true,
-            Err(error) => {
-                eprintln!("tenure: {error}");
-                false
-            }
+        // A file's waiter leaves nothing behind when a signal ends it; others must withdraw first.
+        let mut interrupts = match places.iter().all(Where::is_file) {
+            true => None,
+            false => Some(Interrupts::catch()?),
         };
+        let waiting = Arc::new(Waiting::new());
+        let taken = take(
+            self.wanted(&tenure, &places, &waiting)?,
+            interrupts.as_mut(),
+        );
+        waiting.over();
+        let guards = match taken {
+            Ok(guards) => guards.map_err(|error| self.not_had(error))?,
+            Err(signal) => interrupt::die_of(signal, &tenure, &places),
+        };
+        let (mailbox, inbox) = wrapper::mailbox()?;
+        for (number, guard) in guards.iter().enumerate() {
+            let (mailbox, on_ask) = (mailbox.clone(), self.on_ask(guard.place()));
+            guard.listen(move |event| {
+                if let Some(news) = news(number, event, on_ask) {
+                    mailbox.drop_in(news);
+                }
+            });
+        }
+        let start = Start {
+            variables: variables(&guards, &named(&texts, &places)),
+            descriptors: guards
+                .iter()
+                .filter_map(|guard| guard.file().map(AsFd::as_fd))
+                .collect(),
+        };
+        let early = || interrupts.as_mut().and_then(Interrupts::pending);
+        let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal, early)?;
+        let lost = give_back(guards, &outcome);
         wrapper::finish(&channel);
         Ok(code(&outcome, lost, program))
     }
 
-    fn acquire(&self, target: &PathBuf) -> Result<Guard, Failed> {
-        let manager = Manager::new("tenure");
-        let mut options = Options::new(target);
+    /// All the locks, as they are wanted.
+    fn wanted(
+        &self,
+        tenure: &Tenure,
+        places: &[Where],
+        waiting: &Arc<Waiting>,
+    ) -> Result<LockAll, Failed> {
+        let mut lock = tenure
+            .lock_all(places)?
+            .mode(self.mode())
+            .patience(self.waiting.patience());
+        if let Some(ttl) = self.ttl {
+            lock = lock.ttl(ttl);
+        }
+        if let Some(purpose) = &self.purpose {
+            lock = lock.purpose(purpose);
+        }
+        if self.ask {
+            lock = lock.ask();
+        }
         if self.fence {
-            options = options.fence();
+            lock = lock.fenced();
         }
-        if self.not_durable {
-            options = options.durability(Durability::Fast);
+        if !matches!(self.waiting.patience(), tenure::Wait::No) {
+            let waiting = Arc::clone(waiting);
+            lock = lock.on_wait(move |busy| waiting.tell(busy));
         }
-        if let Some(purpose) = self.purpose.clone() {
-            options = options.payload(move || {
-                let mut payload = Payload::new();
-                payload.insert("purpose".into(), purpose.clone().into());
-                payload
-            });
-        }
-        if self.no_wait {
-            return manager
-                .acquire(&options.retry(Retry::none()))
-                .map_err(|e| self.busy(e, 75));
-        }
-        let quiet = self.wait.map_or(SILENT, |wait| wait.min(SILENT));
-        let error = match manager.acquire(&options.clone().timeout(quiet)) {
-            Ok(guard) => return Ok(guard),
-            Err(error) if error.class() == Class::Timeout => error,
-            Err(error) => return Err(self.busy(error, 124)),
-        };
-        let rest = self.wait.map(|wait| wait.saturating_sub(quiet));
-        if rest == Some(Duration::ZERO) {
-            return Err(self.busy(error, 124));
-        }
-        eprintln!("tenure: waiting: {error}");
-        manager
-            .acquire(&options.timeout(rest))
-            .map_err(|error| self.busy(error, 124))
+        Ok(lock)
     }
 
-    /// The code of a lock that was not had: `-E` replaces 75 and 124 (C16).
-    fn busy(&self, error: Error, when_held: u8) -> Failed {
-        let code = match error.exit_code() {
-            75 | 124 => self.busy_code.unwrap_or(when_held),
-            other => other,
-        };
-        Failed {
-            code,
-            text: error.to_string(),
+    fn mode(&self) -> Mode {
+        match (self.shared, self.tree, self.permits) {
+            (_, _, Some(of)) => Mode::Permit(of),
+            (true, true, None) => Mode::SharedTree,
+            (true, false, None) => Mode::Shared,
+            (false, _, None) => Mode::Exclusive,
         }
     }
 
-    /// What the child finds in its environment (C3).
-    fn variables(&self, guard: &Guard) -> Vec<(OsString, Option<OsString>)> {
-        let token = guard.token().to_string();
-        [
-            ("TENURE_HELD", Some("1".into())),
-            ("TENURE_WHERE", Some(self.place.clone().into())),
-            ("TENURE_MODE", Some("exclusive".into())),
-            (
-                "TENURE_FENCE",
-                guard.fence().map(|fence| fence.to_string().into()),
-            ),
-            ("TENURE_OWNER", Some(token.clone().into())),
-            ("TENURE_TOKEN", Some(token.into())),
-            (
-                "TENURE_LOCK_PATH",
-                Some(guard.lock_path().as_os_str().to_owned()),
-            ),
-        ]
-        .map(|(name, value): (&str, Option<OsString>)| (name.into(), value))
-        .into()
+    /// Giving way is the protocol of uploads; elsewhere it is the command's own decision.
+    fn on_ask(&self, place: &Where) -> OnAsk {
+        match (self.on_ask, place) {
+            (Some(Asked::Term), _) | (None, Where::Upload { .. }) => OnAsk::Term,
+            (Some(Asked::Notify), _) | (None, _) => OnAsk::Notify,
+            (Some(Asked::Ignore), _) => OnAsk::Ignore,
+        }
     }
+
+    /// `-E` replaces 75 and 124 (C16).
+    fn not_had(&self, error: Error) -> Failed {
+        let is_busy = error.is_busy();
+        let mut failed = Failed::from(error);
+        if let (true, Some(code)) = (is_busy, self.busy_code) {
+            failed.code = code;
+        }
+        failed
+    }
+}
+
+/// Takes the locks on this thread, or says which signal came first.
+fn take(
+    lock: LockAll,
+    interrupts: Option<&mut Interrupts>,
+) -> Result<Result<Vec<Guard>, Error>, i32> {
+    match interrupts {
+        Some(interrupts) => {
+            let guards = interrupts.unless(lock.acquire())?;
+            Ok(guards.map(tenure::Guards::into_vec))
+        }
+        None => {
+            let guards = lock.acquire_all_blocking();
+            Ok(guards.map(|guards| {
+                guards
+                    .into_iter()
+                    .map(blocking::Guard::into_async)
+                    .collect()
+            }))
+        }
+    }
+}
+
+fn news(number: usize, event: &HoldEvent, on_ask: OnAsk) -> Option<News> {
+    match event {
+        HoldEvent::Renewed(lease) => Some(News::Renewed(
+            number,
+            Lease {
+                safe_until: lease.safe_until(),
+                ttl: lease.ttl,
+            },
+        )),
+        HoldEvent::Asked(request) => Some(News::Asked(on_ask, request.to_string())),
+        HoldEvent::Lost(lost) => Some(News::Lost(format!("the lock is lost: {}", lost.what))),
+        _ => None,
+    }
+}
+
+/// Gives the locks back and says whether one of them had been lost. One that is known to be lost is let
+/// go: who took it away need not be asked, and may be out of reach.
+fn give_back(guards: Vec<Guard>, outcome: &Outcome) -> bool {
+    let known = matches!(
+        outcome,
+        Outcome::Ran(_, Cause::Lost) | Outcome::LostBefore(_)
+    );
+    let mut lost = known;
+    for guard in guards.into_iter().rev() {
+        if known && guard.lease().is_some() {
+            continue;
+        }
+        match blocking::wait(guard.release()) {
+            Ok(()) => {}
+            Err(Error::Lost(_)) => lost = true,
+            Err(error) => eprintln!("tenure: {error}"),
+        }
+    }
+    lost
+}
+
+/// The places with the words that were typed for them.
+fn named<'a>(texts: &[&'a String], places: &[Where]) -> Vec<(&'a str, Where)> {
+    let texts = texts.iter().map(|text| text.as_str());
+    texts.zip(places.iter().map(Where::normalized)).collect()
+}
+
+/// What the child finds in its environment (C3): plain names for the first lock, numbered ones for the
+/// others, and nothing left of an outer run.
+fn variables(guards: &[Guard], named: &[(&str, Where)]) -> Variables {
+    let mut variables: Variables = vec![("TENURE_HELD".into(), Value::Text("1".into()))];
+    for (number, guard) in guards.iter().enumerate() {
+        let suffix = if number == 0 {
+            String::new()
+        } else {
+            format!("_{}", number + 1)
+        };
+        let mut set = |name: &str, value: Value| {
+            variables.push((format!("TENURE_{name}{suffix}").into(), value));
+        };
+        let place = guard.place().normalized();
+        let typed = named.iter().find(|(_, known)| *known == place);
+        let typed = typed.map_or_else(|| place.to_string(), |(text, _)| (*text).to_owned());
+        let mode = match guard.mode() {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared | Mode::SharedTree => "shared",
+            Mode::Permit(_) => "permit",
+        };
+        let fence = guard.fence().map(|fence| fence.to_string());
+        set("WHERE", Value::Text(typed.into()));
+        set("MODE", Value::Text(mode.into()));
+        set(
+            "FENCE",
+            fence.map_or(Value::Removed, |fence| Value::Text(fence.into())),
+        );
+        set("OWNER", Value::Text(guard.owner().into()));
+        if let Where::Daemon { nodes, .. } = guard.place()
+            && !nodes.is_empty()
+        {
+            let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+            set(
+                "URL",
+                Value::Text(format!("tenure://{}", nodes.join(",")).into()),
+            );
+        }
+        match guard.file() {
+            Some(file) => {
+                set("TOKEN", Value::Text(file.token().to_string().into()));
+                set("LOCK_PATH", Value::Text(file.path().into()));
+                set("FD", Value::Descriptor);
+            }
+            None => {
+                for name in ["TOKEN", "LOCK_PATH", "FD"] {
+                    set(name, Value::Removed);
+                }
+            }
+        }
+    }
+    variables.extend(left_over(guards.len()));
+    variables
+}
+
+/// Numbered variables of an outer run with more locks.
+fn left_over(locks: usize) -> Vec<(OsString, Value)> {
+    let ours = |name: &str| {
+        let (rest, number) = name.strip_prefix("TENURE_")?.rsplit_once('_')?;
+        let known = [
+            "WHERE",
+            "MODE",
+            "FENCE",
+            "OWNER",
+            "URL",
+            "TOKEN",
+            "LOCK_PATH",
+            "FD",
+        ];
+        let number: usize = number.parse().ok()?;
+        (known.contains(&rest) && number > locks).then_some(())
+    };
+    std::env::vars_os()
+        .filter(|(name, _)| name.to_str().and_then(ours).is_some())
+        .map(|(name, _)| (name, Value::Removed))
+        .collect()
 }
 
 /// The exit code for how it ended (C2, C14).
 fn code(outcome: &Outcome, lost: bool, program: &OsString) -> u8 {
     match outcome {
-        Outcome::Ran(_, Cause::Lost) => 120,
-        Outcome::Ran(..) if lost => 120,
+        Outcome::LostBefore(how) => {
+            eprintln!("tenure: {how}; the command was not started");
+            LOST
+        }
+        Outcome::Ran(_, Cause::Lost) => LOST,
+        Outcome::Ran(..) if lost => LOST,
         Outcome::Ran(_, Cause::GaveWay) => 121,
         Outcome::Ran(end, Cause::Itself) => end.exit_code(),
         Outcome::NotStarted(errno) => {
             let error = std::io::Error::from_raw_os_error(*errno);
             eprintln!("tenure: cannot run {}: {error}", program.display());
-            if error.kind() == std::io::ErrorKind::NotFound {
-                127
-            } else {
-                126
+            match error.kind() {
+                std::io::ErrorKind::NotFound => 127,
+                std::io::ErrorKind::OutOfMemory => FAILED,
+                _ => 126,
             }
         }
         Outcome::KeeperGone => {
             eprintln!("tenure: the keeper was killed; the command was ended");
             End::Killed(libc::SIGKILL).exit_code()
-        }
-    }
-}
-
-/// A file, by C18; other addresses have no lock here.
-fn file(place: &str) -> Result<PathBuf, Failed> {
-    if let Some(file) = place.strip_prefix("sidecar:") {
-        return Ok(file.into());
-    }
-    let schemes = ["exclusive:", "upload:", "repo:", "mem:"];
-    let other = place.contains("://") || schemes.iter().any(|scheme| place.starts_with(scheme));
-    let daemon = tenure_core::path::Path::parse(place).is_ok();
-    if other || daemon {
-        return Err(Failed::usage(format!(
-            "{place}: `tenure run` takes lock files only in this release; put ./ in front of a file's name"
-        )));
-    }
-    Ok(place.into())
-}
-
-/// Why nothing was run.
-struct Failed {
-    code: u8,
-    text: String,
-}
-
-impl Failed {
-    fn usage(text: impl Into<String>) -> Failed {
-        Failed {
-            code: 2,
-            text: text.into(),
-        }
-    }
-}
-
-impl From<std::io::Error> for Failed {
-    fn from(error: std::io::Error) -> Failed {
-        Failed {
-            code: 125,
-            text: error.to_string(),
         }
     }
 }

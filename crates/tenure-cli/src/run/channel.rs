@@ -21,13 +21,15 @@ use super::tree::End;
 
 /// The longest message: the child's extra environment is the only long one.
 const LONGEST: usize = 256 << 10;
+/// The most descriptors that come with one message, and so the most lock files of one run.
+pub(crate) const MOST_DESCRIPTORS: usize = 64;
 
 /// From the wrapper to the keeper.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The lock is held: start the child with these variables; those without value are removed.
-    /// The locked descriptor of a lock file comes along (K38).
-    Start(Vec<(OsString, Option<OsString>)>),
+    /// All locks are held: start the child with these variables. The locked descriptors of lock files
+    /// come along (K38).
+    Start(Variables),
     /// Pass this signal on: TERM, INT, HUP and QUIT to the group, the others to the child (C3).
     Signal(i32),
     /// Let a stopped group go on; it gets the terminal back where the wrapper has it.
@@ -36,10 +38,32 @@ pub(crate) enum Order {
     Lease(Lease),
     /// The lock is lost: the text says how.
     Lost(String),
-    /// Somebody asks for the lock: the text says who and why.
-    Asked(String),
+    /// Somebody asks for the lock: what to do about it, and who and why in words.
+    Asked(OnAsk, String),
     /// All is over; leave what is left alone.
     Done,
+}
+
+/// Variables of the child's environment, in the order in which they are set.
+pub(crate) type Variables = Vec<(OsString, Value)>;
+
+/// What a variable of the child becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// This.
+    Text(OsString),
+    /// Nothing: an inherited value must not be mistaken for ours.
+    Removed,
+    /// The number of the next descriptor that came along.
+    Descriptor,
+}
+
+/// What happens to the child when somebody asks for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnAsk {
+    Term,
+    Notify,
+    Ignore,
 }
 
 /// From the keeper to the wrapper.
@@ -92,22 +116,21 @@ impl Channel {
     }
 
     pub(crate) fn send(&self, message: &impl Message) -> io::Result<()> {
-        self.send_with(message, None)
+        self.send_with(message, &[])
     }
 
-    /// Sends a message, with a descriptor if there is one.
+    /// Sends a message, with descriptors if there are any.
     pub(crate) fn send_with(
         &self,
         message: &impl Message,
-        fd: Option<BorrowedFd<'_>>,
+        fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
         message.put(&mut bytes);
-        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::other("too many descriptors for one message"));
         }
         loop {
             // A dead peer is an error value here, not a signal.
@@ -120,10 +143,10 @@ impl Channel {
         }
     }
 
-    /// Takes one message and its descriptor; `None` when the other side is gone.
-    pub(crate) fn receive<M: Message>(&self) -> io::Result<Option<(M, Option<OwnedFd>)>> {
-        let mut bytes = vec![0u8; LONGEST];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    /// Takes one message and its descriptors; `None` when the other side is gone.
+    pub(crate) fn receive<M: Message>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+        let mut bytes = vec![0u8; M::LONGEST];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let length = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -139,17 +162,17 @@ impl Channel {
                 Err(errno) => return Err(errno.into()),
             }
         };
-        let mut fd = None;
+        let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                fd = fds.last();
+                descriptors.extend(fds);
             }
         }
         if length == 0 {
             return Ok(None);
         }
         match M::take(&bytes[..length]) {
-            Some(message) => Ok(Some((message, fd))),
+            Some(message) => Ok(Some((message, descriptors))),
             None => Err(io::Error::other(
                 "wrapper and keeper do not understand each other",
             )),
@@ -159,20 +182,29 @@ impl Channel {
 
 /// What can be sent: a tag and a payload.
 pub(crate) trait Message: Sized {
+    /// The longest one.
+    const LONGEST: usize;
     fn put(&self, out: &mut Vec<u8>);
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
 impl Message for Order {
+    const LONGEST: usize = LONGEST;
+
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Order::Start(variables) => {
                 out.push(b's');
                 for (name, value) in variables {
-                    out.push(if value.is_some() { b'=' } else { b'-' });
+                    let (kind, text): (u8, &[u8]) = match value {
+                        Value::Text(text) => (b'=', text.as_bytes()),
+                        Value::Removed => (b'-', b""),
+                        Value::Descriptor => (b'#', b""),
+                    };
+                    out.push(kind);
                     out.extend_from_slice(name.as_bytes());
                     out.push(0);
-                    out.extend_from_slice(value.as_deref().unwrap_or_default().as_bytes());
+                    out.extend_from_slice(text);
                     out.push(0);
                 }
             }
@@ -184,7 +216,10 @@ impl Message for Order {
                 out.extend_from_slice(&nanos(lease.ttl).to_le_bytes());
             }
             Order::Lost(text) => put_text(out, b'x', text),
-            Order::Asked(text) => put_text(out, b'a', text),
+            Order::Asked(action, text) => {
+                out.push(b'a');
+                put_text(out, action.letter(), text);
+            }
             Order::Done => out.push(b'd'),
         }
     }
@@ -203,7 +238,11 @@ impl Message for Order {
                 })
             }
             b'x' => Order::Lost(String::from_utf8_lossy(rest).into_owned()),
-            b'a' => Order::Asked(String::from_utf8_lossy(rest).into_owned()),
+            b'a' => {
+                let (action, text) = rest.split_first()?;
+                let text = String::from_utf8_lossy(text).into_owned();
+                Order::Asked(OnAsk::from_letter(*action)?, text)
+            }
             b'd' => Order::Done,
             _ => return None,
         })
@@ -211,6 +250,8 @@ impl Message for Order {
 }
 
 impl Message for Report {
+    const LONGEST: usize = 16;
+
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Report::Started(pid) => put_number(out, b'p', i64::from(*pid)),
@@ -253,6 +294,22 @@ impl Message for Report {
     }
 }
 
+impl OnAsk {
+    fn letter(self) -> u8 {
+        match self {
+            OnAsk::Term => b't',
+            OnAsk::Notify => b'n',
+            OnAsk::Ignore => b'i',
+        }
+    }
+
+    fn from_letter(letter: u8) -> Option<OnAsk> {
+        [OnAsk::Term, OnAsk::Notify, OnAsk::Ignore]
+            .into_iter()
+            .find(|action| action.letter() == letter)
+    }
+}
+
 impl Cause {
     fn number(self) -> i64 {
         match self {
@@ -288,15 +345,19 @@ fn put_text(out: &mut Vec<u8>, tag: u8, text: &str) {
     out.extend_from_slice(&text.as_bytes()[..text.len().min(LONGEST / 2)]);
 }
 
-type Variables = Vec<(OsString, Option<OsString>)>;
-
 fn take_variables(mut bytes: &[u8]) -> Option<Variables> {
     let mut variables = Vec::new();
     while let Some((kind, rest)) = bytes.split_first() {
         let mut parts = rest.splitn(3, |byte| *byte == 0);
         let name = OsString::from_vec(parts.next()?.to_vec());
-        let value = OsString::from_vec(parts.next()?.to_vec());
-        variables.push((name, (*kind == b'=').then_some(value)));
+        let text = OsString::from_vec(parts.next()?.to_vec());
+        let value = match kind {
+            b'=' => Value::Text(text),
+            b'-' => Value::Removed,
+            b'#' => Value::Descriptor,
+            _ => return None,
+        };
+        variables.push((name, value));
         bytes = parts.next()?;
     }
     Some(variables)
@@ -310,8 +371,9 @@ mod tests {
     fn orders_and_reports_arrive_whole() {
         let (wrapper, keeper) = Channel::pair().unwrap();
         let variables = vec![
-            ("TENURE_FENCE".into(), Some("7".into())),
-            ("TENURE_FD".into(), None),
+            ("TENURE_FENCE".into(), Value::Text("7".into())),
+            ("TENURE_URL".into(), Value::Removed),
+            ("TENURE_FD".into(), Value::Descriptor),
         ];
         for order in [
             Order::Start(variables),
@@ -323,7 +385,8 @@ mod tests {
                 ttl: Duration::from_secs(30),
             }),
             Order::Lost("gone".into()),
-            Order::Asked("by amy".into()),
+            Order::Asked(OnAsk::Term, "by amy".into()),
+            Order::Asked(OnAsk::Ignore, String::new()),
             Order::Done,
         ] {
             wrapper.send(&order).unwrap();
@@ -344,16 +407,19 @@ mod tests {
         assert!(keeper.receive::<Order>().unwrap().is_none());
     }
 
+    /// K38: as many as there are lock files, in order.
     #[test]
-    fn a_descriptor_comes_along() {
+    fn descriptors_come_along() {
         let (wrapper, keeper) = Channel::pair().unwrap();
-        let file = tempfile::tempfile().unwrap();
-        wrapper
-            .send_with(&Order::Start(Vec::new()), Some(file.as_fd()))
-            .unwrap();
-        let (_, fd) = keeper.receive::<Order>().unwrap().unwrap();
-        let sent = rustix::fs::fstat(&file).unwrap();
-        let received = rustix::fs::fstat(fd.unwrap()).unwrap();
-        assert_eq!(sent.st_ino, received.st_ino);
+        let files: Vec<_> = (0..MOST_DESCRIPTORS)
+            .map(|_| tempfile::tempfile().unwrap())
+            .collect();
+        let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+        wrapper.send_with(&Order::Start(Vec::new()), &fds).unwrap();
+        let (_, received) = keeper.receive::<Order>().unwrap().unwrap();
+        let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
+        let sent: Vec<_> = fds.into_iter().map(inode).collect();
+        let received: Vec<_> = received.iter().map(|fd| inode(fd.as_fd())).collect();
+        assert_eq!(sent, received);
     }
 }

@@ -27,7 +27,7 @@ use rustix::time::{
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
-use super::channel::{Cause, Channel, Order, Report};
+use super::channel::{Cause, Channel, OnAsk, Order, Report, Value, Variables};
 use super::schedule::{Deadlines, Lease, Moment};
 use super::sys::{self, BeforeExec, Forked};
 use super::tree::{self, End, Reaped};
@@ -41,12 +41,13 @@ pub(crate) struct Task {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) on_lost: OnLost,
-    pub(crate) on_ask: OnAsk,
     pub(crate) grace: Duration,
     pub(crate) on_death: OnDeath,
     pub(crate) descriptor: Descriptor,
     /// The terminal of which `tenure` has the foreground, if it has (C19).
     pub(crate) terminal: Option<i32>,
+    /// Whether `tenure` wants to know the child: only who moves a terminal about does.
+    pub(crate) tells_child: bool,
 }
 
 /// What happens to the child when the lock is lost.
@@ -55,18 +56,6 @@ pub(crate) enum OnLost {
     Term,
     Kill,
     Notify,
-}
-
-/// What happens to the child when somebody asks for the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    dead_code,
-    reason = "sidecar locks know no release requests; other reaches will choose"
-)]
-pub(crate) enum OnAsk {
-    Term,
-    Notify,
-    Ignore,
 }
 
 /// What happens to the tree when `tenure` is killed.
@@ -137,8 +126,10 @@ struct Child {
     ending: Option<Ending>,
     /// The last known reason to tell the wrapper at the end.
     cause: Cause,
-    /// Keeps a lock file locked for as long as the tree lives.
-    _lock: Option<OwnedFd>,
+    /// Whether the child was told that its lease is at risk.
+    warned: bool,
+    /// Keeps lock files locked for as long as the tree lives.
+    _locks: Vec<OwnedFd>,
 }
 
 struct Ending {
@@ -174,10 +165,10 @@ impl Keeper {
     }
 
     fn run(mut self) -> io::Result<()> {
-        let Some((variables, lock)) = self.await_start()? else {
+        let Some((variables, locks)) = self.await_start()? else {
             return Ok(());
         };
-        let mut child = match self.start(variables, lock) {
+        let mut child = match self.start(variables, locks) {
             Ok(child) => child,
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -185,13 +176,8 @@ impl Keeper {
                 return Ok(());
             }
         };
-        if self
-            .channel
-            .send(&Report::Started(
-                child.pid.as_raw_nonzero().get().unsigned_abs(),
-            ))
-            .is_err()
-        {
+        let pid = child.pid.as_raw_nonzero().get().unsigned_abs();
+        if self.task.tells_child && self.channel.send(&Report::Started(pid)).is_err() {
             return self.orphaned();
         }
         loop {
@@ -218,49 +204,41 @@ impl Keeper {
         }
     }
 
-    /// The child's variables and the locked descriptor, or nothing if there is nothing to run.
-    #[allow(clippy::type_complexity, reason = "the parts of one order")]
-    fn await_start(
-        &mut self,
-    ) -> io::Result<Option<(Vec<(OsString, Option<OsString>)>, Option<OwnedFd>)>> {
+    /// The child's variables and the locked descriptors, or nothing if there is nothing to run.
+    fn await_start(&mut self) -> io::Result<Option<(Variables, Vec<OwnedFd>)>> {
         loop {
             match self.channel.receive::<Order>()? {
-                Some((Order::Start(variables), lock)) => return Ok(Some((variables, lock))),
+                Some((Order::Start(variables), locks)) => return Ok(Some((variables, locks))),
                 Some((Order::Lease(lease), _)) => self.lease = Some(lease),
                 Some((Order::Done, _)) | None => return Ok(None),
                 Some((
-                    Order::Signal(_) | Order::Continue | Order::Lost(_) | Order::Asked(_),
+                    Order::Signal(_) | Order::Continue | Order::Lost(_) | Order::Asked(..),
                     _,
                 )) => {}
             }
         }
     }
 
-    fn start(
-        &self,
-        variables: Vec<(OsString, Option<OsString>)>,
-        lock: Option<OwnedFd>,
-    ) -> io::Result<Child> {
+    fn start(&self, variables: Variables, locks: Vec<OwnedFd>) -> io::Result<Child> {
         let (notices_in, notices) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let mut command = Command::new(&self.task.program);
         command.args(&self.task.arguments);
+        let mut descriptors = locks.iter();
         for (name, value) in variables {
             match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
+                Value::Text(text) => command.env(name, text),
+                Value::Removed => command.env_remove(name),
+                Value::Descriptor => match (descriptors.next(), self.task.descriptor) {
+                    (Some(lock), Descriptor::Inherited) => {
+                        fcntl_setfd(lock, FdFlags::empty())?;
+                        command.env(name, lock.as_raw_fd().to_string())
+                    }
+                    _ => command.env_remove(name),
+                },
             };
         }
         fcntl_setfd(&notices_in, FdFlags::empty())?;
         command.env("TENURE_NOTICE_FD", notices_in.as_raw_fd().to_string());
-        match (&lock, self.task.descriptor) {
-            (Some(lock), Descriptor::Inherited) => {
-                fcntl_setfd(lock, FdFlags::empty())?;
-                command.env("TENURE_FD", lock.as_raw_fd().to_string());
-            }
-            (_, Descriptor::Kept) | (None, Descriptor::Inherited) => {
-                command.env_remove("TENURE_FD");
-            }
-        }
         let dies_with = (self.task.on_death == OnDeath::EndTree).then(getpid);
         sys::before_exec(
             &mut command,
@@ -278,7 +256,8 @@ impl Keeper {
             end: None,
             ending: None,
             cause: Cause::Itself,
-            _lock: lock,
+            warned: false,
+            _locks: locks,
         })
     }
 
@@ -305,12 +284,18 @@ impl Keeper {
     /// Does what is due.
     fn act(&self, child: &mut Child) -> io::Result<()> {
         let now = now();
+        if let Some(lease) = self.lease
+            && now >= self.lost_at(lease)
+            && !child.warned
+        {
+            child.warned = true;
+            self.tell(child, "at-risk", "the lease could not be renewed in time");
+        }
         if child.ending.is_none()
             && self.task.on_lost != OnLost::Notify
             && let Some(lease) = self.lease
             && now >= self.lost_at(lease)
         {
-            self.tell(child, "at-risk", "the lease could not be renewed in time");
             child.cause = Cause::Lost;
             child.ending = Some(Ending {
                 deadlines: lease.deadlines(self.task.grace),
@@ -350,12 +335,15 @@ impl Keeper {
         match order {
             Order::Signal(signal) => pass_on(child.pid, signal),
             Order::Continue => tree::signal_group(child.pid, Signal::CONT),
-            Order::Lease(lease) => self.lease = Some(lease),
+            Order::Lease(lease) => {
+                self.lease = Some(lease);
+                child.warned = false;
+            }
             Order::Lost(how) => {
                 self.tell(child, "lost", &how);
                 self.begin_end(child, Cause::Lost, self.task.on_lost != OnLost::Notify)?;
             }
-            Order::Asked(who) => match self.task.on_ask {
+            Order::Asked(action, who) => match action {
                 OnAsk::Ignore => {}
                 OnAsk::Notify => self.tell(child, "ask", &who),
                 OnAsk::Term => {
@@ -401,7 +389,7 @@ impl Keeper {
     fn wait(&self, child: &Child) -> io::Result<bool> {
         let mut next = match (&child.ending, self.lease) {
             (Some(ending), _) => Some(ending.deadlines.kill),
-            (None, Some(lease)) if self.task.on_lost != OnLost::Notify => Some(self.lost_at(lease)),
+            (None, Some(lease)) if !child.warned => Some(self.lost_at(lease)),
             (None, _) => None,
         };
         let now = now();

@@ -1,6 +1,6 @@
 //! `tenure`'s own side while the child runs: signals go in, reports come out, the lock's news is passed on.
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -9,29 +9,27 @@ use std::sync::mpsc;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{
+    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-use super::channel::{Cause, Channel, Order, Report};
+use super::channel::{Cause, Channel, OnAsk, Order, Report, Variables};
 use super::keeper;
 use super::schedule::Lease;
 use super::sys;
 use super::tree::End;
 
-/// What the lock has to say while the child runs.
+/// What a lock has to say while the child runs.
 #[derive(Debug)]
-#[expect(
-    dead_code,
-    reason = "sidecar locks have no lease and no release requests; other reaches will"
-)]
 pub(crate) enum News {
-    /// A renewal was confirmed.
-    Renewed(Lease),
-    /// The lock is gone.
+    /// A renewal of the lock with this number was confirmed.
+    Renewed(usize, Lease),
+    /// A lock is gone.
     Lost(String),
-    /// Somebody asks for it.
-    Asked(String),
+    /// Somebody asks for one.
+    Asked(OnAsk, String),
 }
 
 /// Where the lock's own threads drop their news.
@@ -78,44 +76,83 @@ pub(crate) enum Outcome {
     Ran(End, Cause),
     /// It could not be started, with the operating system's error.
     NotStarted(i32),
+    /// A lock was gone before it could be started.
+    LostBefore(String),
     /// The keeper was killed; the tree was ended here.
     KeeperGone,
 }
 
-/// Starts the child under a lock that is held, and stays until it is over.
+/// What the child gets: variables, and the locked descriptors that they name (K38).
+pub(crate) struct Start<'a> {
+    pub(crate) variables: Variables,
+    pub(crate) descriptors: Vec<BorrowedFd<'a>>,
+}
+
+/// The leases of all locks. The first to run out counts: they are lost as one (C6).
+#[derive(Default)]
+struct Leases(BTreeMap<usize, Lease>);
+
+impl Leases {
+    /// Takes note of a renewal, and returns the lease that now runs out first.
+    fn renew(&mut self, number: usize, lease: Lease) -> Lease {
+        self.0.insert(number, lease);
+        self.first().unwrap_or(lease)
+    }
+
+    fn first(&self) -> Option<Lease> {
+        self.0
+            .values()
+            .copied()
+            .min_by_key(|lease| lease.safe_until)
+    }
+}
+
+/// Starts the child under locks that are held, and stays until it is over.
 ///
-/// The keeper waits for [`finish`] afterwards, when the lock was given back.
+/// `early` is a signal that came before this could listen. The keeper waits for [`finish`] afterwards, when
+/// the locks were given back.
 pub(crate) fn supervise(
     channel: &Channel,
-    variables: Vec<(OsString, Option<OsString>)>,
-    lock: Option<BorrowedFd<'_>>,
+    start: Start<'_>,
     inbox: &Inbox,
-    terminal: &Terminal,
+    terminal: &mut Terminal,
+    early: impl FnOnce() -> Option<i32>,
 ) -> io::Result<Outcome> {
     let (read, write) = UnixStream::pair()?;
     let mut signals = SignalDelivery::with_pipe(
         read,
         write,
         SignalOnly,
-        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2],
+        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT],
     )?;
-    channel.send_with(&Order::Start(variables), lock)?;
+    let mut leases = Leases::default();
+    // The keeper must know the deadline before there is anything to end.
+    while let Ok(news) = inbox.news.try_recv() {
+        match news {
+            News::Lost(how) => return Ok(Outcome::LostBefore(how)),
+            other => channel.send(&order(other, &mut leases))?,
+        }
+    }
+    channel.send_with(&Order::Start(start.variables), &start.descriptors)?;
+    if let Some(signal) = early() {
+        channel.send(&Order::Signal(signal))?;
+    }
     let mut child = None;
     let outcome = loop {
         let ready = wait(channel, signals.get_read().as_fd(), inbox)?;
         if ready.signals {
             for signal in signals.pending() {
-                let _ = channel.send(&Order::Signal(signal));
+                if signal == SIGCONT {
+                    terminal.lend(child);
+                } else {
+                    let _ = channel.send(&Order::Signal(signal));
+                }
             }
         }
         if ready.inbox {
             let _ = drain(&inbox.wake);
             while let Ok(news) = inbox.news.try_recv() {
-                let _ = channel.send(&match news {
-                    News::Renewed(lease) => Order::Lease(lease),
-                    News::Lost(how) => Order::Lost(how),
-                    News::Asked(who) => Order::Asked(who),
-                });
+                let _ = channel.send(&order(news, &mut leases));
             }
         }
         if !ready.channel {
@@ -125,7 +162,7 @@ pub(crate) fn supervise(
             Some((Report::Started(pid), _)) => child = to_pid(pid),
             Some((Report::Failed(errno), _)) => break Outcome::NotStarted(errno),
             Some((Report::Stopped(signal), _)) => {
-                if terminal.stop_with_child(signal, child) {
+                if terminal.stop_with_child(signal, child, leases.first()) {
                     channel.send(&Order::Continue)?;
                 }
             }
@@ -140,6 +177,15 @@ pub(crate) fn supervise(
     };
     terminal.take_back();
     Ok(outcome)
+}
+
+/// What the keeper is told of a lock's news.
+fn order(news: News, leases: &mut Leases) -> Order {
+    match news {
+        News::Renewed(number, lease) => Order::Lease(leases.renew(number, lease)),
+        News::Lost(how) => Order::Lost(how),
+        News::Asked(action, who) => Order::Asked(action, who),
+    }
 }
 
 /// Lets the keeper go: the lock was given back.
@@ -195,6 +241,8 @@ fn to_pid(number: u32) -> Option<Pid> {
 /// The terminal that `tenure` was started from, if any (C19).
 pub(crate) struct Terminal {
     fd: Option<i32>,
+    /// Whether the child's group has it from us. What the shell took back is not ours to take.
+    lent: bool,
 }
 
 impl Terminal {
@@ -210,51 +258,75 @@ impl Terminal {
             .find(|(_, fd)| isatty(fd) && tcgetpgrp(fd).is_ok());
         Terminal {
             fd: found.map(|(number, _)| number),
+            lent: false,
         }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_there(&self) -> bool {
+        self.fd.is_some()
     }
 
     /// The terminal, if this process is in its foreground: the child is to get it.
     pub(crate) fn foreground(&self) -> Option<i32> {
-        self.fd.filter(|fd| self.group(*fd) == Some(getpgrp()))
+        self.fd.filter(|fd| group_of(*fd) == Some(getpgrp()))
     }
 
     /// Must be called after the keeper was forked: from then on `tenure` moves the terminal about.
-    pub(crate) fn manage(&self) {
+    pub(crate) fn manage(&mut self) {
         if self.fd.is_some() {
             sys::ignore_background_output_signal();
         }
+        // The child takes it for itself as it starts, if we have it.
+        self.lent = self.foreground().is_some();
     }
 
     /// A stopped child stops `tenure` too; when the shell lets it go on, so does the child.
     /// Says whether the child is to go on.
-    fn stop_with_child(&self, signal: i32, child: Option<Pid>) -> bool {
-        let Some(fd) = self.fd else { return false };
-        let had_it = self.group(fd).is_some() && self.group(fd) == child;
-        if had_it {
-            self.take_back();
+    fn stop_with_child(&mut self, signal: i32, child: Option<Pid>, lease: Option<Lease>) -> bool {
+        if self.fd.is_none() {
+            return false;
         }
-        eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held");
+        // Stopped for want of a terminal that we have: `bg` and then `fg` come to this.
+        if matches!(signal, SIGTTIN | SIGTTOU) && self.foreground().is_some() {
+            self.lend(child);
+            return true;
+        }
+        self.take_back();
+        match lease.map(|lease| lease.safe_until.saturating_sub(keeper::now())) {
+            None => {
+                eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held")
+            }
+            // Nobody renews while we are stopped.
+            Some(left) => eprintln!(
+                "tenure: the command was stopped by signal {signal}; its lease runs out in {} s, and the command \
+                 is ended before that unless it goes on",
+                left.as_secs()
+            ),
+        }
         let _ = kill_process(getpid(), Signal::STOP);
         // Here the shell's `fg` or `bg` has let us go on.
-        if let Some(child) = child
-            && self.group(fd) == Some(getpgrp())
-        {
-            let _ = tcsetpgrp(descriptor(fd), child);
-        }
+        self.lend(child);
         true
     }
 
-    fn take_back(&self) {
-        if let Some(fd) = self.fd
-            && self.group(fd) != Some(getpgrp())
-        {
-            let _ = tcsetpgrp(descriptor(fd), getpgrp());
+    /// Gives the terminal to the child's group, if it is ours to give.
+    fn lend(&mut self, child: Option<Pid>) {
+        if let (Some(fd), Some(child)) = (self.foreground(), child) {
+            self.lent = tcsetpgrp(descriptor(fd), child).is_ok();
         }
     }
 
-    fn group(&self, fd: i32) -> Option<Pid> {
-        tcgetpgrp(descriptor(fd)).ok()
+    fn take_back(&mut self) {
+        if let (Some(fd), true) = (self.fd, self.lent) {
+            let _ = tcsetpgrp(descriptor(fd), getpgrp());
+            self.lent = false;
+        }
     }
+}
+
+fn group_of(fd: i32) -> Option<Pid> {
+    tcgetpgrp(descriptor(fd)).ok()
 }
 
 fn descriptor(fd: i32) -> BorrowedFd<'static> {

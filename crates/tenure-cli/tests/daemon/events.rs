@@ -286,6 +286,49 @@ fn changes_can_be_watched_over_sse() {
     );
 }
 
+/// E8: a watch begins with what is held, however much that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_of_many_holds_begins() {
+    const CHUNKS: usize = 70;
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let mut client = PathLockClient::new(daemon.channel().await);
+    for part in ["x", "y"] {
+        let chunk = |n: usize| v1::AcquireRequest {
+            owner_id: part.into(),
+            ttl_ms: 600_000,
+            requests: (0..1000)
+                .map(|m| v1::LockRequest {
+                    path: format!("t:/a/{part}/{n}/{m}"),
+                    ..Default::default()
+                })
+                .collect(),
+            ..Default::default()
+        };
+        let chunks: Vec<_> = (0..CHUNKS / 2).map(chunk).collect();
+        let granted = client
+            .acquire_stream(tokio_stream::iter(chunks))
+            .await
+            .unwrap();
+        assert_eq!(granted.into_inner().status(), v1::AcquireStatus::Ok);
+    }
+    let watch = v1::WatchRequest {
+        prefix: "t:/a".into(),
+        snapshot: true,
+    };
+    let mut changes = client.watch(watch).await.unwrap().into_inner();
+    let mut held = 0;
+    loop {
+        let change = changes.message().await.unwrap().unwrap();
+        match change.kind() {
+            v1::ChangeKind::Snapshot => held += 1,
+            v1::ChangeKind::SnapshotEnd => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(held, CHUNKS * 1000);
+}
+
 /// R123: a subscriber that does not read is told that it missed something, and nobody else is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_is_too_slow_is_told() {

@@ -208,6 +208,38 @@ async fn a_polite_end_does_not_wait_for_everybody() {
     }
 }
 
+/// R180: a file with every key of the wire-compatible daemon, and no verb on the command line, as its
+/// deployments have it.
+#[test]
+fn a_file_of_the_compatible_daemon_is_understood() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("daemon.toml");
+    let text = format!(
+        "{}data_dir = '{}'\n",
+        include_str!("compatible.toml"),
+        data.path().join("data").display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command
+        .arg("--config")
+        .arg(&file)
+        .env("PATHLOCKD_GROUP_COUNT", "4")
+        .env("TENURE_LOG_LEVEL", "");
+    let daemon = Daemon::spawn(&mut command);
+    assert_eq!(
+        daemon.get("/v1/health"),
+        (200, json!({"ok": true, "detail": "ready"}))
+    );
+    assert!(data.path().join("data/db").is_dir());
+    // Four groups and the system group: the variable won over the file.
+    let (_, metrics) = daemon.get_text("/metrics");
+    let groups = metrics
+        .lines()
+        .filter(|line| line.starts_with("tenure_raft_group_role{"));
+    assert_eq!(groups.count(), 5);
+}
+
 /// R182: nothing configured and an empty directory: ready at once. The figure is printed, not judged.
 #[test]
 fn an_empty_directory_is_ready_at_once() {

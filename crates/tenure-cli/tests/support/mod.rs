@@ -31,18 +31,22 @@ impl Daemon {
         Daemon::start_with(data, &[])
     }
 
+    /// The same for a daemon in a `static`, which nobody drops: it ends when our end of a pipe does.
+    pub(crate) fn start_until_we_end(data: &Path) -> Daemon {
+        let binary = env!("CARGO_BIN_EXE_tenure");
+        let mut command = Command::new("sh");
+        // The shell reads until the pipe is closed, which happens however this process ends.
+        command
+            .args(["-c", "\"$0\" serve & cat > /dev/null; kill -9 $!", binary])
+            .stdin(Stdio::piped());
+        Daemon::spawn(settings(&mut command, data))
+    }
+
     /// The same, with more of the environment set.
     pub(crate) fn start_with(data: &Path, environment: &[(&str, &str)]) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
-        command
-            .arg("serve")
-            .env("TENURE_DATA_DIR", data)
-            .env("TENURE_LISTEN", "127.0.0.1:0")
-            .env("TENURE_WEB_LISTEN", "127.0.0.1:0")
-            .env("TENURE_H3_LISTEN", "127.0.0.1:0")
-            .env("TENURE_GROUP_COUNT", "4")
-            .envs(environment.iter().copied());
-        Daemon::spawn(&mut command)
+        command.arg("serve");
+        Daemon::spawn(settings(&mut command, data).envs(environment.iter().copied()))
     }
 
     /// Starts what the command says, and waits until it is ready.
@@ -172,6 +176,16 @@ impl Daemon {
         let _ = stream.read_to_end(&mut answer);
         answer
     }
+}
+
+/// Ports that the system chooses, and few groups.
+fn settings<'a>(command: &'a mut Command, data: &Path) -> &'a mut Command {
+    command
+        .env("TENURE_DATA_DIR", data)
+        .env("TENURE_LISTEN", "127.0.0.1:0")
+        .env("TENURE_WEB_LISTEN", "127.0.0.1:0")
+        .env("TENURE_H3_LISTEN", "127.0.0.1:0")
+        .env("TENURE_GROUP_COUNT", "4")
 }
 
 impl Drop for Daemon {

@@ -5,7 +5,6 @@ use std::pin::Pin;
 
 use futures_util::Stream;
 use tenure_cluster::{Draining, GroupReport, Handle, Survey};
-use tenure_core::policy::Algorithm;
 use tenure_node::{GroupId, NodeId};
 use tenure_wire::cluster::cluster_server::Cluster;
 use tenure_wire::cluster::{
@@ -17,6 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::config::FixedConfig;
+use crate::operate::algorithm_name;
 
 /// One chunk of a backup.
 const CHUNK: usize = 256 * 1024;
@@ -177,17 +177,6 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
         group_count,
         routing_prefix_segments: u32::try_from(fixed.routing_prefix_segments).unwrap_or(u32::MAX),
         default_lock_algorithm: algorithm_name(fixed.default_algorithm).to_owned(),
-    }
-}
-
-/// As the configuration spells it.
-fn algorithm_name(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::RecursiveRw => "recursive_rw",
-        Algorithm::PointRw => "point_rw",
-        Algorithm::RecursiveWrite => "recursive_write",
-        Algorithm::PointWrite => "point_write",
-        Algorithm::Semaphore => "semaphore",
     }
 }
 

@@ -1,0 +1,63 @@
+//! `tenure ask`: a release request to the holder.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use tenure::{Where, blocking};
+
+use crate::options::Reading;
+use crate::say::{self, Failed, Form};
+
+/// Ask the holder of a lock to let go. Nothing is taken away.
+///
+/// Upload locks and the daemon pass requests on; lock files and repositories have no way to. Off a terminal
+/// it needs --force, because it changes what somebody else's program does.
+///
+/// Examples:
+///   tenure ask tenant:/acme/42
+///   tenure ask --force --reason 'release at noon' upload:/srv/uploads/7f3a
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Ask {
+    /// Do it although nobody watches.
+    #[arg(long)]
+    force: bool,
+    /// What for.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// Which lock.
+    #[arg(value_name = "WHERE")]
+    place: String,
+}
+
+impl Ask {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.ask().map(|()| 0))
+    }
+
+    fn ask(&self) -> Result<(), Failed> {
+        let place: Where = self.place.parse()?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        if !self.force && !say::is_terminal(std::io::stdin()) {
+            return Err(Failed::usage(format!(
+                "this asks somebody else's program to let go of {place}; off a terminal say so with --force"
+            )));
+        }
+        let asked = blocking::wait(tenure.ask(&place, self.reason.as_deref()))?;
+        let text = match asked.as_slice() {
+            [] => format!("nobody holds {place}; nobody was asked"),
+            several => {
+                let whom: Vec<String> =
+                    several.iter().map(|hold| hold.holder.to_string()).collect();
+                format!("asked for {place}: {}", whom.join("; "))
+            }
+        };
+        Form::of(self.json).answer(text, &json!({ "place": place, "asked": asked }))
+    }
+}

@@ -1,0 +1,146 @@
+//! `tenure break`: take a lock away from its holder.
+
+use std::io::BufRead;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use tenure::{Blocker, Force, HoldId, Life, State, Where, blocking};
+
+use crate::options::Reading;
+use crate::say::{self, Failed, Form};
+
+/// Remove a lock: names exactly what it will remove, and asks.
+///
+/// Without --force only dead and stale locks are removed, and only on a terminal. With it a live one goes,
+/// too: its holder loses the lock, and where there are fences it is shut out. In a repository one hold is
+/// named with --id, or all with --all.
+///
+/// Examples:
+///   tenure break state.json
+///   tenure break --force --id 5b1c… state.json     # only if that hold is still the one
+///   tenure break --force --all s3://bucket/backup
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Break {
+    /// Do not ask, and remove a live lock too.
+    #[arg(long)]
+    force: bool,
+    /// Only if this hold (token, owner or object, as `tenure why` shows it) is still the one.
+    #[arg(long, value_name = "ID", conflicts_with = "all")]
+    id: Option<String>,
+    /// Every hold of a repository.
+    #[arg(long)]
+    all: bool,
+    /// Why, for the audit log.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// Which lock.
+    #[arg(value_name = "WHERE")]
+    place: String,
+}
+
+impl Break {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.remove().map(|()| 0))
+    }
+
+    fn remove(&self) -> Result<(), Failed> {
+        let place: Where = self.place.parse()?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        if !self.force && !say::is_terminal(std::io::stdin()) {
+            return Err(Failed::usage(format!(
+                "this removes the lock of {place}; off a terminal say so with --force"
+            )));
+        }
+        let state = blocking::wait(tenure.inspect(&place))?;
+        let victims = self.victims(&state)?;
+        if !self.force {
+            refuse_living(&place, &victims)?;
+            confirm(&place, &victims)?;
+        }
+        // Whoever came in between is not meant.
+        let id = match (self.all, &self.id, victims.as_slice()) {
+            (true, _, _) => None,
+            (_, Some(id), _) => Some(HoldId::new(id.clone())),
+            (_, None, [one]) => one.id.clone(),
+            (_, None, _) => None,
+        };
+        let force = if self.force { Force::Yes } else { Force::No };
+        let broken = blocking::wait(tenure.break_hold(&place, id.as_ref(), force, &self.reason))?;
+        let fence = broken
+            .fence
+            .map_or_else(String::new, |fence| format!("; the fence is now {fence}"));
+        let text = match broken.victims.as_slice() {
+            [] => format!("removed the lock of {place}{fence}"),
+            several => {
+                let whom: Vec<String> = several.iter().map(describe).collect();
+                format!("removed the lock of {place}, {}{fence}", whom.join("; "))
+            }
+        };
+        let json = json!({ "place": place, "broken": broken.victims, "fence": broken.fence });
+        Form::of(self.json).answer(text, &json)
+    }
+
+    /// The holds that will go.
+    fn victims(&self, state: &State) -> Result<Vec<Blocker>, Failed> {
+        let place = &state.place;
+        let named = |hold: &&Blocker| match (&self.id, &hold.id) {
+            (None, _) => true,
+            (Some(wanted), Some(id)) => id.as_str() == wanted,
+            (Some(_), None) => false,
+        };
+        let victims: Vec<Blocker> = state.holders.iter().filter(named).cloned().collect();
+        match (&self.id, victims.len()) {
+            (Some(id), 0) => Err(Failed::own(format!(
+                "{place} is not held by {id} any more; nothing was removed"
+            ))),
+            (None, 0) if state.free => Err(Failed::own(format!(
+                "{place} is not held; there is nothing to remove"
+            ))),
+            (None, 2..) if !self.all => Err(Failed::usage(format!(
+                "{place} has several holders; name one with --id, or all with --all:\n{state}"
+            ))),
+            _ => Ok(victims),
+        }
+    }
+}
+
+fn describe(hold: &Blocker) -> String {
+    match &hold.id {
+        Some(id) => format!("{hold} [{id}]"),
+        None => hold.to_string(),
+    }
+}
+
+/// C16: a live lock is not removed by answering a question.
+fn refuse_living(place: &Where, victims: &[Blocker]) -> Result<(), Failed> {
+    match victims.iter().find(|hold| hold.verdict.life == Life::Alive) {
+        Some(hold) => Err(Failed::new(
+            say::HELD,
+            format!(
+                "{place} is {hold}; its holder lives: to take it away all the same, add --force"
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn confirm(place: &Where, victims: &[Blocker]) -> Result<(), Failed> {
+    eprintln!("this removes the lock of {place}:");
+    for hold in victims {
+        eprintln!("  {}", describe(hold));
+    }
+    eprint!("remove it? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failed::own("nothing was removed")),
+    }
+}

@@ -1,0 +1,105 @@
+//! `tenure check`: the server's side of an exclusive lock: may I work on this database now?
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use serde_json::json;
+use tenure::Where;
+use tenure_files::exclusive::{Answer, Server, Work};
+
+use crate::say::{self, Failed, Form, HELD};
+
+/// May a server work on its database now? 0 proceed, 75 skip, and the reason.
+///
+/// A lock whose holder is dead is removed on the way. With a command it is one cycle of the server: the
+/// command runs under the gate, so that a tool which takes the lock meanwhile waits for its end.
+///
+/// Examples:
+///   tenure check exclusive:.beads || exit 0
+///   tenure check exclusive:.beads -- ./sync-once
+///   tenure check --dry-run exclusive:.beads
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Check {
+    /// Remove nothing.
+    #[arg(long, conflicts_with = "command")]
+    dry_run: bool,
+    /// Process ids in locks may belong to other containers: a missing one proves nothing.
+    #[arg(long)]
+    foreign_pids: bool,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "command")]
+    json: bool,
+    /// The database: exclusive:DIR.
+    #[arg(value_name = "WHERE")]
+    place: String,
+    /// One cycle of the server.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Check {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.decide())
+    }
+
+    fn decide(&self) -> Result<u8, Failed> {
+        let Where::Exclusive(dir) = self.place.parse::<Where>()? else {
+            return Err(Failed::usage(format!(
+                "{}: only exclusive:DIR has a server that asks; `tenure try` answers for other locks",
+                self.place
+            )));
+        };
+        let mut server = Server::new(dir);
+        if self.foreign_pids {
+            server = server.foreign_pids();
+        }
+        if let Some((program, arguments)) = self.command.split_first() {
+            return match server.begin_cycle() {
+                // The gate is shared until the cycle is dropped, after the command has ended.
+                Ok(_cycle) => cycle(program, arguments),
+                Err(answer) => {
+                    eprintln!("tenure: {}", reason(&answer));
+                    Ok(HELD)
+                }
+            };
+        }
+        let answer = if self.dry_run {
+            server.would_skip()
+        } else {
+            server.should_skip()
+        };
+        let json = json!({
+            "decision": if answer.skips() { "skip" } else { "proceed" },
+            "reason": reason(&answer),
+            "class": answer.class().map(tenure_files::Class::name),
+            "holder": answer.holder(),
+        });
+        Form::of(self.json).answer(reason(&answer), &json)?;
+        Ok(if answer.skips() { HELD } else { 0 })
+    }
+}
+
+fn reason(answer: &Answer) -> String {
+    answer
+        .log_line(Work::Sync)
+        .unwrap_or_else(|| "no lock: proceed".to_owned())
+}
+
+fn cycle(program: &OsString, arguments: &[OsString]) -> Result<u8, Failed> {
+    match Command::new(program).args(arguments).status() {
+        Ok(status) => Ok(say::child_code(status)),
+        Err(error) => {
+            let code = if error.kind() == std::io::ErrorKind::NotFound {
+                127
+            } else {
+                126
+            };
+            Err(Failed::new(
+                code,
+                format!("cannot run {}: {error}", program.display()),
+            ))
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! `tenure cluster backup`: the states of all groups in one file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tenure_server::operate::{ArchiveWriter, facts};
+use tenure_wire::cluster::{BackupRequest, StatusResponse};
+
+use super::{Client, Daemon, block_on, said};
+
+/// Groups that move while a backup runs are asked for again, for so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Write the states of all groups to a file.
+///
+/// Each group is consistent in itself. The file has checksums and a manifest; it appears under its
+/// name when it is complete. Restore it with `tenure cluster restore`.
+#[derive(Args)]
+pub(crate) struct Backup {
+    /// The file to be made.
+    file: PathBuf,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Backup {
+    pub(super) fn run(self) -> Result<ExitCode, String> {
+        let count = block_on(self.write())?;
+        println!("{count} groups in {}", self.file.display());
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn write(&self) -> Result<usize, String> {
+        let mut asked = self.daemon.client().await?;
+        let status = asked.status().await?;
+        let facts = facts(&status).ok_or("the daemon is of another release")?;
+        let partial = self.file.with_extension("partial");
+        let failed = |error: std::io::Error| format!("{}: {error}", partial.display());
+        let out = BufWriter::new(File::create(&partial).map_err(failed)?);
+        let mut archive = ArchiveWriter::new(out, &facts).map_err(failed)?;
+        let mut missing: BTreeSet<u32> = (0..=facts.group_count).collect();
+        let count = missing.len();
+        let end = Instant::now() + PATIENCE;
+        while !missing.is_empty() {
+            let status = asked.status().await?;
+            for (node, groups) in leaders(&status, &missing) {
+                let mut client = if node == status.answered_by {
+                    self.daemon.client().await?
+                } else {
+                    let address = public_address(&status, node);
+                    self.daemon.client_at(&address).await?
+                };
+                for (group, index, state) in take(&mut client, groups).await? {
+                    archive.group(group, index, &state).map_err(failed)?;
+                    missing.remove(&group);
+                }
+            }
+            if !missing.is_empty() && Instant::now() > end {
+                return Err(format!("groups {missing:?} have no leader"));
+            }
+        }
+        let out = archive.finish().map_err(failed)?;
+        let file = out
+            .into_inner()
+            .map_err(|error| failed(error.into_error()))?;
+        file.sync_all().map_err(failed)?;
+        std::fs::rename(&partial, &self.file).map_err(failed)?;
+        Ok(count)
+    }
+}
+
+/// Which of the missing groups are led by which node.
+fn leaders(status: &StatusResponse, missing: &BTreeSet<u32>) -> BTreeMap<u32, Vec<u32>> {
+    let mut leaders: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for group in &status.groups {
+        if group.leader != 0 && missing.contains(&group.number) {
+            leaders.entry(group.leader).or_default().push(group.number);
+        }
+    }
+    leaders
+}
+
+fn public_address(status: &StatusResponse, node: u32) -> String {
+    let known = status.nodes.iter().find(|one| one.number == node);
+    known.map_or_else(String::new, |node| node.public_address.clone())
+}
+
+/// The states that a node has of these groups, each whole.
+async fn take(client: &mut Client, groups: Vec<u32>) -> Result<Vec<(u32, u64, Vec<u8>)>, String> {
+    let request = BackupRequest { groups };
+    let answer = client.inner.backup(request).await.map_err(said)?;
+    let mut chunks = answer.into_inner();
+    let mut states = Vec::new();
+    let mut open: Option<(u32, u64, Vec<u8>)> = None;
+    while let Some(chunk) = chunks.message().await.map_err(said)? {
+        if chunk.offset == 0 {
+            open = Some((chunk.group, chunk.index, Vec::new()));
+        }
+        let Some((group, index, mut state)) = open.take() else {
+            return Err("the daemon sent a part without its beginning".to_owned());
+        };
+        let fits = group == chunk.group && index == chunk.index;
+        if !fits || state.len() as u64 != chunk.offset {
+            return Err("the daemon sent parts that do not fit together".to_owned());
+        }
+        state
+            .write_all(&chunk.data)
+            .map_err(|error| error.to_string())?;
+        if state.len() as u64 == chunk.total {
+            states.push((group, index, state));
+        } else {
+            open = Some((group, index, state));
+        }
+    }
+    Ok(states)
+}

@@ -1,0 +1,65 @@
+//! `tenure completions` and `tenure manual`: what shells and `man` want to know about this command.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::Arguments;
+use crate::say::{self, Failed};
+
+/// Print the completions of a shell.
+///
+/// Examples:
+///   tenure completions bash > /etc/bash_completion.d/tenure
+///   tenure completions zsh > ~/.zfunc/_tenure
+///   tenure completions fish > ~/.config/fish/completions/tenure.fish
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Completions {
+    /// Which shell.
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+impl Completions {
+    pub(crate) fn run(self) -> ExitCode {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Arguments::command(), "tenure", &mut script);
+        say::end(write(&script))
+    }
+}
+
+/// Write the manual pages, one for each verb, into a directory.
+///
+/// Examples:
+///   tenure manual /usr/local/share/man/man1
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Manual {
+    /// Where to; it must exist.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+impl Manual {
+    pub(crate) fn run(self) -> ExitCode {
+        let pages = clap_mangen::generate_to(Arguments::command(), &self.directory);
+        say::end(pages.map_err(|error| {
+            Failed::own(format!(
+                "cannot write into {}: {error}",
+                self.directory.display()
+            ))
+        }))
+    }
+}
+
+/// A reader that has seen enough is no failure.
+fn write(bytes: &[u8]) -> Result<(), Failed> {
+    match io::stdout().write_all(bytes) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,172 @@
+//! `tenure doctor`: what a place can promise.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use tenure::{Capabilities, Where, blocking};
+use tenure_files::dir::{Dir, Reach};
+
+use crate::options::Reading;
+use crate::say::{Failed, Form};
+
+/// What can this place promise? Modes, order, fences, leases, how the death of a holder is noticed, and
+/// what was found out on the spot: the file system, the store's conditional writes, the daemon's answer.
+///
+/// Examples:
+///   tenure doctor state.json
+///   tenure doctor s3://bucket/backup
+///   tenure doctor --clean upload:/srv/uploads/any     # remove what crashed processes left
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Doctor {
+    /// Upload directories: remove dead locks, requests without a lock and leftovers.
+    #[arg(long)]
+    clean: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// Which place.
+    #[arg(value_name = "WHERE")]
+    place: String,
+}
+
+/// What was found out: a name, a sentence for people, a value for programs.
+type Finding = (&'static str, String, Value);
+
+impl Doctor {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.examine().map(|()| 0))
+    }
+
+    fn examine(&self) -> Result<(), Failed> {
+        let place: Where = self.place.parse()?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let can = Capabilities::of(&place);
+        let mut findings = match &place {
+            Where::Memory(_) => Vec::new(),
+            Where::Sidecar(file) => directory(parent(file))?,
+            Where::Exclusive(dir) | Where::Upload { dir, .. } => directory(dir)?,
+            Where::Repository(address) => store(address)?,
+            Where::Daemon { .. } => {
+                let state = blocking::wait(tenure.inspect(&place))?;
+                let rule = state.rule.unwrap_or_default();
+                vec![(
+                    "daemon",
+                    format!("answers; {rule}"),
+                    json!({ "answers": true, "rule": rule }),
+                )]
+            }
+            other => {
+                return Err(Failed::usage(format!(
+                    "{} is not known here",
+                    other.reach()
+                )));
+            }
+        };
+        if self.clean {
+            findings.push(clean(&place)?);
+        }
+        let mut text = format!("{place}\n{}", indent(&can.to_string()));
+        let mut found = Map::new();
+        for (name, sentence, value) in findings {
+            text.push_str(&format!("\n  {name:<9} {sentence}"));
+            found.insert(name.to_owned(), value);
+        }
+        let json = json!({ "place": place, "capabilities": can, "found": found });
+        Form::of(self.json).answer(text, &json)
+    }
+}
+
+fn indent(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();
+    lines.join("\n")
+}
+
+fn parent(file: &Path) -> &Path {
+    match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+/// What the file system proves (K31).
+fn directory(dir: &Path) -> Result<Vec<Finding>, Failed> {
+    let dir = Dir::open(dir)?;
+    let system = dir.file_system();
+    let (reach, proof) = match system.reach {
+        Reach::Local => ("local", "the kernel's lock proves whether a holder lives"),
+        Reach::Remote => (
+            "remote",
+            "a holder's life is judged by its process, else by age: the kernel's lock may not reach other machines",
+        ),
+        Reach::Unknown => (
+            "unknown",
+            "treated like a network file system: a holder's life is judged by its process, else by age",
+        ),
+    };
+    Ok(vec![(
+        "files",
+        format!("{} ({reach}): {proof}", system.name),
+        json!({ "file_system": system.name, "reach": reach }),
+    )])
+}
+
+/// What the store does with conditions (P26). Writes a scratch object to find out.
+fn store(address: &tenure_store::Address) -> Result<Vec<Finding>, Failed> {
+    let failed = |error: tenure_store::Error| Failed::own(error.to_string());
+    let repository =
+        tenure_store::Repository::open(address.clone(), tenure_store::Options::default())
+            .map_err(failed)?;
+    let health = tenure_store::blocking::wait(repository.health()).map_err(failed)?;
+    let level = health.abilities.level;
+    let what = match level {
+        tenure_store::Level::Nothing => "no conditions: more waiting takes their place",
+        tenure_store::Level::Writes => "conditional writes",
+        tenure_store::Level::Deletes => "conditional writes and deletes",
+    };
+    let clock = match health.clock_ahead {
+        Some(ahead) => format!("the store's clock is {ahead:#} ahead of ours"),
+        None => "the store shows no clock".to_owned(),
+    };
+    Ok(vec![
+        (
+            "store",
+            format!("level {}: {what}", level.number()),
+            json!({ "level": level.number(), "resurfaces": health.abilities.resurfaces }),
+        ),
+        (
+            "clock",
+            clock,
+            json!({ "ahead_ms": health.clock_ahead.map(|ahead| ahead.as_millis()) }),
+        ),
+    ])
+}
+
+fn clean(place: &Where) -> Result<Finding, Failed> {
+    let Where::Upload { dir, .. } = place else {
+        return Err(Failed::usage(
+            "--clean is for upload directories: upload:DIR/ANY",
+        ));
+    };
+    let cleaned = tenure_files::upload::FileLocker::new(dir)?.clean()?;
+    let names = |ids: &[tenure_files::upload::UploadId]| {
+        ids.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let leftovers: Vec<String> = cleaned
+        .leftovers
+        .iter()
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
+    let text = format!(
+        "{} dead locks, {} requests without a lock, {} leftovers removed",
+        cleaned.locks.len(),
+        cleaned.requests.len(),
+        leftovers.len()
+    );
+    let json = json!({ "locks": names(&cleaned.locks), "requests": names(&cleaned.requests), "leftovers": leftovers });
+    Ok(("cleaned", text, json))
+}

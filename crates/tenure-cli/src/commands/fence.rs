@@ -1,0 +1,117 @@
+//! `tenure fence check`: is the hold still in force?
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tenure::{Blocker, Life, State, Where, blocking};
+
+use crate::options::Reading;
+use crate::say::{Failed, Form, LOST};
+
+/// Fences: is what I hold still in force?
+#[derive(Subcommand)]
+pub(crate) enum Fence {
+    Check(Box<Check>),
+}
+
+impl Fence {
+    pub(crate) fn run(self) -> ExitCode {
+        match self {
+            Fence::Check(check) => check.run(),
+        }
+    }
+}
+
+/// Is the hold still in force? 0 yes, 120 no.
+///
+/// Under `tenure run` it needs no arguments: what to check is in the environment (TENURE_WHERE,
+/// TENURE_OWNER, TENURE_FENCE). Check right before the step that must not happen twice, and pass the fence
+/// on to whatever stores the result.
+///
+/// Examples:
+///   tenure run --fence state.json -- sh -c './prepare && tenure fence check && ./commit --fence $TENURE_FENCE'
+///   tenure fence check --owner "$owner" --fence 42 tenant:/acme/42
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Check {
+    /// The fence that must still be the newest.
+    #[arg(long, value_name = "N", env = "TENURE_FENCE")]
+    fence: Option<u64>,
+    /// Who must still hold: the token of a lock file, the owner on the daemon.
+    #[arg(long, value_name = "ID", env = "TENURE_OWNER")]
+    owner: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// Which lock [default: TENURE_WHERE].
+    #[arg(value_name = "WHERE")]
+    place: Option<String>,
+}
+
+impl Check {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.check())
+    }
+
+    fn check(&self) -> Result<u8, Failed> {
+        let place = match &self.place {
+            Some(place) => place.parse()?,
+            None => from_environment()?,
+        };
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let state = blocking::wait(tenure.inspect(&place))?;
+        let held = self.is_in_force(&state);
+        let text = match held {
+            true => format!("{place} is still held by {}", self.owner),
+            false => format!("{place} is not held by {} any more\n{state}", self.owner),
+        };
+        let json = json!({ "held": held, "place": place, "owner": self.owner, "fence": self.fence, "state": state });
+        Form::of(self.json).answer(text, &json)?;
+        Ok(if held { 0 } else { LOST })
+    }
+
+    fn is_in_force(&self, state: &State) -> bool {
+        let is_ours = |hold: &Blocker| {
+            // On the daemon an id is owner@fence; an owner alone is meant, too.
+            let id = hold.id.as_ref().map_or("", |id| id.as_str());
+            let owner = id.rsplit_once('@').map_or(id, |(owner, _)| owner);
+            (id == self.owner || owner == self.owner) && hold.verdict.life != Life::Dead
+        };
+        let same_fence = |hold: &Blocker| match (self.fence, hold.fence) {
+            (Some(wanted), Some(fence)) => fence.get() == wanted,
+            (Some(_) | None, _) => true,
+        };
+        state
+            .holders
+            .iter()
+            .any(|hold| is_ours(hold) && same_fence(hold))
+    }
+}
+
+/// The place of C3's variables. A relative name may have been typed in another directory; the path of
+/// the lock file has not.
+fn from_environment() -> Result<Where, Failed> {
+    let missing = || Failed::usage("say which lock, or run this under `tenure run`");
+    let place: Where = std::env::var("TENURE_WHERE")
+        .map_err(|_| missing())?
+        .parse()?;
+    let Some(lock) = std::env::var_os("TENURE_LOCK_PATH") else {
+        return Ok(place);
+    };
+    let lock = Path::new(&lock);
+    Ok(match (place, lock.parent()) {
+        (Where::Sidecar(_), _)
+            if lock
+                .extension()
+                .is_some_and(|extension| extension == "lock") =>
+        {
+            Where::Sidecar(lock.with_extension(""))
+        }
+        (Where::Exclusive(_), Some(dir)) => Where::Exclusive(dir.to_owned()),
+        (other, _) => other,
+    })
+}

@@ -1,0 +1,202 @@
+//! `tenure lock`, `renew`, `unlock`: for scripts that cannot nest (C13).
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use tenure::{Hold, Mode, Tenure, Where, blocking};
+
+use crate::caller;
+use crate::duration;
+use crate::interrupt::{self, Interrupts};
+use crate::options::{Protocol, Reading, Waiting};
+use crate::say::{self, Failed, Form};
+
+/// Take a lock and leave it held.
+///
+/// Prints the hold: one word that `tenure renew` and `tenure unlock` take. A lock file follows the life of
+/// the calling shell; on the daemon and in repositories the lock lives by its ttl, so renew in time.
+///
+/// Examples:
+///   hold=$(tenure lock -w 1m state.json) || exit
+///   ./step-one && ./step-two
+///   tenure unlock "$hold"
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Lock {
+    /// Share the lock with other shared holders.
+    #[arg(short, long, conflicts_with = "exclusive")]
+    shared: bool,
+    /// Hold the lock alone. This is the default.
+    #[arg(short = 'x', long)]
+    exclusive: bool,
+    #[command(flatten)]
+    waiting: Waiting,
+    /// End with this code instead of 75 or 124.
+    #[arg(short = 'E', value_name = "CODE")]
+    busy_code: Option<u8>,
+    /// The lease's length (daemon 30s, repositories 60s).
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    ttl: Option<Duration>,
+    /// What the lock is for; shown to those who wait.
+    #[arg(long, value_name = "TEXT")]
+    purpose: Option<String>,
+    /// Ask the holder to let go while waiting.
+    #[arg(long)]
+    ask: bool,
+    /// Take a fencing number, which grows with every holder.
+    #[arg(long)]
+    fence: bool,
+    /// Lock files: the process whose life the lock follows [default: the calling shell].
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Print JSON: hold, where, fence, ttl.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    protocol: Protocol,
+    /// What to lock.
+    #[arg(value_name = "WHERE")]
+    place: String,
+}
+
+impl Lock {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.take().map(|()| 0))
+    }
+
+    fn take(&self) -> Result<(), Failed> {
+        // A hold that is used from another directory must still mean the same place.
+        let place = self.place.parse::<Where>()?.normalized();
+        let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
+        let shown = Arc::new(crate::waiting::Waiting::new());
+        let teller = Arc::clone(&shown);
+        let mut lock = tenure
+            .lock(&place)?
+            .mode(if self.shared {
+                Mode::Shared
+            } else {
+                Mode::Exclusive
+            })
+            .patience(self.waiting.patience())
+            .follows(self.pid.unwrap_or_else(caller::shell))
+            .on_wait(move |busy| teller.tell(busy));
+        if let Some(ttl) = self.ttl {
+            lock = lock.ttl(ttl);
+        }
+        if let Some(purpose) = &self.purpose {
+            lock = lock.purpose(purpose);
+        }
+        if self.ask {
+            lock = lock.ask();
+        }
+        if self.fence {
+            lock = lock.fenced();
+        }
+        let guard = match place.is_file() {
+            true => Ok(blocking::Lock::from(lock)
+                .acquire()
+                .map(blocking::Guard::into_async)),
+            false => Interrupts::catch()?.unless(lock.acquire()),
+        };
+        shown.over();
+        let guard = match guard {
+            Ok(guard) => guard.map_err(|error| self.not_had(error))?,
+            Err(signal) => interrupt::die_of(signal, &tenure, std::slice::from_ref(&place)),
+        };
+        let hold = blocking::wait(guard.into_hold())?;
+        let json = json!({
+            "hold": hold.to_string(),
+            "where": hold.place().to_string(),
+            "fence": hold.fence(),
+            "ttl": hold.ttl().map(|ttl| ttl.as_secs_f64()),
+        });
+        Form::of(self.json).answer(&hold, &json)
+    }
+
+    fn not_had(&self, error: tenure::Error) -> Failed {
+        let is_busy = error.is_busy();
+        let mut failed = Failed::from(error);
+        if let (true, Some(code)) = (is_busy, self.busy_code) {
+            failed.code = code;
+        }
+        failed
+    }
+}
+
+/// Show that a hold is still wanted.
+///
+/// On the daemon and in repositories this renews the lease. Lock files live as long as the process they
+/// follow; there it writes the next beat, which only other programs need that go by age.
+///
+/// Examples:
+///   tenure renew "$hold"
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Renew {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// What `tenure lock` printed.
+    #[arg(value_name = "HOLD")]
+    hold: String,
+}
+
+impl Renew {
+    pub(crate) fn run(self) -> ExitCode {
+        let form = Form::of(self.json);
+        form.end(self.renew().map(|()| 0))
+    }
+
+    fn renew(&self) -> Result<(), Failed> {
+        let (hold, tenure) = adopt(&self.hold, &self.reading)?;
+        blocking::wait(tenure.renew_hold(&hold))?;
+        match Form::of(self.json) {
+            Form::Text => Ok(()),
+            Form::Json => say::line(&json!({ "renewed": hold.place().to_string() }).to_string()),
+        }
+    }
+}
+
+/// Give a hold back.
+///
+/// Examples:
+///   tenure unlock "$hold"
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Unlock {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// What `tenure lock` printed.
+    #[arg(value_name = "HOLD")]
+    hold: String,
+}
+
+impl Unlock {
+    pub(crate) fn run(self) -> ExitCode {
+        let form = Form::of(self.json);
+        form.end(self.unlock().map(|()| 0))
+    }
+
+    fn unlock(&self) -> Result<(), Failed> {
+        let (hold, tenure) = adopt(&self.hold, &self.reading)?;
+        blocking::wait(tenure.release_hold(&hold))?;
+        match Form::of(self.json) {
+            Form::Text => Ok(()),
+            Form::Json => say::line(&json!({ "released": hold.place().to_string() }).to_string()),
+        }
+    }
+}
+
+fn adopt(word: &str, reading: &Reading) -> Result<(Hold, Tenure), Failed> {
+    let hold: Hold = word.parse()?;
+    let tenure = reading.tenure(std::slice::from_ref(hold.place()))?;
+    Ok((hold, tenure))
+}

@@ -1,0 +1,109 @@
+//! `tenure policy`: how locks of the daemon's namespaces conflict.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tenure::{Algorithm, Policy as Row, Tenure, blocking};
+
+use crate::say::{self, Failed, Form};
+
+/// Namespace policies of the daemon: how locks conflict there.
+///
+/// Algorithms: recursive_rw (shared points, exclusive subtrees; the usual one), point_rw, recursive_write,
+/// point_write, semaphore (permits).
+///
+/// Examples:
+///   tenure policy set jobs:/pool semaphore
+///   tenure policy get jobs:/pool
+///   tenure policy ls
+///   tenure policy rm jobs:/pool
+#[derive(Subcommand)]
+#[command(verbatim_doc_comment)]
+pub(crate) enum Policy {
+    Set(Set),
+    Get(One),
+    Rm(One),
+    Ls(All),
+}
+
+/// Set the policy of a namespace. Nothing may be held there.
+#[derive(Args)]
+pub(crate) struct Set {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// The namespace, such as jobs:/pool.
+    namespace: String,
+    /// How locks conflict there.
+    #[arg(value_parser = |text: &str| text.parse::<Algorithm>())]
+    algorithm: Algorithm,
+}
+
+/// Show or remove the policy of a namespace.
+#[derive(Args)]
+pub(crate) struct One {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// The namespace, such as jobs:/pool.
+    namespace: String,
+}
+
+/// List every policy that was set.
+#[derive(Args)]
+pub(crate) struct All {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Policy {
+    pub(crate) fn run(self) -> ExitCode {
+        let form = Form::of(match &self {
+            Policy::Set(set) => set.json,
+            Policy::Get(one) | Policy::Rm(one) => one.json,
+            Policy::Ls(all) => all.json,
+        });
+        form.end(self.act(form).map(|()| 0))
+    }
+
+    fn act(self, form: Form) -> Result<(), Failed> {
+        let tenure = Tenure::from_env()?;
+        match self {
+            Policy::Set(Set {
+                namespace,
+                algorithm,
+                ..
+            }) => {
+                blocking::wait(tenure.set_policy(&namespace, algorithm))?;
+                let text = format!("{namespace} is {algorithm} now");
+                form.answer(
+                    text,
+                    &json!({ "namespace": namespace, "algorithm": algorithm }),
+                )
+            }
+            Policy::Get(One { namespace, .. }) => {
+                let row = blocking::wait(tenure.policy(&namespace))?;
+                form.answer(sentence(&row), &row)
+            }
+            Policy::Rm(One { namespace, .. }) => {
+                blocking::wait(tenure.remove_policy(&namespace))?;
+                let text = format!("{namespace} has no policy of its own now");
+                form.answer(text, &json!({ "namespace": namespace, "removed": true }))
+            }
+            Policy::Ls(_) => {
+                let rows = blocking::wait(tenure.policies())?;
+                match form {
+                    Form::Json => say::line(&say::to_json(&rows)?),
+                    Form::Text => rows.iter().try_for_each(|row| say::line(&sentence(row))),
+                }
+            }
+        }
+    }
+}
+
+fn sentence(row: &Row) -> String {
+    let origin = if row.explicit { "" } else { " (the default)" };
+    format!("{}  {}{origin}", row.namespace, row.algorithm)
+}

@@ -1,0 +1,227 @@
+//! `tenure top`: a live view of what is held and who waits.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
+use tenure::{State, blocking};
+
+use super::ls::Scope;
+use crate::duration;
+use crate::options::Reading;
+use crate::say::{self, Failed};
+use crate::table;
+
+/// A live view of what is held and who waits.
+///
+/// Keys: up and down (or j and k) choose a lock, a asks its holder to let go, r looks again, q leaves.
+///
+/// Examples:
+///   tenure top
+///   tenure top tenant:/acme
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Top {
+    /// How often to look.
+    #[arg(long, value_name = "DUR", default_value = "1s", value_parser = duration::parse)]
+    every: Duration,
+    #[command(flatten)]
+    reading: Reading,
+    /// Where to look, as with `tenure ls`.
+    #[arg(value_name = "WHERE")]
+    place: Option<String>,
+}
+
+/// What is on the screen.
+#[derive(Default)]
+struct View {
+    states: Vec<State>,
+    selected: TableState,
+    /// What was last done, or what went wrong.
+    message: String,
+}
+
+impl Top {
+    pub(crate) fn run(self) -> ExitCode {
+        say::end(self.show())
+    }
+
+    fn show(&self) -> Result<(), Failed> {
+        if !say::is_terminal(std::io::stdout()) || !say::is_terminal(std::io::stdin()) {
+            return Err(Failed::usage(
+                "this needs a terminal; `tenure ls` and `tenure watch` do not",
+            ));
+        }
+        let scope = Scope::new(self.place.as_deref(), &self.reading)?;
+        let mut view = View::default();
+        view.look(&scope);
+        // Restores the terminal on panic, too.
+        let mut terminal = ratatui::try_init()?;
+        let result = self.keep_showing(&mut terminal, &scope, &mut view);
+        ratatui::restore();
+        result
+    }
+
+    fn keep_showing(
+        &self,
+        terminal: &mut ratatui::DefaultTerminal,
+        scope: &Scope,
+        view: &mut View,
+    ) -> Result<(), Failed> {
+        let mut next_look = Instant::now() + self.every;
+        loop {
+            terminal.draw(|frame| view.draw(frame))?;
+            let left = next_look.saturating_duration_since(Instant::now());
+            if event::poll(left)?
+                && let Event::Key(key) = event::read()?
+                && key.kind == KeyEventKind::Press
+            {
+                match key.code {
+                    KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                        return Ok(());
+                    }
+                    KeyCode::Down | KeyCode::Char('j') => view.selected.select_next(),
+                    KeyCode::Up | KeyCode::Char('k') => view.selected.select_previous(),
+                    KeyCode::Char('a') => view.ask(scope),
+                    KeyCode::Char('r') => next_look = Instant::now(),
+                    _ => {}
+                }
+            }
+            if Instant::now() >= next_look {
+                view.look(scope);
+                next_look = Instant::now() + self.every;
+            }
+        }
+    }
+}
+
+impl View {
+    fn look(&mut self, scope: &Scope) {
+        match scope.list() {
+            Ok(states) => self.states = states,
+            Err(failed) => self.message = failed.text,
+        }
+        let rows = table::rows(&self.states).len();
+        match self.selected.selected() {
+            _ if rows == 0 => self.selected.select(None),
+            None => self.selected.select(Some(0)),
+            Some(at) => self.selected.select(Some(at.min(rows - 1))),
+        }
+    }
+
+    /// The place of the chosen row.
+    fn chosen(&self) -> Option<&State> {
+        let mut at = self.selected.selected()?;
+        for state in &self.states {
+            let rows = state.holders.len().max(1);
+            if at < rows {
+                return Some(state);
+            }
+            at -= rows;
+        }
+        None
+    }
+
+    fn ask(&mut self, scope: &Scope) {
+        let Some(state) = self.chosen() else { return };
+        let place = state.place.clone();
+        self.message = match blocking::wait(scope.tenure().ask(&place, None)) {
+            Ok(asked) if asked.is_empty() => format!("nobody holds {place}"),
+            Ok(asked) => format!("asked {} to let go of {place}", asked[0].holder),
+            Err(error) => error.to_string(),
+        };
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        let waiters = self.chosen().map_or_else(Vec::new, |state| {
+            let lines = state.waiters.iter().enumerate();
+            lines
+                .map(|(at, waiter)| Line::raw(format!("{}. {waiter}", at + 1)))
+                .collect()
+        });
+        let below = u16::try_from(waiters.len().clamp(1, 8)).unwrap_or(8) + 2;
+        let [locks, line, foot] = Layout::vertical([
+            Constraint::Min(3),
+            Constraint::Length(below),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        let rows = table::rows(&self.states);
+        let title = format!(" tenure: {} held ", rows.len());
+        let widths = [
+            Constraint::Fill(3),
+            Constraint::Length(11),
+            Constraint::Fill(3),
+            Constraint::Length(6),
+            Constraint::Length(8),
+            Constraint::Length(7),
+        ];
+        let list = Table::new(rows.into_iter().map(Row::new), widths)
+            .header(Row::new(table::HEADINGS).style(Style::new().add_modifier(Modifier::BOLD)))
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+            .block(Block::bordered().title(title));
+        frame.render_stateful_widget(list, locks, &mut self.selected);
+        let waiting =
+            Paragraph::new(Text::from(waiters)).block(Block::bordered().title(" in line "));
+        frame.render_widget(waiting, line);
+        let keys = "up/down choose   a ask   r look again   q leave";
+        let foot_text = if self.message.is_empty() {
+            keys
+        } else {
+            &self.message
+        };
+        frame.render_widget(Paragraph::new(foot_text), foot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    /// An empty view says so, and how to leave.
+    #[test]
+    fn an_empty_view_is_drawn() {
+        let mut terminal = Terminal::new(TestBackend::new(70, 10)).unwrap();
+        let mut view = View::default();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let screen = terminal.backend().to_string();
+        assert!(screen.contains("tenure: 0 held"), "{screen}");
+        assert!(screen.contains("q leave"), "{screen}");
+    }
+
+    /// The chosen row shows who waits for it, in order.
+    #[test]
+    fn holders_and_waiters_are_drawn() {
+        let held = blocking::wait(async {
+            let tenure = tenure::Tenure::default();
+            let guard = tenure
+                .lock("mem:top/a")?
+                .purpose("reindex")
+                .acquire()
+                .await?;
+            let states = tenure.list("mem:top").await?;
+            guard.release().await?;
+            Ok::<_, tenure::Error>(states)
+        });
+        let mut view = View {
+            states: held.unwrap(),
+            selected: TableState::new().with_selected(Some(0)),
+            message: String::new(),
+        };
+        let mut terminal = Terminal::new(TestBackend::new(200, 10)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let screen = terminal.backend().to_string();
+        assert!(screen.contains("tenure: 1 held"), "{screen}");
+        assert!(screen.contains("mem:top/a"), "{screen}");
+        assert!(screen.contains("reindex"), "{screen}");
+    }
+}

@@ -1,0 +1,62 @@
+//! `tenure try`: is it free?
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tenure::{Mode, State, Where, blocking};
+
+use crate::options::Reading;
+use crate::say::{Failed, Form, HELD};
+
+/// Is a lock free? Ends with 0 if it is, with 75 if it is held, and says by whom.
+///
+/// Nothing is taken and nothing is removed. The answer may be old when you read it: to act on it, use
+/// `tenure run -n`.
+///
+/// Examples:
+///   tenure try state.json && echo free
+///   tenure try --json tenant:/acme/42 | jq .holders
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Try {
+    /// Would a shared lock be granted?
+    #[arg(short, long)]
+    shared: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// Which lock.
+    #[arg(value_name = "WHERE")]
+    place: String,
+}
+
+impl Try {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.look())
+    }
+
+    fn look(&self) -> Result<u8, Failed> {
+        let place: Where = self.place.parse()?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let state = blocking::wait(tenure.inspect(&place))?;
+        let free = self.is_free(&state);
+        let text = match (free, state.holders.first()) {
+            (true, _) => format!("{place} is free"),
+            (false, Some(holder)) => format!("{place} is {holder}"),
+            (false, None) => state.to_string(),
+        };
+        Form::of(self.json).answer(text, &state)?;
+        Ok(if free { 0 } else { HELD })
+    }
+
+    fn is_free(&self, state: &State) -> bool {
+        let shares = |mode| matches!(mode, Mode::Shared | Mode::SharedTree);
+        state.free
+            || self.shared
+                && !state.holders.is_empty()
+                && state.holders.iter().all(|holder| shares(holder.mode))
+                && state.waiters.is_empty()
+    }
+}

@@ -1,0 +1,71 @@
+//! `tenure watch`: what happens, as it happens.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tenure::{Change, ChangeKind, Holder, Where, blocking};
+
+use crate::options::Reading;
+use crate::say::{self, Failed, Form};
+
+/// What happens at or below a place, as it happens, beginning with what is held now.
+///
+/// The daemon and memory tell every change in order; lock files and repositories are looked at again and
+/// again, so a lock that is taken and given back in between is not seen.
+///
+/// Examples:
+///   tenure watch tenant:/acme
+///   tenure watch .
+///   tenure watch --json tenant:/ | jq -c 'select(.kind == "granted")'
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Watch {
+    /// Print JSON, one change a line.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// Where to look [default: this directory].
+    #[arg(value_name = "WHERE", default_value = ".")]
+    place: String,
+}
+
+impl Watch {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.watch().map(|()| 0))
+    }
+
+    fn watch(&self) -> Result<(), Failed> {
+        let place: Where = self.place.parse()?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let mut changes = blocking::wait(tenure.watch(&place))?;
+        while let Some(change) = changes.next_blocking() {
+            let change = change?;
+            match Form::of(self.json) {
+                Form::Json => say::line(&say::to_json(&change)?)?,
+                Form::Text => say::line(&sentence(&change))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sentence(change: &Change) -> String {
+    let Change {
+        kind,
+        place,
+        owner,
+        holder,
+        mode,
+        fence,
+    } = change;
+    if *kind == ChangeKind::PresentEnd {
+        return "—".to_owned();
+    }
+    let who = match *holder == Holder::default() {
+        true => owner.clone(),
+        false => holder.to_string(),
+    };
+    let fence = fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
+    format!("{:<9} {place}  {who} ({mode}{fence})", kind.name())
+}

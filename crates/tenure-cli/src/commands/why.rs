@@ -1,0 +1,79 @@
+//! `tenure why`: who holds it, who waits, under which rule, and what to do.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tenure::{Capabilities, Life, State, Where, blocking};
+
+use crate::options::Reading;
+use crate::say::{Failed, Form};
+
+/// Why am I waiting? Explains a lock in sentences: who holds it, since when, how that is known, who waits
+/// in which order, who waits for whom in a circle, which rule decides, and what you can do.
+///
+/// Examples:
+///   tenure why state.json
+///   tenure why tenant:/acme/projects/42
+///   tenure why --json s3://bucket/backup
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Why {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// Which lock.
+    #[arg(value_name = "WHERE")]
+    place: String,
+}
+
+impl Why {
+    pub(crate) fn run(self) -> ExitCode {
+        Form::of(self.json).end(self.explain().map(|()| 0))
+    }
+
+    fn explain(&self) -> Result<(), Failed> {
+        let place: Where = self.place.parse()?;
+        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let state = blocking::wait(tenure.inspect(&place))?;
+        Form::of(self.json).answer(sentences(&state), &state)
+    }
+}
+
+/// The state, and the next step of C8.
+fn sentences(state: &State) -> String {
+    let mut text = state.to_string();
+    for step in next_steps(state) {
+        text.push_str("\n  next: ");
+        text.push_str(&step);
+    }
+    text
+}
+
+fn next_steps(state: &State) -> Vec<String> {
+    let place = &state.place;
+    if state.free {
+        return vec![format!("take it: tenure run {place} -- COMMAND")];
+    }
+    let mut steps = vec![format!("wait for it: tenure run -w 10m {place} -- COMMAND")];
+    if Capabilities::of(place).ask && !state.holders.is_empty() {
+        steps.push(format!("ask the holder to let go: tenure ask {place}"));
+    }
+    let dead = state
+        .holders
+        .iter()
+        .any(|holder| holder.verdict.life == Life::Dead);
+    let how = if dead { "break" } else { "break --force" };
+    match state.holders.as_slice() {
+        [] => {}
+        [one] => steps.push(match &one.id {
+            Some(id) => format!("take it away from its holder: tenure {how} --id {id} {place}"),
+            None => format!("take it away from its holder: tenure {how} {place}"),
+        }),
+        _ => steps.push(format!(
+            "take it away from one of them: tenure {how} --id ID {place}"
+        )),
+    }
+    steps
+}

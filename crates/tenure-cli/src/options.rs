@@ -1,0 +1,256 @@
+//! Options that several verbs share: how to wait (C1), and what only one protocol knows (C11, C12, C20).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tenure::{
+    DataKey, Demand, Durability, ExclusiveTuning, FileTuning, Quiesce, Reclaim, RepositoryTuning,
+    Seal, Tenure, Tuning, Wait, Where,
+};
+
+use crate::duration;
+use crate::say::Failed;
+
+/// How long to wait for a lock.
+#[derive(Args)]
+pub(crate) struct Waiting {
+    /// Do not wait: end with 75 if the lock is held.
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    no_wait: bool,
+    /// Wait at most this long (500ms, 30s, 5m, 1h; a bare number is seconds), then end with 124.
+    #[arg(short, long, value_name = "DUR", value_parser = duration::parse)]
+    wait: Option<Duration>,
+}
+
+impl Waiting {
+    pub(crate) fn patience(&self) -> Wait {
+        match (self.no_wait, self.wait) {
+            (true, _) => Wait::No,
+            (false, Some(time)) => Wait::For(time),
+            (false, None) => Wait::Forever,
+        }
+    }
+}
+
+/// What only one protocol knows, and even those need who only look.
+#[derive(Args)]
+pub(crate) struct Reading {
+    /// Believe a bare pid in a record: no containers share the directory (lock files).
+    #[arg(long)]
+    trust_pid: bool,
+    /// Process ids in records may belong to other containers: a missing one proves nothing (lock files).
+    #[arg(long)]
+    foreign_pids: bool,
+    /// Another lock file than WHERE.lock.
+    #[arg(long, value_name = "FILE")]
+    lock_path: Option<PathBuf>,
+    /// A repository's data key: 32 bytes or 64 hex digits.
+    #[arg(long, value_name = "FILE", env = "TENURE_KEY_FILE")]
+    key_file: Option<PathBuf>,
+}
+
+/// What only one protocol knows.
+#[derive(Args)]
+pub(crate) struct Protocol {
+    #[command(flatten)]
+    reading: Reading,
+    /// When a lock that is not shown to be alive may be removed.
+    #[arg(long, value_name = "WHEN", value_enum, help_heading = FILES)]
+    reclaim: Option<When>,
+    /// The age at which a lock counts as stale.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = FILES)]
+    stale: Option<Duration>,
+    /// How often to show that we live.
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = FILES)]
+    heartbeat: Option<Duration>,
+    /// Do not wait for the disk: the lock may be forgotten in a power cut.
+    #[arg(long, help_heading = FILES)]
+    not_durable: bool,
+    /// Only our own user may read the record (exclusive:).
+    #[arg(long, help_heading = ONE)]
+    private: bool,
+    /// The tool's version, for the record (exclusive:).
+    #[arg(long, value_name = "TEXT", help_heading = ONE)]
+    holder_version: Option<String>,
+    /// Wait this long before the lock counts, for those who look only now and then (exclusive:, repositories).
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = ONE)]
+    settle: Option<Duration>,
+    /// How long to wait for running cycles of the server (exclusive:).
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = ONE)]
+    quiesce: Option<Duration>,
+    /// Do not wait for running cycles of the server (exclusive:).
+    #[arg(long, conflicts_with = "quiesce", help_heading = ONE)]
+    no_quiesce: bool,
+    /// Write sealed records.
+    #[arg(long, help_heading = REPOSITORIES)]
+    seal: bool,
+    /// Refuse a store without conditional writes.
+    #[arg(long, help_heading = REPOSITORIES)]
+    require_cas: bool,
+    /// Only Tenure uses this store: there is nobody to wait for.
+    #[arg(long, help_heading = REPOSITORIES)]
+    tenure_only: bool,
+    /// A shared holder that sees an intruder gives the lock up for lost.
+    #[arg(long, help_heading = REPOSITORIES)]
+    strict: bool,
+}
+
+const FILES: &str = "Lock files";
+const ONE: &str = "Exclusive locks and repositories";
+const REPOSITORIES: &str = "Repositories";
+
+#[derive(Clone, Copy, ValueEnum)]
+enum When {
+    /// On proof, or where the protocol's own rule says so.
+    Proof,
+    /// By age alone, too.
+    Age,
+    /// Never; that is left to `tenure break`.
+    Never,
+}
+
+impl Reading {
+    /// The library, with these settings.
+    pub(crate) fn tenure(&self, places: &[Where]) -> Result<Tenure, Failed> {
+        self.check(places)?;
+        build(places, self.tuning()?)
+    }
+
+    fn check(&self, places: &[Where]) -> Result<(), Failed> {
+        let for_files = [
+            (self.trust_pid, "--trust-pid"),
+            (self.foreign_pids, "--foreign-pids"),
+            (self.lock_path.is_some(), "--lock-path"),
+        ];
+        refuse(&for_files, "lock files", places.iter().any(Where::is_file))
+    }
+
+    fn tuning(&self) -> Result<Tuning, Failed> {
+        Ok(Tuning {
+            files: FileTuning {
+                trust_pid: self.trust_pid,
+                foreign_pids: self.foreign_pids,
+                lock_path: self.lock_path.clone(),
+                ..FileTuning::default()
+            },
+            repository: RepositoryTuning {
+                key: self.key_file.as_deref().map(read_key).transpose()?,
+                ..RepositoryTuning::default()
+            },
+            ..Tuning::default()
+        })
+    }
+}
+
+/// The environment is only asked where the daemon is.
+fn build(places: &[Where], tuning: Tuning) -> Result<Tenure, Failed> {
+    let asks_daemon = |place: &Where| matches!(place, Where::Daemon { .. });
+    let builder = match places.iter().any(asks_daemon) {
+        true => tenure::Builder::from_env()?,
+        false => Tenure::builder(),
+    };
+    Ok(builder.tuning(tuning).build()?)
+}
+
+impl Protocol {
+    /// The library, with these settings.
+    pub(crate) fn tenure(&self, places: &[Where]) -> Result<Tenure, Failed> {
+        self.reading.check(places)?;
+        self.check(places)?;
+        build(places, self.tuning()?)
+    }
+
+    /// An option that none of the places knows would be silently ignored: better say so.
+    fn check(&self, places: &[Where]) -> Result<(), Failed> {
+        let for_files = [
+            (self.reclaim.is_some(), "--reclaim"),
+            (self.stale.is_some(), "--stale"),
+            (self.heartbeat.is_some(), "--heartbeat"),
+            (self.not_durable, "--not-durable"),
+        ];
+        let for_exclusive = [
+            (self.private, "--private"),
+            (self.holder_version.is_some(), "--holder-version"),
+            (self.quiesce.is_some(), "--quiesce"),
+            (self.no_quiesce, "--no-quiesce"),
+        ];
+        let for_repositories = [
+            (self.seal, "--seal"),
+            (self.require_cas, "--require-cas"),
+            (self.tenure_only, "--tenure-only"),
+            (self.strict, "--strict"),
+        ];
+        let for_both = [(self.settle.is_some(), "--settle")];
+        let file = places.iter().any(Where::is_file);
+        let exclusive = places
+            .iter()
+            .any(|place| matches!(place, Where::Exclusive(_)));
+        let repository = places
+            .iter()
+            .any(|place| matches!(place, Where::Repository(_)));
+        refuse(&for_files, "lock files", file)?;
+        refuse(&for_exclusive, "exclusive: locks", exclusive)?;
+        refuse(&for_repositories, "repositories", repository)?;
+        refuse(
+            &for_both,
+            "exclusive: locks and repositories",
+            exclusive || repository,
+        )
+    }
+
+    fn tuning(&self) -> Result<Tuning, Failed> {
+        let reading = self.reading.tuning()?;
+        Ok(Tuning {
+            files: FileTuning {
+                reclaim: match self.reclaim {
+                    None | Some(When::Proof) => Reclaim::Proof,
+                    Some(When::Age) => Reclaim::Age,
+                    Some(When::Never) => Reclaim::Never,
+                },
+                stale: self.stale,
+                heartbeat: self.heartbeat,
+                durability: match self.not_durable {
+                    true => Durability::Fast,
+                    false => Durability::Durable,
+                },
+                ..reading.files
+            },
+            exclusive: ExclusiveTuning {
+                private: self.private,
+                holder_version: self.holder_version.clone(),
+                settle: self.settle.unwrap_or_default(),
+                quiesce: match (self.no_quiesce, self.quiesce) {
+                    (true, _) => Quiesce::Skip,
+                    (false, Some(time)) => Quiesce::For(time),
+                    (false, None) => Quiesce::Usual,
+                },
+            },
+            repository: RepositoryTuning {
+                seal: if self.seal { Seal::Yes } else { Seal::No },
+                demand: match self.require_cas {
+                    true => Demand::ConditionalWrites,
+                    false => Demand::Anything,
+                },
+                tenure_only: self.tenure_only,
+                settle: self.settle,
+                strict: self.strict,
+                ..reading.repository
+            },
+        })
+    }
+}
+
+fn refuse(options: &[(bool, &str)], whose: &str, applies: bool) -> Result<(), Failed> {
+    match options.iter().find(|(given, _)| *given) {
+        Some((_, option)) if !applies => Err(Failed::usage(format!(
+            "{option} is for {whose}; none of the places is one"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// C12: 32 raw bytes or 64 hex digits.
+fn read_key(file: &Path) -> Result<DataKey, Failed> {
+    DataKey::from_file(file).map_err(|error| Failed::usage(format!("{}: {error}", file.display())))
+}

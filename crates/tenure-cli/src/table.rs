@@ -1,0 +1,110 @@
+//! Locks as rows: the same columns in `ls` and `top`.
+
+use std::time::Duration;
+
+use tenure::{Blocker, Life, State};
+
+/// The columns of a row.
+pub(crate) const HEADINGS: [&str; 6] = ["WHERE", "MODE", "HELD BY", "SINCE", "LEASE", "WAITING"];
+
+/// One row for each hold, and one for a place that has only waiters or notes.
+pub(crate) fn rows(states: &[State]) -> Vec<[String; 6]> {
+    let mut rows = Vec::new();
+    for state in states {
+        for holder in &state.holders {
+            rows.push(row(state, holder));
+        }
+        if state.holders.is_empty() {
+            let note = state.notes.first().cloned().unwrap_or_default();
+            let waiting = waiting(state);
+            rows.push([
+                state.place.to_string(),
+                String::new(),
+                note,
+                String::new(),
+                String::new(),
+                waiting,
+            ]);
+        }
+    }
+    rows
+}
+
+fn row(state: &State, hold: &Blocker) -> [String; 6] {
+    let lease = match (hold.lease_left, hold.verdict.life) {
+        (Some(left), _) => span(left),
+        (None, Life::Alive) => "alive".to_owned(),
+        (None, Life::Dead) => "dead".to_owned(),
+        (None, Life::Unknown) => "unknown".to_owned(),
+    };
+    [
+        hold.place.to_string(),
+        hold.mode.name().to_owned(),
+        hold.holder.to_string(),
+        hold.held_for.map_or_else(String::new, span),
+        lease,
+        waiting(state),
+    ]
+}
+
+fn waiting(state: &State) -> String {
+    match state.waiters.len() {
+        0 => String::new(),
+        count => count.to_string(),
+    }
+}
+
+/// `0.8s`, `42s`, `12m`, `5h`, `3d`.
+pub(crate) fn span(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{:.1}s", time.as_secs_f64()),
+        seconds @ 1..=119 => format!("{seconds}s"),
+        seconds @ 120..=7199 => format!("{}m", seconds / 60),
+        seconds @ 7200..=172_799 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Rows under headings, in columns as wide as they need to be.
+pub(crate) fn layout(rows: &[[String; 6]]) -> String {
+    let mut widths = HEADINGS.map(|heading| heading.chars().count());
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: [&str; 6]| {
+        let padded = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![line(HEADINGS)];
+    lines.extend(
+        rows.iter()
+            .map(|row| line(row.each_ref().map(String::as_str))),
+    );
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let row = ["a", "exclusive", "ci-7 (pid 1)", "3s", "alive", ""].map(str::to_owned);
+        assert_eq!(
+            layout(&[row]),
+            "WHERE  MODE       HELD BY       SINCE  LEASE  WAITING\n\
+             a      exclusive  ci-7 (pid 1)  3s     alive"
+        );
+    }
+
+    #[test]
+    fn spans_are_short() {
+        assert_eq!(span(Duration::from_millis(840)), "0.8s");
+        assert_eq!(span(Duration::from_secs(7200)), "2h");
+    }
+}

@@ -1,0 +1,107 @@
+//! The waiting line (C9): on a terminal one line that changes in place, in a log one line a minute.
+
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use tenure::Busy;
+
+/// How often a log hears that we still wait.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// Tells people for whom we wait.
+pub(crate) struct Waiting {
+    since: Instant,
+    sink: Sink,
+    last: Mutex<Option<Instant>>,
+}
+
+enum Sink {
+    /// Of this many columns.
+    Terminal(usize),
+    Log,
+}
+
+impl Waiting {
+    /// Starts the clock. Standard error decides how we speak.
+    pub(crate) fn new() -> Waiting {
+        let sink = match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
+            Ok(size) => Sink::Terminal(usize::from(size.ws_col).max(20)),
+            Err(_) => Sink::Log,
+        };
+        Waiting {
+            since: Instant::now(),
+            sink,
+            last: Mutex::default(),
+        }
+    }
+
+    /// Called again and again while somebody is in the way.
+    pub(crate) fn tell(&self, busy: &Busy) {
+        let now = Instant::now();
+        let waited = now.duration_since(self.since);
+        let mut last = self
+            .last
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_first = last.is_none();
+        match self.sink {
+            Sink::Terminal(width) => {
+                if is_first {
+                    eprintln!("tenure: waiting: {busy}");
+                }
+                let line = clip(&line(busy, waited), width - 1);
+                let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+                *last = Some(now);
+            }
+            Sink::Log => {
+                if last.is_none_or(|last| now.duration_since(last) >= LOG_EVERY) {
+                    eprintln!("tenure: waiting for {} s: {busy}", waited.as_secs());
+                    *last = Some(now);
+                }
+            }
+        }
+    }
+
+    /// The wait is over: the line goes, so that the command starts on a clean one.
+    pub(crate) fn over(&self) {
+        let last = self
+            .last
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let (Sink::Terminal(_), Some(_)) = (&self.sink, *last) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Time waited, place in line, holder: short, because it must fit.
+fn line(busy: &Busy, waited: Duration) -> String {
+    let place = busy
+        .position
+        .map_or_else(String::new, |n| format!(", number {n} in line"));
+    let holder = match &busy.blocker {
+        Some(blocker) => format!(" behind {}", blocker.holder),
+        None => String::new(),
+    };
+    format!("tenure: {} s{place}{holder}", waited.as_secs())
+}
+
+fn clip(text: &str, width: usize) -> String {
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(width)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C9: what is written by others cannot move the cursor or wrap the line.
+    #[test]
+    fn a_line_fits_and_stays_a_line() {
+        assert_eq!(clip("a\r\nb\u{1b}[2Jc", 80), "ab[2Jc");
+        assert_eq!(clip(&"x".repeat(200), 79).len(), 79);
+    }
+}

@@ -1,0 +1,100 @@
+//! The guides' commands, in order, pasted as they are; and a reference that names every option.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails where something is not as it must be"
+)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::Daemon;
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+/// The blocks marked `sh`, in order.
+fn scripts(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(docs().join(page)).unwrap();
+    let blocks = text.split("\n```sh\n").skip(1);
+    blocks
+        .map(|block| block.split("\n```").next().unwrap().to_owned())
+        .collect()
+}
+
+/// Runs the blocks of a page in one shell, in a directory of their own.
+fn paste(page: &str, url: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let scripts = scripts(page);
+    assert!(scripts.len() > 2, "{page} has no commands");
+    let binary = Path::new(env!("CARGO_BIN_EXE_tenure"));
+    let path = format!(
+        "{}:{}",
+        binary.parent().unwrap().display(),
+        std::env::var("PATH").unwrap()
+    );
+    // `set -e`: the first command that fails ends the page.
+    let script = format!("set -e\n{}", scripts.join("\n"));
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(dir.path())
+        .env("PATH", path)
+        .env("TENURE_URL", url)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{page}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn the_first_lock() {
+    paste("guides/first-lock.md", "");
+}
+
+#[test]
+fn the_cron_singleton() {
+    paste("guides/cron-singleton.md", "");
+}
+
+#[test]
+fn the_deploy_lock() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    paste(
+        "guides/deploy-lock.md",
+        &format!("tenure://{}", daemon.grpc),
+    );
+}
+
+/// Every option of `run` stands in the reference.
+#[test]
+fn the_reference_names_every_option() {
+    let page = fs::read_to_string(docs().join("reference/cli.md")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["run", "--help"])
+        .output();
+    let help = String::from_utf8(output.unwrap().stdout).unwrap();
+    let mut options = 0;
+    for word in help
+        .split_whitespace()
+        .filter(|word| word.starts_with("--") && word.len() > 2)
+    {
+        let option = word.trim_end_matches([',', '.', ':', ';', ')']);
+        if option == "--help" {
+            continue;
+        }
+        options += 1;
+        assert!(page.contains(&format!("`{option}")), "{option} is missing");
+    }
+    assert!(options > 30, "{options}");
+}

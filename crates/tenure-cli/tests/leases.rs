@@ -1,0 +1,471 @@
+//! `run` and its sisters on the daemon: leases, the line, release requests, trees, permits, policies.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails where something is not as it must be"
+)]
+
+#[path = "run/pty.rs"]
+mod pty;
+#[path = "run/shell.rs"]
+mod shell;
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use pty::Terminal;
+use serde_json::Value;
+use shell::{Holder, Place, TENURE, eventually};
+use support::Daemon;
+
+/// One daemon for all tests of this program; each uses paths of its own. It ends with us.
+fn url() -> &'static str {
+    static DAEMON: OnceLock<(Daemon, tempfile::TempDir, String)> = OnceLock::new();
+    let (_, _, url) = DAEMON.get_or_init(|| {
+        let data = tempfile::tempdir().unwrap();
+        let daemon = Daemon::start_until_we_end(data.path());
+        let url = format!("tenure://{}", daemon.grpc);
+        (daemon, data, url)
+    });
+    url
+}
+
+fn run(place: &Place, arguments: &[&str]) -> Command {
+    let mut command = place.run(arguments);
+    command.env("TENURE_URL", url());
+    command
+}
+
+fn code(place: &Place, arguments: &[&str]) -> Option<i32> {
+    run(place, arguments)
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .code()
+}
+
+fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(TENURE)
+        .args(arguments)
+        .current_dir(place.path())
+        .env("TENURE_URL", url())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+fn json(place: &Place, arguments: &[&str]) -> Value {
+    let (_, text) = tenure(place, arguments);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn hold(place: &Place, arguments: &[&str]) -> Holder {
+    let mut all = arguments.to_vec();
+    all.extend(["--", "sh", "-c", "echo held; exec sleep 1000"]);
+    Holder::start(run(place, &all))
+}
+
+/// C1, C2, C3: held is 75, in vain 124; the child finds fence, owner, mode and URL.
+#[test]
+fn exclusive_and_the_environment() {
+    let place = Place::new();
+    let holder = hold(&place, &["--purpose", "reindex", "a:/x"]);
+    assert_eq!(code(&place, &["-n", "a:/x", "--", "true"]), Some(75));
+    assert_eq!(
+        code(&place, &["-w", "100ms", "a:/x", "--", "true"]),
+        Some(124)
+    );
+    assert_eq!(
+        code(&place, &["-n", "-E", "9", "a:/x/below", "--", "true"]),
+        Some(9)
+    );
+    holder.signal("TERM");
+    assert_eq!(holder.end().code, Some(143));
+    let script = "echo $TENURE_WHERE $TENURE_MODE $TENURE_FENCE; test -n \"$TENURE_OWNER\" && test -z \"$TENURE_FD\" && echo $TENURE_URL";
+    let output = run(&place, &["-n", "a:/x", "--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(words[..2], ["a:/x", "exclusive"]);
+    assert!(words[2].parse::<u64>().unwrap() > 0);
+    assert_eq!(words[3], url());
+}
+
+/// C1, E6: shared holders share; a shared tree keeps writers out of everything below.
+#[test]
+fn shared_and_trees() {
+    let place = Place::new();
+    let holder = hold(&place, &["-s", "s:/x"]);
+    assert_eq!(code(&place, &["-n", "-s", "s:/x", "--", "true"]), Some(0));
+    assert_eq!(code(&place, &["-n", "s:/x", "--", "true"]), Some(75));
+    let tree = hold(&place, &["-s", "--tree", "s:/tree"]);
+    assert_eq!(code(&place, &["-n", "s:/tree/a/b", "--", "true"]), Some(75));
+    assert_eq!(
+        code(&place, &["-n", "-s", "s:/tree/a/b", "--", "true"]),
+        Some(0)
+    );
+    for holder in [holder, tree] {
+        holder.signal("TERM");
+        holder.end();
+    }
+}
+
+/// C1: permits of a semaphore namespace; `policy` sets, shows, lists and removes.
+#[test]
+fn permits_and_policies() {
+    let place = Place::new();
+    assert_eq!(
+        tenure(&place, &["policy", "set", "pool:/p", "semaphore"]).0,
+        Some(0)
+    );
+    assert_eq!(
+        json(&place, &["policy", "get", "--json", "pool:/p"])["algorithm"],
+        "semaphore"
+    );
+    let (_, list) = tenure(&place, &["policy", "ls"]);
+    assert!(list.contains("pool:/p  semaphore"), "{list}");
+    let holders = [
+        hold(&place, &["--permits", "2", "pool:/p/x"]),
+        hold(&place, &["--permits", "2", "pool:/p/x"]),
+    ];
+    assert_eq!(
+        code(&place, &["-n", "--permits", "2", "pool:/p/x", "--", "true"]),
+        Some(75)
+    );
+    for holder in holders {
+        holder.signal("TERM");
+        holder.end();
+    }
+    assert_eq!(
+        code(&place, &["-n", "--permits", "2", "pool:/p/x", "--", "true"]),
+        Some(0)
+    );
+    assert_eq!(tenure(&place, &["policy", "rm", "pool:/p"]).0, Some(0));
+    assert_eq!(
+        json(&place, &["policy", "get", "--json", "pool:/p"])["explicit"],
+        false
+    );
+    assert_eq!(
+        tenure(&place, &["policy", "set", "pool:/p", "nonsense"]).0,
+        Some(2)
+    );
+}
+
+/// C1, C8: a waiter gets its turn, first come first served, and says for whom it waits.
+#[test]
+fn the_line_is_fair() {
+    let place = Place::new();
+    let holder = hold(&place, &["--purpose", "first", "l:/x"]);
+    let mut waiters = Vec::new();
+    for number in 1..=3 {
+        let script = format!("echo {number} >> order");
+        let waiter = run(&place, &["l:/x", "--", "sh", "-c", &script])
+            .stderr(Stdio::piped())
+            .spawn();
+        waiters.push(waiter.unwrap());
+        eventually("it is in line", || {
+            json(&place, &["why", "--json", "l:/x"])["waiters"]
+                .as_array()
+                .unwrap()
+                .len()
+                == number
+        });
+    }
+    let mut line = String::new();
+    let stderr = waiters[0].stderr.take().unwrap();
+    let mut stderr = BufReader::new(stderr);
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting") && line.contains("first"), "{line}");
+    assert!(line.contains("tenure ask l:/x"), "{line}");
+    let (_, text) = tenure(&place, &["why", "l:/x"]);
+    assert!(text.contains("3. in line"), "{text}");
+    holder.signal("TERM");
+    holder.end();
+    for mut waiter in waiters {
+        assert_eq!(waiter.wait().unwrap().code(), Some(0));
+    }
+    assert_eq!(
+        fs::read_to_string(place.file("order")).unwrap(),
+        "1\n2\n3\n"
+    );
+}
+
+/// C1, C2: a release request: told with `notify`, ended with 121 with `term`.
+#[test]
+fn release_requests() {
+    let place = Place::new();
+    let holder = hold(&place, &["--on-ask", "term", "r:/x"]);
+    let (asked, text) = tenure(&place, &["ask", "--force", "--reason", "hotfix", "r:/x"]);
+    assert_eq!(asked, Some(0), "{text}");
+    assert_eq!(holder.end().code, Some(121));
+    let mut holder = hold(&place, &["r:/y"]);
+    let waiter = run(&place, &["--ask", "-w", "60s", "r:/y", "--", "true"]).spawn();
+    holder.expect_error("asks for the lock");
+    holder.signal("TERM");
+    assert_eq!(holder.end().code, Some(143), "a word is not an order");
+    assert_eq!(waiter.unwrap().wait().unwrap().code(), Some(0));
+}
+
+/// C16, C2: a broken hold stops its command with 120, and the id protects the next holder.
+#[test]
+fn broken_holds() {
+    let place = Place::new();
+    let holder = hold(&place, &["b:/x"]);
+    let id = json(&place, &["why", "--json", "b:/x"])["holders"][0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(
+        tenure(&place, &["break", "--force", "--id", "somebody@1", "b:/x"]).0,
+        Some(125)
+    );
+    let (broken, text) = tenure(
+        &place,
+        &["break", "--force", "--id", &id, "--reason", "stuck", "b:/x"],
+    );
+    assert_eq!(broken, Some(0), "{text}");
+    assert_eq!(holder.end().code, Some(120));
+    assert_eq!(code(&place, &["-n", "b:/x", "--", "true"]), Some(0));
+}
+
+/// C13: a hold lives by its ttl, is renewed and given back by its word.
+#[test]
+fn holds_live_by_their_ttl() {
+    let place = Place::new();
+    let answer = json(&place, &["lock", "--json", "--ttl", "60s", "h:/x"]);
+    assert_eq!(answer["ttl"], 60.0);
+    assert!(answer["fence"].as_u64().unwrap() > 0);
+    let hold = answer["hold"].as_str().unwrap();
+    assert_eq!(code(&place, &["-n", "h:/x", "--", "true"]), Some(75));
+    assert_eq!(tenure(&place, &["renew", hold]).0, Some(0));
+    assert_eq!(tenure(&place, &["unlock", hold]).0, Some(0));
+    assert_eq!(code(&place, &["-n", "h:/x", "--", "true"]), Some(0));
+    assert_ne!(tenure(&place, &["renew", hold]).0, Some(0));
+    // Nobody renews: it ends by itself.
+    assert_eq!(
+        tenure(&place, &["lock", "--ttl", "200ms", "h:/y"]).0,
+        Some(0)
+    );
+    assert_eq!(code(&place, &["-w", "60s", "h:/y", "--", "true"]), Some(0));
+}
+
+/// `fence check` inside: in force while held, not after somebody took it away.
+#[test]
+fn fences_are_checked() {
+    let place = Place::new();
+    let script = format!(
+        "{TENURE} fence check > /dev/null; echo $?; {TENURE} break --force f:/x > /dev/null; {TENURE} fence check > /dev/null; echo $?"
+    );
+    let output = run(
+        &place,
+        &["--on-lost", "notify", "f:/x", "--", "sh", "-c", &script],
+    )
+    .output()
+    .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n120\n");
+    assert_eq!(output.status.code(), Some(120));
+}
+
+/// What is held on the daemon, below a path and everywhere; nothing of others is shown.
+#[test]
+fn ls_lists_the_daemon() {
+    let place = Place::new();
+    let holder = hold(&place, &["--purpose", "reindex", "ls:/a/b"]);
+    let below = json(&place, &["ls", "--json", "ls:/a"]);
+    assert_eq!(below[0]["place"], "ls:/a/b");
+    assert_eq!(below.as_array().unwrap().len(), 1);
+    let (_, all) = tenure(&place, &["ls"]);
+    assert!(all.contains("ls:/a/b"), "{all}");
+    assert_eq!(
+        json(&place, &["ls", "--json", "ls:/other"]),
+        Value::Array(Vec::new())
+    );
+    holder.signal("TERM");
+    holder.end();
+}
+
+/// A watch tells grants, waiters and releases in order.
+#[test]
+fn watch_tells_everything_in_order() {
+    let place = Place::new();
+    let mut watch = Command::new(TENURE)
+        .args(["watch", "--json", "w:/x"])
+        .env("TENURE_URL", url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || -> String {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        line["kind"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(next(), "present-end");
+    let holder = hold(&place, &["w:/x"]);
+    assert_eq!(next(), "granted");
+    let waiter = run(&place, &["w:/x", "--", "true"]).spawn();
+    assert_eq!(next(), "queued");
+    holder.signal("TERM");
+    holder.end();
+    assert_eq!(next(), "released");
+    assert_eq!(next(), "granted");
+    assert_eq!(waiter.unwrap().wait().unwrap().code(), Some(0));
+    // A waiter may confirm its grant by asking once more.
+    let mut last = next();
+    while last == "granted" {
+        last = next();
+    }
+    assert_eq!(last, "released");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+/// C6: several paths, reversed lists, a parent and its child, and another reach beside them.
+#[test]
+fn several_at_once() {
+    let place = Place::new();
+    fs::write(place.file("n"), "0").unwrap();
+    let script = "n=$(cat n); echo $((n + 1)) > n";
+    let lists: [&[&str]; 3] = [
+        &["m:/a", "m:/b", "./f"],
+        &["./f", "m:/b", "m:/a"],
+        &["m:/b", "m:/b/c", "./f"],
+    ];
+    let mut children = Vec::new();
+    for list in lists.iter().cycle().take(12) {
+        let mut arguments = list.to_vec();
+        arguments.extend(["--", "sh", "-c", script]);
+        children.push(run(&place, &arguments).spawn().unwrap());
+    }
+    for mut child in children {
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+    assert_eq!(fs::read_to_string(place.file("n")).unwrap().trim(), "12");
+}
+
+/// C4, C17: SIGKILL of tenure on a lease: the tree is gone long before the lease ends.
+#[test]
+fn killing_tenure_ends_the_tree() {
+    let place = Place::new();
+    let script = "setsid sh -c 'echo $$ > pids; exec sleep 1000' & while ! test -s pids; do sleep 0.01; done; echo held; wait";
+    let holder = Holder::start(run(
+        &place,
+        &["--ttl", "2s", "k:/x", "--", "sh", "-c", script],
+    ));
+    let member = place.pids("pids")[0];
+    holder.signal("KILL");
+    holder.reap();
+    let look = "test ! -e /proc/$(cat pids)/exe";
+    assert_eq!(
+        code(&place, &["-w", "60s", "k:/x", "--", "sh", "-c", look]),
+        Some(0)
+    );
+    assert!(!shell::is_alive(member));
+}
+
+/// A waiter that a signal ends withdraws: nobody waits for a grant that nobody takes.
+#[test]
+fn a_signal_while_waiting_leaves_no_place_in_line() {
+    let place = Place::new();
+    let holder = hold(&place, &["q:/x"]);
+    let waiters = || {
+        json(&place, &["why", "--json", "q:/x"])["waiters"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    for (name, number) in [("TERM", 15), ("INT", 2)] {
+        let mut waiter = run(&place, &["q:/x", "--", "touch", "ran"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("it is in line", || waiters() == 1);
+        shell::signal(name, waiter.id());
+        let status = waiter.wait().unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(number)
+        );
+        assert_eq!(waiters(), 0, "{name}");
+    }
+    holder.signal("TERM");
+    holder.end();
+    assert!(!place.file("ran").exists());
+}
+
+/// C19: a lease that would run out while the command is stopped is named, with the time left; the command
+/// is ended in time.
+#[test]
+fn a_stopped_command_and_its_lease() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line(&format!("export TENURE_URL={}", url()));
+    terminal.expect("ready> ");
+    terminal
+        .line("$T run --ttl 3s z:/x -- sh -c 'echo $$ > pids; echo run''ning; exec sleep 1000'");
+    terminal.expect("running");
+    let child = place.pids("pids")[0];
+    terminal.key(0x1a);
+    terminal.expect("its lease runs out in ");
+    terminal.expect("Stopped");
+    terminal.expect("ready> ");
+    eventually("the keeper has ended it", || !shell::is_alive(child));
+    assert_eq!(code(&place, &["-w", "60s", "z:/x", "--", "true"]), Some(0));
+    terminal.line("fg");
+    terminal.expect("ready> ");
+    terminal.line("echo code=$?");
+    terminal.expect("code=120");
+}
+
+/// C2: nobody answers: 125, and nothing was run.
+#[test]
+fn no_daemon() {
+    let place = Place::new();
+    let address = "tenure://127.0.0.1:1/x:/y";
+    assert_eq!(
+        code(&place, &["-w", "300ms", address, "--", "touch", "ran"]),
+        Some(125)
+    );
+    assert_eq!(
+        code(&place, &["-n", address, "--", "touch", "ran"]),
+        Some(125)
+    );
+    assert!(!place.file("ran").exists());
+    let (failed, text) = tenure(&place, &["try", address]);
+    assert_eq!(failed, Some(125), "{text}");
+}
+
+/// C1: options that the daemon does not know are refused before anything is touched.
+#[test]
+fn what_makes_no_sense_here() {
+    let place = Place::new();
+    assert_eq!(
+        code(&place, &["--not-durable", "x:/y", "--", "true"]),
+        Some(2)
+    );
+    assert_eq!(
+        code(&place, &["--ttl", "0s", "x:/y", "--", "true"]),
+        Some(2)
+    );
+    assert_eq!(
+        code(&place, &["--ttl", "8000h", "x:/y", "--", "true"]),
+        Some(2)
+    );
+}
+
+/// `doctor` tells what the daemon can do, and that it answers.
+#[test]
+fn doctor_asks_the_daemon() {
+    let place = Place::new();
+    let answer = json(&place, &["doctor", "--json", "d:/x"]);
+    assert_eq!(answer["capabilities"]["order"], "fair");
+    assert_eq!(answer["found"]["daemon"]["answers"], true);
+}

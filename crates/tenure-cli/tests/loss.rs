@@ -1,0 +1,248 @@
+//! C5, C17: on loss the whole tree is gone before the next holder starts.
+//!
+//! A holder with a tree that will not hear TERM and has left its group loses its lease: by a partition
+//! between it and the daemon, by SIGSTOP of its wrapper, or by SIGSTOP of the daemon. The next in line
+//! looks for survivors the moment it starts.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails where something is not as it must be"
+)]
+
+#[path = "support/relay.rs"]
+mod relay;
+#[path = "run/shell.rs"]
+mod shell;
+mod support;
+
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use relay::Relay;
+use shell::{Holder, Place, eventually, is_alive, signal};
+use support::Daemon;
+
+/// Short, so that many runs take little time.
+const TTL: &str = "3s";
+
+/// Deaf to TERM; one member in the group, one in a session of its own, one forked twice.
+const TREE: &str = "trap '' TERM; echo $$ >> pids; \
+    sh -c 'echo $$ >> pids; exec sleep 1000' & \
+    setsid sh -c 'echo $$ >> pids; exec sleep 1000' & \
+    (setsid sh -c 'sh -c \"echo \\$\\$ >> pids; exec sleep 1000\" & exit 0' &); \
+    while test $(wc -l < pids) -lt 4; do sleep 0.01; done; echo held; wait";
+
+/// Looks for survivors first thing, then says when it started.
+const NEXT: &str =
+    "for pid in $(cat pids); do test -e /proc/$pid/exe && echo alive $pid; done; date +%s%N";
+
+/// How the holder comes to lose its lease.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Partition,
+    WrapperStopped,
+}
+
+/// How long before the start of the next holder the last of the tree was seen gone.
+type Margin = Duration;
+
+fn one_run(daemon: SocketAddr, number: usize, loss: Loss) -> Margin {
+    let place = Place::new();
+    let relay = Relay::to(daemon);
+    let holder = Holder::start(place.run(&[
+        "--ttl",
+        TTL,
+        &format!("tenure://{}/loss:/run/{number}", relay.address),
+        "--",
+        "sh",
+        "-c",
+        TREE,
+    ]));
+    let pids = place.pids("pids");
+    let next = place
+        .run(&[
+            "--ttl",
+            TTL,
+            "-w",
+            "100s",
+            &format!("tenure://{daemon}/loss:/run/{number}"),
+            "--",
+            "sh",
+            "-c",
+            NEXT,
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    match loss {
+        Loss::Partition => relay.stop(),
+        Loss::WrapperStopped => holder.signal("STOP"),
+    }
+    eventually("the tree is gone", || {
+        pids.iter().all(|pid| !is_alive(*pid))
+    });
+    let gone = since_epoch();
+    let output = next.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "run {number}: {text}");
+    assert!(!text.contains("alive"), "run {number}, {loss:?}: {text}");
+    let started = Duration::from_nanos(text.trim().parse().unwrap());
+    if let Loss::WrapperStopped = loss {
+        holder.signal("CONT");
+    }
+    assert_eq!(holder.end().code, Some(120), "run {number}, {loss:?}");
+    started.saturating_sub(gone)
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+/// Many at a time, all kinds mixed.
+fn runs(daemon: SocketAddr, batches: usize, at_once: usize) -> Vec<Margin> {
+    let mut margins = Vec::new();
+    for batch in 0..batches {
+        let batch: Vec<Margin> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..at_once)
+                .map(|at| {
+                    let number = batch * at_once + at;
+                    let loss = if at % 2 == 0 {
+                        Loss::Partition
+                    } else {
+                        Loss::WrapperStopped
+                    };
+                    scope.spawn(move || one_run(daemon, number, loss))
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        margins.extend(batch);
+    }
+    margins
+}
+
+/// C5: a hundred losses, and never a survivor when the next one starts.
+#[test]
+fn a_hundred_losses_without_a_survivor() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let mut margins = runs(daemon.grpc, 4, 25);
+    margins.sort();
+    println!(
+        "{} losses: the tree was gone {:?} (least), {:?} (median) before the next start",
+        margins.len(),
+        margins[0],
+        margins[margins.len() / 2]
+    );
+    assert_eq!(margins.len(), 100);
+}
+
+/// C5: the daemon itself stands still: the trees end by their own deadline, while nobody could have told them.
+#[test]
+fn a_daemon_that_stands_still() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let place: Vec<Place> = (0..8).map(|_| Place::new()).collect();
+    let holders: Vec<Holder> = place
+        .iter()
+        .enumerate()
+        .map(|(number, place)| {
+            let address = format!("tenure://{}/still:/run/{number}", daemon.grpc);
+            Holder::start(place.run(&["--ttl", TTL, &address, "--", "sh", "-c", TREE]))
+        })
+        .collect();
+    let next: Vec<_> = place
+        .iter()
+        .enumerate()
+        .map(|(number, place)| {
+            let address = format!("tenure://{}/still:/run/{number}", daemon.grpc);
+            place
+                .run(&["--ttl", TTL, "-w", "100s", &address, "--", "sh", "-c", NEXT])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    signal("STOP", daemon.pid());
+    for (place, holder) in place.iter().zip(holders) {
+        let pids = place.pids("pids");
+        eventually("the tree is gone", || {
+            pids.iter().all(|pid| !is_alive(*pid))
+        });
+        assert_eq!(holder.end().code, Some(120));
+    }
+    signal("CONT", daemon.pid());
+    for next in next {
+        let output = next.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        assert!(!text.contains("alive"), "{text}");
+    }
+}
+
+/// C5: `--on-lost notify` only tells; the fence is what protects then.
+#[test]
+fn a_partition_with_notify_only_tells() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let place = Place::new();
+    place.fifo("go");
+    let relay = Relay::to(daemon.grpc);
+    let address = format!("tenure://{}/loss:/notify", relay.address);
+    let script = "echo held; read x < go; head -n 2 <&$TENURE_NOTICE_FD; exit 0";
+    let mut holder = Holder::start(place.run(&[
+        "--ttl",
+        "1s",
+        "--on-lost",
+        "notify",
+        &address,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]));
+    relay.stop();
+    holder.expect_error("could not be renewed in time");
+    holder.expect_error("lost");
+    place.say("go");
+    let ended = holder.end();
+    assert_eq!(ended.code, Some(120), "{ended:?}");
+    let events: Vec<&str> = ended.out.lines().collect();
+    assert!(events[0].contains(r#""event":"at-risk""#), "{events:?}");
+    assert!(events[1].contains(r#""event":"lost""#), "{events:?}");
+}
+
+/// C5, C2: a partition that heals in time is not even noticed.
+#[test]
+fn a_short_partition_does_no_harm() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let place = Place::new();
+    place.fifo("go");
+    let relay = Relay::to(daemon.grpc);
+    let address = format!("tenure://{}/loss:/short", relay.address);
+    let holder = Holder::start(place.run(&[
+        "--ttl",
+        "30s",
+        &address,
+        "--",
+        "sh",
+        "-c",
+        "echo held; read x < go; exit 7",
+    ]));
+    relay.stop();
+    let held = Command::new(shell::TENURE)
+        .args(["try", &format!("tenure://{}/loss:/short", daemon.grpc)])
+        .stdout(Stdio::null())
+        .status();
+    assert_eq!(held.unwrap().code(), Some(75));
+    relay.go_on();
+    place.say("go");
+    assert_eq!(holder.end().code, Some(7));
+}

@@ -1,0 +1,162 @@
+//! Which signals reach whom (C3), and what an end by a signal looks like from outside (C2).
+
+use super::shell::{Place, eventually, is_alive, signal, state};
+
+/// C2: 128+n, for ten signals that a command may die of.
+#[test]
+fn a_command_killed_by_a_signal_is_reported() {
+    let place = Place::new();
+    for (name, number) in [
+        ("HUP", 1),
+        ("INT", 2),
+        ("ILL", 4),
+        ("ABRT", 6),
+        ("FPE", 8),
+        ("KILL", 9),
+        ("SEGV", 11),
+        ("PIPE", 13),
+        ("ALRM", 14),
+        ("TERM", 15),
+    ] {
+        let script = format!("ulimit -c 0; kill -{name} $$");
+        assert_eq!(
+            place.code(&["f", "--", "sh", "-c", &script]),
+            Some(128 + number),
+            "{name}"
+        );
+    }
+}
+
+/// C3: TERM, INT, HUP and QUIT reach every member of the group, not only the child.
+#[test]
+fn four_signals_reach_the_whole_group() {
+    let place = Place::new();
+    for name in ["TERM", "INT", "HUP", "QUIT"] {
+        let script = format!(
+            "trap 'echo child >> heard' {name}; \
+             sh -c 'trap \"echo member >> heard; exit 0\" {name}; echo held; while :; do sleep 0.01; done'; \
+             exit 3"
+        );
+        let holder = place.hold(&[], &script);
+        holder.signal(name);
+        assert_eq!(holder.end().code, Some(3), "{name}");
+        let mut heard: Vec<String> = std::fs::read_to_string(place.file("heard"))
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        heard.sort();
+        assert_eq!(heard, ["child", "member"], "{name}");
+        std::fs::remove_file(place.file("heard")).unwrap();
+    }
+}
+
+/// C3: USR1 and USR2 reach the child alone.
+#[test]
+fn two_signals_reach_the_child_alone() {
+    let place = Place::new();
+    for name in ["USR1", "USR2"] {
+        let script = format!(
+            "sh -c 'trap \"echo member >> heard\" {name}; echo $$ > member; while ! test -e stop; do sleep 0.01; done' & \
+             while ! test -s member; do sleep 0.01; done; \
+             trap 'echo child >> heard; : > stop; wait; exit 3' {name}; echo held; while :; do sleep 0.01; done"
+        );
+        let holder = place.hold(&[], &script);
+        holder.signal(name);
+        assert_eq!(holder.end().code, Some(3), "{name}");
+        let heard = std::fs::read_to_string(place.file("heard")).unwrap();
+        assert_eq!(heard, "child\n", "{name}");
+        for file in ["heard", "member", "stop"] {
+            std::fs::remove_file(place.file(file)).unwrap();
+        }
+    }
+}
+
+/// C3: a command that survives a signal keeps its lock, and tenure waits on.
+#[test]
+fn a_command_may_survive_what_it_is_sent() {
+    let place = Place::new();
+    let mut holder = place.hold(
+        &[],
+        "trap 'echo again' HUP; echo held; while :; do sleep 0.01; done",
+    );
+    for _ in 0..3 {
+        holder.signal("HUP");
+        assert_eq!(holder.line(), "again");
+        assert!(!place.is_free());
+    }
+    holder.signal("TERM");
+    assert_eq!(holder.end().code, Some(143));
+}
+
+/// C3: signals that come before the child runs end tenure and leave nothing behind.
+#[test]
+fn a_signal_while_waiting_ends_the_wait() {
+    let place = Place::new();
+    let holder = place.hold(&[], "echo held; exec sleep 1000");
+    for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3)] {
+        let mut waiter = place
+            .run(&["f", "--", "touch", "ran"])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let keeper = keeper_of(waiter.id());
+        signal(name, waiter.id());
+        let status = waiter.wait().unwrap();
+        let by = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(by, Some(number), "{name}");
+        eventually("its keeper is gone too", || !is_alive(keeper));
+    }
+    assert!(!place.file("ran").exists());
+    holder.signal("TERM");
+    holder.end();
+    assert!(place.is_free(), "no request was left behind");
+}
+
+/// C4: a stopped tenure does not stop the command, and its keeper still watches it.
+#[test]
+fn stopping_tenure_does_not_stop_the_command() {
+    let place = Place::new();
+    place.fifo("go");
+    let mut holder = place.hold(&[], "echo held; read x < go; echo done; exit 8");
+    holder.signal("STOP");
+    eventually("tenure is stopped", || state(holder.pid()) == Some('T'));
+    place.say("go");
+    assert_eq!(holder.line(), "done");
+    assert!(!place.is_free(), "nobody gave the lock back yet");
+    holder.signal("CONT");
+    assert_eq!(holder.end().code, Some(8));
+}
+
+/// C3: a burst of signals arrives; nothing is lost for good and nothing hangs.
+#[test]
+fn a_burst_of_signals_ends_once() {
+    let place = Place::new();
+    let holder = place.hold(&[], "trap 'exit 33' TERM; echo held; sleep 1000 & wait");
+    for _ in 0..20 {
+        if !is_alive(holder.pid()) {
+            break;
+        }
+        let _ = std::process::Command::new("kill")
+            .arg(holder.pid().to_string())
+            .stderr(std::process::Stdio::null())
+            .status();
+    }
+    assert_eq!(holder.end().code, Some(33));
+}
+
+/// The keeper is forked before the lock is asked for (C4).
+fn keeper_of(tenure: u32) -> u32 {
+    let mut keeper = None;
+    eventually("the keeper is there", || {
+        keeper = super::shell::children(tenure).first().copied();
+        // Its own group: it is past its own start.
+        keeper.is_some_and(|pid| group(pid) == Some(pid))
+    });
+    keeper.unwrap()
+}
+
+fn group(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()
+}

@@ -1,0 +1,186 @@
+//! Job control on a real terminal (C19), and the waiting line (C9).
+//!
+//! What a test waits for is never part of what it types: the terminal echoes that.
+
+use super::pty::Terminal;
+use super::shell::{Place, eventually, is_alive, state};
+
+/// C19: the command's group is the foreground group, and the shell gets the terminal back.
+#[test]
+fn the_command_has_the_terminal() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    // Fields 5 and 8 of stat: its group, and the foreground group of its terminal.
+    terminal
+        .line("$T run f -- sh -c 'set -- $(cat /proc/$$/stat); test $5 = $8 && echo in''front'");
+    terminal.expect("infront");
+    terminal.expect("ready> ");
+    terminal.line("set -- $(cat /proc/$$/stat); test $5 = $8 && echo back''again");
+    terminal.expect("backagain");
+}
+
+/// C19: the command can read from the terminal.
+#[test]
+fn the_command_reads_the_keys() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c 'echo as''king; read x; echo got-$x'");
+    terminal.expect("asking");
+    terminal.line("word");
+    terminal.expect("got-word");
+    terminal.expect("ready> ");
+}
+
+/// C19: Ctrl-C goes to the command alone; its answer counts.
+#[test]
+fn control_c_goes_to_the_command_alone() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line(
+        "$T run f -- sh -c 'trap \"echo inter''rupted; exit 7\" INT; echo run''ning; read x'",
+    );
+    terminal.expect("running");
+    terminal.key(0x03);
+    terminal.expect("interrupted");
+    terminal.expect("ready> ");
+    terminal.line("echo code=$?");
+    terminal.expect("code=7");
+    assert!(place.is_free());
+}
+
+/// C2, C19: a command that dies of Ctrl-C or Ctrl-\ is 128+n.
+#[test]
+fn keys_that_kill_the_command() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    for (key, code) in [(0x03, "code=130"), (0x1c, "code=131")] {
+        terminal.line("ulimit -c 0; $T run f -- sh -c 'echo run''ning; exec sleep 1000'");
+        terminal.expect("running");
+        terminal.key(key);
+        terminal.expect("ready> ");
+        terminal.line("echo code=$?");
+        terminal.expect(code);
+        terminal.expect("ready> ");
+    }
+}
+
+/// C19: Ctrl-Z stops tenure with the command; the lock stays held; `fg` lets both go on.
+#[test]
+fn control_z_and_fg() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c 'echo run''ning; read x; echo got-$x; exit 5'");
+    terminal.expect("running");
+    terminal.key(0x1a);
+    terminal.expect("Stopped");
+    terminal.expect("ready> ");
+    assert!(
+        !place.is_free(),
+        "the lock is held while the command is stopped"
+    );
+    terminal.line("fg");
+    terminal.line("word");
+    terminal.expect("got-word");
+    terminal.expect("ready> ");
+    terminal.line("echo code=$?");
+    terminal.expect("code=5");
+    assert!(place.is_free());
+}
+
+/// C19: `bg` lets the command go on in the background, and the shell keeps the terminal.
+#[test]
+fn control_z_and_bg() {
+    let place = Place::new();
+    place.fifo("go");
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c 'echo run''ning; read x < go; echo d''one; exit 5'");
+    terminal.expect("running");
+    terminal.key(0x1a);
+    terminal.expect("Stopped");
+    terminal.expect("ready> ");
+    terminal.line("bg");
+    terminal.expect("ready> ");
+    place.say("go");
+    terminal.expect("done");
+    // The shell still has the terminal, or it could not answer.
+    terminal.line("wait %1; echo code=$?");
+    terminal.expect("code=5");
+}
+
+/// C19: stopped and let go on, again and again.
+#[test]
+fn control_z_again_and_again() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c 'echo $$ > pids; echo run''ning; exec sleep 1000'");
+    terminal.expect("running");
+    let child = place.pids("pids")[0];
+    for _ in 0..3 {
+        terminal.key(0x1a);
+        terminal.expect("Stopped");
+        terminal.expect("ready> ");
+        terminal.line("fg");
+        eventually("the command goes on", || state(child) == Some('S'));
+    }
+    terminal.key(0x03);
+    terminal.expect("ready> ");
+    terminal.line("echo code=$?");
+    terminal.expect("code=130");
+}
+
+/// C19: `bg`, then `fg`: the command gets the terminal back and reads from it.
+#[test]
+fn bg_then_fg() {
+    let place = Place::new();
+    place.fifo("go");
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c 'echo run''ning; read x < go; read y; echo got-$y'");
+    terminal.expect("running");
+    terminal.key(0x1a);
+    terminal.expect("Stopped");
+    terminal.expect("ready> ");
+    terminal.line("bg");
+    terminal.expect("ready> ");
+    terminal.line("fg");
+    place.say("go");
+    terminal.line("word");
+    terminal.expect("got-word");
+    terminal.expect("ready> ");
+}
+
+/// C19: a tenure that was started in the background leaves the terminal to the shell.
+#[test]
+fn in_the_background_from_the_start() {
+    let place = Place::new();
+    place.fifo("go");
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c 'read x < go; echo d''one' &");
+    terminal.expect("ready> ");
+    terminal.line("set -- $(cat /proc/$$/stat); test $5 = $8 && echo still''mine");
+    terminal.expect("stillmine");
+    place.say("go");
+    terminal.expect("done");
+}
+
+/// C19: a pipeline of two tenures in the foreground works: neither stops the other.
+#[test]
+fn a_pipeline_in_the_foreground() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- echo pi''ped | $T run g -- sed s/^/got-/");
+    terminal.expect("got-piped");
+    terminal.expect("ready> ");
+}
+
+/// C4, C19: the terminal hangs up: the command is told, and nothing stays behind.
+#[test]
+fn hanging_up_ends_the_command() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c 'echo $$ > pids; echo run''ning; exec sleep 1000'");
+    terminal.expect("running");
+    let child = place.pids("pids")[0];
+    drop(terminal);
+    eventually("the command is gone", || !is_alive(child));
+    assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
+}

@@ -1,0 +1,459 @@
+//! The load: clients that know only addresses and the protocol.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tenure_wire::v1;
+use tenure_wire::v1::path_lock_client::PathLockClient;
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::faults::{Fault, Random};
+use crate::judges::{Belief, Judges, until};
+use crate::nodes::Cluster;
+
+/// Short, so that leases end during the faults.
+const TTL_MS: u64 = 2_000;
+/// Longer than any fault, so that nobody loses a place in line by dying.
+const LINE_TTL_MS: u64 = 120_000;
+/// For what must be there at the end.
+const KEPT_TTL_MS: u64 = 3_000_000;
+const LINE: &str = "line:/a/b";
+
+/// A client that goes to the next node when one does not answer.
+struct Client {
+    nodes: Vec<PathLockClient<Channel>>,
+    at: usize,
+    random: Random,
+}
+
+impl Client {
+    fn new(addresses: &[String], number: u64) -> Client {
+        let connect = |address: &String| {
+            let endpoint = Endpoint::from_shared(address.clone()).unwrap();
+            let endpoint = endpoint
+                .connect_timeout(Duration::from_millis(500))
+                .timeout(Duration::from_secs(4));
+            PathLockClient::new(endpoint.connect_lazy())
+        };
+        Client {
+            nodes: addresses.iter().map(connect).collect(),
+            at: number as usize % addresses.len(),
+            random: Random::new(number + 1000),
+        }
+    }
+
+    fn node(&mut self) -> &mut PathLockClient<Channel> {
+        &mut self.nodes[self.at]
+    }
+
+    async fn elsewhere(&mut self) {
+        self.at = (self.at + 1) % self.nodes.len();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    /// Asks until somebody answers, under one key.
+    async fn acquire(
+        &mut self,
+        request: v1::AcquireRequest,
+        tries: u32,
+    ) -> Option<v1::AcquireResponse> {
+        for _ in 0..tries {
+            match self.node().acquire(request.clone()).await {
+                Ok(answer) => return Some(answer.into_inner()),
+                Err(_) => self.elsewhere().await,
+            }
+        }
+        None
+    }
+
+    async fn release(&mut self, owner: &str, path: &str, mode: i32, tries: u32) -> bool {
+        let request = v1::ReleaseLocksRequest {
+            owner_id: owner.to_owned(),
+            requests: vec![v1::ReleaseRequest {
+                path: path.to_owned(),
+                mode,
+            }],
+            idempotency_key: format!("release {owner}"),
+            ..Default::default()
+        };
+        for _ in 0..tries {
+            match self.node().release(request.clone()).await {
+                Ok(_) => return true,
+                Err(_) => self.elsewhere().await,
+            }
+        }
+        false
+    }
+}
+
+fn request(owner: &str, path: &str, mode: v1::Mode, ttl_ms: u64) -> v1::AcquireRequest {
+    v1::AcquireRequest {
+        owner_id: owner.to_owned(),
+        ttl_ms,
+        requests: vec![v1::LockRequest {
+            path: path.to_owned(),
+            mode: mode.into(),
+            ..Default::default()
+        }],
+        idempotency_key: format!("acquire {owner}"),
+        no_wait: true,
+        ..Default::default()
+    }
+}
+
+/// Something acknowledged that must be there at the end.
+struct Kept {
+    owner: String,
+    path: String,
+    fence: i64,
+}
+
+/// All clients. They run until [`Load::settle`].
+pub(crate) struct Load {
+    addresses: Vec<String>,
+    judges: Arc<Judges>,
+    stop: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+    keepers: JoinSet<Vec<Kept>>,
+}
+
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+fn next() -> u64 {
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Load {
+    pub(crate) async fn start(addresses: Vec<String>, judges: Arc<Judges>) -> Load {
+        let mut load = Load {
+            addresses,
+            judges,
+            stop: Arc::default(),
+            tasks: JoinSet::new(),
+            keepers: JoinSet::new(),
+        };
+        for _ in 0..12 {
+            let (client, judges, stop) = load.parts();
+            load.tasks.spawn(lockers(client, judges, stop));
+        }
+        for _ in 0..6 {
+            let (client, judges, stop) = load.parts();
+            load.tasks.spawn(waiters(client, judges, stop));
+        }
+        for _ in 0..3 {
+            let (client, judges, stop) = load.parts();
+            load.tasks.spawn(readers(client, judges, stop));
+        }
+        for _ in 0..2 {
+            let (client, _, stop) = load.parts();
+            load.keepers.spawn(keepers(client, stop));
+        }
+        load
+    }
+
+    fn parts(&self) -> (Client, Arc<Judges>, Arc<AtomicBool>) {
+        let client = Client::new(&self.addresses, next());
+        (client, Arc::clone(&self.judges), Arc::clone(&self.stop))
+    }
+
+    /// What each node says of each namespace, for whoever must find out why nothing moves.
+    async fn what_is_stuck(&self) -> String {
+        let mut said = String::new();
+        let (mut client, ..) = self.parts();
+        for at in 0..client.nodes.len() {
+            client.at = at;
+            let health = client.node().health(v1::HealthRequest {}).await;
+            let health = health.map(tonic::Response::into_inner);
+            said += &format!("\nnode {at}: {health:?}");
+            for path in (0..8).map(|n| format!("t{n}:/a/x")).chain([LINE.into()]) {
+                let asked = v1::ExplainRequest {
+                    path: path.clone(),
+                    owner_id: "nobody".into(),
+                    mode: 0,
+                };
+                let answer = client.node().explain(asked).await;
+                let answer = answer.map(tonic::Response::into_inner);
+                said += &format!("\n  {path}: {answer:?}");
+            }
+        }
+        said
+    }
+
+    /// The faults are over: everybody comes to an end, and what was acknowledged is there.
+    pub(crate) async fn settle(mut self, _healed: &Cluster) {
+        // A while without trouble: lines move, leases renew.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = tokio::time::timeout(Duration::from_secs(60), async {
+            while let Some(ended) = self.tasks.join_next().await {
+                ended.unwrap();
+            }
+        });
+        if ended.await.is_err() {
+            panic!("somebody waits for ever: {}", self.what_is_stuck().await);
+        }
+        let mut kept = Vec::new();
+        while let Some(some) = self.keepers.join_next().await {
+            kept.extend(some.unwrap());
+        }
+        assert!(!kept.is_empty());
+        let (mut client, ..) = self.parts();
+        for one in &kept {
+            let asked = v1::AssertFencingRequest {
+                owner_id: one.owner.clone(),
+                fencing_token: one.fence,
+                paths: vec![one.path.clone()],
+            };
+            let answer = client
+                .node()
+                .assert_fencing(asked)
+                .await
+                .unwrap()
+                .into_inner();
+            if answer.status() != v1::AssertStatus::Ok {
+                self.judges.wrong(format!(
+                    "{} was acknowledged to {} and is lost",
+                    one.path, one.owner
+                ));
+            }
+            client.at = (client.at + 1) % client.nodes.len();
+            self.judges.count("kept");
+        }
+        // R102, R105: a repeat under its key is answered as the first was.
+        for one in kept.iter().rev().take(50) {
+            let again = request(&one.owner, &one.path, v1::Mode::Write, KEPT_TTL_MS);
+            let answer = client.acquire(again, 5).await.unwrap();
+            if answer.fencing_token != one.fence {
+                self.judges.wrong(format!(
+                    "{}: a repeated acquire was applied twice",
+                    one.path
+                ));
+            }
+        }
+    }
+}
+
+/// Takes locks, works under them, renews, releases, and sometimes dies.
+async fn lockers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        let owner = format!("locker-{}", next());
+        let path = format!("t{}:/a/x", client.random.below(8));
+        let shared = client.random.below(4) == 0;
+        let mode = if shared {
+            v1::Mode::Read
+        } else {
+            v1::Mode::Write
+        };
+        let sent = Instant::now();
+        let asked = request(&owner, &path, mode, TTL_MS);
+        let Some(answer) = client.acquire(asked, 4).await else {
+            judges.count("unanswered");
+            continue;
+        };
+        if answer.status() != v1::AcquireStatus::Ok {
+            judges.count("conflicts");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        }
+        let fence = answer.fencing_token;
+        let belief = Belief {
+            owner: owner.clone(),
+            shared,
+            since: Instant::now(),
+            until: until(sent, TTL_MS),
+            fence,
+        };
+        judges.granted(&path, belief, sent);
+        for _ in 0..client.random.below(4) {
+            if !shared && judges.believes(&path, &owner) {
+                judges.writes(&path, &owner, fence);
+                check(&mut client, &judges, &path, &owner, fence).await;
+            }
+            tokio::time::sleep(Duration::from_millis(u64::from(client.random.below(300)))).await;
+            let sent = Instant::now();
+            let renew = v1::RenewRequest {
+                owner_id: owner.clone(),
+                ttl_ms: TTL_MS,
+                ..Default::default()
+            };
+            match client.node().renew(renew).await {
+                Ok(answer) if answer.get_ref().status() == v1::RenewStatus::Ok => {
+                    if !judges.renewed(&path, &owner, until(sent, TTL_MS)) {
+                        break;
+                    }
+                }
+                Ok(_) => {
+                    if judges.believes(&path, &owner) {
+                        judges.disowned(&path, &owner);
+                    }
+                    break;
+                }
+                Err(_) => client.elsewhere().await,
+            }
+        }
+        if client.random.below(10) == 0 {
+            judges.count("deaths");
+            continue;
+        }
+        judges.stops(&path, &owner);
+        client.release(&owner, &path, mode.into(), 3).await;
+    }
+}
+
+/// R74: the service agrees with a holder that believes before and after the question.
+async fn check(client: &mut Client, judges: &Judges, path: &str, owner: &str, fence: i64) {
+    let asked = v1::AssertFencingRequest {
+        owner_id: owner.to_owned(),
+        fencing_token: fence,
+        paths: vec![path.to_owned()],
+    };
+    match client.node().assert_fencing(asked).await {
+        Ok(answer) => {
+            judges.count("checks");
+            if answer.get_ref().status() != v1::AssertStatus::Ok && judges.believes(path, owner) {
+                judges.disowned(path, owner);
+            }
+        }
+        Err(_) => client.elsewhere().await,
+    }
+}
+
+/// Stand in line, have their turn, leave.
+async fn waiters(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        let owner = format!("waiter-{}", next());
+        let first_sent = Instant::now();
+        let mut queued = None;
+        let asked = v1::AcquireRequest {
+            no_wait: false,
+            queue_ttl_ms: LINE_TTL_MS,
+            idempotency_key: String::new(),
+            ..request(&owner, LINE, v1::Mode::Write, LINE_TTL_MS)
+        };
+        let fence = loop {
+            let sent = Instant::now();
+            match client.node().acquire(asked.clone()).await {
+                Ok(answer) => {
+                    let answer = answer.into_inner();
+                    match answer.status() {
+                        v1::AcquireStatus::Ok => {
+                            let belief = Belief {
+                                owner: owner.clone(),
+                                shared: false,
+                                since: Instant::now(),
+                                until: until(sent, LINE_TTL_MS),
+                                fence: answer.fencing_token,
+                            };
+                            judges.granted(LINE, belief, first_sent);
+                            break answer.fencing_token;
+                        }
+                        v1::AcquireStatus::Queued => {
+                            queued.get_or_insert_with(Instant::now);
+                        }
+                        other => {
+                            judges.wrong(format!("{owner} in line was answered {other:?}"));
+                            return;
+                        }
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(_) => client.elsewhere().await,
+            }
+        };
+        judges.turn(
+            &owner,
+            first_sent,
+            queued.unwrap_or_else(Instant::now),
+            fence,
+        );
+        judges.writes(LINE, &owner, fence);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        judges.stops(LINE, &owner);
+        // Whoever does not get through would block the line for the length of its lease.
+        while !client
+            .release(&owner, LINE, v1::Mode::Write.into(), 10)
+            .await
+        {}
+    }
+}
+
+/// R144: whoever asks any node learns nothing old.
+async fn readers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        let path = format!("t{}:/a/x", client.random.below(8));
+        let sent = Instant::now();
+        let asked = v1::InspectPathRequest { path: path.clone() };
+        match client.node().inspect_path(asked).await {
+            Ok(answer) => {
+                let answer = answer.into_inner();
+                judges.inspected(&path, sent, &answer.write_owner, answer.fence);
+                client.at = (client.at + 1) % client.nodes.len();
+            }
+            Err(_) => client.elsewhere().await,
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Take locks for long and remember each that was acknowledged.
+async fn keepers(mut client: Client, stop: Arc<AtomicBool>) -> Vec<Kept> {
+    let mut kept = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let owner = format!("keeper-{}", next());
+        let path = format!("k{}:/a/{owner}", client.random.below(40));
+        let asked = request(&owner, &path, v1::Mode::Write, KEPT_TTL_MS);
+        if let Some(answer) = client.acquire(asked, 10).await
+            && answer.status() == v1::AcquireStatus::Ok
+        {
+            kept.push(Kept {
+                owner,
+                path,
+                fence: answer.fencing_token,
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    kept
+}
+
+/// How long until all of 64 namespaces serve again after a blow.
+pub(crate) async fn outage(cluster: &mut Cluster, victim: u32, blow: &Fault) -> Duration {
+    let mut addresses = cluster.addresses();
+    addresses.remove(victim as usize);
+    let pair = |namespace: u32, addresses: Vec<String>| async move {
+        let mut client = Client::new(&addresses, u64::from(namespace));
+        let owner = format!("probe-{}", next());
+        let path = format!("p{namespace}:/a/x");
+        loop {
+            let asked = request(&owner, &path, v1::Mode::Write, 60_000);
+            if client
+                .acquire(asked, 1000)
+                .await
+                .is_some_and(|answer| answer.status() == v1::AcquireStatus::Ok)
+            {
+                let served = Instant::now();
+                while !client
+                    .release(&owner, &path, v1::Mode::Write.into(), 10)
+                    .await
+                {}
+                return served;
+            }
+        }
+    };
+    // Connections and routes are warm before the blow.
+    let mut warm = JoinSet::new();
+    for namespace in 0..64 {
+        warm.spawn(pair(namespace, addresses.clone()));
+    }
+    warm.join_all().await;
+    blow.strike(cluster, victim);
+    let struck = Instant::now();
+    let mut probes = JoinSet::new();
+    for namespace in 0..64 {
+        probes.spawn(pair(namespace, addresses.clone()));
+    }
+    let served = probes.join_all().await;
+    served.into_iter().max().unwrap() - struck
+}

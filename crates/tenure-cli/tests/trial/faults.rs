@@ -1,0 +1,192 @@
+//! The trouble, one kind each, and how long it lasts.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::nodes::Cluster;
+
+/// A small generator: the order of the faults is the seed's.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+        // xorshift64*
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
+        u32::try_from(high).unwrap() % bound
+    }
+}
+
+/// One kind of trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// `kill -9`, and started again.
+    Kill,
+    /// SIGSTOP for longer than any lease of the load.
+    Freeze,
+    /// Neither hears the others nor is heard; clients still reach it.
+    CutOff,
+    /// Hears the others, is not heard.
+    Mute,
+    /// Is heard, does not hear the others.
+    Deaf,
+    /// One pair of nodes cannot talk; both reach the rest.
+    PairCut,
+    /// Every eighth packet is lost.
+    Loss,
+    /// A thin line, on which everything waits.
+    Slow,
+    /// The disk is full; the daemon ends or waits, and comes back when there is room.
+    FullDisk,
+    /// The wall clock jumps an hour ahead, then two back.
+    Clock,
+    /// One after the other is asked to end and started again.
+    Rolling,
+    /// A node loses its disk and comes back under its old name.
+    Wipe,
+    /// Two nodes are killed at once, and started again.
+    Majority,
+}
+
+const ALL: [Fault; 13] = [
+    Fault::Kill,
+    Fault::Freeze,
+    Fault::CutOff,
+    Fault::Mute,
+    Fault::Deaf,
+    Fault::PairCut,
+    Fault::Loss,
+    Fault::Slow,
+    Fault::FullDisk,
+    Fault::Clock,
+    Fault::Rolling,
+    Fault::Wipe,
+    Fault::Majority,
+];
+
+impl Fault {
+    /// Any that this machine permits.
+    pub(crate) fn choose(random: &mut Random, cluster: &Cluster) -> Fault {
+        loop {
+            let fault = ALL[random.below(ALL.len() as u32) as usize];
+            let possible = match fault {
+                Fault::CutOff
+                | Fault::Mute
+                | Fault::Deaf
+                | Fault::PairCut
+                | Fault::Loss
+                | Fault::Slow => cluster.net.is_real(),
+                Fault::FullDisk => cluster.nodes[0].own_disk,
+                Fault::Clock => cluster.nodes[0].own_clock,
+                _ => true,
+            };
+            if possible {
+                return fault;
+            }
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fault::Kill => "kill -9",
+            Fault::Freeze => "SIGSTOP",
+            Fault::CutOff => "partition",
+            Fault::Mute => "one way, mute",
+            Fault::Deaf => "one way, deaf",
+            Fault::PairCut => "one pair cut",
+            Fault::Loss => "packet loss",
+            Fault::Slow => "slow line",
+            Fault::FullDisk => "full disk",
+            Fault::Clock => "clock steps",
+            Fault::Rolling => "rolling restart",
+            Fault::Wipe => "disk lost",
+            Fault::Majority => "two killed",
+        }
+    }
+
+    /// Strikes, and only strikes.
+    pub(crate) fn strike(self, cluster: &mut Cluster, victim: u32) {
+        let size = cluster.nodes.len() as u32;
+        let others = (0..size).filter(|other| *other != victim);
+        let node = &mut cluster.nodes[victim as usize];
+        match self {
+            Fault::Kill | Fault::Rolling => node.kill(),
+            Fault::Freeze => node.freeze(),
+            Fault::FullDisk => node.fill_disk(),
+            Fault::Wipe => node.wipe(),
+            Fault::Clock => node.set_clock(3600),
+            Fault::Loss => cluster.net.lose(victim, 12),
+            Fault::Slow => cluster.net.slow(victim),
+            Fault::PairCut => {
+                let other = (victim + 1) % size;
+                cluster.net.cut(victim, other);
+                cluster.net.cut(other, victim);
+            }
+            Fault::Mute => others.for_each(|other| cluster.net.cut(victim, other)),
+            Fault::Deaf => others.for_each(|other| cluster.net.cut(other, victim)),
+            Fault::CutOff => others.for_each(|other| {
+                cluster.net.cut(victim, other);
+                cluster.net.cut(other, victim);
+            }),
+            Fault::Majority => {
+                node.kill();
+                cluster.nodes[((victim + 1) % size) as usize].kill();
+            }
+        }
+    }
+
+    /// Strikes a node, lets it last, and heals.
+    pub(crate) async fn inflict(self, cluster: &mut Cluster, random: &mut Random) {
+        let size = cluster.nodes.len() as u32;
+        let victim = random.below(size);
+        let lasting = |low, spread, random: &mut Random| {
+            Duration::from_millis(u64::from(low + random.below(spread)))
+        };
+        match self {
+            Fault::Rolling => {
+                for number in 0..size {
+                    cluster.nodes[number as usize].terminate().await;
+                    cluster.launch(number).await;
+                }
+            }
+            Fault::Clock => {
+                self.strike(cluster, victim);
+                tokio::time::sleep(lasting(1500, 1000, random)).await;
+                cluster.nodes[victim as usize].set_clock(-7200);
+                tokio::time::sleep(lasting(1500, 1000, random)).await;
+            }
+            Fault::Wipe => {
+                // One disk at a time: what is only on two of three would be gone with the second.
+                cluster.heal().await;
+                self.strike(cluster, victim);
+                tokio::time::sleep(lasting(500, 1000, random)).await;
+            }
+            Fault::Kill | Fault::Majority => {
+                self.strike(cluster, victim);
+                tokio::time::sleep(lasting(50, 3000, random)).await;
+            }
+            _ => {
+                self.strike(cluster, victim);
+                tokio::time::sleep(lasting(2500, 3000, random)).await;
+            }
+        }
+        // Every other time the next trouble comes before the last is over for everybody.
+        if self == Fault::Wipe || random.below(2) == 0 {
+            cluster.heal().await;
+        } else {
+            cluster.restart().await;
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

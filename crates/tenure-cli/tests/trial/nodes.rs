@@ -1,0 +1,317 @@
+//! The nodes: one process each, on a disk of its own where mounting is permitted.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::net::Net;
+
+/// Knows the cluster, and nobody else.
+const TOKEN: &str = "known-to-the-nodes-of-this-trial-only";
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+/// All of them, with the network between them.
+pub(crate) struct Cluster {
+    pub(crate) net: Net,
+    pub(crate) nodes: Vec<Node>,
+    _root: tempfile::TempDir,
+}
+
+/// One node's machine, whether the daemon runs on it or not.
+pub(crate) struct Node {
+    number: u32,
+    child: Option<Child>,
+    frozen: bool,
+    home: PathBuf,
+    /// The data directory is a small disk of its own.
+    pub(crate) own_disk: bool,
+    /// Its wall clock can be set.
+    pub(crate) own_clock: bool,
+    /// The last lines it wrote.
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Cluster {
+    /// Starts so many nodes and waits until every group has all its voters.
+    pub(crate) async fn start(size: u32) -> Cluster {
+        let net = Net::new(size);
+        let root = tempfile::tempdir().unwrap();
+        let nodes = (0..size).map(|number| Node::new(number, root.path()));
+        let mut cluster = Cluster {
+            nodes: nodes.collect(),
+            net,
+            _root: root,
+        };
+        for number in 0..size {
+            cluster.launch(number).await;
+        }
+        cluster.settled().await;
+        cluster
+    }
+
+    /// Where clients reach the nodes.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        (0..self.nodes.len() as u32)
+            .map(|node| format!("http://{}:50051", self.net.address(node)))
+            .collect()
+    }
+
+    /// Starts the daemon of one node and waits until it says that it is ready.
+    pub(crate) async fn launch(&mut self, number: u32) {
+        let others: Vec<String> = (0..self.nodes.len() as u32)
+            .filter(|other| *other != number)
+            .map(|other| format!("{}:7946", self.net.address(other)))
+            .collect();
+        let address = self.net.address(number);
+        let node = &mut self.nodes[number as usize];
+        assert!(node.child.is_none());
+        let first = number == 0 && !node.data().join("began").exists();
+        let mut command = self.net.command(number, env!("CARGO_BIN_EXE_tenure"));
+        command
+            .arg("serve")
+            .env("TENURE_NODE_ID", format!("tenure-{number}"))
+            .env("TENURE_DATA_DIR", node.data().join("data"))
+            .env("TENURE_LISTEN", format!("{address}:50051"))
+            .env("TENURE_PUBLIC_ADDR", format!("http://{address}:50051"))
+            .env("TENURE_RAFT_ADDR", format!("http://{address}:50052"))
+            .env("TENURE_GOSSIP_ADDR", format!("{address}:7946"))
+            .env("TENURE_ALLOW_ANONYMOUS", "true")
+            .env("TENURE_INTERNAL_AUTH_TOKEN", TOKEN)
+            .env("TENURE_GROUP_COUNT", "16")
+            .env("TENURE_STABILITY_WINDOW_SECS", "1")
+            .env("TENURE_EVICTION_WINDOW_SECS", "600")
+            .env("TENURE_LEADER_BALANCE_INTERVAL_SECS", "5")
+            .env("TENURE_MAX_CONCURRENT_RECONCILES", "64")
+            .env("TENURE_RAFT_SNAPSHOT_INTERVAL_ENTRIES", "2000")
+            .env("TENURE_RAFT_SNAPSHOT_MIN_LOG_ENTRIES", "500")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        if first {
+            command.env("TENURE_BOOTSTRAP", "true");
+            File::create(node.data().join("began")).unwrap();
+        } else {
+            command.env("TENURE_SEED_NODES", others.join(","));
+        }
+        if node.own_clock {
+            command
+                .env("LD_PRELOAD", FAKETIME)
+                .env("FAKETIME_TIMESTAMP_FILE", node.home.join("clock"))
+                .env("FAKETIME_CACHE_DURATION", "1")
+                .env("DONT_FAKE_MONOTONIC", "1");
+        }
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap());
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        let said = Arc::clone(&node.said);
+        std::thread::spawn(move || listen(lines, &said, ready));
+        node.child = Some(child);
+        let waited = tokio::time::timeout(Duration::from_secs(60), is_ready).await;
+        if !matches!(waited, Ok(Ok(()))) {
+            panic!("node {number} did not get ready:\n{}", node.last_words());
+        }
+    }
+
+    /// Ends every trouble and waits until every group has all its voters.
+    pub(crate) async fn heal(&mut self) {
+        self.restart().await;
+        self.settled().await;
+    }
+
+    /// Ends every trouble without waiting until it is forgotten.
+    pub(crate) async fn restart(&mut self) {
+        self.net.heal();
+        for number in 0..self.nodes.len() as u32 {
+            let node = &mut self.nodes[number as usize];
+            node.thaw();
+            node.empty_disk();
+            node.set_clock(0);
+            if !node.is_running() {
+                self.launch(number).await;
+            }
+        }
+    }
+
+    /// Waits until all groups have a leader and all nodes their replicas.
+    pub(crate) async fn settled(&self) {
+        if std::env::var_os("TRIAL_SLEEP").is_some() {
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            return;
+        }
+        let begun = Instant::now();
+        loop {
+            let status = self.status();
+            if let Some(status) = &status
+                && status.is_whole(self.nodes.len())
+            {
+                return;
+            }
+            if begun.elapsed() > Duration::from_secs(90) {
+                let words: Vec<String> = self.nodes.iter().map(Node::last_words).collect();
+                panic!(
+                    "the cluster did not settle: {status:?}\n{}",
+                    words.join("\n")
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// How the cluster sees itself, from the first node that answers.
+    fn status(&self) -> Option<Status> {
+        let node = self.nodes.iter().position(|node| node.child.is_some())?;
+        let address = format!("http://{}:50051", self.net.address(node as u32));
+        let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .args(["cluster", "status", "--json", "--at", &address])
+            .output()
+            .ok()?;
+        serde_json::from_slice(&output.stdout).ok().map(Status)
+    }
+}
+
+/// What `tenure cluster status --json` says.
+#[derive(Debug)]
+struct Status(serde_json::Value);
+
+impl Status {
+    /// Every group has a leader and as many voters as it should have, all of them there.
+    fn is_whole(&self, _nodes: usize) -> bool {
+        self.0["whole"] == true
+    }
+}
+
+impl Node {
+    fn new(number: u32, root: &Path) -> Node {
+        let home = root.join(format!("node-{number}"));
+        std::fs::create_dir_all(home.join("disk")).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=192m", "tmpfs"]);
+        let mounted = mount.arg(home.join("disk")).output();
+        let mut node = Node {
+            number,
+            child: None,
+            frozen: false,
+            own_disk: mounted.is_ok_and(|output| output.status.success()),
+            own_clock: Path::new(FAKETIME).exists(),
+            home,
+            said: Arc::default(),
+        };
+        node.set_clock(0);
+        node
+    }
+
+    fn data(&self) -> PathBuf {
+        self.home.join("disk")
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        let running = self
+            .child
+            .as_mut()
+            .is_some_and(|child| child.try_wait().unwrap().is_none());
+        if !running {
+            self.child = None;
+        }
+        running
+    }
+
+    fn signal(&self, signal: &str) {
+        if let Some(child) = &self.child {
+            // `ip netns exec` becomes the program that it runs, so this is the daemon.
+            let pid = child.id().to_string();
+            let sent = Command::new("kill").args([signal, &pid]).status();
+            assert!(sent.unwrap().success());
+        }
+    }
+
+    /// Kills the daemon as the kernel would.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        self.frozen = false;
+    }
+
+    /// Asks the daemon to end and waits until it has.
+    pub(crate) async fn terminate(&mut self) {
+        self.signal("-TERM");
+        if let Some(mut child) = self.child.take() {
+            let ended = tokio::task::spawn_blocking(move || child.wait());
+            let ended = tokio::time::timeout(Duration::from_secs(15), ended).await;
+            assert!(ended.is_ok(), "node {} did not end in 15 s", self.number);
+        }
+    }
+
+    /// Stops the daemon where it stands, connections and all.
+    pub(crate) fn freeze(&mut self) {
+        self.signal("-STOP");
+        self.frozen = true;
+    }
+
+    pub(crate) fn thaw(&mut self) {
+        if std::mem::take(&mut self.frozen) {
+            self.signal("-CONT");
+        }
+    }
+
+    /// Leaves no byte free on the node's disk.
+    pub(crate) fn fill_disk(&self) {
+        let mut ballast = File::create(self.data().join("ballast")).unwrap();
+        let block = vec![0u8; 1 << 16];
+        while ballast.write_all(&block).is_ok() {}
+        while ballast.write_all(&[0]).is_ok() {}
+    }
+
+    pub(crate) fn empty_disk(&self) {
+        let _ = std::fs::remove_file(self.data().join("ballast"));
+    }
+
+    /// A new disk in an old machine.
+    pub(crate) fn wipe(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.data().join("data")).unwrap();
+    }
+
+    /// Sets the daemon's wall clock so many seconds ahead, or back.
+    pub(crate) fn set_clock(&mut self, ahead: i64) {
+        std::fs::write(self.home.join("clock"), format!("{ahead:+}\n")).unwrap();
+    }
+
+    fn last_words(&self) -> String {
+        let said = self.said.lock().unwrap();
+        let from = said.len().saturating_sub(20);
+        format!("node {}:\n  {}", self.number, said[from..].join("\n  "))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.last_words());
+        }
+        self.kill();
+        if self.own_disk {
+            let _ = Command::new("umount").arg("-l").arg(self.data()).status();
+        }
+    }
+}
+
+fn listen(lines: impl BufRead, said: &Mutex<Vec<String>>, ready: tokio::sync::oneshot::Sender<()>) {
+    let mut ready = Some(ready);
+    for line in lines.lines() {
+        let Ok(line) = line else { return };
+        if line.contains("tenure: ready")
+            && let Some(ready) = ready.take()
+        {
+            let _ = ready.send(());
+        }
+        let mut said = said.lock().unwrap();
+        said.push(line);
+        if said.len() > 200 {
+            said.drain(..100);
+        }
+    }
+}

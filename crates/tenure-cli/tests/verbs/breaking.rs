@@ -1,0 +1,210 @@
+//! `break` and `ask`: commands that change somebody else's lock (C10, C16).
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use super::pty::Terminal;
+use super::shell::{Place, TENURE};
+
+fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(TENURE)
+        .args(arguments)
+        .current_dir(place.path())
+        .env_remove("TENURE_URL")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), text)
+}
+
+/// C10: off a terminal both are refused without `--force`, and nothing happens.
+#[test]
+fn off_a_terminal_they_need_force() {
+    let place = Place::new();
+    let holder = place.hold(&[], "echo held; exec sleep 1000");
+    for verb in ["break", "ask"] {
+        let where_ = if verb == "ask" { "upload:./up" } else { "f" };
+        let (code, text) = tenure(&place, &[verb, where_]);
+        assert_eq!(code, Some(2), "{verb}: {text}");
+        assert!(text.contains("--force"), "{verb}: {text}");
+    }
+    assert!(!place.is_free(), "it is still held");
+    holder.signal("TERM");
+    holder.end();
+}
+
+/// C10, C16: with `--force` a live lock goes; what and whose is printed, and the victim is stopped.
+#[test]
+fn force_breaks_a_live_lock() {
+    let place = Place::new();
+    let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
+    let (code, text) = tenure(&place, &["break", "--force", "f"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("removed the lock of sidecar:f"), "{text}");
+    assert!(text.contains(&holder.pid().to_string()), "{text}");
+    assert_eq!(holder.end().code, Some(120));
+}
+
+/// C16: only if that hold is still the one.
+#[test]
+fn an_id_protects_the_next_holder() {
+    let place = Place::new();
+    let holder = place.hold(
+        &[],
+        "echo $TENURE_TOKEN > token; echo held; exec sleep 1000",
+    );
+    let wrong = "0123456789abcdef0123456789abcdef";
+    let (code, text) = tenure(&place, &["break", "--force", "--id", wrong, "f"]);
+    assert_eq!(code, Some(125), "{text}");
+    assert!(!place.is_free());
+    let token = fs::read_to_string(place.file("token")).unwrap();
+    let (code, text) = tenure(&place, &["break", "--force", "--id", token.trim(), "f"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(holder.end().code, Some(120));
+}
+
+/// C16: where fences are in use, the victim is shut out.
+#[test]
+fn breaking_raises_the_fence() {
+    let place = Place::new();
+    let holder = place.hold(&["--fence"], "echo held; exec sleep 1000");
+    let (code, text) = tenure(&place, &["break", "--force", "--json", "f"]);
+    assert_eq!(code, Some(0), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["broken"].as_array().unwrap().len(), 1);
+    holder.end();
+    let next = place
+        .run(&["--fence", "f", "--", "sh", "-c", "echo $TENURE_FENCE"])
+        .output();
+    let fence: u64 = String::from_utf8_lossy(&next.unwrap().stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(fence > 1, "{fence}");
+}
+
+/// C16: nothing to break is said, and is no success.
+#[test]
+fn nothing_to_break() {
+    let place = Place::new();
+    let (code, text) = tenure(&place, &["break", "--force", "f"]);
+    assert_eq!(code, Some(125));
+    assert!(text.contains("not held"), "{text}");
+}
+
+/// C16: on a terminal a dead lock is named and removed after a yes; a live one is refused.
+#[test]
+fn on_a_terminal_it_asks() {
+    let place = Place::new();
+    let holder = place.hold(&[], "echo held; exec sleep 1000");
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T break f; echo code=$?");
+    terminal.expect("add --force");
+    terminal.expect("code=75");
+    // A lock of a process that is gone, as another program would leave it.
+    let dead = place.file("dead.lock");
+    let record = fs::read_to_string(place.file("f.lock")).unwrap();
+    fs::write(
+        &dead,
+        record.replace(&format!("\"pid\": {}", holder.pid()), "\"pid\": 4194303"),
+    )
+    .unwrap();
+    terminal.line("$T break dead; echo code=$?");
+    terminal.expect("remove it? [y/N] ");
+    terminal.line("n");
+    terminal.expect("nothing was removed");
+    terminal.expect("code=125");
+    assert!(dead.exists());
+    terminal.line("$T break dead; echo code=$?");
+    terminal.expect("remove it? [y/N] ");
+    terminal.line("y");
+    terminal.expect("removed the lock of");
+    terminal.expect("code=0");
+    assert!(!dead.exists());
+    holder.signal("TERM");
+    holder.end();
+}
+
+/// C1, C10: a release request reaches the holder of an upload, which gives way with 121.
+#[test]
+fn an_upload_gives_way() {
+    let place = Place::new();
+    fs::create_dir(place.file("up")).unwrap();
+    let holder = super::shell::Holder::start(place.run(&[
+        "upload:up/7",
+        "--",
+        "sh",
+        "-c",
+        "echo held; exec sleep 1000",
+    ]));
+    let (code, text) = tenure(
+        &place,
+        &["ask", "--force", "--reason", "my turn", "upload:up/7"],
+    );
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(&holder.pid().to_string()), "{text}");
+    let ended = holder.end();
+    assert_eq!(ended.code, Some(121), "{ended:?}");
+    assert!(
+        ended.errors.contains("asks for the lock"),
+        "{}",
+        ended.errors
+    );
+}
+
+/// C1: `--on-ask notify` tells the command, `ignore` does not even that; the lock stays held.
+#[test]
+fn on_ask_decides() {
+    let place = Place::new();
+    fs::create_dir(place.file("up")).unwrap();
+    place.fifo("go");
+    let script = "echo held; read x < go; head -n 1 <&$TENURE_NOTICE_FD; exit 4";
+    let mut holder = super::shell::Holder::start(place.run(&[
+        "--on-ask",
+        "notify",
+        "upload:up/7",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]));
+    assert_eq!(
+        tenure(&place, &["ask", "--force", "upload:up/7"]).0,
+        Some(0)
+    );
+    holder.expect_error("asks for the lock");
+    place.say("go");
+    let ended = holder.end();
+    assert_eq!(ended.code, Some(4));
+    assert!(ended.out.contains(r#""event":"ask""#), "{}", ended.out);
+}
+
+/// C1: `--ask` asks while it waits, and gets the lock.
+#[test]
+fn a_waiter_asks() {
+    let place = Place::new();
+    fs::create_dir(place.file("up")).unwrap();
+    let holder = super::shell::Holder::start(place.run(&[
+        "upload:up/7",
+        "--",
+        "sh",
+        "-c",
+        "echo held; exec sleep 1000",
+    ]));
+    assert_eq!(
+        place.code(&["--ask", "-w", "60s", "upload:up/7", "--", "true"]),
+        Some(0)
+    );
+    assert_eq!(holder.end().code, Some(121));
+}
+
+/// Lock files have no way to ask: refused, with the reason.
+#[test]
+fn a_lock_file_cannot_be_asked() {
+    let place = Place::new();
+    let (code, text) = tenure(&place, &["ask", "--force", "f"]);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("cannot be asked"), "{text}");
+}

@@ -1,0 +1,183 @@
+//! `try`, `ls`, `why`, `watch`, `top`, `doctor`: they look and take nothing.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::pty::Terminal;
+use super::shell::{Place, TENURE};
+
+fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(TENURE)
+        .args(arguments)
+        .current_dir(place.path())
+        .env_remove("TENURE_URL")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn json(place: &Place, arguments: &[&str]) -> Value {
+    let (_, out, errors) = tenure(place, arguments);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{errors}"))
+}
+
+/// C8: free is 0, held is 75 and names the holder; nothing is taken.
+#[test]
+fn try_says_whether_it_is_free() {
+    let place = Place::new();
+    let (code, out, _) = tenure(&place, &["try", "f"]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains("is free"), "{out}");
+    assert!(!place.file("f.lock").exists(), "nothing was taken");
+    let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
+    let (code, out, _) = tenure(&place, &["try", "f"]);
+    assert_eq!(code, Some(75));
+    assert!(out.contains(&format!("pid {}", holder.pid())), "{out}");
+    assert!(out.contains("nightly"), "{out}");
+    let answer = json(&place, &["try", "--json", "f"]);
+    assert_eq!(answer["free"], false);
+    assert_eq!(answer["holders"][0]["holder"]["pid"], holder.pid());
+    holder.signal("TERM");
+    holder.end();
+}
+
+/// What is held in a directory, as a table and as JSON.
+#[test]
+fn ls_lists_a_directory() {
+    let place = Place::new();
+    assert_eq!(tenure(&place, &["ls"]).1, "");
+    assert_eq!(json(&place, &["ls", "--json"]), Value::Array(Vec::new()));
+    let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
+    let (code, out, _) = tenure(&place, &["ls"]);
+    assert_eq!(code, Some(0));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("WHERE"), "{out}");
+    assert!(
+        lines[1].contains("nightly") && lines[1].contains("alive"),
+        "{out}"
+    );
+    let list = json(&place, &["ls", "--json", "."]);
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    let place_name = list[0]["place"].as_str().unwrap();
+    assert!(
+        place_name.starts_with("sidecar:") && place_name.ends_with("/f"),
+        "{place_name}"
+    );
+    assert_eq!(list[0]["holders"][0]["verdict"]["life"], "alive");
+    holder.signal("TERM");
+    holder.end();
+}
+
+/// C8: sentences: who, what for, how its life was judged, and what to do next.
+#[test]
+fn why_explains_in_sentences() {
+    let place = Place::new();
+    let (code, out, _) = tenure(&place, &["why", "f"]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains("is free"), "{out}");
+    let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
+    let (_, out, _) = tenure(&place, &["why", "f"]);
+    for part in [
+        "is held",
+        "nightly",
+        "alive",
+        "next: wait for it",
+        "break --force --id",
+    ] {
+        assert!(out.contains(part), "{part} is not in {out}");
+    }
+    holder.signal("KILL");
+    holder.end();
+    super::shell::eventually("it is judged dead", || {
+        json(&place, &["why", "--json", "f"])["free"] == true
+    });
+}
+
+/// A watch begins with what is held, and tells what changes.
+#[test]
+fn watch_tells_what_changes() {
+    let place = Place::new();
+    let holder = place.hold(&[], "echo held; exec sleep 1000");
+    let mut watch = Command::new(TENURE)
+        .args(["watch", "--json", "."])
+        .current_dir(place.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        line["kind"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(next(), "present");
+    assert_eq!(next(), "present-end");
+    holder.signal("TERM");
+    holder.end();
+    assert_eq!(next(), "released");
+    let holder = place.hold(&[], "echo held; exec sleep 1000");
+    assert_eq!(next(), "granted");
+    holder.signal("TERM");
+    holder.end();
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+/// `top` on a real terminal: it shows the holder and leaves on `q`; off a terminal it is refused.
+#[test]
+fn top_shows_and_leaves() {
+    let place = Place::new();
+    let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
+    let mut terminal = Terminal::open(&place);
+    terminal.line("stty rows 20 cols 150; TERM=xterm $T top --every 100ms");
+    terminal.expect("WHERE");
+    terminal.expect("nightly");
+    terminal.key(b'q');
+    terminal.expect("ready> ");
+    terminal.line("echo code=$?");
+    terminal.expect("code=0");
+    assert_eq!(tenure(&place, &["top"]).0, Some(2));
+    holder.signal("TERM");
+    holder.end();
+}
+
+/// What a place can promise.
+#[test]
+fn doctor_tells_what_a_place_can_do() {
+    let place = Place::new();
+    let (code, out, _) = tenure(&place, &["doctor", "f"]);
+    assert_eq!(code, Some(0));
+    for part in ["modes     exclusive", "lease     none", "files"] {
+        assert!(out.contains(part), "{part} is not in {out}");
+    }
+    let answer = json(&place, &["doctor", "--json", "f"]);
+    assert_eq!(answer["capabilities"]["modes"], "exclusive");
+    assert!(answer["found"]["files"]["file_system"].is_string());
+    let repo = format!("repo:{}", place.path().display());
+    let answer = json(&place, &["doctor", "--json", &repo]);
+    assert!(answer["found"]["store"]["level"].is_number(), "{answer}");
+    assert_eq!(tenure(&place, &["doctor", "--clean", "f"]).0, Some(2));
+}
+
+/// C9: the waiting line on a terminal changes in place and goes before the command starts.
+#[test]
+fn the_waiting_line_on_a_terminal() {
+    let place = Place::new();
+    let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
+    let mut terminal = Terminal::open(&place);
+    terminal.line("stty cols 100; $T run f -- echo star''ted");
+    terminal.expect("waiting: ");
+    terminal.expect("\r\u{1b}[Ktenure: 1 s behind");
+    terminal.expect("nightly");
+    terminal.expect("\r\u{1b}[Ktenure: 2 s behind");
+    holder.signal("TERM");
+    holder.end();
+    terminal.expect("\r\u{1b}[Kstarted");
+}

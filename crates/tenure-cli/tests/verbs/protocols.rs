@@ -1,0 +1,221 @@
+//! Options of one protocol only (C11, C12, C20), and the server's question (`check`).
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use super::shell::{Holder, Place, TENURE};
+
+fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(TENURE)
+        .args(arguments)
+        .current_dir(place.path())
+        .env_remove("TENURE_URL")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+/// C20: an option that none of the places knows is refused, not ignored.
+#[test]
+fn an_option_of_another_protocol_is_refused() {
+    let place = Place::new();
+    for arguments in [
+        &["--private", "f", "--", "true"][..],
+        &["--seal", "f", "--", "true"],
+        &["--settle", "1s", "f", "--", "true"],
+        &["--strict", "exclusive:.", "--", "true"],
+        &["--reclaim", "age", "tenant:/x", "--", "true"],
+        &["--ttl", "30s", "f", "--", "true"],
+        &["--permits", "3", "f", "--", "true"],
+        &["-s", "--tree", "f", "--", "true"],
+        &["--tree", "f", "--", "true"],
+    ] {
+        assert_eq!(place.code(arguments), Some(2), "{arguments:?}");
+    }
+}
+
+/// C11: a dead lock is removed on proof, unless that is left to `tenure break`.
+#[test]
+fn reclaim_decides_about_a_dead_lock() {
+    let place = Place::new();
+    let holder = place.hold(&[], "echo held; exec sleep 1000");
+    let record = fs::read_to_string(place.file("f.lock")).unwrap();
+    let dead = record.replace(&format!("\"pid\": {}", holder.pid()), "\"pid\": 4194303");
+    holder.signal("TERM");
+    holder.end();
+    fs::write(place.file("f.lock"), &dead).unwrap();
+    assert_ne!(
+        place.code(&["-n", "--reclaim", "never", "f", "--", "true"]),
+        Some(0)
+    );
+    assert!(place.file("f.lock").exists());
+    assert_eq!(place.code(&["-n", "f", "--", "true"]), Some(0));
+    assert!(!place.file("f.lock").exists());
+}
+
+/// S2: another lock file than the target's own.
+#[test]
+fn a_lock_path_of_ones_own() {
+    let place = Place::new();
+    let script = "test -e other && test ! -e f.lock";
+    assert_eq!(
+        place.code(&["--lock-path", "other", "f", "--", "sh", "-c", script]),
+        Some(0)
+    );
+}
+
+/// C20: a tool claims a database; its server skips, and proceeds afterwards. `--dry-run` removes nothing.
+#[test]
+fn a_server_asks_before_it_works() {
+    let place = Place::new();
+    fs::create_dir(place.file("db")).unwrap();
+    assert_eq!(tenure(&place, &["check", "exclusive:db"]).0, Some(0));
+    let arguments = [
+        "--no-quiesce",
+        "--purpose",
+        "import",
+        "exclusive:db",
+        "--",
+        "sh",
+        "-c",
+        "echo held; exec sleep 1000",
+    ];
+    let holder = Holder::start(place.run(&arguments));
+    let (code, text) = tenure(&place, &["check", "exclusive:db"]);
+    assert_eq!(code, Some(75));
+    assert!(text.contains("import"), "{text}");
+    assert_eq!(
+        tenure(&place, &["check", "exclusive:db", "--", "touch", "ran"]).0,
+        Some(75)
+    );
+    assert!(!place.file("ran").exists());
+    let (_, text) = tenure(&place, &["check", "--json", "exclusive:db"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["decision"], "skip");
+    let record = fs::read_to_string(place.file("db/.exclusive-lock")).unwrap();
+    let pid = holder.pid();
+    holder.signal("TERM");
+    holder.end();
+    assert_eq!(
+        tenure(
+            &place,
+            &["check", "exclusive:db", "--", "sh", "-c", "exit 6"]
+        )
+        .0,
+        Some(6)
+    );
+    // What a dead tool left: a dry run says proceed and leaves it, a real one removes it.
+    let lock = place.file("db/.exclusive-lock");
+    fs::write(&lock, record.replace(&pid.to_string(), "4194303")).unwrap();
+    assert_eq!(
+        tenure(&place, &["check", "--dry-run", "exclusive:db"]).0,
+        Some(0)
+    );
+    assert!(lock.exists());
+    assert_eq!(tenure(&place, &["check", "exclusive:db"]).0, Some(0));
+    assert!(!lock.exists());
+    assert_eq!(tenure(&place, &["check", "f"]).0, Some(2));
+}
+
+/// X20: one cycle of the server runs under the gate, so a tool waits for its end.
+#[test]
+fn a_tool_waits_for_a_running_cycle() {
+    let place = Place::new();
+    fs::create_dir(place.file("db")).unwrap();
+    place.fifo("go");
+    let mut cycle = Command::new(TENURE)
+        .args([
+            "check",
+            "exclusive:db",
+            "--",
+            "sh",
+            "-c",
+            "echo held; read x < go; echo cycle >> order",
+        ])
+        .current_dir(place.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(cycle.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    let mut tool = place
+        .run(&["exclusive:db", "--", "sh", "-c", "echo tool >> order"])
+        .spawn()
+        .unwrap();
+    super::shell::eventually("the tool has published its lock", || {
+        place.file("db/.exclusive-lock").exists()
+    });
+    place.say("go");
+    assert_eq!(cycle.wait().unwrap().code(), Some(0));
+    assert_eq!(tool.wait().unwrap().code(), Some(0));
+    assert_eq!(
+        fs::read_to_string(place.file("order")).unwrap(),
+        "cycle\ntool\n"
+    );
+}
+
+/// C12: a key file is 32 bytes or 64 hex digits; a sealed repository needs it to be read.
+#[test]
+fn a_repository_is_sealed_with_a_key() {
+    let place = Place::new();
+    fs::create_dir(place.file("repo")).unwrap();
+    fs::write(
+        place.file("key"),
+        "00112233445566778899aabbccddeeff".repeat(2),
+    )
+    .unwrap();
+    fs::write(place.file("bad"), "too short").unwrap();
+    let repo = format!("repo:{}", place.file("repo").display());
+    assert_eq!(
+        place.code(&["--key-file", "bad", &repo, "--", "true"]),
+        Some(2)
+    );
+    let script = "grep -rl operation repo > found; test ! -s found";
+    assert_eq!(
+        place.code(&[
+            "--tenure-only",
+            "--key-file",
+            "key",
+            "--seal",
+            &repo,
+            "--",
+            "sh",
+            "-c",
+            script
+        ]),
+        Some(0)
+    );
+}
+
+/// C1: a repository's lock is a lease, shared or exclusive.
+#[test]
+fn a_repository_is_shared() {
+    let place = Place::new();
+    fs::create_dir(place.file("repo")).unwrap();
+    let repo = format!("repo:{}", place.file("repo").display());
+    let script = "test $TENURE_MODE = shared && echo held; exec sleep 1000";
+    let holder =
+        Holder::start(place.run(&["-s", "--tenure-only", &repo, "--", "sh", "-c", script]));
+    assert_eq!(
+        place.code(&["-s", "-n", "--tenure-only", &repo, "--", "true"]),
+        Some(0)
+    );
+    assert_eq!(
+        place.code(&["-n", "--tenure-only", &repo, "--", "true"]),
+        Some(75)
+    );
+    holder.signal("TERM");
+    assert_eq!(holder.end().code, Some(143));
+    assert_eq!(
+        place.code(&["-n", "--tenure-only", &repo, "--", "true"]),
+        Some(0)
+    );
+}

@@ -1,0 +1,225 @@
+//! A backup as a file: the states of all groups, each with its checksum, and a manifest at the end.
+//!
+//! ```text
+//!   magic ‖ length, head: facts of the cluster ‖ group… ‖ manifest
+//!   group    = 1 ‖ number u32 ‖ index u64 ‖ length u64 ‖ SHA-256 of the state ‖ state
+//!   manifest = 0 ‖ count u32 ‖ SHA-256 over head and the checksums of all groups, in order
+//! ```
+//!
+//! Groups are consistent in themselves, not with each other: no promise spans groups but those of
+//! the system group, which any node carries on.
+
+use std::io::{self, Read, Write};
+
+use aws_lc_rs::digest;
+use bytes::Bytes;
+use tenure_core::codec::{Reader, Record, Writer};
+use tenure_core::policy::Algorithm;
+use tenure_node::ClusterConfig;
+
+const MAGIC: &[u8; 8] = b"tenurbk\x01";
+const SUM: usize = 32;
+/// A head is not longer.
+const MAX_HEAD: u32 = 4096;
+/// A state longer than this is refused before memory is given to it.
+const MAX_STATE: u64 = 4 << 30;
+
+/// Why a backup cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The file cannot be read or written.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is something else, or was cut short.
+    #[error("this is no complete backup: {0}")]
+    Damaged(&'static str),
+    /// A group's checksum is wrong.
+    #[error("the backup is damaged in group {0}")]
+    Group(u32),
+    /// Groups are missing.
+    #[error("the backup has {found} of {wanted} groups")]
+    Missing {
+        /// How many there are.
+        found: usize,
+        /// How many there must be.
+        wanted: usize,
+    },
+}
+
+/// The state of one group in a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedGroup {
+    /// Which.
+    pub group: u32,
+    /// Up to which entry.
+    pub index: u64,
+    /// As a snapshot holds it.
+    pub state: Bytes,
+}
+
+/// Writes a backup, a group at a time.
+pub struct ArchiveWriter<W: Write> {
+    out: W,
+    sum: digest::Context,
+    count: u32,
+}
+
+impl<W: Write> ArchiveWriter<W> {
+    /// Begins a backup of a cluster with these facts.
+    pub fn new(mut out: W, facts: &ClusterConfig) -> io::Result<ArchiveWriter<W>> {
+        let mut head = Writer::new();
+        head.number(u64::from(facts.group_count));
+        head.number(facts.prefix_segments as u64);
+        head.put(&facts.default_algorithm);
+        let head = head.into_bytes();
+        out.write_all(MAGIC)?;
+        out.write_all(&u32::try_from(head.len()).unwrap_or(0).to_le_bytes())?;
+        out.write_all(&head)?;
+        let mut sum = digest::Context::new(&digest::SHA256);
+        sum.update(&head);
+        Ok(ArchiveWriter { out, sum, count: 0 })
+    }
+
+    /// Adds the state of a group.
+    pub fn group(&mut self, group: u32, index: u64, state: &[u8]) -> io::Result<()> {
+        let sum = digest::digest(&digest::SHA256, state);
+        self.out.write_all(&[1])?;
+        self.out.write_all(&group.to_le_bytes())?;
+        self.out.write_all(&index.to_le_bytes())?;
+        self.out.write_all(&(state.len() as u64).to_le_bytes())?;
+        self.out.write_all(sum.as_ref())?;
+        self.out.write_all(state)?;
+        self.sum.update(sum.as_ref());
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Writes the manifest: without it the file is no backup.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.write_all(&[0])?;
+        self.out.write_all(&self.count.to_le_bytes())?;
+        self.out.write_all(self.sum.finish().as_ref())?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// Reads a whole backup and checks every sum.
+pub fn read_archive(
+    mut input: impl Read,
+) -> Result<(ClusterConfig, Vec<SavedGroup>), ArchiveError> {
+    if take::<8>(&mut input)? != *MAGIC {
+        return Err(ArchiveError::Damaged("it begins with something else"));
+    }
+    let length = u32::from_le_bytes(take(&mut input)?);
+    if length > MAX_HEAD {
+        return Err(ArchiveError::Damaged("its head is too long"));
+    }
+    let mut head = vec![0; length as usize];
+    input.read_exact(&mut head)?;
+    let facts = facts(&head).map_err(|_| ArchiveError::Damaged("its head makes no sense"))?;
+    let mut sum = digest::Context::new(&digest::SHA256);
+    sum.update(&head);
+    let mut groups: Vec<SavedGroup> = Vec::new();
+    while take::<1>(&mut input)? == [1] {
+        let group = u32::from_le_bytes(take(&mut input)?);
+        let index = u64::from_le_bytes(take(&mut input)?);
+        let length = u64::from_le_bytes(take(&mut input)?);
+        let claimed: [u8; SUM] = take(&mut input)?;
+        if length > MAX_STATE {
+            return Err(ArchiveError::Group(group));
+        }
+        let mut state = Vec::new();
+        let read = (&mut input).take(length).read_to_end(&mut state)?;
+        let is_whole = read as u64 == length;
+        if !is_whole || digest::digest(&digest::SHA256, &state).as_ref() != claimed {
+            return Err(ArchiveError::Group(group));
+        }
+        sum.update(&claimed);
+        let state = Bytes::from(state);
+        groups.push(SavedGroup {
+            group,
+            index,
+            state,
+        });
+    }
+    let count = u32::from_le_bytes(take(&mut input)?);
+    let claimed: [u8; SUM] = take(&mut input)?;
+    if count as usize != groups.len() || sum.finish().as_ref() != claimed {
+        return Err(ArchiveError::Damaged("its manifest does not fit"));
+    }
+    groups.sort_by_key(|saved| saved.group);
+    groups.dedup_by_key(|saved| saved.group);
+    let wanted = facts.group_count as usize + 1;
+    if groups.len() != wanted {
+        let found = groups.len();
+        return Err(ArchiveError::Missing { found, wanted });
+    }
+    Ok((facts, groups))
+}
+
+fn facts(head: &[u8]) -> Result<ClusterConfig, tenure_core::codec::DecodeError> {
+    let mut input = Reader::new(head);
+    Ok(ClusterConfig {
+        group_count: input.small()?,
+        prefix_segments: input.small()? as usize,
+        default_algorithm: Algorithm::take(&mut input)?,
+    })
+}
+
+fn take<const N: usize>(input: &mut impl Read) -> Result<[u8; N], ArchiveError> {
+    let mut bytes = [0; N];
+    match input.read_exact(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(ArchiveError::Damaged("it ends too early"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> ClusterConfig {
+        ClusterConfig {
+            group_count: 1,
+            prefix_segments: 1,
+            default_algorithm: Algorithm::RecursiveRw,
+        }
+    }
+
+    fn archive(groups: u32) -> Vec<u8> {
+        let mut writer = ArchiveWriter::new(Vec::new(), &facts()).unwrap();
+        for group in 0..groups {
+            writer.group(group, 7, &[group as u8; 100]).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn what_was_saved_comes_back_or_is_refused() {
+        let bytes = archive(2);
+        let (found, groups) = read_archive(&bytes[..]).unwrap();
+        assert_eq!(found, facts());
+        assert_eq!(groups.len(), 2);
+        assert_eq!((groups[1].index, &groups[1].state[..]), (7, &[1; 100][..]));
+        for end in 0..bytes.len() {
+            assert!(read_archive(&bytes[..end]).is_err(), "cut at {end}");
+        }
+        let mut damaged = bytes;
+        for at in 0..damaged.len() {
+            damaged[at] ^= 0x40;
+            assert!(read_archive(&damaged[..]).is_err(), "byte {at}");
+            damaged[at] ^= 0x40;
+        }
+        assert!(matches!(
+            read_archive(&archive(1)[..]),
+            Err(ArchiveError::Missing {
+                found: 1,
+                wanted: 2
+            })
+        ));
+    }
+}

@@ -1,0 +1,52 @@
+//! What the operators' verbs of the command need beside a running daemon: backups as files, and data
+//! directories that no daemon runs on.
+
+use tenure_core::policy::Algorithm;
+use tenure_node::ClusterConfig;
+use tenure_wire::cluster::StatusResponse;
+
+pub use tenure_cluster::archive::{ArchiveWriter, read_archive};
+pub use tenure_cluster::offline::{recover, rejoin, restore};
+pub use tenure_node::NodeId;
+
+/// The facts of the cluster that gave this status, if they make sense.
+pub fn facts(status: &StatusResponse) -> Option<ClusterConfig> {
+    let named = |algorithm: &Algorithm| algorithm_name(*algorithm) == status.default_lock_algorithm;
+    Some(ClusterConfig {
+        group_count: status.group_count,
+        prefix_segments: status.routing_prefix_segments as usize,
+        default_algorithm: Algorithm::ALL.into_iter().find(named)?,
+    })
+}
+
+/// The node of this name: its trailing digits, plus one (R162).
+pub fn node_of(name: &str) -> Option<NodeId> {
+    let number = crate::config::node_number(name)?;
+    NodeId::new(u32::try_from(number).ok()?)
+}
+
+/// As the configuration spells it.
+pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::RecursiveRw => "recursive_rw",
+        Algorithm::PointRw => "point_rw",
+        Algorithm::RecursiveWrite => "recursive_write",
+        Algorithm::PointWrite => "point_write",
+        Algorithm::Semaphore => "semaphore",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R162: the digits at the end of a name, plus one; none is no name of a node.
+    #[test]
+    fn a_name_has_a_number() {
+        let number = |name| node_of(name).map(NodeId::number);
+        assert_eq!(number("tenure-0"), Some(1));
+        assert_eq!(number("rack7-node12"), Some(13));
+        assert_eq!(number("tenure"), None);
+        assert_eq!(number("tenure-4294967295"), None);
+    }
+}
