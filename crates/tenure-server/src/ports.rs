@@ -109,8 +109,12 @@ impl<'a> Ports<'a> {
         );
         let operators = Operators::new(self.node.clone(), self.fixed);
         let calls = usize::try_from(self.config.max_concurrent_requests_per_connection);
+        let path_lock = PathLockServer::new(service.clone())
+            .max_decoding_message_size(MESSAGE)
+            .max_encoding_message_size(usize::MAX);
         let port = GrpcPort {
-            routes: self.guard.wrap(grpc_routes(service, operators)?),
+            direct: self.guard.asks_nothing().then(|| path_lock.clone()),
+            routes: self.guard.wrap(grpc_routes(&service, path_lock, operators)?),
             calls: calls
                 .unwrap_or(Semaphore::MAX_PERMITS)
                 .min(Semaphore::MAX_PERMITS),
@@ -237,7 +241,11 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-fn grpc_routes(service: Grpc, operators: Operators) -> Result<Router, DaemonError> {
+fn grpc_routes(
+    service: &Grpc,
+    path_lock: PathLockServer<Grpc>,
+    operators: Operators,
+) -> Result<Router, DaemonError> {
     let failed =
         |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());
     let describe = || {
@@ -248,10 +256,7 @@ fn grpc_routes(service: Grpc, operators: Operators) -> Result<Router, DaemonErro
     };
     let v1 = describe().build_v1().map_err(failed)?;
     let v1alpha = describe().build_v1alpha().map_err(failed)?;
-    let health = crate::faces::health::service(&service);
-    let path_lock = PathLockServer::new(service)
-        .max_decoding_message_size(MESSAGE)
-        .max_encoding_message_size(usize::MAX);
+    let health = crate::faces::health::service(service);
     let routes = Routes::new(path_lock)
         .add_service(v1)
         .add_service(v1alpha)
