@@ -52,11 +52,14 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
     for judge in [
         "converge",
         "durable",
+        "events",
         "exclusion",
         "fences",
         "fifo",
         "leases",
         "linearizable",
+        "owners",
+        "watch",
     ] {
         assert!(
             total.judged.get(judge).is_some_and(|count| *count > 1_000),
