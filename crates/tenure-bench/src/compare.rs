@@ -156,12 +156,12 @@ impl<'a> Comparison<'a> {
         at: usize,
     ) -> Result<Row, String> {
         let server = &self.servers[at];
-        let before = Usage::of(server.pid());
+        let before = Usage::of(server.pid(), &self.arguments.directory);
         let start = Instant::now();
         let measured = tenure_bench::run(plan.clone(), target, server.address)
             .map_err(|error| format!("{} on {name}: {}", plan.scenario.name(), chain(&error)))?;
         let share = measured.elapsed.as_secs_f64() / start.elapsed().as_secs_f64();
-        let used = Usage::of(server.pid()).since(&before);
+        let used = Usage::of(server.pid(), &self.arguments.directory).since(&before);
         let row = Row {
             report: Report::new(plan, name, &measured),
             // The server's use is of the whole run, the units are without the warm-up.
@@ -217,10 +217,14 @@ impl<'a> Comparison<'a> {
 
     fn idle(&self) {
         let time = Duration::from_secs(5);
-        let before: Vec<Usage> = self.servers.iter().map(|s| Usage::of(s.pid())).collect();
+        let before: Vec<Usage> = self
+            .servers
+            .iter()
+            .map(|s| Usage::of(s.pid(), &self.arguments.directory))
+            .collect();
         std::thread::sleep(time);
         for (server, before) in self.servers.iter().zip(before) {
-            let used = Usage::of(server.pid()).since(&before);
+            let used = Usage::of(server.pid(), &self.arguments.directory).since(&before);
             let share = used.cpu.as_secs_f64() / time.as_secs_f64() * 100.0;
             self.say(
                 &format!("idle: {:10} {share:5.2} % of a core", server.name),
@@ -251,7 +255,7 @@ impl<'a> Comparison<'a> {
             _ => Server::etcd(directory),
         };
         let mut server = start(&directory)?;
-        let empty = Usage::of(server.pid());
+        let empty = Usage::of(server.pid(), &self.arguments.directory);
         let target = match name {
             "tenure" => Target::Session { token: None },
             "redis" => Target::Redis,
@@ -262,7 +266,7 @@ impl<'a> Comparison<'a> {
         let measured = tenure_bench::run(plan.clone(), &target, server.address)
             .map_err(|error| format!("many-held on {name}: {}", chain(&error)))?;
         let report = Report::new(&plan, name, &measured);
-        let full = Usage::of(server.pid());
+        let full = Usage::of(server.pid(), &self.arguments.directory);
         let disk = process::disk(&directory);
         // As after a crash: nothing is tidied up.
         server.kill();
@@ -270,7 +274,7 @@ impl<'a> Comparison<'a> {
         let begin = Instant::now();
         let server = start(&directory)?;
         let restart = begin.elapsed();
-        let after = Usage::of(server.pid());
+        let after = Usage::of(server.pid(), &self.arguments.directory);
         let mb = |bytes: u64| bytes as f64 / 1e6;
         self.say(
             &format!(
@@ -305,7 +309,11 @@ impl<'a> Comparison<'a> {
         let look = |comparison: &mut Self| -> Result<(Row, u64), String> {
             let plan = comparison.plan(Scenario::UniqueLock, 256);
             let row = comparison.measure(&plan, "session", &session, at)?;
-            let memory = Usage::of(comparison.servers[at].pid()).resident;
+            let memory = Usage::of(
+                comparison.servers[at].pid(),
+                &comparison.arguments.directory,
+            )
+            .resident;
             Ok((row, memory))
         };
         let (before, memory_before) = look(self)?;

@@ -164,7 +164,7 @@ pub struct Measured {
     pub units: u64,
     /// Latencies of single requests; for hot-handoff from giving back to the next grant.
     pub latencies: Latencies,
-    /// Grants out of order.
+    /// Grants out of order, where answers come in the order of the requests.
     pub overtakes: u64,
     /// From the end of the warm-up to the end.
     pub elapsed: Duration,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
@@ -45,34 +45,29 @@ pub(crate) fn run<C: Caller + 'static>(
         let in_flight = plan.in_flight;
         let script = Rc::new(RefCell::new(Script::new(plan)));
         let tasks = LocalSet::new();
-        let mut lanes = Vec::new();
+        let mut lanes = JoinSet::new();
         for number in 0..in_flight {
             let (lane, ask) = script.borrow_mut().lane(number);
             let channel = channels[number as usize % channels.len()].clone();
             let caller = caller(channel, &lane).await?;
             let script = Rc::clone(&script);
-            lanes.push(tasks.spawn_local(walk(script, caller, lane, ask)));
+            lanes.spawn_local_on(walk(script, caller, lane, ask), &tasks);
         }
-        tasks.run_until(first_end(lanes)).await?;
-        // Lanes that still wait are dropped with their tasks.
+        // When one lane has seen the end, or an error, all have enough: others may wait in line for
+        // somebody who has stopped.
+        let first = tasks.run_until(lanes.join_next()).await;
+        drop(lanes);
         drop(tasks);
-        let script = Rc::into_inner(script).ok_or(BenchError::Closed)?;
-        Ok(script.into_inner().finish())
-    })
-}
-
-/// When one lane has seen the end, all have enough.
-async fn first_end(
-    lanes: Vec<tokio::task::JoinHandle<Result<(), BenchError>>>,
-) -> Result<(), BenchError> {
-    let mut ended = Ok(());
-    for lane in lanes {
-        if let Ok(result) = lane.await {
-            ended = result;
-            break;
+        if let Some(Ok(ended)) = first {
+            ended?;
         }
-    }
-    ended
+        let script = Rc::into_inner(script).ok_or(BenchError::Closed)?;
+        Ok(Measured {
+            // Calls on streams of their own are answered in any order, so a client cannot tell.
+            overtakes: 0,
+            ..script.into_inner().finish()
+        })
+    })
 }
 
 async fn walk(

@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 mod ask;
 mod bench;
-mod r#break;
+mod breaking;
 mod check;
 mod cluster;
 mod completions;
@@ -18,7 +18,7 @@ mod policy;
 mod run;
 mod serve;
 mod top;
-mod r#try;
+mod trying;
 mod watch;
 mod why;
 
@@ -28,13 +28,13 @@ pub(crate) enum Command {
     Lock(Box<lock::Lock>),
     Renew(lock::Renew),
     Unlock(lock::Unlock),
-    Try(r#try::Try),
+    Try(trying::Try),
     Ls(ls::Ls),
     Why(why::Why),
     Watch(watch::Watch),
     Top(top::Top),
     Ask(ask::Ask),
-    Break(r#break::Break),
+    Break(breaking::Break),
     Check(check::Check),
     #[command(subcommand)]
     Fence(fence::Fence),

@@ -358,7 +358,7 @@ fn killing_tenure_ends_the_tree() {
     let script = "setsid sh -c 'echo $$ > pids; exec sleep 1000' & while ! test -s pids; do sleep 0.01; done; echo held; wait";
     let holder = Holder::start(run(
         &place,
-        &["--ttl", "2s", "k:/x", "--", "sh", "-c", script],
+        &["--ttl", "5s", "k:/x", "--", "sh", "-c", script],
     ));
     let member = place.pids("pids")[0];
     holder.signal("KILL");
@@ -410,7 +410,7 @@ fn a_stopped_command_and_its_lease() {
     terminal.line(&format!("export TENURE_URL={}", url()));
     terminal.expect("ready> ");
     terminal
-        .line("$T run --ttl 3s z:/x -- sh -c 'echo $$ > pids; echo run''ning; exec sleep 1000'");
+        .line("$T run --ttl 5s z:/x -- sh -c 'echo $$ > pids; echo run''ning; exec sleep 1000'");
     terminal.expect("running");
     let child = place.pids("pids")[0];
     terminal.key(0x1a);

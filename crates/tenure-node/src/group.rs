@@ -185,6 +185,10 @@ impl Group {
         self.replica.leader()
     }
 
+    pub(crate) fn term(&self) -> u64 {
+        self.replica.term()
+    }
+
     /// Members that were there and are not any more.
     pub(crate) fn gone_members(&self) -> Vec<Member> {
         let now = self.membership().everybody();
@@ -307,18 +311,20 @@ impl Group {
                 wrote = true;
             }
             let is_change = |entry: &Entry| matches!(entry.payload, Payload::Membership(_));
-            let changes_members = work.entries.iter().any(is_change);
+            let has_change = work.entries.iter().any(is_change);
+            let changes_members = work.committed.iter().any(is_change);
             if !work.entries.is_empty() {
                 turn.writes.push((self.id, Record::Entries(work.entries)));
                 wrote = true;
             }
-            // A commit index alone is a hint that is not worth a write of its own. But whoever has a
-            // change of membership must know after a restart that the one before it was decided, or
-            // it would go back two, to voters whose majority the present ones do not need: a founder
-            // would elect itself.
-            let hint = changes_members.then(|| self.replica.store().hard_state());
+            // A commit index alone is a hint that is not worth a write of its own. But a replica must
+            // know after a restart which changes of membership were decided: with one that is new,
+            // that the one before it was, or a founder would elect itself; with one that is decided,
+            // that it is, or it would count on members that may be gone for good.
+            turn.must_sync |= changes_members;
+            let hint = (has_change || changes_members).then(|| self.replica.store().hard_state());
             if let Some(state) = work.hard_state.or(hint)
-                && (wrote || work.must_sync)
+                && (wrote || work.must_sync || changes_members)
             {
                 turn.writes.push((self.id, Record::HardState(state)));
                 wrote = true;
@@ -374,7 +380,7 @@ impl Group {
                 early: Vec::new(),
             };
         }
-        if now.2 != before.2 {
+        if (now.0, now.2) != (before.0, before.2) {
             turn.news.push((self.id, News::Leader));
         }
     }

@@ -8,6 +8,7 @@ pub mod faces;
 pub mod handlers;
 pub mod operate;
 mod peers;
+mod ports;
 pub mod probe;
 mod session;
 pub mod status;

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use tenure_node::{GroupId, Input, Member, MembershipChange, MembershipStep, RequestId};
+use tenure_node::{
+    GroupId, Input, Member, Membership, MembershipChange, MembershipStep, RequestId,
+};
 
 use crate::plan::Plan;
 use crate::random::Random;
@@ -89,6 +91,14 @@ fn some_seats(random: &mut Random, nodes: usize, count: usize) -> BTreeSet<usize
 }
 
 impl World {
+    /// Who replicates a group, as the replica at a seat knows it.
+    fn membership_at(&self, seat: usize, group: GroupId) -> Option<Membership> {
+        let status = self.seats[seat].node.as_ref()?.status();
+        let mut groups = status.groups.into_iter();
+        let one = groups.find(|one| one.group == group)?;
+        Some(one.membership)
+    }
+
     /// One step towards what is wanted, for every group that has a leader.
     pub(crate) fn operate(&mut self) {
         let mut old_lives = false;
@@ -107,6 +117,12 @@ impl World {
             if !everybody.iter().all(current)
                 || wanted.iter().any(|one| !membership.voters.contains(one))
             {
+                old_lives = true;
+            }
+            // A replica that has not heard of the latest change counts on members that may be gone.
+            let knows =
+                |seat: &usize| self.membership_at(*seat, group).as_ref() == Some(&membership);
+            if !self.operator.wanted[at].iter().all(knows) {
                 old_lives = true;
             }
             if membership.is_joint() {

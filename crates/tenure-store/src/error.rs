@@ -204,9 +204,9 @@ fn refusal_text(place: &Address, mode: Mode, refusal: &Refusal) -> String {
             "{place}: the fencing counter index/lock.tenure/fence is damaged or used up; put a \
              number above every one given out so far into it, as {{\"fence\":N}}"
         ),
-        Refusal::TooSlow => format!(
-            "{place}: the store took so long that the lease was used up before the lock was held"
-        ),
+        Refusal::TooSlow => {
+            format!("{place}: the store was too slow for a lock to be held safely; try again")
+        }
         Refusal::Cancelled => format!("{place}: given up on request"),
     }
 }

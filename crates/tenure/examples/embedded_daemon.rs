@@ -1,21 +1,25 @@
-//! A daemon inside a program of one's own: `embedded_daemon DATA_DIR ADDRESS [TOKEN]`. Says `ready ADDRESS` on stdout and
-//! serves until its standard input ends.
+//! A daemon inside a program of one's own: `embedded_daemon DATA_DIR ADDRESS [TOKEN]`, more keys as `TENURE_…` in the
+//! environment. Says `ready ADDRESS` on stdout, with its gossip address if it is one of several nodes, and serves until its
+//! standard input ends.
 
 use std::io::Write;
 
 use tenure_server::config::{Config, Machine, Settings, Writable};
 use tenure_server::daemon::Daemon;
+use tenure_server::telemetry::otlp::Signals;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let data = arguments.next().ok_or("name a data directory")?;
     let address = arguments.next().ok_or("name an address")?;
-    let mut keys = vec![
+    let mut keys: Vec<(String, String)> = std::env::vars()
+        .filter(|(key, _)| key.starts_with("TENURE_"))
+        .collect();
+    keys.extend([
         ("TENURE_DATA_DIR".to_owned(), data),
         ("TENURE_LISTEN".to_owned(), address),
         ("TENURE_GROUP_COUNT".to_owned(), "4".to_owned()),
-        ("TENURE_WEB_LISTEN".to_owned(), String::new()),
-    ];
+    ]);
     if let Some(token) = arguments.next() {
         keys.push(("TENURE_CLIENT_AUTH_TOKEN".to_owned(), token));
     }
@@ -30,8 +34,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let daemon = Daemon::start(&config).await?;
-        writeln!(std::io::stdout(), "ready {}", daemon.grpc)?;
+        let silent = Signals {
+            tracing: None,
+            pusher: None,
+        };
+        let daemon = Daemon::start(&config, silent).await?;
+        let gossip = daemon
+            .internal
+            .map_or_else(String::new, |(_, gossip)| gossip.to_string());
+        writeln!(std::io::stdout(), "ready {} {gossip}", daemon.grpc)?;
         std::io::stdout().flush()?;
         let (over, end) = tokio::sync::oneshot::channel::<()>();
         std::thread::spawn(move || {

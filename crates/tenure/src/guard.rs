@@ -13,7 +13,7 @@ use crate::lease::Lease;
 use crate::place::Where;
 use crate::reach::Held;
 use crate::signals::{HoldEvent, ReleaseRequest, Signals};
-use crate::values::{Fence, Mode};
+use crate::values::{Class, Fence, Mode};
 
 /// A lock that is held. Dropping it gives it back: at once on files and in memory, in the background elsewhere;
 /// only [`release`](Guard::release) can say how that went.
@@ -24,7 +24,9 @@ pub struct Guard {
     place: Where,
     mode: Mode,
     signals: Arc<Signals>,
-    held: Held,
+    /// `None` once it was given back or left.
+    held: Option<Held>,
+    process: u32,
 }
 
 impl Guard {
@@ -33,8 +35,24 @@ impl Guard {
             place,
             mode,
             signals,
-            held,
+            held: Some(held),
+            process: std::process::id(),
         }
+    }
+
+    fn held(&self) -> &Held {
+        self.held
+            .as_ref()
+            .expect("a guard has its hold until it is given back")
+    }
+
+    /// Only the process that acquired acts (K36).
+    fn must_be_ours(&self) -> Result<(), Error> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        let what = "this copy of the guard came over fork; only the process that acquired acts";
+        Err(Error::refused(&self.place, Class::NotHeld, what))
     }
 
     /// What is locked.
@@ -49,7 +67,7 @@ impl Guard {
 
     /// The newest fence; none where the reach gave none.
     pub fn fence(&self) -> Option<Fence> {
-        self.held.fence()
+        self.held().fence()
     }
 
     /// How long the work may go on without a newer renewal: to 80 % of the lease, counted from the *sending* of
@@ -59,35 +77,37 @@ impl Guard {
         if self.signals.loss().is_some() {
             return Some(Duration::ZERO);
         }
-        self.held
+        self.held()
             .valid_for()
             .or_else(|| self.signals.lease().map(|lease| lease.valid_for()))
     }
 
     /// The lease as last confirmed, where there is one.
     pub fn lease(&self) -> Option<Lease> {
-        self.held.lease().or_else(|| self.signals.lease())
+        self.held().lease().or_else(|| self.signals.lease())
     }
 
     /// Who holds: the token on files, the owner in memory and on the daemon.
     pub fn owner(&self) -> String {
-        self.held.owner()
+        self.held().owner()
     }
 
     /// The hold on disk, where the lock is a file: its path, descriptor (K38) and pulse.
     pub fn file(&self) -> Option<&tenure_files::hold::Hold> {
-        self.held.file()
+        self.held().file()
     }
 
     /// Mine, right now? Asks the daemon or the store; looks at the file. Local and instant on files and in memory.
     pub async fn check(&self) -> Result<(), Error> {
+        self.must_be_ours()?;
         self.still_held()?;
-        self.held.check(&self.place).await.inspect_err(|error| {
-            if let Error::Lost(lost) = error {
-                self.signals.lose(lost.cause, lost.what.clone());
-            }
-        })?;
-        self.still_held()
+        let checked = self.held().check(&self.place).await;
+        if let Err(Error::Lost(lost)) = &checked {
+            self.signals.lose(lost.cause, lost.what.clone());
+        }
+        // A lease that ran out while nobody answered is a loss, whatever else went wrong.
+        self.still_held()?;
+        checked
     }
 
     /// Whether the lock is known to be lost. Asks nobody.
@@ -117,28 +137,34 @@ impl Guard {
     /// Calls `listener` for everything that happens to the lock from now on, and for what stands already. It runs
     /// on a thread of Tenure's: it must not take long, and must not panic.
     pub fn listen(&self, listener: impl Fn(&HoldEvent) + Send + Sync + 'static) {
-        if let Some(lease) = self.held.lease() {
+        if let Some(lease) = self.held().lease() {
             listener(&HoldEvent::Renewed(lease));
         }
         self.signals.listen(Box::new(listener));
     }
 
     /// Gives the lock back, or says why it was not ours any more.
-    pub async fn release(self) -> Result<(), Error> {
-        match self.signals.loss() {
+    pub async fn release(mut self) -> Result<(), Error> {
+        self.must_be_ours()?;
+        match (self.signals.loss(), self.held.take()) {
             // What may be left of it goes in the background: whoever took it away may be out of reach.
-            Some(lost) => Err(lost.into()),
-            None => self.held.release(&self.place).await,
+            (Some(lost), _) => Err(lost.into()),
+            (None, Some(held)) => held.release(&self.place).await,
+            (None, None) => Ok(()),
         }
     }
 
     /// Lets go without giving back, for a lock that was taken with
     /// [`follows`](crate::Lock::follows): it lives on, and the word lets another process renew or release it.
-    pub async fn into_hold(self) -> Result<Hold, Error> {
-        let lease = self.lease();
-        self.held
-            .leave(self.place, self.mode, lease.map(|lease| lease.ttl))
-            .await
+    pub async fn into_hold(mut self) -> Result<Hold, Error> {
+        self.must_be_ours()?;
+        self.still_held()?;
+        let ttl = self.lease().map(|lease| lease.ttl);
+        let held = self
+            .held
+            .take()
+            .expect("a guard has its hold until it is given back");
+        held.leave(self.place.clone(), self.mode, ttl).await
     }
 
     /// Runs `work` until it is done or the lock is lost, whichever comes first.
@@ -152,6 +178,16 @@ impl Guard {
             work.as_mut().poll(context).map(Ok)
         })
         .await
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // A copy that came over fork. Files know that by themselves; the others would use locks and threads that the
+        // fork has cut in the middle.
+        if self.process != std::process::id() && !self.place.is_file() {
+            std::mem::forget(self.held.take());
+        }
     }
 }
 

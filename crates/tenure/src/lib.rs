@@ -50,7 +50,7 @@ pub mod testing;
 mod tuning;
 mod values;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 pub use capabilities::{Across, Capabilities, Fencing, Liveness, Modes, Need, Order};
 pub use endpoint::Endpoint;
@@ -79,9 +79,10 @@ pub use crate::tenure::{Builder, Tenure};
 pub fn lock(place: impl IntoWhere) -> Result<Lock, Error> {
     let place = place.into_where()?;
     // A file needs no settings, and none of them can be wrong.
+    static PLAIN: LazyLock<Tenure> = LazyLock::new(Tenure::default);
     match place {
         Where::Daemon { .. } => shared()?.lock(place),
-        _ => Tenure::default().lock(place),
+        _ => PLAIN.lock(place),
     }
 }
 
@@ -116,3 +117,8 @@ fn shared() -> Result<Tenure, Error> {
     *shared = Some(tenure.clone());
     Ok(tenure)
 }
+
+/// The guide's examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/library.md")]
+struct Guide;

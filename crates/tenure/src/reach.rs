@@ -1,6 +1,6 @@
 //! The reaches: one file each, behind one enum. What is the same for all is decided before and above them.
 
-#[cfg(feature = "daemon")]
+#[cfg_attr(not(feature = "daemon"), path = "reach/no_daemon.rs")]
 pub(crate) mod daemon;
 mod exclusive;
 mod files;
@@ -33,7 +33,10 @@ pub(crate) enum Held {
     Upload(tenure_files::upload::Guard),
     #[cfg(feature = "store")]
     Repository(repository::Held),
-    #[cfg(feature = "daemon")]
+    #[cfg_attr(
+        not(feature = "daemon"),
+        expect(dead_code, reason = "nobody makes one in that build")
+    )]
     Daemon(daemon::Held),
 }
 
@@ -46,7 +49,6 @@ impl Held {
             Held::Upload(guard) => guard.file()?.fence().map(Fence::from),
             #[cfg(feature = "store")]
             Held::Repository(held) => held.fence(),
-            #[cfg(feature = "daemon")]
             Held::Daemon(held) => held.fence(),
         }
     }
@@ -57,7 +59,6 @@ impl Held {
             Held::Memory(_) | Held::Sidecar(_) | Held::Exclusive(_) | Held::Upload(_) => None,
             #[cfg(feature = "store")]
             Held::Repository(held) => Some(held.valid_for()),
-            #[cfg(feature = "daemon")]
             Held::Daemon(_) => None,
         }
     }
@@ -67,7 +68,6 @@ impl Held {
             Held::Memory(_) | Held::Sidecar(_) | Held::Exclusive(_) | Held::Upload(_) => None,
             #[cfg(feature = "store")]
             Held::Repository(held) => Some(held.lease()),
-            #[cfg(feature = "daemon")]
             Held::Daemon(_) => None,
         }
     }
@@ -80,7 +80,6 @@ impl Held {
                 .map_or_else(String::new, |hold| hold.token().to_string()),
             #[cfg(feature = "store")]
             Held::Repository(held) => held.owner(),
-            #[cfg(feature = "daemon")]
             Held::Daemon(held) => held.owner(),
         }
     }
@@ -93,7 +92,6 @@ impl Held {
             Held::Memory(_) => None,
             #[cfg(feature = "store")]
             Held::Repository(_) => None,
-            #[cfg(feature = "daemon")]
             Held::Daemon(_) => None,
         }
     }
@@ -109,7 +107,6 @@ impl Held {
             Held::Upload(guard) => files(guard.check()),
             #[cfg(feature = "store")]
             Held::Repository(held) => held.check(place).await,
-            #[cfg(feature = "daemon")]
             Held::Daemon(held) => held.check(place).await,
         }
     }
@@ -125,7 +122,6 @@ impl Held {
             Held::Upload(guard) => files(guard.release()),
             #[cfg(feature = "store")]
             Held::Repository(held) => held.release(place).await,
-            #[cfg(feature = "daemon")]
             Held::Daemon(held) => held.release(place).await,
         }
     }
@@ -151,7 +147,6 @@ impl Held {
             },
             #[cfg(feature = "store")]
             Held::Repository(held) => held.leave(&place).await?,
-            #[cfg(feature = "daemon")]
             Held::Daemon(held) => held.leave(),
         };
         Ok(Hold {
@@ -175,16 +170,8 @@ pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
         #[cfg(feature = "store")]
         Where::Repository(_) => repository::acquire(tenure, request).await,
         Where::Daemon { nodes, path } => {
-            #[cfg(feature = "daemon")]
-            {
-                let (client, path) = (tenure.client(nodes)?, path.clone());
-                daemon::acquire(client, path, request).await
-            }
-            #[cfg(not(feature = "daemon"))]
-            {
-                let _ = (tenure, nodes, path);
-                Err(left_out(&request.place))
-            }
+            let (client, path) = (tenure.client(nodes)?, path.clone());
+            daemon::acquire(client, path, request).await
         }
     }
 }
@@ -207,17 +194,7 @@ pub(crate) async fn inspect(tenure: &Tenure, place: &Where) -> Result<State, Err
         }
         #[cfg(feature = "store")]
         Where::Repository(_) => repository::inspect(tenure, place).await,
-        Where::Daemon { nodes, path } => {
-            #[cfg(feature = "daemon")]
-            {
-                daemon::inspect(&tenure.client(nodes)?, place, path).await
-            }
-            #[cfg(not(feature = "daemon"))]
-            {
-                let _ = (nodes, path);
-                Err(left_out(place))
-            }
-        }
+        Where::Daemon { nodes, path } => daemon::inspect(&tenure.client(nodes)?, place, path).await,
     }
 }
 
@@ -231,15 +208,7 @@ pub(crate) async fn list(tenure: &Tenure, place: &Where) -> Result<Vec<State>, E
         #[cfg(feature = "store")]
         Where::Repository(_) => Ok(vec![repository::inspect(tenure, place).await?]),
         Where::Daemon { nodes, path } => {
-            #[cfg(feature = "daemon")]
-            {
-                daemon::list(&tenure.client(nodes)?, nodes, Some(path)).await
-            }
-            #[cfg(not(feature = "daemon"))]
-            {
-                let _ = (nodes, path);
-                Err(left_out(place))
-            }
+            daemon::list(&tenure.client(nodes)?, nodes, Some(path)).await
         }
     }
 }
@@ -257,17 +226,7 @@ pub(crate) async fn ask(
         Where::Upload { dir, id } => upload::ask(place, dir, id, reason, tenure.tuning()),
         #[cfg(feature = "store")]
         Where::Repository(_) => Ok(Vec::new()),
-        Where::Daemon { nodes, path } => {
-            #[cfg(feature = "daemon")]
-            {
-                daemon::ask(&tenure.client(nodes)?, place, path).await
-            }
-            #[cfg(not(feature = "daemon"))]
-            {
-                let _ = (nodes, path);
-                Err(left_out(place))
-            }
-        }
+        Where::Daemon { nodes, path } => daemon::ask(&tenure.client(nodes)?, place, path).await,
     }
 }
 
@@ -276,6 +235,10 @@ pub(crate) async fn ask(
 pub(crate) struct Breaking<'a> {
     pub(crate) id: Option<&'a HoldId>,
     pub(crate) force: Force,
+    #[cfg_attr(
+        not(feature = "daemon"),
+        expect(dead_code, reason = "only the daemon writes it down")
+    )]
     pub(crate) reason: &'a str,
 }
 
@@ -293,15 +256,7 @@ pub(crate) async fn break_hold(
         #[cfg(feature = "store")]
         Where::Repository(_) => repository::break_hold(tenure, place, breaking).await,
         Where::Daemon { nodes, path } => {
-            #[cfg(feature = "daemon")]
-            {
-                daemon::break_hold(&tenure.client(nodes)?, place, path, breaking).await
-            }
-            #[cfg(not(feature = "daemon"))]
-            {
-                let _ = (nodes, path);
-                Err(left_out(place))
-            }
+            daemon::break_hold(&tenure.client(nodes)?, place, path, breaking).await
         }
     }
 }
@@ -315,17 +270,7 @@ pub(crate) async fn watch(tenure: &Tenure, place: &Where) -> Result<Watch, Error
         }
         #[cfg(feature = "store")]
         Where::Repository(_) => Ok(repository::watch(tenure, place)),
-        Where::Daemon { nodes, path } => {
-            #[cfg(feature = "daemon")]
-            {
-                daemon::watch(&tenure.client(nodes)?, nodes, path).await
-            }
-            #[cfg(not(feature = "daemon"))]
-            {
-                let _ = (nodes, path);
-                Err(left_out(place))
-            }
-        }
+        Where::Daemon { nodes, path } => daemon::watch(&tenure.client(nodes)?, nodes, path).await,
     }
 }
 
@@ -341,15 +286,7 @@ pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error
         #[cfg(feature = "store")]
         Where::Repository(_) => repository::renew_hold(tenure, hold).await,
         Where::Daemon { nodes, path } => {
-            #[cfg(feature = "daemon")]
-            {
-                daemon::renew_hold(&tenure.client(nodes)?, hold, path).await
-            }
-            #[cfg(not(feature = "daemon"))]
-            {
-                let _ = (nodes, path);
-                Err(left_out(&hold.place))
-            }
+            daemon::renew_hold(&tenure.client(nodes)?, hold, path).await
         }
     }
 }
@@ -366,15 +303,7 @@ pub(crate) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Err
         #[cfg(feature = "store")]
         Where::Repository(_) => repository::release_hold(tenure, hold).await,
         Where::Daemon { nodes, path } => {
-            #[cfg(feature = "daemon")]
-            {
-                daemon::release_hold(&tenure.client(nodes)?, hold, path).await
-            }
-            #[cfg(not(feature = "daemon"))]
-            {
-                let _ = (nodes, path);
-                Err(left_out(&hold.place))
-            }
+            daemon::release_hold(&tenure.client(nodes)?, hold, path).await
         }
     }
 }
@@ -395,9 +324,4 @@ async fn turn(turn: Arc<Turn<()>>, request: &Request) -> Result<OwnedMutexGuard<
 
 fn not_held(hold: &Hold) -> Error {
     Error::refused(&hold.place, Class::NotHeld, "this hold is not held")
-}
-
-#[cfg(not(feature = "daemon"))]
-fn left_out(place: &Where) -> Error {
-    Error::unsupported(place, "the daemon's client is left out of this build")
 }

@@ -1,11 +1,9 @@
 //! The way in: settings once, then locks. Nothing is connected before it is needed.
 
-#[cfg(any(feature = "daemon", feature = "store"))]
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-#[cfg(any(feature = "daemon", feature = "store"))]
 use std::sync::{Mutex, PoisonError};
 #[cfg(feature = "store")]
 use std::time::Duration;
@@ -46,12 +44,7 @@ pub struct Tenure {
 pub(crate) struct Settings {
     pub(crate) nodes: Vec<Endpoint>,
     pub(crate) holder: Holder,
-    #[cfg_attr(
-        not(feature = "daemon"),
-        expect(dead_code, reason = "only the daemon asks for credentials")
-    )]
     pub(crate) access: Access,
-    #[cfg(feature = "daemon")]
     clients: Mutex<HashMap<Vec<Endpoint>, reach::daemon::Client>>,
     #[cfg(feature = "store")]
     repositories: Mutex<HashMap<(String, Duration), tenure_store::Repository>>,
@@ -138,7 +131,6 @@ impl Tenure {
     }
 
     /// Every lock of the daemon.
-    #[cfg(feature = "daemon")]
     pub async fn list_all(&self) -> Result<Vec<State>, Error> {
         reach::daemon::list(&self.client(&[])?, &[], None).await
     }
@@ -216,7 +208,6 @@ impl Tenure {
     }
 
     /// The client of these nodes, or of the configured ones. Connects when it is first used.
-    #[cfg(feature = "daemon")]
     pub(crate) fn client(&self, nodes: &[Endpoint]) -> Result<reach::daemon::Client, Error> {
         let nodes = match nodes {
             [] => &self.settings.nodes,
@@ -243,7 +234,6 @@ impl Default for Tenure {
             nodes: vec![Endpoint::default()],
             holder: Holder::here(),
             access: Access::default(),
-            #[cfg(feature = "daemon")]
             clients: Mutex::default(),
             #[cfg(feature = "store")]
             repositories: Mutex::default(),
@@ -353,7 +343,6 @@ impl Builder {
             },
             holder: self.holder.unwrap_or_else(Holder::here),
             access: self.access,
-            #[cfg(feature = "daemon")]
             clients: Mutex::default(),
             #[cfg(feature = "store")]
             repositories: Mutex::default(),

@@ -206,6 +206,11 @@ impl HoldId {
         HoldId(text.into())
     }
 
+    /// Owner and fence: this hold, and none that the same owner takes later.
+    pub(crate) fn of(owner: &str, fence: Option<Fence>) -> HoldId {
+        HoldId(format!("{owner}@{}", fence.map_or(0, Fence::get)))
+    }
+
     /// The text of it.
     pub fn as_str(&self) -> &str {
         &self.0

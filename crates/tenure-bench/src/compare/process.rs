@@ -10,13 +10,14 @@ pub(crate) struct Usage {
     pub(crate) cpu: Duration,
     /// Bytes in memory.
     pub(crate) resident: u64,
-    /// Bytes it caused to be written to disk.
+    /// Bytes the disk under its data has written, for whomever: the kernel counts for a process
+    /// whole folios of its cache, which may be hundreds of times what reaches the disk.
     pub(crate) written: u64,
 }
 
 impl Usage {
     /// A process that is gone uses nothing.
-    pub(crate) fn of(pid: u32) -> Usage {
+    pub(crate) fn of(pid: u32, data: &Path) -> Usage {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
         let stat = read("stat").unwrap_or_default();
         // The name is in brackets and may hold anything; 12 and 13 fields behind it are the times.
@@ -36,7 +37,7 @@ impl Usage {
         Usage {
             cpu: Duration::from_secs_f64(ticks as f64 / per_second as f64),
             resident: field(&read("status").unwrap_or_default(), "VmRSS:") * 1024,
-            written: field(&read("io").unwrap_or_default(), "write_bytes:"),
+            written: written_under(data),
         }
     }
 
@@ -48,6 +49,20 @@ impl Usage {
             written: self.written.saturating_sub(before.written),
         }
     }
+}
+
+/// Bytes written by the device that a directory is on, since the machine started.
+fn written_under(directory: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let device = std::fs::metadata(directory).map_or(0, |data| data.dev());
+    let number = [rustix::fs::major(device), rustix::fs::minor(device)].map(|n| n.to_string());
+    let all = std::fs::read_to_string("/proc/diskstats").unwrap_or_default();
+    all.lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .find(|fields| fields.len() > 9 && fields[0] == number[0] && fields[1] == number[1])
+        // In sectors of 512 bytes, whatever the device's own are.
+        .and_then(|fields| fields[9].parse::<u64>().ok())
+        .map_or(0, |sectors| sectors * 512)
 }
 
 /// The bytes that a directory's files occupy.

@@ -11,8 +11,10 @@ use tenure_files::dir::{Dir, Reach};
 use crate::options::Reading;
 use crate::say::{Failed, Form};
 
-/// What can this place promise? Modes, order, fences, leases, how the death of a holder is noticed, and
-/// what was found out on the spot: the file system, the store's conditional writes, the daemon's answer.
+/// What can this place promise?
+///
+/// Modes, order, fences, leases, how the death of a holder is noticed, and what was found out on the spot:
+/// the file system, the store's conditional writes, the daemon's answer.
 ///
 /// Examples:
 ///   tenure doctor state.json

@@ -9,9 +9,9 @@ use crate::options::Reading;
 use crate::say::{self, Failed, Form};
 use crate::table;
 
-/// What is held at or below a place: a directory, an upload directory, a repository, a path of the daemon.
+/// What is held at or below a place.
 ///
-/// Without WHERE: the lock files of this directory and, if TENURE_URL is set, every lock of the daemon.
+/// WHERE may be a directory, an upload directory, a repository or a path of the daemon. Without WHERE: the lock files of this directory and, if TENURE_URL is set, every lock of the daemon.
 ///
 /// Examples:
 ///   tenure ls

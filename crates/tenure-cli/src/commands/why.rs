@@ -8,8 +8,10 @@ use tenure::{Capabilities, Life, State, Where, blocking};
 use crate::options::Reading;
 use crate::say::{Failed, Form};
 
-/// Why am I waiting? Explains a lock in sentences: who holds it, since when, how that is known, who waits
-/// in which order, who waits for whom in a circle, which rule decides, and what you can do.
+/// Why am I waiting? Explains a lock in sentences.
+///
+/// Who holds it, since when, how that is known, who waits in which order, who waits for whom in a circle,
+/// which rule decides, and what you can do.
 ///
 /// Examples:
 ///   tenure why state.json

@@ -378,11 +378,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// A line for people and one for the child's pipe; a full pipe is not waited for.
+    /// A line for the child's pipe and one for people; a full pipe is not waited for. The pipe comes first, so
+    /// that who has read the words finds the event.
     fn tell(&self, child: &Child, event: &str, what: &str) {
-        eprintln!("tenure: {what}");
         let line = serde_json::json!({ "event": event, "reason": what }).to_string() + "\n";
         let _ = rustix::io::write(&child.notices, line.as_bytes());
+        eprintln!("tenure: {what}");
     }
 
     /// Sleeps until something happens. Says whether the wrapper has something to say.

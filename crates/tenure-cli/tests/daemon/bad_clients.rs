@@ -18,6 +18,8 @@ use super::support::Daemon;
 use super::support::http2::{Http2, body};
 
 const MIB: u64 = 1 << 20;
+/// How often something is looked for, 50 ms apart, before it counts as never there: long enough for a busy machine.
+const LOOKS: u32 = 2400;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 
 fn daemon() -> (tempfile::TempDir, Daemon) {
@@ -167,7 +169,7 @@ async fn the_web_port_has_room_for_4096() {
     drop(streams.pop());
     // The daemon learns of it when the kernel tells it.
     let mut served = false;
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         let mut head = [0; 15];
         served = open(COUNT).read_exact(&mut head).is_ok();
         if served {
@@ -308,7 +310,7 @@ async fn large_bodies_share_a_budget() {
     // Once they are gone there is room again.
     let large = json!({"ownerId": "amy", "ttlMs": 1000, "idempotencyKey": "x".repeat(3 << 20)});
     let mut status = 0;
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         status = daemon.post("/v1/acquire", &large).0;
         if status != 503 {
             break;
@@ -340,7 +342,7 @@ async fn requests_in_flight_have_a_limit() {
         clients.push(client);
     }
     let wait_for = async |wanted: u16| {
-        for _ in 0..600 {
+        for _ in 0..LOOKS {
             let (status, body) = daemon.get("/v1/health");
             if status == wanted {
                 return body;

@@ -102,7 +102,12 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    pub(crate) fn start(mut command: Command) -> Holder {
+    pub(crate) fn start(command: Command) -> Holder {
+        Holder::try_start(command).unwrap_or_else(|ended| panic!("never held: {ended:?}"))
+    }
+
+    /// The same for a lock that may be lost before its command has said a word.
+    pub(crate) fn try_start(mut command: Command) -> Result<Holder, Ended> {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -116,8 +121,11 @@ impl Holder {
             errors,
             said: String::new(),
         };
-        assert_eq!(holder.line(), "held");
-        holder
+        match holder.line().as_str() {
+            "held" => Ok(holder),
+            "" => Err(holder.end()),
+            other => panic!("the command said {other:?}"),
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {

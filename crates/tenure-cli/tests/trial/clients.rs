@@ -44,6 +44,15 @@ impl Client {
         }
     }
 
+    /// Another client of the same nodes.
+    fn fresh(&self) -> Client {
+        Client {
+            nodes: self.nodes.clone(),
+            at: self.at,
+            random: Random::new(next()),
+        }
+    }
+
     fn node(&mut self) -> &mut PathLockClient<Channel> {
         &mut self.nodes[self.at]
     }
@@ -186,7 +195,7 @@ impl Load {
         // A while without trouble: lines move, leases renew.
         tokio::time::sleep(Duration::from_secs(3)).await;
         self.stop.store(true, Ordering::Relaxed);
-        let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        let ended = tokio::time::timeout(Duration::from_secs(90), async {
             while let Some(ended) = self.tasks.join_next().await {
                 ended.unwrap();
             }
@@ -326,6 +335,7 @@ async fn waiters(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
         let owner = format!("waiter-{}", next());
         let first_sent = Instant::now();
         let mut queued = None;
+        let mut unanswered = false;
         let asked = v1::AcquireRequest {
             no_wait: false,
             queue_ttl_ms: LINE_TTL_MS,
@@ -359,7 +369,10 @@ async fn waiters(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
                     }
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
-                Err(_) => client.elsewhere().await,
+                Err(_) => {
+                    unanswered = true;
+                    client.elsewhere().await;
+                }
             }
         };
         judges.turn(
@@ -376,6 +389,24 @@ async fn waiters(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
             .release(&owner, LINE, v1::Mode::Write.into(), 10)
             .await
         {}
+        if unanswered {
+            tokio::spawn(sweep(client.fresh(), owner));
+        }
+    }
+}
+
+/// An acquire that was not answered may still be on its way, and put an owner that has long left
+/// into the line again: a client without keys cleans up behind itself.
+async fn sweep(mut client: Client, owner: String) {
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let request = v1::ReleaseAllRequest {
+            owner_id: owner.clone(),
+            ..Default::default()
+        };
+        if client.node().release_all(request).await.is_err() {
+            client.elsewhere().await;
+        }
     }
 }
 

@@ -167,6 +167,12 @@ impl Fault {
                 self.strike(cluster, victim);
                 tokio::time::sleep(lasting(500, 1000, random)).await;
             }
+            Fault::FullDisk => {
+                self.strike(cluster, victim);
+                tokio::time::sleep(lasting(2500, 3000, random)).await;
+                // R145: a node whose log has failed serves nobody until it is started again.
+                cluster.nodes[victim as usize].kill();
+            }
             Fault::Kill | Fault::Majority => {
                 self.strike(cluster, victim);
                 tokio::time::sleep(lasting(50, 3000, random)).await;

@@ -80,6 +80,8 @@ impl Cluster {
             .env("TENURE_GOSSIP_ADDR", format!("{address}:7946"))
             .env("TENURE_ALLOW_ANONYMOUS", "true")
             .env("TENURE_INTERNAL_AUTH_TOKEN", TOKEN)
+            .env("TENURE_LOG_FILE", node.home.join("log"))
+            .env("TENURE_LOG_LEVEL", "info,tenure_cluster=debug")
             .env("TENURE_GROUP_COUNT", "16")
             .env("TENURE_STABILITY_WINDOW_SECS", "1")
             .env("TENURE_EVICTION_WINDOW_SECS", "600")
@@ -136,10 +138,6 @@ impl Cluster {
 
     /// Waits until all groups have a leader and all nodes their replicas.
     pub(crate) async fn settled(&self) {
-        if std::env::var_os("TRIAL_SLEEP").is_some() {
-            tokio::time::sleep(Duration::from_secs(6)).await;
-            return;
-        }
         let begun = Instant::now();
         loop {
             let status = self.status();
@@ -149,11 +147,8 @@ impl Cluster {
                 return;
             }
             if begun.elapsed() > Duration::from_secs(90) {
-                let words: Vec<String> = self.nodes.iter().map(Node::last_words).collect();
-                panic!(
-                    "the cluster did not settle: {status:?}\n{}",
-                    words.join("\n")
-                );
+                let status = status.map_or_else(String::new, |status| status.0.to_string());
+                panic!("the cluster did not settle: {status}");
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -164,7 +159,7 @@ impl Cluster {
         let node = self.nodes.iter().position(|node| node.child.is_some())?;
         let address = format!("http://{}:50051", self.net.address(node as u32));
         let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
-            .args(["cluster", "status", "--json", "--at", &address])
+            .args(["cluster", "status", "--json", "--url", &address])
             .output()
             .ok()?;
         serde_json::from_slice(&output.stdout).ok().map(Status)
@@ -176,9 +171,21 @@ impl Cluster {
 struct Status(serde_json::Value);
 
 impl Status {
-    /// Every group has a leader and as many voters as it should have, all of them there.
-    fn is_whole(&self, _nodes: usize) -> bool {
-        self.0["whole"] == true
+    /// Every node is up, every group is led and at rest, and there are as many replicas as there
+    /// should be.
+    fn is_whole(&self, nodes: usize) -> bool {
+        let known = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        let groups = self.0["groups"].as_array().map_or(&[][..], Vec::as_slice);
+        let replicas: u64 = known
+            .iter()
+            .filter_map(|one| one["replicas"].as_u64())
+            .sum();
+        self.0["healthy"] == true
+            && known.len() == nodes
+            && replicas == 3 * groups.len() as u64
+            && groups
+                .iter()
+                .all(|group| group["voters"].as_array().is_some_and(|all| all.len() == 3))
     }
 }
 
@@ -290,7 +297,14 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("{}", self.last_words());
+            let kept =
+                Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trial-{}.log", self.number));
+            let _ = std::fs::copy(self.home.join("log"), &kept);
+            println!(
+                "the log of node {} is kept in {}",
+                self.number,
+                kept.display()
+            );
         }
         self.kill();
         if self.own_disk {

@@ -208,3 +208,25 @@ fn a_lock_file_cannot_be_asked() {
     assert_eq!(code, Some(2));
     assert!(text.contains("cannot be asked"), "{text}");
 }
+
+/// The guard that another program's clean-up left is in everybody's way until a person removes it.
+#[test]
+fn a_guard_that_was_left_is_removed() {
+    let place = Place::new();
+    fs::create_dir(place.file("f.lock.reclaim")).unwrap();
+    assert_eq!(
+        place.code(&["-n", "f", "--", "touch", "ran"]),
+        Some(75),
+        "somebody may be cleaning up"
+    );
+    let (_, text) = tenure(&place, &["why", "f"]);
+    assert!(text.contains("tenure break --guard"), "{text}");
+    assert_eq!(tenure(&place, &["break", "--guard", "f"]).0, Some(2));
+    let (code, text) = tenure(&place, &["break", "--force", "--guard", "f"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(place.is_free());
+    assert_eq!(
+        tenure(&place, &["break", "--force", "--guard", "mem:x"]).0,
+        Some(2)
+    );
+}

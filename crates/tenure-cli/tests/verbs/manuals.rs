@@ -19,6 +19,7 @@ const VERBS: &[&str] = &[
     "break",
     "check",
     "fence",
+    "policy",
     "doctor",
     "serve",
     "completions",

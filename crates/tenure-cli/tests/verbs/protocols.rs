@@ -195,6 +195,49 @@ fn a_repository_is_sealed_with_a_key() {
     );
 }
 
+/// C13, C16: a hold in a repository is renewed, given back and broken by its word or its id; a living one is
+/// not broken unnamed.
+#[test]
+fn holds_in_a_repository() {
+    let place = Place::new();
+    fs::create_dir(place.file("repo")).unwrap();
+    let repo = format!("repo:{}", place.file("repo").display());
+    let lock = |options: &[&str]| -> String {
+        let mut arguments = vec!["lock", "--tenure-only"];
+        arguments.extend(options);
+        arguments.push(&repo);
+        let (code, hold) = tenure(&place, &arguments);
+        assert_eq!(code, Some(0), "{hold}");
+        hold.trim().to_owned()
+    };
+    let hold = lock(&["--ttl", "60s"]);
+    assert_eq!(tenure(&place, &["try", &repo]).0, Some(75));
+    assert_eq!(tenure(&place, &["renew", &hold]).0, Some(0));
+    assert_eq!(tenure(&place, &["unlock", &hold]).0, Some(0));
+    assert_eq!(tenure(&place, &["try", &repo]).0, Some(0));
+    lock(&["-s"]);
+    lock(&["-s"]);
+    assert_eq!(tenure(&place, &["try", "-s", &repo]).0, Some(0));
+    assert_eq!(tenure(&place, &["break", "--force", &repo]).0, Some(75));
+    let (_, text) = tenure(&place, &["why", "--json", &repo]);
+    let state: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let id = state["holders"][0]["id"].as_str().unwrap();
+    assert_eq!(
+        tenure(&place, &["break", "--force", "--id", id, &repo]).0,
+        Some(0)
+    );
+    assert_eq!(
+        tenure(&place, &["try", &repo]).0,
+        Some(75),
+        "the other one is left"
+    );
+    assert_eq!(
+        tenure(&place, &["break", "--force", "--all", &repo]).0,
+        Some(0)
+    );
+    assert_eq!(tenure(&place, &["try", &repo]).0, Some(0));
+}
+
 /// C1: a repository's lock is a lease, shared or exclusive.
 #[test]
 fn a_repository_is_shared() {

@@ -116,9 +116,12 @@ impl Peers {
     }
 
     pub(crate) fn leader(&self, group: GroupId) -> Option<Member> {
-        self.leaders
-            .get(group.0 as usize)?
-            .map(|(_, leader)| leader)
+        self.leadership(group).map(|(_, leader)| leader)
+    }
+
+    /// Who leads a group, and in which term.
+    pub(crate) fn leadership(&self, group: GroupId) -> Option<(u64, Member)> {
+        *self.leaders.get(group.0 as usize)?
     }
 }
 

@@ -51,8 +51,9 @@ struct Subscriber {
     owner: OwnerId,
     standing: Standing,
     /// What was told before the sweep for standing grants ended, to be left out of it; afterwards what
-    /// the sweep told, to be left out should it come by the way of all events, too.
-    told: BTreeSet<u64>,
+    /// the sweep told, to be left out should it come by the way of all events, too. Sequence and id:
+    /// those of two groups may have one id.
+    told: BTreeSet<(u64, u64)>,
 }
 
 /// How far the look for a grant that came before the subscription is.
@@ -66,12 +67,15 @@ enum Standing {
 struct Following {
     /// The last sequence seen; `None` before the first word of a leader.
     seen: Option<u64>,
-    leader: Option<NodeId>,
+    /// The leadership that tells us what is made, and its term.
+    leader: Option<(u64, NodeId)>,
 }
 
 /// Consecutive events of one group: all that follow `after`, up to `last`.
 #[derive(Debug)]
 struct Run {
+    /// The term of the leader that tells them.
+    term: u64,
     after: u64,
     last: u64,
     events: Vec<Event>,
@@ -152,11 +156,11 @@ impl Node {
         if !self.span.events.wanted() {
             return;
         }
-        let Some(leader) = self.leader_of(id).map(|leader| leader.node) else {
+        let Some((term, leader)) = self.leadership_of(id) else {
             return;
         };
         let following = &mut self.span.events.following[id.0 as usize];
-        if following.leader == Some(leader) {
+        if following.leader == Some((term, leader)) {
             return;
         }
         let seen = following.seen;
@@ -181,8 +185,7 @@ impl Node {
         let Some(run) = self.events_since(id, seen) else {
             return;
         };
-        let me = self.me.node;
-        self.take_events(id, me, run);
+        self.take_events(id, self.me.node, run);
     }
 
     /// The events behind a sequence, from a group that is led here.
@@ -196,6 +199,7 @@ impl Node {
             },
         };
         Some(Run {
+            term: group.term(),
             after: seen.unwrap_or(last).min(last),
             last,
             events,
@@ -224,7 +228,7 @@ impl Node {
 
     pub(crate) fn events_peer_down(&mut self, node: NodeId) {
         for following in &mut self.span.events.following {
-            if following.leader == Some(node) {
+            if following.leader.is_some_and(|(_, leader)| leader == node) {
                 following.leader = None;
             }
         }
@@ -241,7 +245,10 @@ impl Node {
     pub(crate) fn events_not_led(&mut self, id: GroupId) {
         self.span.events.followers[id.0 as usize].clear();
         let following = &mut self.span.events.following[id.0 as usize];
-        if following.leader == Some(self.me.node) {
+        if following
+            .leader
+            .is_some_and(|(_, leader)| leader == self.me.node)
+        {
             following.leader = None;
         }
     }
@@ -269,6 +276,7 @@ impl Node {
         let events = wire::encode_events(&run.events);
         self.frames().say(to, item::EVENTS, |out| {
             out.number(u64::from(id.0));
+            out.number(run.term);
             out.number(run.after);
             out.number(run.last);
             out.raw(&events);
@@ -277,10 +285,11 @@ impl Node {
 
     pub(crate) fn receive_events(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
         let id = GroupId(content.small()?);
-        let (after, last) = (content.number()?, content.number()?);
+        let (term, after, last) = (content.number()?, content.number()?, content.number()?);
         let events = wire::decode_events(&content.rest())?;
         if id <= self.system() && self.span.events.wanted() {
             let run = Run {
+                term,
                 after,
                 last,
                 events,
@@ -300,7 +309,7 @@ impl Node {
             self.follow_leader(id);
             return;
         }
-        following.leader = Some(leader);
+        following.leader = Some((run.term, leader));
         following.seen = Some(seen.max(run.last));
         for event in run.events {
             if event.sequence > seen {
@@ -315,7 +324,11 @@ impl Node {
     /// An event was made by a group that is led here.
     pub(crate) fn event_made(&mut self, id: GroupId, event: Event) {
         let followers = self.span.events.followers[id.0 as usize].clone();
+        let Some(term) = self.group_ref(id).map(|group| group.term()) else {
+            return;
+        };
         let run = Run {
+            term,
             after: event.sequence.saturating_sub(1),
             last: event.sequence,
             events: vec![event],
@@ -326,7 +339,7 @@ impl Node {
         if self.span.events.wanted() {
             let me = self.me.node;
             let following = &self.span.events.following[id.0 as usize];
-            if following.leader == Some(me) {
+            if following.leader == Some((term, me)) {
                 self.take_events(id, me, run);
             }
         }
@@ -337,8 +350,8 @@ impl Node {
         for id in streams.cloned().unwrap_or_default() {
             if let Some(subscriber) = self.span.events.subscribers.get_mut(&id) {
                 if subscriber.standing != Standing::Told {
-                    subscriber.told.insert(event.id);
-                } else if subscriber.told.remove(&event.id) {
+                    subscriber.told.insert(name(&event));
+                } else if subscriber.told.remove(&name(&event)) {
                     continue;
                 }
                 self.outputs.push(Output::Event {
@@ -386,7 +399,7 @@ impl Node {
                 if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
                     let told = std::mem::take(&mut subscriber.told);
                     for event in grants {
-                        if !told.contains(&event.id) && subscriber.told.insert(event.id) {
+                        if !told.contains(&name(&event)) && subscriber.told.insert(name(&event)) {
                             let id = call.id;
                             self.outputs.push(Output::Event { id, event });
                         }
@@ -416,4 +429,8 @@ impl Node {
 
 fn group_at(at: usize) -> GroupId {
     GroupId(u32::try_from(at).unwrap_or(u32::MAX))
+}
+
+fn name(event: &Event) -> (u64, u64) {
+    (event.sequence, event.id)
 }

@@ -23,8 +23,10 @@ mod transfer;
 mod watch;
 mod wire;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use tenure_core::table::NamespaceTable;
 
 use crate::codec::{Read, Reader};
@@ -44,8 +46,9 @@ pub(crate) struct CallId(u64);
 /// All that spans groups on this node.
 pub(crate) struct Span {
     next_id: u64,
-    calls: BTreeMap<CallId, Call>,
-    by_client: BTreeMap<RequestId, CallId>,
+    // Neither is ever iterated, so their order cannot matter.
+    calls: HashMap<CallId, Call, FxBuildHasher>,
+    by_client: HashMap<RequestId, CallId, FxBuildHasher>,
     deadlines: BTreeSet<(u64, CallId)>,
     timers: BTreeSet<(u64, CallId)>,
     /// Calls to go on with in this turn.
@@ -160,8 +163,8 @@ impl Span {
     pub(crate) fn new(config: &Config, table: NamespaceTable) -> Span {
         Span {
             next_id: first_number(config),
-            calls: BTreeMap::new(),
-            by_client: BTreeMap::new(),
+            calls: HashMap::default(),
+            by_client: HashMap::default(),
             deadlines: BTreeSet::new(),
             timers: BTreeSet::new(),
             ready: Vec::new(),
@@ -222,8 +225,7 @@ impl Node {
         }
         let kind = self.kind_of(request);
         let deadline = self.reading().saturating_add(timeout_ms.max(1));
-        let id = self.begin(kind, deadline, Some(client));
-        self.span.by_client.insert(client, id);
+        self.begin(kind, deadline, Some(client));
     }
 
     fn kind_of(&self, request: ClientRequest) -> Kind {
@@ -268,8 +270,11 @@ impl Node {
         }
     }
 
-    fn begin(&mut self, kind: Kind, deadline: u64, client: Option<RequestId>) -> CallId {
+    fn begin(&mut self, kind: Kind, deadline: u64, client: Option<RequestId>) {
         let id = CallId(self.span.next_number());
+        if let Some(client) = client {
+            self.span.by_client.insert(client, id);
+        }
         self.span.deadlines.insert((deadline, id));
         self.span.calls.insert(
             id,
@@ -280,7 +285,6 @@ impl Node {
             },
         );
         self.proceed(id, Happened::Start);
-        id
     }
 
     /// Tells a call what happened, and answers it if that was all.

@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
 use crate::placement;
 use crate::span::CallId;
-use crate::{GroupId, Member};
+use crate::{GroupId, Member, NodeId};
 
 /// Placements that are remembered; computing one costs a hash per group.
 const MAX_PLACES: usize = 16_384;
@@ -173,5 +173,16 @@ impl Node {
     /// The leader of a group, for those who only want to name it.
     pub(crate) fn leader_of(&self, group: GroupId) -> Option<Member> {
         self.known_leader(group)
+    }
+
+    /// The latest leadership of a group that is known here. A node that led, lost and won again is
+    /// another leader: it has forgotten who listened to it.
+    pub(crate) fn leadership_of(&self, group: GroupId) -> Option<(u64, NodeId)> {
+        let local = self
+            .group_ref(group)
+            .and_then(|group| Some((group.term(), group.leader()?)));
+        let heard = self.peers.leadership(group);
+        let (term, leader) = local.max(heard)?;
+        Some((term, leader.node))
     }
 }

@@ -44,8 +44,8 @@ struct Watch {
     prefix: Namespace,
     start: WatchStart,
     since: u64,
-    /// The leader of each group, and how many of its words have come.
-    heard: BTreeMap<GroupId, (NodeId, u64)>,
+    /// The leader of each group in its term, and how many of its words have come.
+    heard: BTreeMap<GroupId, ((u64, NodeId), u64)>,
     missing: BTreeSet<GroupId>,
 }
 
@@ -61,6 +61,8 @@ struct Served {
 pub(crate) struct Word {
     pub(crate) number: u64,
     pub(crate) group: GroupId,
+    /// The term of who says it.
+    pub(crate) term: u64,
     /// Counts what is said of this group to this watch, from zero.
     pub(crate) count: u64,
     pub(crate) kind: WordKind,
@@ -181,6 +183,7 @@ impl Node {
         let Some(now) = group.lead().lease_time(reading) else {
             return;
         };
+        let term = group.term();
         let Some(space) = group.machine.space_mut() else {
             return;
         };
@@ -208,6 +211,7 @@ impl Node {
             Word {
                 number,
                 group: id,
+                term,
                 count,
                 kind: WordKind::Present,
                 changes,
@@ -252,7 +256,7 @@ impl Node {
         let fits = match (word.kind, expected) {
             (WordKind::Present, None) => true,
             (WordKind::Present | WordKind::Changed, Some((leader, count))) => {
-                leader == from && count == word.count
+                leader == (word.term, from) && count == word.count
             }
             (WordKind::Changed, None) | (WordKind::Over, _) => false,
         };
@@ -260,7 +264,9 @@ impl Node {
             self.close_watch(id);
             return;
         }
-        watch.heard.insert(word.group, (from, word.count + 1));
+        watch
+            .heard
+            .insert(word.group, ((word.term, from), word.count + 1));
         let wants_start = watch.start == WatchStart::Snapshot;
         let was_missing = watch.missing.remove(&word.group);
         let complete = was_missing && watch.missing.is_empty() && wants_start;
@@ -296,7 +302,7 @@ impl Node {
     fn close_watch(&mut self, id: StreamId) {
         if let Some(watch) = self.span.watches.streams.remove(&id) {
             let leaders: BTreeSet<NodeId> =
-                watch.heard.values().map(|(leader, _)| *leader).collect();
+                watch.heard.values().map(|((_, node), _)| *node).collect();
             for leader in leaders {
                 self.stop_serving(leader, watch.number);
             }
@@ -322,6 +328,7 @@ impl Node {
 
     /// Something changed in a group that is led here.
     pub(crate) fn change_made(&mut self, id: GroupId, change: LockChange) {
+        let term = self.group_ref(id).map_or(0, |group| group.term());
         let mut words = Vec::new();
         for ((node, number), served) in &mut self.span.watches.served {
             if let Some(said) = served.said.get_mut(&id)
@@ -335,6 +342,7 @@ impl Node {
             let word = Word {
                 number,
                 group: id,
+                term,
                 count,
                 kind: WordKind::Changed,
                 changes: vec![change.clone()],
@@ -352,6 +360,7 @@ impl Node {
     }
 
     pub(crate) fn watches_not_led(&mut self, id: GroupId) {
+        let term = self.group_ref(id).map_or(0, |group| group.term());
         if let Some(space) = self.group(id).and_then(|group| group.machine.space_mut()) {
             space.unwatch();
         }
@@ -365,6 +374,7 @@ impl Node {
             let word = Word {
                 number,
                 group: id,
+                term,
                 count,
                 kind: WordKind::Over,
                 changes: Vec::new(),
@@ -375,7 +385,7 @@ impl Node {
 
     /// Another leader than the one that speaks: whatever it did before is missed.
     pub(crate) fn watches_leader_changed(&mut self, group: GroupId) {
-        let Some(leader) = self.leader_of(group).map(|leader| leader.node) else {
+        let Some(leadership) = self.leadership_of(group) else {
             return;
         };
         let broken: Vec<StreamId> = self
@@ -387,7 +397,7 @@ impl Node {
                 watch
                     .heard
                     .get(&group)
-                    .is_some_and(|(heard, _)| *heard != leader)
+                    .is_some_and(|(heard, _)| *heard < leadership)
             })
             .map(|(id, _)| *id)
             .collect();
@@ -406,7 +416,7 @@ impl Node {
             .watches
             .streams
             .iter()
-            .filter(|(_, watch)| watch.heard.values().any(|(leader, _)| *leader == node))
+            .filter(|(_, watch)| watch.heard.values().any(|((_, leader), _)| *leader == node))
             .map(|(id, _)| *id)
             .collect();
         for id in broken {

@@ -647,6 +647,7 @@ pub(crate) fn encode_word(word: &Word) -> Bytes {
     write(|out| {
         out.put(&word.number);
         out.put(&word.group.0);
+        out.put(&word.term);
         out.put(&word.count);
         out.byte(match word.kind {
             WordKind::Present => 0,
@@ -664,6 +665,7 @@ pub(crate) fn decode_word(bytes: &[u8]) -> Read<Word> {
     read(bytes, |input| {
         let number = input.take()?;
         let group = GroupId(input.take()?);
+        let term = input.take()?;
         let count = input.take()?;
         let kind = match input.byte()? {
             0 => WordKind::Present,
@@ -679,6 +681,7 @@ pub(crate) fn decode_word(bytes: &[u8]) -> Read<Word> {
         Ok(Word {
             number,
             group,
+            term,
             count,
             kind,
             changes,

@@ -28,6 +28,11 @@ impl Guard {
         }
     }
 
+    /// Whether anybody may come in.
+    pub fn asks_nothing(&self) -> bool {
+        self.token.is_none()
+    }
+
     /// Puts the guard in front of routes.
     pub fn wrap(&self, routes: Router) -> Router {
         match &self.token {

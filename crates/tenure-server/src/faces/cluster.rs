@@ -60,6 +60,13 @@ impl Cluster for Operators {
         };
         let node = node_id(request.node)?;
         let drained = self.node.drain(node, wanted).await;
+        tracing::warn!(
+            target: "audit",
+            action = "drain",
+            node = request.node,
+            undo = request.undo,
+            result = result(&drained),
+        );
         drained.map_err(Status::failed_precondition)?;
         Ok(Response::new(DrainResponse {}))
     }
@@ -68,8 +75,15 @@ impl Cluster for Operators {
         &self,
         request: Request<RemoveRequest>,
     ) -> Result<Response<RemoveResponse>, Status> {
-        let node = node_id(request.into_inner().node)?;
+        let request = request.into_inner();
+        let node = node_id(request.node)?;
         let removed = self.node.remove(node).await;
+        tracing::warn!(
+            target: "audit",
+            action = "remove",
+            node = request.node,
+            result = result(&removed),
+        );
         removed.map_err(Status::failed_precondition)?;
         Ok(Response::new(RemoveResponse {}))
     }
@@ -112,6 +126,14 @@ impl Cluster for Operators {
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+/// How a forced action ended, for the audit trail.
+fn result(outcome: &Result<(), String>) -> &'static str {
+    match outcome {
+        Ok(()) => "OK",
+        Err(_) => "FAILED_PRECONDITION",
     }
 }
 

@@ -13,14 +13,18 @@ use axum::extract::ConnectInfo;
 use http::header::ALT_SVC;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
+use tenure_wire::v1::path_lock_server::PathLockServer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::Service;
 
 use super::admission::Admission;
 use super::body::{Budget, Limited};
-use super::grpc;
+use super::grpc::{self, Grpc};
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// The start of every path of the service itself.
+const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
 
 /// Calls whose answers may be long: one that is not read keeps a place of its connection.
 const LONG_ANSWERS: [&str; 4] = [
@@ -43,6 +47,7 @@ const UNREAD: usize = 8;
 /// A connection of the gRPC port. Calls beyond its limits wait their turn, until their deadline.
 #[derive(Clone)]
 pub(crate) struct GrpcConnection {
+    direct: Option<PathLockServer<Grpc>>,
     routes: Router,
     calls: Arc<Semaphore>,
     long_answers: Arc<Semaphore>,
@@ -54,6 +59,10 @@ pub(crate) struct GrpcConnection {
 /// What all connections of the gRPC port have in common.
 #[derive(Clone)]
 pub(crate) struct GrpcPort {
+    /// The service itself, where nobody has to be asked for credentials first: its calls need no
+    /// router.
+    pub(crate) direct: Option<PathLockServer<Grpc>>,
+    /// Everything that is served.
     pub(crate) routes: Router,
     /// Calls of one connection that are handled at once.
     pub(crate) calls: usize,
@@ -66,6 +75,7 @@ impl GrpcPort {
     /// A client has connected.
     pub(crate) fn connection(&self, peer: SocketAddr) -> GrpcConnection {
         GrpcConnection {
+            direct: self.direct.clone(),
             routes: self.routes.clone(),
             calls: Arc::new(Semaphore::new(self.calls)),
             long_answers: Arc::new(Semaphore::new(UNREAD)),
@@ -100,25 +110,45 @@ impl GrpcConnection {
         name_peer(&mut request, self.peer);
         let path = request.uri().path();
         let is_long = LONG_ANSWERS.contains(&path);
-        let request = if LONG_REQUESTS.contains(&path) {
-            request.map(Body::new)
-        } else {
-            request.map(|body| Body::new(Limited::new(body, &self.bodies, deadline)))
-        };
         if !is_long {
-            let Ok(response) = self.routes.call(request).await;
-            return response;
+            return self.serve(request, deadline).await;
         }
         let Some(place) = place(&self.long_answers, deadline).await else {
             return too_late();
         };
-        let Ok(response) = self.routes.call(request).await;
+        let response = self.serve(request, deadline).await;
         response.map(|body| {
             Body::new(Placed {
                 body,
                 _place: place,
             })
         })
+    }
+
+    async fn serve(&mut self, request: Request<Incoming>, deadline: Duration) -> Response<Body> {
+        let path = request.uri().path();
+        let goes_on = LONG_REQUESTS.contains(&path);
+        let direct = self.direct.as_mut().filter(|_| path.starts_with(PATH_LOCK));
+        let limited = |body| Limited::new(body, &self.bodies, deadline);
+        match (direct, goes_on) {
+            (Some(service), true) => {
+                let Ok(response) = service.call(request).await;
+                response.map(Body::new)
+            }
+            (Some(service), false) => {
+                let Ok(response) = service.call(request.map(limited)).await;
+                response.map(Body::new)
+            }
+            (None, true) => {
+                let Ok(response) = self.routes.call(request.map(Body::new)).await;
+                response
+            }
+            (None, false) => {
+                let request = request.map(|body| Body::new(limited(body)));
+                let Ok(response) = self.routes.call(request).await;
+                response
+            }
+        }
     }
 }
 

@@ -18,8 +18,8 @@ use crate::time::Time;
 pub(super) struct Durable {
     /// What the last change of each namespace made of it, if that is certain, and since when.
     policies: BTreeMap<Namespace, Option<(Option<Algorithm>, Time)>>,
-    /// What keyed acquires were granted.
-    keyed: BTreeMap<String, Option<Fence>>,
+    /// What keyed acquires were granted, and where: a change of route makes a key another one (R104).
+    keyed: BTreeMap<(Option<Namespace>, String), Option<Fence>>,
     /// What the counter gave for a key.
     numbers: BTreeMap<String, Fence>,
 }
@@ -60,12 +60,13 @@ impl Durable {
                 }
                 (
                     ClientRequest::Acquire(acquire),
-                    Answer::Acquire(AcquireAnswer::Granted { fence, .. }),
+                    Answer::Acquire(AcquireAnswer::Granted { namespace, fence }),
                 ) => {
                     let Some(key) = &acquire.key else {
                         return Ok(Seen::Passed);
                     };
-                    match self.keyed.insert(key.as_str().to_owned(), *fence) {
+                    let named = (namespace.clone(), key.as_str().to_owned());
+                    match self.keyed.insert(named, *fence) {
                         Some(before) if before != *fence => Err(format!(
                             "the acquire of key {} was granted at {before:?} and again at {fence:?}",
                             key.as_str()

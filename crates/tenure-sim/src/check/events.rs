@@ -1,7 +1,7 @@
 //! Nothing that an owner is told is told twice; in the calm, everybody who listens is told everything
 //! (R122), whoever leads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_core::value::OwnerId;
 
@@ -19,13 +19,16 @@ pub(super) struct Events {
     streams: BTreeMap<u64, Listener>,
     calm: bool,
     /// What was told in the calm and is not old enough to ask for: when, to whom, what.
-    told: std::collections::VecDeque<(Time, OwnerId, u64)>,
+    told: VecDeque<(Time, OwnerId, Name)>,
 }
+
+/// Sequence and id: those of two groups may have one id.
+type Name = (u64, u64);
 
 struct Listener {
     owner: OwnerId,
     since: Time,
-    heard: BTreeSet<u64>,
+    heard: BTreeSet<Name>,
 }
 
 impl Events {
@@ -53,11 +56,12 @@ impl Events {
                         listener.owner, event.owner
                     ));
                 }
-                if !listener.heard.insert(event.id) {
+                let name = (event.sequence, event.id);
+                if !listener.heard.insert(name) {
                     return Err(format!("{} was told twice: {:?}", event.owner, event.kind));
                 }
                 if self.calm {
-                    self.told.push_back((now, event.owner.clone(), event.id));
+                    self.told.push_back((now, event.owner.clone(), name));
                 }
             }
             _ => {}
@@ -70,15 +74,15 @@ impl Events {
         while let Some((when, ..)) = self.told.front()
             && when + NEWS_TAKES < now
         {
-            let Some((when, owner, id)) = self.told.pop_front() else {
+            let Some((when, owner, name)) = self.told.pop_front() else {
                 break;
             };
             for listener in self.streams.values() {
                 if listener.owner == owner && listener.since + LISTENS_AFTER < when {
                     checked = Seen::Checked;
-                    if !listener.heard.contains(&id) {
+                    if !listener.heard.contains(&name) {
                         return Err(format!(
-                            "{owner} was told event {id} at {when} on one node and never on another"
+                            "{owner} was told event {name:?} at {when} on one node and never on another"
                         ));
                     }
                 }

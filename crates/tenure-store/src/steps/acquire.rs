@@ -22,7 +22,7 @@ use super::{Answer, Blocker, Failure, Op, Own, Progress, Steps, View, unexpected
 use crate::judge::{Object, Sightings, Verdict, Version, judge};
 use crate::key::Key;
 use crate::record::{Block, Record};
-use crate::terms::{Mode, Terms};
+use crate::terms::{Level, Mode, Terms};
 use crate::time::{Boot, Now};
 
 /// What somebody wants.
@@ -89,7 +89,8 @@ pub enum Refusal {
     },
     /// The fencing counter is damaged or at its end.
     Fence,
-    /// The store took so long that the lease was used up before the lock was held.
+    /// The store took so long that the lease was used up before the lock was held, or, without
+    /// conditional writes, that what was seen was too old to be written over.
     TooSlow,
     /// The caller lost interest.
     Cancelled,
@@ -110,8 +111,8 @@ pub struct Acquire {
 enum Stage {
     /// P28.1, P30.1.
     Looking(Ask),
-    /// P28.2.
-    Surveying(Survey, Expect),
+    /// P28.2. Where no condition guards the write: when the exclusive key was looked at.
+    Surveying(Survey, Expect, Option<Boot>),
     /// P28.3, P30.2.
     Writing(Write),
     /// P28.4 and 5, P30.3 and 4.
@@ -226,7 +227,8 @@ impl Acquire {
         match self.request.mode {
             Mode::Exclusive => {
                 let survey = Survey::shared(self.terms.clone(), self.sightings.clone());
-                self.go(Stage::Surveying(survey, expect))
+                let looked = (self.terms.level == Level::Nothing).then_some(asked.boot);
+                self.go(Stage::Surveying(survey, expect, looked))
             }
             // A shared lock has a key of its own; what is stale elsewhere stays.
             Mode::Shared => self.write(Expect::Nothing),
@@ -245,11 +247,26 @@ impl Acquire {
         }
     }
 
-    fn surveyed(&mut self, view: &View, expect: Expect, now: Now) -> Progress<End> {
-        match view.blocking().next() {
-            Some(blocker) => self.refuse(Refusal::Held(Box::new(blocker.clone())), now),
-            None => self.write(expect),
+    fn surveyed(
+        &mut self,
+        view: &View,
+        expect: Expect,
+        looked: Option<Boot>,
+        now: Now,
+    ) -> Progress<End> {
+        if let Some(blocker) = view.blocking().next() {
+            return self.refuse(Refusal::Held(Box::new(blocker.clone())), now);
         }
+        // Without conditions nothing but haste keeps us from overwriting somebody who came since
+        // we looked: he waits for writes that are no later than `settle` after their look.
+        if looked.is_some_and(|at| now.boot.since(at) >= self.terms.settle) {
+            if self.round == Terms::ROUNDS {
+                return self.refuse(Refusal::TooSlow, now);
+            }
+            self.round += 1;
+            return self.go(Stage::look(&self.terms));
+        }
+        self.write(expect)
     }
 
     fn write(&mut self, expect: Expect) -> Progress<End> {
@@ -421,7 +438,7 @@ impl Steps for Acquire {
     fn next(&mut self, now: Now) -> Op {
         match &mut self.stage {
             Stage::Looking(ask) | Stage::Pausing(ask, _) => ask.next(now),
-            Stage::Surveying(survey, _) => survey.next(now),
+            Stage::Surveying(survey, _, _) => survey.next(now),
             Stage::Writing(write) => write.next(now),
             Stage::Confirming(confirm) => confirm.next(now),
             Stage::Fencing(fence, _, _) => fence.next(now),
@@ -437,15 +454,15 @@ impl Steps for Acquire {
                 Progress::Done(Ok(Answer::Found(object))) => {
                     self.looked(Some(object), ask.asked(now), now)
                 }
-                Progress::Done(Ok(Answer::Absent)) => self.looked(None, now, now),
+                Progress::Done(Ok(Answer::Absent)) => self.looked(None, ask.asked(now), now),
                 Progress::Done(Ok(other)) => self.refuse(Refusal::Store(unexpected(other)), now),
                 Progress::Done(Err(failure)) => self.refuse(Refusal::Store(failure), now),
             },
-            Stage::Surveying(mut survey, expect) => match survey.answer(answer, now) {
-                Progress::Going => self.go(Stage::Surveying(survey, expect)),
+            Stage::Surveying(mut survey, expect, looked) => match survey.answer(answer, now) {
+                Progress::Going => self.go(Stage::Surveying(survey, expect, looked)),
                 Progress::Done(Ok((view, sightings))) => {
                     self.sightings = sightings;
-                    self.surveyed(&view, expect, now)
+                    self.surveyed(&view, expect, looked, now)
                 }
                 Progress::Done(Err(failure)) => self.refuse(Refusal::Store(failure), now),
             },

@@ -183,7 +183,7 @@ async fn give_back(
     let released = client
         .ask(Op::Release(release), until, owner.each_try())
         .await;
-    owner.released(&claim.path, claim.mode, released.is_ok());
+    owner.released(&claim.path, claim.mode, &released);
     released.map(drop)
 }
 

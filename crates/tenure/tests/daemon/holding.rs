@@ -92,6 +92,35 @@ fn a_session_counts_its_guards_and_keeps_one_ttl() {
         .unwrap();
 }
 
+/// K36: a guard that came over `fork` is inert: its drop gives nothing back.
+#[test]
+#[allow(unsafe_code, reason = "there is no other way to fork")]
+fn a_guard_that_came_over_fork_is_inert() {
+    let daemon = Daemon::start();
+    let tenure = daemon.client();
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("state").display().to_string();
+    let places = ["t:/a", "mem:forked/lock", &file];
+    let guards = places.map(|place| tenure.lock_blocking(place).unwrap().acquire().unwrap());
+    // SAFETY: the child drops the guards, which touches no lock and no thread of its parent, and ends without cleaning up.
+    let child = match unsafe { libc::fork() } {
+        0 => {
+            drop(guards);
+            // SAFETY: ends this process and nothing else.
+            unsafe { libc::_exit(0) }
+        }
+        child => child,
+    };
+    let mut status = 0;
+    // SAFETY: `status` is ours to write.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    for guard in guards {
+        guard.check().unwrap();
+        guard.release().unwrap();
+    }
+}
+
 /// E2: a waiter that asks is heard at once, long before the next renewal.
 #[test]
 fn a_release_request_is_handed_over_directly() {

@@ -7,6 +7,8 @@
 mod support;
 
 mod access;
+mod cluster;
+mod exclusion;
 mod faults;
 mod holding;
 mod waiting;

@@ -16,6 +16,8 @@ use tenure::{Builder, Endpoint, Tenure};
 pub(crate) struct Daemon {
     child: Child,
     pub(crate) node: Endpoint,
+    /// Where its peers find it, if it is one of several nodes.
+    pub(crate) gossip: String,
     data: PathBuf,
     _temp: Option<TempDir>,
 }
@@ -38,6 +40,16 @@ impl Daemon {
     }
 
     fn start_on(data: &Path, address: &str, more: &[&str]) -> Daemon {
+        Daemon::start_with(data, address, more, &[])
+    }
+
+    /// One with more keys.
+    pub(crate) fn start_with(
+        data: &Path,
+        address: &str,
+        more: &[&str],
+        keys: &[(&str, &str)],
+    ) -> Daemon {
         // target/debug/deps/test → target/debug/examples/embedded_daemon
         let tests = std::env::current_exe().unwrap();
         let program = tests
@@ -50,6 +62,7 @@ impl Daemon {
             .arg(data)
             .arg(address)
             .args(more)
+            .envs(keys.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -58,15 +71,14 @@ impl Daemon {
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut said)
             .unwrap();
-        let node = said
-            .strip_prefix("ready ")
-            .expect("the daemon started")
-            .trim()
-            .parse()
-            .unwrap();
+        let mut words = said.split_whitespace();
+        assert_eq!(words.next(), Some("ready"), "the daemon did not start");
+        let node = words.next().unwrap().parse().unwrap();
+        let gossip = words.next().unwrap_or_default().to_owned();
         Daemon {
             child,
             node,
+            gossip,
             data: data.to_owned(),
             _temp: None,
         }

@@ -268,6 +268,7 @@ fn word() -> Word {
     Word {
         number: 4,
         group: GroupId(3),
+        term: 4,
         count: 9,
         kind: WordKind::Changed,
         changes: vec![LockChange {

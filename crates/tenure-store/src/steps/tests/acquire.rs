@@ -409,3 +409,32 @@ fn a_lease_used_up_on_arrival_was_never_held() {
         }
     }
 }
+
+/// P28.3 at level 0: who was slow between his look and his write looks again. Found by the model:
+/// four processes, one of them paused while it read the shared locks.
+#[test]
+fn without_conditions_an_old_look_is_not_written_on() {
+    let mut world = World::new(Level::Nothing);
+    let slow = |world: &mut World| world.pass(Duration::from_secs(4));
+    world.hooks.push(("list", Box::new(slow)));
+    world.acquire(Mode::Exclusive, "slow").unwrap();
+    let put = |line: &String| line.starts_with("put");
+    let before_put = world.log.iter().position(put).unwrap();
+    let looks = world.log[..before_put]
+        .iter()
+        .filter(|line| line.as_str() == "read index/lock.exclusive");
+    assert_eq!(looks.count(), 2, "{:#?}", world.log);
+}
+
+/// The same with a store that is always slow: it gives up rather than write.
+#[test]
+fn without_conditions_a_slow_store_is_given_up() {
+    let mut world = World::new(Level::Nothing);
+    for _ in 0..=Terms::ROUNDS {
+        let slow = |world: &mut World| world.pass(Duration::from_secs(4));
+        world.hooks.push(("list", Box::new(slow)));
+    }
+    let refusal = world.acquire(Mode::Exclusive, "slow").unwrap_err();
+    assert_eq!(refusal, Refusal::TooSlow);
+    assert!(!world.log.iter().any(|line| line.starts_with("put")));
+}

@@ -1,116 +1,176 @@
-//! Visits every state that can be reached, depth first, each once.
+//! Visits every world that can be reached, each once.
 //!
-//! A state is remembered by a 64-bit hash of all of it. Two different states with one hash would
-//! hide one of them; among the millions seen here the chance of a single such pair is below one in
-//! a hundred thousand.
+//! What was visited is kept whole, in 128 bits ([`Model::key`]): two different worlds are never
+//! taken for one, and no odds have to be told.
 
-use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
-
-use super::part::digest;
-
-/// Something that can go on in several ways.
-pub(crate) trait State: Clone + Hash {
-    /// One way to go on.
-    type Action: Copy;
-
-    /// All ways to go on from here.
-    fn actions(&self) -> Vec<Self::Action>;
-
-    /// Goes on.
-    fn act(&mut self, action: Self::Action);
-
-    /// What it means to go on like this, in one line.
-    fn tell(&self, action: Self::Action) -> String;
-
-    /// Whether this is a state for whose sake all this is done.
-    fn counts(&self) -> bool;
-
-    /// What is wrong with this state, if anything.
-    fn fault(&self) -> Option<String>;
-}
+use super::world::{Action, Model, World};
 
 /// What an exploration found.
 pub(crate) struct Explored {
-    /// Different states.
+    /// Different worlds.
     pub(crate) states: usize,
-    /// Those that count.
+    /// Those in which somebody holds.
     pub(crate) counted: usize,
-    /// Ways from one state to another.
+    /// Ways from one to another.
     pub(crate) transitions: usize,
-    /// States in which nothing more can happen.
+    /// Worlds in which nothing more can happen.
     pub(crate) ends: usize,
+    /// Different states of a single process.
+    pub(crate) locals: usize,
     /// The way to the first fault, and the fault.
     pub(crate) fault: Option<(Vec<String>, String)>,
 }
 
-/// Hashes are their own hash.
-#[derive(Default)]
-struct Same(u64);
+/// A set of numbers that are not zero.
+struct Visited {
+    slots: Vec<u128>,
+    count: usize,
+}
 
-impl Hasher for Same {
-    fn finish(&self) -> u64 {
-        self.0
+impl Visited {
+    fn new() -> Visited {
+        Visited {
+            slots: vec![0; 1 << 12],
+            count: 0,
+        }
     }
 
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only hashes are kept")
+    fn insert(&mut self, key: u128) -> bool {
+        assert_ne!(key, 0, "an empty slot");
+        if (self.count + 1) * 8 > self.slots.len() * 7 {
+            let larger = vec![0; self.slots.len() * 2];
+            for key in std::mem::replace(&mut self.slots, larger) {
+                if key != 0 {
+                    let at = self.find(key);
+                    self.slots[at] = key;
+                }
+            }
+        }
+        let at = self.find(key);
+        if self.slots[at] == key {
+            return false;
+        }
+        self.slots[at] = key;
+        self.count += 1;
+        true
     }
 
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
+    /// Where `key` is, or belongs.
+    fn find(&self, key: u128) -> usize {
+        let mask = self.slots.len() - 1;
+        let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        let mut at = (product >> 72) as usize & mask;
+        while self.slots[at] != 0 && self.slots[at] != key {
+            at = (at + 1) & mask;
+        }
+        at
     }
 }
 
-struct Frame<S: State> {
-    state: S,
-    actions: Vec<S::Action>,
-    taken: Option<S::Action>,
+struct Frame {
+    world: World,
+    /// Where its actions begin, among those that are left of all frames.
+    first: usize,
+    taken: Option<Action>,
 }
 
-/// Explores everything from `start`. Stops at the first fault.
-pub(crate) fn explore<S: State>(start: S) -> Explored {
-    let mut seen: HashSet<u64, BuildHasherDefault<Same>> = HashSet::default();
-    let mut explored = Explored {
-        states: 1,
-        counted: 0,
-        transitions: 0,
-        ends: 0,
-        fault: None,
-    };
-    seen.insert(digest(&start));
-    let actions = start.actions();
+/// Explores everything, depth first. Stops at the first fault.
+pub(crate) fn explore(model: &mut Model) -> Explored {
+    let start = model.start();
+    let mut seen = Visited::new();
+    seen.insert(model.key(&start));
+    let mut explored = Explored::new();
+    let mut left = Vec::new();
+    model.actions(&start, &mut left);
     let mut path = vec![Frame {
-        state: start,
-        actions,
+        world: start,
+        first: 0,
         taken: None,
     }];
     while let Some(frame) = path.last_mut() {
-        let Some(action) = frame.actions.pop() else {
+        if left.len() == frame.first {
             path.pop();
             continue;
-        };
-        let mut state = frame.state.clone();
-        state.act(action);
+        }
+        let action = left.pop().expect("there is one");
+        let (world, fault) = model.act(&frame.world, action);
         frame.taken = Some(action);
         explored.transitions += 1;
-        if !seen.insert(digest(&state)) {
+        if let Some(fault) = fault {
+            let told = |frame: &Frame| Some(model.tell(&frame.world, frame.taken?));
+            explored.fault = Some((path.iter().filter_map(told).collect(), fault));
+            break;
+        }
+        if !seen.insert(model.key(&world)) {
             continue;
         }
         explored.states += 1;
-        explored.counted += usize::from(state.counts());
-        if let Some(fault) = state.fault() {
-            let told = |frame: &Frame<S>| frame.taken.map(|action| frame.state.tell(action));
-            explored.fault = Some((path.iter().filter_map(told).collect(), fault));
-            return explored;
+        if explored.states.is_multiple_of(10_000_000) {
+            println!("… {} million worlds", explored.states / 1_000_000);
         }
-        let actions = state.actions();
-        explored.ends += usize::from(actions.is_empty());
+        explored.counted += usize::from(model.counts(&world));
+        let first = left.len();
+        model.actions(&world, &mut left);
+        explored.ends += usize::from(left.len() == first);
         path.push(Frame {
-            state,
-            actions,
+            world,
+            first,
             taken: None,
         });
     }
+    explored.locals = model.local_states();
     explored
+}
+
+/// Looks for the shortest way to a fault, breadth first.
+pub(crate) fn shortest(model: &mut Model) -> Explored {
+    let start = model.start();
+    let mut seen = Visited::new();
+    seen.insert(model.key(&start));
+    let mut explored = Explored::new();
+    let mut all: Vec<(World, usize, Option<Action>)> = vec![(start, 0, None)];
+    let mut at = 0;
+    let mut actions = Vec::new();
+    while at < all.len() {
+        let world = all[at].0;
+        model.actions(&world, &mut actions);
+        explored.ends += usize::from(actions.is_empty());
+        for action in actions.drain(..) {
+            let (next, fault) = model.act(&world, action);
+            explored.transitions += 1;
+            if let Some(fault) = fault {
+                let mut way = vec![model.tell(&world, action)];
+                let mut back = at;
+                while let (_, before, Some(action)) = all[back] {
+                    way.push(model.tell(&all[before].0, action));
+                    back = before;
+                }
+                way.reverse();
+                explored.fault = Some((way, fault));
+                explored.locals = model.local_states();
+                return explored;
+            }
+            if seen.insert(model.key(&next)) {
+                explored.states += 1;
+                explored.counted += usize::from(model.counts(&next));
+                all.push((next, at, Some(action)));
+            }
+        }
+        at += 1;
+    }
+    explored.locals = model.local_states();
+    explored
+}
+
+impl Explored {
+    fn new() -> Explored {
+        Explored {
+            states: 1,
+            counted: 0,
+            transitions: 0,
+            ends: 0,
+            locals: 0,
+            fault: None,
+        }
+    }
 }

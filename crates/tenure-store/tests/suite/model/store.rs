@@ -1,212 +1,236 @@
-//! The store of the model: a map, a clock, and the conditions of its level.
+//! The store of the model: what lies in it, told from now, and the conditions of its level.
 //!
-//! The version of an object is a hash of its bytes, as on S3: equal bytes, equal version. That is
-//! the weakest version a store may have, so what is safe here is safe with generations too.
+//! An object is its owner, its date and its age. The version is made of what the bytes are made of,
+//! as on S3: equal bytes, equal version. That is the weakest version a store may have, so what is
+//! safe here is safe with generations too.
+//!
+//! Ages stop at the scene's limit, where everything is stale for everybody. Two versions of one
+//! record that are both older are one version here. What differs is a conditional write of somebody
+//! who slept for so long: it would be refused, and he would begin again as a newcomer does; here it
+//! passes, which is the more dangerous of the two.
 
-use std::collections::BTreeMap;
-
-use jiff::Timestamp;
-use tenure_store::judge::{Content, Life, Object, Version};
-use tenure_store::key::Key;
-use tenure_store::record::Record;
-use tenure_store::steps::{Answer, Body, Op, Why};
 use tenure_store::terms::Level;
 
-use super::part::digest;
-use crate::support::original::{Got, OriginalRecord, Step};
+/// Seats at the table.
+pub(crate) const SEATS: usize = 4;
 
-/// Whether answers carry the store's time (K45).
+/// Where an object lies. Every process has one shared key of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum StoreClock {
-    Shown,
-    Hidden,
+pub(crate) enum Cell {
+    Exclusive,
+    Shared(u8),
+    Fence,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Stored {
-    content: Content,
-    version: Version,
-    modified: Timestamp,
-    writer: usize,
+/// A lock that lies somewhere. Times in seconds from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Thing {
+    pub(crate) owner: u8,
+    /// The fencing number in it; 0 is none.
+    pub(crate) number: u8,
+    pub(crate) expires: i16,
+    pub(crate) modified: i16,
+}
+
+/// The version of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mark {
+    Lock { owner: u8, number: u8, expires: i16 },
+    Fence(u8),
+}
+
+impl Thing {
+    pub(crate) fn mark(self) -> Mark {
+        Mark::Lock {
+            owner: self.owner,
+            number: self.number,
+            expires: self.expires,
+        }
+    }
+}
+
+/// What a write rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Condition {
+    None,
+    Absent,
+    Is(Mark),
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Body {
+    Lock { number: u8, expires: i16 },
+    Fence(u8),
+}
+
+/// What a process asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Ask {
+    Read(Cell),
+    List,
+    Write(Cell, Body, Condition),
+    Delete(Cell, Condition),
+    /// A wait; whether it is over.
+    Wait(bool),
+    /// Nothing: it stands still, it is gone, or it has ended.
+    Nothing,
+}
+
+/// Shared locks in the order in which they are listed; [`SEATS`] ends the list.
+pub(crate) type Listed = [u8; SEATS];
+
+/// What it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Got {
+    /// The lock, and whether its owner is known to be dead (P22 c).
+    Lock(Thing, bool),
+    Fence(u8),
+    Absent,
+    Listed(Listed),
+    Written(Mark),
+    Deleted,
+    Refused,
+    Failed,
+    Waited,
 }
 
 /// Everything that is in the repository.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Store {
-    level: Level,
-    clock: StoreClock,
-    objects: BTreeMap<Key, Stored>,
-    /// Processes that ended without a word, on the machine of everybody else (P22 c).
-    dead: Vec<usize>,
+    pub(crate) exclusive: Option<Thing>,
+    pub(crate) shared: [Option<Thing>; SEATS],
+    /// The number that was given out last; 0 is none.
+    fence: u8,
 }
 
+/// How far fencing numbers count before they begin again.
+pub(crate) type Modulus = u8;
+
 impl Store {
-    pub(crate) fn new(level: Level, clock: StoreClock) -> Store {
+    /// An empty store in which numbers were given out before.
+    pub(crate) fn counted() -> Store {
         Store {
-            level,
-            clock,
-            objects: BTreeMap::new(),
-            dead: Vec::new(),
+            fence: 1,
+            ..Store::default()
         }
     }
 
-    pub(crate) fn bury(&mut self, process: usize) {
-        self.dead.push(process);
-    }
-
-    /// Whether anything lies under this key that this process wrote.
-    pub(crate) fn has_of(&self, process: usize) -> bool {
-        self.objects
-            .iter()
-            .any(|(key, stored)| *key != Key::Fence && stored.writer == process)
-    }
-
-    /// A look of a Tenure process.
-    pub(crate) fn read(&self, op: &Op, now: Timestamp) -> Answer {
-        match op {
-            Op::Read(key) => match self.objects.get(key) {
-                Some(stored) => Answer::Found(self.show(stored, now)),
-                None => Answer::Absent,
-            },
-            Op::ListShared => Answer::Listed(self.shared()),
-            other => unreachable!("{other} is not a look"),
+    pub(crate) fn at(&self, cell: Cell) -> Option<Thing> {
+        match cell {
+            Cell::Exclusive => self.exclusive,
+            Cell::Shared(seat) => self.shared[usize::from(seat)],
+            Cell::Fence => None,
         }
     }
 
-    /// A write or deletion of a Tenure process, all at once.
-    pub(crate) fn write(&mut self, process: usize, op: &Op, now: Timestamp) -> Answer {
-        match op {
-            Op::Create(key, body) => {
-                assert!(
-                    self.level >= Level::Writes,
-                    "a conditional write at level 0"
-                );
-                if self.objects.contains_key(key) {
-                    return Answer::Refused(Why::Condition);
-                }
-                self.put(process, key, body, now)
-            }
-            Op::Replace(key, body, version) | Op::Renew(key, body, version) => {
-                assert!(
-                    self.level >= Level::Writes,
-                    "a conditional write at level 0"
-                );
-                match self.objects.get(key) {
-                    Some(stored) if stored.version == *version => self.put(process, key, body, now),
-                    Some(_) | None => Answer::Refused(Why::Condition),
-                }
-            }
-            Op::Put(key, body) => self.put(process, key, body, now),
-            Op::DeleteVersion(key, version) => {
-                assert!(
-                    self.level >= Level::Deletes,
-                    "a conditional delete below level 2"
-                );
-                match self.objects.get(key) {
-                    Some(stored) if stored.version == *version => self.delete(key),
-                    Some(_) => Answer::Refused(Why::Condition),
-                    None => Answer::Absent,
-                }
-            }
-            Op::Delete(key) => self.delete(key),
-            Op::Read(_) | Op::ListShared | Op::WaitUntil(_) => {
-                unreachable!("{op} changes nothing")
-            }
-        }
+    /// Whether anything lies there that `owner` wrote.
+    pub(crate) fn has_of(&self, owner: u8) -> bool {
+        self.exclusive.is_some_and(|thing| thing.owner == owner)
+            || self.shared[usize::from(owner)].is_some()
     }
 
-    /// One step of an original.
-    pub(crate) fn apply_original(&mut self, process: usize, step: &Step, now: Timestamp) -> Got {
-        match step {
-            Step::Read(path) => {
-                let key = Key::lock(path).expect("an original reads locks");
-                Got::Record(
-                    self.objects
-                        .get(&key)
-                        .and_then(|stored| match &stored.content {
-                            Content::Record(record) => Some(as_original_sees(record)),
-                            Content::Fence(_) | Content::Unreadable { .. } => None,
-                        }),
-                )
-            }
-            Step::ListShared => Got::Keys(self.shared().iter().map(Key::path).collect()),
-            Step::Write(path, record) => {
-                let key = Key::lock(path).expect("an original writes locks");
-                self.put(
-                    process,
-                    &key,
-                    &Body::Record(as_original_writes(record)),
-                    now,
-                );
-                Got::Done
-            }
-            Step::Delete(path) => {
-                self.objects
-                    .remove(&Key::lock(path).expect("an original deletes locks"));
-                Got::Done
-            }
-        }
-    }
-
-    fn shared(&self) -> Vec<Key> {
-        self.objects
-            .keys()
-            .filter(|key| matches!(key, Key::Shared(_)))
-            .cloned()
+    /// Those who have a shared lock there.
+    pub(crate) fn sharers(&self) -> Vec<u8> {
+        (0..SEATS as u8)
+            .filter(|seat| self.shared[usize::from(*seat)].is_some())
             .collect()
     }
 
-    fn show(&self, stored: &Stored, now: Timestamp) -> Object {
-        Object {
-            content: stored.content.clone(),
-            version: stored.version.clone(),
-            modified: Some(stored.modified),
-            store_now: match self.clock {
-                StoreClock::Shown => Some(now),
-                StoreClock::Hidden => None,
-            },
-            life: if self.dead.contains(&stored.writer) {
-                Life::Dead
-            } else {
-                Life::Unknown
-            },
+    pub(crate) fn pass(&mut self, seconds: i16, limit: i16) {
+        let locks = [&mut self.exclusive].into_iter().chain(&mut self.shared);
+        for thing in locks.flatten() {
+            thing.expires = (thing.expires - seconds).max(-limit);
+            thing.modified = (thing.modified - seconds).max(-limit);
         }
     }
 
-    fn put(&mut self, writer: usize, key: &Key, body: &Body, modified: Timestamp) -> Answer {
-        let content = match body {
-            Body::Record(record) => Content::Record(record.clone()),
-            Body::Fence(number) => Content::Fence(*number),
-            Body::Probe(_) => unreachable!("the level of the model's store is known"),
+    /// The same with the seats changed: who sat at `n` sits at `seats[n]`.
+    pub(crate) fn reseated(&self, seats: [u8; SEATS]) -> Store {
+        let moved = |thing: Thing| Thing {
+            owner: seats[usize::from(thing.owner)],
+            ..thing
         };
-        let version = Version::tag(format!("{:x}", digest(&content)));
-        let stored = Stored {
-            content,
-            version: version.clone(),
-            modified,
-            writer,
+        let mut store = Store {
+            exclusive: self.exclusive.map(moved),
+            ..*self
         };
-        self.objects.insert(key.clone(), stored);
-        Answer::Written(version)
+        for (old, new) in seats.iter().enumerate() {
+            store.shared[usize::from(*new)] = self.shared[old].map(moved);
+        }
+        store
     }
 
-    fn delete(&mut self, key: &Key) -> Answer {
-        match self.objects.remove(key) {
-            Some(_) => Answer::Deleted,
-            None => Answer::Absent,
+    fn version(&self, cell: Cell) -> Option<Mark> {
+        match cell {
+            Cell::Fence => (self.fence > 0).then_some(Mark::Fence(self.fence)),
+            lock => self.at(lock).map(Thing::mark),
+        }
+    }
+
+    /// A look, except at the list.
+    pub(crate) fn read(&self, cell: Cell, is_dead: impl Fn(u8) -> bool) -> Got {
+        match (cell, self.at(cell)) {
+            (Cell::Fence, _) if self.fence > 0 => Got::Fence(self.fence),
+            (_, Some(thing)) => Got::Lock(thing, is_dead(thing.owner)),
+            (_, None) => Got::Absent,
+        }
+    }
+
+    /// A write or deletion, all at once.
+    pub(crate) fn change(&mut self, owner: u8, ask: Ask, modulus: Modulus) -> Got {
+        let (cell, condition) = match ask {
+            Ask::Write(cell, _, condition) | Ask::Delete(cell, condition) => (cell, condition),
+            other => unreachable!("{other:?} changes nothing"),
+        };
+        let there = self.version(cell);
+        match (condition, there, ask) {
+            (Condition::None, _, _) => {}
+            (Condition::Absent, None, _) => {}
+            (Condition::Is(mark), Some(seen), _) if mark == seen => {}
+            (Condition::Is(_), None, Ask::Delete(..)) => {}
+            (Condition::Absent | Condition::Is(_), _, _) => return Got::Refused,
+        }
+        match ask {
+            Ask::Write(_, Body::Fence(number), _) => {
+                self.fence = (number - 1) % modulus + 1;
+                Got::Written(Mark::Fence(self.fence))
+            }
+            Ask::Write(_, Body::Lock { number, expires }, _) => {
+                let thing = Thing {
+                    owner,
+                    number,
+                    expires,
+                    modified: 0,
+                };
+                self.put(cell, Some(thing));
+                Got::Written(thing.mark())
+            }
+            _ => {
+                self.put(cell, None);
+                if there.is_some() {
+                    Got::Deleted
+                } else {
+                    Got::Absent
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, cell: Cell, thing: Option<Thing>) {
+        match cell {
+            Cell::Exclusive => self.exclusive = thing,
+            Cell::Shared(seat) => self.shared[usize::from(seat)] = thing,
+            Cell::Fence => unreachable!("a counter is no lock"),
         }
     }
 }
 
-fn as_original_sees(record: &Record) -> OriginalRecord {
-    OriginalRecord {
-        holder: record.holder.clone(),
-        acquired_at: record.acquired_at.clone(),
-        expires: record.expires(),
-        is_shared: record.is_shared,
+/// Whether the machines may ask for this on a store of this level.
+pub(crate) fn is_lawful(ask: Ask, level: Level) -> bool {
+    match ask {
+        Ask::Write(_, _, Condition::Absent | Condition::Is(_)) => level >= Level::Writes,
+        Ask::Delete(_, Condition::Is(_)) => level >= Level::Deletes,
+        _ => true,
     }
-}
-
-fn as_original_writes(record: &OriginalRecord) -> Record {
-    Record::parse(record.to_json().as_bytes()).expect("an original's record is a record")
 }

@@ -21,11 +21,29 @@ pub(crate) enum Io {
     Over,
 }
 
+/// What of a process's past matters for what it will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// How long ago things were, as far as rules ask.
+    Normal,
+    /// Also how the times in an answer that was not read yet lie to each other.
+    Unread,
+    /// Its lease is over: it has no dates any more.
+    Lapsed,
+    /// It will not hold again, and only cleans up: nothing but which version is whose.
+    Leaving { lapsed: bool },
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     Acquiring(Acquire),
     Holding(Hold),
     Ended,
+}
+
+/// What a process calls itself.
+pub(crate) fn holder(seat: u8) -> String {
+    format!("host (pid {seat})")
 }
 
 /// One process that wants the lock once.
@@ -35,29 +53,26 @@ pub(crate) struct Tenure {
     stage: Stage,
     io: Io,
     released: bool,
-    revivals_left: u8,
 }
 
 impl Tenure {
-    pub(crate) fn new(number: usize, mode: Mode, terms: Terms, now: Now) -> Tenure {
+    pub(crate) fn new(seat: u8, mode: Mode, terms: Terms) -> Tenure {
         let request = Request {
             mode,
             operation: "model".into(),
-            holder: format!("host (pid {number})"),
+            holder: holder(seat),
             block: Block::default(),
             wait: Wait::No,
-            seed: number as u128,
+            seed: u128::from(seat),
         };
         let acquire = Acquire::new(terms.clone(), request, Sightings::default());
-        let mut tenure = Tenure {
+        // It begins when it is resumed for the first time.
+        Tenure {
             terms,
             stage: Stage::Acquiring(acquire),
-            io: Io::Over,
+            io: Io::Unsent { ticked: true },
             released: false,
-            revivals_left: 1,
-        };
-        tenure.go_on(now);
-        tenure
+        }
     }
 
     pub(crate) fn io(&self) -> &Io {
@@ -85,10 +100,11 @@ impl Tenure {
             return false;
         };
         let lapsed = now.boot >= hold.valid_until() && !matches!(hold.status(), Status::Lost(_));
-        self.rests() && lapsed && !self.released && self.revivals_left > 0
+        self.rests() && lapsed && !self.released
     }
 
-    fn rests(&self) -> bool {
+    /// Whether it has the lock, or had it, and waits for something to do.
+    pub(crate) fn rests(&self) -> bool {
         matches!(
             (&self.stage, &self.io),
             (Stage::Holding(_), Io::Sent(Op::WaitUntil(_)))
@@ -110,7 +126,6 @@ impl Tenure {
         };
         hold.tick(now);
         hold.revive();
-        self.revivals_left -= 1;
         self.take(Answer::Waited, now).go_on(now);
     }
 
@@ -146,13 +161,36 @@ impl Tenure {
         }
         if self.stage == Stage::Ended {
             self.io = Io::Over;
+            self.released = false;
         }
         self
     }
 
-    /// Whether it stands still between two requests.
-    pub(crate) fn stands(&self) -> bool {
-        matches!(self.io, Io::Answered { .. } | Io::Unsent { .. })
+    /// Whether it has the lock, or had it.
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self.stage, Stage::Holding(_))
+    }
+
+    /// What of its past still matters.
+    pub(crate) fn memory(&self) -> Memory {
+        match (&self.stage, &self.io) {
+            (_, Io::Answered { .. }) => Memory::Unread,
+            (Stage::Holding(hold), _) => match (hold.status(), self.released) {
+                (Status::Held, false) => Memory::Normal,
+                (Status::Lapsed { .. }, false) => Memory::Lapsed,
+                (Status::Lapsed { .. }, true) => Memory::Leaving { lapsed: true },
+                (Status::Lost(_), _) | (Status::Held, true) => Memory::Leaving { lapsed: false },
+            },
+            (Stage::Acquiring(_) | Stage::Ended, _) => Memory::Normal,
+        }
+    }
+
+    /// Whether it stood still between two requests while time passed.
+    pub(crate) fn stood(&self) -> bool {
+        matches!(
+            self.io,
+            Io::Answered { ticked: true, .. } | Io::Unsent { ticked: true }
+        )
     }
 
     /// Makes the next request.

@@ -1,123 +1,34 @@
-//! The world of the model: a store, a clock, a few processes, and everything that may happen next.
+//! The world of the model: the store, the processes, and everything that may happen next.
 //!
-//! One action is one thing that happens at once: a request is applied and answered, time passes, a
-//! process crashes, a holder is told to release. See [`model`](super) for why that is enough.
+//! One action is one thing that happens at once: a request takes effect and is answered, time
+//! passes, a process dies, a holder is told to release. What a process does by itself between an
+//! answer and its next request concerns nobody else, so it happens at once with the answer.
 
 use std::fmt;
-use std::time::Duration;
 
-use jiff::Timestamp;
-use tenure_store::key::Key;
-use tenure_store::steps::{Answer, Failure, Op};
-use tenure_store::terms::{Company, Level, Settings};
-use tenure_store::time::{Boot, Now};
-
-use super::explore::State;
-use super::part::Part;
-use super::store::{Store, StoreClock};
-use super::tenure::{Io, Tenure};
+use super::canon::Table;
+use super::local::{Event, Id, Info, Locals};
+use super::scene::{Fence, Judge, Player, Scene, TICK, Times};
+use super::store::{Ask, Cell, Condition, Got, Listed, SEATS, Store};
 use crate::support::Mode;
-use crate::support::original::Original;
 
-/// Who plays a part.
+/// One state of everything: numbers of local states and of the store, and what is left to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Player {
-    Tenure(Mode),
-    Original(Mode),
-}
-
-/// How late a write without a condition may come after the look that it rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Late {
-    /// Less than `settle`.
-    Prompt,
-    /// Any time.
-    Any,
-}
-
-/// Which two must never hold at once, beyond what the modes say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judge {
-    /// Two Tenure processes.
-    TenureAmongThemselves,
-    /// Any two.
-    Everybody,
-}
-
-/// How the requests for a fencing number are played.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fence {
-    /// Like all others.
-    Interleaved,
-    /// At once with the request before them. No decision about holding rests on that object, and
-    /// nobody but its own requests can get in its way.
-    AtOnce,
-}
-
-/// What is explored: who plays, on what, and how much may happen.
-#[derive(Clone, Debug)]
-pub(crate) struct Scene {
-    pub(crate) name: &'static str,
-    pub(crate) level: Level,
-    pub(crate) clock: StoreClock,
-    pub(crate) players: &'static [Player],
-    /// What originals and stores without conditions are granted.
-    pub(crate) late: Late,
-    /// Spans by which time moves, in this order, at any moments.
-    pub(crate) ticks: &'static [Duration],
-    /// Whether the user promised that there are no originals: then nobody waits for late writers.
-    pub(crate) company: Company,
-    /// Whether anything may happen between the requests for a fencing number.
-    pub(crate) fence: Fence,
-    /// How often a process may stand still between an answer and its next request.
-    pub(crate) stands: u8,
-    /// How many answers may be lost, and with them perhaps the request.
-    pub(crate) losses: u8,
-    /// Whose double hold is a fault.
-    pub(crate) judge: Judge,
-    /// How many processes may die on the machine of the others (P22 c).
-    pub(crate) deaths: u8,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Process {
-    Tenure(Box<Tenure>),
-    Original(Box<Original>),
-    Dead,
-}
-
-/// One state of everything.
-#[derive(Clone)]
 pub(crate) struct World {
-    scene: &'static Scene,
-    settle: Duration,
-    now: Duration,
-    store: Part<Store>,
-    processes: Vec<Part<Process>>,
-    /// When each process last had an answer to a look at a key it may overwrite.
-    looked: Vec<Option<Duration>>,
-    ticked: usize,
-    stands_left: u8,
-    losses_left: u8,
-    deaths_left: u8,
-}
-
-impl std::hash::Hash for World {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.now.hash(state);
-        self.store.hash(state);
-        self.processes.hash(state);
-        self.looked.hash(state);
-        self.ticked.hash(state);
-        (self.stands_left, self.losses_left, self.deaths_left).hash(state);
-    }
+    locals: [Id; SEATS],
+    store: Id,
+    /// A bit for each process that looked before the last tick and rests on that look.
+    late: u8,
+    ticks: u8,
+    stands: u8,
+    losses: u8,
 }
 
 /// Where a process stands still until time has passed, if anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     No,
-    /// The request was applied, the answer is not read yet.
+    /// The request took effect, the answer is not read yet.
     BeforeAnswer,
     /// The answer was read, the next request is not made yet.
     BeforeNext,
@@ -130,441 +41,547 @@ pub(crate) enum Request {
     Lost,
 }
 
-/// One thing that happens.
+/// One thing that happens. The second number of `Go` is the order of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
-    Go(usize, Pause),
-    Lose(usize, Request),
-    Resume(usize),
-    Release(usize),
-    Revive(usize),
-    Die(usize),
-    Tick,
+    Go(u8, u8, Pause),
+    Lose(u8, Request),
+    Resume(u8),
+    Release(u8),
+    Revive(u8),
+    Die(u8),
+    /// So many ticks at once.
+    Pass(u8),
 }
 
-impl World {
-    pub(crate) fn new(scene: &'static Scene) -> World {
-        let settings = Settings {
-            retries: 1,
-            company: scene.company,
-            ..Settings::default()
-        };
-        let terms = settings
-            .terms(scene.level)
-            .expect("the defaults are lawful");
-        let settle = terms.settle;
-        let mut world = World {
+/// Everything that is known about a scene.
+pub(crate) struct Model {
+    scene: &'static Scene,
+    locals: Locals,
+    stores: Vec<Store>,
+    numbers: Table<Store, Id>,
+    /// For each store, what it is after each change of seats.
+    reseated: Vec<Vec<Id>>,
+    /// Changes of seats that change nothing else; the first changes nothing at all.
+    seatings: Vec<[u8; SEATS]>,
+    /// Which pauses make a difference.
+    pauses: Table<(Id, Got), (bool, bool)>,
+}
+
+impl Model {
+    pub(crate) fn new(scene: &'static Scene) -> Model {
+        let seatings = seatings(scene);
+        Model {
             scene,
-            settle,
-            now: Duration::ZERO,
-            store: Part::new(Store::new(scene.level, scene.clock)),
-            processes: Vec::new(),
-            looked: vec![None; scene.players.len()],
-            ticked: 0,
-            stands_left: scene.stands,
-            losses_left: scene.losses,
-            deaths_left: scene.deaths,
+            locals: Locals::new(scene, seatings.clone()),
+            stores: Vec::new(),
+            numbers: Table::default(),
+            reseated: Vec::new(),
+            seatings,
+            pauses: Table::default(),
+        }
+    }
+
+    pub(crate) fn start(&mut self) -> World {
+        let mut store = Store::default();
+        if self.scene.fence == Fence::AtOnce {
+            // The number goes round at once: it is always the same.
+            store = Store::counted();
+        }
+        let mut locals = [Id::MAX; SEATS];
+        locals[..self.locals.starts().len()].copy_from_slice(self.locals.starts());
+        let count = |times| match times {
+            Times::AtMost(count) => count,
+            Times::Any => 0,
         };
-        for (number, player) in scene.players.iter().enumerate() {
-            let process = match player {
-                Player::Tenure(mode) => Process::Tenure(Box::new(Tenure::new(
-                    number,
-                    *mode,
-                    terms.clone(),
-                    world.clocks(),
-                ))),
-                Player::Original(mode) => {
-                    // Two originals never read the same time: their keys would be one.
-                    let started = world.wall() + Duration::from_millis(number as u64 + 1);
-                    let holder = format!("original-{number} (pid {number})");
-                    Process::Original(Box::new(Original::new(*mode, &holder, started)))
-                }
+        World {
+            locals,
+            store: self.number(store),
+            late: 0,
+            ticks: count(self.scene.ticks),
+            stands: count(self.scene.stands),
+            losses: self.scene.losses,
+        }
+    }
+
+    pub(crate) fn locals(&mut self) -> &mut Locals {
+        &mut self.locals
+    }
+
+    /// How many local states were found.
+    pub(crate) fn local_states(&self) -> usize {
+        self.locals.len()
+    }
+
+    fn seats(&self) -> std::ops::Range<u8> {
+        0..self.scene.players.len() as u8
+    }
+
+    fn number(&mut self, store: Store) -> Id {
+        if let Some(id) = self.numbers.get(&store) {
+            return *id;
+        }
+        let id = Id::try_from(self.stores.len()).expect("fewer stores than numbers");
+        self.stores.push(store);
+        self.reseated.push(Vec::new());
+        self.numbers.insert(store, id);
+        id
+    }
+
+    fn store(&self, world: &World) -> &Store {
+        &self.stores[world.store as usize]
+    }
+
+    fn info(&self, world: &World, seat: u8) -> Info {
+        *self.locals.info(world.locals[usize::from(seat)])
+    }
+
+    /// All of a world in one number, the same for all seatings. Nothing is left out: two worlds
+    /// with one number are one world, but for who sits where.
+    pub(crate) fn key(&mut self, world: &World) -> u128 {
+        let plain = pack(world);
+        let mut least = plain;
+        for k in 1..self.seatings.len() {
+            let seats = self.seatings[k];
+            let mut other = World {
+                store: self.reseated_store(world.store, k),
+                late: 0,
+                ..*world
             };
-            world.processes.push(Part::new(process));
+            for seat in self.seats() {
+                let (old, new) = (usize::from(seat), usize::from(seats[usize::from(seat)]));
+                other.locals[new] = self.locals.reseated(world.locals[old], k);
+                other.late |= (world.late >> old & 1) << new;
+            }
+            least = least.min(pack(&other));
         }
-        world
+        least
     }
 
-    fn wall(&self) -> Timestamp {
-        Timestamp::from_second(1_772_874_000).expect("a date") + self.now
+    fn reseated_store(&mut self, store: Id, k: usize) -> Id {
+        if self.reseated[store as usize].is_empty() {
+            let images = (0..self.seatings.len())
+                .map(|k| {
+                    let image = self.stores[store as usize].reseated(self.seatings[k]);
+                    self.number(image)
+                })
+                .collect();
+            self.reseated[store as usize] = images;
+        }
+        self.reseated[store as usize][k]
     }
 
-    fn clocks(&self) -> Now {
-        Now {
-            boot: Boot(self.now),
-            wall: self.wall(),
+    /// All ways to go on.
+    pub(crate) fn actions(&mut self, world: &World, actions: &mut Vec<Action>) {
+        for seat in self.seats() {
+            let info = self.info(world, seat);
+            if info.is_dead || self.is_not_its_turn(world, seat) {
+                continue;
+            }
+            if self.scene.deaths && self.store(world).has_of(seat) {
+                actions.push(Action::Die(seat));
+            }
+            if info.may_resume {
+                actions.push(Action::Resume(seat));
+            }
+            if info.may_release {
+                actions.push(Action::Release(seat));
+            }
+            if info.may_revive {
+                actions.push(Action::Revive(seat));
+            }
+            self.requests(world, seat, &info, actions);
+        }
+        if !self.may_tick(world) {
+            return;
+        }
+        // Where advances are counted, one may be as long as it takes to be stale.
+        let longest = match self.scene.ticks {
+            Times::Any => 1,
+            Times::AtMost(_) => (self.scene.limit() / TICK) as u8,
+        };
+        let mut later = *world;
+        for ticks in 1..=longest {
+            if self.seats().any(|seat| self.info(&later, seat).holds_time) {
+                break;
+            }
+            later = self.tick(&later);
+            let paused = self
+                .seats()
+                .filter(|seat| self.is_paused(world, &later, *seat));
+            if paused.count() > usize::from(self.scene.paused) {
+                break;
+            }
+            actions.push(Action::Pass(ticks));
         }
     }
 
-    fn mode(&self, process: usize) -> Mode {
-        match self.scene.players[process] {
+    fn is_paused(&self, world: &World, later: &World, seat: u8) -> bool {
+        let info = self.info(world, seat);
+        let lapses = info.works && !self.info(later, seat).works;
+        lapses || !matches!(info.ask, Ask::Wait(_) | Ask::Nothing)
+    }
+
+    fn is_not_its_turn(&self, world: &World, seat: u8) -> bool {
+        let waits = world.locals[usize::from(seat)] == self.locals.starts()[usize::from(seat)];
+        self.scene.in_turn && seat > 0 && waits && !self.info(world, seat - 1).works
+    }
+
+    fn may_tick(&self, world: &World) -> bool {
+        self.scene.ticks == Times::Any || world.ticks > 0
+    }
+
+    fn requests(&mut self, world: &World, seat: u8, info: &Info, actions: &mut Vec<Action>) {
+        match info.ask {
+            Ask::Nothing | Ask::Wait(false) => return,
+            Ask::Wait(true) => {
+                actions.push(Action::Go(seat, 0, Pause::No));
+                return;
+            }
+            Ask::Read(_) | Ask::List | Ask::Write(..) | Ask::Delete(..) => {}
+        }
+        if world.late >> seat & 1 == 1 && !self.may_be_late(seat, info.ask) {
+            return;
+        }
+        let is_read = matches!(info.ask, Ask::Read(_));
+        if world.losses > 0 && (self.is_tenure(seat) || is_read) {
+            actions.push(Action::Lose(seat, Request::Lost));
+            if matches!(info.ask, Ask::Write(..) | Ask::Delete(..)) {
+                actions.push(Action::Lose(seat, Request::Applied));
+            }
+        }
+        let orders = match (info.ask, self.store(world).sharers().len()) {
+            (Ask::List, count) => orders(count),
+            _ => 1,
+        };
+        for order in 0..orders {
+            actions.push(Action::Go(seat, order, Pause::No));
+            let stands = self.scene.stands == Times::Any || world.stands > 0;
+            if stands && self.is_tenure(seat) && self.may_tick(world) {
+                let got = self.effect(world, seat, order).0;
+                let (deaf, stuck) = self.pauses(world.locals[usize::from(seat)], got);
+                if deaf {
+                    actions.push(Action::Go(seat, order, Pause::BeforeAnswer));
+                }
+                if stuck {
+                    actions.push(Action::Go(seat, order, Pause::BeforeNext));
+                }
+            }
+        }
+    }
+
+    /// An original that is late does nothing more; a Tenure process only nothing unconditional.
+    fn may_be_late(&self, seat: u8, ask: Ask) -> bool {
+        self.is_tenure(seat)
+            && !matches!(
+                ask,
+                Ask::Write(Cell::Exclusive | Cell::Shared(_), _, Condition::None)
+                    | Ask::Delete(_, Condition::None)
+            )
+    }
+
+    /// The pauses after which the process is another than without, tried with the machine itself.
+    fn pauses(&mut self, id: Id, got: Got) -> (bool, bool) {
+        if let Some(known) = self.pauses.get(&(id, got)) {
+            return *known;
+        }
+        let locals = &mut self.locals;
+        let mut at_once = locals.step(id, Event::Told(got));
+        let mut deaf = locals.step(id, Event::Deaf(got));
+        let mut stuck = locals.step(id, Event::Stuck(got));
+        let (mut deaf_differs, mut stuck_differs) = (false, false);
+        for _ in 0..=self.scene.limit() / TICK {
+            at_once = locals.step(at_once, Event::Tick);
+            deaf = locals.step(deaf, Event::Tick);
+            deaf_differs |= locals.step(deaf, Event::Resume) != at_once;
+            stuck = locals.step(stuck, Event::Tick);
+            stuck_differs |=
+                locals.info(stuck).may_resume && locals.step(stuck, Event::Resume) != at_once;
+        }
+        self.pauses.insert((id, got), (deaf_differs, stuck_differs));
+        (deaf_differs, stuck_differs)
+    }
+
+    /// What a request is answered, and the store after it.
+    fn effect(&self, world: &World, seat: u8, order: u8) -> (Got, Store) {
+        let mut store = *self.store(world);
+        let got = match self.info(world, seat).ask {
+            Ask::Wait(_) => Got::Waited,
+            Ask::List => Got::Listed(listed(&store.sharers(), order)),
+            Ask::Read(cell) => store.read(cell, |owner| {
+                self.is_tenure(owner) && self.info(world, owner).is_dead
+            }),
+            ask => store.change(seat, ask, self.scene.modulus()),
+        };
+        (got, store)
+    }
+
+    fn is_tenure(&self, seat: u8) -> bool {
+        matches!(self.scene.players[usize::from(seat)], Player::Tenure(_))
+    }
+
+    fn mode(&self, seat: u8) -> Mode {
+        match self.scene.players[usize::from(seat)] {
             Player::Tenure(mode) | Player::Original(mode) => mode,
         }
     }
 
-    fn is_tenure(&self, process: usize) -> bool {
-        matches!(self.scene.players[process], Player::Tenure(_))
-    }
-
-    /// Whether it works on the repository right now, or would if it were not paused.
-    fn works(&self, process: usize) -> bool {
-        match &*self.processes[process] {
-            Process::Tenure(tenure) => tenure.works(self.clocks()),
-            Process::Original(original) => original.works(),
-            Process::Dead => false,
-        }
-    }
-
-    /// Two that work and must not.
-    fn double_hold(&self) -> Option<(usize, usize)> {
-        let judged = |number| match self.scene.judge {
-            Judge::TenureAmongThemselves => self.is_tenure(number),
-            Judge::Everybody => true,
-        };
-        let working: Vec<usize> = (0..self.processes.len())
-            .filter(|&number| judged(number) && self.works(number))
-            .collect();
-        let exclusive = working
-            .iter()
-            .find(|&&number| self.mode(number) == Mode::Exclusive)?;
-        let other = working.iter().find(|number| *number != exclusive)?;
-        Some((*exclusive, *other))
-    }
-
-    /// Whether a write without a condition would still come in time.
-    fn in_time(&self, process: usize) -> bool {
-        match self.scene.late {
-            Late::Any => true,
-            Late::Prompt => self.looked[process].is_none_or(|at| self.now - at < self.settle),
-        }
-    }
-
-    fn may_pause(&self) -> bool {
-        self.ticked < self.scene.ticks.len()
-    }
-
-    fn tenure_actions(&self, number: usize, tenure: &Tenure, actions: &mut Vec<Action>) {
-        match tenure.io() {
-            Io::Over => {}
-            Io::Answered { ticked, .. } | Io::Unsent { ticked } => {
-                if *ticked {
-                    actions.push(Action::Resume(number));
-                }
-            }
-            Io::Sent(Op::WaitUntil(until)) => {
-                if self.clocks().boot >= *until {
-                    actions.push(Action::Go(number, Pause::No));
-                }
-            }
-            Io::Sent(op) => {
-                if matches!(op, Op::Put(..) | Op::Delete(_)) && !self.in_time(number) {
-                    return;
-                }
-                if self.losses_left > 0 {
-                    actions.push(Action::Lose(number, Request::Lost));
-                    if !matches!(op, Op::Read(_) | Op::ListShared) {
-                        actions.push(Action::Lose(number, Request::Applied));
-                    }
-                }
-                if self.may_pause() && self.stands_left > 0 {
-                    self.pauses(number, op, actions);
-                }
-                actions.push(Action::Go(number, Pause::No));
-            }
-        }
-        if tenure.may_release() {
-            actions.push(Action::Release(number));
-        }
-        if tenure.may_revive(self.clocks()) {
-            actions.push(Action::Revive(number));
-        }
-    }
-
-    /// The pauses that make a difference: those after which the process goes on in another way.
-    /// The test is made with the machine itself, at every time that may come.
-    fn pauses(&self, number: usize, op: &Op, actions: &mut Vec<Action>) {
-        let answer = match op {
-            Op::Read(_) | Op::ListShared => self.store.read(op, self.wall()),
-            _ => self
-                .store
-                .clone()
-                .change(|store| store.write(number, op, self.wall())),
-        };
-        let now = self.clocks();
-        let tenure = self.tenure(number);
-        let at_once = {
-            let mut t = tenure.clone();
-            t.take(answer.clone(), now).go_on(now);
-            t
-        };
-        let mut later = now;
-        let (mut answer_differs, mut next_differs) = (false, false);
-        for span in &self.scene.ticks[self.ticked..] {
-            later = Now {
-                boot: later.boot + *span,
-                wall: later.wall + *span,
-            };
-            let mut paused = tenure.clone();
-            paused.take(answer.clone(), later).go_on(later);
-            answer_differs |= paused != at_once;
-            let mut paused = tenure.clone();
-            paused.take(answer.clone(), now).go_on(later);
-            next_differs |= paused != at_once;
-        }
-        if answer_differs {
-            actions.push(Action::Go(number, Pause::BeforeAnswer));
-        }
-        if next_differs {
-            actions.push(Action::Go(number, Pause::BeforeNext));
-        }
-    }
-
-    fn original_actions(&self, number: usize, original: &Original, actions: &mut Vec<Action>) {
-        if original.step(self.wall()).is_some() {
-            if !original.about_to_write() || self.in_time(number) {
-                actions.push(Action::Go(number, Pause::No));
-            }
-            return;
-        }
-        if !original.ended() {
-            actions.push(Action::Release(number));
-        }
-        if original.wakes().is_some_and(|at| at <= self.wall()) {
-            actions.push(Action::Resume(number));
-        }
-    }
-
-    fn note_look(&mut self, number: usize, op: &Op) {
-        let unconditional = self.scene.level < Level::Deletes;
-        if unconditional && matches!(op, Op::Read(Key::Exclusive | Key::Shared(_))) {
-            self.looked[number] = Some(self.now);
-        }
-    }
-
-    fn go_tenure(&mut self, number: usize, pause: Pause, lost: Option<Request>) {
-        let now = self.clocks();
-        let Io::Sent(op) = self.tenure(number).io().clone() else {
-            unreachable!("only what was sent is applied");
-        };
-        let store = &mut self.store;
-        let answer = match (&op, lost) {
-            (Op::WaitUntil(_), _) => Answer::Waited,
-            (Op::Read(_) | Op::ListShared, None) => store.read(&op, now.wall),
-            (_, Some(Request::Lost)) => Answer::Failed(Failure::passing("lost")),
-            (_, Some(Request::Applied)) => {
-                store.change(|store| store.write(number, &op, now.wall));
-                Answer::Failed(Failure::passing("lost"))
-            }
-            (_, None) => store.change(|store| store.write(number, &op, now.wall)),
-        };
-        self.change_tenure(number, |tenure| match pause {
-            Pause::No => tenure.take(answer, now).go_on(now),
-            Pause::BeforeAnswer => tenure.keep(answer),
-            Pause::BeforeNext => {
-                tenure.take(answer, now);
-            }
-        });
-        if pause != Pause::No {
-            self.stands_left -= 1;
-        }
-        self.note_look(number, &op);
-        let next = self.tenure(number).io();
-        if self.scene.fence == Fence::AtOnce && matches!(next, Io::Sent(op) if is_about_fence(op)) {
-            self.go_tenure(number, Pause::No, None);
-        }
-    }
-
-    fn go_original(&mut self, number: usize) {
-        let wall = self.wall();
-        let Process::Original(original) = &*self.processes[number] else {
-            unreachable!("an action of an original");
-        };
-        let step = original
-            .step(wall)
-            .expect("an original goes when it has a step");
-        let before = original.about_to_write();
-        let got = self
-            .store
-            .change(|store| store.apply_original(number, &step, wall));
-        let after = self.change_original(number, |original| {
-            original.answer(got, wall);
-            original.about_to_write()
-        });
-        // The first look of a chain is the one that the write rests on.
-        match (before, after) {
-            (false, true) => self.looked[number] = Some(self.now),
-            (_, false) => self.looked[number] = None,
-            (true, true) => {}
-        }
-    }
-
-    fn tenure(&self, number: usize) -> &Tenure {
-        match &*self.processes[number] {
-            Process::Tenure(tenure) => tenure,
-            Process::Original(_) | Process::Dead => unreachable!("an action of a Tenure process"),
-        }
-    }
-
-    fn change_tenure(&mut self, number: usize, change: impl FnOnce(&mut Tenure)) {
-        self.processes[number].change(|process| match process {
-            Process::Tenure(tenure) => change(tenure),
-            Process::Original(_) | Process::Dead => unreachable!("an action of a Tenure process"),
-        });
-    }
-
-    fn change_original<R>(&mut self, number: usize, change: impl FnOnce(&mut Original) -> R) -> R {
-        self.processes[number].change(|process| match process {
-            Process::Original(original) => change(original),
-            Process::Tenure(_) | Process::Dead => unreachable!("an action of an original"),
-        })
-    }
-
-    fn tick(&mut self) {
-        self.now += self.scene.ticks[self.ticked];
-        self.ticked += 1;
-        for number in 0..self.processes.len() {
-            if matches!(&*self.processes[number], Process::Tenure(tenure) if tenure.stands()) {
-                self.change_tenure(number, Tenure::tick);
-            }
-        }
-    }
-}
-
-fn is_about_fence(op: &Op) -> bool {
-    match op {
-        Op::Read(key) | Op::Create(key, _) | Op::Replace(key, _, _) | Op::Put(key, _) => {
-            *key == Key::Fence
-        }
-        Op::ListShared
-        | Op::Renew(..)
-        | Op::DeleteVersion(..)
-        | Op::Delete(_)
-        | Op::WaitUntil(_) => false,
-    }
-}
-
-impl State for World {
-    type Action = Action;
-
-    fn actions(&self) -> Vec<Action> {
-        let mut actions = Vec::new();
-        for (number, process) in self.processes.iter().enumerate() {
-            match &**process {
-                Process::Tenure(tenure) => self.tenure_actions(number, tenure, &mut actions),
-                Process::Original(original) => {
-                    self.original_actions(number, original, &mut actions)
-                }
-                Process::Dead => continue,
-            }
-            if self.deaths_left > 0 && self.store.has_of(number) {
-                actions.push(Action::Die(number));
-            }
-        }
-        if self.may_pause() {
-            actions.push(Action::Tick);
-        }
-        actions
-    }
-
-    fn act(&mut self, action: Action) {
-        let now = self.clocks();
+    /// Goes on, and says what is wrong with that, if anything.
+    pub(crate) fn act(&mut self, world: &World, action: Action) -> (World, Option<String>) {
+        let mut next = *world;
         match action {
-            Action::Go(number, pause) => match &*self.processes[number] {
-                Process::Tenure(_) => self.go_tenure(number, pause, None),
-                Process::Original(_) => self.go_original(number),
-                Process::Dead => unreachable!("the dead do nothing"),
-            },
-            Action::Lose(number, request) => {
-                self.losses_left -= 1;
-                self.go_tenure(number, Pause::No, Some(request));
+            Action::Go(seat, order, pause) => {
+                let (got, store) = self.effect(world, seat, order);
+                let event = match pause {
+                    Pause::No => Event::Told(got),
+                    Pause::BeforeAnswer => Event::Deaf(got),
+                    Pause::BeforeNext => Event::Stuck(got),
+                };
+                if pause != Pause::No && self.scene.stands != Times::Any {
+                    next.stands -= 1;
+                }
+                next.store = self.number(store);
+                self.happen(&mut next, seat, event);
             }
-            Action::Resume(number) if self.is_tenure(number) => {
-                self.change_tenure(number, |tenure| tenure.resume(now));
+            Action::Lose(seat, request) => {
+                next.losses -= 1;
+                if request == Request::Applied {
+                    let store = self.effect(world, seat, 0).1;
+                    next.store = self.number(store);
+                }
+                self.happen(&mut next, seat, Event::Told(Got::Failed));
             }
-            Action::Resume(number) => self.change_original(number, Original::wake),
-            Action::Release(number) if self.is_tenure(number) => {
-                self.change_tenure(number, |tenure| tenure.release(now));
+            Action::Resume(seat) => self.happen(&mut next, seat, Event::Resume),
+            Action::Release(seat) => self.happen(&mut next, seat, Event::Release),
+            Action::Revive(seat) => self.happen(&mut next, seat, Event::Revive),
+            Action::Die(seat) => self.happen(&mut next, seat, Event::Die),
+            Action::Pass(ticks) => {
+                for _ in 0..ticks {
+                    next = self.tick(&next);
+                }
+                if self.scene.ticks != Times::Any {
+                    next.ticks -= 1;
+                }
             }
-            Action::Release(number) => self.change_original(number, Original::release),
-            Action::Revive(number) => self.change_tenure(number, |tenure| tenure.revive(now)),
-            Action::Die(number) => {
-                self.deaths_left -= 1;
-                self.processes[number] = Part::new(Process::Dead);
-                self.store.change(|store| store.bury(number));
-            }
-            Action::Tick => self.tick(),
+        }
+        let fault = self.fault(world, &next, action);
+        (next, fault)
+    }
+
+    fn tick(&mut self, world: &World) -> World {
+        let mut next = *world;
+        let mut store = *self.store(world);
+        store.pass(TICK, self.scene.limit());
+        next.store = self.number(store);
+        for seat in self.seats() {
+            let local = &mut next.locals[usize::from(seat)];
+            *local = self.locals.step(*local, Event::Tick);
+            next.late |= u8::from(self.locals.info(*local).minds_lateness) << seat;
+        }
+        next
+    }
+
+    fn happen(&mut self, world: &mut World, seat: u8, event: Event) {
+        let local = &mut world.locals[usize::from(seat)];
+        let was = *self.locals.info(*local);
+        *local = self.locals.step(*local, event);
+        let is = *self.locals.info(*local);
+        // A look is the beginning of something; an original's looks within it do not count.
+        let looked = matches!(was.ask, Ask::Read(Cell::Exclusive | Cell::Shared(_)))
+            && (self.is_tenure(seat) || !was.minds_lateness);
+        if looked || !is.minds_lateness {
+            world.late &= !(1 << seat);
+        }
+        if self.scene.fence == Fence::AtOnce && is_about_fence(is.ask) {
+            let (got, store) = self.effect(world, seat, 0);
+            world.store = self.number(store);
+            self.happen(world, seat, Event::Told(got));
         }
     }
 
-    fn tell(&self, action: Action) -> String {
-        format!("{:>6.1} s  {}", self.now.as_secs_f32(), Told(self, action))
+    /// Whether anybody holds: a state for whose sake all this is done.
+    pub(crate) fn counts(&self, world: &World) -> bool {
+        self.seats().any(|seat| self.info(world, seat).works)
     }
 
-    fn counts(&self) -> bool {
-        (0..self.processes.len()).any(|number| self.works(number))
+    fn fault(&self, before: &World, after: &World, action: Action) -> Option<String> {
+        let works = |seat: &u8| self.info(after, *seat).works;
+        let pair = |fits: &dyn Fn(u8, u8) -> bool| {
+            let one = self
+                .seats()
+                .find(|seat| works(seat) && self.mode(*seat) == Mode::Exclusive);
+            // Usually nobody holds the exclusive lock.
+            one?;
+            let holders: Vec<u8> = self.seats().filter(works).collect();
+            holders
+                .iter()
+                .flat_map(|one| holders.iter().map(move |two| (*one, *two)))
+                .find(|(one, two)| {
+                    one != two && self.mode(*one) == Mode::Exclusive && fits(*one, *two)
+                })
+        };
+        let say = |(one, two)| format!("{} and {} both hold", self.name(one), self.name(two));
+        match self.scene.judge {
+            Judge::Tenure => pair(&|one, two| self.is_tenure(one) && self.is_tenure(two)).map(say),
+            Judge::WithTenure => {
+                pair(&|one, two| self.is_tenure(one) || self.is_tenure(two)).map(say)
+            }
+            Judge::Everybody => pair(&|_, _| true).map(say),
+            Judge::KnowsBetter => {
+                let knows = |seat| self.info(after, seat).knows_better;
+                pair(&|one, two| knows(one) || knows(two)).map(|(one, two)| {
+                    let (loser, holder) = if knows(one) { (one, two) } else { (two, one) };
+                    let (loser, holder) = (self.name(loser), self.name(holder));
+                    format!("{loser} knows that its lock is gone and works beside {holder}")
+                })
+            }
+            Judge::Overwrites | Judge::Deletes => {
+                let Action::Go(seat, _, Pause::No) = action else {
+                    return None;
+                };
+                let (cell, verb) = match (self.info(before, seat).ask, self.scene.judge) {
+                    (Ask::Write(cell, ..), Judge::Overwrites) => (cell, "overwrites"),
+                    (Ask::Delete(cell, _), Judge::Deletes) => (cell, "deletes"),
+                    _ => return None,
+                };
+                let victim = self.store(before).at(cell)?.owner;
+                (victim != seat && self.info(before, victim).works).then(|| {
+                    let (seat, victim) = (self.name(seat), self.name(victim));
+                    format!("{seat} {verb} the lock of {victim}, who works")
+                })
+            }
+        }
     }
 
-    fn fault(&self) -> Option<String> {
-        let (one, two) = self.double_hold()?;
-        Some(format!(
-            "{} and {} both hold",
-            Name(self, one),
-            Name(self, two)
-        ))
-    }
-}
-
-struct Name<'a>(&'a World, usize);
-
-impl fmt::Display for Name<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Name(world, number) = self;
-        let kind = if world.is_tenure(*number) {
+    fn name(&self, seat: u8) -> String {
+        let kind = if self.is_tenure(seat) {
             "Tenure"
         } else {
             "original"
         };
-        write!(out, "{kind} {number} ({:?})", world.mode(*number))
+        format!("{kind} {seat} ({:?})", self.mode(seat))
+    }
+
+    /// What it means to go on like this, in one line.
+    pub(crate) fn tell(&self, world: &World, action: Action) -> String {
+        let asks = |seat| Told(self.info(world, seat).ask);
+        match action {
+            Action::Go(seat, _, Pause::No) => format!("{}: {}", self.name(seat), asks(seat)),
+            Action::Go(seat, _, Pause::BeforeAnswer) => {
+                let (name, ask) = (self.name(seat), asks(seat));
+                format!("{name}: {ask}, then stands before it reads the answer")
+            }
+            Action::Go(seat, _, Pause::BeforeNext) => {
+                let (name, ask) = (self.name(seat), asks(seat));
+                format!("{name}: {ask}, then stands before its next request")
+            }
+            Action::Lose(seat, request) => {
+                let (name, ask) = (self.name(seat), asks(seat));
+                format!("{name}: {ask}; the answer is lost, the request {request:?}")
+            }
+            Action::Resume(seat) => format!("{} goes on", self.name(seat)),
+            Action::Release(seat) => format!("{} is told to release", self.name(seat)),
+            Action::Revive(seat) => format!("{} is told to revive", self.name(seat)),
+            Action::Die(seat) => format!("{} dies", self.name(seat)),
+            Action::Pass(ticks) => format!("{} s pass", i16::from(ticks) * TICK),
+        }
     }
 }
 
-struct Told<'a>(&'a World, Action);
+struct Told(Ask);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for Told {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Told(world, action) = self;
-        let name = |number: usize| Name(world, number);
-        let asks = |number: usize| match &*world.processes[number] {
-            Process::Tenure(tenure) => match tenure.io() {
-                Io::Sent(op) => op.to_string(),
-                other => format!("{other:?}"),
-            },
-            Process::Original(original) => format!("{:?}", original.step(world.wall())),
-            Process::Dead => "nothing".into(),
+        let cell = |cell| match cell {
+            Cell::Exclusive => "the exclusive lock".to_owned(),
+            Cell::Shared(seat) => format!("the shared lock of {seat}"),
+            Cell::Fence => "the counter".to_owned(),
         };
-        match *action {
-            Action::Go(number, Pause::No) => write!(out, "{}: {}", name(number), asks(number)),
-            Action::Go(number, pause) => {
-                write!(
-                    out,
-                    "{}: {}, then stands ({pause:?})",
-                    name(number),
-                    asks(number)
-                )
-            }
-            Action::Lose(number, request) => {
-                write!(
-                    out,
-                    "{}: {}, answer lost, request {request:?}",
-                    name(number),
-                    asks(number)
-                )
-            }
-            Action::Resume(number) => write!(out, "{} goes on", name(number)),
-            Action::Release(number) => write!(out, "{} is told to release", name(number)),
-            Action::Revive(number) => write!(out, "{} is told to revive", name(number)),
-            Action::Die(number) => write!(out, "{} dies", name(number)),
-            Action::Tick => write!(out, "{:?} pass", world.scene.ticks[world.ticked]),
+        let condition = |condition| match condition {
+            Condition::None => "whatever is there",
+            Condition::Absent => "if there is none",
+            Condition::Is(_) => "if it is still that version",
+        };
+        match self.0 {
+            Ask::Read(at) => write!(out, "reads {}", cell(at)),
+            Ask::List => write!(out, "lists the shared locks"),
+            Ask::Write(at, _, only) => write!(out, "writes {} {}", cell(at), condition(only)),
+            Ask::Delete(at, only) => write!(out, "deletes {} {}", cell(at), condition(only)),
+            Ask::Wait(_) => write!(out, "has waited"),
+            Ask::Nothing => write!(out, "nothing"),
         }
     }
+}
+
+fn is_about_fence(ask: Ask) -> bool {
+    matches!(ask, Ask::Read(Cell::Fence) | Ask::Write(Cell::Fence, _, _))
+}
+
+/// How many orders a list has.
+fn orders(count: usize) -> u8 {
+    match count {
+        0 | 1 => 1,
+        2 => 2,
+        // Enough to be the same for every seating of two; longer lists do not occur.
+        _ => unreachable!("at most two share"),
+    }
+}
+
+fn listed(sharers: &[u8], order: u8) -> Listed {
+    let mut list = [SEATS as u8; SEATS];
+    for (at, seat) in sharers.iter().enumerate() {
+        let at = if order == 0 {
+            at
+        } else {
+            sharers.len() - 1 - at
+        };
+        list[at] = *seat;
+    }
+    list
+}
+
+/// Neighbours that are alike may change seats.
+fn seatings(scene: &Scene) -> Vec<[u8; SEATS]> {
+    let mut all = vec![[0, 1, 2, 3]];
+    let alike = |one: usize, two: usize| {
+        scene.players.get(one).is_some()
+            && scene.players.get(one) == scene.players.get(two)
+            && scene.ahead(one as u8) == scene.ahead(two as u8)
+    };
+    let mut seat = 0;
+    while seat + 1 < SEATS {
+        if alike(seat, seat + 1) {
+            let mut swapped = all.clone();
+            for seats in &mut swapped {
+                seats.swap(seat, seat + 1);
+            }
+            all.extend(swapped);
+            seat += 1;
+        }
+        seat += 1;
+    }
+    all
+}
+
+/// 20 bits for each local state, 28 for the store, 4 for each of the rest.
+fn pack(world: &World) -> u128 {
+    let mut packed = 0;
+    for local in world.locals {
+        let local = if local == Id::MAX { 0 } else { local + 1 };
+        assert!(
+            local < 1 << 20,
+            "more local states than the key has room for"
+        );
+        packed = packed << 20 | u128::from(local);
+    }
+    assert!(
+        world.store < 1 << 28,
+        "more stores than the key has room for"
+    );
+    packed = packed << 28 | u128::from(world.store);
+    for count in [world.late, world.ticks, world.stands, world.losses] {
+        assert!(count < 16, "counts are small");
+        packed = packed << 4 | u128::from(count);
+    }
+    packed
 }

@@ -47,21 +47,6 @@ pub(crate) struct OriginalRecord {
 }
 
 impl OriginalRecord {
-    /// As the original writes it: JSON, not compressed.
-    pub(crate) fn to_json(&self) -> String {
-        let shared = if self.is_shared {
-            r#","is_shared":true"#
-        } else {
-            ""
-        };
-        let operation = if self.is_shared { "backup" } else { "prune" };
-        let expires = self.expires.expect("an original writes dates");
-        let (holder, acquired_at) = (&self.holder, &self.acquired_at);
-        format!(
-            r#"{{"operation":"{operation}","holder":"{holder}","acquired_at":"{acquired_at}","expires_at":"{expires}"{shared}}}"#
-        )
-    }
-
     fn in_force(&self, now: Timestamp) -> bool {
         self.expires.is_none_or(|expires| expires > now)
     }
@@ -102,7 +87,7 @@ enum Then {
 pub(crate) struct Original {
     mode: Mode,
     holder: String,
-    acquired: Timestamp,
+    acquired_at: String,
     key: String,
     phase: Phase,
 }
@@ -121,7 +106,7 @@ impl Original {
         Original {
             mode,
             holder,
-            acquired: now,
+            acquired_at: now.to_string(),
             key,
             phase: Phase::LookAtExclusive,
         }
@@ -156,22 +141,44 @@ impl Original {
         self.phase == Phase::Ended
     }
 
-    /// Whether it is between the look that decided and the write that follows from it.
-    pub(crate) fn about_to_write(&self) -> bool {
+    /// Whether it is in the middle of something that began with a look.
+    pub(crate) fn is_busy(&self) -> bool {
         match self.phase {
             Phase::ListShared
             | Phase::LookAtShared { .. }
             | Phase::Write
+            | Phase::Verify
+            | Phase::LookAgain
             | Phase::Withdraw
             | Phase::Refresh
             | Phase::Delete => true,
             Phase::LookAtExclusive
-            | Phase::Verify
-            | Phase::LookAgain
             | Phase::Holding { .. }
             | Phase::LookAtOwn { .. }
             | Phase::Ended => false,
         }
+    }
+
+    /// Whether it has seen that the lock is not its own any more, and works on (hole 3).
+    pub(crate) fn knows_better(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Holding {
+                refreshing: false,
+                ..
+            }
+        )
+    }
+
+    /// What it calls its lock: the record without a date, and the key.
+    pub(crate) fn own(&self) -> (OriginalRecord, &str) {
+        let record = OriginalRecord {
+            holder: self.holder.clone(),
+            acquired_at: self.acquired_at.clone(),
+            expires: None,
+            is_shared: self.mode == Mode::Shared,
+        };
+        (record, &self.key)
     }
 
     /// When it acts by itself next, if it only waits.
@@ -275,7 +282,7 @@ impl Original {
     fn record(&self, now: Timestamp) -> OriginalRecord {
         OriginalRecord {
             holder: self.holder.clone(),
-            acquired_at: self.acquired.to_string(),
+            acquired_at: self.acquired_at.clone(),
             expires: Some(now + TTL),
             is_shared: self.mode == Mode::Shared,
         }
@@ -283,7 +290,7 @@ impl Original {
 
     fn is_own(&self, record: Option<OriginalRecord>) -> bool {
         record.is_some_and(|record| {
-            record.holder == self.holder && record.acquired_at == self.acquired.to_string()
+            record.holder == self.holder && record.acquired_at == self.acquired_at
         })
     }
 }

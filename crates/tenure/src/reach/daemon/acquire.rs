@@ -10,7 +10,7 @@ use tenure_files::identity::Token;
 use tenure_wire::v1;
 
 use super::client::{Answer, Client, Op, Trouble, new_key};
-use super::owner::{Claim, Owner, WaitNews};
+use super::owner::{Claim, Kind, Owner, Unseen, WaitNews};
 use super::{Held, TTL, convert, failed, give_back_later};
 use crate::error::{Blocker, Busy, Error, Standing};
 use crate::guard::Guard;
@@ -27,6 +27,8 @@ const POLL: Duration = Duration::from_secs(15);
 /// How long a daemon that cannot be reached is tried.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 const LATER_CONTACT: Duration = Duration::from_secs(30);
+/// How many answers may come too late for their lease.
+const TOO_LATE: u32 = 3;
 /// How long one try may take: no lease runs yet.
 const EACH_TRY: Duration = Duration::from_secs(4);
 /// How long to wait until a place in line is given up.
@@ -39,7 +41,11 @@ pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Res
     };
     let ttl = request.ttl.unwrap_or(TTL);
     let id = request.owner.clone().unwrap_or_else(|| owner_id(&request));
-    let owner = client.owner(&id, ttl, request.owner.is_some());
+    let kind = match &request.owner {
+        Some(_) => Kind::Session,
+        None => Kind::Single,
+    };
+    let owner = client.owner(&id, ttl, kind);
     if owner.ttl() != ttl {
         let what = format!(
             "has locks with a ttl of {:?} already: keep one ttl for all",
@@ -51,10 +57,6 @@ pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Res
         Some(_) => Some(reach::turn(Arc::clone(&owner.turn), &request).await?),
         None => None,
     };
-    if owner.is_spoiled() {
-        let what = "a release of this session was not answered and may still come; go on with a new session";
-        return Err(Error::refused(&request.place, Class::NotHeld, what));
-    }
     owner.want(&path, request.mode).await;
     let attempt = Attempt {
         client,
@@ -62,8 +64,12 @@ pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Res
         path,
         request,
         until,
-        may_be_granted: false,
+        unseen: Unseen::Nothing,
     };
+    if attempt.owner.is_spoiled() {
+        let what = "a release of this session was not answered and may still come; go on with a new session";
+        return Err(Error::refused(&attempt.request.place, Class::NotHeld, what));
+    }
     attempt.run().await
 }
 
@@ -86,8 +92,7 @@ struct Attempt {
     path: Path,
     request: Request,
     until: Option<Duration>,
-    /// Something was sent that is not answered, or waits.
-    may_be_granted: bool,
+    unseen: Unseen,
 }
 
 /// What to do after an answer or an event.
@@ -99,35 +104,46 @@ enum Next {
 impl Attempt {
     async fn run(mut self) -> Result<Guard, Error> {
         let mut news = self.owner.wait();
-        let mut acquires = 0;
+        let (mut acquires, mut too_late) = (0, 0);
         loop {
             acquires += 1;
             // The lease counts from the first sending under this key.
             let sent = Lease::now();
-            self.may_be_granted = true;
+            self.unseen = Unseen::MayBeGranted;
             let answer = match self.ask(acquires).await {
                 Ok(answer) => answer,
                 Err(trouble) => {
-                    // What was refused has left nothing behind.
-                    self.may_be_granted =
-                        acquires > 1 || matches!(trouble, Trouble::Unreachable(_));
+                    // What was refused has left nothing behind; an earlier one of ours may have.
+                    if let (1, Trouble::Refused(..)) = (acquires, &trouble) {
+                        self.unseen = Unseen::Nothing;
+                    }
                     return Err(failed(&self.request.place, trouble));
                 }
             };
             let lease = Lease::new(sent, self.owner.ttl());
             let busy = match answer.status() {
-                v1::AcquireStatus::Ok if lease.valid_for().is_zero() => continue,
-                v1::AcquireStatus::Ok => {
+                v1::AcquireStatus::Ok if !lease.valid_for().is_zero() => {
                     let fence = convert::fence(answer.fencing_token);
                     return Ok(self.hold(answer.namespace, fence, lease));
                 }
+                // Granted, and used up or lost before the answer came: once more, and counted from there.
+                v1::AcquireStatus::Ok | v1::AcquireStatus::Lost if too_late < TOO_LATE => {
+                    too_late += 1;
+                    continue;
+                }
+                v1::AcquireStatus::Ok | v1::AcquireStatus::Lost => {
+                    let ttl = lease.ttl;
+                    let what =
+                        format!("answers take longer than a lease of {ttl:?}; take a longer ttl");
+                    return Err(Error::refused(&self.request.place, Class::Timeout, what));
+                }
                 v1::AcquireStatus::Queued => self.busy(&answer),
                 v1::AcquireStatus::Conflict => {
-                    self.may_be_granted = acquires > 1;
+                    if acquires == 1 {
+                        self.unseen = Unseen::Nothing;
+                    }
                     return Err(self.refused(&answer));
                 }
-                // It was ours under an earlier key, and is not any more.
-                v1::AcquireStatus::Lost => continue,
             };
             if let Some(tell) = &self.request.on_wait {
                 tell(&busy);
@@ -142,7 +158,7 @@ impl Attempt {
     async fn ask(&self, acquires: u32) -> Result<v1::AcquireResponse, Trouble> {
         let Request { wait, mode, .. } = self.request;
         let place_lasts = match wait {
-            Wait::For(time) => PLACE_LASTS.min(time + Duration::from_secs(5)),
+            Wait::For(time) => PLACE_LASTS.min(time.saturating_add(Duration::from_secs(5))),
             Wait::No | Wait::Forever => PLACE_LASTS,
         };
         let acquire = v1::AcquireRequest {
@@ -218,7 +234,7 @@ impl Attempt {
             }
             Some(WaitNews::Granted { .. } | WaitNews::LinkBroke) | None => Next::Again,
             Some(WaitNews::Killed) => {
-                self.may_be_granted = false;
+                self.unseen = Unseen::Nothing;
                 let what = "the place in line was taken away";
                 Next::Done(Err(Error::refused(
                     &self.request.place,
@@ -230,7 +246,7 @@ impl Attempt {
     }
 
     fn hold(&mut self, namespace: String, fence: Option<Fence>, lease: Lease) -> Guard {
-        self.may_be_granted = false;
+        self.unseen = Unseen::Nothing;
         let signals = Signals::new(&self.request.place);
         let claim = Arc::new(self.claim(namespace, fence, Arc::clone(&signals)));
         self.owner.add(&self.client, &claim, lease);
@@ -257,7 +273,7 @@ impl Attempt {
     /// Gives up the place in line; a grant that crosses this is given back with it (R99). What is not answered soon
     /// goes on in the background.
     async fn cancel(&mut self) {
-        if self.owner.want_no_more(true) {
+        if self.owner.want_no_more(Unseen::MayBeGranted) {
             let giving = self.give_back_later();
             let _ = tokio::time::timeout(CANCEL, giving).await;
         }
@@ -320,7 +336,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if self.owner.want_no_more(self.may_be_granted) {
+        if self.owner.want_no_more(self.unseen) {
             self.give_back_later();
         }
     }

@@ -14,7 +14,7 @@ use tonic::{Code, Request, Response, Status};
 
 pub(super) use super::link::{Answer, Op};
 use super::link::{Credentials, Link, News, NoAnswer, OnNews, refused};
-use super::owner::Owner;
+use super::owner::{Kind, Owner};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::keeper;
@@ -72,13 +72,13 @@ impl Client {
     }
 
     /// The owner of this id; a new one if it is not known here.
-    pub(super) fn owner(&self, id: &str, ttl: Duration, is_session: bool) -> Arc<Owner> {
+    pub(super) fn owner(&self, id: &str, ttl: Duration, kind: Kind) -> Arc<Owner> {
         let mut owners = self.owners();
         // Nobody has them any more, so nothing is held or waited for under their names.
         owners.retain(|_, owner| Arc::strong_count(owner) > 1 || owner.is_spoiled());
         let owner = owners
             .entry(id.to_owned())
-            .or_insert_with(|| Owner::new(id, ttl, is_session));
+            .or_insert_with(|| Owner::new(id, ttl, kind));
         Arc::clone(owner)
     }
 

@@ -7,8 +7,7 @@ use tenure_wire::v1;
 
 use crate::error::{Blocker, Standing};
 use crate::place::Where;
-use crate::reach::memory::hold_id;
-use crate::values::{Fence, Holder, Life, Mode, Verdict};
+use crate::values::{Fence, HoldId, Holder, Life, Mode, Verdict};
 
 pub(super) fn mode(mode: Mode) -> v1::Mode {
     match mode {
@@ -73,7 +72,7 @@ pub(super) fn blocker(place: Where, found: &v1::Blocker) -> Blocker {
         lease_left: Some(Duration::from_millis(found.lease_left_ms)).filter(|left| !left.is_zero()),
         fence,
         verdict: Verdict::new(Life::Alive, "its lease has not run out"),
-        id: Some(hold_id(&found.owner, fence)),
+        id: Some(HoldId::of(&found.owner, fence)),
     }
 }
 

@@ -14,7 +14,6 @@ use crate::inspect::{Broken, Change, ChangeKind, Force, State, Waiter, Watch};
 use crate::keeper;
 use crate::place::Where;
 use crate::reach::Breaking;
-use crate::reach::memory::hold_id;
 use crate::values::{Class, HoldId, Holder, Life, Verdict};
 
 /// An owner that holds nothing: what is in its way is in everybody's.
@@ -123,7 +122,7 @@ pub(crate) async fn list(
             lease_left: None,
             fence,
             verdict: Verdict::new(Life::Alive, "its lease has not run out"),
-            id: Some(hold_id(&entry.owner, fence)),
+            id: Some(HoldId::of(&entry.owner, fence)),
         });
     }
     Ok(states.into_values().collect())

@@ -30,7 +30,7 @@ pub(super) struct Owner {
     state: Mutex<State>,
     changed: Notify,
     released: Notify,
-    is_session: bool,
+    kind: Kind,
     /// One owner has one place in line (R83): the others of a session wait their turn.
     pub(super) turn: Arc<Turn<()>>,
 }
@@ -62,6 +62,24 @@ enum Left {
 struct Holding {
     lease: Lease,
     claims: Vec<Arc<Claim>>,
+}
+
+/// Whether an owner is used again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// For one lock.
+    Single,
+    /// For all locks of a session.
+    Session,
+}
+
+/// What may have happened to a request without our knowing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unseen {
+    /// It waits, or is not answered.
+    MayBeGranted,
+    /// Nothing.
+    Nothing,
 }
 
 /// One path that is held.
@@ -100,10 +118,10 @@ impl Claim {
 }
 
 impl Owner {
-    pub(super) fn new(id: &str, ttl: Duration, is_session: bool) -> Arc<Owner> {
+    pub(super) fn new(id: &str, ttl: Duration, kind: Kind) -> Arc<Owner> {
         Arc::new(Owner {
             released: Notify::new(),
-            is_session,
+            kind,
             id: id.to_owned(),
             ttl,
             state: Mutex::default(),
@@ -148,12 +166,13 @@ impl Owner {
 
     /// A request ends without a lock. Says whether the path is to be given back: what was granted unseen, or what a
     /// guard left to this request, but nothing that a guard still holds.
-    pub(super) fn want_no_more(&self, granted_unseen: bool) -> bool {
+    pub(super) fn want_no_more(&self, unseen: Unseen) -> bool {
         let mut state = self.lock();
         let Some((spot, left)) = state.wanted.take() else {
             return false;
         };
-        let gives_back = !state.holds(&spot) && (granted_unseen || left == Left::Release);
+        let gives_back =
+            !state.holds(&spot) && (unseen == Unseen::MayBeGranted || left == Left::Release);
         if gives_back {
             state.releasing.push(spot);
         }
@@ -161,12 +180,12 @@ impl Owner {
     }
 
     /// A release was answered, or given up.
-    pub(super) fn released(&self, path: &Path, mode: Mode, answered: bool) {
+    pub(super) fn released(&self, path: &Path, mode: Mode, answer: &Result<Answer, Trouble>) {
         let spot = (path.clone(), convert::mode(mode));
         {
             let mut state = self.lock();
             state.releasing.retain(|releasing| *releasing != spot);
-            state.is_spoiled |= self.is_session && !answered;
+            state.is_spoiled |= self.kind == Kind::Session && answer.is_err();
         }
         self.released.notify_waiters();
     }

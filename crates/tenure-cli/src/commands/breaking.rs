@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use tenure::{Blocker, Force, HoldId, Life, State, Where, blocking};
+use tenure_files::sidecar;
 
 use crate::options::Reading;
 use crate::say::{self, Failed, Form};
@@ -32,6 +33,9 @@ pub(crate) struct Break {
     /// Every hold of a repository.
     #[arg(long)]
     all: bool,
+    /// Lock files: the guard that another program's clean-up left beside the lock, not the lock itself.
+    #[arg(long, conflicts_with_all = ["id", "all"])]
+    guard: bool,
     /// Why, for the audit log.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
@@ -57,6 +61,9 @@ impl Break {
             return Err(Failed::usage(format!(
                 "this removes the lock of {place}; off a terminal say so with --force"
             )));
+        }
+        if self.guard {
+            return self.remove_guard(&place);
         }
         let state = blocking::wait(tenure.inspect(&place))?;
         let victims = self.victims(&state)?;
@@ -87,6 +94,25 @@ impl Break {
         Form::of(self.json).answer(text, &json)
     }
 
+    /// A guard has no holder whose life could be judged, so only a person can say that it was left behind (S22).
+    fn remove_guard(&self, place: &Where) -> Result<(), Failed> {
+        let Where::Sidecar(file) = place else {
+            return Err(Failed::usage(
+                "--guard is for lock files: only they have one",
+            ));
+        };
+        if !self.force {
+            ask("this removes the guard beside the lock; is no program cleaning up there? [y/N] ")?;
+        }
+        let was_there = sidecar::break_guard(&sidecar::Options::new(file))?;
+        let text = match was_there {
+            true => format!("removed the guard of {place}"),
+            false => format!("{place} has no guard; there was nothing to remove"),
+        };
+        let json = json!({ "place": place, "guard": was_there });
+        Form::of(self.json).answer(text, &json)
+    }
+
     /// The holds that will go.
     fn victims(&self, state: &State) -> Result<Vec<Blocker>, Failed> {
         let place = &state.place;
@@ -95,7 +121,20 @@ impl Break {
             (Some(wanted), Some(id)) => id.as_str() == wanted,
             (Some(_), None) => false,
         };
-        let victims: Vec<Blocker> = state.holders.iter().filter(named).cloned().collect();
+        let mut victims: Vec<Blocker> = state.holders.iter().filter(named).cloned().collect();
+        let is_repository = matches!(place, Where::Repository(_));
+        if is_repository && self.id.is_none() && !self.all && !victims.is_empty() {
+            // C16: a repository has many holders; which one is meant must be said, unless it is dead.
+            victims.retain(|hold| hold.verdict.life == Life::Dead);
+            if victims.is_empty() {
+                return Err(Failed::new(
+                    say::HELD,
+                    format!(
+                        "a living holder is named with --id, or all of them with --all:\n{state}"
+                    ),
+                ));
+            }
+        }
         match (&self.id, victims.len()) {
             (Some(id), 0) => Err(Failed::own(format!(
                 "{place} is not held by {id} any more; nothing was removed"
@@ -136,7 +175,11 @@ fn confirm(place: &Where, victims: &[Blocker]) -> Result<(), Failed> {
     for hold in victims {
         eprintln!("  {}", describe(hold));
     }
-    eprint!("remove it? [y/N] ");
+    ask("remove it? [y/N] ")
+}
+
+fn ask(question: &str) -> Result<(), Failed> {
+    eprint!("{question}");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {

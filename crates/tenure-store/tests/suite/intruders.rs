@@ -1,0 +1,114 @@
+//! P33: somebody who excludes us stands beside us all the same. On the test server, by its clock.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tenure_store::steps::{Cause, Hold, Notice, Status};
+use tenure_store::terms::{OnConflict, Settings};
+
+use crate::support::Mode;
+use crate::support::virtual_time::{Process, Time};
+
+const EXCLUSIVE: &str = "index/lock.exclusive";
+const SHARED: &str = "index/lock.shared/2026-03-07T09:00:00.482913Z";
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn process<'a>(time: &'a Time, on_conflict: OnConflict) -> Process<'a> {
+    let settings = Settings {
+        on_conflict,
+        ..Settings::default()
+    };
+    Process::new(time, 1, SignedDuration::ZERO, &settings)
+}
+
+/// What an original writes, in force for another minute.
+fn plant(time: &Time, process: &Process<'_>, key: &str) {
+    let now: Timestamp = process.now().wall;
+    let until = now + secs(60);
+    let record = format!(
+        r#"{{"operation":"x","holder":"atlas-3 (pid 1)","acquired_at":"{now}","expires_at":"{until}"}}"#
+    );
+    time.server.plant(key, record, Duration::ZERO);
+}
+
+fn lost_to_an_intruder(hold: &Hold) -> bool {
+    matches!(hold.status(), Status::Lost(Cause::Intruder(_)))
+}
+
+/// An exclusive holder gives up when the second look, 10 s later, finds the same shared lock.
+#[tokio::test]
+async fn an_exclusive_holder_stops_at_the_second_look() {
+    let time = Time::begin(SignedDuration::ZERO);
+    let mut process = process(&time, OnConflict::Warn);
+    let mut hold = process.hold(Mode::Exclusive).await;
+    plant(&time, &process, SHARED);
+    let taken = process.now().boot;
+    process.keep(&mut hold, time.passed() + secs(23)).await;
+    assert_eq!(*hold.status(), Status::Held, "one look is not enough");
+    process.keep(&mut hold, time.passed() + secs(5)).await;
+    assert!(lost_to_an_intruder(&hold), "{:?}", hold.status());
+    let noticed = process.now().boot.since(taken);
+    assert!(noticed <= secs(30), "noticed after {noticed:?}");
+}
+
+/// One that withdraws before the second look is none.
+#[tokio::test]
+async fn an_intruder_that_withdraws_is_none() {
+    let time = Time::begin(SignedDuration::ZERO);
+    let mut process = process(&time, OnConflict::Warn);
+    let mut hold = process.hold(Mode::Shared).await;
+    plant(&time, &process, EXCLUSIVE);
+    process.keep(&mut hold, time.passed() + secs(20)).await;
+    assert_eq!(*hold.status(), Status::Held);
+    // It lets go, and another one comes: two short-lived ones are not one that stays.
+    time.pass(secs(1));
+    plant(&time, &process, EXCLUSIVE);
+    process.keep(&mut hold, time.passed() + secs(6)).await;
+    assert_eq!(*hold.status(), Status::Held);
+    assert!(
+        !hold
+            .take_notices()
+            .iter()
+            .any(|notice| matches!(notice, Notice::Intruder(_))),
+        "nobody stayed"
+    );
+}
+
+/// A shared holder warns, and stops only if it was told to be strict.
+#[tokio::test]
+async fn a_shared_holder_warns_or_stops() {
+    for on_conflict in [OnConflict::Warn, OnConflict::Stop] {
+        let time = Time::begin(SignedDuration::ZERO);
+        let mut process = process(&time, on_conflict);
+        let mut hold = process.hold(Mode::Shared).await;
+        plant(&time, &process, EXCLUSIVE);
+        process.keep(&mut hold, time.passed() + secs(28)).await;
+        let warned = hold
+            .take_notices()
+            .iter()
+            .any(|notice| matches!(notice, Notice::Intruder(_)));
+        match on_conflict {
+            OnConflict::Warn => assert!(warned && *hold.status() == Status::Held),
+            OnConflict::Stop => assert!(lost_to_an_intruder(&hold), "{:?}", hold.status()),
+        }
+    }
+}
+
+/// An exclusive holder whose record is another's at half time has lost it at once.
+#[tokio::test]
+async fn an_exclusive_holder_that_was_overwritten_stops_at_the_first_look() {
+    let time = Time::begin(SignedDuration::ZERO);
+    let mut process = process(&time, OnConflict::Warn);
+    let mut hold = process.hold(Mode::Exclusive).await;
+    process.keep(&mut hold, time.passed() + secs(2)).await;
+    plant(&time, &process, EXCLUSIVE);
+    process.keep(&mut hold, time.passed() + secs(15)).await;
+    let status = hold.status();
+    assert!(
+        matches!(status, Status::Lost(Cause::Overwritten(_))),
+        "{status:?}"
+    );
+}

@@ -1,0 +1,318 @@
+//! The table of this process: one lock space, and who of us is known to it.
+//!
+//! Nobody is told anything while the table is locked: a listener may well ask the guard about itself.
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tenure_core::command::{self, Acquire, Command, Release, Selection, State as Taking};
+use tenure_core::event::{Event, EventKind};
+use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
+use tenure_core::path::Path;
+use tenure_core::policy::{Algorithm, Mode as CoreMode};
+use tenure_core::query::HeldLock;
+use tenure_core::space::{HashSeed, Space, SpaceLimits};
+use tenure_core::value::{Fence as CoreFence, OwnerId, QueueTtl, Stamp};
+use tenure_files::identity::Token;
+use tokio::sync::{Mutex as Turn, oneshot};
+
+use super::convert::{holder_in, longest, route};
+use super::look::tell_watcher;
+use crate::error::LostCause;
+use crate::inspect::Changes;
+use crate::request::Request;
+use crate::signals::{ReleaseRequest, Signals};
+use crate::values::{Mode, Wait, whole_millis};
+
+/// A place in line lasts this long in the space; whoever waits longer renews it.
+const PLACE_LASTS: Duration = Duration::from_secs(2 * 86_400);
+
+pub(super) static MEMORY: LazyLock<Memory> = LazyLock::new(Memory::new);
+
+pub(super) struct Memory {
+    pub(super) born: Instant,
+    pub(super) inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) space: Space,
+    pub(super) owners: HashMap<OwnerId, Seat>,
+    pub(super) watchers: Vec<(Path, Changes)>,
+    /// To be told when the table is unlocked.
+    news: Vec<News>,
+}
+
+enum News {
+    Asked(Arc<Signals>, ReleaseRequest),
+    Broken(Arc<Signals>),
+}
+
+/// The locked table. Whoever has news is told when it is unlocked.
+pub(super) struct Locked {
+    inner: Option<MutexGuard<'static, Inner>>,
+}
+
+impl Deref for Locked {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        self.inner.as_ref().expect("locked until it is dropped")
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Inner {
+        self.inner.as_mut().expect("locked until it is dropped")
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let news = std::mem::take(&mut self.news);
+        self.inner = None;
+        for news in news {
+            match news {
+                News::Asked(signals, request) => signals.ask(&request),
+                News::Broken(signals) => signals.lose(LostCause::Broken, "somebody broke the lock"),
+            }
+        }
+    }
+}
+
+/// What this process knows of one owner.
+#[derive(Default)]
+pub(super) struct Seat {
+    pub(super) holds: Vec<Arc<Claim>>,
+    pub(super) waiting: Option<oneshot::Sender<Told>>,
+    /// One owner has one place in line (R83): the others of a session wait their turn.
+    pub(super) turn: Arc<Turn<()>>,
+}
+
+pub(super) struct Claim {
+    pub(super) path: Path,
+    pub(super) mode: CoreMode,
+    /// The newest one, zero for none: a later acquire of the same session moves it (R69).
+    pub(super) fence: AtomicU64,
+    pub(super) signals: Arc<Signals>,
+}
+
+/// How a wait ended.
+pub(super) enum Told {
+    Granted(Option<CoreFence>),
+    Killed,
+}
+
+impl Memory {
+    pub(super) fn new() -> Memory {
+        let seed = u64::from_ne_bytes(Token::random().bytes()[..8].try_into().unwrap_or_default());
+        Memory {
+            born: Instant::now(),
+            inner: Mutex::new(Inner {
+                space: Space::new(SpaceLimits::default(), HashSeed(seed)),
+                owners: HashMap::new(),
+                watchers: Vec::new(),
+                news: Vec::new(),
+            }),
+        }
+    }
+
+    pub(super) fn lock(&'static self) -> Locked {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { inner: Some(inner) }
+    }
+
+    pub(super) fn turn(&'static self, owner: &OwnerId) -> Arc<Turn<()>> {
+        let mut inner = self.lock();
+        Arc::clone(&inner.owners.entry(owner.clone()).or_default().turn)
+    }
+
+    pub(super) fn time(&self) -> u64 {
+        whole_millis(self.born.elapsed())
+    }
+}
+
+impl Inner {
+    pub(super) fn acquire(
+        &mut self,
+        owner: &OwnerId,
+        claim: &Arc<Claim>,
+        request: &Request,
+        asking: &ReleaseRequest,
+    ) -> AcquireOutcome {
+        let (algorithm, permits) = match request.mode {
+            Mode::Permit(of) => (Algorithm::Semaphore, Some(of)),
+            Mode::Exclusive | Mode::Shared | Mode::SharedTree => (Algorithm::RecursiveRw, None),
+        };
+        let wait = match (request.wait, request.ask) {
+            (Wait::No, _) => command::Wait::No,
+            (Wait::For(_) | Wait::Forever, true) => command::Wait::QueueAndAsk,
+            (Wait::For(_) | Wait::Forever, false) => command::Wait::Queue,
+        };
+        let acquire = Acquire {
+            route: route(algorithm),
+            owner: owner.clone(),
+            ttl: longest(),
+            queue_ttl: QueueTtl::from_millis(whole_millis(PLACE_LASTS))
+                .expect("two days are less than seven"),
+            requests: vec![command::Request {
+                path: claim.path.clone(),
+                mode: claim.mode,
+                state: Taking::New,
+                permits,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: None,
+            wait,
+            holder: Some(holder_in(&request.holder)),
+        };
+        // Before it is applied: what the command itself brings about must find the claim.
+        self.remember(owner, claim);
+        let outcome = match self.apply(Command::Acquire(acquire), Some(asking)) {
+            Outcome::Acquire(outcome) => outcome,
+            other => unreachable!("an acquire is answered as one: {other:?}"),
+        };
+        match outcome {
+            AcquireOutcome::Granted { .. } | AcquireOutcome::Queued(_) => {}
+            AcquireOutcome::Conflict(_)
+            | AcquireOutcome::Lost { .. }
+            | AcquireOutcome::Refused(_) => {
+                self.forget(owner, claim);
+            }
+        }
+        outcome
+    }
+
+    pub(super) fn move_fence(&self, owner: &OwnerId, claim: &Claim, fence: Option<CoreFence>) {
+        let number = fence.map_or(0, CoreFence::number);
+        let held = self
+            .owners
+            .get(owner)
+            .into_iter()
+            .flat_map(|seat| &seat.holds);
+        for same in held.filter(|held| held.path == claim.path && held.mode == claim.mode) {
+            same.fence.store(number, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn wait(&mut self, owner: &OwnerId) -> oneshot::Receiver<Told> {
+        let (sender, told) = oneshot::channel();
+        self.owners.entry(owner.clone()).or_default().waiting = Some(sender);
+        told
+    }
+
+    pub(super) fn remember(&mut self, owner: &OwnerId, claim: &Arc<Claim>) {
+        let seat = self.owners.entry(owner.clone()).or_default();
+        if !seat.holds.iter().any(|held| Arc::ptr_eq(held, claim)) {
+            seat.holds.push(Arc::clone(claim));
+        }
+    }
+
+    pub(super) fn forget(&mut self, owner: &OwnerId, claim: &Arc<Claim>) {
+        let Some(seat) = self.owners.get_mut(owner) else {
+            return;
+        };
+        seat.holds.retain(|held| !Arc::ptr_eq(held, claim));
+        // A session that somebody takes turns in is needed for as long as they do.
+        if seat.holds.is_empty() && Arc::strong_count(&seat.turn) == 1 {
+            self.owners.remove(owner);
+        }
+    }
+
+    pub(super) fn holds(&self, owner: &OwnerId, claim: &Claim) -> bool {
+        let held = self.space.owner_locks(owner, &Selection::All).locks;
+        held.iter()
+            .any(|lock| lock.path == claim.path && lock.mode == claim.mode)
+    }
+
+    /// Says whether it was held.
+    pub(super) fn release(&mut self, owner: &OwnerId, claim: &Arc<Claim>) -> bool {
+        let was_held = self.holds(owner, claim);
+        self.forget(owner, claim);
+        let others = self.owners.get(owner).is_some_and(|seat| {
+            let same = |other: &Arc<Claim>| other.path == claim.path && other.mode == claim.mode;
+            seat.holds.iter().any(same)
+        });
+        // A session may hold one path twice: the last guard gives it back.
+        if !others {
+            let release = Release {
+                route: route(Algorithm::RecursiveRw),
+                owner: owner.clone(),
+                holds: vec![command::Hold {
+                    path: claim.path.clone(),
+                    mode: claim.mode,
+                }],
+                key: None,
+            };
+            self.apply(Command::Release(release), None);
+        }
+        was_held
+    }
+
+    /// Applies a command and tells everybody whom it concerns. `asking`: on whose behalf holders are asked.
+    pub(super) fn apply(&mut self, command: Command, asking: Option<&ReleaseRequest>) -> Outcome {
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let stamp = Stamp {
+            time: MEMORY.time(),
+            wall: whole_millis(wall),
+        };
+        let Applied {
+            outcome,
+            events,
+            changes,
+            ..
+        } = self.space.apply(stamp, command);
+        for event in &events {
+            self.pass_on(event, asking);
+        }
+        self.watchers.retain(|(path, watcher)| {
+            !watcher.is_closed()
+                && changes
+                    .iter()
+                    .all(|change| tell_watcher(path, watcher, change, None))
+        });
+        if self.watchers.is_empty() {
+            self.space.unwatch();
+        }
+        outcome
+    }
+
+    fn pass_on(&mut self, event: &Event, asking: Option<&ReleaseRequest>) {
+        let still = self.space.owner_locks(&event.owner, &Selection::All).locks;
+        let Some(seat) = self.owners.get_mut(&event.owner) else {
+            return;
+        };
+        let is_held = |claim: &&Arc<Claim>| {
+            let same = |lock: &HeldLock| lock.path == claim.path && lock.mode == claim.mode;
+            still.iter().any(same)
+        };
+        match event.kind {
+            EventKind::Grant { fence } => {
+                if let Some(waiting) = seat.waiting.take() {
+                    // A wait that was dropped meanwhile withdraws, and finds that it was granted.
+                    let _ = waiting.send(Told::Granted(fence));
+                }
+            }
+            EventKind::Revoke => {
+                let request = asking.cloned().unwrap_or_default();
+                let asked = seat.holds.iter().filter(is_held);
+                let asked =
+                    asked.map(|claim| News::Asked(Arc::clone(&claim.signals), request.clone()));
+                self.news.extend(asked);
+            }
+            EventKind::Killed => {
+                let broken = seat.holds.iter().filter(|claim| !is_held(claim));
+                let broken = broken.map(|claim| News::Broken(Arc::clone(&claim.signals)));
+                self.news.extend(broken);
+                if let Some(waiting) = seat.waiting.take() {
+                    let _ = waiting.send(Told::Killed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Promise number one, as the holders believe it: while connections are held back and cut, no two of them ever believe
+//! at the same moment that the lock is theirs, and fences grow with every one.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tenure::{Fence, Lease, Tenure};
+
+use crate::support::relay::{Relay, Traffic};
+use crate::support::{Daemon, client};
+
+const CLIENTS: usize = 4;
+const TTL: Duration = Duration::from_millis(800);
+const RUN: Duration = Duration::from_secs(8);
+
+/// From when to when somebody believed to hold, by a clock that all share.
+#[derive(Debug)]
+struct Belief {
+    fence: Fence,
+    from: Duration,
+    to: Duration,
+    was_lost: bool,
+}
+
+#[test]
+fn nobody_believes_while_another_does() {
+    let daemon = Daemon::start();
+    let relays: Vec<Relay> = (0..CLIENTS).map(|_| Relay::to(&daemon.node)).collect();
+    let over = AtomicBool::new(false);
+    let beliefs = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for relay in &relays {
+            let tenure = client([&relay.node]);
+            let (over, beliefs) = (&over, &beliefs);
+            scope.spawn(move || {
+                while !over.load(Ordering::SeqCst) {
+                    if let Some(belief) = hold_once(&tenure) {
+                        beliefs.lock().unwrap().push(belief);
+                    }
+                }
+            });
+        }
+        trouble(&relays);
+        over.store(true, Ordering::SeqCst);
+        for relay in &relays {
+            relay.set(Traffic::Passes);
+            relay.cut();
+        }
+    });
+    let mut beliefs = beliefs.into_inner().unwrap();
+    beliefs.sort_by_key(|belief| belief.fence);
+    for pair in beliefs.windows(2) {
+        let [one, next] = pair else { continue };
+        assert!(one.fence < next.fence, "one fence twice: {one:?} {next:?}");
+        assert!(one.to <= next.from, "two at once: {one:?} {next:?}");
+    }
+    let lost = beliefs.iter().filter(|belief| belief.was_lost).count();
+    assert!(
+        beliefs.len() > CLIENTS,
+        "hardly anything was held: {beliefs:?}"
+    );
+    assert!(lost > 0, "no trouble came through: {beliefs:?}");
+}
+
+/// Holds for as long as it may, but not longer than a while.
+fn hold_once(tenure: &Tenure) -> Option<Belief> {
+    let lock = tenure.lock_blocking("t:/exclusion").unwrap().ttl(TTL);
+    let guard = lock.wait(Duration::from_secs(1)).acquire().ok()?;
+    let from = Lease::now();
+    let fence = guard.fence().unwrap();
+    let mut good_until = guard.lease().unwrap().safe_until();
+    while guard.still_held().is_ok() && Lease::now() < from + TTL * 2 {
+        good_until = guard.lease().unwrap().safe_until();
+        thread::sleep(Duration::from_millis(5));
+    }
+    let was_lost = guard.still_held().is_err();
+    let to = if was_lost { good_until } else { Lease::now() };
+    let _ = guard.release();
+    Some(Belief {
+        fence,
+        from,
+        to,
+        was_lost,
+    })
+}
+
+/// One after the other is cut off for longer than a lease, made deaf, or cut.
+fn trouble(relays: &[Relay]) {
+    let end = Lease::now() + RUN;
+    let kinds = [Some(Traffic::Held), None, Some(Traffic::AnswersHeld)];
+    for (relay, kind) in relays.iter().cycle().zip(kinds.iter().cycle()) {
+        if Lease::now() >= end {
+            return;
+        }
+        match kind {
+            Some(traffic) => {
+                relay.set(*traffic);
+                thread::sleep(TTL * 5 / 4);
+                relay.set(Traffic::Passes);
+            }
+            None => relay.cut(),
+        }
+        thread::sleep(TTL / 8);
+    }
+}
