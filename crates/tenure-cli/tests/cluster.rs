@@ -365,6 +365,8 @@ async fn strangers_stay_out() {
         "{wrong_token}"
     );
     assert!(!wrong_token.contains(&other_token));
+    let status = until(&cluster, 0, "alone", |_| true).await;
+    assert_eq!(status.nodes.len(), 1, "nobody remembers them: {status:#?}");
 }
 
 /// Locks on 16 paths, taken by way of a node.

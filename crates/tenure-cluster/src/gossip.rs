@@ -213,7 +213,8 @@ impl Gossip {
                 });
                 let tell = tell.seal(&self.home.token);
                 let _ = self.socket.send_to(&tell, from).await;
-                if ours.is_some() && (cluster.is_none() || cluster == ours) {
+                // Whoever has no cluster yet comes by itself, and shows then that it fits.
+                if ours.is_some() && cluster == ours {
                     self.home.tell(Event::Cards(vec![card]));
                 }
             }

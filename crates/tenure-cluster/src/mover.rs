@@ -8,8 +8,6 @@ use crate::reconcile::{self, Balance, Rules, Step, View};
 
 /// Between rounds while something moves.
 const BUSY_ROUND_MS: u64 = 100;
-/// Between rounds while nothing does.
-const CALM_ROUND_MS: u64 = 5_000;
 /// A change that nobody answered for was lost with a leadership.
 const LOST_AFTER_MS: u64 = 10_000;
 
@@ -82,7 +80,7 @@ impl Mover {
         let pause = if moving || !steps.is_empty() {
             BUSY_ROUND_MS
         } else {
-            CALM_ROUND_MS.min(self.rules.shortest_window_ms())
+            self.rules.calm_round_ms()
         };
         self.next_round_ms = now_ms + pause;
         self.asked

@@ -50,10 +50,11 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Nothing ends sooner than this without news.
-    pub(crate) fn shortest_window_ms(&self) -> u64 {
+    /// A cluster without news is looked at this often, because windows end without any.
+    pub(crate) fn calm_round_ms(&self) -> u64 {
         let windows = [self.stability_ms, self.eviction_ms, self.balance_ms];
-        windows.into_iter().min().unwrap_or(0).clamp(100, 5_000)
+        let shortest = windows.into_iter().filter(|window| *window > 0).min();
+        shortest.unwrap_or(u64::MAX).clamp(1_000, 5_000)
     }
 }
 

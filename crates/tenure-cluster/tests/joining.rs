@@ -1,0 +1,128 @@
+//! Nodes of one process that find each other, share their groups, and let others in or not.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails where something is not as it must be"
+)]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tenure_cluster::{Begin, Durable, Options, PeerOptions, Rules, Running, Secret, Survey};
+use tenure_core::policy::Algorithm;
+use tenure_node::{ClusterConfig, Limits, NodeId};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options {
+    Options {
+        data_dir: data.join(number.to_string()),
+        node: NodeId::new(number).unwrap(),
+        cluster: ClusterConfig {
+            group_count: groups,
+            prefix_segments: 1,
+            default_algorithm: Algorithm::RecursiveRw,
+        },
+        limits: Limits::default(),
+        durable: Durable::Yes,
+        peers: Some(PeerOptions {
+            name: format!("node-{}", number - 1),
+            token: Secret::new(&[7; 32]),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            advertise: ("127.0.0.1".to_owned(), 0),
+            gossip_listen: "127.0.0.1:0".parse().unwrap(),
+            gossip_advertise: None,
+            begin: if seeds.is_empty() {
+                Begin::Bootstrap
+            } else {
+                Begin::Join
+            },
+            seeds,
+            announce_every: Duration::from_millis(200),
+            expected_nodes: 8,
+            max_packet: 1400,
+            public: String::new(),
+            rules: Rules {
+                replication_factor: 3,
+                stability_ms: 0,
+                eviction_ms: 60_000,
+                balance_ms: 1_000,
+                at_once: 16,
+            },
+        }),
+    }
+}
+
+fn gossip(node: &Running) -> String {
+    node.addresses().unwrap().1.to_string()
+}
+
+async fn until(node: &Running, what: &str, is_so: impl Fn(&Survey) -> bool) -> Survey {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let survey = node.handle().survey().await.unwrap();
+        if is_so(&survey) {
+            return survey;
+        }
+        assert!(Instant::now() < end, "never {what}: {survey:#?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Every group is led, at rest, and has so many voters.
+fn at_rest(survey: &Survey, groups: usize, voters: usize) -> bool {
+    let led = survey.reports.iter().flat_map(|report| &report.groups);
+    let led = led.filter(|group| group.leads);
+    let fine = led.filter(|group| {
+        group.voters.len() == voters && group.learners.is_empty() && !group.changing
+    });
+    fine.count() == groups
+}
+
+/// R164, R165: a lone node, then three: every group is on all of them, and each leads some.
+#[tokio::test]
+async fn three_nodes_share_their_groups() {
+    let data = tempfile::tempdir().unwrap();
+    let first = tenure_cluster::start(options(data.path(), 1, 8, Vec::new())).unwrap();
+    first.handle().joined().await.unwrap();
+    let seeds = vec![gossip(&first)];
+    let second = tenure_cluster::start(options(data.path(), 2, 8, seeds)).unwrap();
+    second.handle().joined().await.unwrap();
+    // The third knows only the second.
+    let seeds = vec![gossip(&second)];
+    let third = tenure_cluster::start(options(data.path(), 3, 8, seeds)).unwrap();
+    third.handle().joined().await.unwrap();
+    let survey = until(&third, "shared", |survey| {
+        let leads = |report: &tenure_cluster::Report| report.groups.iter().any(|one| one.leads);
+        survey.nodes.len() == 3
+            && survey.nodes.iter().all(|node| node.up)
+            && at_rest(survey, 9, 3)
+            && survey.reports.iter().all(leads)
+    })
+    .await;
+    assert_eq!(survey.reports.len(), 3);
+    for node in [third, second, first] {
+        tokio::task::spawn_blocking(move || node.stop())
+            .await
+            .unwrap();
+    }
+}
+
+/// R161: a node with other facts is told so, never joins, and nobody remembers it.
+#[tokio::test]
+async fn a_node_that_does_not_fit_stays_out() {
+    let data = tempfile::tempdir().unwrap();
+    let first = tenure_cluster::start(options(data.path(), 1, 8, Vec::new())).unwrap();
+    let seeds = vec![gossip(&first)];
+    let other = tenure_cluster::start(options(data.path(), 2, 4, seeds)).unwrap();
+    let refused = tokio::time::timeout(PATIENCE, other.handle().joined()).await;
+    let why = refused.unwrap().unwrap_err();
+    assert!(why.contains("group_count is 8 there and 4 here"), "{why}");
+    let survey = first.handle().survey().await.unwrap();
+    assert_eq!(survey.nodes.len(), 1, "{survey:#?}");
+    for node in [other, first] {
+        tokio::task::spawn_blocking(move || node.stop())
+            .await
+            .unwrap();
+    }
+}
