@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-mod bench;
-mod cluster;
 mod ask;
+mod bench;
 mod r#break;
 mod check;
+mod cluster;
 mod completions;
 mod doctor;
 mod fence;
