@@ -114,7 +114,9 @@ impl<'a> Ports<'a> {
             .max_encoding_message_size(usize::MAX);
         let port = GrpcPort {
             direct: self.guard.asks_nothing().then(|| path_lock.clone()),
-            routes: self.guard.wrap(grpc_routes(&service, path_lock, operators)?),
+            routes: self
+                .guard
+                .wrap(grpc_routes(&service, path_lock, operators)?),
             calls: calls
                 .unwrap_or(Semaphore::MAX_PERMITS)
                 .min(Semaphore::MAX_PERMITS),
