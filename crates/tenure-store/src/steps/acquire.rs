@@ -375,9 +375,12 @@ impl Acquire {
             fence,
             sightings,
         };
+        // By version or not at all: its holder may bring it back (P34) between a look and a plain
+        // delete, and would hold without a record.
+        let by_version = self.terms.level == Level::Deletes;
         let dead = stale
             .into_iter()
-            .filter(|lock| matches!(lock.verdict, Verdict::Stale(_)))
+            .filter(|lock| by_version && matches!(lock.verdict, Verdict::Stale(_)))
             .map(|lock| (lock.key, lock.object.version))
             .collect();
         self.sweep(dead, acquired, now)

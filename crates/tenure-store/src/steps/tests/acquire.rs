@@ -304,7 +304,10 @@ fn stale_shared_locks_are_swept() {
         let mut world = World::new(level);
         world.original(shared_key(), 1200, -600);
         world.acquire(Mode::Exclusive, "amy").unwrap();
-        assert_eq!(world.locks(), [&Key::Exclusive], "{level:?}");
+        // Where deletes have no condition it stays: its holder may be bringing it back (P34).
+        // Found by the model, with four processes at level 1.
+        let left = if level == Level::Deletes { 1 } else { 2 };
+        assert_eq!(world.locks().len(), left, "{level:?}");
 
         let mut world = World::new(level);
         world.original(shared_key(), 1200, -600);

@@ -423,12 +423,12 @@ fn two_exclusive_and_two_shared_without_conditions() {
     let four = Scene {
         players: &[E, E, S, S],
         ticks: Times::AtMost(2),
-        paused: in_full(1, 0),
+        paused: in_full(2, 0),
         ..CALM
     };
     holds(Scene {
         name: in_full(
-            "E E S S, level 0, 2 advances, 1 paused",
+            "E E S S, level 0, 2 advances, 2 paused",
             "E E S S, level 0, 2 advances, 0 paused",
         ),
         level: Level::Nothing,
@@ -436,11 +436,12 @@ fn two_exclusive_and_two_shared_without_conditions() {
     });
     holds(Scene {
         name: in_full(
+            "E E S S, level 1, 1 advance, 2 paused",
             "E E S S, level 1, 1 advance, 1 paused",
-            "E E S S, level 1, 1 advance, 0 paused",
         ),
         level: Level::Writes,
         ticks: Times::AtMost(1),
+        paused: in_full(2, 1),
         settle: false,
         ..four
     });

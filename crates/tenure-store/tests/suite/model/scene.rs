@@ -54,9 +54,9 @@ pub(crate) enum Judge {
     Everybody,
     /// Somebody has seen that he lost the lock, another has it, and both work.
     KnowsBetter,
-    /// Somebody overwrites the lock of another who works by it.
+    /// Somebody overwrites the lock of another who works by it, and whose lease is good.
     Overwrites,
-    /// Somebody deletes the lock of another who works by it.
+    /// Somebody deletes such a lock.
     Deletes,
 }
 

@@ -444,8 +444,10 @@ impl Model {
                     (Ask::Delete(cell, _), Judge::Deletes) => (cell, "deletes"),
                     _ => return None,
                 };
-                let victim = self.store(before).at(cell)?.owner;
-                (victim != seat && self.info(before, victim).works).then(|| {
+                let lock = self.store(before).at(cell)?;
+                let victim = lock.owner;
+                let in_force = lock.expires > 0;
+                (in_force && victim != seat && self.info(before, victim).works).then(|| {
                     let (seat, victim) = (self.name(seat), self.name(victim));
                     format!("{seat} {verb} the lock of {victim}, who works")
                 })
