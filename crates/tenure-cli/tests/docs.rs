@@ -8,6 +8,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -31,6 +32,10 @@ fn paste(page: &str, url: &str) {
     let dir = tempfile::tempdir().unwrap();
     let scripts = scripts(page);
     assert!(scripts.len() > 2, "{page} has no commands");
+    run(page, &scripts, dir.path(), url);
+}
+
+fn run(page: &str, scripts: &[String], dir: &Path, url: &str) {
     let binary = Path::new(env!("CARGO_BIN_EXE_tenure"));
     let path = format!(
         "{}:{}",
@@ -41,7 +46,7 @@ fn paste(page: &str, url: &str) {
     let script = format!("set -e\n{}", scripts.join("\n"));
     let output = Command::new("sh")
         .args(["-c", &script])
-        .current_dir(dir.path())
+        .current_dir(dir)
         .env("PATH", path)
         .env("TENURE_URL", url)
         .stdin(Stdio::null())
@@ -72,6 +77,37 @@ fn the_deploy_lock() {
     let daemon = Daemon::start(data.path());
     paste(
         "guides/deploy-lock.md",
+        &format!("tenure://{}", daemon.grpc),
+    );
+}
+
+/// The README's commands in order, but for those that build this very program: the newcomer's own
+/// programs stand in the directory, the daemon runs.
+#[test]
+fn the_readme() {
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["compact", "job", "migrate", "backup", "prune", "resize", "train"] {
+        let path = dir.path().join(name);
+        fs::write(&path, "#!/bin/sh\necho done\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(dir.path().join("state.json"), "{}").unwrap();
+    fs::create_dir(dir.path().join("database")).unwrap();
+    let scripts: Vec<String> = scripts("../README.md")
+        .into_iter()
+        .map(|block| {
+            let own = block.lines().filter(|line| !line.starts_with("cargo "));
+            let text = own.collect::<Vec<_>>().join("\n");
+            text.replace("127.0.0.1:8443", &daemon.web.to_string())
+        })
+        .collect();
+    assert!(scripts.len() > 6, "the README has no commands");
+    run(
+        "README.md",
+        &scripts,
+        dir.path(),
         &format!("tenure://{}", daemon.grpc),
     );
 }

@@ -86,9 +86,11 @@ fn reachable(source: &Source, sources: &[Source], complaints: &mut Vec<String>) 
         declares
             && (other.path.starts_with(&format!("{home}/")) || other.path == format!("{home}.rs"))
     });
-    let by_path = sources
-        .iter()
-        .any(|other| other.text.contains(&format!("/{file}\"]")));
+    let by_path = sources.iter().any(|other| {
+        // `#[path = "…"]`, or the same behind a `cfg_attr`.
+        let [plain, conditional] = [format!("/{file}\"]"), format!("/{file}\")]")];
+        other.text.contains(&plain) || other.text.contains(&conditional)
+    });
     if !declared && !by_path {
         complaints.push(format!(
             "{}: no `mod {module};` leads here: a dead file?",
