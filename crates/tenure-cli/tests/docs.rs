@@ -88,7 +88,9 @@ fn the_readme() {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(data.path());
     let dir = tempfile::tempdir().unwrap();
-    for name in ["compact", "job", "migrate", "backup", "prune", "resize", "train"] {
+    for name in [
+        "compact", "job", "migrate", "backup", "prune", "resize", "train",
+    ] {
         let path = dir.path().join(name);
         fs::write(&path, "#!/bin/sh\necho done\n").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();

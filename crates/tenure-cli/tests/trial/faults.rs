@@ -76,12 +76,9 @@ impl Fault {
         loop {
             let fault = ALL[random.below(ALL.len() as u32) as usize];
             let possible = match fault {
-                Fault::CutOff
-                | Fault::Mute
-                | Fault::Deaf
-                | Fault::PairCut
-                | Fault::Loss
-                | Fault::Slow => cluster.net.is_real(),
+                Fault::CutOff | Fault::Mute | Fault::Deaf | Fault::PairCut => cluster.net.is_real(),
+                Fault::Loss => cluster.net.can_lose(),
+                Fault::Slow => cluster.net.can_slow(),
                 Fault::FullDisk => cluster.nodes[0].own_disk,
                 Fault::Clock => cluster.nodes[0].own_clock,
                 _ => true,

@@ -92,6 +92,16 @@ impl Net {
         }
     }
 
+    /// Can packets be lost at random here?
+    pub(crate) fn can_lose(&self) -> bool {
+        self.real && run("nft", "--version")
+    }
+
+    /// Can a line be made thin here?
+    pub(crate) fn can_slow(&self) -> bool {
+        self.real && run("tc", "-V")
+    }
+
     /// Can nodes be cut off?
     pub(crate) fn is_real(&self) -> bool {
         self.real
