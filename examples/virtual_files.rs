@@ -36,7 +36,8 @@ impl Files {
     async fn write(&self, path: &str, text: &str) -> Result<(), Error> {
         let lock = self.tenure.lock(place(path))?.no_wait();
         lock.with(async |_| {
-            Ok(self.rows(|rows| drop(rows.insert(path.to_owned(), text.to_owned()))))
+            self.rows(|rows| rows.insert(path.to_owned(), text.to_owned()));
+            Ok(())
         })
         .await
     }
