@@ -1,6 +1,6 @@
 #!/bin/sh
-# A cron job that never runs twice: a late one sees that somebody is at it, and goes home with success, so that cron sends
-# no mail. If the machine loses power or the job is killed, the next run takes over.
+# A cron job that never runs twice: a late one says that somebody is at it, and goes home with success. If the machine loses
+# power or the job is killed, the next run takes over.
 #
 #   */5 * * * *  cron-singleton.sh /var/lib/import /usr/local/bin/import
 #

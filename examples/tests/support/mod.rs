@@ -51,6 +51,7 @@ impl Daemon {
     }
 
     /// A client of its own connection.
+    #[allow(dead_code, reason = "not every test program looks for itself")]
     pub(crate) fn client(&self) -> Tenure {
         let nodes = Endpoint::list(&self.url).unwrap();
         Tenure::builder().nodes(nodes).build().unwrap()
