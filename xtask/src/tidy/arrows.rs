@@ -51,6 +51,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // It loads a daemon as any client does: by the wire.
     ("tenure-bench", &["tenure-wire"]),
+    // Programs of users: they see the library and nothing behind it.
+    ("tenure-examples", &["tenure"]),
     ("xtask", &[]),
 ];
 
@@ -62,6 +64,8 @@ const FOR_TESTS: &[(&str, &[&str])] = &[
     ("tenure", &["tenure-server"]),
     // Black-box tests speak the wire protocol.
     ("tenure-cli", &["tenure-wire"]),
+    // The examples run against a real daemon.
+    ("tenure-examples", &["tenure-server"]),
 ];
 
 pub(super) fn check(root: &Path) -> Result<Vec<String>, String> {

@@ -1,0 +1,151 @@
+//! Every example runs: as a process, as a reader would start it, against a real daemon where it wants one.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use support::Daemon;
+use tenure::blocking::wait;
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What an example prints when it succeeds.
+fn output(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let (said, told) = (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    );
+    assert!(output.status.success(), "{command:?}: {said}{told}");
+    said
+}
+
+/// One who stands for election. Killed when dropped.
+struct Candidate {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Candidate {
+    fn start(name: &str, daemon: &Daemon) -> Candidate {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_leader_election"))
+            .arg(name)
+            .env("TENURE_URL", &daemon.url)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                let _ = send.send(line);
+            }
+        });
+        Candidate { child, lines }
+    }
+
+    /// The rest of the next line that begins so.
+    fn says(&self, beginning: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(LONG);
+            let line = line.unwrap_or_else(|_| panic!("nobody said: {beginning}…"));
+            if let Some(rest) = line.strip_prefix(beginning) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    fn term(&self, name: &str) -> u64 {
+        self.says(&format!("{name} leads, term ")).parse().unwrap()
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn leader_election() {
+    let daemon = Daemon::start();
+    let anna = Candidate::start("anna", &daemon);
+    let first = anna.term("anna");
+    let ben = Candidate::start("ben", &daemon);
+    assert_eq!(ben.says("ben follows "), "anna");
+    // A crash: the office is free when the lease has run out.
+    drop(anna);
+    let second = ben.term("ben");
+    assert!(first < second, "{first} {second}");
+    // A request: the leader steps down, and the next in line leads.
+    let cleo = Candidate::start("cleo", &daemon);
+    assert_eq!(cleo.says("cleo follows "), "ben");
+    let asked = wait(
+        daemon
+            .client()
+            .ask("election:/billing/leader", Some("maintenance")),
+    );
+    assert_eq!(asked.unwrap().len(), 1);
+    ben.says("ben steps down: ");
+    let third = cleo.term("cleo");
+    assert!(second < third, "{second} {third}");
+    assert_eq!(ben.says("ben follows "), "cleo");
+}
+
+#[test]
+fn bounded_concurrency() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("jobs.log");
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bounded_concurrency"));
+        command.args(["2", "6"]).arg(&log);
+        output(command.env("TENURE_URL", &daemon.url))
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(run);
+        assert_eq!(run(), "6 jobs done\n");
+        assert_eq!(other.join().unwrap(), "6 jobs done\n");
+    });
+    let (mut running, mut most, mut begun) = (0, 0, 0);
+    for line in fs::read_to_string(&log).unwrap().lines() {
+        if line.starts_with("begin ") {
+            running += 1;
+            begun += 1;
+        } else {
+            running -= 1;
+        }
+        most = most.max(running);
+    }
+    assert_eq!((begun, running, most), (12, 0, 2));
+}
+
+#[test]
+fn guarded_object() {
+    let daemon = Daemon::start();
+    for place in ["mem:objects/counter", "objects:/counters/one"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_guarded_object"));
+        let said = output(command.arg(place).env("TENURE_URL", &daemon.url));
+        let (count, late) = said.split_once('\n').unwrap();
+        assert_eq!(count, "count 11", "{place}");
+        assert!(late.starts_with("too late: "), "{place}: {late}");
+    }
+}
+
+#[test]
+fn virtual_files() {
+    let daemon = Daemon::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_virtual_files"));
+    let said = output(command.env("TENURE_URL", &daemon.url));
+    let (lists, rest) = said.split_once(' ').unwrap();
+    assert_eq!(rest, "lists during 10 moves, 0 of them torn\n");
+    assert!(lists.parse::<u32>().unwrap() > 0);
+}

@@ -1,0 +1,130 @@
+//! Uploads on disk: `ID` has the bytes, `ID.length` how many there will be. The offset is the size of the file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use axum::http::StatusCode;
+
+use crate::refused::Refused;
+
+/// A directory of uploads.
+#[derive(Clone)]
+pub(crate) struct Files {
+    directory: PathBuf,
+}
+
+/// One of them.
+pub(crate) struct Upload {
+    id: String,
+    data: PathBuf,
+    length: PathBuf,
+}
+
+impl Files {
+    pub(crate) fn in_directory(directory: impl Into<PathBuf>) -> Files {
+        Files {
+            directory: directory.into(),
+        }
+    }
+
+    fn upload(&self, id: &str) -> Upload {
+        Upload {
+            id: id.to_owned(),
+            data: self.directory.join(id),
+            length: self.directory.join(format!("{id}.length")),
+        }
+    }
+
+    /// An empty one with a new name.
+    pub(crate) fn create(&self, length: u64) -> Result<Upload, Refused> {
+        let mut random = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let upload = self.upload(&format!("{:032x}", u128::from_ne_bytes(random)));
+        new(&upload.data)?.sync_all()?;
+        // Last: what has a length is complete.
+        let mut file = new(&upload.length)?;
+        file.write_all(length.to_string().as_bytes())?;
+        file.sync_all()?;
+        File::open(&self.directory)?.sync_all()?;
+        Ok(upload)
+    }
+
+    /// The names come from outside: only ours are looked for.
+    pub(crate) fn find(&self, id: &str) -> Result<Upload, Refused> {
+        let ours = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let upload = ours.then(|| self.upload(id));
+        upload
+            .filter(|upload| upload.length.exists())
+            .ok_or_else(|| Refused::because(StatusCode::NOT_FOUND, "no such upload"))
+    }
+}
+
+impl Upload {
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn offset(&self) -> Result<u64, Refused> {
+        Ok(fs::metadata(&self.data)?.len())
+    }
+
+    pub(crate) fn length(&self) -> Result<u64, Refused> {
+        let text = fs::read_to_string(&self.length)?;
+        Ok(text.parse().map_err(io::Error::other)?)
+    }
+
+    pub(crate) fn remove(&self) -> Result<(), Refused> {
+        fs::remove_file(&self.length)?;
+        Ok(fs::remove_file(&self.data)?)
+    }
+
+    /// To write on, if the upload is as far as the client believes.
+    pub(crate) fn open_at(&self, from: u64) -> Result<Open, Refused> {
+        let (offset, length) = (self.offset()?, self.length()?);
+        if offset != from {
+            return Err(Refused::because(
+                StatusCode::CONFLICT,
+                format!("the offset is {offset}"),
+            ));
+        }
+        let file = OpenOptions::new().append(true).open(&self.data)?;
+        Ok(Open {
+            file,
+            offset,
+            length,
+        })
+    }
+}
+
+/// An upload that is written to.
+pub(crate) struct Open {
+    file: File,
+    offset: u64,
+    length: u64,
+}
+
+impl Open {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Refused> {
+        let after = self.offset + bytes.len() as u64;
+        if after > self.length {
+            let most = format!("the upload has {} bytes", self.length);
+            return Err(Refused::because(StatusCode::PAYLOAD_TOO_LARGE, most));
+        }
+        self.file.write_all(bytes)?;
+        self.offset = after;
+        Ok(())
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+fn new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
