@@ -5,8 +5,8 @@
 //!                 └── Measured ◀── answers ───────────────┘
 //! ```
 //!
-//! Two kinds of drivers: [`pipeline`] keeps many requests on the way over plain sockets (Session,
-//! Redis, ZooKeeper), [`unary`] makes one call after the other per lane over a gRPC library (unary
+//! Two kinds of drivers: `pipeline` keeps many requests on the way over plain sockets (Session,
+//! Redis, ZooKeeper), `unary` makes one call after the other per lane over a gRPC library (unary
 //! calls, the bare echo, etcd). Client and server share the machine, so a driver is as cheap as its
 //! protocol allows.
 
