@@ -146,6 +146,7 @@ async fn acquire_soon(
             Ok(answer) => return answer.into_inner(),
             Err(status) => assert!(Instant::now() < end, "{owner} {path}: {status}"),
         }
+        // There is no event for "this node can now": a client asks again.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -166,6 +167,7 @@ async fn until(
             return status;
         }
         assert!(Instant::now() < end, "never {what}: {status:#?}");
+        // Membership has no stream to await: operators look again, and so does this.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -221,6 +221,10 @@ impl LockAll {
 
     /// Takes all of them, or none: in the order of their addresses, so that two callers with reversed lists cannot
     /// wait for each other. The same lock twice is one lock (C6). Who waits does so for all of them together.
+    ///
+    /// On the daemon the paths are taken one after the other, not in one step. Beside callers that lock whole trees
+    /// this can end in a deadlock: the second path may stand in line behind somebody who waits for a parent of the
+    /// first. Lock the nearest common parent there, or set [`Lock::refuse_deadlock`] or a limit to the waiting.
     pub async fn acquire(self) -> Result<Guards, Error> {
         let (tenure, turns) = (self.tenure.clone(), self.in_order()?);
         let patience = Patience::new(&turns);

@@ -307,7 +307,7 @@ async fn large_bodies_share_a_budget() {
     );
     responses.shutdown().await;
     drop(clients);
-    // Once they are gone there is room again.
+    // Once they are gone there is room again; when, only the daemon's kernel knows, so it is asked again.
     let large = json!({"ownerId": "amy", "ttlMs": 1000, "idempotencyKey": "x".repeat(3 << 20)});
     let mut status = 0;
     for _ in 0..LOOKS {
@@ -341,6 +341,7 @@ async fn requests_in_flight_have_a_limit() {
         }
         clients.push(client);
     }
+    // Requests become "in flight" and cease to be so inside the daemon: nothing here could await that.
     let wait_for = async |wanted: u16| {
         for _ in 0..LOOKS {
             let (status, body) = daemon.get("/v1/health");

@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use crate::shell::eventually;
 
 fn tenure(dir: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
@@ -58,15 +59,6 @@ fn kill(signal: &str, pid: u32) {
 fn is_alive(pid: &str) -> bool {
     // A zombie has no executable any more.
     fs::read_link(Path::new("/proc").join(pid).join("exe")).is_ok()
-}
-
-/// Waits for something that another process does; the limit only ends a broken test.
-fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(60);
-    while !happened() {
-        assert!(Instant::now() < limit, "it never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// C2: the child's own code; 126, 127, 128+n; 2 for bad usage.
