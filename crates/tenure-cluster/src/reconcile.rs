@@ -97,7 +97,7 @@ pub(crate) fn plan(
     let mut fresh = Vec::new();
     for group in led {
         let wanted = world.wanted(group);
-        match world.change(group, &wanted) {
+        match world.change(me, group, &wanted) {
             Change::None => {
                 if transfers.len() < TRANSFERS_AT_ONCE
                     && let Some(to) = world.transfer(me, group, balance)
@@ -238,7 +238,7 @@ impl World<'_> {
         odd.max(remain.min(self.rules.replication_factor)).max(1)
     }
 
-    fn change(&self, group: &GroupStatus, wanted: &BTreeSet<Member>) -> Change {
+    fn change(&self, me: Member, group: &GroupStatus, wanted: &BTreeSet<Member>) -> Change {
         let present = &group.membership;
         if present.is_joint() {
             return Change::Wait;
@@ -278,14 +278,16 @@ impl World<'_> {
         if up * 2 <= wanted.len() {
             return Change::Wait;
         }
+        // A leader does not remove itself: it hands over, and that only to a voter. If no voter is to
+        // stay, the newcomers become voters beside it, and it leaves in the round after.
+        let nobody_stays = voters.is_disjoint(wanted);
+        let going = voters
+            .difference(wanted)
+            .copied()
+            .filter(|member| !(nobody_stays && *member == me));
         let steps: Vec<MembershipStep> = coming
             .map(MembershipStep::Voter)
-            .chain(
-                voters
-                    .difference(wanted)
-                    .copied()
-                    .map(MembershipStep::Remove),
-            )
+            .chain(going.map(MembershipStep::Remove))
             .chain(useless.map(MembershipStep::Remove))
             .collect();
         Change::GoOn(steps)

@@ -111,6 +111,40 @@ fn a_group_grows_with_the_cluster() {
     assert_eq!(next(&group(0, &[1], &[]), &stable([1, 2])), [], "odd");
 }
 
+/// A leader does not remove itself, and it can hand over to voters only. Where no voter is to stay,
+/// the newcomers become voters beside it first.
+#[test]
+fn a_lone_leader_that_is_to_leave_promotes_first() {
+    let five = stable([1, 2, 3, 4, 5]);
+    let numbers = 0..64;
+    let leaves = numbers.map(GroupId).find(|id| {
+        let nodes: Vec<NodeId> = (1..=5).filter_map(NodeId::new).collect();
+        let first = placement::voters_of(*id, &nodes, 3);
+        !first.contains(&member(1).node)
+    });
+    let number = leaves.unwrap().0;
+    let [Step::Change(_, learners)] = &next(&group(number, &[1], &[]), &five)[..] else {
+        panic!("nothing is begun");
+    };
+    let coming: Vec<Member> = learners
+        .steps
+        .iter()
+        .map(|step| match step {
+            Learner(member) => *member,
+            other => panic!("{other:?} before anybody has caught up"),
+        })
+        .collect();
+    let [a, b, c] = coming[..] else {
+        panic!("three are wanted: {coming:?}");
+    };
+    let numbers = [a, b, c].map(|one| one.node.number());
+    let promoted = next(&group(number, &[1], &numbers), &five);
+    assert_eq!(promoted, change(number, vec![Voter(a), Voter(b), Voter(c)]));
+    let [x, y, z] = numbers;
+    let leaving = next(&group(number, &[1, x, y, z], &[]), &five);
+    assert_eq!(leaving, change(number, vec![Remove(member(1))]));
+}
+
 /// R165: a node counts after its window; a learner is promoted when it has caught up, not before.
 #[test]
 fn newcomers_wait() {
@@ -336,6 +370,11 @@ fn every_cluster_settles() {
 /// What the node would do, for a leader that stays and followers that keep up.
 fn enact(group: &mut GroupStatus, change: &MembershipChange) {
     let membership = &mut group.membership;
+    let stays = |voter: &&Member| !change.steps.contains(&Remove(**voter));
+    assert!(
+        membership.voters.iter().any(|voter| stays(&voter)),
+        "nobody could take over: {membership:?} {change:?}"
+    );
     for step in &change.steps {
         let (Voter(one) | Learner(one) | Remove(one)) = *step;
         membership.voters.retain(|voter| *voter != one);
