@@ -125,21 +125,23 @@ async fn streams_of_chunks_have_limits() {
             .unwrap_err();
         assert_eq!(status.code(), code, "{status}");
     }
-    // A client that leaves in the middle.
-    let (sender, chunks) = tokio::sync::mpsc::channel(1);
-    let mut leaving = client.clone();
-    let stream = tokio_stream::wrappers::ReceiverStream::new(chunks);
-    let call = tokio::spawn(async move { leaving.acquire_stream(stream).await });
-    sender.send(chunk(1, "t:/left")).await.unwrap();
-    // The first is under way once there is room for another.
-    sender.reserve().await.unwrap().send(chunk(1, "t:/left/x"));
-    call.abort();
-    let _ = call.await;
-    let inspect = v1::InspectPathRequest {
-        path: "t:/left".into(),
-    };
-    let found = client.inspect_path(inspect).await.unwrap().into_inner();
-    assert_eq!(found.write_owner, "");
+    // Clients that leave in the middle: some before the daemon has read what they sent, some after.
+    for _ in 0..50 {
+        let (sender, chunks) = tokio::sync::mpsc::channel(1);
+        let mut leaving = client.clone();
+        let stream = tokio_stream::wrappers::ReceiverStream::new(chunks);
+        let call = tokio::spawn(async move { leaving.acquire_stream(stream).await });
+        sender.send(chunk(1, "t:/left")).await.unwrap();
+        // The first is under way once there is room for another.
+        sender.reserve().await.unwrap().send(chunk(1, "t:/left/x"));
+        call.abort();
+        let _ = call.await;
+        let inspect = v1::InspectPathRequest {
+            path: "t:/left".into(),
+        };
+        let found = client.inspect_path(inspect).await.unwrap().into_inner();
+        assert_eq!(found.write_owner, "");
+    }
 }
 
 /// Messages over 4 MiB, unknown methods, bytes that are no message.

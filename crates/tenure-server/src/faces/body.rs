@@ -80,6 +80,14 @@ impl Drop for Share {
     }
 }
 
+/// The client left before the body had ended.
+///
+/// It hides what HTTP/2 said: tonic takes a stream that its client has cancelled for one that has
+/// ended, and the chunks that had come would be acquired (R18).
+#[derive(Debug, thiserror::Error)]
+#[error("the request broke off: {0}")]
+struct BrokenOff(String);
+
 /// A body under those limits.
 pub(crate) struct Limited<B> {
     inner: B,
@@ -118,7 +126,11 @@ where
                 let grown = self.share.grow(bytes);
                 Poll::Ready(Some(grown.map(|()| frame).map_err(Into::into)))
             }
-            Poll::Ready(other) => Poll::Ready(other.map(|frame| frame.map_err(Into::into))),
+            Poll::Ready(Some(Err(cause))) => {
+                let broken = BrokenOff(cause.into().to_string());
+                Poll::Ready(Some(Err(broken.into())))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
                 let patience = self.patience;
                 let deadline = self
@@ -146,7 +158,22 @@ where
 
 #[cfg(test)]
 mod tests {
+    use futures_util::stream;
+    use http_body_util::{BodyExt, StreamBody};
+
     use super::*;
+
+    /// R18: tonic must not take a client that left for a stream that has ended.
+    #[tokio::test]
+    async fn a_request_that_is_cancelled_has_not_ended() {
+        let cancelled = Status::cancelled("as a reset by the client is told");
+        let frames = StreamBody::new(stream::iter([Err::<Frame<Bytes>, _>(cancelled)]));
+        let mut body = Limited::new(frames, &Budget::new(0), Duration::MAX);
+        let error = body.frame().await.unwrap().unwrap_err();
+        let status = Status::from_error(error);
+        assert_ne!(status.code(), tonic::Code::Cancelled);
+        assert!(status.message().contains("broke off"), "{status}");
+    }
 
     #[test]
     fn only_what_is_large_counts_and_all_of_it_comes_back() {
