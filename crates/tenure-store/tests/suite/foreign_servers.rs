@@ -89,6 +89,7 @@ async fn moto_speaks_s3() {
         .collect();
     let level = play(|| open("s3", &config)).await;
     println!("moto: level {}", level.number());
+    assert!(level >= Level::Writes, "moto has conditional writes");
 }
 
 #[tokio::test]
