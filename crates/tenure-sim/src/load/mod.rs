@@ -91,6 +91,25 @@ impl Env<'_> {
     }
 }
 
+/// How clients behave in this run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// What they lock and look at.
+    pub(crate) paths: &'static [&'static str],
+    /// Per mille of holds that are short.
+    pub(crate) quick: u64,
+    /// The longest pause between two sessions of a locker.
+    pub(crate) rest_ms: u64,
+    /// How long an observer pauses between two looks.
+    pub(crate) look_ms: (u64, u64),
+    /// Per mille of leases that are let run to their end and taken up again about then.
+    pub(crate) brink: u64,
+    /// Per mille of events that reach their client seconds late.
+    pub(crate) late_events: u64,
+    /// Lockers want more while they hold, and somebody asks who waits for whom.
+    pub(crate) tangled: bool,
+}
+
 /// A request in a few words.
 struct Brief<'a>(&'a ClientRequest);
 
