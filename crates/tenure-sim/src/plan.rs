@@ -56,7 +56,7 @@ impl Plan {
     /// One leader after the other is cut off while readers stay with it and lockers go elsewhere.
     fn depose(&mut self, random: &mut Random) {
         self.cluster.group_count = 1;
-        self.clients = 5 + random.index(4);
+        self.clients = 4 + random.index(3);
         self.observers = 3;
         self.ttls = vec![2_000, 5_000];
         self.client_loss = 0;
@@ -68,8 +68,8 @@ impl Plan {
         self.habits = Habits {
             paths: &["u:/0/a", "t:/0", "u:/1/b"],
             quick: 1_000,
-            rest_ms: 50,
-            look_ms: (30, 200),
+            rest_ms: 150,
+            look_ms: (50, 300),
             ..self.habits
         };
     }
@@ -100,13 +100,13 @@ impl Plan {
 
     /// Hold and wait: cycles come by themselves, and are asked about.
     fn tangle(&mut self, random: &mut Random) {
-        self.clients = 5 + random.index(4);
-        self.observers = 2;
+        self.clients = 2 + random.index(2);
+        self.observers = 1;
         self.ttls = vec![5_000, 10_000];
         self.faults.retain(|_| random.chance(400));
         self.habits = Habits {
-            paths: &["t:/0/x", "t:/1", "t:/2/a", "u:/0/a", "u:/1/b"],
-            tangled: true,
+            paths: &["t:/0", "t:/0/x", "t:/1", "u:/0/a", "u:/1/b"],
+            tanglers: 5,
             ..self.habits
         };
     }
@@ -152,7 +152,7 @@ impl Plan {
                 look_ms: (20, 800),
                 brink: 0,
                 late_events: 0,
-                tangled: false,
+                tanglers: 0,
             },
             ttls,
             storm,
