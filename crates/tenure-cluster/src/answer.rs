@@ -80,3 +80,44 @@ impl Future for Awaited {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn an_answer_says_whom_to_wake_and_a_dropped_call_wakes() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+
+        let (answering, mut awaited) = pair();
+        assert!(Pin::new(&mut awaited).poll(&mut cx).is_pending());
+        let sleeper = answering.send(Ok(Box::new(Answer::Done)));
+        assert!(sleeper.is_some_and(|sleeper| sleeper.will_wake(&waker)));
+        assert!(!woken.0.load(Ordering::SeqCst));
+        assert_eq!(
+            Pin::new(&mut awaited).poll(&mut cx),
+            Poll::Ready(Ok(Box::new(Answer::Done)))
+        );
+
+        let (answering, mut awaited) = pair();
+        assert!(Pin::new(&mut awaited).poll(&mut cx).is_pending());
+        drop(answering);
+        assert!(woken.0.load(Ordering::SeqCst));
+        let answer = Pin::new(&mut awaited).poll(&mut cx);
+        assert_eq!(answer, Poll::Ready(Err(gone())));
+    }
+}

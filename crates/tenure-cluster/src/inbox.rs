@@ -192,3 +192,28 @@ impl Inbox {
         !taken.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever works together wakes the node once, at the end, and nobody else's node later.
+    #[test]
+    fn the_node_is_woken_when_the_work_is_done() {
+        let (inbox, other) = (Inbox::default(), Inbox::default());
+        let sleeps = |inbox: &Inbox| inbox.sleeping.load(Ordering::SeqCst);
+        for inbox in [&inbox, &other] {
+            inbox.sleeping.store(true, Ordering::SeqCst);
+        }
+        inbox.together(|| {
+            inbox.push(Job::Stop);
+            other.push(Job::Stop);
+            assert!(sleeps(&inbox));
+            assert!(!sleeps(&other));
+        });
+        assert!(!sleeps(&inbox));
+        inbox.sleeping.store(true, Ordering::SeqCst);
+        inbox.together(|| {});
+        assert!(sleeps(&inbox), "there was nothing to wake it for");
+    }
+}

@@ -240,3 +240,39 @@ impl http_body::Body for Answered {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    async fn peek(pieces: &[&'static [u8]]) -> (Option<Vec<u8>>, Vec<u8>) {
+        let frames = pieces
+            .iter()
+            .map(|piece| Ok::<_, Status>(Frame::data(Bytes::from_static(piece))));
+        let body = StreamBody::new(stream::iter(frames.collect::<Vec<_>>()));
+        let peeked = Peeked::read(body).await;
+        let message = peeked.message().map(<[u8]>::to_vec);
+        (message, peeked.collect().await.unwrap().to_bytes().to_vec())
+    }
+
+    /// Whatever is not one whole plain message is handed on, and nothing of it is lost.
+    #[tokio::test]
+    async fn one_whole_message_is_taken_and_all_else_is_handed_on() {
+        let whole: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
+        assert_eq!(peek(&[whole]).await, (Some(vec![7, 8]), whole.to_vec()));
+        assert_eq!(peek(&[whole, &[]]).await.0, Some(vec![7, 8]));
+        for odd in [
+            &[][..],
+            &[&whole[..5], &whole[5..]],
+            &[&whole[..1], &whole[1..3], &whole[3..]],
+            &[&whole[..6]],
+            &[whole, whole],
+            &[&[1, 0, 0, 0, 0]],
+        ] {
+            assert_eq!(peek(odd).await, (None, odd.concat()), "{odd:?}");
+        }
+    }
+}
