@@ -44,7 +44,7 @@ pub(crate) struct Run {
     /// Only these parts: speed, handoff, held, idle, wear.
     #[arg(long, value_delimiter = ',')]
     only: Vec<compare::Part>,
-    /// Only these targets: unary, session, echo, redis, etcd, zookeeper.
+    /// Only these targets: unary, session, echo, redis, redis-lib, etcd, zookeeper.
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
     /// One JSON object a line instead of the tables.

@@ -28,7 +28,7 @@ use crate::inbox::{Inbox, Job, Reply};
 use crate::journal::Write;
 use crate::mover::Mover;
 use crate::peers::{Event, Outlet, Parcel};
-use crate::stream::{Listener, StreamEnd, Wants};
+use crate::stream::{Listener, StreamEnd};
 
 /// A node is stepped at least twice a second (leases.md).
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -156,24 +156,16 @@ impl Driver {
                     timeout_ms,
                 })
             }
-            Job::Listen(listener) => {
-                let id = StreamId(listener.id);
-                let input = match &listener.wants {
-                    Wants::Events(owner, _) | Wants::Heard(owner, _) => Input::Subscribe {
-                        id,
-                        owner: owner.clone(),
-                    },
-                    Wants::Changes(prefix, start, _) => Input::Watch {
-                        id,
-                        prefix: prefix.clone(),
-                        start: *start,
-                    },
-                };
-                self.listeners.insert(listener.id, listener);
+            Job::Listen {
+                id,
+                input,
+                listener,
+            } => {
+                self.listeners.insert(id.0, listener);
                 Next::Input(input)
             }
-            Job::Unlisten(id) => match self.listeners.remove(&id) {
-                Some(_) => Next::Input(Input::Unsubscribe { id: StreamId(id) }),
+            Job::Unlisten(id) => match self.listeners.remove(&id.0) {
+                Some(_) => Next::Input(Input::Unsubscribe { id }),
                 None => Next::Nothing,
             },
             Job::Vitals(reply) => {

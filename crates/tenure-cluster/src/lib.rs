@@ -9,6 +9,7 @@
 //! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
+mod answer;
 pub mod archive;
 mod begin;
 mod calls;

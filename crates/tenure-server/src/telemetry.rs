@@ -11,7 +11,7 @@
 //! the same families, so that two ways of looking cannot disagree.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use tenure_cluster::Handle;
@@ -74,11 +74,11 @@ impl Telemetry {
         &self,
         face: Face,
         rpc: Rpc,
-        begun: Instant,
+        took: Duration,
         result: &Result<T, Failure>,
     ) {
         let code = code_of(result);
-        self.inner.calls.record(face, rpc, code, begun.elapsed());
+        self.inner.calls.record(face, rpc, code, took);
     }
 
     /// Everything there is to know, now.

@@ -13,15 +13,18 @@ use axum::extract::ConnectInfo;
 use http::header::ALT_SVC;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
+use hyper::service::Service;
 use tenure_wire::v1::path_lock_server::PathLockServer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tower::Service;
+use tower::Service as _;
 
 use super::admission::Admission;
+use super::auth::Guard;
 use super::body::{Budget, Limited};
 use super::grpc::{self, Grpc};
+use super::unary::{Answered, Common, Peeked};
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
 /// The start of every path of the service itself.
 const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
@@ -34,9 +37,8 @@ const LONG_ANSWERS: [&str; 4] = [
     "/pathlockd.v1.PathLock/Explain",
 ];
 
-/// Calls that go on receiving after they have begun.
-const LONG_REQUESTS: [&str; 3] = [
-    "/pathlockd.v1.PathLock/Session",
+/// Other calls that go on receiving after they have begun.
+const LONG_REQUESTS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
@@ -47,23 +49,22 @@ const UNREAD: usize = 8;
 /// A connection of the gRPC port. Calls beyond its limits wait their turn, until their deadline.
 #[derive(Clone)]
 pub(crate) struct GrpcConnection {
-    direct: Option<PathLockServer<Grpc>>,
-    routes: Router,
+    port: Arc<GrpcPort>,
     calls: Arc<Semaphore>,
     long_answers: Arc<Semaphore>,
-    bodies: Arc<Budget>,
-    timeout: Duration,
     peer: SocketAddr,
 }
 
 /// What all connections of the gRPC port have in common.
-#[derive(Clone)]
 pub(crate) struct GrpcPort {
-    /// The service itself, where nobody has to be asked for credentials first: its calls need no
-    /// router.
-    pub(crate) direct: Option<PathLockServer<Grpc>>,
+    /// The service, for what needs no more than its messages.
+    pub(crate) service: Grpc,
+    /// The same for all of its calls.
+    pub(crate) path_lock: PathLockServer<Grpc>,
     /// Everything that is served.
     pub(crate) routes: Router,
+    /// Who may call.
+    pub(crate) guard: Guard,
     /// Calls of one connection that are handled at once.
     pub(crate) calls: usize,
     pub(crate) bodies: Arc<Budget>,
@@ -71,46 +72,119 @@ pub(crate) struct GrpcPort {
     pub(crate) timeout: Duration,
 }
 
-impl GrpcPort {
+impl GrpcConnection {
     /// A client has connected.
-    pub(crate) fn connection(&self, peer: SocketAddr) -> GrpcConnection {
+    pub(crate) fn new(port: &Arc<GrpcPort>, peer: SocketAddr) -> GrpcConnection {
         GrpcConnection {
-            direct: self.direct.clone(),
-            routes: self.routes.clone(),
-            calls: Arc::new(Semaphore::new(self.calls)),
+            port: Arc::clone(port),
+            calls: Arc::new(Semaphore::new(port.calls)),
             long_answers: Arc::new(Semaphore::new(UNREAD)),
-            bodies: Arc::clone(&self.bodies),
-            timeout: self.timeout,
             peer,
         }
     }
 }
 
 impl Service<Request<Incoming>> for GrpcConnection {
-    type Response = Response<Body>;
+    type Response = Response<Answered>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = Answering<Answered>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+    fn call(&self, request: Request<Incoming>) -> Answering<Answered> {
+        let connection = self.clone();
+        match kind_of(&request) {
+            Kind::Common(common) => Box::pin(connection.common(common, request)),
+            Kind::Session => Box::pin(connection.session(request)),
+            Kind::Other => Box::pin(async move {
+                let response = connection.others(request).await;
+                Ok(response.map(Answered::Other))
+            }),
+        }
     }
+}
 
-    fn call(&mut self, request: Request<Incoming>) -> Answering {
-        let mut connection = self.clone();
-        Box::pin(async move { Ok(connection.answer(request).await) })
+enum Kind {
+    Common(Common),
+    Session,
+    Other,
+}
+
+/// Which way a request goes. What is encoded goes to tonic, whatever it is.
+fn kind_of(request: &Request<Incoming>) -> Kind {
+    let encoding = request.headers().get("grpc-encoding");
+    let is_plain = encoding.is_none_or(|encoding| encoding == "identity");
+    let method = request.uri().path().strip_prefix(PATH_LOCK);
+    match method.filter(|_| is_plain) {
+        Some("Session") => Kind::Session,
+        Some(method) => Common::named(method).map_or(Kind::Other, Kind::Common),
+        None => Kind::Other,
     }
 }
 
 impl GrpcConnection {
-    async fn answer(&mut self, mut request: Request<Incoming>) -> Response<Body> {
-        let deadline = grpc::deadline(request.headers(), self.timeout);
+    async fn session(self, request: Request<Incoming>) -> Result<Response<Answered>, Infallible> {
+        if let Err(refused) = self.port.guard.admit(&request) {
+            return Ok(refused.map(Answered::Other));
+        }
+        let deadline = grpc::deadline(request.headers(), self.port.timeout);
+        let Some(_place) = place(&self.calls, deadline).await else {
+            return Ok(too_late().map(Answered::Other));
+        };
+        let (head, body) = request.into_parts();
+        let session = self.port.service.session_of(&head.headers, body);
+        Ok(Answered::Session(Box::new(session)).begin())
+    }
+
+    async fn common(
+        self,
+        common: Common,
+        request: Request<Incoming>,
+    ) -> Result<Response<Answered>, Infallible> {
+        let GrpcPort { guard, service, .. } = &*self.port;
+        if let Err(refused) = guard.admit(&request) {
+            return Ok(refused.map(Answered::Other));
+        }
+        let deadline = grpc::deadline(request.headers(), self.port.timeout);
+        let Some(_place) = place(&self.calls, deadline).await else {
+            return Ok(too_late().map(Answered::Other));
+        };
+        let (head, body) = request.into_parts();
+        let body = Peeked::read(Limited::new(body, &self.port.bodies, deadline)).await;
+        let Some(parsed) = body.message().and_then(|message| common.parse(message)) else {
+            let request = Request::from_parts(head, body);
+            let unusual = self.port.path_lock.clone().call(request);
+            // Boxed, so that the others do not carry the room for it.
+            let Ok(response) = Box::pin(unusual).await;
+            return Ok(response.map(Body::new).map(Answered::Other));
+        };
+        let measured = service.begin(common.rpc(), &head.headers);
+        drop((head, body));
+        let answer = match parsed {
+            Ok(request) => service.ask(request, deadline).await,
+            Err(failure) => Err(failure),
+        };
+        let message = answer.and_then(|answer| common.respond(answer));
+        measured.end(&message);
+        Ok(match message {
+            Ok(message) => Answered::One(message).begin(),
+            Err(failure) => {
+                let refused = tonic::Status::from(failure).into_http::<Body>();
+                refused.map(Answered::Other)
+            }
+        })
+    }
+
+    /// Serves the calls that are less common.
+    async fn others(&self, mut request: Request<Incoming>) -> Response<Body> {
+        if let Err(refused) = self.port.guard.admit(&request) {
+            return refused;
+        }
+        let deadline = grpc::deadline(request.headers(), self.port.timeout);
         let Some(_place) = place(&self.calls, deadline).await else {
             return too_late();
         };
         name_peer(&mut request, self.peer);
         let path = request.uri().path();
-        let is_long = LONG_ANSWERS.contains(&path);
-        if !is_long {
+        if !LONG_ANSWERS.contains(&path) {
             return self.serve(request, deadline).await;
         }
         let Some(place) = place(&self.long_answers, deadline).await else {
@@ -125,30 +199,22 @@ impl GrpcConnection {
         })
     }
 
-    async fn serve(&mut self, request: Request<Incoming>, deadline: Duration) -> Response<Body> {
+    async fn serve(&self, request: Request<Incoming>, deadline: Duration) -> Response<Body> {
         let path = request.uri().path();
-        let goes_on = LONG_REQUESTS.contains(&path);
-        let direct = self.direct.as_mut().filter(|_| path.starts_with(PATH_LOCK));
-        let limited = |body| Limited::new(body, &self.bodies, deadline);
-        match (direct, goes_on) {
-            (Some(service), true) => {
-                let Ok(response) = service.call(request).await;
-                response.map(Body::new)
-            }
-            (Some(service), false) => {
-                let Ok(response) = service.call(request.map(limited)).await;
-                response.map(Body::new)
-            }
-            (None, true) => {
-                let Ok(response) = self.routes.call(request.map(Body::new)).await;
-                response
-            }
-            (None, false) => {
-                let request = request.map(|body| Body::new(limited(body)));
-                let Ok(response) = self.routes.call(request).await;
-                response
-            }
+        let limited = |body| Limited::new(body, &self.port.bodies, deadline);
+        // The service itself needs no router.
+        if path.starts_with(PATH_LOCK) {
+            let request = request.map(limited);
+            let Ok(response) = self.port.path_lock.clone().call(request).await;
+            return response.map(Body::new);
         }
+        let request = if LONG_REQUESTS.contains(&path) {
+            request.map(Body::new)
+        } else {
+            request.map(|body| Body::new(limited(body)))
+        };
+        let Ok(response) = self.port.routes.clone().call(request).await;
+        response
     }
 }
 
@@ -158,8 +224,10 @@ async fn place(places: &Arc<Semaphore>, deadline: Duration) -> Option<OwnedSemap
         return Some(place);
     }
     let waiting = Arc::clone(places).acquire_owned();
+    // Boxed, so that those who need not wait do not carry the room for it.
+    let waiting = Box::pin(tokio::time::timeout(deadline, waiting));
     // The semaphore is never closed.
-    tokio::time::timeout(deadline, waiting).await.ok()?.ok()
+    waiting.await.ok()?.ok()
 }
 
 fn too_late() -> Response<Body> {
@@ -179,13 +247,9 @@ pub(crate) struct WebConnection {
 impl Service<Request<Incoming>> for WebConnection {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = Answering<Body>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<Incoming>) -> Answering {
+    fn call(&self, mut request: Request<Incoming>) -> Answering<Body> {
         let WebConnection {
             routes,
             admission,
