@@ -548,7 +548,7 @@ fn an_original_among_us() {
 /// There is at most one exclusive original, so even the originals hold beside nobody that they
 /// would have to see; and where writes have conditions, beside no Tenure process.
 fn mix(who: &str, players: &'static [Player]) {
-    let bounds: &[(u8, u8)] = in_full(&[(2, 1), (1, u8::MAX)], &[(1, 1)]);
+    let bounds: &[(u8, u8)] = in_full(&[(2, 2), (2, u8::MAX)], &[(1, 1)]);
     let tenure = |player: &&Player| matches!(player, Player::Tenure(_));
     for &(ticks, paused) in bounds {
         let advances = if ticks == 1 { "advance" } else { "advances" };
