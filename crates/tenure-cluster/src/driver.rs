@@ -297,9 +297,9 @@ impl Driver {
             Output::SaveSnapshot(snapshot) => {
                 let _ = self.chores.send(Chore::Save(snapshot));
             }
-            Output::Removed { group } => {
-                let _ = self.journal.send(Write::Forget(group));
-            }
+            // Its batch says so too, and in order: a replica that came back in the same turn keeps its
+            // snapshot.
+            Output::Removed { .. } => {}
             Output::Stop { why } => return Some(why),
             Output::Send {
                 to,

@@ -451,8 +451,8 @@ async fn keepers(mut client: Client, stop: Arc<AtomicBool>) -> Vec<Kept> {
 
 /// How long until all of 64 namespaces serve again after a blow.
 pub(crate) async fn outage(cluster: &mut Cluster, victim: u32, blow: &Fault) -> Duration {
-    let mut addresses = cluster.addresses();
-    addresses.remove(victim as usize);
+    let others = cluster.others(victim);
+    let addresses: Vec<String> = others.iter().map(|node| cluster.address(*node)).collect();
     let pair = |namespace: u32, addresses: Vec<String>| async move {
         let mut client = Client::new(&addresses, u64::from(namespace));
         let owner = format!("probe-{}", next());

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,10 @@ const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 /// All of them, with the network between them.
 pub(crate) struct Cluster {
     pub(crate) net: Net,
+    /// One machine more than the cluster has nodes, so that one can join while another leaves.
     pub(crate) nodes: Vec<Node>,
+    /// The machine that no node runs on.
+    spare: u32,
     _root: tempfile::TempDir,
 }
 
@@ -37,11 +40,12 @@ pub(crate) struct Node {
 impl Cluster {
     /// Starts so many nodes and waits until every group has all its voters.
     pub(crate) async fn start(size: u32) -> Cluster {
-        let net = Net::new(size);
+        let net = Net::new(size + 1);
         let root = tempfile::tempdir().unwrap();
-        let nodes = (0..size).map(|number| Node::new(number, root.path()));
+        let nodes = (0..=size).map(|number| Node::new(number, root.path()));
         let mut cluster = Cluster {
             nodes: nodes.collect(),
+            spare: size,
             net,
             _root: root,
         };
@@ -52,10 +56,30 @@ impl Cluster {
         cluster
     }
 
-    /// Where clients reach the nodes.
+    /// The machines that are part of the cluster, whether their daemon runs or not.
+    pub(crate) fn members(&self) -> Vec<u32> {
+        (0..self.nodes.len() as u32)
+            .filter(|node| *node != self.spare)
+            .collect()
+    }
+
+    /// The members but one, beginning with the one after it.
+    pub(crate) fn others(&self, victim: u32) -> Vec<u32> {
+        let mut members = self.members();
+        let at = members.iter().position(|one| *one == victim).unwrap();
+        members.rotate_left(at);
+        members.split_off(1)
+    }
+
+    /// Where clients reach a node, if one runs there.
+    pub(crate) fn address(&self, node: u32) -> String {
+        format!("http://{}:50051", self.net.address(node))
+    }
+
+    /// Where clients may look for nodes.
     pub(crate) fn addresses(&self) -> Vec<String> {
         (0..self.nodes.len() as u32)
-            .map(|node| format!("http://{}:50051", self.net.address(node)))
+            .map(|node| self.address(node))
             .collect()
     }
 
@@ -125,7 +149,7 @@ impl Cluster {
     /// Ends every trouble without waiting until it is forgotten.
     pub(crate) async fn restart(&mut self) {
         self.net.heal();
-        for number in 0..self.nodes.len() as u32 {
+        for number in self.members() {
             let node = &mut self.nodes[number as usize];
             node.thaw();
             node.empty_disk();
@@ -142,7 +166,7 @@ impl Cluster {
         loop {
             let status = self.status();
             if let Some(status) = &status
-                && status.is_whole(self.nodes.len())
+                && status.is_whole(self.members().len())
             {
                 return;
             }
@@ -157,12 +181,53 @@ impl Cluster {
     /// How the cluster sees itself, from the first node that answers.
     fn status(&self) -> Option<Status> {
         let node = self.nodes.iter().position(|node| node.child.is_some())?;
-        let address = format!("http://{}:50051", self.net.address(node as u32));
-        let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
-            .args(["cluster", "status", "--json", "--url", &address])
-            .output()
-            .ok()?;
+        let output = self.order(node as u32, &["status", "--json"]);
         serde_json::from_slice(&output.stdout).ok().map(Status)
+    }
+
+    /// Gives an order to a node as an operator would.
+    fn order(&self, node: u32, words: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .arg("cluster")
+            .args(words)
+            .args(["--url", &self.address(node)])
+            .output()
+            .unwrap()
+    }
+
+    /// A node leaves for good while another joins, and the machine of the first becomes the spare one.
+    /// `trouble` comes while the replicas move. Says how long they took.
+    pub(crate) async fn exchange(
+        &mut self,
+        leaving: u32,
+        trouble: impl AsyncFnOnce(&mut Cluster, u32),
+    ) -> Duration {
+        let name = format!("tenure-{leaving}");
+        let stays = self.others(leaving)[0];
+        let begun = Instant::now();
+        let said = self.order(stays, &["drain", &name]);
+        assert!(said.status.success(), "{said:?}");
+        let joining = self.spare;
+        self.launch(joining).await;
+        trouble(self, joining).await;
+        while !self
+            .status()
+            .is_some_and(|status| status.is_empty_node(&name))
+        {
+            assert!(
+                begun.elapsed() < Duration::from_secs(90),
+                "{name} was not emptied: {:?}",
+                self.status()
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let took = begun.elapsed();
+        self.nodes[leaving as usize].terminate().await;
+        let said = self.order(stays, &["remove", &name]);
+        assert!(said.status.success(), "{said:?}");
+        self.nodes[leaving as usize].wipe();
+        self.spare = leaving;
+        took
     }
 }
 
@@ -171,6 +236,17 @@ impl Cluster {
 struct Status(serde_json::Value);
 
 impl Status {
+    /// The node wants to leave and has nothing left.
+    fn is_empty_node(&self, name: &str) -> bool {
+        let nodes = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        nodes.iter().any(|node| {
+            node["name"] == name
+                && node["draining"] == true
+                && node["reported"] == true
+                && node["replicas"] == 0
+        })
+    }
+
     /// Every node is up, every group is led and at rest, and there are as many replicas as there
     /// should be.
     fn is_whole(&self, nodes: usize) -> bool {

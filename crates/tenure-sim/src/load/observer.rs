@@ -4,9 +4,10 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::value::{Fence, Key, OwnerId};
 use tenure_node::{Answer, ClientRequest, Failure};
 
-use super::{Action, Env, Me, PATHS, modes, path};
+use super::{Action, Env, Me, modes, path};
 use crate::check::Ask;
 use crate::time::{MILLISECOND, SECOND, Time};
+use crate::weather::Weather;
 
 /// See the module.
 #[derive(Default)]
@@ -31,7 +32,7 @@ impl Observer {
         if env.now < self.waits_until {
             return;
         }
-        let which = me.random.pick(&PATHS);
+        let which = me.random.pick(env.plan.habits.paths);
         let mut first_sent = None;
         let request = match (me.random.below(16), &self.seen) {
             (0, _) => {
@@ -83,7 +84,11 @@ impl Observer {
             _ => ClientRequest::InspectPath { path: path(which) },
         };
         me.ask(env, request, first_sent, 3_000);
-        self.waits_until = env.now + 4 * SECOND;
+        // In front of a leader that is cut off, who waits for an answer does not see it stale.
+        self.waits_until = match env.plan.weather {
+            Weather::Deposed => env.now + pause(env, me),
+            _ => env.now + 4 * SECOND,
+        };
         env.actions.push(Action::Wake(self.waits_until));
     }
 
@@ -109,7 +114,14 @@ impl Observer {
                 fence: found.fence,
             });
         }
-        self.waits_until = env.now + me.random.between(20, 800) * MILLISECOND;
-        env.actions.push(Action::Wake(self.waits_until));
+        if env.plan.weather != Weather::Deposed {
+            self.waits_until = env.now + pause(env, me);
+            env.actions.push(Action::Wake(self.waits_until));
+        }
     }
+}
+
+fn pause(env: &Env<'_>, me: &mut Me<'_>) -> Time {
+    let (least, most) = env.plan.habits.look_ms;
+    me.random.between(least, most) * MILLISECOND
 }

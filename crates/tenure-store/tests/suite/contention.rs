@@ -2,7 +2,7 @@
 //!
 //! Each round is a repository of its own, so that hundreds of rounds wait for `settle` at once.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tenure_store::address::Address;
@@ -161,11 +161,33 @@ async fn two_exclusives_on_a_liar() {
     report("exclusive against exclusive, level 0", &tally);
 }
 
+/// The locks that lie in the repositories of all lanes.
+fn left_in(root: &Path) -> Vec<PathBuf> {
+    let entries = |dir: &Path| -> Vec<PathBuf> {
+        let read = std::fs::read_dir(dir).into_iter().flatten();
+        read.map(|entry| entry.expect("a readable directory").path())
+            .collect()
+    };
+    let of_lane = |lane: PathBuf| {
+        let exclusive = lane.join("index/lock.exclusive");
+        let shared = entries(&lane.join("index/lock.shared"));
+        shared
+            .into_iter()
+            .chain(exclusive.exists().then_some(exclusive))
+    };
+    entries(root).into_iter().flat_map(of_lane).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_exclusives_in_a_directory() {
     let root = tempfile::tempdir().expect("a directory");
     let tally = race(ROUNDS, in_directory(root.path()), [Exclusive, Exclusive]).await;
     report("exclusive against exclusive, directory", &tally);
+    assert!(
+        left_in(root.path()).is_empty(),
+        "{:?}",
+        left_in(root.path())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,4 +195,9 @@ async fn exclusive_against_shared_in_a_directory() {
     let root = tempfile::tempdir().expect("a directory");
     let tally = race(ROUNDS, in_directory(root.path()), [Exclusive, Shared]).await;
     report("exclusive against shared, directory", &tally);
+    assert!(
+        left_in(root.path()).is_empty(),
+        "{:?}",
+        left_in(root.path())
+    );
 }

@@ -89,6 +89,7 @@ async fn moto_speaks_s3() {
         .collect();
     let level = play(|| open("s3", &config)).await;
     println!("moto: level {}", level.number());
+    assert!(level >= Level::Writes, "moto has conditional writes");
 }
 
 #[tokio::test]
@@ -131,11 +132,28 @@ async fn the_test_server_speaks_gcs() {
     );
 }
 
-/// The emulator's XML interface answers a write without saying which version it made. A store that
-/// cannot say that cannot be locked in, and is refused rather than guessed at.
+/// The client speaks the XML interface of GCS. The emulator's takes writes without telling which
+/// version it made, ignores conditions on generations, and has neither deletes nor lists. No lock
+/// can be made of that: it is refused rather than guessed at. `the_test_server_speaks_gcs` takes
+/// its place.
 #[tokio::test]
 async fn the_emulator_of_gcs_is_refused_for_what_it_lacks() {
     let emulator = Running::start(Foreign::GcpStorageEmulator);
+    let path = format!("/{BUCKET}/index/x HTTP/1.1");
+    let only_if_absent = [("x-goog-if-generation-match", "0")];
+    for _ in 0..2 {
+        let answer = request(&emulator, &format!("PUT {path}"), &only_if_absent).to_lowercase();
+        assert!(answer.contains(" 200 "), "it decides conditions: {answer}");
+        let versioned = answer.contains("etag") || answer.contains("x-goog-generation");
+        assert!(!versioned, "it tells versions: {answer}");
+    }
+    for line in [
+        format!("DELETE {path}"),
+        format!("GET /{BUCKET}?list-type=2 HTTP/1.1"),
+    ] {
+        let answer = request(&emulator, &line, &[]);
+        assert!(answer.contains(" 501 "), "it knows {line}: {answer}");
+    }
     let repository = open("gs", &gcs_config(&emulator.endpoint()));
     let refused = repository
         .lock(Want::new(Exclusive, "prune"))
