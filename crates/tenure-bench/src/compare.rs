@@ -234,7 +234,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn idle(&mut self) {
-        let time = Duration::from_secs(5);
+        let time = Duration::from_secs(10);
         let before: Vec<Usage> = self
             .servers
             .iter()

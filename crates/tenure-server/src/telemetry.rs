@@ -64,7 +64,7 @@ impl Telemetry {
             face,
             rpc,
             begun: Instant::now(),
-            span: tracing.map(|tracing| tracing.begin(rpc, headers)),
+            span: tracing.map(|tracing| Box::new(tracing.begin(rpc, headers))),
             code: tonic::Code::Cancelled,
         }
     }
@@ -104,7 +104,8 @@ pub(crate) struct Measured<'a> {
     face: Face,
     rpc: Rpc,
     begun: Instant,
-    span: Option<OpenSpan>,
+    /// Boxed: few ask for traces, and every call has room for it.
+    span: Option<Box<OpenSpan>>,
     code: tonic::Code,
 }
 

@@ -1,6 +1,7 @@
 //! The services of one connection: what belongs to it, and what its requests go through first.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::header::ALT_SVC;
+use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -90,14 +92,19 @@ impl Service<Request<Incoming>> for GrpcConnection {
     type Future = Answering<Answered>;
 
     fn call(&self, request: Request<Incoming>) -> Answering<Answered> {
+        if let Err(refused) = self.port.guard.admit(&request) {
+            return Box::pin(ready(Ok(refused.map(Answered::Other))));
+        }
+        let deadline = grpc::deadline(request.headers(), self.port.timeout);
         let connection = self.clone();
         match kind_of(&request) {
-            Kind::Common(common) => Box::pin(connection.common(common, request)),
-            Kind::Session => Box::pin(connection.session(request)),
-            Kind::Other => Box::pin(async move {
-                let response = connection.others(request).await;
-                Ok(response.map(Answered::Other))
-            }),
+            Kind::Common(common) => {
+                let (head, body) = request.into_parts();
+                let body = Peeked::new(Limited::new(body, &self.port.bodies, deadline));
+                Box::pin(connection.common(common, deadline, head, body))
+            }
+            Kind::Session => Box::pin(connection.session(request, deadline)),
+            Kind::Other => Box::pin(connection.others(request, deadline)),
         }
     }
 }
@@ -121,11 +128,11 @@ fn kind_of(request: &Request<Incoming>) -> Kind {
 }
 
 impl GrpcConnection {
-    async fn session(self, request: Request<Incoming>) -> Result<Response<Answered>, Infallible> {
-        if let Err(refused) = self.port.guard.admit(&request) {
-            return Ok(refused.map(Answered::Other));
-        }
-        let deadline = grpc::deadline(request.headers(), self.port.timeout);
+    async fn session(
+        self,
+        request: Request<Incoming>,
+        deadline: Duration,
+    ) -> Result<Response<Answered>, Infallible> {
         let Some(_place) = place(&self.calls, deadline).await else {
             return Ok(too_late().map(Answered::Other));
         };
@@ -134,69 +141,71 @@ impl GrpcConnection {
         Ok(Answered::Session(Box::new(session)).begin())
     }
 
-    async fn common(
+    /// What is not needed by every such call is boxed, so that the others do not carry room for it.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn has room for its arguments twice, which is half of this"
+    )]
+    fn common(
         self,
         common: Common,
-        request: Request<Incoming>,
-    ) -> Result<Response<Answered>, Infallible> {
-        let GrpcPort { guard, service, .. } = &*self.port;
-        if let Err(refused) = guard.admit(&request) {
-            return Ok(refused.map(Answered::Other));
+        deadline: Duration,
+        head: Parts,
+        mut body: Peeked<Limited<Incoming>>,
+    ) -> impl Future<Output = Result<Response<Answered>, Infallible>> + Send {
+        async move {
+            let Some(_place) = place(&self.calls, deadline).await else {
+                return Ok(too_late().map(Answered::Other));
+            };
+            body.read().await;
+            let Some(parsed) = body.message().and_then(|message| common.parse(message)) else {
+                let request = Request::from_parts(head, body);
+                let unusual = Box::pin(self.port.path_lock.clone().call(request));
+                let Ok(response) = unusual.await;
+                return Ok(response.map(Body::new).map(Answered::Other));
+            };
+            let service = &self.port.service;
+            let measured = service.begin(common.rpc(), &head.headers);
+            let answer = match parsed {
+                Ok(request) => service.ask(request, deadline).await,
+                Err(failure) => Err(failure),
+            };
+            let message = answer.and_then(|answer| common.respond(answer));
+            measured.end(&message);
+            Ok(match message {
+                Ok(message) => Answered::One(message).begin(),
+                Err(failure) => {
+                    let refused = tonic::Status::from(failure).into_http::<Body>();
+                    refused.map(Answered::Other)
+                }
+            })
         }
-        let deadline = grpc::deadline(request.headers(), self.port.timeout);
-        let Some(_place) = place(&self.calls, deadline).await else {
-            return Ok(too_late().map(Answered::Other));
-        };
-        let (head, body) = request.into_parts();
-        let body = Peeked::read(Limited::new(body, &self.port.bodies, deadline)).await;
-        let Some(parsed) = body.message().and_then(|message| common.parse(message)) else {
-            let request = Request::from_parts(head, body);
-            let unusual = self.port.path_lock.clone().call(request);
-            // Boxed, so that the others do not carry the room for it.
-            let Ok(response) = Box::pin(unusual).await;
-            return Ok(response.map(Body::new).map(Answered::Other));
-        };
-        let measured = service.begin(common.rpc(), &head.headers);
-        drop((head, body));
-        let answer = match parsed {
-            Ok(request) => service.ask(request, deadline).await,
-            Err(failure) => Err(failure),
-        };
-        let message = answer.and_then(|answer| common.respond(answer));
-        measured.end(&message);
-        Ok(match message {
-            Ok(message) => Answered::One(message).begin(),
-            Err(failure) => {
-                let refused = tonic::Status::from(failure).into_http::<Body>();
-                refused.map(Answered::Other)
-            }
-        })
     }
 
     /// Serves the calls that are less common.
-    async fn others(&self, mut request: Request<Incoming>) -> Response<Body> {
-        if let Err(refused) = self.port.guard.admit(&request) {
-            return refused;
-        }
-        let deadline = grpc::deadline(request.headers(), self.port.timeout);
+    async fn others(
+        self,
+        mut request: Request<Incoming>,
+        deadline: Duration,
+    ) -> Result<Response<Answered>, Infallible> {
         let Some(_place) = place(&self.calls, deadline).await else {
-            return too_late();
+            return Ok(too_late().map(Answered::Other));
         };
         name_peer(&mut request, self.peer);
-        let path = request.uri().path();
-        if !LONG_ANSWERS.contains(&path) {
-            return self.serve(request, deadline).await;
+        if !LONG_ANSWERS.contains(&request.uri().path()) {
+            let response = self.serve(request, deadline).await;
+            return Ok(response.map(Answered::Other));
         }
         let Some(place) = place(&self.long_answers, deadline).await else {
-            return too_late();
+            return Ok(too_late().map(Answered::Other));
         };
         let response = self.serve(request, deadline).await;
-        response.map(|body| {
-            Body::new(Placed {
+        Ok(response.map(|body| {
+            Answered::Other(Body::new(Placed {
                 body,
                 _place: place,
-            })
-        })
+            }))
+        }))
     }
 
     async fn serve(&self, request: Request<Incoming>, deadline: Duration) -> Response<Body> {

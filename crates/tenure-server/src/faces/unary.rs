@@ -107,34 +107,33 @@ where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    /// A body of which nothing is read yet.
+    pub(super) fn new(body: B) -> Peeked<B> {
+        Peeked {
+            seen: Bytes::new(),
+            rest: Some(body),
+            broken: None,
+        }
+    }
+
     /// Reads a body that comes in one piece; of others, the first two.
-    pub(super) async fn read(mut body: B) -> Peeked<B> {
-        let mut seen = Bytes::new();
-        let mut broken = None;
-        while let Some(frame) = body.frame().await {
-            match frame.map(Frame::into_data) {
-                Ok(Ok(data)) if seen.is_empty() => seen = data,
-                Ok(Ok(data)) if data.is_empty() => {}
-                Ok(Ok(data)) => {
-                    let seen = [seen, data].concat().into();
-                    return Peeked {
-                        seen,
-                        rest: Some(body),
-                        broken,
-                    };
+    pub(super) async fn read(&mut self) {
+        while let Some(rest) = &mut self.rest {
+            match rest.frame().await.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) if self.seen.is_empty() => self.seen = data,
+                Some(Ok(Ok(data))) if data.is_empty() => {}
+                Some(Ok(Ok(data))) => {
+                    self.seen = [std::mem::take(&mut self.seen), data].concat().into();
+                    return;
                 }
                 // Trailers of a request say nothing here.
-                Ok(Err(_)) => {}
-                Err(error) => {
-                    broken = Some(error.into());
-                    break;
+                Some(Ok(Err(_))) => {}
+                Some(Err(error)) => {
+                    self.broken = Some(error.into());
+                    self.rest = None;
                 }
+                None => self.rest = None,
             }
-        }
-        Peeked {
-            seen,
-            rest: None,
-            broken,
         }
     }
 
@@ -253,7 +252,8 @@ mod tests {
             .iter()
             .map(|piece| Ok::<_, Status>(Frame::data(Bytes::from_static(piece))));
         let body = StreamBody::new(stream::iter(frames.collect::<Vec<_>>()));
-        let peeked = Peeked::read(body).await;
+        let mut peeked = Peeked::new(body);
+        peeked.read().await;
         let message = peeked.message().map(<[u8]>::to_vec);
         (message, peeked.collect().await.unwrap().to_bytes().to_vec())
     }
