@@ -80,6 +80,7 @@ async fn trial(size: u32, lasting: Duration) {
         "nothing took the detour"
     );
     println!("{}", judges.summary());
+    println!("replicas left over: {}", cluster.leftovers());
     assert!(judges.grants() > 100, "the load did nothing");
 }
 

@@ -182,6 +182,14 @@ impl Cluster {
         }
     }
 
+    /// Replicas that nobody needs any more, and nobody has deleted.
+    pub(crate) fn leftovers(&self) -> u64 {
+        let status = self.status().unwrap();
+        let members = self.members().into_iter();
+        let replicas = members.map(|node| status.replicas(&format!("tenure-{node}")));
+        replicas.sum::<u64>().saturating_sub(3 * status.groups())
+    }
+
     /// How the cluster sees itself, from the first node that answers.
     fn status(&self) -> Option<Status> {
         let node = self.nodes.iter().position(|node| node.child.is_some())?;
@@ -303,7 +311,7 @@ impl Status {
     }
 
     /// Every node is up, every group is led and at rest, and there are as many replicas as there
-    /// should be.
+    /// should be, at least.
     fn is_whole(&self, nodes: usize) -> bool {
         let known = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
         let groups = self.0["groups"].as_array().map_or(&[][..], Vec::as_slice);
@@ -313,7 +321,8 @@ impl Status {
             .sum();
         self.0["healthy"] == true
             && known.len() == nodes
-            && replicas == 3 * groups.len() as u64
+            // A learner that was removed while it could not hear it is left over on its node.
+            && replicas >= 3 * groups.len() as u64
             && groups
                 .iter()
                 .all(|group| group["voters"].as_array().is_some_and(|all| all.len() == 3))
