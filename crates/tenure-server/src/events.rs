@@ -5,7 +5,7 @@
 //! An old GRANT is never replayed from that memory: whether one still stands only the node knows,
 //! and it tells every new subscription by itself (R122).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -104,19 +104,36 @@ impl Events {
                 .collect(),
             None => Vec::new(),
         };
+        // What the client has, or gets from the memory. Ids of different groups are as good as their
+        // leaders' clocks (R121): a live event is not old because its id is small.
+        let known: HashSet<u64> = match after {
+            Some(after) => memory
+                .events
+                .iter()
+                .filter(|event| event.id <= after || !matches!(event.kind, EventKind::Grant { .. }))
+                .map(|event| event.id)
+                .chain([after])
+                .collect(),
+            None => HashSet::new(),
+        };
         drop(remembered);
         let attached = Attached {
             events: self.clone(),
             owner,
         };
-        let live = futures_util::stream::unfold(Some((stream, attached)), |state| async move {
-            let (mut stream, attached) = state?;
-            match stream.next().await {
-                Ok(event) => {
-                    attached.events.remember(&attached.owner, &event);
-                    Some((Ok(event), Some((stream, attached))))
+        let state = Some((stream, attached, known));
+        let live = futures_util::stream::unfold(state, |state| async move {
+            let (mut stream, attached, known) = state?;
+            loop {
+                match stream.next().await {
+                    Ok(event) => {
+                        attached.events.remember(&attached.owner, &event);
+                        if !known.contains(&event.id) {
+                            return Some((Ok(event), Some((stream, attached, known))));
+                        }
+                    }
+                    Err(end) => return Some((Err(ended(end)), None)),
                 }
-                Err(end) => Some((Err(ended(end)), None)),
             }
         });
         (old, live)
@@ -133,7 +150,7 @@ impl Events {
             return;
         };
         // Every attached client sees every event; the first to see it writes it down.
-        if memory.events.back().is_some_and(|last| last.id >= event.id) {
+        if memory.events.iter().rev().any(|known| known.id == event.id) {
             return;
         }
         memory.events.push_back(event.clone());

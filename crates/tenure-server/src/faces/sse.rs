@@ -82,20 +82,13 @@ async fn owner_events(
         .filter(|position| *position <= newest_possible_id());
     let details = query.details.as_deref() == Some("1");
     let (old, live) = sse.events.resume(owner, position);
-    let mut sent = position.unwrap_or(0);
-    let lines = tokio_stream::iter(old.into_iter().map(Ok))
-        .chain(live)
-        .filter_map(move |event| {
-            match event {
-                Ok(event) if event.id > sent => {
-                    sent = event.id;
-                    Some(Line::Text(event_text(&event, details)))
-                }
-                // Seen already: it was both remembered and live.
-                Ok(_) => None,
-                Err(_) => Some(Line::End),
-            }
-        });
+    let lines =
+        tokio_stream::iter(old.into_iter().map(Ok))
+            .chain(live)
+            .map(move |event| match event {
+                Ok(event) => Line::Text(event_text(&event, details)),
+                Err(_) => Line::End,
+            });
     stream(lines, sse.stop)
 }
 
