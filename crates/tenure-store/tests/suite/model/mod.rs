@@ -548,7 +548,7 @@ fn an_original_among_us() {
 /// With conditions no original holds beside a Tenure process that it excludes. Without, an exclusive
 /// original can be overwritten, and where there is one only the Tenure processes are judged.
 fn mix(who: &str, players: &'static [Player]) {
-    let bounds: &[(u8, u8)] = in_full(&[(2, 2), (2, u8::MAX)], &[(1, 1)]);
+    let bounds: &[(u8, u8)] = in_full(&[(2, 2), (1, u8::MAX)], &[(1, 1)]);
     let tenure = |player: &&Player| matches!(player, Player::Tenure(_));
     for &(ticks, paused) in bounds {
         let advances = if ticks == 1 { "advance" } else { "advances" };
