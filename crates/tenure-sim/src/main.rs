@@ -233,7 +233,8 @@ fn search(options: Options, patience: Duration, first: Option<u64>) -> String {
         |report: Report| {
             tried += 1;
             if let Some(violation) = report.violation {
-                let what: String = violation.what.chars().take(90).collect();
+                let what = violation.what.replace('\n', " ");
+                let what: String = what.chars().take(90).collect();
                 verdict = Some(format!(
                     "caught by {:<13} after {tried:>4} seeds, seed {}: {what}",
                     violation.judge, report.seed

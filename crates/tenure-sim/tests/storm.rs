@@ -91,7 +91,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         "watch",
     ] {
         assert!(
-            total.judged.get(judge).is_some_and(|count| *count > 1_000),
+            total.judged.get(judge).is_some_and(|count| *count > 500),
             "{judge} saw little"
         );
     }
