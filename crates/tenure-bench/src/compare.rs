@@ -5,6 +5,8 @@ mod process;
 mod server;
 mod table;
 
+mod cluster;
+
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -20,6 +22,8 @@ use table::Row;
 /// A part of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
+    /// Three nodes beside three of etcd; only when it is asked for.
+    Cluster,
     /// Throughput and latency of every scenario without contention.
     Speed,
     /// One path that all want.
@@ -53,6 +57,11 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&arguments.directory);
     std::fs::create_dir_all(&arguments.directory)
         .map_err(|error| format!("{}: {error}", arguments.directory.display()))?;
+    if arguments.only == [Part::Cluster] {
+        let result = cluster::run(arguments);
+        let _ = std::fs::remove_dir_all(&arguments.directory);
+        return result;
+    }
     let result = Comparison::new(arguments).and_then(|mut comparison| comparison.parts());
     let _ = std::fs::remove_dir_all(&arguments.directory);
     result
@@ -116,6 +125,7 @@ impl<'a> Comparison<'a> {
                 continue;
             }
             match part {
+                Part::Cluster => cluster::run(self.arguments)?,
                 Part::Speed => self.speed()?,
                 Part::Handoff => self.handoff()?,
                 Part::Idle => self.idle(),

@@ -41,7 +41,7 @@ pub(crate) struct Run {
     /// How long each figure is measured.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Only these parts: speed, handoff, held, idle, wear.
+    /// Only these parts: speed, handoff, held, idle, wear; or cluster, which is not among the rest.
     #[arg(long, value_delimiter = ',')]
     only: Vec<compare::Part>,
     /// Only these targets: unary, session, echo, redis, redis-lib, etcd, zookeeper.

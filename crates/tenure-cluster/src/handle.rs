@@ -31,6 +31,7 @@ pub struct Handle {
     pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
     pub(crate) joined: watch::Sender<Joined>,
     pub(crate) me: Member,
+    pub(crate) name: Arc<str>,
 }
 
 /// Whether a node is to be emptied.
@@ -168,7 +169,7 @@ impl Handle {
                 (nodes.await.ok()?, reports.await.ok()?)
             }
             None => (
-                vec![NodeInfo::alone(self.me)],
+                vec![NodeInfo::alone(self.me, &self.name)],
                 vec![Report::new(self.me, self.status().await?)],
             ),
         };

@@ -11,6 +11,7 @@ mod acquire;
 mod query;
 mod rules;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
@@ -201,7 +202,7 @@ impl Model {
             Command::Expire(expire) => Outcome::Expired(self.expire(expire)),
             Command::Tick | Command::Rules { .. } => Outcome::Done,
             Command::Ask(ask) => self.ask(ask),
-            Command::Break(order) => Outcome::Break(self.break_hold(order)),
+            Command::Break(order) => Outcome::Break(Box::new(self.break_hold(order))),
             Command::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(withdraw)),
             Command::Freeze(freeze) => Outcome::Frozen(self.freeze(freeze)),
             Command::Change(change) => self.change(change),

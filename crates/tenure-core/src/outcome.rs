@@ -3,6 +3,7 @@
 //! "Somebody else holds it" is not an error, it is the answer. Wire codes, HTTP status, exit codes
 //! and texts are functions of these enums, at the edges.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::event::{Event, LockChange};
@@ -23,7 +24,8 @@ pub struct Applied {
     pub changes: Vec<LockChange>,
 }
 
-/// The answer to one command; the variant is the command's.
+/// The answer to one command; the variant is the command's. Small: what is said often moves often,
+/// what is long and rare is boxed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// To an acquire.
@@ -37,7 +39,7 @@ pub enum Outcome {
     /// To an expiry: whether the lease ended by it.
     Expired(bool),
     /// To a break.
-    Break(BreakOutcome),
+    Break(Box<BreakOutcome>),
     /// To a withdrawal.
     Withdraw(Withdrawn),
     /// To a freeze.
@@ -55,9 +57,9 @@ pub enum AcquireOutcome {
         fence: Option<Fence>,
     },
     /// It waits in line; nothing of it has taken effect (R81).
-    Queued(Queued),
+    Queued(Box<Queued>),
     /// It is in conflict; nothing is stored (R58).
-    Conflict(Conflict),
+    Conflict(Box<Conflict>),
     /// The owner does not hold what it believes to hold; nothing has changed (R58).
     Lost {
         /// The path; `None` when the whole lease is gone.

@@ -2,16 +2,16 @@
 //!
 //! A path is `handler:/a/b/c`. Behind these types there is no `&str` that is really a path.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 
 use crate::value::Invalid;
 
 /// `handler:/a/b`, known to be well formed (R1–R4). Compared byte by byte (R5).
+/// Cheap to clone: the text is shared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path {
-    text: Box<str>,
+    text: Arc<str>,
     // Where the `:` is. At most 4095, so it fits.
     colon: u16,
 }
@@ -24,6 +24,15 @@ impl Path {
 
     /// Parses a path.
     pub fn parse(text: &str) -> Result<Path, Invalid> {
+        let colon = Path::check(text)?;
+        Ok(Path {
+            text: text.into(),
+            colon,
+        })
+    }
+
+    /// Whether a text is a path, and where its `:` is.
+    fn check(text: &str) -> Result<u16, Invalid> {
         if text.is_empty() || text.len() > Self::MAX_BYTES {
             return Err(Invalid::Path("1 to 4096 bytes are allowed"));
         }
@@ -58,11 +67,7 @@ impl Path {
                 return Err(Invalid::Path("at most 256 segments are allowed"));
             }
         }
-        let colon = u16::try_from(colon).map_err(|_| Invalid::Path("the handler is too long"))?;
-        Ok(Path {
-            text: text.into(),
-            colon,
-        })
+        u16::try_from(colon).map_err(|_| Invalid::Path("the handler is too long"))
     }
 
     /// A path put together from the parts of valid ones.
@@ -71,7 +76,7 @@ impl Path {
         Path {
             // A valid path's handler is shorter than the longest path.
             colon: u16::try_from(colon).unwrap_or(0),
-            text: text.into_boxed_str(),
+            text: text.into(),
         }
     }
 
@@ -137,7 +142,7 @@ impl Namespace {
     /// Parses a namespace string.
     pub fn parse(text: &str) -> Result<Namespace, Invalid> {
         if text.contains(':') {
-            return match Path::parse(text) {
+            return match Path::check(text) {
                 Ok(_) => Ok(Namespace(text.into())),
                 Err(Invalid::Path(what)) => Err(Invalid::Namespace(what)),
                 Err(other) => Err(other),
@@ -156,15 +161,20 @@ impl Namespace {
 
     /// The fallback namespace of a path: handler and first `prefix_segments` segments (R22).
     pub fn fallback(path: &Path, prefix_segments: usize) -> Namespace {
+        Namespace(Namespace::fallback_name(path, prefix_segments).into())
+    }
+
+    /// The name of [`Namespace::fallback`].
+    pub(crate) fn fallback_name(path: &Path, prefix_segments: usize) -> &str {
         if prefix_segments == 0 {
-            return Namespace(path.handler().into());
+            return path.handler();
         }
         let start = usize::from(path.colon) + 2;
         let end = path.text[start..]
             .match_indices('/')
             .nth(prefix_segments - 1)
             .map_or(path.text.len(), |(at, _)| start + at);
-        Namespace(path.text[..end].into())
+        &path.text[..end]
     }
 
     /// The name as text.

@@ -30,6 +30,7 @@ mod sessions;
 mod snapshot;
 mod sweep;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -125,21 +126,40 @@ pub struct Space {
     watching: bool,
     // Waiters to be looked at before the command ends: (number, waiter).
     pending: BTreeSet<(u64, u32)>,
-    out: Out,
+    out: Effects,
 }
 
-/// What the command being applied has done so far.
+/// What applied commands have done, beside their answers. See [`Applied`].
 #[derive(Clone, Debug, Default)]
-struct Out {
-    events: Vec<Event>,
-    leases: Vec<LeaseChange>,
-    changes: Vec<LockChange>,
+pub struct Effects {
+    /// Events for owners, in order.
+    pub events: Vec<Event>,
+    /// Leases that were set or ended, in order.
+    pub leases: Vec<LeaseChange>,
+    /// What those who watch see.
+    pub changes: Vec<LockChange>,
 }
 
-impl Out {
+impl Effects {
+    /// Lists that are longer than this are not kept for the next command.
+    const KEPT: usize = 1024;
+
+    /// Forgets everything, but keeps the room.
+    pub fn clear(&mut self) {
+        fn empty<T>(list: &mut Vec<T>) {
+            list.clear();
+            if list.capacity() > Effects::KEPT {
+                *list = Vec::new();
+            }
+        }
+        empty(&mut self.events);
+        empty(&mut self.leases);
+        empty(&mut self.changes);
+    }
+
     /// Most commands set or end one lease: the list starts with room for just that.
     fn lease(&mut self, change: LeaseChange) {
-        if self.leases.is_empty() {
+        if self.leases.capacity() == 0 {
             self.leases = Vec::with_capacity(1);
         }
         self.leases.push(change);
@@ -191,7 +211,7 @@ impl Space {
             long_leases: 0,
             watching: false,
             pending: BTreeSet::new(),
-            out: Out::default(),
+            out: Effects::default(),
             limits,
         }
     }
@@ -204,6 +224,23 @@ impl Space {
 
     /// Applies one command. The same commands in the same order give the same space everywhere.
     pub fn apply(&mut self, stamp: Stamp, command: Command) -> Applied {
+        let outcome = self.act(stamp, command);
+        let Effects {
+            events,
+            leases,
+            changes,
+        } = core::mem::take(&mut self.out);
+        Applied {
+            outcome,
+            events,
+            leases,
+            changes,
+        }
+    }
+
+    /// Like [`Space::apply`], but all except the answer is left in [`Space::effects`]: whoever applies
+    /// many commands need not make lists for each.
+    pub fn act(&mut self, stamp: Stamp, command: Command) -> Outcome {
         self.pass_time(stamp);
         let outcome = match command {
             Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
@@ -213,7 +250,7 @@ impl Space {
             Command::Expire(expire) => Outcome::Expired(self.expire(&expire)),
             Command::Tick => Outcome::Done,
             Command::Ask(ask) => Outcome::Touched(self.ask(&ask)),
-            Command::Break(hold) => Outcome::Break(self.break_hold(hold)),
+            Command::Break(hold) => Outcome::Break(Box::new(self.break_hold(hold))),
             Command::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(&withdraw)),
             Command::Freeze(freeze) => Outcome::Frozen(self.freeze(freeze)),
             Command::Change(change) => {
@@ -234,17 +271,12 @@ impl Space {
             }
         };
         debug_assert!(self.pending.is_empty(), "every freed waiter was looked at");
-        let Out {
-            events,
-            leases,
-            changes,
-        } = core::mem::take(&mut self.out);
-        Applied {
-            outcome,
-            events,
-            leases,
-            changes,
-        }
+        outcome
+    }
+
+    /// What was done since this was last emptied.
+    pub fn effects(&mut self) -> &mut Effects {
+        &mut self.out
     }
 
     /// What ends by the stamp ends before the command (leases.md).

@@ -144,6 +144,14 @@ impl NamespaceTable {
             .unwrap_or_else(|| Namespace::fallback(path, self.prefix_segments))
     }
 
+    /// The name of [`NamespaceTable::namespace_of`], for those who may have it already.
+    pub fn name_of<'a>(&'a self, path: &'a Path) -> &'a str {
+        self.explicit(path).map_or_else(
+            || Namespace::fallback_name(path, self.prefix_segments),
+            Namespace::as_str,
+        )
+    }
+
     /// Where a path is decided. Reads of state, releases and HELD paths go wherever they lead.
     pub fn route(&self, path: &Path) -> Route {
         let namespace = self.namespace_of(path);
@@ -160,30 +168,36 @@ impl NamespaceTable {
         taken: impl IntoIterator<Item = &'a Path>,
         others: impl IntoIterator<Item = &'a Path>,
     ) -> Result<Option<Route>, Unroutable> {
-        let mut first: Option<(&Path, Namespace)> = None;
+        let decisive = self.decisive(taken, others)?;
+        Ok(decisive.map(|path| self.route(path)))
+    }
+
+    /// The first path of an acquire, if the namespace of all of them decides about it; see
+    /// [`NamespaceTable::route_acquire`].
+    pub fn decisive<'a>(
+        &self,
+        taken: impl IntoIterator<Item = &'a Path>,
+        others: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<Option<&'a Path>, Unroutable> {
+        let mut first: Option<&Path> = None;
         let taken = taken.into_iter().map(|path| (path, true));
         let others = others.into_iter().map(|path| (path, false));
         for (path, is_new) in taken.chain(others) {
             if is_new && path.depth() < self.prefix_segments && self.explicit(path).is_none() {
                 return Err(Unroutable::TooShort(path.clone()));
             }
-            let namespace = self.namespace_of(path);
-            match &first {
-                None => first = Some((path, namespace)),
-                Some((_, same)) if *same == namespace => {}
-                Some((earlier, elsewhere)) => {
+            match first {
+                None => first = Some(path),
+                Some(earlier) if self.name_of(earlier) == self.name_of(path) => {}
+                Some(earlier) => {
                     return Err(Unroutable::Apart {
-                        first: ((*earlier).clone(), elsewhere.clone()),
-                        other: (path.clone(), namespace),
+                        first: (earlier.clone(), self.namespace_of(earlier)),
+                        other: (path.clone(), self.namespace_of(path)),
                     });
                 }
             }
         }
-        Ok(first.map(|(_, namespace)| Route {
-            algorithm: self.algorithm(&namespace),
-            version: self.version,
-            namespace,
-        }))
+        Ok(first)
     }
 
     /// What a list of `domains` selects (R126–R128).

@@ -56,9 +56,12 @@ impl Batch {
     }
 
     /// The next entry, encoded. Given back with [`Batch::put_back`] if consensus drops it.
-    pub(crate) fn next(&mut self, stamp: Stamp) -> (Bytes, Commands) {
-        let mut commands = Vec::with_capacity(self.endings.len() + self.asked.len());
-        let mut out = Writer::append_to(Vec::with_capacity(256));
+    /// `scratch` is room to write in.
+    pub(crate) fn next(&mut self, stamp: Stamp, scratch: &mut Vec<u8>) -> (Bytes, Commands) {
+        let waiting = self.endings.len() + self.asked.len();
+        let mut commands = Vec::with_capacity(waiting.min(MAX_ENTRY_COMMANDS));
+        scratch.clear();
+        let mut out = Writer::append_to(std::mem::take(scratch));
         out.byte(VERSION);
         out.number(stamp.time);
         out.number(stamp.wall);
@@ -80,7 +83,8 @@ impl Batch {
             endings,
             commands,
         };
-        (Bytes::from(out.into_bytes()), commands)
+        *scratch = out.into_bytes();
+        (Bytes::copy_from_slice(scratch), commands)
     }
 
     /// Consensus has not taken the entry: everything waits again, in the same order.

@@ -19,6 +19,7 @@ use tenure_core::command::Command;
 use tenure_core::event::{Event, LockChange};
 use tenure_core::outcome::Outcome;
 use tenure_core::path::Namespace;
+use tenure_core::space::Effects;
 use tenure_core::value::Stamp;
 
 use crate::batch::{self, Batch, Commands};
@@ -49,11 +50,17 @@ pub(crate) struct Turn {
     pub(crate) messages: Vec<(GroupId, Message)>,
     pub(crate) after: Vec<(GroupId, Message)>,
     pub(crate) answers: Vec<(Ticket, OpAnswer)>,
+    /// Groups that were asked for to be vouched for, and by which number.
+    pub(crate) vouched: Vec<(u64, GroupId, Vouched)>,
     /// Operations that have certainly not happened here and may be taken elsewhere.
     pub(crate) returned: Vec<(Ticket, Op)>,
     pub(crate) news: Vec<(GroupId, News)>,
     /// Something is broken beyond repair.
     pub(crate) stop: Option<String>,
+    /// Room to work in, empty between commands.
+    effects: Effects,
+    /// Room to write an entry in.
+    scratch: Vec<u8>,
 }
 
 /// The work of a replica that a batch contains. A replica that was removed and came back is another
@@ -77,9 +84,12 @@ impl Turn {
             messages: Vec::new(),
             after: Vec::new(),
             answers: Vec::new(),
+            vouched: Vec::new(),
             returned: Vec::new(),
             news: Vec::new(),
             stop: None,
+            effects: Effects::default(),
+            scratch: Vec::new(),
         }
     }
 }
@@ -96,7 +106,7 @@ pub(crate) enum News {
     /// What its owners are told; only from the leader.
     Event(Event),
     /// What those who watch see; only from the leader.
-    Change(LockChange),
+    Change(Box<LockChange>),
     /// The namespace table or the changes of it under way may have changed.
     System,
     /// The membership has changed.
@@ -249,15 +259,14 @@ impl Group {
         }
     }
 
-    /// Asks for the group to be vouched for: [`OpAnswer::Vouched`] after the next round.
-    pub(crate) fn vouch(&mut self, ticket: Ticket, turn: &mut Turn) {
+    /// Asks for the group to be vouched for: [`Turn::vouched`], after the next round.
+    pub(crate) fn vouch(&mut self, number: u64, turn: &mut Turn) {
         self.notice_role(turn);
         if self.replica.role() != Role::Leader {
-            let leader = self.leader();
-            turn.answers.push((ticket, OpAnswer::NotHere { leader }));
+            turn.vouched.push((number, self.id, Vouched::No));
             return;
         }
-        self.lead.join(Waiting::Vouch { ticket });
+        self.lead.join(Waiting::Vouch { number });
     }
 
     pub(crate) fn receive(&mut self, message: Message) {
@@ -296,11 +305,15 @@ impl Group {
             self.notice_role(turn);
             self.due(turn);
             self.propose(turn);
-            if let Some(round) = self.lead.start_round(turn) {
-                self.replica.read(round);
-            }
+            self.start_round(turn);
             let Some(work) = self.replica.take() else {
+                let waiting = self.batch.len();
+                self.answer_ripe(turn);
                 self.notice_role(turn);
+                if self.batch.len() > waiting {
+                    // A renewal is to be written down.
+                    continue;
+                }
                 return Settled::Done;
             };
             let mut wrote = false;
@@ -359,6 +372,19 @@ impl Group {
         Settled::More
     }
 
+    /// Asks whether this node still leads, if somebody wants to know.
+    fn start_round(&mut self, turn: &mut Turn) {
+        if !self.lead.has_work() {
+            return;
+        }
+        if let Some(index) = self.replica.committed_alone() {
+            // There is nobody to ask.
+            self.lead.confirmed_alone(index);
+        } else if let Some(round) = self.lead.start_round(turn) {
+            self.replica.read(round);
+        }
+    }
+
     /// Leadership won or lost, another leader: told once.
     fn notice_role(&mut self, turn: &mut Turn) {
         let now = (
@@ -387,12 +413,18 @@ impl Group {
 
     /// Step 6: whatever rested on volatile state is sent on; what was proposed is not forgotten.
     fn step_down(&mut self, turn: &mut Turn) {
-        let leader = self.leader();
         let was_led = self.is_led();
         for waiting in std::mem::replace(&mut self.lead, Lead::Not).clear() {
-            match waiting.into_op() {
-                (ticket, Some(op)) => turn.returned.push((ticket, op)),
-                (ticket, None) => turn.answers.push((ticket, OpAnswer::NotHere { leader })),
+            match waiting {
+                Waiting::Read { ticket, query, .. } => {
+                    turn.returned.push((ticket, Op::Read(query)));
+                }
+                Waiting::Renew { ticket, renew, .. } => {
+                    turn.returned.push((ticket, Op::Renew(renew)));
+                }
+                Waiting::Vouch { number } => {
+                    turn.vouched.push((number, self.id, Vouched::No));
+                }
             }
         }
         turn.returned.extend(self.batch.clear());
@@ -425,7 +457,7 @@ impl Group {
                 time: leading.lease_time(turn.reading),
                 wall: turn.wall,
             };
-            let (bytes, commands) = self.batch.next(stamp);
+            let (bytes, commands) = self.batch.next(stamp, &mut turn.scratch);
             match self.replica.propose(bytes) {
                 Ok(place) => {
                     leading.stamped(turn.reading);
@@ -541,20 +573,23 @@ impl Group {
                 AnyCommand::Space(command) if ticket.is_some() => decided_in(command),
                 AnyCommand::Space(_) | AnyCommand::System(_) => None,
             };
-            let Some(effects) = self.machine.apply(commands.stamp, command) else {
+            let effects = &mut turn.effects;
+            let Some(outcome) = self.machine.apply(commands.stamp, command, effects) else {
                 turn.stop = Some(format!("{} holds a command of the other machine", self.id));
                 return;
             };
             if let Lead::Leading(leading) = &mut self.lead {
-                leading.note(effects.leases, turn.reading);
+                leading.note(effects.leases.drain(..), turn.reading);
                 let id = self.id;
-                let events = effects.events.into_iter().map(News::Event);
-                let changes = effects.changes.into_iter().map(News::Change);
+                let events = effects.events.drain(..).map(News::Event);
+                let changes = effects.changes.drain(..);
+                let changes = changes.map(|change| News::Change(Box::new(change)));
                 turn.news
                     .extend(events.chain(changes).map(|news| (id, news)));
             }
+            effects.clear();
             if let Some(ticket) = ticket {
-                let answer = match effects.outcome {
+                let answer = match outcome {
                     AnyOutcome::Space(outcome) => OpAnswer::Applied {
                         lease_left_ms: namespace.and_then(|namespace| {
                             self.lead.blocker_left(&namespace, &outcome, turn.reading)
@@ -587,7 +622,8 @@ impl Group {
 
     fn answer_ripe(&mut self, turn: &mut Turn) {
         if let Lead::Leading(leading) = &mut self.lead {
-            leading.answer_ripe(&self.machine, &mut self.batch, self.applied.index, turn);
+            let (id, applied) = (self.id, self.applied.index);
+            leading.answer_ripe(id, &self.machine, &mut self.batch, applied, turn);
         }
     }
 
@@ -648,6 +684,14 @@ enum Fate {
     NeverHappened,
     /// A snapshot covers its place.
     Unknown,
+}
+
+/// Whether the leader of a group was confirmed to be here after the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vouched {
+    Yes,
+    /// It is led elsewhere, or by nobody.
+    No,
 }
 
 /// Whether a group has more to do at once.

@@ -53,6 +53,7 @@ mod codec;
 mod config;
 mod consensus;
 mod group;
+mod groups;
 mod identity;
 mod leases;
 mod machine;

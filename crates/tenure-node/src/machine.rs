@@ -1,10 +1,10 @@
 //! The machine behind a group's log: a space of locks, or the system machine.
 
 use tenure_core::command::Command;
-use tenure_core::event::{Event, EventLane, LockChange};
-use tenure_core::outcome::{LeaseChange, Outcome};
+use tenure_core::event::EventLane;
+use tenure_core::outcome::Outcome;
 use tenure_core::query::EventsAfter;
-use tenure_core::space::{HashSeed, Space, SpaceLimits};
+use tenure_core::space::{Effects, HashSeed, Space, SpaceLimits};
 use tenure_core::system::{System, SystemCommand, SystemOutcome};
 use tenure_core::table::NamespaceTable;
 use tenure_core::value::Stamp;
@@ -37,15 +37,6 @@ impl AnyCommand {
 pub(crate) enum AnyOutcome {
     Space(Outcome),
     System(SystemOutcome),
-}
-
-/// All that one applied command did.
-#[derive(Debug)]
-pub(crate) struct Effects {
-    pub(crate) outcome: AnyOutcome,
-    pub(crate) events: Vec<Event>,
-    pub(crate) leases: Vec<LeaseChange>,
-    pub(crate) changes: Vec<LockChange>,
 }
 
 /// Which machine a group has, and how an empty one looks.
@@ -124,26 +115,24 @@ impl Machine {
         }
     }
 
-    /// Applies one command; `None` if it is meant for the other machine.
-    pub(crate) fn apply(&mut self, stamp: Stamp, command: AnyCommand) -> Option<Effects> {
+    /// Applies one command; `None` if it is meant for the other machine. `effects`, which comes
+    /// empty, gets all that it did beside its answer.
+    pub(crate) fn apply(
+        &mut self,
+        stamp: Stamp,
+        command: AnyCommand,
+        effects: &mut Effects,
+    ) -> Option<AnyOutcome> {
         match (self, command) {
             (Machine::Space(space), AnyCommand::Space(command)) => {
-                let applied = space.apply(stamp, *command);
-                Some(Effects {
-                    outcome: AnyOutcome::Space(applied.outcome),
-                    events: applied.events,
-                    leases: applied.leases,
-                    changes: applied.changes,
-                })
+                let outcome = space.act(stamp, *command);
+                std::mem::swap(space.effects(), effects);
+                Some(AnyOutcome::Space(outcome))
             }
             (Machine::System(system), AnyCommand::System(command)) => {
                 let applied = system.apply(stamp, *command);
-                Some(Effects {
-                    outcome: AnyOutcome::System(applied.outcome),
-                    events: applied.events,
-                    leases: Vec::new(),
-                    changes: Vec::new(),
-                })
+                effects.events = applied.events;
+                Some(AnyOutcome::System(applied.outcome))
             }
             (Machine::Space(_), AnyCommand::System(_))
             | (Machine::System(_), AnyCommand::Space(_)) => None,

@@ -311,7 +311,7 @@ impl Node {
                 id,
                 request,
                 timeout_ms,
-            } => self.call(id, *request, timeout_ms),
+            } => self.call(id, request, timeout_ms),
             Input::Cancel { id } => self.cancel(id),
             Input::Subscribe { id, owner } => self.subscribe(id, owner),
             Input::Watch { id, prefix, start } => self.watch(id, prefix, start),
@@ -359,6 +359,7 @@ impl Node {
     /// Groups, answers and calls take turns until nothing moves.
     fn settle(&mut self) {
         loop {
+            self.vouch_for_sweeps();
             while let Some(id) = self.next_active() {
                 if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
                     if group.settle(&mut self.turn) == Settled::More {
@@ -371,17 +372,24 @@ impl Node {
                     return;
                 }
             }
-            let answers = std::mem::take(&mut self.turn.answers);
+            let mut answers = std::mem::take(&mut self.turn.answers);
+            let vouched = std::mem::take(&mut self.turn.vouched);
             let returned = std::mem::take(&mut self.turn.returned);
-            let news = std::mem::take(&mut self.turn.news);
-            if answers.is_empty() && returned.is_empty() && news.is_empty() && self.span_idle() {
+            let mut news = std::mem::take(&mut self.turn.news);
+            let quiet = answers.is_empty() && vouched.is_empty() && returned.is_empty();
+            if quiet && news.is_empty() && self.span_idle() {
                 return;
             }
-            for (id, news) in news {
+            for (id, news) in news.drain(..) {
                 self.news(id, news);
             }
-            for (ticket, answer) in answers {
+            keep_room(news, &mut self.turn.news);
+            for (ticket, answer) in answers.drain(..) {
                 self.answered(ticket, answer);
+            }
+            keep_room(answers, &mut self.turn.answers);
+            for (number, id, vouched) in vouched {
+                self.vouched(number, id, vouched);
             }
             for (ticket, op) in returned {
                 self.returned(ticket, op);
@@ -402,7 +410,7 @@ impl Node {
             News::NotLed => self.group_not_led(id),
             News::Leader => self.leader_changed(id),
             News::Event(event) => self.event_made(id, event),
-            News::Change(change) => self.change_made(id, change),
+            News::Change(change) => self.change_made(id, *change),
             News::System => self.system_changed(),
             News::Membership => self.membership_changed(id),
             News::Installed => self.installed(id),
@@ -433,19 +441,21 @@ impl Node {
                 records: std::mem::take(&mut self.turn.writes),
             }));
         }
-        let messages = std::mem::take(&mut self.turn.messages);
-        for (group, message) in messages {
+        let mut messages = std::mem::take(&mut self.turn.messages);
+        for (group, message) in messages.drain(..) {
             self.send_message(group, message, Due::Now);
         }
-        let after = std::mem::take(&mut self.turn.after);
+        keep_room(messages, &mut self.turn.messages);
+        let mut after = std::mem::take(&mut self.turn.after);
         let due = if self.persisted < self.last_mark {
             Due::AfterWrites
         } else {
             Due::Now
         };
-        for (group, message) in after {
+        for (group, message) in after.drain(..) {
             self.send_message(group, message, due);
         }
+        keep_room(after, &mut self.turn.after);
         self.frames.flush(self.last_mark, &mut outputs);
         outputs.append(&mut self.outputs);
         outputs
@@ -461,6 +471,13 @@ impl Node {
 
     pub(crate) fn frames(&mut self) -> &mut frames::Frames {
         &mut self.frames
+    }
+}
+
+/// Uses the room of a list that is empty now for the next one.
+pub(crate) fn keep_room<T>(empty: Vec<T>, list: &mut Vec<T>) {
+    if list.capacity() == 0 && empty.capacity() <= 1 << 14 {
+        *list = empty;
     }
 }
 

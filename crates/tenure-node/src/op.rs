@@ -147,8 +147,6 @@ pub(crate) enum OpAnswer {
     Renewed(Result<Renewed, Missing>),
     /// It was read.
     Found(Box<Found>),
-    /// The group is vouched for: its leader was confirmed after the question.
-    Vouched,
     /// It has certainly not happened and never will: this is not the leader. On the leader's own
     /// node the operation comes back through [`Turn::returned`](crate::group::Turn) instead.
     NotHere { leader: Option<Member> },

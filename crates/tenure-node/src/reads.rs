@@ -116,27 +116,32 @@ impl<W> Rounds<W> {
         }
     }
 
+    /// Whoever waits for the next round needs none: this replica alone decides, and has committed
+    /// everything up to `index`.
+    pub(crate) fn confirmed_alone(&mut self, index: u64) {
+        let confirmed = |(waiter, endings)| (waiter, Until { index, endings });
+        self.held.extend(self.next.drain(..).map(confirmed));
+    }
+
     /// Holds a confirmed waiter back a little longer.
     pub(crate) fn hold(&mut self, waiter: W, until: Until) {
         self.held.push_back((waiter, until));
     }
 
-    /// Takes those whose time has come, in the order of their confirmation.
-    pub(crate) fn ripe(&mut self, applied: u64, endings_applied: u64) -> Vec<(W, Until)> {
-        if self.held.is_empty() {
-            return Vec::new();
+    /// How many are confirmed and held back.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Takes the first one that is held back, if its time has come; otherwise it goes to the end. So
+    /// all are looked at, in the order of their confirmation, by as many calls as are held.
+    pub(crate) fn ripe(&mut self, applied: u64, endings_applied: u64) -> Option<(W, Until)> {
+        let (waiter, until) = self.held.pop_front()?;
+        if until.index <= applied && until.endings <= endings_applied {
+            return Some((waiter, until));
         }
-        let mut ripe = Vec::new();
-        let mut rest = VecDeque::new();
-        for (waiter, until) in self.held.drain(..) {
-            if until.index <= applied && until.endings <= endings_applied {
-                ripe.push((waiter, until));
-            } else {
-                rest.push_back((waiter, until));
-            }
-        }
-        self.held = rest;
-        ripe
+        self.held.push_back((waiter, until));
+        None
     }
 
     /// Rounds that were dropped somewhere are asked again, under a new context. Waiters that are
@@ -210,7 +215,8 @@ mod tests {
     }
 
     fn ripe<'a>(rounds: &mut Rounds<&'a str>, applied: u64, endings: u64) -> Vec<&'a str> {
-        let ripe = rounds.ripe(applied, endings).into_iter();
+        let looks = 0..rounds.held();
+        let ripe = looks.filter_map(|_| rounds.ripe(applied, endings));
         ripe.map(|(waiter, _)| waiter).collect()
     }
 
@@ -224,6 +230,28 @@ mod tests {
         assert!(ripe(&mut rounds, 7, 3).is_empty());
         assert!(ripe(&mut rounds, 8, 2).is_empty());
         assert_eq!(ripe(&mut rounds, 8, 3), ["read"]);
+    }
+
+    /// A lone voter has nobody to ask, but what was proposed before the question is still waited for.
+    #[test]
+    fn whoever_alone_decides_needs_no_round_but_waits_for_what_is_committed() {
+        let mut rounds = Rounds::default();
+        rounds.join("read", 1);
+        rounds.confirmed_alone(4);
+        assert!(!rounds.wants_start());
+        assert!(ripe(&mut rounds, 3, 1).is_empty());
+        assert!(ripe(&mut rounds, 4, 0).is_empty());
+        assert_eq!(ripe(&mut rounds, 4, 1), ["read"]);
+    }
+
+    #[test]
+    fn those_held_back_keep_their_order() {
+        let mut rounds = Rounds::default();
+        for (waiter, index) in [("a", 5), ("b", 1), ("c", 5)] {
+            rounds.hold(waiter, Until { index, endings: 0 });
+        }
+        assert_eq!(ripe(&mut rounds, 1, 0), ["b"]);
+        assert_eq!(ripe(&mut rounds, 5, 0), ["a", "c"]);
     }
 
     /// A context is never used twice, not even for a retry.

@@ -136,6 +136,7 @@ fn start_node(config: &Config) -> Result<Running, DaemonError> {
     Ok(tenure_cluster::start(tenure_cluster::Options {
         data_dir: config.disk.data_dir.clone(),
         node,
+        name: config.node.name.clone(),
         cluster: ClusterConfig {
             group_count: u32::try_from(fixed.group_count).unwrap_or(u32::MAX),
             prefix_segments: fixed.routing_prefix_segments,

@@ -272,6 +272,7 @@ fn visit(only: &str, options: Options) -> ExitCode {
             Some(breach) => Ok(search(
                 Options {
                     breach: Some(breach),
+                    weather: exhibit.weather,
                     ..options
                 },
                 PATIENCE,

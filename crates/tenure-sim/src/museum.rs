@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::Breach;
+use crate::{Breach, Weather};
 
 /// One planted fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Exhibit {
     pub edits: Vec<Edit>,
     /// The seed that found it last, if one did.
     pub seed: Option<u64>,
+    /// The weather that brings the moment in which it shows, if any weather will not do.
+    pub weather: Option<Weather>,
     /// The crate whose own list has the line, and whose crash tests must notice it.
     pub list: String,
 }
@@ -106,6 +108,11 @@ fn parse(text: &str, heading: &str) -> Result<Vec<Exhibit>, String> {
             ("seed", _) => {
                 let seed = value.parse().map_err(|_| complain("not a seed"))?;
                 exhibit.seed = Some(seed);
+                continue;
+            }
+            ("weather", _) => {
+                let weather = Weather::called(value).ok_or_else(|| complain("no weather"))?;
+                exhibit.weather = Some(weather);
                 continue;
             }
             ("file", Some(edit)) => &mut edit.file,
@@ -200,6 +207,9 @@ impl Workshop {
         search.args(["--search", &seconds.to_string()]);
         if let Some(seed) = exhibit.seed {
             search.args(["--first", &seed.to_string()]);
+        }
+        if let Some(weather) = exhibit.weather {
+            search.args(["--weather", weather.name()]);
         }
         let found = search
             .output()

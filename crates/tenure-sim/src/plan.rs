@@ -69,7 +69,6 @@ impl Plan {
             paths: &["u:/0/a", "t:/0", "u:/1/b"],
             quick: 1_000,
             rest_ms: 150,
-            look_ms: (50, 300),
             ..self.habits
         };
     }
@@ -149,7 +148,6 @@ impl Plan {
                 paths: &PATHS,
                 quick: 250,
                 rest_ms: 2_000,
-                look_ms: (20, 800),
                 brink: 0,
                 late_events: 0,
                 tanglers: 0,

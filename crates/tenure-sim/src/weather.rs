@@ -34,10 +34,10 @@ impl Weather {
     /// The weather of a seed.
     pub fn of(seed: u64) -> Weather {
         match Random::new(seed ^ 0x77ea_7e25).below(20) {
-            0..8 => Weather::Mixed,
-            8..11 => Weather::Founder,
-            11..14 => Weather::Deposed,
-            14..17 => Weather::Brink,
+            0..10 => Weather::Mixed,
+            10..13 => Weather::Founder,
+            13..15 => Weather::Deposed,
+            15..18 => Weather::Brink,
             _ => Weather::Tangle,
         }
     }

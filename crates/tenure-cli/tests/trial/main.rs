@@ -6,7 +6,7 @@
 //! told later. At the end everything is healed, and everybody must get what they wait for.
 //!
 //! `TENURE_TRIAL_SECONDS` sets how long the trouble lasts (120 s unless told), `TENURE_TRIAL_SEED`
-//! the order of the faults.
+//! the order of the faults, `TENURE_TRIAL_GROUPS` how many groups there are (16).
 
 #![allow(
     clippy::unwrap_used,
@@ -80,6 +80,7 @@ async fn trial(size: u32, lasting: Duration) {
         "nothing took the detour"
     );
     println!("{}", judges.summary());
+    println!("replicas left over: {}", cluster.leftovers());
     assert!(judges.grants() > 100, "the load did nothing");
 }
 
@@ -106,4 +107,28 @@ async fn failover() {
             times[5], times[0], times[9]
         );
     }
+}
+
+/// How long it takes to move replicas under load; printed, not judged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: cargo test -p tenure-cli --release --test trial -- --ignored --nocapture moves"]
+async fn moves() {
+    let mut cluster = Cluster::start(3).await;
+    let judges = Arc::new(Judges::default());
+    let load = Load::start(cluster.addresses(), Arc::clone(&judges)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for round in 0..3 {
+        let joined = cluster.join().await;
+        let left = cluster.leave(round).await;
+        cluster.settled().await;
+        let victim = cluster.members()[0];
+        let replaced = cluster.replace(victim).await;
+        println!(
+            "a node had its replicas after {joined:.1?}, another had left after {left:.1?}, \
+             a wiped one was back after {replaced:.1?}"
+        );
+    }
+    load.settle(&cluster).await;
+    judges.say();
+    println!("{}", judges.summary());
 }

@@ -1,5 +1,6 @@
 //! How the twin decides an acquire, and how the line moves (R40–R89, E1, E2, E4).
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::rules::{self, Want};
@@ -65,15 +66,15 @@ impl Model {
         self.take_note(namespace, &acquire.owner);
         match self.look(acquire, acquire.fence, Stale::Matters) {
             Verdict::Lost(path, missing) => AcquireOutcome::Lost { path, missing },
-            Verdict::Never(conflict) => AcquireOutcome::Conflict(conflict),
+            Verdict::Never(conflict) => AcquireOutcome::Conflict(Box::new(conflict)),
             Verdict::Wait(conflict) if acquire.wait == Wait::No => {
-                AcquireOutcome::Conflict(conflict)
+                AcquireOutcome::Conflict(Box::new(conflict))
             }
             Verdict::Wait(conflict) => match self.queue(acquire, conflict) {
                 Ok(queued) => {
                     let result = Remembered::Waiting(queued.waiter);
                     self.remember(namespace, &acquire.key, request, result);
-                    AcquireOutcome::Queued(queued)
+                    AcquireOutcome::Queued(Box::new(queued))
                 }
                 Err(refusal) => AcquireOutcome::Refused(refusal),
             },
@@ -142,12 +143,12 @@ impl Model {
             None => self.look(&waiter.acquire, waiter.fence, Stale::Ignored),
         };
         match verdict {
-            Verdict::Wait(conflict) => AcquireOutcome::Queued(Queued {
+            Verdict::Wait(conflict) => AcquireOutcome::Queued(Box::new(Queued {
                 conflict,
                 fence: waiter.fence,
                 waiter: waiter.number,
                 position: self.position(waiter),
-            }),
+            })),
             // Only a policy change under way keeps it waiting.
             Verdict::Lost(..) | Verdict::Never(_) | Verdict::Free => AcquireOutcome::Refused(
                 self.held_back(&waiter.acquire)

@@ -84,11 +84,11 @@ impl Space {
             }
             Verdict::Lost { path, missing } => return AcquireOutcome::Lost { path, missing },
             Verdict::Incurable { path, reason } => {
-                return AcquireOutcome::Conflict(Conflict {
+                return AcquireOutcome::Conflict(Box::new(Conflict {
                     reason,
                     path,
                     blocker: None,
-                });
+                }));
             }
             Verdict::Behind(_) => self.conflict_behind(asker, &acquire),
             Verdict::Blocked { request, obstacle } => {
@@ -102,7 +102,7 @@ impl Space {
             return AcquireOutcome::Refused(Refusal::QueueFull);
         };
         if acquire.wait == Wait::No {
-            return AcquireOutcome::Conflict(conflict);
+            return AcquireOutcome::Conflict(Box::new(conflict));
         }
         self.acquire_later(namespace, session, acquire, conflict, keyed)
     }
@@ -233,12 +233,12 @@ impl Space {
         self.ask_blockers(id);
         // Hang it on what blocks it; nothing has changed since it was judged, so it cannot be granted.
         self.hang(id);
-        AcquireOutcome::Queued(Queued {
+        AcquireOutcome::Queued(Box::new(Queued {
             conflict,
             fence,
             waiter: number,
             position,
-        })
+        }))
     }
 
     /// A waiter's place, seen from its own requests.
@@ -475,12 +475,12 @@ impl Space {
             | Verdict::Incurable { .. } => None,
         };
         match conflict {
-            Some(conflict) => AcquireOutcome::Queued(Queued {
+            Some(conflict) => AcquireOutcome::Queued(Box::new(Queued {
                 conflict,
                 fence: waiter.fence,
                 waiter: waiter.number,
                 position: self.waiter_position(id),
-            }),
+            })),
             None => AcquireOutcome::Refused(Refusal::Frozen {
                 change: self.frozen(all_paths(&waiter.request)).unwrap_or(0),
             }),

@@ -284,13 +284,13 @@ pub(crate) fn outcome(dice: &mut Dice) -> Outcome {
             0 => AcquireOutcome::Granted {
                 fence: dice.maybe(fence),
             },
-            1 => AcquireOutcome::Queued(Queued {
+            1 => AcquireOutcome::Queued(Box::new(Queued {
                 conflict: conflict(dice),
                 fence: dice.maybe(fence),
                 waiter: dice.number(),
                 position: dice.number() as u32,
-            }),
-            2 => AcquireOutcome::Conflict(conflict(dice)),
+            })),
+            2 => AcquireOutcome::Conflict(Box::new(conflict(dice))),
             3 => AcquireOutcome::Lost {
                 path: dice.maybe(path),
                 missing: missing(dice),
@@ -312,11 +312,11 @@ pub(crate) fn outcome(dice: &mut Dice) -> Outcome {
             Err(missing(dice))
         }),
         5 => Outcome::Expired(dice.one_in(2)),
-        6 => Outcome::Break(match dice.below(3) {
+        6 => Outcome::Break(Box::new(match dice.below(3) {
             0 => BreakOutcome::Broken,
             1 => BreakOutcome::NotThatHold(dice.maybe(blocker)),
             _ => BreakOutcome::Refused(refusal(dice)),
-        }),
+        })),
         7 => Outcome::Withdraw(match dice.below(3) {
             0 => Withdrawn::Withdrawn,
             1 => Withdrawn::Granted {

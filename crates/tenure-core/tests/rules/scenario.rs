@@ -326,11 +326,18 @@ fn describe_outcome(outcome: &Outcome) -> String {
             let path = path.as_ref().map_or("-".into(), Path::to_string);
             format!("lost missing={} at={path}", missing_name(*missing))
         }
-        Outcome::Acquire(AcquireOutcome::Refused(refusal))
-        | Outcome::Release(Err(refusal))
-        | Outcome::Break(BreakOutcome::Refused(refusal)) => {
+        Outcome::Acquire(AcquireOutcome::Refused(refusal)) | Outcome::Release(Err(refusal)) => {
             format!("refused why={}", refusal_name(*refusal))
         }
+        Outcome::Break(outcome) => match &**outcome {
+            BreakOutcome::Broken => "broken".into(),
+            BreakOutcome::NotThatHold(holder) => {
+                let holder = holder.as_ref();
+                let holder = holder.map_or("-".into(), |holder| holder.owner.to_string());
+                format!("not_that_hold now={holder}")
+            }
+            BreakOutcome::Refused(refusal) => format!("refused why={}", refusal_name(*refusal)),
+        },
         Outcome::Release(Ok(())) => "ok".into(),
         Outcome::Touched(count) => format!("ok touched={count}"),
         Outcome::Renew(Ok(renewed)) => {
@@ -342,13 +349,6 @@ fn describe_outcome(outcome: &Outcome) -> String {
         Outcome::Renew(Err(missing)) => format!("lost missing={}", missing_name(*missing)),
         Outcome::Expired(true) => "expired".into(),
         Outcome::Expired(false) => "kept".into(),
-        Outcome::Break(BreakOutcome::Broken) => "broken".into(),
-        Outcome::Break(BreakOutcome::NotThatHold(holder)) => {
-            let holder = holder
-                .as_ref()
-                .map_or("-".into(), |holder| holder.owner.to_string());
-            format!("not_that_hold now={holder}")
-        }
         Outcome::Withdraw(Withdrawn::Withdrawn) => "withdrawn".into(),
         Outcome::Withdraw(Withdrawn::Granted { fence }) => format!("granted{}", fence_word(fence)),
         Outcome::Withdraw(Withdrawn::Gone) => "gone".into(),

@@ -340,6 +340,8 @@ pub(crate) trait Consensus {
     fn leader(&self) -> Option<Member>;
     /// Whether it alone decides: one voter, no change under way.
     fn is_alone(&self) -> bool;
+    /// What is committed, if it leads and alone decides: then it needs no round to know.
+    fn committed_alone(&self) -> Option<u64>;
     /// What its log holds.
     fn store(&self) -> &Store;
     /// What its log holds, to be compacted or given a snapshot.

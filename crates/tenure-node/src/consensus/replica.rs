@@ -297,6 +297,12 @@ impl Consensus for Replica {
         self.raw.raft.prs().is_singleton() && self.raw.raft.promotable()
     }
 
+    fn committed_alone(&self) -> Option<u64> {
+        let raft = &self.raw.raft;
+        let knows = raft.state == StateRole::Leader && raft.commit_to_current_term();
+        (knows && self.is_alone()).then_some(raft.raft_log.committed)
+    }
+
     fn store(&self) -> &Store {
         self.raw.store()
     }

@@ -7,12 +7,13 @@ use tenure_core::outcome::{AcquireOutcome, LeaseChange, Outcome, Renewed};
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 
-use super::Turn;
+use super::{Turn, Vouched};
+use crate::GroupId;
 use crate::batch::Batch;
 use crate::consensus::Round;
 use crate::leases::{Joined, Leases, Standing};
 use crate::machine::{AnyCommand, Machine};
-use crate::op::{Found, Op, OpAnswer, Query, Ticket};
+use crate::op::{Found, OpAnswer, Query, Ticket};
 use crate::reads::{Rounds, Until};
 
 /// A group with a waiter or a long lease is stamped at least this often (step 7).
@@ -49,32 +50,21 @@ pub(crate) enum Waiting {
         joined: Option<Joined>,
         expires: u64,
     },
-    /// Somebody who wants to know that this group's leader is here.
-    Vouch { ticket: Ticket },
+    /// Some who want to know that this group's leader is here, by their common number.
+    Vouch { number: u64 },
 }
 
 impl Waiting {
-    fn ticket(&self) -> Ticket {
+    /// The operation that waits too long; none where one just goes on asking.
+    fn over(&self, reading: u64) -> Option<Ticket> {
         match self {
-            Waiting::Read { ticket, .. }
-            | Waiting::Renew { ticket, .. }
-            | Waiting::Vouch { ticket } => *ticket,
-        }
-    }
-
-    /// The operation that waits, to be taken elsewhere.
-    pub(crate) fn into_op(self) -> (Ticket, Option<Op>) {
-        match self {
-            Waiting::Read { ticket, query, .. } => (ticket, Some(Op::Read(query))),
-            Waiting::Renew { ticket, renew, .. } => (ticket, Some(Op::Renew(renew))),
-            Waiting::Vouch { ticket } => (ticket, None),
-        }
-    }
-
-    fn is_over(&self, reading: u64) -> bool {
-        match self {
-            Waiting::Read { expires, .. } | Waiting::Renew { expires, .. } => *expires <= reading,
-            Waiting::Vouch { .. } => false,
+            Waiting::Read {
+                ticket, expires, ..
+            }
+            | Waiting::Renew {
+                ticket, expires, ..
+            } => (*expires <= reading).then_some(*ticket),
+            Waiting::Vouch { .. } => None,
         }
     }
 }
@@ -120,6 +110,13 @@ impl Lead {
         }
     }
 
+    /// See [`Rounds::confirmed_alone`].
+    pub(crate) fn confirmed_alone(&mut self, index: u64) {
+        if let Lead::Leading(leading) = self {
+            leading.rounds.confirmed_alone(index);
+        }
+    }
+
     pub(crate) fn confirmed(&mut self, round: Round, index: u64) {
         if let Lead::Leading(leading) = self {
             leading.rounds.confirmed(round, index);
@@ -130,13 +127,13 @@ impl Lead {
     pub(crate) fn tick(&mut self, turn: &mut Turn) {
         if let Lead::Leading(leading) = self {
             let reading = turn.reading;
-            for over in leading
-                .rounds
-                .tick(reading, |waiting| waiting.is_over(reading))
-            {
-                leading.leave(&over);
-                turn.answers
-                    .push((over.ticket(), OpAnswer::NotHere { leader: None }));
+            let over = |waiting: &Waiting| waiting.over(reading).is_some();
+            for waiting in leading.rounds.tick(reading, over) {
+                leading.leave(&waiting);
+                if let Some(ticket) = waiting.over(reading) {
+                    let answer = OpAnswer::NotHere { leader: None };
+                    turn.answers.push((ticket, answer));
+                }
             }
         }
     }
@@ -285,7 +282,7 @@ impl Leading {
     }
 
     /// Leases that an applied command set or ended.
-    pub(crate) fn note(&mut self, changes: Vec<LeaseChange>, reading: u64) {
+    pub(crate) fn note(&mut self, changes: impl Iterator<Item = LeaseChange>, reading: u64) {
         for change in changes {
             match change {
                 LeaseChange::Set {
@@ -337,14 +334,19 @@ impl Leading {
     /// Steps 4 and 5 for all that is confirmed and applied.
     pub(crate) fn answer_ripe(
         &mut self,
+        id: GroupId,
         machine: &Machine,
         batch: &mut Batch,
         applied: u64,
         turn: &mut Turn,
     ) {
-        for (waiting, until) in self.rounds.ripe(applied, self.endings_applied) {
+        // Whoever is held back while these are answered is looked at another time.
+        for _ in 0..self.rounds.held() {
+            let Some((waiting, until)) = self.rounds.ripe(applied, self.endings_applied) else {
+                continue;
+            };
             match waiting {
-                Waiting::Vouch { ticket } => turn.answers.push((ticket, OpAnswer::Vouched)),
+                Waiting::Vouch { number } => turn.vouched.push((number, id, Vouched::Yes)),
                 Waiting::Read { ticket, query, .. } => {
                     let now = self.lease_time(turn.reading);
                     let answer = match machine.query(&query, now) {

@@ -29,11 +29,11 @@ enum Phase {
         namespace: Namespace,
     },
     Searching {
-        waits: Waits,
-        search: Search,
+        waits: Box<Waits>,
+        search: Box<Search>,
     },
     Withdrawing {
-        waits: Waits,
+        waits: Box<Waits>,
         cycle: Vec<tenure_core::value::OwnerId>,
     },
 }
@@ -41,7 +41,7 @@ enum Phase {
 /// A place in line that is being looked at.
 struct Waits {
     namespace: Namespace,
-    queued: Queued,
+    queued: Box<Queued>,
     lease_left_ms: Option<u64>,
 }
 
@@ -116,11 +116,9 @@ impl Node {
         let others = held
             .map(|one| &one.path)
             .chain(request.releases.iter().map(|hold| &hold.path));
-        let route = match self
-            .table()
-            .route_acquire(taken.map(|one| &one.path), others)
-        {
-            Ok(Some(route)) => route,
+        let decisive = self.table().decisive(taken.map(|one| &one.path), others);
+        let (route, group) = match decisive {
+            Ok(Some(path)) => self.route(path),
             Ok(None) => {
                 return Progress::ok(Answer::Acquire(AcquireAnswer::Granted {
                     namespace: None,
@@ -138,8 +136,7 @@ impl Node {
                 return Progress::fail(Failure::InvalidArgument(unroutable_text(&unroutable)));
             }
         };
-        let group = self.group_of(&route.namespace);
-        call.phase = Phase::Placing {
+        let placing = Phase::Placing {
             namespace: route.namespace.clone(),
         };
         let command = Acquire {
@@ -154,6 +151,7 @@ impl Node {
             wait: request.wait,
             holder: request.holder.clone(),
         };
+        call.phase = placing;
         let op = Op::Command(Box::new(Command::Acquire(command)));
         let origin = Origin::Call {
             call: cx.id,
@@ -187,18 +185,18 @@ impl Node {
             },
             AcquireOutcome::Queued(queued) if call.request.deadlock == Deadlock::Refuse => {
                 call.phase = Phase::Searching {
-                    search: Search::new(call.request.owner.clone()),
-                    waits: Waits {
+                    search: Box::new(Search::new(call.request.owner.clone())),
+                    waits: Box::new(Waits {
                         namespace,
                         queued,
                         lease_left_ms,
-                    },
+                    }),
                 };
                 return self.search_on(cx, call);
             }
-            AcquireOutcome::Queued(queued) => queued_answer(queued, lease_left_ms),
+            AcquireOutcome::Queued(queued) => queued_answer(*queued, lease_left_ms),
             AcquireOutcome::Conflict(conflict) => AcquireAnswer::Conflict {
-                conflict,
+                conflict: *conflict,
                 lease_left_ms,
                 deadlock: Vec::new(),
             },
@@ -252,7 +250,7 @@ impl Node {
         }
         let round = search.round();
         if round.is_empty() {
-            let answer = queued_answer(waits.queued, waits.lease_left_ms);
+            let answer = queued_answer(*waits.queued, waits.lease_left_ms);
             return Progress::ok(Answer::Acquire(answer));
         }
         call.phase = Phase::Searching { waits, search };

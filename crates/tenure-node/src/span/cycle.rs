@@ -106,13 +106,13 @@ impl Node {
                 (Found::Edge(Some(Edge { blocker, why })), Asked::Edge) => {
                     match why {
                         Some((path, reason)) => {
+                            let (route, group) = self.route(&path);
                             let query = Query::Blocking {
-                                route: self.table().route(&path),
+                                route,
                                 owner: blocker.clone(),
                                 path: path.clone(),
                                 reason,
                             };
-                            let group = self.group_of_route(&path);
                             *asked = Asked::Blocking(blocker);
                             self.read_of(cx, group, query);
                         }
@@ -173,13 +173,13 @@ impl Node {
     fn explain(&mut self, cx: Context, call: &mut ExplainCall, happened: Happened) -> Progress {
         match happened {
             Happened::Start | Happened::Table | Happened::Timer => {
+                let (route, group) = self.route(&call.path);
                 let query = Query::Explain {
-                    route: self.table().route(&call.path),
+                    route,
                     owner: call.owner.clone(),
                     path: call.path.clone(),
                     mode: call.mode,
                 };
-                let group = self.group_of_route(&call.path);
                 self.read_of(cx, group, query);
                 Progress::Wait
             }

@@ -21,7 +21,7 @@ use crate::codec::{Read, Reader};
 use crate::config::Config;
 use crate::node::Node;
 use crate::node::frames_item as item;
-use crate::request::{Answer, Failure};
+use crate::request::Answer;
 use crate::span::wire;
 use crate::{GroupId, NodeId, Output, StreamId};
 
@@ -35,7 +35,8 @@ const GRANTS_TIMEOUT_MS: u64 = 10_000;
 #[derive(Debug)]
 pub(crate) struct Events {
     subscribers: BTreeMap<StreamId, Subscriber>,
-    by_owner: BTreeMap<OwnerId, BTreeSet<StreamId>>,
+    /// Those of each owner, in order. Nearly always one: a list of one is small.
+    by_owner: BTreeMap<OwnerId, Vec<StreamId>>,
     /// Those for whom nobody looks for standing grants yet.
     unswept: BTreeSet<StreamId>,
     /// How many sweeps for standing grants are under way.
@@ -108,7 +109,11 @@ impl Node {
     pub(crate) fn subscribe(&mut self, id: StreamId, owner: OwnerId) {
         let first = !self.span.events.wanted();
         let events = &mut self.span.events;
-        events.by_owner.entry(owner.clone()).or_default().insert(id);
+        let there = events.by_owner.entry(owner.clone());
+        let there = there.or_insert_with(|| Vec::with_capacity(1));
+        if let Err(place) = there.binary_search(&id) {
+            there.insert(place, id);
+        }
         events.unswept.insert(id);
         events.subscribers.insert(
             id,
@@ -134,7 +139,7 @@ impl Node {
         if let Some(subscriber) = events.subscribers.remove(&id)
             && let Some(streams) = events.by_owner.get_mut(&subscriber.owner)
         {
-            streams.remove(&id);
+            streams.retain(|other| *other != id);
             if streams.is_empty() {
                 events.by_owner.remove(&subscriber.owner);
             }
@@ -345,9 +350,13 @@ impl Node {
     }
 
     fn deliver(&mut self, event: Event) {
-        let streams = self.span.events.by_owner.get(&event.owner);
-        for id in streams.cloned().unwrap_or_default() {
-            if let Some(subscriber) = self.span.events.subscribers.get_mut(&id) {
+        let Events {
+            subscribers,
+            by_owner,
+            ..
+        } = &mut self.span.events;
+        for &id in by_owner.get(&event.owner).into_iter().flatten() {
+            if let Some(subscriber) = subscribers.get_mut(&id) {
                 if subscriber.standing != Standing::Told {
                     subscriber.told.insert(event.id);
                 } else if subscriber.told.remove(&event.id) {
@@ -412,11 +421,11 @@ impl Node {
         }
     }
 
-    pub(super) fn grants_ended(&mut self, call: &GrantsCall, result: &Result<Answer, Failure>) {
+    pub(super) fn grants_ended(&mut self, call: &GrantsCall, answered: bool) {
         self.span.events.sweeping -= 1;
         if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
             // Not answered in time: look again.
-            if result.is_ok() {
+            if answered {
                 subscriber.standing = Standing::Told;
             } else {
                 self.span.events.unswept.insert(call.id);

@@ -99,7 +99,7 @@ impl Node {
     /// Sends an operation on its way. The origin is told exactly once.
     pub(crate) fn submit(&mut self, origin: Origin, group: GroupId, op: Op, expires: u64) {
         let ticket = self.ticket(origin, group, expires);
-        self.route(ticket, group, op, expires);
+        self.carry(ticket, group, op, expires);
     }
 
     /// Like [`Node::submit`], but only if the group is led here: otherwise the origin is told so.
@@ -110,17 +110,6 @@ impl Node {
         }
         let ticket = self.ticket(origin, group, expires);
         self.answered(ticket, OpAnswer::NotHere { leader: None });
-    }
-
-    /// Asks for a group that is led here to be vouched for.
-    pub(crate) fn vouch(&mut self, origin: Origin, id: GroupId, expires: u64) {
-        let ticket = self.ticket(origin, id, expires);
-        if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
-            group.vouch(ticket, &mut self.turn);
-            self.activate(id);
-        } else {
-            self.answered(ticket, OpAnswer::NotHere { leader: None });
-        }
     }
 
     fn ticket(&mut self, origin: Origin, group: GroupId, expires: u64) -> Ticket {
@@ -139,7 +128,7 @@ impl Node {
         ticket
     }
 
-    fn route(&mut self, ticket: Ticket, id: GroupId, op: Op, expires: u64) {
+    fn carry(&mut self, ticket: Ticket, id: GroupId, op: Op, expires: u64) {
         if let Some(group) = self.group_ref(id).filter(|group| group.leads()) {
             if !self.has_room(group) {
                 self.answered(ticket, OpAnswer::Busy);
@@ -303,7 +292,7 @@ impl Node {
             self.answered(ticket, OpAnswer::NotHere { leader });
             return;
         }
-        self.route(ticket, group, op, expires);
+        self.carry(ticket, group, op, expires);
     }
 
     /// A leader of the group is known: what was parked goes on.
@@ -320,7 +309,7 @@ impl Node {
             if expires <= reading {
                 self.answered(ticket, OpAnswer::NotHere { leader: None });
             } else {
-                self.route(ticket, id, op, expires);
+                self.carry(ticket, id, op, expires);
             }
         }
     }
@@ -364,7 +353,7 @@ impl Node {
         if let Some(sent) = pending.sent.take()
             && let Ok(op) = wire::decode_op(&sent.op)
         {
-            self.route(ticket, group, op, expires);
+            self.carry(ticket, group, op, expires);
         }
     }
 

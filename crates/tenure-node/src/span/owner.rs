@@ -24,7 +24,7 @@ use crate::op::{Found, Op, OpAnswer, Query};
 use crate::request::{Answer, Certain, ClientRequest, Failure, RenewAnswer, WaitEdge};
 
 pub(super) struct OwnerCall {
-    request: ClientRequest,
+    request: Box<ClientRequest>,
     phase: Phase,
     /// Renewals of named namespaces that are under way, and what became of the others.
     renewals: BTreeMap<u32, Namespace>,
@@ -51,7 +51,7 @@ enum Phase {
 }
 
 impl OwnerCall {
-    pub(super) fn new(request: ClientRequest) -> OwnerCall {
+    pub(super) fn new(request: Box<ClientRequest>) -> OwnerCall {
         OwnerCall {
             request,
             phase: Phase::Start,
@@ -167,7 +167,7 @@ impl Node {
 
     fn owner_start(&mut self, cx: Context, call: &mut OwnerCall) -> Progress {
         let claim = claim_of(&call.request);
-        let command = match &call.request {
+        let command = match &*call.request {
             ClientRequest::ForceRelease { victim, .. } => Some(SystemCommand::Kill {
                 owner: victim.clone(),
                 claim,
@@ -195,7 +195,7 @@ impl Node {
             self.await_table(cx, 0);
             return Progress::Wait;
         }
-        let (owner, domains, what) = match &call.request {
+        let (owner, domains, what) = match &*call.request {
             ClientRequest::Renew {
                 owner,
                 ttl,
@@ -316,7 +316,7 @@ impl Node {
             (Phase::Edge, OpAnswer::System(_)) => self.complete(cx, call, Answer::Done),
             (Phase::Incrementing, OpAnswer::System(outcome)) => incremented(&outcome),
             (Phase::Completing(answer), OpAnswer::System(_)) => {
-                Progress::Done(Ok(std::mem::replace(&mut **answer, Answer::Done)))
+                Progress::ok(std::mem::replace(&mut **answer, Answer::Done))
             }
             _ => Progress::fail(odd_answer()),
         }
@@ -335,7 +335,7 @@ impl Node {
                 if leases.is_empty() {
                     return Progress::ok(Answer::Renew(RenewAnswer::Renewed { asked }));
                 }
-                let ClientRequest::Renew { owner, .. } = &call.request else {
+                let ClientRequest::Renew { owner, .. } = &*call.request else {
                     return Progress::fail(odd_answer());
                 };
                 let owner = owner.clone();
@@ -367,7 +367,7 @@ impl Node {
                 nothing_happened: Certain::No,
             });
         }
-        match &call.request {
+        match &*call.request {
             ClientRequest::Renew { .. } => {
                 call.asked = swept.asked;
                 call.renewed = swept.renewed;

@@ -1,8 +1,6 @@
 //! Calls that need one answer of one group, or one of each of a few: AssertFencing, InspectPath,
 //! IsBlocking, DumpLocks, policies, edges, Break, Health.
 
-use std::collections::BTreeMap;
-
 use tenure_core::codec::Record as _;
 use tenure_core::command::{Break, Command, Route};
 use tenure_core::outcome::{BreakOutcome, Outcome, Refusal};
@@ -24,10 +22,10 @@ use crate::request::{Answer, AssertAnswer, ClientRequest, Failure};
 const MAX_MISSES: u8 = 8;
 
 pub(super) struct ReadCall {
-    request: ClientRequest,
+    request: Box<ClientRequest>,
     misses: u8,
     /// For AssertFencing: which of the paths each part is about.
-    parts: BTreeMap<u32, Vec<usize>>,
+    parts: Vec<(u32, Vec<usize>)>,
     /// The first path that failed, by its place in the request.
     failed: Option<(usize, FenceCheck)>,
     /// For DumpLocks: which group is being read.
@@ -35,11 +33,11 @@ pub(super) struct ReadCall {
 }
 
 impl ReadCall {
-    pub(super) fn new(request: ClientRequest) -> ReadCall {
+    pub(super) fn new(request: Box<ClientRequest>) -> ReadCall {
         ReadCall {
             request,
             misses: 0,
-            parts: BTreeMap::new(),
+            parts: Vec::new(),
             failed: None,
             group: GroupId(0),
         }
@@ -71,7 +69,7 @@ impl Node {
 
     fn read_start(&mut self, cx: Context, call: &mut ReadCall) -> Progress {
         let system = self.system();
-        match &call.request {
+        match &*call.request {
             ClientRequest::GetNamespacePolicy { namespace } => {
                 let namespace = namespace.clone();
                 self.ask(cx, 0, system, Op::Read(Query::Policy { namespace }))
@@ -111,12 +109,18 @@ impl Node {
                 let (Some(fence), false) = (*fence, paths.is_empty()) else {
                     return Progress::ok(Answer::AssertFencing(AssertAnswer::Valid));
                 };
-                let (owner, paths) = (owner.clone(), paths.clone());
-                self.assert(cx, call, &owner, fence, &paths)
+                call.parts.clear();
+                call.failed = None;
+                for (group, query, places) in self.assertions(owner, fence, paths) {
+                    let part = u32::try_from(call.parts.len()).unwrap_or(u32::MAX);
+                    call.parts.push((part, places));
+                    let _ = self.ask(cx, part, group, Op::Read(query));
+                }
+                Progress::Wait
             }
             ClientRequest::InspectPath { path } => {
-                let (route, path) = (self.table().route(path), path.clone());
-                let group = self.group_of(&route.namespace);
+                let (route, group) = self.route(path);
+                let path = path.clone();
                 self.ask(cx, 0, group, Op::Read(Query::Inspect { route, path }))
             }
             ClientRequest::IsBlocking {
@@ -124,66 +128,56 @@ impl Node {
                 owner,
                 reason,
             } => {
+                let (route, group) = self.route(path);
                 let query = Query::Blocking {
-                    route: self.table().route(path),
+                    route,
                     owner: owner.clone(),
                     path: path.clone(),
                     reason: *reason,
                 };
-                let group = self.group_of_route(path);
                 self.ask(cx, 0, group, Op::Read(query))
             }
             ClientRequest::Break { path, owner, fence } => {
+                let (route, group) = self.route(path);
                 let command = Command::Break(Break {
-                    route: self.table().route(path),
+                    route,
                     path: path.clone(),
                     owner: owner.clone(),
                     fence: *fence,
                 });
-                let group = self.group_of_route(path);
                 self.ask(cx, 0, group, Op::Command(Box::new(command)))
             }
             _ => Progress::fail(odd_answer()),
         }
     }
 
-    pub(super) fn group_of_route(&mut self, path: &Path) -> GroupId {
-        let namespace = self.table().namespace_of(path);
-        self.group_of(&namespace)
-    }
-
-    /// One question a group, about all its paths at once (R73).
-    fn assert(
+    /// One question a group, about all its paths at once (R73): with the places of these in the list.
+    fn assertions(
         &mut self,
-        cx: Context,
-        call: &mut ReadCall,
         owner: &OwnerId,
         fence: Fence,
         paths: &[Path],
-    ) -> Progress {
-        call.parts.clear();
-        call.failed = None;
-        let mut by_group: BTreeMap<GroupId, Vec<(usize, Route)>> = BTreeMap::new();
+    ) -> Vec<(GroupId, Query, Vec<usize>)> {
+        let mut by_group: Vec<(GroupId, usize, Route)> = Vec::with_capacity(paths.len());
         for (at, path) in paths.iter().enumerate() {
-            let route = self.table().route(path);
-            let group = self.group_of(&route.namespace);
-            by_group.entry(group).or_default().push((at, route));
+            let (route, group) = self.route(path);
+            by_group.push((group, at, route));
         }
-        for ((group, list), part) in by_group.into_iter().zip(0u32..) {
-            call.parts
-                .insert(part, list.iter().map(|(at, _)| *at).collect());
+        by_group.sort_by_key(|(group, ..)| *group);
+        let of_group = by_group.chunk_by(|(one, ..), (two, ..)| one == two);
+        let question = |list: &[(GroupId, usize, Route)]| {
+            let places = list.iter().map(|(_, at, _)| *at).collect();
             let paths = list
-                .into_iter()
-                .map(|(at, route)| (route, paths[at].clone()))
-                .collect();
+                .iter()
+                .map(|(_, at, route)| (route.clone(), paths[*at].clone()));
             let query = Query::Assert {
                 owner: owner.clone(),
                 fence,
-                paths,
+                paths: paths.collect(),
             };
-            let _ = self.ask(cx, part, group, Op::Read(query));
-        }
-        Progress::Wait
+            Some((list.first()?.0, query, places))
+        };
+        of_group.filter_map(question).collect()
     }
 
     fn read_answer(
@@ -203,7 +197,7 @@ impl Node {
             OpAnswer::Applied {
                 outcome: Outcome::Break(outcome),
                 ..
-            } => match outcome {
+            } => match *outcome {
                 BreakOutcome::Refused(refusal) => self.read_refused(cx, call, refusal),
                 done @ (BreakOutcome::Broken | BreakOutcome::NotThatHold(_)) => {
                     Progress::ok(Answer::Break(done))
@@ -286,9 +280,10 @@ impl Node {
 
 /// The first failure in the order of the request decides (R73).
 fn asserted(call: &mut ReadCall, part: u32, failed: Option<(u32, FenceCheck)>) -> Progress {
-    let Some(places) = call.parts.remove(&part) else {
+    let Some(at) = call.parts.iter().position(|(one, _)| *one == part) else {
         return Progress::Wait;
     };
+    let (_, places) = call.parts.swap_remove(at);
     if let Some((at, check)) = failed
         && let Some(place) = places.get(at as usize)
         && call.failed.is_none_or(|(first, _)| *place < first)
@@ -298,7 +293,7 @@ fn asserted(call: &mut ReadCall, part: u32, failed: Option<(u32, FenceCheck)>) -
     if !call.parts.is_empty() {
         return Progress::Wait;
     }
-    let ClientRequest::AssertFencing { paths, .. } = &call.request else {
+    let ClientRequest::AssertFencing { paths, .. } = &*call.request else {
         return Progress::fail(odd_answer());
     };
     let answer = match call

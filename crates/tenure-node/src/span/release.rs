@@ -22,7 +22,7 @@ const MAX_MISSES: u8 = 8;
 pub(super) struct ReleaseCall {
     request: ReleaseRequest,
     /// What is under way, by part.
-    parts: BTreeMap<u32, Vec<Hold>>,
+    parts: Vec<(u32, Vec<Hold>)>,
     /// What has to be resolved (again).
     unplaced: Vec<Hold>,
     next_part: u32,
@@ -35,7 +35,7 @@ impl ReleaseCall {
         ReleaseCall {
             unplaced: std::mem::take(&mut request.holds),
             request,
-            parts: BTreeMap::new(),
+            parts: Vec::new(),
             next_part: 0,
             misses: 0,
             failure: None,
@@ -64,7 +64,7 @@ impl Node {
                             part: EDGE,
                         },
                     );
-                    call.parts.insert(EDGE, Vec::new());
+                    call.parts.push((EDGE, Vec::new()));
                     self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
                 }
                 self.release_parts(cx, call);
@@ -90,15 +90,10 @@ impl Node {
             self.await_table(cx, 0);
             return;
         }
-        let mut by_namespace: BTreeMap<Namespace, Vec<Hold>> = BTreeMap::new();
-        for hold in call.unplaced.drain(..) {
-            let namespace = self.span.resolve.table().namespace_of(&hold.path);
-            by_namespace.entry(namespace).or_default().push(hold);
-        }
-        for holds in by_namespace.into_values() {
+        let unplaced = std::mem::take(&mut call.unplaced);
+        for holds in self.by_namespace(unplaced) {
             let Some(first) = holds.first() else { continue };
-            let route = self.table().route(&first.path);
-            let group = self.group_of(&route.namespace);
+            let (route, group) = self.route(&first.path);
             let command = Command::Release(Release {
                 route,
                 owner: call.request.owner.clone(),
@@ -107,16 +102,33 @@ impl Node {
             });
             let part = call.next_part;
             call.next_part += 1;
-            call.parts.insert(part, holds);
+            call.parts.push((part, holds));
             let origin = Origin::Call { call: cx.id, part };
             self.submit(origin, group, Op::Command(Box::new(command)), cx.deadline);
         }
     }
 
+    /// Holds by namespace, in the order of their names.
+    fn by_namespace(&self, holds: Vec<Hold>) -> Vec<Vec<Hold>> {
+        let table = self.table();
+        let mut names = holds.iter().map(|hold| table.name_of(&hold.path));
+        let first = names.next();
+        if names.all(|name| Some(name) == first) {
+            return vec![holds];
+        }
+        let mut by_namespace: BTreeMap<Namespace, Vec<Hold>> = BTreeMap::new();
+        for hold in holds {
+            let namespace = table.namespace_of(&hold.path);
+            by_namespace.entry(namespace).or_default().push(hold);
+        }
+        by_namespace.into_values().collect()
+    }
+
     fn released(&mut self, cx: Context, call: &mut ReleaseCall, part: u32, answer: OpAnswer) {
-        let Some(holds) = call.parts.remove(&part) else {
+        let Some(at) = call.parts.iter().position(|(one, _)| *one == part) else {
             return;
         };
+        let (_, holds) = call.parts.swap_remove(at);
         if let Some(failure) = failure_of(&answer) {
             call.failure = Some(failure);
             return;

@@ -6,7 +6,8 @@
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use tenure_core::path::Namespace;
+use tenure_core::command::Route;
+use tenure_core::path::{Namespace, Path};
 use tenure_core::table::NamespaceTable;
 
 use super::forward::Origin;
@@ -67,6 +68,25 @@ impl Resolve {
         group
     }
 
+    /// Where a path is decided, and by which group.
+    fn route(&mut self, path: &Path) -> (Route, GroupId) {
+        let known = self.places.get_key_value(self.table.name_of(path));
+        let (namespace, group) = match known {
+            Some((namespace, group)) => (namespace.clone(), *group),
+            None => {
+                let namespace = self.table.namespace_of(path);
+                let group = self.group_of(&namespace);
+                (namespace, group)
+            }
+        };
+        let route = Route {
+            algorithm: self.table.algorithm(&namespace),
+            version: self.table.version(),
+            namespace,
+        };
+        (route, group)
+    }
+
     fn take(&mut self, table: &NamespaceTable) -> bool {
         if self.loaded && table.version() <= self.table.version() {
             return false;
@@ -84,6 +104,11 @@ impl Node {
 
     pub(crate) fn group_of(&mut self, namespace: &Namespace) -> GroupId {
         self.span.resolve.group_of(namespace)
+    }
+
+    /// Where a path is decided, and by which group.
+    pub(super) fn route(&mut self, path: &Path) -> (Route, GroupId) {
+        self.span.resolve.route(path)
     }
 
     /// Waits until the copy has at least this version: [`Happened::Table`], at once or later.

@@ -6,10 +6,12 @@
 //! ```
 //!
 //! "Nothing there" is a claim about all groups, so each one must be vouched for by a leader that
-//! was confirmed after the question. All questions that wait for a group share its next round.
+//! was confirmed after the question. All questions of a turn share one round of each group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use tenure_core::command::{Ask, Command, Domain, ReleaseAll, ReleaseCause, Renew, Selection};
 use tenure_core::event::Event;
 use tenure_core::outcome::Outcome;
@@ -21,6 +23,8 @@ use tenure_core::value::{Fence, OwnerId, Ttl};
 use super::forward::Origin;
 use super::{CallId, Context, Happened};
 use crate::codec::{Read, Reader};
+use crate::group::Vouched;
+use crate::groups::GroupSet;
 use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::op::{Op, OpAnswer};
@@ -76,14 +80,14 @@ pub(crate) enum Scope {
     All,
     /// As many as can be asked now (R75).
     Reachable,
-    Groups(BTreeSet<GroupId>),
+    Groups(GroupSet),
 }
 
 /// What a sweep found, on one node or on all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
     /// Groups that are vouched for.
-    pub(crate) groups: BTreeSet<GroupId>,
+    pub(crate) groups: GroupSet,
     /// Leases that were extended, by their birth, and whether somebody asked.
     pub(crate) renewed: Vec<(Namespace, u64)>,
     pub(crate) asked: bool,
@@ -98,7 +102,7 @@ pub(crate) struct Swept {
 
 impl Swept {
     fn merge(&mut self, other: Swept) {
-        self.groups.extend(other.groups);
+        self.groups.join(&other.groups);
         self.renewed.extend(other.renewed);
         self.asked |= other.asked;
         self.alive |= other.alive;
@@ -120,7 +124,6 @@ pub(crate) struct Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    Vouch,
     Act,
     /// The renewal of this number in [`Local::renewing`].
     Renew(u32),
@@ -130,7 +133,19 @@ enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     asked: BTreeMap<u64, Asked>,
-    local: BTreeMap<u64, Local>,
+    // Never iterated where order matters.
+    local: HashMap<u64, Local, FxBuildHasher>,
+    /// Those of `local` that began since groups were last asked to be vouched for.
+    begun: Vec<u64>,
+    vouching: HashMap<u64, Vouching, FxBuildHasher>,
+}
+
+/// Groups are being vouched for, for all sweeps of one turn at once.
+#[derive(Debug)]
+struct Vouching {
+    sweeps: Vec<u64>,
+    /// How many groups have not answered.
+    open: usize,
 }
 
 /// A sweep that a call waits for.
@@ -140,7 +155,7 @@ struct Asked {
     sweep: Sweep,
     scope: Scope,
     /// Groups that must be vouched for.
-    wanted: BTreeSet<GroupId>,
+    wanted: GroupSet,
     open: BTreeSet<NodeId>,
     since: u64,
     expires: u64,
@@ -155,6 +170,9 @@ struct Local {
     id: u64,
     sweep: Sweep,
     expires: u64,
+    /// Groups that are not vouched for yet.
+    unvouched: GroupSet,
+    /// How many operations are under way.
     open: usize,
     /// Leases for which a renewal is under way or done.
     renewing: Vec<(GroupId, Namespace)>,
@@ -164,10 +182,8 @@ struct Local {
 impl Node {
     /// Starts a sweep for a call: [`Happened::Swept`] when every group in scope is vouched for.
     pub(super) fn sweep(&mut self, cx: Context, sweep: Sweep, scope: Scope) {
-        let wanted: BTreeSet<GroupId> = match &scope {
-            Scope::All | Scope::Reachable => {
-                (0..self.config.cluster.group_count).map(GroupId).collect()
-            }
+        let wanted = match &scope {
+            Scope::All | Scope::Reachable => GroupSet::below(self.config.cluster.group_count),
             Scope::Groups(groups) => groups.clone(),
         };
         let id = self.span.next_number();
@@ -193,7 +209,7 @@ impl Node {
         let Selection::Only(domains) = selection else {
             return Scope::All;
         };
-        let mut groups = BTreeSet::new();
+        let mut groups = GroupSet::default();
         for domain in domains {
             match domain {
                 Domain::Handler(_) => return Scope::All,
@@ -210,17 +226,13 @@ impl Node {
         let Some(asked) = self.span.sweeps.asked.get(&id) else {
             return;
         };
-        let missing: BTreeSet<GroupId> = asked
-            .wanted
-            .difference(&asked.found.groups)
-            .copied()
-            .collect();
+        let missing = asked.wanted.without(&asked.found.groups);
         let (sweep, left) = (
             asked.sweep.clone(),
             asked.expires.saturating_sub(self.reading()),
         );
-        let mut targets: BTreeMap<NodeId, BTreeSet<GroupId>> = BTreeMap::new();
-        for group in missing {
+        let mut targets: BTreeMap<NodeId, GroupSet> = BTreeMap::new();
+        for group in missing.iter() {
             if let Some(leader) = self.known_leader(group)
                 && !self.peers.is_down(leader.node)
             {
@@ -317,17 +329,8 @@ impl Node {
                 self.ask_around(id);
             }
         }
-        let over: Vec<u64> = self
-            .span
-            .sweeps
-            .local
-            .iter()
-            .filter(|(_, local)| local.expires + PATIENCE_MS <= reading)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in over {
-            self.span.sweeps.local.remove(&id);
-        }
+        let local = &mut self.span.sweeps.local;
+        local.retain(|_, local| local.expires + PATIENCE_MS > reading);
     }
 
     pub(crate) fn sweeps_peer_down(&mut self, node: NodeId) {
@@ -344,20 +347,12 @@ impl Node {
     }
 
     /// Carries a sweep out on the groups that are led here.
-    fn sweep_here(
-        &mut self,
-        from: Member,
-        id: u64,
-        sweep: Sweep,
-        groups: BTreeSet<GroupId>,
-        left_ms: u64,
-    ) {
+    fn sweep_here(&mut self, from: Member, id: u64, sweep: Sweep, groups: GroupSet, left_ms: u64) {
         let number = self.span.next_number();
         let expires = self.reading().saturating_add(left_ms.min(3_600_000));
-        let led: Vec<GroupId> = groups
-            .into_iter()
-            .filter(|group| self.group_ref(*group).is_some_and(|group| group.leads()))
-            .collect();
+        let leads = |group: &GroupId| self.group_ref(*group).is_some_and(|group| group.leads());
+        let led: GroupSet = groups.iter().filter(leads).collect();
+        let renews = matches!(sweep.what, What::Renew(_));
         self.span.sweeps.local.insert(
             number,
             Local {
@@ -365,31 +360,80 @@ impl Node {
                 id,
                 sweep,
                 expires,
+                unvouched: led.clone(),
                 // Kept open until all parts have begun.
                 open: 1,
                 renewing: Vec::new(),
                 found: Swept::default(),
             },
         );
-        for group in led {
-            self.renew_here(number, group);
-            self.vouch_here(number, group);
+        self.span.sweeps.begun.push(number);
+        if renews {
+            for group in led.iter() {
+                self.renew_here(number, group);
+            }
         }
         self.part_over(number);
     }
 
-    fn vouch_here(&mut self, sweep: u64, group: GroupId) {
-        let Some(local) = self.span.sweeps.local.get_mut(&sweep) else {
+    /// Asks for all groups that the sweeps of this turn are about to be vouched for, each once.
+    pub(crate) fn vouch_for_sweeps(&mut self) {
+        let sweeps = &mut self.span.sweeps;
+        if sweeps.begun.is_empty() {
+            return;
+        }
+        let begun = std::mem::take(&mut sweeps.begun);
+        let mut groups = GroupSet::default();
+        for local in begun.iter().filter_map(|sweep| sweeps.local.get(sweep)) {
+            groups.join(&local.unvouched);
+        }
+        if groups.is_empty() {
+            return;
+        }
+        let number = self.span.next_number();
+        self.span.sweeps.vouching.insert(
+            number,
+            Vouching {
+                sweeps: begun,
+                open: groups.len(),
+            },
+        );
+        for id in groups.iter() {
+            if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
+                group.vouch(number, &mut self.turn);
+                self.activate(id);
+            } else {
+                self.turn.vouched.push((number, id, Vouched::No));
+            }
+        }
+    }
+
+    /// A group is vouched for, or cannot be here: all sweeps that asked together are told.
+    pub(crate) fn vouched(&mut self, number: u64, group: GroupId, vouched: Vouched) {
+        let Some(vouching) = self.span.sweeps.vouching.get_mut(&number) else {
             return;
         };
-        local.open += 1;
-        let expires = local.expires;
-        let part = Part {
-            sweep,
-            group,
-            step: Step::Vouch,
-        };
-        self.vouch(Origin::Sweep(part), group, expires);
+        vouching.open -= 1;
+        let over = vouching.open == 0;
+        let sweeps = std::mem::take(&mut vouching.sweeps);
+        for &sweep in &sweeps {
+            let Some(local) = self.span.sweeps.local.get_mut(&sweep) else {
+                continue;
+            };
+            if !local.unvouched.remove(group) {
+                continue;
+            }
+            local.open += 1;
+            if vouched == Vouched::Yes {
+                self.look(sweep, group);
+            }
+            self.part_over(sweep);
+        }
+        if over {
+            self.span.sweeps.vouching.remove(&number);
+        } else if let Some(vouching) = self.span.sweeps.vouching.get_mut(&number) {
+            vouching.sweeps = sweeps;
+        }
     }
 
     fn act_here(&mut self, sweep: u64, group: GroupId, step: Step, op: Op) {
@@ -448,20 +492,16 @@ impl Node {
 
     /// A part of a sweep on this node has ended.
     pub(crate) fn sweep_part(&mut self, part: Part, answer: OpAnswer) {
-        match (part.step, answer) {
-            (Step::Vouch, OpAnswer::Vouched) => self.look(part),
-            (Step::Vouch, _) => {}
-            (Step::Act | Step::Renew(_), answer) => self.acted(part, answer),
-        }
+        self.acted(part, answer);
         self.part_over(part.sweep);
     }
 
     /// The group is led here, confirmed after the question: now its state is the answer.
-    fn look(&mut self, part: Part) {
-        let Some(local) = self.span.sweeps.local.get_mut(&part.sweep) else {
+    fn look(&mut self, number: u64, id: GroupId) {
+        let Some(local) = self.span.sweeps.local.get_mut(&number) else {
             return;
         };
-        let Some(Some(group)) = self.groups.get(part.group.0 as usize) else {
+        let Some(Some(group)) = self.groups.get(id.0 as usize) else {
             return;
         };
         let (Some(space), Some(now)) = (
@@ -470,8 +510,8 @@ impl Node {
         ) else {
             return;
         };
-        local.found.groups.insert(part.group);
-        let sweep = local.sweep.clone();
+        let (sweep, found) = (&local.sweep, &mut local.found);
+        found.groups.insert(id);
         let has_any = || {
             space
                 .owner_namespaces(&sweep.owner)
@@ -480,7 +520,8 @@ impl Node {
         };
         let mut command = None;
         match &sweep.what {
-            What::Renew(_) => {}
+            // Whatever was acquired since the receipt is extended too.
+            What::Renew(_) => self.renew_here(number, id),
             What::ReleaseAll(cause) if has_any() => {
                 command = Some(Command::ReleaseAll(ReleaseAll {
                     owner: sweep.owner.clone(),
@@ -495,12 +536,12 @@ impl Node {
             }
             What::ReleaseAll(_) | What::Ask => {}
             What::Alive => {
-                local.found.alive |= space.owner_alive(&sweep.owner, &sweep.selection, now);
+                found.alive |= space.owner_alive(&sweep.owner, &sweep.selection, now);
             }
             What::List => {
                 let locks = space.owner_locks(&sweep.owner, &sweep.selection);
-                local.found.alive |= locks.alive;
-                local.found.locks.extend(locks.locks);
+                found.alive |= locks.alive;
+                found.locks.extend(locks.locks);
             }
             What::WaitsFor { owners } => {
                 for owner in owners {
@@ -508,7 +549,7 @@ impl Node {
                     let blockers: Vec<OwnerId> =
                         waits.into_iter().flat_map(|waits| waits.owners).collect();
                     if !blockers.is_empty() {
-                        local.found.edges.push((owner.clone(), blockers));
+                        found.edges.push((owner.clone(), blockers));
                     }
                 }
             }
@@ -519,18 +560,16 @@ impl Node {
                         !group.lead().renewed_since_set(namespace, &sweep.owner)
                     })
                 });
-                local.found.grants.extend(grants);
+                found.grants.extend(grants);
             }
             What::Highest => {
-                local.found.highest = local.found.highest.max(space.highest_minted());
+                found.highest = found.highest.max(space.highest_minted());
             }
         }
         if let Some(command) = command {
             let op = Op::Command(Box::new(command));
-            self.act_here(part.sweep, part.group, Step::Act, op);
+            self.act_here(number, id, Step::Act, op);
         }
-        // Whatever was acquired since the receipt is extended too.
-        self.renew_here(part.sweep, part.group);
     }
 
     fn acted(&mut self, part: Part, answer: OpAnswer) {
@@ -555,7 +594,7 @@ impl Node {
             } => {}
             OpAnswer::NotHere { .. } | OpAnswer::Busy => {
                 // Certainly not done: the group is asked for again.
-                local.found.groups.remove(&part.group);
+                local.found.groups.remove(part.group);
             }
             _ => local.found.unknown = true,
         }
@@ -566,7 +605,7 @@ impl Node {
             return;
         };
         local.open -= 1;
-        if local.open > 0 {
+        if local.open > 0 || !local.unvouched.is_empty() {
             return;
         }
         let Some(local) = self.span.sweeps.local.remove(&sweep) else {

@@ -6,8 +6,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_core::command::{ReleaseCause, Selection};
@@ -23,6 +21,7 @@ use tenure_core::value::Holder;
 use super::sweep::{Sweep, Swept, What};
 use super::watch::{Word, WordKind};
 use crate::codec::{CodecError, Read, VERSION};
+use crate::groups::GroupSet;
 use crate::op::{Found, Op, OpAnswer, Query};
 use crate::{GroupId, Member};
 
@@ -235,7 +234,6 @@ pub(crate) fn encode_answer(answer: &OpAnswer) -> Bytes {
             out.byte(5);
             put_found(out, found);
         }
-        OpAnswer::Vouched => out.byte(6),
         OpAnswer::NotHere { leader } => {
             out.byte(7);
             out.option(leader.map(Member::pack).as_ref());
@@ -256,7 +254,6 @@ pub(crate) fn decode_answer(bytes: &[u8]) -> Read<OpAnswer> {
             3 => OpAnswer::Renewed(Ok(input.take()?)),
             4 => OpAnswer::Renewed(Err(input.take()?)),
             5 => OpAnswer::Found(Box::new(take_found(input)?)),
-            6 => OpAnswer::Vouched,
             7 => OpAnswer::NotHere {
                 leader: input.option::<u64>()?.and_then(Member::unpack),
             },
@@ -529,7 +526,7 @@ fn take_then(input: &mut Reader<'_>) -> Take<Then> {
     })
 }
 
-pub(crate) fn encode_sweep(sweep: &Sweep, groups: &BTreeSet<GroupId>) -> Bytes {
+pub(crate) fn encode_sweep(sweep: &Sweep, groups: &GroupSet) -> Bytes {
     write(|out| {
         out.put(&sweep.owner);
         out.put(&sweep.selection);
@@ -554,7 +551,7 @@ pub(crate) fn encode_sweep(sweep: &Sweep, groups: &BTreeSet<GroupId>) -> Bytes {
     })
 }
 
-pub(crate) fn decode_sweep(bytes: &[u8]) -> Read<(Sweep, BTreeSet<GroupId>)> {
+pub(crate) fn decode_sweep(bytes: &[u8]) -> Read<(Sweep, GroupSet)> {
     read(bytes, |input| {
         let owner = input.take()?;
         let selection: Selection = input.take()?;
@@ -581,14 +578,14 @@ pub(crate) fn decode_sweep(bytes: &[u8]) -> Read<(Sweep, BTreeSet<GroupId>)> {
     })
 }
 
-fn put_groups(out: &mut Writer, groups: &BTreeSet<GroupId>) {
+fn put_groups(out: &mut Writer, groups: &GroupSet) {
     out.length(groups.len());
-    for group in groups {
+    for group in groups.iter() {
         out.put(&group.0);
     }
 }
 
-fn take_groups(input: &mut Reader<'_>) -> Take<BTreeSet<GroupId>> {
+fn take_groups(input: &mut Reader<'_>) -> Take<GroupSet> {
     let groups: Vec<u32> = input.list()?;
     Ok(groups.into_iter().map(GroupId).collect())
 }

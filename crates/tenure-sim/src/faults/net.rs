@@ -128,6 +128,15 @@ pub(super) fn silence(world: &mut World, seat: usize) {
         world.input(other, Input::PeerDown { node });
     }
     world.favourite = Some(seat);
+    if world.plan.weather == Weather::Deposed {
+        // Others have its place within milliseconds: who looks at it now must not see what was.
+        for client in 0..world.clients.len() {
+            for _ in 0..12 {
+                let when = world.now + world.random.between(40, 1_200) * MILLISECOND;
+                world.at(when, Event::Rush(client));
+            }
+        }
+    }
 }
 
 pub(super) fn heal(world: &mut World) {

@@ -101,8 +101,6 @@ pub(crate) struct Habits {
     pub(crate) quick: u64,
     /// The longest pause between two sessions of a locker.
     pub(crate) rest_ms: u64,
-    /// How long an observer pauses between two looks.
-    pub(crate) look_ms: (u64, u64),
     /// Per mille of leases that are let run to their end and taken up again about then.
     pub(crate) brink: u64,
     /// Per mille of events that reach their client seconds late.
@@ -251,6 +249,21 @@ impl Client {
             Part::Admin(admin) => admin.wake(env, &mut me),
             Part::Watcher(watcher) => watcher.wake(env, &mut me),
             Part::Tangler(tangler) => tangler.wake(env, &mut me),
+        }
+    }
+
+    /// If it only looks, it does so at once.
+    pub(crate) fn rush(&mut self, env: &mut Env<'_>) {
+        if let Part::Observer(observer) = &mut self.role
+            && !self.retired
+        {
+            let mut me = Me {
+                at: self.at,
+                random: &mut self.random,
+                asks: &mut self.asks,
+                next_ask: &mut self.next_ask,
+            };
+            observer.look(env, &mut me);
         }
     }
 

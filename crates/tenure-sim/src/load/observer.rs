@@ -7,7 +7,6 @@ use tenure_node::{Answer, ClientRequest, Failure};
 use super::{Action, Env, Me, modes, path};
 use crate::check::Ask;
 use crate::time::{MILLISECOND, SECOND, Time};
-use crate::weather::Weather;
 
 /// See the module.
 #[derive(Default)]
@@ -32,6 +31,13 @@ impl Observer {
         if env.now < self.waits_until {
             return;
         }
+        self.look(env, me);
+        self.waits_until = env.now + 4 * SECOND;
+        env.actions.push(Action::Wake(self.waits_until));
+    }
+
+    /// It looks at something, whether or not it still waits for an answer.
+    pub(super) fn look(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
         let which = me.random.pick(env.plan.habits.paths);
         let mut first_sent = None;
         let request = match (me.random.below(16), &self.seen) {
@@ -84,12 +90,6 @@ impl Observer {
             _ => ClientRequest::InspectPath { path: path(which) },
         };
         me.ask(env, request, first_sent, 3_000);
-        // In front of a leader that is cut off, who waits for an answer does not see it stale.
-        self.waits_until = match env.plan.weather {
-            Weather::Deposed => env.now + pause(env, me),
-            _ => env.now + 4 * SECOND,
-        };
-        env.actions.push(Action::Wake(self.waits_until));
     }
 
     pub(super) fn answered(
@@ -114,14 +114,7 @@ impl Observer {
                 fence: found.fence,
             });
         }
-        if env.plan.weather != Weather::Deposed {
-            self.waits_until = env.now + pause(env, me);
-            env.actions.push(Action::Wake(self.waits_until));
-        }
+        self.waits_until = env.now + me.random.between(20, 800) * MILLISECOND;
+        env.actions.push(Action::Wake(self.waits_until));
     }
-}
-
-fn pause(env: &Env<'_>, me: &mut Me<'_>) -> Time {
-    let (least, most) = env.plan.habits.look_ms;
-    me.random.between(least, most) * MILLISECOND
 }

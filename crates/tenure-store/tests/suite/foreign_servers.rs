@@ -80,7 +80,7 @@ fn open(scheme: &str, config: &[(&str, String)]) -> Repository {
 #[tokio::test]
 async fn moto_speaks_s3() {
     let moto = Running::start(Foreign::Moto);
-    let answer = request(&moto, &format!("PUT /{BUCKET} HTTP/1.1"), &[]);
+    let answer = request(&moto, &format!("PUT /{BUCKET} HTTP/1.1"), &[], "");
     assert!(answer.contains("200 OK"), "{answer}");
     let config = s3_config(&moto.endpoint());
     let config: Vec<_> = config
@@ -142,7 +142,8 @@ async fn the_emulator_of_gcs_is_refused_for_what_it_lacks() {
     let path = format!("/{BUCKET}/index/x HTTP/1.1");
     let only_if_absent = [("x-goog-if-generation-match", "0")];
     for _ in 0..2 {
-        let answer = request(&emulator, &format!("PUT {path}"), &only_if_absent).to_lowercase();
+        let answer = request(&emulator, &format!("PUT {path}"), &only_if_absent, "x");
+        let answer = answer.to_lowercase();
         assert!(answer.contains(" 200 "), "it decides conditions: {answer}");
         let versioned = answer.contains("etag") || answer.contains("x-goog-generation");
         assert!(!versioned, "it tells versions: {answer}");
@@ -151,7 +152,7 @@ async fn the_emulator_of_gcs_is_refused_for_what_it_lacks() {
         format!("DELETE {path}"),
         format!("GET /{BUCKET}?list-type=2 HTTP/1.1"),
     ] {
-        let answer = request(&emulator, &line, &[]);
+        let answer = request(&emulator, &line, &[], "");
         assert!(answer.contains(" 501 "), "it knows {line}: {answer}");
     }
     let repository = open("gs", &gcs_config(&emulator.endpoint()));
@@ -174,16 +175,18 @@ fn gcs_config(endpoint: &str) -> [(&'static str, String); 2] {
 }
 
 /// One request without a client of anybody's.
-fn request(server: &Running, first_line: &str, headers: &[(&str, &str)]) -> String {
+fn request(server: &Running, first_line: &str, headers: &[(&str, &str)], body: &str) -> String {
     let host = server.endpoint().replace("http://", "");
     let mut stream = TcpStream::connect(&host).expect("a server that runs");
-    let mut text =
-        format!("{first_line}\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n");
+    let length = body.len();
+    let mut text = format!(
+        "{first_line}\r\nHost: {host}\r\nContent-Length: {length}\r\nConnection: close\r\n"
+    );
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     stream
-        .write_all((text + "\r\n").as_bytes())
+        .write_all((text + "\r\n" + body).as_bytes())
         .expect("a request");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
@@ -215,6 +218,6 @@ fn make_container(azurite: &Running) {
         ("x-ms-version", version),
         ("Authorization", &authorization),
     ];
-    let answer = request(azurite, &line, &headers);
+    let answer = request(azurite, &line, &headers, "");
     assert!(answer.contains("201 Created"), "{answer}");
 }

@@ -105,7 +105,7 @@ fn tree_locks_in_between_do_not_deadlock() {
     let daemon = Daemon::start();
     let rounds = |places: &[&str]| {
         let tenure = daemon.client();
-        for _ in 0..40 {
+        for _ in 0..20 {
             let guards = wait(all(&tenure, places).wait(LONG).acquire()).unwrap();
             wait(guards.release()).unwrap();
         }

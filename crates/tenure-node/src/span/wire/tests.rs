@@ -211,7 +211,6 @@ fn answers() -> Vec<OpAnswer> {
             born: 6,
         })),
         OpAnswer::Renewed(Err(Missing::OwnerSet)),
-        OpAnswer::Vouched,
         OpAnswer::NotHere {
             leader: Some(Member {
                 node: NodeId::new(3).unwrap(),
@@ -226,7 +225,7 @@ fn answers() -> Vec<OpAnswer> {
 
 fn swept() -> Swept {
     Swept {
-        groups: [GroupId(1), GroupId(300)].into(),
+        groups: [GroupId(1), GroupId(300)].into_iter().collect(),
         renewed: vec![(ns(), 8)],
         asked: true,
         alive: true,
@@ -293,7 +292,7 @@ fn everything_between_nodes_is_read_back() {
     for answer in answers() {
         assert_eq!(decode_answer(&encode_answer(&answer)), Ok(answer));
     }
-    let groups: BTreeSet<GroupId> = [GroupId(0), GroupId(256)].into();
+    let groups: GroupSet = [GroupId(0), GroupId(256)].into_iter().collect();
     for sweep in sweeps() {
         let bytes = encode_sweep(&sweep, &groups);
         assert_eq!(decode_sweep(&bytes), Ok((sweep, groups.clone())));
@@ -314,7 +313,7 @@ fn no_bytes_make_a_node_panic() {
     samples.push(encode_word(&word()));
     samples.push(encode_events(&swept().grants));
     for sweep in sweeps() {
-        samples.push(encode_sweep(&sweep, &[GroupId(5)].into()));
+        samples.push(encode_sweep(&sweep, &GroupSet::from_iter([GroupId(5)])));
     }
     for sample in samples {
         for at in 0..sample.len() {

@@ -545,10 +545,10 @@ fn an_original_among_us() {
 }
 
 /// Two exclusive and two shared, some of them originals, on stores with and without conditions.
-/// There is at most one exclusive original, so even the originals hold beside nobody that they
-/// would have to see; and where writes have conditions, beside no Tenure process.
+/// With conditions no original holds beside a Tenure process that it excludes. Without, an exclusive
+/// original can be overwritten, and where there is one only the Tenure processes are judged.
 fn mix(who: &str, players: &'static [Player]) {
-    let bounds: &[(u8, u8)] = in_full(&[(2, 1), (1, u8::MAX)], &[(1, 1)]);
+    let bounds: &[(u8, u8)] = in_full(&[(2, 2), (2, u8::MAX)], &[(1, 1)]);
     let tenure = |player: &&Player| matches!(player, Player::Tenure(_));
     for &(ticks, paused) in bounds {
         let advances = if ticks == 1 { "advance" } else { "advances" };
@@ -572,7 +572,7 @@ fn mix(who: &str, players: &'static [Player]) {
         match (players.contains(&OE), players.iter().filter(tenure).count()) {
             (false, _) => holds(scene(Judge::WithTenure, Level::Nothing, ", level 0")),
             (true, 2..) => holds(scene(Judge::Tenure, Level::Nothing, ", level 0")),
-            // A single Tenure process: see `level_zero_cannot_keep_an_exclusive_original_out`.
+            // A single Tenure process has no other: `level_zero_cannot_keep_an_exclusive_original_out`.
             (true, _) => {}
         }
     }

@@ -159,7 +159,7 @@ pub(crate) fn break_hold(
             fence,
         };
         match MEMORY.lock().apply(Command::Break(hold), None) {
-            Outcome::Break(BreakOutcome::Broken) => {}
+            Outcome::Break(outcome) if *outcome == BreakOutcome::Broken => {}
             _ => {
                 return Err(Error::refused(
                     place,
