@@ -134,6 +134,8 @@ pub struct Plan {
     pub time: Duration,
     /// Many-held: how many locks.
     pub locks: u64,
+    /// Many-held: it ends after this, however many there are by then.
+    pub patience: Duration,
     /// Makes names of this run differ from those of others.
     pub run: u64,
 }
@@ -284,7 +286,7 @@ impl Script {
         let since_start = now.saturating_duration_since(self.start);
         let by_number = self.plan.scenario == Scenario::ManyHeld;
         self.over = if by_number {
-            self.taken >= self.plan.locks
+            self.taken >= self.plan.locks || since_start >= self.plan.patience
         } else {
             since_start >= warm_up + time
         };
@@ -361,6 +363,7 @@ mod tests {
             namespaces: 1,
             time: Duration::from_secs(60),
             locks: 3,
+            patience: Duration::MAX,
             run: 7,
         }
     }

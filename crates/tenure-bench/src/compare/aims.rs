@@ -47,9 +47,32 @@ const AIMS: [Aim; 12] = [
 
 /// Handoffs of a session a second, at any number of waiters.
 pub(super) const HANDOFFS: f64 = 2_000.0;
-/// Megabytes of memory and of disk, and seconds of a restart, with so many locks held.
-pub(super) const HELD: [(u64, f64, f64, f64); 2] =
-    [(100_000, 60.0, 30.0, 3.0), (1_000_000, 350.0, 300.0, 3.0)];
+/// With so many locks held: what, in which unit, at most.
+pub(super) const HELD: [(u64, Held, f64); 4] = [
+    (100_000, Held::Memory, 60.0),
+    (100_000, Held::Disk, 30.0),
+    (1_000_000, Held::Memory, 350.0),
+    (1_000_000, Held::Restart, 3.0),
+];
+
+/// What many locks cost.
+#[derive(Clone, Copy)]
+pub(super) enum Held {
+    Memory,
+    Disk,
+    Restart,
+}
+
+impl Held {
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Held::Memory => "MB of memory",
+            Held::Disk => "MB of disk",
+            Held::Restart => "seconds to restart",
+        }
+    }
+}
+
 /// Per cent of a core when idle.
 pub(super) const IDLE: f64 = 0.5;
 /// Per cent that a minute of load may change.

@@ -99,6 +99,7 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
                 namespaces: 64,
                 time: Duration::from_secs_f64(arguments.seconds),
                 locks: 0,
+                patience: Duration::MAX,
                 run,
             };
             // A peer that fails is left out, and said to be; the daemon may not.
@@ -347,6 +348,7 @@ impl Cluster {
             namespaces: 1,
             time: Duration::ZERO,
             locks: 1,
+            patience: Duration::MAX,
             run: 1_000_000 + number,
         };
         let _ = self.children[victim].kill();

@@ -102,6 +102,7 @@ impl Bench {
                     namespaces: self.namespaces,
                     time,
                     locks: self.locks,
+                    patience: Duration::MAX,
                     run,
                 };
                 let measured = tenure_bench::run(plan.clone(), &target, self.server)?;
