@@ -14,6 +14,7 @@ mod begin;
 mod calls;
 mod card;
 mod chores;
+mod company;
 mod driver;
 mod gossip;
 mod handle;
@@ -34,12 +35,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use tenure_log::{Log, OpenError, RealDisk};
 use tenure_node::{ClusterConfig, Config, GroupId, Limits, Member, Node, NodeId};
 use tokio::sync::watch;
 
 use begin::Doors;
+use company::{Company, Patience, Rest};
 use driver::{Clock, Driver};
 use handle::Stopped;
 use identity::Identity;
@@ -228,6 +231,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             durable: options.durable,
             turns: 0,
             syncs: Histogram::default(),
+            patience: Patience::default(),
         };
         spawn("journal", move || journal.run(&writes))?
     };
@@ -282,6 +286,8 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             mover,
             mesh: mesh.clone(),
             stop_at_ms: None,
+            company: Company::new(Instant::now()),
+            rest: Rest::IsHere,
         };
         spawn("node", move || driver.run(first))?
     };
