@@ -3,7 +3,7 @@
 //! No `protoc` is needed: `protox` is a compiler in Rust. The facade's JSON is not proto3's own
 //! mapping (numbers for enums and 64-bit integers, every field present), hence the attributes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
@@ -14,7 +14,8 @@ const PROTO: &str = "pathlockd/v1/pathlock.proto";
 const CLUSTER: &str = "tenure/cluster/v1/cluster.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    // Asked when it runs, not when it is compiled: checkouts may share a target directory.
+    let include = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo::rerun-if-changed={}", include.join(PROTO).display());
     let descriptors = protox::compile([PROTO], [&include])?;
 

@@ -1,8 +1,11 @@
 //! The comparison: which servers, which scenarios, which table.
 
+mod aims;
 mod process;
 mod server;
 mod table;
+
+mod cluster;
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,7 @@ use serde_json::json;
 use tenure_bench::{Plan, Report, Scenario, Target};
 
 use crate::Run;
+use aims::Verdicts;
 use process::Usage;
 use server::Server;
 use table::Row;
@@ -18,6 +22,8 @@ use table::Row;
 /// A part of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
+    /// Three nodes beside three of etcd; only when it is asked for.
+    Cluster,
     /// Throughput and latency of every scenario without contention.
     Speed,
     /// One path that all want.
@@ -29,6 +35,9 @@ pub(crate) enum Part {
     /// The same after a minute of load.
     Wear,
 }
+
+/// Redis a second time, through a client library.
+const REDIS_LIBRARY: &str = "redis-lib";
 
 /// The lines of the speed table: scenario and requests in flight.
 const SPEED: [(Scenario, u32); 7] = [
@@ -45,6 +54,11 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&arguments.directory);
     std::fs::create_dir_all(&arguments.directory)
         .map_err(|error| format!("{}: {error}", arguments.directory.display()))?;
+    if arguments.only == [Part::Cluster] {
+        let result = cluster::run(arguments);
+        let _ = std::fs::remove_dir_all(&arguments.directory);
+        return result;
+    }
     let result = Comparison::new(arguments).and_then(|mut comparison| comparison.parts());
     let _ = std::fs::remove_dir_all(&arguments.directory);
     result
@@ -54,6 +68,7 @@ struct Comparison<'a> {
     arguments: &'a Run,
     servers: Vec<Server>,
     runs: u64,
+    verdicts: Verdicts,
 }
 
 impl<'a> Comparison<'a> {
@@ -76,7 +91,8 @@ impl<'a> Comparison<'a> {
             ("etcd", Server::etcd),
             ("zookeeper", Server::zookeeper),
         ] {
-            if !wanted(name) {
+            let serves = [name, if name == "redis" { REDIS_LIBRARY } else { name }];
+            if !serves.into_iter().any(wanted) {
                 continue;
             }
             // A peer that cannot be started is left out, and said to be.
@@ -89,6 +105,7 @@ impl<'a> Comparison<'a> {
             arguments,
             servers,
             runs: 0,
+            verdicts: Verdicts::default(),
         })
     }
 
@@ -105,6 +122,7 @@ impl<'a> Comparison<'a> {
                 continue;
             }
             match part {
+                Part::Cluster => cluster::run(self.arguments)?,
                 Part::Speed => self.speed()?,
                 Part::Handoff => self.handoff()?,
                 Part::Idle => self.idle(),
@@ -112,6 +130,7 @@ impl<'a> Comparison<'a> {
                 Part::Wear => self.wear()?,
             }
         }
+        self.verdicts.print(self.arguments.json);
         Ok(())
     }
 
@@ -125,7 +144,10 @@ impl<'a> Comparison<'a> {
                     targets.push(("session", Target::Session { token: None }, at));
                 }
                 "echo" => targets.push(("echo", Target::Echo, at)),
-                "redis" => targets.push(("redis", Target::Redis, at)),
+                "redis" => {
+                    targets.push(("redis", Target::Redis, at));
+                    targets.push((REDIS_LIBRARY, Target::RedisLibrary, at));
+                }
                 "etcd" => targets.push(("etcd", Target::Etcd, at)),
                 _ => targets.push(("zookeeper", Target::ZooKeeper, at)),
             }
@@ -188,6 +210,7 @@ impl<'a> Comparison<'a> {
             if !self.arguments.json {
                 table::speed(&rows);
             }
+            self.verdicts.judge(scenario, in_flight, &rows);
         }
         Ok(())
     }
@@ -196,8 +219,9 @@ impl<'a> Comparison<'a> {
         for in_flight in [8, 64, 256] {
             let mut rows = Vec::new();
             for (name, target, at) in self.targets() {
-                // An echo hands nothing over; ZooKeeper's line is a recipe of several calls.
-                if name == "echo" || name == "zookeeper" {
+                // An echo hands nothing over; ZooKeeper's line is a recipe of several calls; a waiter
+                // of Redis blocks a connection, which nobody can share then.
+                if ["echo", "zookeeper", REDIS_LIBRARY].contains(&name) {
                     continue;
                 }
                 let mut plan = self.plan(Scenario::HotHandoff, in_flight);
@@ -211,18 +235,23 @@ impl<'a> Comparison<'a> {
             if !self.arguments.json {
                 table::speed(&rows);
             }
+            if let Some(rate) = table::rate(&rows, "session") {
+                let what = format!("hot-handoff {in_flight}: session, per second");
+                self.verdicts.at_least(what, rate, aims::HANDOFFS);
+            }
         }
         Ok(())
     }
 
-    fn idle(&self) {
-        let time = Duration::from_secs(5);
+    fn idle(&mut self) {
+        let time = Duration::from_secs(10);
         let before: Vec<Usage> = self
             .servers
             .iter()
             .map(|s| Usage::of(s.pid(), &self.arguments.directory))
             .collect();
         std::thread::sleep(time);
+        let mut shares = Vec::new();
         for (server, before) in self.servers.iter().zip(before) {
             let used = Usage::of(server.pid(), &self.arguments.directory).since(&before);
             let share = used.cpu.as_secs_f64() / time.as_secs_f64() * 100.0;
@@ -230,6 +259,11 @@ impl<'a> Comparison<'a> {
                 &format!("idle: {:10} {share:5.2} % of a core", server.name),
                 json!({"part": "idle", "target": server.name, "cpu_percent": share}),
             );
+            shares.push((server.name, share));
+        }
+        for (_, share) in shares.iter().filter(|(name, _)| *name == "tenure") {
+            let what = "idle, per cent of a core";
+            self.verdicts.at_most(what, *share, aims::IDLE);
         }
     }
 
@@ -296,6 +330,15 @@ impl<'a> Comparison<'a> {
         );
         drop(server);
         let _ = std::fs::remove_dir_all(&directory);
+        for (number, memory, on_disk, time) in aims::HELD {
+            if name == "tenure" && number == locks {
+                let what = |what: &str| format!("{locks} held: {what}");
+                let verdicts = &mut self.verdicts;
+                verdicts.at_most(what("MB of memory"), mb(full.resident), memory);
+                verdicts.at_most(what("MB of disk"), mb(disk), on_disk);
+                verdicts.at_most(what("seconds to restart"), restart.as_secs_f64(), time);
+            }
+        }
         Ok(())
     }
 
@@ -346,6 +389,13 @@ impl<'a> Comparison<'a> {
             }),
         );
         self.servers.pop();
+        for (what, change) in [
+            ("wear: throughput lost, per cent", -rate),
+            ("wear: bytes written per pair, per cent more", written),
+            ("wear: memory, per cent more", memory),
+        ] {
+            self.verdicts.at_most(what, change, aims::WEAR);
+        }
         Ok(())
     }
 

@@ -20,7 +20,10 @@ use crate::BenchError;
 
 /// Serves until the process ends. `ready` hears where.
 pub fn serve(ready: impl FnOnce(SocketAddr)) -> Result<(), BenchError> {
+    // As many threads as the daemon's faces have.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.saturating_sub(1).max(1))
         .enable_all()
         .build()?;
     runtime.block_on(async {

@@ -7,7 +7,7 @@
 //!
 //! Two kinds of drivers: `pipeline` keeps many requests on the way over plain sockets (Session,
 //! Redis, ZooKeeper), `unary` makes one call after the other per lane over a gRPC library (unary
-//! calls, the bare echo, etcd). Client and server share the machine, so a driver is as cheap as its
+//! calls, the bare echo, etcd, Redis a second time). Client and server share the machine, so a driver is as cheap as its
 //! protocol allows.
 
 mod echo;
@@ -42,8 +42,11 @@ pub enum Target {
     },
     /// The bare echo.
     Echo,
-    /// Redis.
+    /// Redis, over plain sockets with as many requests on the way as there are: its upper bound.
     Redis,
+    /// Redis, over the client library that a program in Rust would use.
+    #[cfg(feature = "compare")]
+    RedisLibrary,
     /// etcd.
     Etcd,
     /// ZooKeeper.
@@ -90,6 +93,10 @@ pub fn run(plan: Plan, target: &Target, server: SocketAddr) -> Result<Measured, 
             session::Session::new(server.to_string(), token.clone())
         }),
         Target::Redis => pipeline::run(plan, server, peers::redis::Redis::default),
+        #[cfg(feature = "compare")]
+        Target::RedisLibrary => {
+            peers::redis_library::connect(server).and_then(|client| client.run(plan))
+        }
         Target::ZooKeeper => pipeline::run(plan, server, peers::zookeeper::ZooKeeper::default),
         Target::Unary { token } => unary::run(plan, server, async |channel, lane| {
             unary::Unary::new(channel, lane, scenario, token.as_deref()).await

@@ -41,10 +41,10 @@ pub(crate) struct Run {
     /// How long each figure is measured.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Only these parts: speed, handoff, held, idle, wear.
+    /// Only these parts: speed, handoff, held, idle, wear; or cluster, which is not among the rest.
     #[arg(long, value_delimiter = ',')]
     only: Vec<compare::Part>,
-    /// Only these targets: unary, session, echo, redis, etcd, zookeeper.
+    /// Only these targets: unary, session, echo, redis, redis-lib, etcd, zookeeper.
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
     /// One JSON object a line instead of the tables.

@@ -2,4 +2,6 @@
 
 pub(crate) mod etcd;
 pub(crate) mod redis;
+#[cfg(feature = "compare")]
+pub(crate) mod redis_library;
 pub(crate) mod zookeeper;

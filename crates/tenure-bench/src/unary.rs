@@ -31,16 +31,28 @@ pub(crate) fn run<C: Caller + 'static>(
     server: SocketAddr,
     caller: impl AsyncFn(Channel, &Lane) -> Result<C, Status>,
 ) -> Result<Measured, BenchError> {
+    let connect = async || {
+        let endpoint = Endpoint::from_shared(format!("http://{server}"))?
+            .tcp_nodelay(true)
+            .connect_timeout(Duration::from_secs(5));
+        Ok(endpoint.connect().await?)
+    };
+    run_over(plan, connect, caller)
+}
+
+/// The same over connections of any kind.
+pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
+    plan: Plan,
+    connect: impl AsyncFn() -> Result<S, BenchError>,
+    caller: impl AsyncFn(S, &Lane) -> Result<C, Status>,
+) -> Result<Measured, BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         let mut channels = Vec::new();
         for _ in 0..plan.connections.clamp(1, plan.in_flight.max(1)) {
-            let endpoint = Endpoint::from_shared(format!("http://{server}"))?
-                .tcp_nodelay(true)
-                .connect_timeout(Duration::from_secs(5));
-            channels.push(endpoint.connect().await?);
+            channels.push(connect().await?);
         }
         let in_flight = plan.in_flight;
         let script = Rc::new(RefCell::new(Script::new(plan)));

@@ -22,30 +22,50 @@ mod trying;
 mod watch;
 mod why;
 
+// The verbs, each with the first line of its help text. What else there is to say of a verb is put together only when
+// it is the one that was given: all of them together take longer than a lock file (C7).
 #[derive(Subcommand)]
+#[command(defer = true)]
 pub(crate) enum Command {
+    /// Hold a lock while a command runs.
     Run(Box<run::Run>),
+    /// Take a lock and leave it held.
     Lock(Box<lock::Lock>),
+    /// Show that a hold is still wanted.
     Renew(lock::Renew),
+    /// Give a hold back.
     Unlock(lock::Unlock),
+    /// Is a lock free? Ends with 0 if it is, with 75 if it is held, and says by whom.
     Try(trying::Try),
+    /// What is held at or below a place.
     Ls(ls::Ls),
+    /// Why am I waiting? Explains a lock in sentences.
     Why(why::Why),
+    /// What happens at or below a place, as it happens, beginning with what is held now.
     Watch(watch::Watch),
+    /// A live view of what is held and who waits.
     Top(top::Top),
+    /// Ask the holder of a lock to let go. Nothing is taken away.
     Ask(ask::Ask),
+    /// Remove a lock: names exactly what it will remove, and asks.
     Break(breaking::Break),
+    /// May a server work on its database now? 0 proceed, 75 skip, and the reason.
     Check(check::Check),
     #[command(subcommand)]
     Fence(fence::Fence),
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// What can this place promise?
     Doctor(doctor::Doctor),
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    /// Load a daemon and print throughput and latency.
     Bench(bench::Bench),
+    /// Run the daemon.
     Serve(serve::Serve),
+    /// Print the completions of a shell.
     Completions(completions::Completions),
+    /// Write the manual pages, one for each verb, into a directory.
     Manual(completions::Manual),
 }
 
@@ -72,6 +92,30 @@ impl Command {
             Command::Serve(verb) => verb.run(),
             Command::Completions(verb) => verb.run(),
             Command::Manual(verb) => verb.run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use crate::Arguments;
+
+    /// The list of verbs says of each what its own help text begins with.
+    #[test]
+    fn a_verb_is_listed_as_it_describes_itself() {
+        let summary = |command: &clap::Command| {
+            let about = command.get_about().expect("every verb says what it does");
+            about.to_string().trim_end_matches('.').to_owned()
+        };
+        let listed = Arguments::command();
+        let mut described = Arguments::command();
+        described.build();
+        for verb in listed.get_subcommands() {
+            let name = verb.get_name();
+            let built = described.find_subcommand(name).unwrap();
+            assert_eq!(summary(verb), summary(built), "{name}");
         }
     }
 }

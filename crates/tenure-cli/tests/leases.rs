@@ -20,6 +20,7 @@ use pty::Terminal;
 use serde_json::Value;
 use shell::{Holder, Place, TENURE, eventually};
 use support::Daemon;
+use support::foreign::Moto;
 
 /// One daemon for all tests of this program; each uses paths of its own. It ends with us.
 fn url() -> &'static str {
@@ -154,6 +155,14 @@ fn permits_and_policies() {
         json(&place, &["policy", "get", "--json", "pool:/p"])["explicit"],
         false
     );
+    // Elsewhere one of two would be the only one: refused, and nothing is left behind.
+    let (code, said) = tenure(
+        &place,
+        &["run", "--permits", "2", "pool:/q/x", "--", "true"],
+    );
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("no semaphore"), "{said}");
+    assert_eq!(tenure(&place, &["try", "pool:/q/x"]).0, Some(0));
     assert_eq!(
         tenure(&place, &["policy", "set", "pool:/p", "nonsense"]).0,
         Some(2)
@@ -349,6 +358,98 @@ fn several_at_once() {
         assert_eq!(child.wait().unwrap().code(), Some(0));
     }
     assert_eq!(fs::read_to_string(place.file("n")).unwrap().trim(), "12");
+}
+
+/// C6: paths of one namespace are one step: lists in any order beside commands that lock the whole tree, all of which
+/// would stand in each other's way if they came one after the other. Nobody is lost and everybody gets done.
+#[test]
+fn several_beside_tree_locks() {
+    let place = Place::new();
+    fs::write(place.file("n"), "0").unwrap();
+    let script = "n=$(cat n); echo $((n + 1)) > n; test \"$TENURE_FENCE\" = \"${TENURE_FENCE_2-$TENURE_FENCE}\"";
+    let lists: [&[&str]; 3] = [
+        &["tree:/x/a", "tree:/x/b"],
+        &["tree:/x/b", "tree:/x/a"],
+        &["tree:/x"],
+    ];
+    let rounds = |list: &[&str]| {
+        for _ in 0..12 {
+            let mut arguments = vec!["-w", "60s"];
+            arguments.extend(list);
+            arguments.extend(["--", "sh", "-c", script]);
+            assert_eq!(code(&place, &arguments), Some(0), "{list:?}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for list in lists {
+            scope.spawn(move || rounds(list));
+        }
+    });
+    assert_eq!(fs::read_to_string(place.file("n")).unwrap().trim(), "36");
+}
+
+/// C6: who does not get all of them leaves none, not even for the time of a lease: another gets the first at once.
+#[test]
+fn what_was_taken_is_given_back() {
+    let place = Place::new();
+    let holder = hold(&place, &["back:/y/1"]);
+    // Two namespaces: the first is taken before the second turns out to be held.
+    let both = ["-n", "back:/x/1", "back:/y/1", "--", "true"];
+    assert_eq!(code(&place, &both), Some(75));
+    assert_eq!(code(&place, &["-n", "back:/x/1", "--", "true"]), Some(0));
+    let both = ["-w", "300ms", "back:/x/1", "back:/y/1", "--", "true"];
+    assert_eq!(code(&place, &both), Some(124));
+    assert_eq!(code(&place, &["-n", "back:/x/1", "--", "true"]), Some(0));
+    holder.signal("TERM");
+    holder.end();
+}
+
+/// A repository in a bucket, on a server that other people wrote: held, seen by others, lost to a break, given back.
+#[test]
+fn a_bucket() {
+    let (place, moto) = (Place::new(), Moto::start());
+    let bucket = "s3://bucket/team/repo";
+    let here = |verb: &str, arguments: &[&str]| {
+        let mut command = Command::new(TENURE);
+        command.arg(verb).args(arguments).current_dir(place.path());
+        command.envs(moto.environment()).stdin(Stdio::null());
+        command
+    };
+    let ends = |verb: &str, arguments: &[&str]| {
+        let output = here(verb, arguments).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let script = "echo held; exec sleep 1000";
+    let held = [
+        "--ttl",
+        "30s",
+        "--purpose",
+        "backup",
+        bucket,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let holder = Holder::start(here("run", &held));
+    let (code, said) = ends("run", &["-n", bucket, "--", "true"]);
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("backup"), "{said}");
+    let (code, said) = ends("ls", &["--json", bucket]);
+    assert_eq!(code, Some(0), "{said}");
+    let listed: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert!(listed.to_string().contains("backup"), "{listed}");
+    assert_eq!(ends("break", &["--force", "--all", bucket]).0, Some(0));
+    assert_eq!(holder.end().code, Some(120), "the lock was lost");
+
+    let (code, said) = ends(
+        "run",
+        &["-n", bucket, "--", "sh", "-c", "echo fence $TENURE_FENCE"],
+    );
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("fence "), "{said}");
+    assert_eq!(ends("try", &[bucket]).0, Some(0), "given back");
 }
 
 /// C4, C17: SIGKILL of tenure on a lease: the tree is gone long before the lease ends.

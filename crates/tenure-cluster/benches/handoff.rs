@@ -59,6 +59,7 @@ async fn measure(waiters: usize, seconds: Duration) -> (f64, f64) {
     let node = tenure_cluster::start(Options {
         data_dir: directory.path().to_owned(),
         node: NodeId::new(1).expect("not zero"),
+        name: "bench".to_owned(),
         cluster: ClusterConfig {
             group_count: 256,
             prefix_segments: 1,
@@ -175,7 +176,8 @@ impl Session {
             holder: None,
             deadlock: Deadlock::Ignore,
         });
-        self.calls.push((at as u64) << 1, request, TIMEOUT);
+        self.calls
+            .push((at as u64) << 1, Box::new(request), TIMEOUT);
     }
 
     fn give_back(&mut self, at: usize) {
@@ -188,6 +190,7 @@ impl Session {
             edge: WaitEdge::Keep,
             key: None,
         });
-        self.calls.push((at as u64) << 1 | 1, request, TIMEOUT);
+        self.calls
+            .push((at as u64) << 1 | 1, Box::new(request), TIMEOUT);
     }
 }

@@ -70,7 +70,7 @@ impl Doors {
     }
 
     /// What this node tells others about itself.
-    pub(crate) fn card(&self, options: &PeerOptions, identity: &Identity) -> Card {
+    pub(crate) fn card(&self, name: &str, options: &PeerOptions, identity: &Identity) -> Card {
         let (host, port) = &options.advertise;
         let port = if *port == 0 { self.peers.port() } else { *port };
         Card {
@@ -78,7 +78,7 @@ impl Doors {
             born_ms: identity.born_ms,
             start: identity.starts,
             revision: 0,
-            name: options.name.clone(),
+            name: name.to_owned(),
             internal: format!("{host}:{port}"),
             gossip: gossip::advertised(options, self.gossip),
             public: options.public.clone(),
@@ -89,6 +89,7 @@ impl Doors {
 
 /// R167: whether a node with an empty directory founds a cluster, or joins the one that is there.
 pub(crate) fn founds(
+    name: &str,
     options: &PeerOptions,
     doors: &Doors,
     born: &Identity,
@@ -99,7 +100,7 @@ pub(crate) fn founds(
     if options.seeds.is_empty() {
         return Ok(true);
     }
-    let card = doors.card(options, born);
+    let card = doors.card(name, options, born);
     let token = options.token.token();
     let found = gossip::find_cluster(&doors.socket, &options.seeds, &token, &card, PATIENCE)
         .map_err(BeginError::Ask)?;

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use tenure_core::event::Event;
 use tenure_core::value::OwnerId;
-use tenure_node::{Answer, ClientRequest, Failure};
+use tenure_node::{Answer, ClientRequest, Failure, Input, StreamId};
 
 use crate::handle::{Stopped, gone};
 use crate::inbox::{Inbox, Job, Reply};
-use crate::stream::{self, StreamEnd};
+use crate::stream::{self, Listener, StreamEnd};
 
 /// What a place with many calls hears.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct Calls {
     ear: Arc<Ear>,
     /// Pushed, not flushed.
     jobs: Vec<Job>,
-    listeners: Vec<u64>,
+    listeners: Vec<StreamId>,
 }
 
 impl Calls {
@@ -60,9 +60,9 @@ impl Calls {
     }
 
     /// Makes a call, when flushed. It is heard of once, under this tag.
-    pub fn push(&mut self, tag: u64, request: ClientRequest, timeout: Duration) {
+    pub fn push(&mut self, tag: u64, request: Box<ClientRequest>, timeout: Duration) {
         self.jobs.push(Job::Call {
-            request: Box::new(request),
+            request,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             reply: Reply::Tagged(Tagged {
                 ear: Some(Arc::clone(&self.ear)),
@@ -73,9 +73,13 @@ impl Calls {
 
     /// Listens to the events of an owner, when flushed.
     pub fn listen(&mut self, owner: OwnerId) {
-        let listener = stream::into_ear(owner, Arc::clone(&self.ear));
-        self.listeners.push(listener.id);
-        self.jobs.push(Job::Listen(listener));
+        let id = stream::number();
+        self.listeners.push(id);
+        self.jobs.push(Job::Listen {
+            id,
+            input: Input::Subscribe { id, owner },
+            listener: Listener::Heard(Arc::clone(&self.ear)),
+        });
     }
 
     /// Hands over what was pushed.

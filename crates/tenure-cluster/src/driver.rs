@@ -29,7 +29,7 @@ use crate::inbox::{Inbox, Job, Reply};
 use crate::journal::Write;
 use crate::mover::Mover;
 use crate::peers::{Event, Outlet, Parcel};
-use crate::stream::{Listener, StreamEnd, Wants};
+use crate::stream::{Listener, StreamEnd};
 
 /// A node is stepped at least twice a second (leases.md).
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -167,24 +167,16 @@ impl Driver {
                     timeout_ms,
                 })
             }
-            Job::Listen(listener) => {
-                let id = StreamId(listener.id);
-                let input = match &listener.wants {
-                    Wants::Events(owner, _) | Wants::Heard(owner, _) => Input::Subscribe {
-                        id,
-                        owner: owner.clone(),
-                    },
-                    Wants::Changes(prefix, start, _) => Input::Watch {
-                        id,
-                        prefix: prefix.clone(),
-                        start: *start,
-                    },
-                };
-                self.listeners.insert(listener.id, listener);
+            Job::Listen {
+                id,
+                input,
+                listener,
+            } => {
+                self.listeners.insert(id.0, listener);
                 Next::Input(input)
             }
-            Job::Unlisten(id) => match self.listeners.remove(&id) {
-                Some(_) => Next::Input(Input::Unsubscribe { id: StreamId(id) }),
+            Job::Unlisten(id) => match self.listeners.remove(&id.0) {
+                Some(_) => Next::Input(Input::Unsubscribe { id }),
                 None => Next::Nothing,
             },
             Job::Vitals(reply) => {
@@ -316,9 +308,9 @@ impl Driver {
             Output::SaveSnapshot(snapshot) => {
                 let _ = self.chores.send(Chore::Save(snapshot));
             }
-            Output::Removed { group } => {
-                let _ = self.journal.send(Write::Forget(group));
-            }
+            // Its batch says so too, and in order: a replica that came back in the same turn keeps its
+            // snapshot.
+            Output::Removed { .. } => {}
             Output::Stop { why } => return Some(why),
             Output::Send {
                 to,

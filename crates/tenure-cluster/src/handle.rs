@@ -9,18 +9,19 @@ use tenure_core::event::Event;
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 use tenure_node::{
-    Answer, Certain, ClientRequest, Failure, GroupId, Member, NodeId, Status, WatchEvent,
+    Answer, Certain, ClientRequest, Failure, GroupId, Input, Member, NodeId, Status, WatchEvent,
     WatchStart,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
+use crate::answer;
 use crate::calls::Calls;
 use crate::inbox::{Inbox, Job, Reply};
 use crate::measure::Vitals;
 use crate::peers::{self, Joined, NodeInfo};
 use crate::report::{Report, Survey};
-use crate::stream::{self, Stream, Wants};
+use crate::stream::{self, Listener, Stream};
 
 /// A running node. Cheap to clone.
 #[derive(Clone)]
@@ -30,6 +31,7 @@ pub struct Handle {
     pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
     pub(crate) joined: watch::Sender<Joined>,
     pub(crate) me: Member,
+    pub(crate) name: Arc<str>,
 }
 
 /// Whether a node is to be emptied.
@@ -84,40 +86,55 @@ impl Handle {
         Calls::new(Arc::clone(&self.inbox), Arc::clone(&self.stopped), buffer)
     }
 
-    /// Makes a call. The node answers before the timeout, or says that it passed.
-    pub async fn call(&self, request: ClientRequest, timeout: Duration) -> Result<Answer, Failure> {
-        let (reply, answer) = oneshot::channel();
-        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    /// Does some work on this thread. Calls that it makes reach the node together, when it is done.
+    pub fn together<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.inbox.together(work)
+    }
+
+    /// Makes a call, before it returns. The node answers before the timeout, or says that it passed.
+    pub fn call(
+        &self,
+        request: Box<ClientRequest>,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
+        let (reply, answer) = answer::pair();
         self.inbox.push(Job::Call {
-            request: Box::new(request),
-            timeout_ms,
+            request,
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             reply: Reply::One(reply),
         });
         // The node says that it has ended before it empties its inbox a last time: whoever pushes
         // later finds that said here, whoever pushed earlier is answered or dropped.
-        if self.stopped.is_set() {
-            return Err(gone());
+        let ended = self.stopped.is_set();
+        async move {
+            if ended {
+                return Err(gone());
+            }
+            answer.await.map(|answer| *answer)
         }
-        answer
-            .await
-            .unwrap_or_else(|_| Err(gone()))
-            .map(|answer| *answer)
     }
 
     /// The events of an owner from now on; the reader may be `buffer` events behind.
     pub fn subscribe(&self, owner: OwnerId, buffer: usize) -> Stream<Event> {
-        let (stream, listener) =
-            stream::pair(&self.inbox, buffer, |sender| Wants::Events(owner, sender));
-        self.inbox.push(Job::Listen(listener));
+        let id = stream::number();
+        let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
+        self.inbox.push(Job::Listen {
+            id,
+            input: Input::Subscribe { id, owner },
+            listener: Listener::Events(sender, end),
+        });
         stream
     }
 
     /// The changes under a prefix; the reader may be `buffer` changes behind.
     pub fn watch(&self, prefix: Namespace, start: WatchStart, buffer: usize) -> Stream<WatchEvent> {
-        let (stream, listener) = stream::pair(&self.inbox, buffer, |sender| {
-            Wants::Changes(prefix, start, sender)
+        let id = stream::number();
+        let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
+        self.inbox.push(Job::Listen {
+            id,
+            input: Input::Watch { id, prefix, start },
+            listener: Listener::Changes(sender, end),
         });
-        self.inbox.push(Job::Listen(listener));
         stream
     }
 
@@ -152,7 +169,7 @@ impl Handle {
                 (nodes.await.ok()?, reports.await.ok()?)
             }
             None => (
-                vec![NodeInfo::alone(self.me)],
+                vec![NodeInfo::alone(self.me, &self.name)],
                 vec![Report::new(self.me, self.status().await?)],
             ),
         };

@@ -3,6 +3,7 @@
 //! One turn of the node handles everything that came together, so the busier it is, the bigger its
 //! batches. A sender wakes the thread only when it sleeps: a busy node costs no system call here.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::task::Waker;
@@ -10,9 +11,10 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_node::{Answer, ClientRequest, Failure, GroupId, Input, Lane, NodeId, Status};
+use tenure_node::{Answer, ClientRequest, Failure, GroupId, Input, Lane, NodeId, Status, StreamId};
 use tokio::sync::oneshot;
 
+use crate::answer::Answering;
 use crate::calls::Tagged;
 use crate::measure::Vitals;
 use crate::peers::Outlet;
@@ -27,10 +29,14 @@ pub(crate) enum Job {
         timeout_ms: u64,
         reply: Reply,
     },
-    /// A subscription or a watch begins.
-    Listen(Listener),
+    /// A subscription or a watch begins, as the input says.
+    Listen {
+        id: StreamId,
+        input: Input,
+        listener: Listener,
+    },
     /// A subscription or a watch is over.
-    Unlisten(u64),
+    Unlisten(StreamId),
     /// Something for the node itself.
     Input(Input),
     /// Somebody wants to know how things are.
@@ -56,7 +62,7 @@ pub(crate) enum Job {
 /// Where an answer goes. Dropped, it tells that the node is gone.
 pub(crate) enum Reply {
     /// To one who waits for nothing else.
-    One(oneshot::Sender<Result<Box<Answer>, Failure>>),
+    One(Answering),
     /// To one who waits for many.
     Tagged(Tagged),
 }
@@ -65,12 +71,27 @@ impl Reply {
     /// Answers. Who sleeps is to be woken.
     pub(crate) fn send(self, answer: Result<Box<Answer>, Failure>) -> Option<Waker> {
         match self {
-            Reply::One(sender) => {
-                // A caller that has left wants no answer.
-                let _ = sender.send(answer);
-                None
-            }
+            Reply::One(one) => one.send(answer),
             Reply::Tagged(tagged) => tagged.send(answer),
+        }
+    }
+}
+
+thread_local! {
+    /// Whose node this thread wakes later, and whether there is a reason by now.
+    static HELD_BACK: Cell<Option<(*const Inbox, bool)>> = const { Cell::new(None) };
+}
+
+/// The end of [`Inbox::together`], also when the work panics.
+struct Later<'a> {
+    inbox: &'a Inbox,
+    outer: Option<(*const Inbox, bool)>,
+}
+
+impl Drop for Later<'_> {
+    fn drop(&mut self) {
+        if let Some((_, true)) = HELD_BACK.replace(self.outer) {
+            self.inbox.wake();
         }
     }
 }
@@ -109,7 +130,20 @@ impl Inbox {
         drop(jobs);
     }
 
+    /// Wakes the node only when `work` is done, for all that it dropped in.
+    pub(crate) fn together<T>(&self, work: impl FnOnce() -> T) -> T {
+        let outer = HELD_BACK.replace(Some((std::ptr::from_ref(self), false)));
+        let _later = Later { inbox: self, outer };
+        work()
+    }
+
     fn wake(&self) {
+        if let Some((inbox, _)) = HELD_BACK.get()
+            && std::ptr::eq(inbox, self)
+        {
+            HELD_BACK.set(Some((inbox, true)));
+            return;
+        }
         // The node says that it sleeps before it looks for jobs a last time, so either it sees
         // this one, or we see that it sleeps.
         if self.sleeping.swap(false, Ordering::SeqCst)
@@ -156,5 +190,30 @@ impl Inbox {
         );
         self.frame_bytes.store(0, Ordering::Relaxed);
         !taken.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever works together wakes the node once, at the end, and nobody else's node later.
+    #[test]
+    fn the_node_is_woken_when_the_work_is_done() {
+        let (inbox, other) = (Inbox::default(), Inbox::default());
+        let sleeps = |inbox: &Inbox| inbox.sleeping.load(Ordering::SeqCst);
+        for inbox in [&inbox, &other] {
+            inbox.sleeping.store(true, Ordering::SeqCst);
+        }
+        inbox.together(|| {
+            inbox.push(Job::Stop);
+            other.push(Job::Stop);
+            assert!(sleeps(&inbox));
+            assert!(!sleeps(&other));
+        });
+        assert!(!sleeps(&inbox));
+        inbox.sleeping.store(true, Ordering::SeqCst);
+        inbox.together(|| {});
+        assert!(sleeps(&inbox), "there was nothing to wake it for");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use tenure_journal::{Synced, WriteError, Written, held_back};
 use tenure_log::{FileLog, Log as _, RealDisk, Snapshots, SpareDone};
-use tenure_node::{Batch, GroupId, Input, Status};
+use tenure_node::{Batch, Input, Status};
 use tokio::sync::oneshot;
 
 use crate::chores::Chore;
@@ -32,8 +32,6 @@ const LOOK_EVERY: u64 = 256;
 pub(crate) enum Write {
     /// Write this; perhaps more comes at once.
     Batch(Batch, Rest),
-    /// A replica is gone: its snapshots too, once that is durable.
-    Forget(GroupId),
     /// Something about the node itself; told when it is durable.
     Note(Note),
     /// The log's next file is ready, or could not be made.
@@ -106,7 +104,6 @@ impl Journal {
                             Rest::IsHere => None,
                         };
                     }
-                    Write::Forget(group) => written.forget(group),
                     Write::Note(note) => {
                         self.make_room(&mut items)?;
                         written.note(&mut items, note.key, &note.value)?;

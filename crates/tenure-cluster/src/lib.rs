@@ -9,6 +9,7 @@
 //! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
+mod answer;
 pub mod archive;
 mod begin;
 mod calls;
@@ -26,6 +27,8 @@ mod mover;
 pub mod offline;
 mod peers;
 mod reconcile;
+#[cfg(test)]
+mod recorded;
 mod report;
 mod stream;
 
@@ -57,7 +60,7 @@ pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
 pub use measure::{BOUNDS_US, Durations, Histogram, Vitals};
-pub use peers::{Begin, NodeInfo, PeerOptions, Secret};
+pub use peers::{Begin, NodeInfo, PeerOptions, Secret, Versions};
 pub use reconcile::Rules;
 pub use report::{GroupReport, Report, Survey};
 pub use stream::{Stream, StreamEnd};
@@ -69,6 +72,8 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// Which node it is.
     pub node: NodeId,
+    /// What it is called.
+    pub name: String,
     /// Fixed at birth.
     pub cluster: ClusterConfig,
     /// How much may wait and be kept.
@@ -176,7 +181,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             let cluster = options.cluster.clone();
             let born = Identity::born(me, clock.now().wall_ms, cluster, Some(random()? | 1));
             let founds = match (&options.peers, &doors) {
-                (Some(peers), Some(doors)) => begin::founds(peers, doors, &born)?,
+                (Some(peers), Some(doors)) => begin::founds(&options.name, peers, doors, &born)?,
                 _ => true,
             };
             Identity {
@@ -253,7 +258,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         let (sender, events) = tokio::sync::mpsc::unbounded_channel();
         mesh = Some(sender.clone());
         let start = peers::Start {
-            card: doors.card(&peers, &identity),
+            card: doors.card(&options.name, &peers, &identity),
             options: peers,
             identity,
             book: remembered.cards,
@@ -298,6 +303,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         mesh,
         joined,
         me,
+        name: options.name.into(),
     };
     Ok(Running {
         handle,

@@ -32,19 +32,19 @@ use crate::driver::Clock;
 use crate::identity::Identity;
 use crate::inbox::Inbox;
 use crate::journal::{Note, Write};
-use hello::Hello;
 
-pub(crate) use hello::{Refusal, Token, same_facts};
+pub use hello::Versions;
+pub(crate) use hello::{Hello, Refusal, Token, same_facts};
 pub(crate) use link::{Outlet, Parcel};
 pub(crate) use mesh::Event;
 pub use mesh::NodeInfo;
+#[cfg(test)]
+pub(crate) use talk::Talk;
 pub(crate) use talk::{Remembered, put_members, take_members};
 
 /// How a node finds and meets the others.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
-    /// What the node is called.
-    pub name: String,
     /// What all nodes know and never send (R168).
     pub token: Secret,
     /// Where peers are listened to.
@@ -69,6 +69,8 @@ pub struct PeerOptions {
     pub begin: Begin,
     /// How eagerly groups are moved.
     pub rules: crate::Rules,
+    /// What it says it speaks: [`Versions::OURS`], except where another release is to be played.
+    pub versions: Versions,
 }
 
 /// Whether a node with an empty directory begins a cluster (R167).
@@ -131,6 +133,7 @@ pub(crate) struct Start {
 pub(crate) struct Home {
     pub(crate) token: Token,
     pub(crate) facts: ClusterConfig,
+    versions: Versions,
     pub(crate) identity: RefCell<Identity>,
     pub(crate) card: RefCell<Card>,
     pub(crate) card_changed: tokio::sync::Notify,
@@ -164,6 +167,7 @@ impl Home {
         Rc::new(Home {
             token: start.options.token.token(),
             facts: start.identity.cluster.clone(),
+            versions: start.options.versions,
             identity: RefCell::new(start.identity.clone()),
             card: RefCell::new(start.card.clone()),
             card_changed: tokio::sync::Notify::new(),
@@ -195,14 +199,18 @@ impl Home {
     ) -> std::io::Result<Hello> {
         let mut nonce = [0; 32];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-        Ok(Hello::new(
+        let hello = Hello::new(
             self.facts.clone(),
             self.identity.borrow().cluster_id,
             self.card.borrow().clone(),
             (lane, connection),
             wanted,
             nonce,
-        ))
+        );
+        Ok(Hello {
+            versions: self.versions,
+            ..hello
+        })
     }
 
     /// Makes sure that both belong to one cluster. A node that joins remembers which, durably,

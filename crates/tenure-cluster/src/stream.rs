@@ -5,9 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use tenure_core::event::Event;
-use tenure_core::path::Namespace;
-use tenure_core::value::OwnerId;
-use tenure_node::{Failure, WatchEvent, WatchStart};
+use tenure_node::{Failure, StreamId, WatchEvent};
 use tokio::sync::mpsc;
 
 use crate::calls::Ear;
@@ -26,7 +24,7 @@ pub enum StreamEnd {
 
 /// What a subscription or a watch yields, until it ends.
 pub struct Stream<T> {
-    id: u64,
+    id: StreamId,
     items: mpsc::Receiver<T>,
     end: Arc<OnceLock<StreamEnd>>,
     inbox: Arc<Inbox>,
@@ -48,91 +46,72 @@ impl<T> Drop for Stream<T> {
     }
 }
 
-/// The node thread's side of a stream.
-pub(crate) struct Listener {
-    pub(crate) id: u64,
-    pub(crate) wants: Wants,
-    end: Arc<OnceLock<StreamEnd>>,
-}
-
-/// What a listener wants to hear.
-pub(crate) enum Wants {
-    Events(OwnerId, mpsc::Sender<Event>),
-    /// The same, among much else that is heard there.
-    Heard(OwnerId, Arc<Ear>),
-    Changes(Namespace, WatchStart, mpsc::Sender<WatchEvent>),
+/// The node thread's side of a stream. There may be one for every owner: small.
+pub(crate) enum Listener {
+    Events(mpsc::Sender<Event>, Arc<OnceLock<StreamEnd>>),
+    /// Events among much else that is heard there.
+    Heard(Arc<Ear>),
+    Changes(mpsc::Sender<WatchEvent>, Arc<OnceLock<StreamEnd>>),
 }
 
 impl Listener {
     /// Passes an item on. Says whether the stream can go on; who sleeps is to be woken.
     pub(crate) fn event(&self, event: Event, wakers: &mut Vec<Waker>) -> bool {
-        let sender = match &self.wants {
-            Wants::Events(_, sender) => sender,
-            Wants::Heard(_, ear) => {
+        match self {
+            Listener::Events(sender, end) => pass(sender, event, end),
+            Listener::Heard(ear) => {
                 let heard = ear.event(event);
                 if let Ok(waker) = &heard {
                     wakers.extend(waker.clone());
                 } else {
                     ear.end(StreamEnd::Overflow);
                 }
-                return heard.is_ok();
+                heard.is_ok()
             }
-            Wants::Changes(..) => return true,
-        };
-        self.passed(
-            sender
-                .try_send(event)
-                .map_err(|error| matches!(error, mpsc::error::TrySendError::Full(_))),
-        )
+            Listener::Changes(..) => true,
+        }
     }
 
     /// See [`Listener::event`].
     pub(crate) fn change(&self, change: WatchEvent) -> bool {
-        let Wants::Changes(_, _, sender) = &self.wants else {
-            return true;
-        };
-        self.passed(
-            sender
-                .try_send(change)
-                .map_err(|error| matches!(error, mpsc::error::TrySendError::Full(_))),
-        )
-    }
-
-    fn passed(&self, sent: Result<(), bool>) -> bool {
-        if sent == Err(true) {
-            let _ = self.end.set(StreamEnd::Overflow);
+        match self {
+            Listener::Changes(sender, end) => pass(sender, change, end),
+            Listener::Events(..) | Listener::Heard(_) => true,
         }
-        sent.is_ok()
     }
 
     /// Says why nothing more comes; dropping the listener then ends the stream.
     pub(crate) fn end(&self, why: StreamEnd) {
-        if let Wants::Heard(_, ear) = &self.wants {
-            ear.end(why);
-            return;
+        match self {
+            Listener::Heard(ear) => ear.end(why),
+            Listener::Events(_, end) | Listener::Changes(_, end) => {
+                let _ = end.set(why);
+            }
         }
-        let _ = self.end.set(why);
     }
 }
 
-/// The events of an owner, to be heard among much else.
-pub(crate) fn into_ear(owner: OwnerId, ear: Arc<Ear>) -> Listener {
-    Listener {
-        id: NEXT.fetch_add(1, Ordering::Relaxed),
-        wants: Wants::Heard(owner, ear),
-        end: Arc::default(),
+fn pass<T>(sender: &mpsc::Sender<T>, item: T, end: &OnceLock<StreamEnd>) -> bool {
+    let sent = sender.try_send(item);
+    if matches!(sent, Err(mpsc::error::TrySendError::Full(_))) {
+        let _ = end.set(StreamEnd::Overflow);
     }
+    sent.is_ok()
+}
+
+/// A number that no stream of this process had.
+pub(crate) fn number() -> StreamId {
+    StreamId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A stream and its other side, which may be `buffer` items apart.
+/// A stream, and the two ends of its other side; they may be `buffer` items apart.
 pub(crate) fn pair<T>(
     inbox: &Arc<Inbox>,
+    id: StreamId,
     buffer: usize,
-    wants: impl FnOnce(mpsc::Sender<T>) -> Wants,
-) -> (Stream<T>, Listener) {
-    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+) -> (Stream<T>, mpsc::Sender<T>, Arc<OnceLock<StreamEnd>>) {
     let (sender, items) = mpsc::channel(buffer.max(1));
     let end = Arc::new(OnceLock::new());
     let stream = Stream {
@@ -141,12 +120,5 @@ pub(crate) fn pair<T>(
         end: Arc::clone(&end),
         inbox: Arc::clone(inbox),
     };
-    (
-        stream,
-        Listener {
-            id,
-            wants: wants(sender),
-            end,
-        },
-    )
+    (stream, sender, end)
 }

@@ -8,7 +8,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tenure_cluster::{Begin, Durable, Options, PeerOptions, Rules, Running, Secret, Survey};
+use tenure_cluster::{
+    Begin, Durable, Options, PeerOptions, Rules, Running, Secret, Survey, Versions,
+};
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClusterConfig, Limits, NodeId};
 
@@ -18,6 +20,7 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
     Options {
         data_dir: data.join(number.to_string()),
         node: NodeId::new(number).unwrap(),
+        name: format!("node-{}", number - 1),
         cluster: ClusterConfig {
             group_count: groups,
             prefix_segments: 1,
@@ -26,7 +29,6 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
         limits: Limits::default(),
         durable: Durable::Yes,
         peers: Some(PeerOptions {
-            name: format!("node-{}", number - 1),
             token: Secret::new(&[7; 32]),
             listen: "127.0.0.1:0".parse().unwrap(),
             advertise: ("127.0.0.1".to_owned(), 0),
@@ -42,6 +44,7 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
             expected_nodes: 8,
             max_packet: 1400,
             public: String::new(),
+            versions: Versions::OURS,
             rules: Rules {
                 replication_factor: 3,
                 stability_ms: 0,
@@ -121,6 +124,50 @@ async fn a_node_that_does_not_fit_stays_out() {
     let survey = first.handle().survey().await.unwrap();
     assert_eq!(survey.nodes.len(), 1, "{survey:#?}");
     for node in [other, first] {
+        tokio::task::spawn_blocking(move || node.stop())
+            .await
+            .unwrap();
+    }
+}
+
+/// Adjacent releases form one cluster: the one that knows more speaks what the other knows. One that
+/// has nothing in common with them is told what to do, and stays out.
+#[tokio::test]
+async fn adjacent_releases_share_a_cluster() {
+    let Versions { oldest, newest } = Versions::OURS;
+    let speaking = |data: &Path, number, seeds, oldest, newest| {
+        let mut options = options(data, number, 8, seeds);
+        options.peers.as_mut().unwrap().versions = Versions { oldest, newest };
+        tenure_cluster::start(options).unwrap()
+    };
+    let data = tempfile::tempdir().unwrap();
+    let present = speaking(data.path(), 1, Vec::new(), oldest, newest);
+    let seeds = vec![gossip(&present)];
+    let next = speaking(data.path(), 2, seeds.clone(), newest, newest + 1);
+    let again = speaking(data.path(), 3, seeds.clone(), oldest, newest);
+    for node in [&next, &again] {
+        node.handle().joined().await.unwrap();
+    }
+    let survey = until(&next, "shared", |survey| {
+        survey.nodes.len() == 3 && survey.nodes.iter().all(|node| node.up) && at_rest(survey, 9, 3)
+    })
+    .await;
+    let spoken: Vec<_> = survey.nodes.iter().map(|node| node.version).collect();
+    assert_eq!(spoken, [Some(newest), None, Some(newest)]);
+
+    let later = speaking(data.path(), 4, seeds, newest + 1, newest + 2);
+    let refused = tokio::time::timeout(PATIENCE, later.handle().joined()).await;
+    let why = refused.unwrap().unwrap_err();
+    let sentence = format!(
+        "it speaks version {newest} of the peer protocol and this node versions {} to {}: \
+         a cluster is upgraded one release at a time",
+        newest + 1,
+        newest + 2
+    );
+    assert!(why.ends_with(&sentence), "{why}");
+    let survey = present.handle().survey().await.unwrap();
+    assert_eq!(survey.nodes.len(), 3, "{survey:#?}");
+    for node in [later, again, next, present] {
         tokio::task::spawn_blocking(move || node.stop())
             .await
             .unwrap();

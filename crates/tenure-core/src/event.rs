@@ -9,7 +9,8 @@ use crate::value::{Fence, Holder, OwnerId};
 pub struct Event {
     /// Counts the events of one group, without gaps: how a node notices that it missed some.
     pub sequence: u64,
-    /// Unique and increasing per owner, below 2^53 (R121): the wall hint in milliseconds × 1024, or one more than the last.
+    /// Unique and increasing per owner, below 2^53 (R121): the next of the group's [`EventLane`] from
+    /// the wall hint in milliseconds × 1024 on, above the last.
     pub id: u64,
     /// Who is told.
     pub owner: OwnerId,
@@ -17,6 +18,33 @@ pub struct Event {
     pub namespace: Option<Namespace>,
     /// What happened.
     pub kind: EventKind,
+}
+
+/// Which ids a group gives its events (R121): those with its own rest when divided by the number of
+/// groups, so that no two groups of a cluster ever give the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventLane {
+    rest: u64,
+    groups: u64,
+}
+
+impl EventLane {
+    /// The lane of a group that is alone.
+    pub const ONLY: EventLane = EventLane { rest: 0, groups: 1 };
+
+    /// The lane of the group of this number among so many.
+    pub fn new(group: u32, groups: u32) -> EventLane {
+        let groups = u64::from(groups.max(1));
+        EventLane {
+            rest: u64::from(group) % groups,
+            groups,
+        }
+    }
+
+    /// The first id of this lane that is not below `floor`.
+    pub(crate) fn from(self, floor: u64) -> u64 {
+        floor + (self.rest + self.groups - floor % self.groups) % self.groups
+    }
 }
 
 /// What an owner is told.

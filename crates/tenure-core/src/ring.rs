@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, EventLane};
 use crate::path::Namespace;
 use crate::query::EventsAfter;
 use crate::value::OwnerId;
@@ -20,6 +20,7 @@ pub(crate) struct EventRing {
     pub(crate) kept: VecDeque<(u64, Event)>,
     pub(crate) sequence: u64,
     pub(crate) id: u64,
+    pub(crate) lane: EventLane,
     limit: usize,
 }
 
@@ -29,6 +30,7 @@ impl EventRing {
             kept: VecDeque::new(),
             sequence: 0,
             id: 0,
+            lane: EventLane::ONLY,
             limit: limit as usize,
         }
     }
@@ -43,7 +45,8 @@ impl EventRing {
         kind: EventKind,
     ) -> Event {
         self.sequence += 1;
-        self.id = (wall.min(WALL_END) << 10).max(self.id + 1);
+        let floor = (wall.min(WALL_END) << 10).max(self.id + 1);
+        self.id = self.lane.from(floor);
         let event = Event {
             sequence: self.sequence,
             id: self.id,
@@ -105,5 +108,29 @@ mod tests {
         assert!(matches!(ring.after(2), EventsAfter::Complete(kept) if kept.len() == 2));
         ring.forget(KEPT_MS);
         assert_eq!(ring.kept.len(), 1);
+    }
+
+    /// R121: what an owner is told by several groups in one millisecond has as many ids.
+    #[test]
+    fn r121_groups_never_share_an_id() {
+        const GROUPS: u32 = 5;
+        let owner = OwnerId::new("amy").unwrap();
+        let mut ids = Vec::new();
+        for group in 0..GROUPS {
+            let mut ring = EventRing::new(8);
+            ring.lane = EventLane::new(group, GROUPS);
+            let mut last = 0;
+            for wall in [7, 7, 7, 3, 8, 1_700_000_000_000] {
+                let event = ring.push(0, wall, owner.clone(), None, EventKind::Killed);
+                assert!(event.id > last && event.id >= wall << 10);
+                last = event.id;
+                ids.push(event.id);
+            }
+            assert!(last < 1_700_000_000_001 << 10, "near its wall hint");
+        }
+        ids.sort_unstable();
+        let count = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
     }
 }

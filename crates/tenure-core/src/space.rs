@@ -36,7 +36,7 @@ use alloc::vec::Vec;
 
 use crate::aged::Aged;
 use crate::command::Command;
-use crate::event::{ChangeKind, Event, LockChange};
+use crate::event::{ChangeKind, Event, EventLane, LockChange};
 use crate::hash::Hasher;
 use crate::links::Links;
 use crate::outcome::{Applied, LeaseChange, Outcome};
@@ -214,6 +214,12 @@ impl Space {
             out: Effects::default(),
             limits,
         }
+    }
+
+    /// Gives its events the ids of a lane (R121). It belongs to the group, not to its state: set it
+    /// after `new` and after a snapshot was read.
+    pub fn number_events(&mut self, lane: EventLane) {
+        self.events.lane = lane;
     }
 
     /// Applies one command. The same commands in the same order give the same space everywhere.

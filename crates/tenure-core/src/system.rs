@@ -28,7 +28,7 @@ pub(crate) use snapshot::{put_table, take_table};
 
 use self::answers::Answers;
 use self::changes::Changes;
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, EventLane};
 use crate::query::EventsAfter;
 use crate::ring::EventRing;
 use crate::space::RULES;
@@ -73,6 +73,12 @@ impl System {
             answers: Answers::new(ANSWERS),
             events: EventRing::new(EVENTS),
         }
+    }
+
+    /// Gives its events the ids of a lane (R121). It belongs to the group, not to its state: set it
+    /// after `new` and after a snapshot was read.
+    pub fn number_events(&mut self, lane: EventLane) {
+        self.events.lane = lane;
     }
 
     /// Applies one command. The same commands in the same order give the same machine everywhere.

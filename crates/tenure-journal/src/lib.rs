@@ -101,7 +101,7 @@ impl Written {
     }
 
     /// A replica is gone: its snapshots too, once that is durable.
-    pub fn forget(&mut self, group: GroupId) {
+    fn forget(&mut self, group: GroupId) {
         self.forget.insert(group);
     }
 

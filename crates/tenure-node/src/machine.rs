@@ -1,6 +1,7 @@
 //! The machine behind a group's log: a space of locks, or the system machine.
 
 use tenure_core::command::Command;
+use tenure_core::event::EventLane;
 use tenure_core::outcome::Outcome;
 use tenure_core::query::EventsAfter;
 use tenure_core::space::{Effects, HashSeed, Space, SpaceLimits};
@@ -58,6 +59,14 @@ impl Machine {
                 Machine::Space(Box::new(Space::new(limits.clone(), *seed)))
             }
             Blank::System(table) => Machine::System(Box::new(System::new(table.clone()))),
+        }
+    }
+
+    /// Its events have the ids of this lane (R121).
+    pub(crate) fn number_events(&mut self, lane: EventLane) {
+        match self {
+            Machine::Space(space) => space.number_events(lane),
+            Machine::System(system) => system.number_events(lane),
         }
     }
 

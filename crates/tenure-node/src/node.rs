@@ -11,6 +11,7 @@ mod status;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
+use tenure_core::event::EventLane;
 use tenure_core::space::HashSeed;
 use tenure_core::table::NamespaceTable;
 
@@ -169,10 +170,18 @@ impl Node {
     }
 
     pub(crate) fn decode_state(&self, id: GroupId, bytes: &[u8]) -> Option<Machine> {
-        snapshot::decode(bytes, &self.blank(id), self.hash_seed()).ok()
+        let mut machine = snapshot::decode(bytes, &self.blank(id), self.hash_seed()).ok()?;
+        machine.number_events(self.lane(id));
+        Some(machine)
     }
 
-    fn open(&mut self, id: GroupId, found: Found, machine: Machine) {
+    /// Which ids a group's events have (R121).
+    fn lane(&self, id: GroupId) -> EventLane {
+        EventLane::new(id.0, self.config.cluster.group_count + 1)
+    }
+
+    fn open(&mut self, id: GroupId, found: Found, mut machine: Machine) {
+        machine.number_events(self.lane(id));
         let random = self.random.split(u64::from(id.0));
         let mut replica = found.open(self.me, random);
         if replica.is_alone() {

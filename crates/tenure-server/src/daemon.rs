@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use tenure_cluster::{Durable, Running, StartError};
 use tenure_node::{ClusterConfig, Limits, NodeId};
 use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use crate::config::{Config, Sync};
@@ -50,6 +51,16 @@ pub enum DaemonError {
     /// The description of the protocol cannot be offered.
     #[error("server reflection cannot be offered: {0}")]
     Reflection(String),
+}
+
+/// The runtime of the faces. One core is left to the node's thread: where a core must serve both, every
+/// answer costs a switch more.
+pub fn runtime() -> std::io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Builder::new_multi_thread()
+        .worker_threads(cores.saturating_sub(1).max(1))
+        .enable_all()
+        .build()
 }
 
 /// A daemon that listens.
@@ -125,6 +136,7 @@ fn start_node(config: &Config) -> Result<Running, DaemonError> {
     Ok(tenure_cluster::start(tenure_cluster::Options {
         data_dir: config.disk.data_dir.clone(),
         node,
+        name: config.node.name.clone(),
         cluster: ClusterConfig {
             group_count: u32::try_from(fixed.group_count).unwrap_or(u32::MAX),
             prefix_segments: fixed.routing_prefix_segments,

@@ -11,6 +11,11 @@ pub(crate) mod health;
 pub mod json;
 pub mod openapi;
 mod patience;
+mod requests;
 pub mod sse;
 pub mod tcp;
 pub mod tls;
+pub(crate) mod unary;
+
+/// The longest message on the gRPC port.
+pub(crate) const MESSAGE: usize = 4 << 20;

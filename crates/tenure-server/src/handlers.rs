@@ -68,8 +68,14 @@ impl Handlers {
         &self.node
     }
 
-    async fn ask(&self, call: Call, request: ClientRequest) -> Result<Answer, Failure> {
-        self.node.call(request, call.timeout).await.map_err(failure)
+    /// The node has the request when this returns; its answer is waited for.
+    pub(crate) fn ask<R: Into<Box<ClientRequest>>>(
+        &self,
+        call: Call,
+        request: R,
+    ) -> impl Future<Output = Result<Answer, Failure>> + use<R> {
+        let answer = self.node.call(request.into(), call.timeout);
+        async { answer.await.map_err(failure) }
     }
 }
 

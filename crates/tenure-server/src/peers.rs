@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use tenure_cluster::{Begin, PeerOptions, Rules, Secret};
+use tenure_cluster::{Begin, PeerOptions, Rules, Secret, Versions};
 
 use crate::config::{Config, Start};
 use crate::daemon::DaemonError;
@@ -18,7 +18,6 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
         .ok_or_else(|| DaemonError::Internal(cluster.raft_addr.clone()))?;
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Some(PeerOptions {
-        name: config.node.name.clone(),
         token: Secret::new(token.reveal().as_bytes()),
         listen: SocketAddr::new(listen_ip(&host), port),
         advertise: (host, port),
@@ -34,6 +33,7 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
             Start::Bootstrap => Begin::Bootstrap,
             Start::ForceBootstrap => Begin::Force,
         },
+        versions: Versions::OURS,
         rules: Rules {
             replication_factor: number(cluster.replication_factor),
             stability_ms: cluster.stability_window_secs * 1000,

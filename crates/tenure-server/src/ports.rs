@@ -20,18 +20,16 @@ use crate::daemon::DaemonError;
 use crate::events::Events;
 use crate::faces::admission::Admission;
 use crate::faces::cluster::Operators;
-use crate::faces::connection::{GrpcPort, WebConnection};
+use crate::faces::connection::{GrpcConnection, GrpcPort, WebConnection};
 use crate::faces::grpc::Grpc;
 use crate::faces::json::{self, Facade};
 use crate::faces::sse::{self, Sse};
 use crate::faces::tcp::{self, Door, Plain, Protocol};
 use crate::faces::tls::Certificate;
-use crate::faces::{auth, h3, openapi};
+use crate::faces::{MESSAGE, auth, h3, openapi};
 use crate::handlers::Handlers;
 use crate::telemetry::{self, Telemetry};
 
-/// The longest message on the gRPC port.
-const MESSAGE: usize = 4 << 20;
 /// Open connections of the web faces together.
 const WEB_CONNECTIONS: usize = 4096;
 /// Open connections of the gRPC port; the file limit is raised for them at start.
@@ -112,25 +110,26 @@ impl<'a> Ports<'a> {
         let path_lock = PathLockServer::new(service.clone())
             .max_decoding_message_size(MESSAGE)
             .max_encoding_message_size(usize::MAX);
-        let port = GrpcPort {
-            direct: self.guard.asks_nothing().then(|| path_lock.clone()),
-            routes: self
-                .guard
-                .wrap(grpc_routes(&service, path_lock, operators)?),
+        let port = Arc::new(GrpcPort {
+            service: service.clone(),
+            path_lock: path_lock.clone(),
+            routes: grpc_routes(&service, path_lock, operators)?,
+            guard: self.guard.clone(),
             calls: calls
                 .unwrap_or(Semaphore::MAX_PERMITS)
                 .min(Semaphore::MAX_PERMITS),
             bodies: Arc::clone(&self.admission.bodies),
             timeout: self.timeout,
-        };
+        });
         let door = Door {
             tls: None,
             plain: Plain::Served,
             protocol: Protocol::Http2,
             connections: Arc::new(Semaphore::new(GRPC_CONNECTIONS)),
             streams: STREAMS,
+            node: self.node.clone(),
         };
-        let connection = move |peer| port.connection(peer);
+        let connection = move |peer| GrpcConnection::new(&port, peer);
         let served = tcp::serve(listener, door, connection, self.stop.clone());
         self.running.push(Box::pin(served));
         Ok(address)
@@ -157,6 +156,7 @@ impl<'a> Ports<'a> {
             protocol: Protocol::Web,
             connections,
             streams: WEB_STREAMS,
+            node: self.node.clone(),
         };
         let admission = self.admission.clone();
         let alt_svc = quic.and_then(|quic| {

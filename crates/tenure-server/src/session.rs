@@ -4,148 +4,274 @@
 //!   requests ──▶ parse ──▶ Calls ──▶ node ──▶ answers, events ──▶ responses
 //! ```
 //!
-//! The stream of responses is the whole session: whoever polls it reads what has come, hands it to
-//! the node and takes what the node has said. So a session costs no task and no channel of its own,
-//! and a client that does not read its answers is not read either. Events of every owner that the
-//! session has used arrive on the same stream, with id 0.
+//! The body of the response is the whole session: whoever polls it reads what has come, hands it to
+//! the node and takes what the node has said, all of it in one piece. So a session costs no task and no
+//! channel of its own, and a client that does not read its answers is not read either. Events of every
+//! owner that the session has used arrive on the same stream, with id 0.
 
 use std::collections::HashSet;
 use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
-use futures_util::Stream;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::Frame;
+use prost::Message;
 use tenure_cluster::{Calls, Heard};
+use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 use tenure_wire::v1::session_request::Op;
 use tenure_wire::v1::session_response::Result as Response;
-use tonic::Streaming;
+use tonic::Status;
 
 use crate::convert;
 use crate::events;
-use crate::handlers::{self, Call, Handlers, wire};
+use crate::faces::MESSAGE;
+use crate::handlers::{self, wire};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Face, Rpc, Telemetry};
 
 /// Operations of one session that are under way; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
 
-/// One session. The stream ends when the client ends its side and everything is answered.
-pub(crate) struct Session {
-    calls: Calls,
-    telemetry: Telemetry,
-    call: Call,
-    /// `None` when the client has ended its side, or sent what cannot be read.
-    requests: Option<Streaming<v1::SessionRequest>>,
-    owners: HashSet<String>,
-    slots: Slots,
-    /// Heard, the last first.
-    heard: Vec<Heard>,
-    /// Answered without the node, the last first.
-    refused: Vec<v1::SessionResponse>,
+/// So many bytes of responses are sent at once, when there are as many.
+const PIECE: usize = 32 << 10;
+
+/// The length of what precedes a message: a flag and the length.
+const PREFIX: usize = 5;
+
+/// What a session has of the daemon.
+pub(crate) struct Means {
+    pub(crate) calls: Calls,
+    pub(crate) telemetry: Telemetry,
+    /// The longest that an operation may take.
+    pub(crate) timeout: Duration,
+    /// Resolves when the daemon stops (R169).
+    pub(crate) stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl Session {
-    pub(crate) fn new(
-        handlers: &Handlers,
-        telemetry: Telemetry,
-        call: Call,
-        event_buffer: usize,
-        requests: Streaming<v1::SessionRequest>,
-    ) -> Session {
+/// One session. It ends when the client ends its side and everything is answered.
+pub(crate) struct Session<B> {
+    means: Means,
+    requests: Requests<B>,
+    /// Who is listened to.
+    owners: HashSet<OwnerId>,
+    slots: Slots,
+    /// Where the node puts what it has said, between two looks.
+    heard: Vec<Heard>,
+    responses: BytesMut,
+    is_over: bool,
+}
+
+impl<B> Session<B>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
+    pub(crate) fn new(means: Means, requests: B) -> Session<B> {
         Session {
-            calls: handlers.node().calls(event_buffer),
-            telemetry,
-            call,
-            requests: Some(requests),
+            means,
+            requests: Requests::new(requests),
             owners: HashSet::new(),
             slots: Slots::default(),
             heard: Vec::new(),
-            refused: Vec::new(),
+            responses: BytesMut::new(),
+            is_over: false,
         }
     }
 
     /// Reads what has come, as far as there is room.
     fn read(&mut self, cx: &mut Context<'_>) {
-        while let Some(requests) = &mut self.requests
-            && self.slots.used < IN_FLIGHT
+        let now = Instant::now();
+        while self.slots.used < IN_FLIGHT
+            && let Poll::Ready(Some(request)) = self.requests.poll_next(cx)
         {
-            match Pin::new(requests).poll_next(cx) {
-                Poll::Ready(Some(Ok(request))) => self.take(request),
-                // A request that breaks off, or cannot be read, ends the session; its operations
-                // still finish.
-                Poll::Ready(Some(Err(_)) | None) => self.requests = None,
-                Poll::Pending => break,
-            }
+            self.take(request, now);
         }
-        self.refused.reverse();
-        self.calls.flush();
+        self.means.calls.flush();
     }
 
-    fn take(&mut self, request: v1::SessionRequest) {
+    fn take(&mut self, request: v1::SessionRequest, now: Instant) {
         let id = request.id;
         if let Some(owner) = owner_of(&request)
             && !self.owners.contains(owner)
             && let Ok(listened) = convert::owner(owner)
         {
-            self.owners.insert(owner.to_owned());
-            self.calls.listen(listened);
+            self.owners.insert(listened.clone());
+            self.means.calls.listen(listened);
         }
         match parse(request) {
             Ok((kind, request)) => {
-                let slot = self.slots.take(id, kind);
-                self.calls.push(slot, request, self.call.timeout);
+                let slot = self.slots.take(id, kind, now);
+                self.means.calls.push(slot, request, self.means.timeout);
             }
-            Err(failure) => self.refused.push(response(id, error(failure))),
+            Err(failure) => self.respond(id, error(failure)),
         }
     }
 
-    fn say(&mut self, heard: Heard) -> Option<v1::SessionResponse> {
+    fn say(&mut self, heard: Heard, now: Instant) {
         match heard {
             Heard::Answer { tag, answer } => {
-                let UnderWay { id, kind, begun } = self.slots.give_back(tag)?;
+                let Some(UnderWay { id, kind, begun }) = self.slots.give_back(tag) else {
+                    return;
+                };
                 let result = match answer {
                     Ok(answer) => respond(kind, *answer),
                     Err(failure) => Err(handlers::failure(failure)),
                 };
-                self.telemetry
-                    .record(Face::Grpc, kind.rpc(), begun, &result);
-                Some(response(id, result.unwrap_or_else(error)))
+                let took = now.saturating_duration_since(begun);
+                let telemetry = &self.means.telemetry;
+                telemetry.record(Face::Grpc, kind.rpc(), took, &result);
+                self.respond(id, result.unwrap_or_else(error));
             }
-            Heard::Event(event) => Some(response(0, Response::Event(convert::event_out(&event)))),
-            Heard::Ended(end) => Some(response(0, error(events::ended(end)))),
+            Heard::Event(event) => self.respond(0, Response::Event(convert::event_out(&event))),
+            Heard::Ended(end) => self.respond(0, error(events::ended(end))),
         }
     }
-}
 
-impl Stream for Session {
-    type Item = Result<v1::SessionResponse, tonic::Status>;
+    fn respond(&mut self, id: u64, result: Response) {
+        let response = v1::SessionResponse {
+            id,
+            result: Some(result),
+        };
+        let length = response.encoded_len();
+        self.responses.reserve(PREFIX + length);
+        self.responses.put_u8(0);
+        self.responses
+            .put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+        response.encode_raw(&mut self.responses);
+    }
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let session = &mut *self;
+    /// Says everything that was heard; waits if there is nothing to say.
+    fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if let Some(response) = session.refused.pop() {
-                return Poll::Ready(Some(Ok(response)));
+            self.read(cx);
+            let ended = self.requests.are_over() && self.slots.used == 0;
+            let mut heard = std::mem::take(&mut self.heard);
+            let silent = self.means.calls.poll(cx, &mut heard).is_pending();
+            let now = Instant::now();
+            for heard in heard.drain(..) {
+                self.say(heard, now);
             }
-            while let Some(heard) = session.heard.pop() {
-                if let Some(response) = session.say(heard) {
-                    return Poll::Ready(Some(Ok(response)));
-                }
+            self.heard = heard;
+            if self.responses.len() >= PIECE || (silent && !self.responses.is_empty()) {
+                return Poll::Ready(());
             }
-            session.read(cx);
-            let ended = session.requests.is_none() && session.slots.used == 0;
-            if session.calls.poll(cx, &mut session.heard).is_ready() {
-                session.heard.reverse();
-            } else if session.refused.is_empty() {
+            if silent {
+                self.is_over = ended;
                 return if ended {
-                    Poll::Ready(None)
+                    Poll::Ready(())
                 } else {
                     Poll::Pending
                 };
             }
         }
     }
+}
+
+impl<B> http_body::Body for Session<B>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let session = &mut *self;
+        if session.is_over {
+            return Poll::Ready(None);
+        }
+        let mut last = Status::ok("");
+        if session.go_on(cx).is_pending() {
+            ready!(session.means.stopped.as_mut().poll(cx));
+            session.is_over = true;
+            last = Status::unavailable("the node stops: try another one");
+        }
+        if !session.responses.is_empty() {
+            let piece = session.responses.split().freeze();
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        let mut trailers = HeaderMap::new();
+        // A status of ours can be written.
+        let _ = last.add_header(&mut trailers);
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over
+    }
+}
+
+/// The requests of a session, as they come.
+struct Requests<B> {
+    /// Nothing when the client has ended its side, or sent what cannot be read.
+    body: Option<B>,
+    bytes: BytesMut,
+}
+
+impl<B> Requests<B>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
+    fn new(body: B) -> Requests<B> {
+        Requests {
+            body: Some(body),
+            bytes: BytesMut::new(),
+        }
+    }
+
+    fn are_over(&self) -> bool {
+        self.body.is_none()
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<v1::SessionRequest>> {
+        loop {
+            let Some(body) = &mut self.body else {
+                return Poll::Ready(None);
+            };
+            match next(&mut self.bytes) {
+                Ok(Some(request)) => return Poll::Ready(Some(request)),
+                Ok(None) => {}
+                Err(Unreadable) => {
+                    self.body = None;
+                    continue;
+                }
+            }
+            match ready!(Pin::new(body).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.bytes.extend_from_slice(&data);
+                    }
+                }
+                // A request that breaks off ends the session; its operations still finish.
+                Some(Err(_)) | None => self.body = None,
+            }
+        }
+    }
+}
+
+/// What has come is no message of this protocol.
+struct Unreadable;
+
+/// The first message, if all of it has come.
+fn next(bytes: &mut BytesMut) -> Result<Option<v1::SessionRequest>, Unreadable> {
+    let Some((&[flag, a, b, c, d], rest)) = bytes.split_first_chunk() else {
+        return Ok(None);
+    };
+    let length = u32::from_be_bytes([a, b, c, d]) as usize;
+    if flag != 0 || length > MESSAGE {
+        return Err(Unreadable);
+    }
+    let Some(message) = rest.get(..length) else {
+        return Ok(None);
+    };
+    let request = v1::SessionRequest::decode(message).map_err(|_| Unreadable)?;
+    bytes.advance(PREFIX + length);
+    Ok(Some(request))
 }
 
 /// What kind of answer an operation gets.
@@ -186,9 +312,8 @@ struct Slots {
 }
 
 impl Slots {
-    fn take(&mut self, id: u64, kind: Kind) -> u64 {
+    fn take(&mut self, id: u64, kind: Kind, begun: Instant) -> u64 {
         self.used += 1;
-        let begun = Instant::now();
         let operation = Some(UnderWay { id, kind, begun });
         match self.free.pop() {
             Some(slot) => {
@@ -210,26 +335,27 @@ impl Slots {
     }
 }
 
-fn parse(request: v1::SessionRequest) -> Result<(Kind, ClientRequest), Failure> {
+fn parse(request: v1::SessionRequest) -> Result<(Kind, Box<ClientRequest>), Failure> {
     if request.id == 0 {
         return Err(Failure::new(
             Code::InvalidArgument,
             "id 0 is for events: number from 1",
         ));
     }
-    Ok(match request.op {
-        Some(Op::Acquire(acquire)) => (Kind::Acquire, wire::acquire(acquire)?),
-        Some(Op::Release(release)) => (Kind::Release, wire::release(release)?),
-        Some(Op::ReleaseAll(all)) => (Kind::ReleaseAll, wire::release_all(all)?),
-        Some(Op::Renew(renew)) => (Kind::Renew, wire::renew(renew)?),
-        Some(Op::AssertFencing(assert)) => (Kind::AssertFencing, wire::assert_fencing(assert)?),
+    let (kind, request) = match request.op {
+        Some(Op::Acquire(acquire)) => (Kind::Acquire, wire::acquire(acquire)),
+        Some(Op::Release(release)) => (Kind::Release, wire::release(release)),
+        Some(Op::ReleaseAll(all)) => (Kind::ReleaseAll, wire::release_all(all)),
+        Some(Op::Renew(renew)) => (Kind::Renew, wire::renew(renew)),
+        Some(Op::AssertFencing(assert)) => (Kind::AssertFencing, wire::assert_fencing(assert)),
         None => {
             return Err(Failure::new(
                 Code::InvalidArgument,
                 "the request names no operation",
             ));
         }
-    })
+    };
+    Ok((kind, Box::new(request?)))
 }
 
 fn respond(kind: Kind, answer: Answer) -> Result<Response, Failure> {
@@ -240,13 +366,6 @@ fn respond(kind: Kind, answer: Answer) -> Result<Response, Failure> {
         Kind::Renew => Response::Renew(wire::renewed(&answer)?),
         Kind::AssertFencing => Response::AssertFencing(wire::asserted(&answer)?),
     })
-}
-
-fn response(id: u64, result: Response) -> v1::SessionResponse {
-    v1::SessionResponse {
-        id,
-        result: Some(result),
-    }
 }
 
 fn owner_of(request: &v1::SessionRequest) -> Option<&str> {
@@ -262,4 +381,42 @@ fn error(failure: Failure) -> Response {
         code: i32::from(failure.code.grpc()).unsigned_abs(),
         message: failure.message,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message may come in any number of pieces.
+    #[test]
+    fn requests_are_found_wherever_they_are_cut() {
+        let mut sent = Vec::new();
+        for id in [1, 2] {
+            let message = v1::SessionRequest { id, op: None }.encode_to_vec();
+            sent.push(0);
+            sent.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
+            sent.extend_from_slice(&message);
+        }
+        let mut bytes = BytesMut::new();
+        let mut found = Vec::new();
+        for byte in sent {
+            bytes.put_u8(byte);
+            while let Ok(Some(request)) = next(&mut bytes) {
+                found.push(request.id);
+            }
+        }
+        assert_eq!(found, [1, 2]);
+        assert!(bytes.is_empty());
+    }
+
+    #[test]
+    fn what_is_compressed_or_too_long_or_no_message_cannot_be_read() {
+        for bytes in [
+            &[1, 0, 0, 0, 0][..],
+            &[0, 255, 0, 0, 0],
+            &[0, 0, 0, 0, 1, 255],
+        ] {
+            assert!(next(&mut BytesMut::from(bytes)).is_err(), "{bytes:?}");
+        }
+    }
 }

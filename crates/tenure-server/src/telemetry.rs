@@ -11,7 +11,7 @@
 //! the same families, so that two ways of looking cannot disagree.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use tenure_cluster::Handle;
@@ -64,7 +64,7 @@ impl Telemetry {
             face,
             rpc,
             begun: Instant::now(),
-            span: tracing.map(|tracing| tracing.begin(rpc, headers)),
+            span: tracing.map(|tracing| Box::new(tracing.begin(rpc, headers))),
             code: tonic::Code::Cancelled,
         }
     }
@@ -74,11 +74,11 @@ impl Telemetry {
         &self,
         face: Face,
         rpc: Rpc,
-        begun: Instant,
+        took: Duration,
         result: &Result<T, Failure>,
     ) {
         let code = code_of(result);
-        self.inner.calls.record(face, rpc, code, begun.elapsed());
+        self.inner.calls.record(face, rpc, code, took);
     }
 
     /// Everything there is to know, now.
@@ -104,7 +104,8 @@ pub(crate) struct Measured<'a> {
     face: Face,
     rpc: Rpc,
     begun: Instant,
-    span: Option<OpenSpan>,
+    /// Boxed: few ask for traces, and every call has room for it.
+    span: Option<Box<OpenSpan>>,
     code: tonic::Code,
 }
 

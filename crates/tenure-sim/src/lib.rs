@@ -23,12 +23,14 @@ mod random;
 mod seat;
 mod time;
 mod trace;
+mod weather;
 mod world;
 
 pub use breach::Breach;
 pub use check::Violation;
 pub use counts::Counts;
 pub use trace::Printing;
+pub use weather::Weather;
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -48,6 +50,8 @@ pub struct Options {
     pub printing: Printing,
     /// The contract that is broken, for the museum.
     pub breach: Option<Breach>,
+    /// The weather, if it is not to be the seed's own.
+    pub weather: Option<Weather>,
 }
 
 impl Default for Options {
@@ -56,6 +60,7 @@ impl Default for Options {
             storm_seconds: 300,
             printing: Printing::Off,
             breach: None,
+            weather: None,
         }
     }
 }
@@ -131,7 +136,9 @@ pub fn run_all(
 
 fn run_once(seed: u64, options: Options) -> Report {
     let mut random = Random::new(seed);
-    let plan = Plan::of(&mut random, options.storm_seconds * SECOND, options.breach);
+    let weather = options.weather.unwrap_or_else(|| Weather::of(seed));
+    let storm = options.storm_seconds * SECOND;
+    let plan = Plan::of(&mut random, weather, storm, options.breach);
     let nodes = plan.nodes;
     let mut world = World::new(plan, random, Trace::new(options.printing));
     let violation = world.live().err();

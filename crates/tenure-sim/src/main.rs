@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-use tenure_sim::{Breach, Counts, Options, Printing, Report, museum, run, run_all};
+use tenure_sim::{Breach, Counts, Options, Printing, Report, Weather, museum, run, run_all};
 
 #[derive(Default)]
 struct Wanted {
@@ -31,6 +31,7 @@ struct Wanted {
     search: Option<u64>,
     storm: Option<u64>,
     museum: Option<String>,
+    weather: Option<Weather>,
     json: bool,
 }
 
@@ -62,6 +63,11 @@ fn wanted() -> Result<Wanted, String> {
             "--hours" => wanted.hours = Some(number()? as f64),
             "--search" => wanted.search = Some(number()?),
             "--storm" => wanted.storm = Some(number()?),
+            "--weather" => {
+                let name = words.next().unwrap_or_default();
+                let weather = Weather::called(&name);
+                wanted.weather = Some(weather.ok_or_else(|| format!("no weather is `{name}`"))?);
+            }
             "--json" => wanted.json = true,
             "--museum" => {
                 wanted.museum = Some(
@@ -77,7 +83,10 @@ fn wanted() -> Result<Wanted, String> {
 }
 
 fn go(wanted: &Wanted) -> ExitCode {
-    let mut options = Options::default();
+    let mut options = Options {
+        weather: wanted.weather,
+        ..Options::default()
+    };
     if let Some(seconds) = wanted.storm {
         options.storm_seconds = seconds;
     }
@@ -246,16 +255,16 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 fn visit(only: &str, options: Options) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let opened = museum::read(&root).and_then(|list| Ok((list, museum::Workshop::open(&root)?)));
-    let (exhibits, workshop) = match opened {
-        Ok(opened) => opened,
+    let exhibits = match museum::read(&root) {
+        Ok(exhibits) => exhibits,
         Err(what) => {
             eprintln!("error: {what}");
             return ExitCode::from(2);
         }
     };
+    let mut workshop = None;
     let mut missed = 0;
-    for exhibit in exhibits {
+    for exhibit in &exhibits {
         if !only.is_empty() && only != exhibit.name {
             continue;
         }
@@ -263,12 +272,17 @@ fn visit(only: &str, options: Options) -> ExitCode {
             Some(breach) => Ok(search(
                 Options {
                     breach: Some(breach),
+                    weather: exhibit.weather,
                     ..options
                 },
                 PATIENCE,
                 exhibit.seed,
             )),
-            None => workshop.show(&exhibit, PATIENCE.as_secs()),
+            None => workshop
+                .get_or_insert_with(|| museum::Workshop::open(&root, &exhibits))
+                .as_ref()
+                .map_err(Clone::clone)
+                .and_then(|workshop| workshop.show(exhibit, PATIENCE.as_secs())),
         };
         let said = said.unwrap_or_else(|what| format!("BROKEN: {what}"));
         missed += u64::from(!said.starts_with("caught"));

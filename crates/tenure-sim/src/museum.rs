@@ -2,34 +2,47 @@
 //!
 //! Three kinds, all listed in `museum.toml`: contracts that a driver or a client breaks
 //! ([`Breach`]), wrong lines in the product, and those wrong lines of the log that are in its own
-//! list. For a wrong line the repository is copied, the line is changed, and the simulator is built
-//! anew and searches; for one of the log, its crash tests run. `seed` is the one that found it last,
-//! and is tried first.
+//! list. The repository is copied, all wrong lines of the product are planted at once, each asleep
+//! until its exhibit is on show, and the simulator is built anew and searches; for one of the log,
+//! the line is changed and its crash tests run. `seed` is the one that found it last, and is tried
+//! first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::Breach;
+use crate::{Breach, Weather};
 
 /// One planted fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exhibit {
     /// What it is called. The name of a [`Breach`] is enough for one.
     pub name: String,
+    /// What is wrong with it.
+    pub breaks: String,
+    /// The lines that are changed.
+    pub edits: Vec<Edit>,
+    /// The seed that found it last, if one did.
+    pub seed: Option<u64>,
+    /// The weather that brings the moment in which it shows, if any weather will not do.
+    pub weather: Option<Weather>,
+    /// The crate whose own list has the line, and whose crash tests must notice it.
+    pub list: String,
+}
+
+/// One changed line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edit {
     /// Which file, from the root of the repository.
     pub file: String,
     /// The right line.
     pub find: String,
-    /// The wrong one.
+    /// The wrong one; in it, `SHOWN` is whether its exhibit is on show.
     pub replace: String,
-    /// What is wrong with it.
-    pub breaks: String,
-    /// The seed that found it last, if one did.
-    pub seed: Option<u64>,
-    /// The crate whose own list has the line, and whose crash tests must notice it.
-    pub list: String,
 }
+
+/// Names the exhibit on show to the planted program.
+const SHOWS: &str = "TENURE_MUSEUM_SHOWS";
 
 /// The tests of a crate that know crashes and damage.
 const CRASH_TESTS: [&str; 3] = ["crash", "damage", "rules"];
@@ -45,12 +58,15 @@ pub fn read(root: &Path) -> Result<Vec<Exhibit>, String> {
             let mutant = mutants.into_iter().find(|one| one.name == exhibit.name);
             let mutant =
                 mutant.ok_or_else(|| format!("{} has no {}", exhibit.list, exhibit.name))?;
-            exhibit.file = format!("{home}/{}", mutant.file);
-            exhibit.find = mutant.find;
-            exhibit.replace = mutant.replace;
+            for edit in &mutant.edits {
+                exhibit.edits.push(Edit {
+                    file: format!("{home}/{}", edit.file),
+                    ..edit.clone()
+                });
+            }
             exhibit.breaks = mutant.breaks;
         }
-        let edit = !exhibit.file.is_empty() && !exhibit.find.is_empty();
+        let edit = !exhibit.edits.is_empty();
         if edit == Breach::called(&exhibit.name).is_some() || exhibit.breaks.is_empty() {
             return Err(format!("museum.toml: `{}` is incomplete", exhibit.name));
         }
@@ -81,18 +97,28 @@ fn parse(text: &str, heading: &str) -> Result<Vec<Exhibit>, String> {
         let exhibit = exhibits
             .last_mut()
             .ok_or_else(|| complain("expected a heading first"))?;
-        let field = match key {
-            "name" => &mut exhibit.name,
-            "file" => &mut exhibit.file,
-            "find" => &mut exhibit.find,
-            "replace" => &mut exhibit.replace,
-            "breaks" => &mut exhibit.breaks,
-            "list" => &mut exhibit.list,
-            "seed" => {
+        if key == "file" {
+            exhibit.edits.push(Edit::default());
+        }
+        let edit = exhibit.edits.last_mut();
+        let field = match (key, edit) {
+            ("name", _) => &mut exhibit.name,
+            ("breaks", _) => &mut exhibit.breaks,
+            ("list", _) => &mut exhibit.list,
+            ("seed", _) => {
                 let seed = value.parse().map_err(|_| complain("not a seed"))?;
                 exhibit.seed = Some(seed);
                 continue;
             }
+            ("weather", _) => {
+                let weather = Weather::called(value).ok_or_else(|| complain("no weather"))?;
+                exhibit.weather = Some(weather);
+                continue;
+            }
+            ("file", Some(edit)) => &mut edit.file,
+            ("find", Some(edit)) => &mut edit.find,
+            ("replace", Some(edit)) => &mut edit.replace,
+            ("find" | "replace", None) => return Err(complain("expected a file first")),
             _ => return Err(complain("unknown key")),
         };
         *field = value.to_owned();
@@ -107,10 +133,13 @@ pub struct Workshop {
 }
 
 impl Workshop {
-    /// Copies what git knows of.
-    pub fn open(root: &Path) -> Result<Workshop, String> {
-        let copy = root.join("target/museum/copy");
-        let build = root.join("target/museum/build");
+    /// Copies what git knows of, plants the lines of all exhibits that the simulator is to find, and
+    /// builds it.
+    pub fn open(root: &Path, exhibits: &[Exhibit]) -> Result<Workshop, String> {
+        let workshop = Workshop {
+            copy: root.join("target/museum/copy"),
+            build: root.join("target/museum/build"),
+        };
         let listed = Command::new("git")
             .args(["ls-files", "-co", "--exclude-standard", "-z"])
             .current_dir(root)
@@ -118,43 +147,48 @@ impl Workshop {
             .map_err(|error| format!("cannot start git: {error}"))?;
         let names = String::from_utf8(listed.stdout).map_err(|_| "a file name is not UTF-8")?;
         for name in names.split_terminator('\0') {
-            let (from, to) = (root.join(name), copy.join(name));
-            if !from.is_file() {
+            let (from, to) = (root.join(name), workshop.copy.join(name));
+            let Ok(bytes) = fs::read(&from) else {
                 continue;
-            }
+            };
+            let bytes = planted(name, bytes, exhibits)?;
             // Files that are the same keep their time, so that cargo does not build them again.
-            if fs::read(&from).ok() == fs::read(&to).ok() {
+            if fs::read(&to).is_ok_and(|present| present == bytes) {
                 continue;
             }
             if let Some(parent) = to.parent() {
                 fs::create_dir_all(parent)
                     .map_err(|error| format!("{}: {error}", parent.display()))?;
             }
-            fs::copy(&from, &to).map_err(|error| format!("{name}: {error}"))?;
+            fs::write(&to, bytes).map_err(|error| format!("{name}: {error}"))?;
         }
-        Ok(Workshop { copy, build })
+        let built = workshop.cargo(&["build", "--locked", "--package", "tenure-sim"])?;
+        if built.status.success() {
+            return Ok(workshop);
+        }
+        let why = String::from_utf8_lossy(&built.stderr).into_owned();
+        Err(format!("the planted simulator does not compile: {why}"))
     }
 
-    /// Plants an exhibit's line and lets somebody search for it, the simulator for so many seconds.
-    /// Returns the verdict.
+    /// Lets somebody search for an exhibit, the simulator for so many seconds. Returns the verdict.
     pub fn show(&self, exhibit: &Exhibit, seconds: u64) -> Result<String, String> {
-        let file = self.copy.join(&exhibit.file);
-        let original = text_of(&file)?;
-        let count = original.matches(&exhibit.find).count();
-        if count != 1 {
-            return Err(format!("its line occurs {count} times in {}", exhibit.file));
+        if exhibit.list.is_empty() {
+            return self.search(exhibit, seconds);
         }
-        let write = |text: &str| {
-            fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
-        };
-        write(&original.replacen(&exhibit.find, &exhibit.replace, 1))?;
-        let said = if exhibit.list.is_empty() {
-            self.search(exhibit, seconds)
-        } else {
-            self.crash(&exhibit.list)
-        };
-        write(&original)?;
+        for edit in &exhibit.edits {
+            self.change(edit, &edit.find, &edit.replace)?;
+        }
+        let said = self.crash(&exhibit.list);
+        for edit in &exhibit.edits {
+            self.change(edit, &edit.replace, &edit.find)?;
+        }
         said
+    }
+
+    fn change(&self, edit: &Edit, old: &str, new: &str) -> Result<(), String> {
+        let file = self.copy.join(&edit.file);
+        let text = replace_one(&text_of(&file)?, old, new)?;
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
     }
 
     fn cargo(&self, words: &[&str]) -> Result<Output, String> {
@@ -168,15 +202,14 @@ impl Workshop {
 
     /// The simulator's judges.
     fn search(&self, exhibit: &Exhibit, seconds: u64) -> Result<String, String> {
-        let built = self.cargo(&["build", "--quiet", "--package", "tenure-sim"])?;
-        if !built.status.success() {
-            let why = String::from_utf8_lossy(&built.stderr).into_owned();
-            return Err(format!("it does not compile: {why}"));
-        }
         let mut search = Command::new(self.build.join("debug/tenure-sim"));
+        search.env(SHOWS, &exhibit.name);
         search.args(["--search", &seconds.to_string()]);
         if let Some(seed) = exhibit.seed {
             search.args(["--first", &seed.to_string()]);
+        }
+        if let Some(weather) = exhibit.weather {
+            search.args(["--weather", weather.name()]);
         }
         let found = search
             .output()
@@ -209,6 +242,36 @@ impl Workshop {
     }
 }
 
+/// A file with the lines that exhibits change in it, each asleep until it is on show.
+fn planted(name: &str, bytes: Vec<u8>, exhibits: &[Exhibit]) -> Result<Vec<u8>, String> {
+    let here = |edit: &&Edit| edit.file == name;
+    let mut file = bytes;
+    for exhibit in exhibits.iter().filter(|one| one.list.is_empty()) {
+        for edit in exhibit.edits.iter().filter(here) {
+            let shown = format!(
+                "({{ extern crate std; static SHOWN: std::sync::OnceLock<bool> = \
+                 std::sync::OnceLock::new(); *SHOWN.get_or_init(|| \
+                 std::env::var({SHOWS:?}).as_deref() == Ok({:?})) }})",
+                exhibit.name
+            );
+            let line = edit.replace.replace("SHOWN", &shown);
+            let text = String::from_utf8(file).map_err(|_| format!("{name} is no text"))?;
+            file = replace_one(&text, &edit.find, &line)
+                .map_err(|why| format!("{}: {name}: {why}", exhibit.name))?
+                .into_bytes();
+        }
+    }
+    Ok(file)
+}
+
+/// Replaces what is there exactly once.
+fn replace_one(text: &str, old: &str, new: &str) -> Result<String, String> {
+    match text.matches(old).count() {
+        1 => Ok(text.replacen(old, new, 1)),
+        count => Err(format!("its line occurs {count} times")),
+    }
+}
+
 fn text_of(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
@@ -221,15 +284,16 @@ mod tests {
     fn the_list_is_complete_and_every_line_is_there_once() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let exhibits = read(&root).unwrap();
-        for exhibit in exhibits.iter().filter(|one| !one.file.is_empty()) {
-            let text = text_of(&root.join(&exhibit.file)).unwrap();
-            let count = text.matches(&exhibit.find).count();
-            assert_eq!(
-                count, 1,
-                "{}: {:?} in {}",
-                exhibit.name, exhibit.find, exhibit.file
-            );
-            assert_ne!(exhibit.find, exhibit.replace, "{}", exhibit.name);
+        for exhibit in &exhibits {
+            for edit in &exhibit.edits {
+                let text = text_of(&root.join(&edit.file)).unwrap();
+                let count = text.matches(&edit.find).count();
+                let name = &exhibit.name;
+                assert_eq!(count, 1, "{name}: {:?} in {}", edit.find, edit.file);
+                assert_ne!(edit.find, edit.replace, "{name}");
+                let asleep = exhibit.list.is_empty();
+                assert_eq!(edit.replace.contains("SHOWN"), asleep, "{name}");
+            }
         }
         for breach in Breach::ALL {
             let shown = exhibits.iter().any(|one| one.name == breach.name());

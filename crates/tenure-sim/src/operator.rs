@@ -10,6 +10,7 @@ use tenure_node::{
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::time::{SECOND, Time};
+use crate::weather::Weather;
 use crate::world::{World, member};
 
 /// See the module.
@@ -17,6 +18,9 @@ pub(crate) struct Operator {
     random: Random,
     /// Which seats should replicate each group.
     pub(crate) wanted: Vec<BTreeSet<usize>>,
+    /// The same before any fault moved them.
+    homes: Vec<BTreeSet<usize>>,
+    /// Where each group begins.
     births: Vec<BTreeSet<usize>>,
     /// Seats that a fault may have cost their data.
     pub(crate) may_lose: BTreeSet<usize>,
@@ -33,8 +37,14 @@ impl Operator {
         let wanted: Vec<BTreeSet<usize>> = (0..=plan.cluster.group_count)
             .map(|_| some_seats(&mut random, plan.nodes, plan.replicas))
             .collect();
+        let births = match plan.weather {
+            // One node begins alone; the others are blank, and join.
+            Weather::Founder => vec![BTreeSet::from([0]); wanted.len()],
+            _ => wanted.clone(),
+        };
         Operator {
-            births: wanted.clone(),
+            births,
+            homes: wanted.clone(),
             wanted,
             random,
             may_lose: BTreeSet::new(),
@@ -76,9 +86,9 @@ impl Operator {
         self.whole && wide && self.may_lose.is_empty() && self.newborn.is_empty()
     }
 
-    /// Every group is to be replicated as widely as at birth again.
+    /// Every group is to be replicated as it was meant to be at first.
     pub(crate) fn restore(&mut self) {
-        self.wanted.clone_from(&self.births);
+        self.wanted.clone_from(&self.homes);
     }
 }
 

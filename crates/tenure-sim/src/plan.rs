@@ -6,12 +6,15 @@ use tenure_node::{ClusterConfig, Limits};
 
 use crate::breach::Breach;
 use crate::faults::Kind;
+use crate::load::{Habits, PATHS};
 use crate::random::Random;
 use crate::time::{SECOND, Time};
+use crate::weather::Weather;
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    pub(crate) weather: Weather,
     pub(crate) nodes: usize,
     /// How many of them replicate a group at birth.
     pub(crate) replicas: usize,
@@ -19,6 +22,7 @@ pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) clients: usize,
     pub(crate) observers: usize,
+    pub(crate) habits: Habits,
     /// Lengths of leases that clients choose from, in milliseconds.
     pub(crate) ttls: Vec<u64>,
     /// How long faults strike.
@@ -32,7 +36,81 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// The plan of a seed. `storm` is how long faults strike.
-    pub(crate) fn of(random: &mut Random, storm: Time, breach: Option<Breach>) -> Plan {
+    pub(crate) fn of(
+        random: &mut Random,
+        weather: Weather,
+        storm: Time,
+        breach: Option<Breach>,
+    ) -> Plan {
+        let mut plan = Plan::mixed(random, storm, breach);
+        plan.weather = weather;
+        match weather {
+            Weather::Mixed | Weather::Founder => {}
+            Weather::Deposed => plan.depose(random),
+            Weather::Brink => plan.brink(random),
+            Weather::Tangle => plan.tangle(random),
+        }
+        plan
+    }
+
+    /// One leader after the other is cut off while readers stay with it and lockers go elsewhere.
+    fn depose(&mut self, random: &mut Random) {
+        self.cluster.group_count = 1;
+        self.clients = 4 + random.index(3);
+        self.observers = 3;
+        self.ttls = vec![2_000, 5_000];
+        self.client_loss = 0;
+        self.faults = vec![
+            (Kind::Deposed, 6 * SECOND),
+            (Kind::ClientPause, 20 * SECOND),
+            (Kind::ClockRate, 30 * SECOND),
+        ];
+        self.habits = Habits {
+            paths: &["u:/0/a", "t:/0", "u:/1/b"],
+            quick: 1_000,
+            rest_ms: 150,
+            ..self.habits
+        };
+    }
+
+    /// Everything takes long, and leases are short: whatever can meet the end of a lease does.
+    fn brink(&mut self, random: &mut Random) {
+        self.cluster.group_count = 1;
+        self.clients = 4 + random.index(4);
+        self.ttls = random
+            .pick(&[&[400, 1_000][..], &[1_000, 2_500], &[2_000]])
+            .to_vec();
+        self.client_loss = random.pick(&[0, 5]);
+        self.faults = vec![
+            (Kind::SlowDisk, 3 * SECOND),
+            (Kind::SlowLink, 15 * SECOND),
+            (Kind::Loss, 15 * SECOND),
+            (Kind::Transfer, 20 * SECOND),
+            (Kind::ClockRate, 15 * SECOND),
+            (Kind::ClientPause, 10 * SECOND),
+        ];
+        self.habits = Habits {
+            paths: &["u:/0/a", "t:/0", "t:/0/x", "u:/1/b"],
+            brink: 800,
+            late_events: 250,
+            ..self.habits
+        };
+    }
+
+    /// Hold and wait: cycles come by themselves, and are asked about.
+    fn tangle(&mut self, random: &mut Random) {
+        self.clients = 2 + random.index(2);
+        self.observers = 1;
+        self.ttls = vec![5_000, 10_000];
+        self.faults.retain(|_| random.chance(400));
+        self.habits = Habits {
+            paths: &["t:/0", "t:/0/x", "t:/1", "u:/0/a", "u:/1/b"],
+            tanglers: 5,
+            ..self.habits
+        };
+    }
+
+    fn mixed(random: &mut Random, storm: Time, breach: Option<Breach>) -> Plan {
         let nodes = random.pick(&[3, 3, 5]);
         let replicas = if nodes == 5 { random.pick(&[3, 5]) } else { 3 };
         let group_count = random.pick(&[1, 2, 3]);
@@ -55,6 +133,7 @@ impl Plan {
             }
         }
         Plan {
+            weather: Weather::Mixed,
             nodes,
             replicas,
             cluster: ClusterConfig {
@@ -65,6 +144,14 @@ impl Plan {
             limits: limits(random),
             clients: 3 + random.index(5),
             observers: 1 + random.index(2),
+            habits: Habits {
+                paths: &PATHS,
+                quick: 250,
+                rest_ms: 2_000,
+                brink: 0,
+                late_events: 0,
+                tanglers: 0,
+            },
             ttls,
             storm,
             faults,

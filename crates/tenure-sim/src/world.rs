@@ -67,6 +67,8 @@ pub(crate) enum Event {
     },
     /// A client wants to do something.
     Client(usize),
+    /// Everybody looks at a leader that was cut off.
+    Rush(usize),
     /// A write arrives at the fenced store.
     StoreWrite {
         client: usize,
@@ -263,6 +265,7 @@ impl World {
                 self.client(client, |client, env| client.told(env, &event));
             }
             Event::Client(at) => self.client(at, Client::wake),
+            Event::Rush(at) => self.client(at, Client::rush),
             Event::StoreWrite { client, write } => {
                 let accepted = self.store.write(&write);
                 self.client(client, |client, env| client.wrote(env, &write, accepted));

@@ -18,10 +18,15 @@
 //! Two Tenure processes never hold conflicting locks in a store with conditional writes and deletes
 //! (level 2), as long as each stops when its [`Guard`] says that the lock is lost, and clocks run at
 //! nearly equal speed; what they *show* does not matter. Where only writes are conditional (level 1)
-//! a delete must also take effect within the settling time after the look that it rests on, and
-//! without conditions (level 0) a write too: the model shows both windows. Against originals, which write without conditions, the windows
-//! that remain are the ones they have among themselves, less those that a second look and a moment
-//! of settling close. A paused holder is stopped by the fencing number, by whatever checks it.
+//! a delete must also take effect within a fifth of the ttl after it was sent, and without
+//! conditions (level 0) a write or delete within the settling time after the look that it rests on.
+//! The model shows that this is enough, and that it is needed.
+//!
+//! Against originals, which write without conditions, the windows that remain are the ones they
+//! have among themselves, less those that a second look and a moment of settling close. At level 0
+//! one remains that Tenure cannot close alone: an exclusive original and an exclusive Tenure that
+//! start within the same moment. A paused holder is stopped by the fencing number, by whatever
+//! checks it.
 
 #![allow(
     clippy::large_enum_variant,

@@ -9,6 +9,7 @@ use tenure_files::identity::Token;
 use crate::capabilities::{Capabilities, Need};
 use crate::error::{Busy, Error};
 use crate::guard::{Guard, Guards};
+use crate::keeper;
 use crate::place::{IntoWhere, Where};
 use crate::reach;
 use crate::request::Request;
@@ -222,67 +223,131 @@ impl LockAll {
     /// Takes all of them, or none: in the order of their addresses, so that two callers with reversed lists cannot
     /// wait for each other. The same lock twice is one lock (C6). Who waits does so for all of them together.
     ///
-    /// On the daemon the paths are taken one after the other, not in one step. Beside callers that lock whole trees
-    /// this can end in a deadlock: the second path may stand in line behind somebody who waits for a parent of the
-    /// first. Lock the nearest common parent there, or set [`Lock::refuse_deadlock`] or a limit to the waiting.
+    /// Paths of one daemon and namespace, and names in memory, are taken in one step: nobody sees some of them taken and
+    /// others not, and no tree lock that waits in between can stand in the way. Paths of several namespaces are taken
+    /// namespace by namespace, in the order of the namespaces' names.
     pub async fn acquire(self) -> Result<Guards, Error> {
-        let (tenure, turns) = (self.tenure.clone(), self.in_order()?);
-        let patience = Patience::new(&turns);
-        let mut taken = Vec::new();
-        for (number, request) in turns {
-            let request = patience.left(request);
-            taken.push((number, reach::acquire(&tenure, request).await?));
+        let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
+        let patience = Patience::new(&steps);
+        let mut taken = Taken::default();
+        for step in steps {
+            let request = patience.left(step.request.clone());
+            let guards = match step.places.len() {
+                1 => reach::acquire(&tenure, request)
+                    .await
+                    .map(|guard| vec![guard]),
+                _ => reach::acquire_together(&tenure, request, step.wheres()).await,
+            };
+            match guards {
+                Ok(guards) => taken.add(&step, guards),
+                Err(error) => {
+                    reach::give_up(taken.guards()).await;
+                    return Err(error);
+                }
+            }
         }
-        Ok(in_given_order(taken))
+        Ok(Guards::new(taken.guards()))
     }
 
     pub(crate) fn acquire_blocking(self) -> Result<Guards, Error> {
-        let (tenure, turns) = (self.tenure.clone(), self.in_order()?);
-        let patience = Patience::new(&turns);
-        let mut taken = Vec::new();
-        for (number, request) in turns {
-            let request = patience.left(request);
-            taken.push((number, reach::acquire_blocking(&tenure, request)?));
+        let is_file = |request: &Request| request.place.is_file();
+        if !self.requests.iter().all(is_file) {
+            return keeper::block_on(self.acquire());
         }
-        Ok(in_given_order(taken))
-    }
-
-    /// The requests with their numbers, in the order of acquisition, all of them checked before the first is made.
-    fn in_order(self) -> Result<Vec<(usize, Request)>, Error> {
-        let mut requests: Vec<(usize, Request)> = Vec::new();
-        for (number, mut request) in self.requests.into_iter().enumerate() {
-            request.place = request.place.normalized();
-            if !requests
-                .iter()
-                .any(|(_, other)| other.place == request.place)
-            {
-                requests.push((number, request));
+        // Without a runtime and without a thread (C7).
+        let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
+        let patience = Patience::new(&steps);
+        let mut taken = Taken::default();
+        for step in steps {
+            let request = patience.left(step.request.clone());
+            match reach::acquire_blocking(&tenure, request) {
+                Ok(guard) => taken.add(&step, vec![guard]),
+                Err(error) => {
+                    keeper::block_on(reach::give_up(taken.guards()));
+                    return Err(error);
+                }
             }
         }
-        share(&mut requests);
-        for (_, request) in &requests {
+        Ok(Guards::new(taken.guards()))
+    }
+
+    /// The steps in the order in which they are made, all of them checked before the first.
+    fn in_order(self) -> Result<Vec<Step>, Error> {
+        let mut wanted: Vec<(usize, Where, Request)> = Vec::new();
+        for (number, mut request) in self.requests.into_iter().enumerate() {
+            request.place = request.place.normalized();
+            let place = self.tenure.resolved(&request.place);
+            if !wanted.iter().any(|(_, other, _)| *other == place) {
+                wanted.push((number, place, request));
+            }
+        }
+        share(wanted.iter_mut().map(|(.., request)| request).collect());
+        for (.., request) in &wanted {
             request.check()?;
         }
-        requests.sort_by(|(_, one), (_, two)| one.place.lock_order(&two.place));
-        Ok(requests)
+        wanted.sort_by(|(_, one, _), (_, two, _)| one.lock_order(two));
+        let mut steps: Vec<Step> = Vec::new();
+        let mut last: Option<Where> = None;
+        for (number, place, request) in wanted {
+            let same_tree = last.is_some_and(|last| last.same_tree(&place));
+            last = Some(place);
+            match steps.last_mut() {
+                Some(step) if same_tree => step.places.push((number, request.place)),
+                _ => steps.push(Step {
+                    places: vec![(number, request.place.clone())],
+                    request,
+                }),
+            }
+        }
+        Ok(steps)
+    }
+}
+
+/// What is taken in one step: one place, or several of one tree.
+struct Step {
+    /// With their places in the caller's list.
+    places: Vec<(usize, Where)>,
+    /// How; the place in it is the first.
+    request: Request,
+}
+
+impl Step {
+    fn wheres(&self) -> Vec<Where> {
+        self.places.iter().map(|(_, place)| place.clone()).collect()
+    }
+}
+
+/// What was taken so far, with the places in the caller's list.
+#[derive(Default)]
+struct Taken(Vec<(usize, Guard)>);
+
+impl Taken {
+    fn add(&mut self, step: &Step, guards: Vec<Guard>) {
+        for guard in guards {
+            let number = step.places.iter().find(|(_, place)| place == guard.place());
+            self.0
+                .push((number.map_or(0, |(number, _)| *number), guard));
+        }
+    }
+
+    /// In the order of the caller's list.
+    fn guards(mut self) -> Vec<Guard> {
+        self.0.sort_by_key(|(number, _)| *number);
+        self.0.into_iter().map(|(_, guard)| guard).collect()
     }
 }
 
 /// What is wanted of all is wanted of those that have it, if one of them does; and paths of one tree get one owner: a
 /// parent that is ours must not keep us out of its child.
-fn share(requests: &mut [(usize, Request)]) {
+fn share(requests: Vec<&mut Request>) {
     let has_lease = |request: &Request| Capabilities::of(&request.place).meets(Need::Lease);
     let can_ask = |request: &Request| Capabilities::of(&request.place).meets(Need::Ask);
-    let some_lease = requests.iter().any(|(_, request)| has_lease(request));
-    let some_ask = requests.iter().any(|(_, request)| can_ask(request));
-    let is_tree =
-        |request: &Request| matches!(request.place, Where::Memory(_) | Where::Daemon { .. });
-    let trees = requests
-        .iter()
-        .filter(|(_, request)| is_tree(request))
-        .count();
+    let is_tree = |request: &Request| request.place.path().is_some();
+    let some_lease = requests.iter().any(|request| has_lease(request));
+    let some_ask = requests.iter().any(|request| can_ask(request));
+    let trees = requests.iter().filter(|request| is_tree(request)).count();
     let owner = Token::random();
-    for (_, request) in requests {
+    for request in requests {
         if some_lease && !has_lease(request) {
             request.ttl = None;
         }
@@ -302,8 +367,8 @@ struct Patience {
 }
 
 impl Patience {
-    fn new(requests: &[(usize, Request)]) -> Patience {
-        let until = requests.iter().find_map(|(_, request)| match request.wait {
+    fn new(steps: &[Step]) -> Patience {
+        let until = steps.iter().find_map(|step| match step.request.wait {
             Wait::For(time) => Instant::now().checked_add(time),
             Wait::No | Wait::Forever => None,
         });
@@ -316,9 +381,4 @@ impl Patience {
         }
         request
     }
-}
-
-fn in_given_order(mut taken: Vec<(usize, Guard)>) -> Guards {
-    taken.sort_by_key(|(number, _)| *number);
-    Guards::new(taken.into_iter().map(|(_, guard)| guard).collect())
 }

@@ -109,6 +109,26 @@ impl Where {
         )
     }
 
+    /// The path in a tree of locks, where there is one: several of them can be taken in one step.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Where::Memory(name) => Some(name.path()),
+            Where::Daemon { path, .. } => Some(path),
+            Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => None,
+            #[cfg(feature = "store")]
+            Where::Repository(_) => None,
+        }
+    }
+
+    /// Whether both are paths of one tree, that of one daemon or of this process.
+    pub(crate) fn same_tree(&self, other: &Where) -> bool {
+        match (self, other) {
+            (Where::Memory(_), Where::Memory(_)) => true,
+            (Where::Daemon { nodes: one, .. }, Where::Daemon { nodes: two, .. }) => one == two,
+            _ => false,
+        }
+    }
+
     /// The same place with real, absolute paths, so that two spellings of one lock are equal (C6).
     #[must_use]
     pub fn normalized(&self) -> Where {

@@ -163,16 +163,37 @@ impl Held {
 pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
     request.check()?;
     match &request.place {
-        Where::Memory(name) => memory::acquire(name.path().clone(), request).await,
+        Where::Memory(_) | Where::Daemon { .. } => {
+            let places = vec![request.place.clone()];
+            let mut taken = acquire_together(tenure, request, places).await?;
+            Ok(taken.pop().expect("one path was asked for"))
+        }
         Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
             tenure_files::future::run(move |cancel| files::acquire(&request, Some(&cancel))).await
         }
         #[cfg(feature = "store")]
         Where::Repository(_) => repository::acquire(tenure, request).await,
-        Where::Daemon { nodes, path } => {
-            let (client, path) = (tenure.client(nodes)?, path.clone());
-            daemon::acquire(client, path, request).await
+    }
+}
+
+/// Takes several paths of one tree, all as `request` says, in as few steps as it allows (C6). All of them or none; the
+/// guards come in any order.
+pub(crate) async fn acquire_together(
+    tenure: &Tenure,
+    request: Request,
+    places: Vec<Where>,
+) -> Result<Vec<Guard>, Error> {
+    let paths = places.into_iter().filter_map(|place| {
+        let path = place.path()?.clone();
+        Some((place, path))
+    });
+    let paths = paths.collect();
+    match &request.place {
+        Where::Daemon { nodes, .. } => {
+            let client = tenure.client(nodes)?;
+            daemon::acquire(client, request, paths).await
         }
+        _ => memory::acquire(request, paths).await,
     }
 }
 
@@ -183,6 +204,13 @@ pub(crate) fn acquire_blocking(tenure: &Tenure, request: Request) -> Result<Guar
         return files::acquire(&request, None);
     }
     crate::keeper::block_on(acquire(tenure, request))
+}
+
+/// Gives back what was taken when the rest cannot be had. Waits for it: a program that is told so may end at once.
+pub(crate) async fn give_up(taken: Vec<Guard>) {
+    for guard in taken.into_iter().rev() {
+        let _ = guard.release().await;
+    }
 }
 
 /// What is known of one place.

@@ -207,6 +207,17 @@ impl Tenure {
         Ok(repository)
     }
 
+    /// The place with nothing left to settings and spellings, to compare it with others (C6).
+    pub(crate) fn resolved(&self, place: &Where) -> Where {
+        match place.normalized() {
+            Where::Daemon { nodes, path } if nodes.is_empty() => Where::Daemon {
+                nodes: self.settings.nodes.clone(),
+                path,
+            },
+            place => place,
+        }
+    }
+
     /// The client of these nodes, or of the configured ones. Connects when it is first used.
     pub(crate) fn client(&self, nodes: &[Endpoint]) -> Result<reach::daemon::Client, Error> {
         let nodes = match nodes {

@@ -144,7 +144,7 @@ impl Server {
         let address = free_port()?;
         let settings = format!(
             "tickTime=2000\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
-             admin.enableServer=false\n4lw.commands.whitelist=ruok\nmaxClientCnxns=0\n",
+             admin.enableServer=false\n4lw.commands.whitelist=srvr\nmaxClientCnxns=0\n",
             directory.display(),
             address.port()
         );
@@ -165,7 +165,8 @@ impl Server {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null()),
         )?;
-        answers("zookeeper", child, address, b"ruok", b"imok")
+        // It listens before it serves, and says so until it does.
+        answers("zookeeper", child, address, b"srvr", b"Mode: ")
     }
 }
 

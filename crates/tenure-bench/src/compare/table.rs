@@ -23,7 +23,7 @@ impl Row {
 }
 
 /// The rate of a target, if it ran.
-fn rate(rows: &[Row], target: &str) -> Option<f64> {
+pub(super) fn rate(rows: &[Row], target: &str) -> Option<f64> {
     let row = rows.iter().find(|row| row.report.target == target)?;
     Some(row.report.rate)
 }
@@ -36,17 +36,26 @@ pub(crate) fn speed(rows: &[Row]) {
         first.report.scenario, first.report.in_flight
     );
     println!(
-        "  {:10} {:>10} {:10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}",
-        "target", "rate", "", "p50 µs", "p99 µs", "cpu µs", "bytes", "/ echo", "/ redis"
+        "  {:10} {:>10} {:10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>11}",
+        "target",
+        "rate",
+        "",
+        "p50 µs",
+        "p99 µs",
+        "cpu µs",
+        "bytes",
+        "/ echo",
+        "/ redis",
+        "/ redis-lib"
     );
-    let (echo, redis) = (rate(rows, "echo"), rate(rows, "redis"));
+    let [echo, redis, library] = ["echo", "redis", "redis-lib"].map(|name| rate(rows, name));
     for row in rows {
         let report = &row.report;
         let against = |other: Option<f64>| {
             other.map_or_else(String::new, |other| format!("{:.2}", report.rate / other))
         };
         println!(
-            "  {:10} {:>10.0} {:10} {:>9.0} {:>9.0} {:>9.1} {:>9.0} {:>8} {:>8}{}",
+            "  {:10} {:>10.0} {:10} {:>9.0} {:>9.0} {:>9.1} {:>9.0} {:>8} {:>8} {:>11}{}",
             report.target,
             report.rate,
             report.unit,
@@ -56,6 +65,7 @@ pub(crate) fn speed(rows: &[Row]) {
             row.written,
             against(echo),
             against(redis),
+            against(library),
             if report.overtakes > 0 {
                 format!("  {} out of order", report.overtakes)
             } else {

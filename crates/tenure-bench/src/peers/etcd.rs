@@ -135,9 +135,41 @@ struct Whatever {}
 pub(crate) struct Etcd {
     grpc: tonic::client::Grpc<Channel>,
     lease: i64,
-    beats: Option<(mpsc::UnboundedSender<KeepAlive>, Streaming<KeptAlive>)>,
+    beats: Option<Beats>,
     /// The key that the lock service gave us.
     held: Vec<u8>,
+}
+
+/// The stream on which a lease is renewed.
+struct Beats {
+    requests: mpsc::UnboundedSender<KeepAlive>,
+    answers: Streaming<KeptAlive>,
+}
+
+impl Beats {
+    async fn new(grpc: &mut tonic::client::Grpc<Channel>, lease: i64) -> Result<Beats, Status> {
+        let (requests, stream) = mpsc::unbounded_channel();
+        // etcd says nothing, not even that it listens, before the first renewal.
+        let _ = requests.send(KeepAlive { id: lease });
+        grpc.ready().await.map_err(failed)?;
+        let answers = grpc
+            .streaming(
+                Request::new(UnboundedReceiverStream::new(stream)),
+                PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive"),
+                ProstCodec::<KeepAlive, KeptAlive>::default(),
+            )
+            .await?;
+        let mut beats = Beats {
+            requests,
+            answers: answers.into_inner(),
+        };
+        beats.answers.message().await?;
+        Ok(beats)
+    }
+}
+
+fn failed(error: tonic::transport::Error) -> Status {
+    Status::unavailable(error.to_string())
 }
 
 async fn unary<Q, A>(
@@ -149,7 +181,6 @@ where
     Q: Message + Send + Sync + 'static,
     A: Message + Default + Send + Sync + 'static,
 {
-    let failed = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     grpc.ready().await.map_err(failed)?;
     let answer = grpc
         .unary(
@@ -170,18 +201,10 @@ impl Etcd {
             Lease { first: 600, id: 0 },
         )
         .await?;
-        let mut beats = None;
-        if scenario == Scenario::Renew {
-            let (sender, requests) = mpsc::unbounded_channel();
-            let answers = grpc
-                .streaming(
-                    Request::new(UnboundedReceiverStream::new(requests)),
-                    PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive"),
-                    ProstCodec::<KeepAlive, KeptAlive>::default(),
-                )
-                .await?;
-            beats = Some((sender, answers.into_inner()));
-        }
+        let beats = match scenario {
+            Scenario::Renew => Some(Beats::new(&mut grpc, lease.id).await?),
+            _ => None,
+        };
         Ok(Etcd {
             grpc,
             lease: lease.id,
@@ -259,11 +282,11 @@ impl Caller for Etcd {
             }
             Ask::Release => self.release(lane).await,
             Ask::Renew => {
-                let Some((sender, answers)) = &mut self.beats else {
+                let Some(beats) = &mut self.beats else {
                     return Err(Status::internal("no stream of renewals"));
                 };
-                let _ = sender.send(KeepAlive { id: self.lease });
-                let kept = answers.message().await?;
+                let _ = beats.requests.send(KeepAlive { id: self.lease });
+                let kept = beats.answers.message().await?;
                 Ok(held(kept.is_some_and(|kept| kept.ttl > 0), Reply::Done))
             }
             Ask::Check => {

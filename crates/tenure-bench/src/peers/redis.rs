@@ -9,9 +9,11 @@ use crate::message::TTL_MS;
 use crate::pipeline::Wire;
 use crate::scenario::{Ask, Lane, Reply};
 
-const RELEASE: &str =
+/// Deletes the key if the owner has it.
+pub(super) const RELEASE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
-const RENEW: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
+/// Extends it if the owner has it.
+pub(super) const RENEW: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
      return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
 
 #[derive(Default)]

@@ -56,6 +56,9 @@ pub(crate) struct Run {
     /// End with this code instead of 75 or 124.
     #[arg(short = 'E', value_name = "CODE")]
     busy_code: Option<u8>,
+    /// Say nothing of a lock that is held, neither while waiting nor when giving up: the exit code tells.
+    #[arg(short, long)]
+    quiet: bool,
     /// The lease's length; it is renewed by itself (daemon 30s, repositories 60s).
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     ttl: Option<Duration>,
@@ -174,7 +177,8 @@ impl Run {
         );
         waiting.over();
         let guards = match taken {
-            Ok(guards) => guards.map_err(|error| self.not_had(error))?,
+            Ok(Ok(guards)) => guards,
+            Ok(Err(error)) => return self.not_had(error),
             Err(signal) => interrupt::die_of(signal, &tenure, &places),
         };
         let (mailbox, inbox) = wrapper::mailbox()?;
@@ -223,7 +227,7 @@ impl Run {
         if self.fence {
             lock = lock.fenced();
         }
-        if !matches!(self.waiting.patience(), tenure::Wait::No) {
+        if !self.quiet && !matches!(self.waiting.patience(), tenure::Wait::No) {
             let waiting = Arc::clone(waiting);
             lock = lock.on_wait(move |busy| waiting.tell(busy));
         }
@@ -248,14 +252,17 @@ impl Run {
         }
     }
 
-    /// `-E` replaces 75 and 124 (C16).
-    fn not_had(&self, error: Error) -> Failed {
+    /// `-E` replaces 75 and 124 (C16), and `-q` is told by the code alone.
+    fn not_had(&self, error: Error) -> Result<u8, Failed> {
         let is_busy = error.is_busy();
         let mut failed = Failed::from(error);
         if let (true, Some(code)) = (is_busy, self.busy_code) {
             failed.code = code;
         }
-        failed
+        match is_busy && self.quiet {
+            true => Ok(failed.code),
+            false => Err(failed),
+        }
     }
 }
 

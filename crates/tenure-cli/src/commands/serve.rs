@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tenure_server::config::{Config, LocalDoor, Machine, Settings, Writable};
-use tenure_server::daemon::Daemon;
+use tenure_server::daemon::{self, Daemon};
 use tenure_server::probe;
 use tenure_server::telemetry::logs;
 use tenure_server::telemetry::otlp::{Environment, Signals};
@@ -91,9 +91,7 @@ impl Serve {
         raise_file_limit();
         let variable = |name: &str| std::env::var(name).ok();
         let signals = Signals::asked_for(&Environment(&variable), &config.node.name)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?;
+        let runtime = daemon::runtime()?;
         runtime.block_on(async {
             let daemon = Daemon::start(&config, signals).await?;
             let shown = |address: Option<SocketAddr>| {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
 };
 
 use super::schedule::Lease;
@@ -143,9 +143,26 @@ impl Channel {
         }
     }
 
+    /// How long the next message is, zero when the other side is gone. Messages are a few bytes, and one of them is long:
+    /// room for that one would have to be cleared for each of them.
+    fn next_length(&self) -> io::Result<usize> {
+        loop {
+            match recv(
+                &self.socket,
+                &mut [0u8; 0],
+                RecvFlags::PEEK | RecvFlags::TRUNC,
+            ) {
+                Ok((_, length)) => return Ok(length),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(0),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
     /// Takes one message and its descriptors; `None` when the other side is gone.
     pub(crate) fn receive<M: Message>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-        let mut bytes = vec![0u8; M::LONGEST];
+        let mut bytes = vec![0u8; self.next_length()?];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let length = loop {
@@ -182,15 +199,11 @@ impl Channel {
 
 /// What can be sent: a tag and a payload.
 pub(crate) trait Message: Sized {
-    /// The longest one.
-    const LONGEST: usize;
     fn put(&self, out: &mut Vec<u8>);
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
 impl Message for Order {
-    const LONGEST: usize = LONGEST;
-
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Order::Start(variables) => {
@@ -250,8 +263,6 @@ impl Message for Order {
 }
 
 impl Message for Report {
-    const LONGEST: usize = 16;
-
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Report::Started(pid) => put_number(out, b'p', i64::from(*pid)),

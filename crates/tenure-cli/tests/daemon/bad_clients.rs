@@ -328,36 +328,46 @@ async fn large_bodies_share_a_budget() {
 async fn requests_in_flight_have_a_limit() {
     let (_data, daemon) = patient_daemon();
     let mut neighbour = Neighbour::of(&daemon).await;
+    let unfinished_request = || {
+        Request::post("http://t/v1/acquire")
+            .header("content-type", "application/json")
+            .body(())
+            .unwrap()
+    };
     let mut clients = Vec::new();
     let mut unfinished = Vec::new();
     for _ in 0..4 {
         let mut client = Http2::connect(daemon.web).await;
         for _ in 0..1024 {
-            let request = Request::post("http://t/v1/acquire")
-                .header("content-type", "application/json")
-                .body(())
-                .unwrap();
-            unfinished.push(client.begin(request).await);
+            unfinished.push(client.begin(unfinished_request()).await);
         }
         clients.push(client);
     }
-    // Requests become "in flight" and cease to be so inside the daemon: nothing here could await that.
-    let wait_for = async |wanted: u16| {
-        for _ in 0..LOOKS {
-            let (status, body) = daemon.get("/v1/health");
-            if status == wanted {
-                return body;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+    // Requests become "in flight" and cease to be so inside the daemon: nothing here could await that. A
+    // look takes a place, too: for whoever was refused meanwhile comes another.
+    let mut more = Http2::connect(daemon.web).await;
+    let mut looks = 0;
+    let refused: Value = loop {
+        let (status, body) = daemon.get("/v1/health");
+        if status == 503 {
+            break body;
         }
-        panic!("{wanted} was never the answer");
+        looks += 1;
+        assert!(looks < LOOKS, "503 was never the answer");
+        unfinished.push(more.begin(unfinished_request()).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    let refused: Value = wait_for(503).await;
     assert_eq!(refused["error"]["code"], "UNAVAILABLE", "{refused}");
     neighbour.is_served().await;
     drop(unfinished);
-    drop(clients);
-    wait_for(200).await;
+    drop((clients, more));
+    for _ in 0..LOOKS {
+        if daemon.get("/v1/health").0 == 200 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("there was never room again");
 }
 
 /// Requests that are taken back as soon as they are made.

@@ -114,6 +114,30 @@ fn the_holder_is_named() {
     child.wait().unwrap();
 }
 
+/// `-q`: a lock that is held is told by the code alone; what goes wrong is still said.
+#[test]
+fn quiet_is_told_by_the_code() {
+    let dir = TempDir::new().unwrap();
+    let (mut child, _lines) = holder(&dir, &[], "echo held; sleep 1000");
+    let ends = |arguments: &[&str]| {
+        let output = tenure(&dir, arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    let nothing = String::new();
+    assert_eq!(
+        ends(&["-qn", "f", "--", "true"]),
+        (Some(75), nothing.clone())
+    );
+    let patience = ["-q", "-w", "1200ms", "-E", "7", "f", "--", "true"];
+    assert_eq!(ends(&patience), (Some(7), nothing));
+    kill("-TERM", child.id());
+    child.wait().unwrap();
+    let (code, said) = ends(&["-q", "f", "--", "./no-such-command"]);
+    assert_eq!(code, Some(127));
+    assert!(said.contains("no-such-command"), "{said}");
+}
+
 /// C3: what the child finds in its environment.
 #[test]
 fn the_environment_of_the_child() {

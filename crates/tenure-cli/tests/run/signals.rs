@@ -72,6 +72,19 @@ fn two_signals_reach_the_child_alone() {
     }
 }
 
+/// K37: what ends the command line makes it release first: the record is gone when it is.
+#[test]
+fn a_signal_that_ends_it_leaves_no_record() {
+    let place = Place::new();
+    for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
+        let holder = place.hold(&[], "echo held; exec sleep 1000");
+        assert!(place.file("f.lock").exists(), "{name}");
+        holder.signal(name);
+        assert_eq!(holder.end().code, Some(128 + number), "{name}");
+        assert!(!place.file("f.lock").exists(), "{name}");
+    }
+}
+
 /// C3: a command that survives a signal keeps its lock, and tenure waits on.
 #[test]
 fn a_command_may_survive_what_it_is_sent() {

@@ -2,9 +2,11 @@
 //! target directory when a test first asks for them.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -17,6 +19,7 @@ const PYTHON: &[&str] = &[
     "requests==2.34.2",
     "schemathesis==4.32.5",
 ];
+const MOTO: &str = "moto[s3,server]==5.2.0";
 const NODE: &[&str] = &[
     "eventsource@4.1.0",
     "@grpc/grpc-js@1.14.7",
@@ -32,6 +35,62 @@ pub(crate) fn python() -> PathBuf {
         stubs(home);
     });
     home.join("bin/python")
+}
+
+/// A server that speaks S3. Ends when it is dropped.
+pub(crate) struct Moto {
+    child: Child,
+    pub(crate) endpoint: String,
+}
+
+impl Moto {
+    /// Starts it on a free port, and waits until it answers.
+    pub(crate) fn start() -> Moto {
+        let home = moto_home();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let child = Command::new(home.join("bin/moto_server"))
+            .args(["-H", "127.0.0.1", "-p", &address.port().to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let endpoint = format!("http://{address}");
+        let mut moto = Moto { child, endpoint };
+        let patience = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(address).is_err() {
+            assert_eq!(moto.child.try_wait().unwrap(), None, "it has ended");
+            assert!(Instant::now() < patience, "it does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let mut stream = TcpStream::connect(address).unwrap();
+        let request =
+            "PUT /bucket HTTP/1.1\r\nhost: s3\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("200 OK"), "{answer}");
+        moto
+    }
+
+    /// What a client needs to find it.
+    pub(crate) fn environment(&self) -> [(&str, &str); 5] {
+        [
+            ("AWS_ENDPOINT", &self.endpoint),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ]
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// A program of the Python packages.
@@ -125,6 +184,23 @@ fn home(kind: &str, packages: &[&str], install: impl FnOnce(&Path)) -> PathBuf {
     fs::create_dir_all(&home).unwrap();
     install(&home);
     fs::write(complete, wanted).unwrap();
+    home
+}
+
+/// Where moto is installed. The tests of the store use the same place: it is large, and installed once.
+fn moto_home() -> PathBuf {
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("foreign-servers");
+    fs::create_dir_all(&all).unwrap();
+    let home = all.join(MOTO.replace(['[', ']', ',', '@', '='], "-"));
+    let guard = File::create(home.with_extension("lock")).unwrap();
+    guard.lock().unwrap();
+    let complete = home.join("complete");
+    if !complete.exists() {
+        let _ = fs::remove_dir_all(&home);
+        run(Command::new("python3").args(["-m", "venv"]).arg(&home));
+        run(Command::new(home.join("bin/pip")).args(["install", "--quiet", MOTO]));
+        fs::write(complete, MOTO).unwrap();
+    }
     home
 }
 

@@ -191,7 +191,7 @@ impl Load {
     }
 
     /// The faults are over: everybody comes to an end, and what was acknowledged is there.
-    pub(crate) async fn settle(mut self, _healed: &Cluster) {
+    pub(crate) async fn settle(mut self, healed: &Cluster) {
         // A while without trouble: lines move, leases renew.
         tokio::time::sleep(Duration::from_secs(3)).await;
         self.stop.store(true, Ordering::Relaxed);
@@ -208,7 +208,10 @@ impl Load {
             kept.extend(some.unwrap());
         }
         assert!(!kept.is_empty());
-        let (mut client, ..) = self.parts();
+        // Every node answers now; on the spare machine there is none.
+        let members = healed.members().into_iter();
+        let addresses: Vec<String> = members.map(|node| healed.address(node)).collect();
+        let mut client = Client::new(&addresses, next());
         for one in &kept {
             let asked = v1::AssertFencingRequest {
                 owner_id: one.owner.clone(),
@@ -451,8 +454,8 @@ async fn keepers(mut client: Client, stop: Arc<AtomicBool>) -> Vec<Kept> {
 
 /// How long until all of 64 namespaces serve again after a blow.
 pub(crate) async fn outage(cluster: &mut Cluster, victim: u32, blow: &Fault) -> Duration {
-    let mut addresses = cluster.addresses();
-    addresses.remove(victim as usize);
+    let others = cluster.others(victim);
+    let addresses: Vec<String> = others.iter().map(|node| cluster.address(*node)).collect();
     let pair = |namespace: u32, addresses: Vec<String>| async move {
         let mut client = Client::new(&addresses, u64::from(namespace));
         let owner = format!("probe-{}", next());

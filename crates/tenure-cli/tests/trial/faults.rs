@@ -52,9 +52,13 @@ pub(crate) enum Fault {
     Wipe,
     /// Two nodes are killed at once, and started again.
     Majority,
+    /// What a node says to the others, and what they say to it, takes its time.
+    Delay,
+    /// A node joins while another leaves, and one of the two may be killed on the way.
+    Exchange,
 }
 
-const ALL: [Fault; 13] = [
+const ALL: [Fault; 15] = [
     Fault::Kill,
     Fault::Freeze,
     Fault::CutOff,
@@ -68,6 +72,8 @@ const ALL: [Fault; 13] = [
     Fault::Rolling,
     Fault::Wipe,
     Fault::Majority,
+    Fault::Delay,
+    Fault::Exchange,
 ];
 
 impl Fault {
@@ -79,6 +85,7 @@ impl Fault {
                 Fault::CutOff | Fault::Mute | Fault::Deaf | Fault::PairCut => cluster.net.is_real(),
                 Fault::Loss => cluster.net.can_lose(),
                 Fault::Slow => cluster.net.can_slow(),
+                Fault::Delay => cluster.net.can_delay(),
                 Fault::FullDisk => cluster.nodes[0].own_disk,
                 Fault::Clock => cluster.nodes[0].own_clock,
                 _ => true,
@@ -104,16 +111,17 @@ impl Fault {
             Fault::Rolling => "rolling restart",
             Fault::Wipe => "disk lost",
             Fault::Majority => "two killed",
+            Fault::Delay => "delay",
+            Fault::Exchange => "join and drain at once",
         }
     }
 
     /// Strikes, and only strikes.
     pub(crate) fn strike(self, cluster: &mut Cluster, victim: u32) {
-        let size = cluster.nodes.len() as u32;
-        let others = (0..size).filter(|other| *other != victim);
+        let others = cluster.others(victim);
         let node = &mut cluster.nodes[victim as usize];
         match self {
-            Fault::Kill | Fault::Rolling => node.kill(),
+            Fault::Kill | Fault::Rolling | Fault::Exchange => node.kill(),
             Fault::Freeze => node.freeze(),
             Fault::FullDisk => node.fill_disk(),
             Fault::Wipe => node.wipe(),
@@ -121,33 +129,40 @@ impl Fault {
             Fault::Loss => cluster.net.lose(victim, 12),
             Fault::Slow => cluster.net.slow(victim),
             Fault::PairCut => {
-                let other = (victim + 1) % size;
-                cluster.net.cut(victim, other);
-                cluster.net.cut(other, victim);
+                cluster.net.cut(victim, others[0]);
+                cluster.net.cut(others[0], victim);
             }
-            Fault::Mute => others.for_each(|other| cluster.net.cut(victim, other)),
-            Fault::Deaf => others.for_each(|other| cluster.net.cut(other, victim)),
-            Fault::CutOff => others.for_each(|other| {
-                cluster.net.cut(victim, other);
-                cluster.net.cut(other, victim);
+            Fault::Mute => others
+                .iter()
+                .for_each(|other| cluster.net.cut(victim, *other)),
+            Fault::Deaf => others
+                .iter()
+                .for_each(|other| cluster.net.cut(*other, victim)),
+            Fault::CutOff => others.iter().for_each(|other| {
+                cluster.net.cut(victim, *other);
+                cluster.net.cut(*other, victim);
             }),
             Fault::Majority => {
                 node.kill();
-                cluster.nodes[((victim + 1) % size) as usize].kill();
+                cluster.nodes[others[0] as usize].kill();
             }
+            Fault::Delay => others.iter().for_each(|other| {
+                cluster.net.delay(victim, *other);
+                cluster.net.delay(*other, victim);
+            }),
         }
     }
 
     /// Strikes a node, lets it last, and heals.
     pub(crate) async fn inflict(self, cluster: &mut Cluster, random: &mut Random) {
-        let size = cluster.nodes.len() as u32;
-        let victim = random.below(size);
+        let members = cluster.members();
+        let victim = members[random.below(members.len() as u32) as usize];
         let lasting = |low, spread, random: &mut Random| {
             Duration::from_millis(u64::from(low + random.below(spread)))
         };
         match self {
             Fault::Rolling => {
-                for number in 0..size {
+                for number in members {
                     cluster.nodes[number as usize].terminate().await;
                     cluster.launch(number).await;
                 }
@@ -157,6 +172,23 @@ impl Fault {
                 tokio::time::sleep(lasting(1500, 1000, random)).await;
                 cluster.nodes[victim as usize].set_clock(-7200);
                 tokio::time::sleep(lasting(1500, 1000, random)).await;
+            }
+            Fault::Exchange => {
+                // Who leaves must have somebody to leave its replicas to.
+                cluster.heal().await;
+                let (who, when) = (random.below(3), lasting(50, 1500, random));
+                let trouble = async |cluster: &mut Cluster, joining: u32| {
+                    let struck = match who {
+                        0 => joining,
+                        1 => victim,
+                        _ => return,
+                    };
+                    tokio::time::sleep(when).await;
+                    cluster.nodes[struck as usize].kill();
+                    cluster.launch(struck).await;
+                };
+                let took = cluster.exchange(victim, trouble).await;
+                println!("          a node had left for another after {took:.1?}");
             }
             Fault::Wipe => {
                 // One disk at a time: what is only on two of three would be gone with the second.
@@ -180,7 +212,8 @@ impl Fault {
             }
         }
         // Every other time the next trouble comes before the last is over for everybody.
-        if self == Fault::Wipe || random.below(2) == 0 {
+        let disk_changed = matches!(self, Fault::Wipe | Fault::Exchange);
+        if disk_changed || random.below(2) == 0 {
             cluster.heal().await;
         } else {
             cluster.restart().await;

@@ -5,8 +5,8 @@
 //! [`judges`] know nothing of the faults: they hold what the clients were told against what they are
 //! told later. At the end everything is healed, and everybody must get what they wait for.
 //!
-//! `TENURE_TRIAL_SECONDS` sets how long the trouble lasts (60 s unless told), `TENURE_TRIAL_SEED`
-//! the order of the faults.
+//! `TENURE_TRIAL_SECONDS` sets how long the trouble lasts (120 s unless told), `TENURE_TRIAL_SEED`
+//! the order of the faults, `TENURE_TRIAL_GROUPS` how many groups there are (16).
 
 #![allow(
     clippy::unwrap_used,
@@ -19,6 +19,7 @@ mod faults;
 mod judges;
 mod net;
 mod nodes;
+mod relay;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +39,7 @@ fn setting(name: &str, default: u64) -> u64 {
 /// Three nodes (R163–R166, R152): no lock is granted twice, nothing acknowledged is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_under_faults() {
-    let seconds = setting("TENURE_TRIAL_SECONDS", 60);
+    let seconds = setting("TENURE_TRIAL_SECONDS", 120);
     trial(3, Duration::from_secs(seconds)).await;
 }
 
@@ -72,8 +73,14 @@ async fn trial(size: u32, lasting: Duration) {
     cluster.heal().await;
     load.settle(&cluster).await;
     judges.say();
-    println!("faults: {done:?}");
+    println!("faults: {done:?}, {} bytes late", cluster.net.delayed());
+    let delays = done.iter().any(|(name, _)| *name == Fault::Delay.name());
+    assert!(
+        !delays || cluster.net.delayed() > 0,
+        "nothing took the detour"
+    );
     println!("{}", judges.summary());
+    println!("replicas left over: {}", cluster.leftovers());
     assert!(judges.grants() > 100, "the load did nothing");
 }
 
@@ -100,4 +107,28 @@ async fn failover() {
             times[5], times[0], times[9]
         );
     }
+}
+
+/// How long it takes to move replicas under load; printed, not judged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: cargo test -p tenure-cli --release --test trial -- --ignored --nocapture moves"]
+async fn moves() {
+    let mut cluster = Cluster::start(3).await;
+    let judges = Arc::new(Judges::default());
+    let load = Load::start(cluster.addresses(), Arc::clone(&judges)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for round in 0..3 {
+        let joined = cluster.join().await;
+        let left = cluster.leave(round).await;
+        cluster.settled().await;
+        let victim = cluster.members()[0];
+        let replaced = cluster.replace(victim).await;
+        println!(
+            "a node had its replicas after {joined:.1?}, another had left after {left:.1?}, \
+             a wiped one was back after {replaced:.1?}"
+        );
+    }
+    load.settle(&cluster).await;
+    judges.say();
+    println!("{}", judges.summary());
 }

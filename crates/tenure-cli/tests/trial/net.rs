@@ -1,9 +1,17 @@
 //! The network: a bridge, and a namespace with an address for each node.
 //!
+//! Few kernels delay packets (`netem`), so what is to be late takes a detour: the sender's namespace
+//! turns its connections to a peer to a relay at the bridge, which passes everything on, later.
+//!
 //! The clients stay outside, at the bridge's own address. Where namespaces are not permitted the nodes
 //! get loopback addresses, and nothing can be cut off; [`Net::describe`] says so.
 
 use std::process::Command;
+
+use crate::relay::Relay;
+
+/// Where nodes listen for each other.
+pub(crate) const PEER_PORT: u16 = 50_052;
 
 /// See the module. Taken down when dropped.
 pub(crate) struct Net {
@@ -11,6 +19,8 @@ pub(crate) struct Net {
     subnet: u8,
     size: u32,
     real: bool,
+    /// One to each node.
+    relays: Vec<Relay>,
 }
 
 fn ip(words: &str) -> bool {
@@ -31,10 +41,15 @@ impl Net {
             subnet,
             size,
             real: true,
+            relays: Vec::new(),
         };
         net.real = net.build();
         if !net.real {
             net.take_down();
+        } else if run("nft", "--version") {
+            let bridge = format!("10.87.{subnet}.254");
+            let to = |node| Relay::between(&bridge, &format!("{}:{PEER_PORT}", net.address(node)));
+            net.relays = (0..size).map(to).collect();
         }
         net
     }
@@ -102,6 +117,16 @@ impl Net {
         self.real && run("tc", "-V")
     }
 
+    /// Can what nodes say be late here?
+    pub(crate) fn can_delay(&self) -> bool {
+        !self.relays.is_empty()
+    }
+
+    /// Bytes that were late.
+    pub(crate) fn delayed(&self) -> u64 {
+        self.relays.iter().map(Relay::passed).sum()
+    }
+
     /// Can nodes be cut off?
     pub(crate) fn is_real(&self) -> bool {
         self.real
@@ -129,6 +154,24 @@ impl Net {
     pub(crate) fn cut(&self, from: u32, to: u32) {
         let (space, address) = (self.space(from), self.address(to));
         assert!(ip(&format!("-n {space} route add blackhole {address}/32")));
+    }
+
+    /// What `from` says to `to`, and what is answered, is late. Connections that stand are broken: their
+    /// packets take the detour too, and nobody knows them there.
+    pub(crate) fn delay(&self, from: u32, to: u32) {
+        let (space, address) = (self.space(from), self.address(to));
+        let relay = self.relays[to as usize].address;
+        let nft = |words: &str| {
+            assert!(
+                run("ip", &format!("netns exec {space} nft {words}")),
+                "{words}"
+            )
+        };
+        nft("add table ip detour");
+        nft("add chain ip detour out { type nat hook output priority -100 ; }");
+        nft(&format!(
+            "add rule ip detour out ip daddr {address} tcp dport {PEER_PORT} dnat to {relay}"
+        ));
     }
 
     /// A share of all packets that reach the node is lost.
@@ -169,10 +212,12 @@ impl Net {
                 let address = self.address(other);
                 ip(&format!("-n {space} route del blackhole {address}/32"));
             }
-            run(
-                "ip",
-                &format!("netns exec {space} nft delete table inet loss"),
-            );
+            for table in ["inet loss", "ip detour"] {
+                run(
+                    "ip",
+                    &format!("netns exec {space} nft delete table {table}"),
+                );
+            }
             let line = format!("{}i{node}", self.tag);
             run(
                 "ip",

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,10 @@ const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 /// All of them, with the network between them.
 pub(crate) struct Cluster {
     pub(crate) net: Net,
+    /// One machine more than the cluster has nodes, so that one can join while another leaves.
     pub(crate) nodes: Vec<Node>,
+    /// The machine that no node runs on, if there is one.
+    spare: Option<u32>,
     _root: tempfile::TempDir,
 }
 
@@ -37,11 +40,12 @@ pub(crate) struct Node {
 impl Cluster {
     /// Starts so many nodes and waits until every group has all its voters.
     pub(crate) async fn start(size: u32) -> Cluster {
-        let net = Net::new(size);
+        let net = Net::new(size + 1);
         let root = tempfile::tempdir().unwrap();
-        let nodes = (0..size).map(|number| Node::new(number, root.path()));
+        let nodes = (0..=size).map(|number| Node::new(number, root.path()));
         let mut cluster = Cluster {
             nodes: nodes.collect(),
+            spare: Some(size),
             net,
             _root: root,
         };
@@ -52,10 +56,30 @@ impl Cluster {
         cluster
     }
 
-    /// Where clients reach the nodes.
+    /// The machines that are part of the cluster, whether their daemon runs or not.
+    pub(crate) fn members(&self) -> Vec<u32> {
+        (0..self.nodes.len() as u32)
+            .filter(|node| Some(*node) != self.spare)
+            .collect()
+    }
+
+    /// The members but one, beginning with the one after it.
+    pub(crate) fn others(&self, victim: u32) -> Vec<u32> {
+        let mut members = self.members();
+        let at = members.iter().position(|one| *one == victim).unwrap();
+        members.rotate_left(at);
+        members.split_off(1)
+    }
+
+    /// Where clients reach a node, if one runs there.
+    pub(crate) fn address(&self, node: u32) -> String {
+        format!("http://{}:50051", self.net.address(node))
+    }
+
+    /// Where clients may look for nodes.
     pub(crate) fn addresses(&self) -> Vec<String> {
         (0..self.nodes.len() as u32)
-            .map(|node| format!("http://{}:50051", self.net.address(node)))
+            .map(|node| self.address(node))
             .collect()
     }
 
@@ -66,6 +90,7 @@ impl Cluster {
             .map(|other| format!("{}:7946", self.net.address(other)))
             .collect();
         let address = self.net.address(number);
+        let groups = std::env::var("TENURE_TRIAL_GROUPS").unwrap_or_else(|_| "16".to_owned());
         let node = &mut self.nodes[number as usize];
         assert!(node.child.is_none());
         let first = number == 0 && !node.data().join("began").exists();
@@ -82,7 +107,7 @@ impl Cluster {
             .env("TENURE_INTERNAL_AUTH_TOKEN", TOKEN)
             .env("TENURE_LOG_FILE", node.home.join("log"))
             .env("TENURE_LOG_LEVEL", "info,tenure_cluster=debug")
-            .env("TENURE_GROUP_COUNT", "16")
+            .env("TENURE_GROUP_COUNT", groups)
             .env("TENURE_STABILITY_WINDOW_SECS", "1")
             .env("TENURE_EVICTION_WINDOW_SECS", "600")
             .env("TENURE_LEADER_BALANCE_INTERVAL_SECS", "5")
@@ -125,7 +150,7 @@ impl Cluster {
     /// Ends every trouble without waiting until it is forgotten.
     pub(crate) async fn restart(&mut self) {
         self.net.heal();
-        for number in 0..self.nodes.len() as u32 {
+        for number in self.members() {
             let node = &mut self.nodes[number as usize];
             node.thaw();
             node.empty_disk();
@@ -138,31 +163,124 @@ impl Cluster {
 
     /// Waits until all groups have a leader and all nodes their replicas.
     pub(crate) async fn settled(&self) {
+        let size = self.members().len();
+        self.until("settled", |status| status.is_whole(size)).await;
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) {
         let begun = Instant::now();
         loop {
             let status = self.status();
-            if let Some(status) = &status
-                && status.is_whole(self.nodes.len())
-            {
+            if status.as_ref().is_some_and(&is_so) {
                 return;
             }
             if begun.elapsed() > Duration::from_secs(90) {
                 let status = status.map_or_else(String::new, |status| status.0.to_string());
-                panic!("the cluster did not settle: {status}");
+                panic!("the cluster was not {what}: {status}");
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
+    /// Replicas that nobody needs any more, and nobody has deleted.
+    pub(crate) fn leftovers(&self) -> u64 {
+        let status = self.status().unwrap();
+        let members = self.members().into_iter();
+        let replicas = members.map(|node| status.replicas(&format!("tenure-{node}")));
+        replicas.sum::<u64>().saturating_sub(3 * status.groups())
+    }
+
     /// How the cluster sees itself, from the first node that answers.
     fn status(&self) -> Option<Status> {
         let node = self.nodes.iter().position(|node| node.child.is_some())?;
-        let address = format!("http://{}:50051", self.net.address(node as u32));
-        let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
-            .args(["cluster", "status", "--json", "--url", &address])
-            .output()
-            .ok()?;
+        let output = self.order(node as u32, &["status", "--json"]);
         serde_json::from_slice(&output.stdout).ok().map(Status)
+    }
+
+    /// Gives an order to a node as an operator would.
+    fn order(&self, node: u32, words: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .arg("cluster")
+            .args(words)
+            .args(["--url", &self.address(node)])
+            .output()
+            .unwrap()
+    }
+
+    /// A node leaves for good while another joins, and the machine of the first becomes the spare one.
+    /// `trouble` comes while the replicas move. Says how long they took.
+    pub(crate) async fn exchange(
+        &mut self,
+        leaving: u32,
+        trouble: impl AsyncFnOnce(&mut Cluster, u32),
+    ) -> Duration {
+        let begun = Instant::now();
+        self.drain(leaving);
+        let joining = self.spare.unwrap();
+        self.launch(joining).await;
+        trouble(self, joining).await;
+        self.spare = None;
+        self.empty(leaving, begun).await
+    }
+
+    /// A node joins. Says how long it took until it had its share of the replicas.
+    pub(crate) async fn join(&mut self) -> Duration {
+        let begun = Instant::now();
+        let joining = self.spare.take().unwrap();
+        self.launch(joining).await;
+        // Shares are even only on average: with as many nodes as this, each has more than a third.
+        self.until("shared", |status| {
+            status.is_whole(self.members().len())
+                && status.replicas(&format!("tenure-{joining}")) * 3 > status.groups()
+        })
+        .await;
+        begun.elapsed()
+    }
+
+    /// A node loses its disk and comes back. Says how long it took until all was as before.
+    pub(crate) async fn replace(&mut self, victim: u32) -> Duration {
+        self.nodes[victim as usize].wipe();
+        let begun = Instant::now();
+        self.launch(victim).await;
+        self.settled().await;
+        begun.elapsed()
+    }
+
+    /// A node leaves. Says how long it took until it had nothing left.
+    pub(crate) async fn leave(&mut self, leaving: u32) -> Duration {
+        let begun = Instant::now();
+        self.drain(leaving);
+        self.empty(leaving, begun).await
+    }
+
+    fn drain(&self, leaving: u32) {
+        let stays = self.others(leaving)[0];
+        let said = self.order(stays, &["drain", &format!("tenure-{leaving}")]);
+        assert!(said.status.success(), "{said:?}");
+    }
+
+    /// Waits until a draining node has nothing left, and takes it out.
+    async fn empty(&mut self, leaving: u32, begun: Instant) -> Duration {
+        let name = format!("tenure-{leaving}");
+        let stays = self.others(leaving)[0];
+        while !self
+            .status()
+            .is_some_and(|status| status.is_empty_node(&name))
+        {
+            assert!(
+                begun.elapsed() < Duration::from_secs(90),
+                "{name} was not emptied: {:?}",
+                self.status()
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let took = begun.elapsed();
+        self.nodes[leaving as usize].terminate().await;
+        let said = self.order(stays, &["remove", &name]);
+        assert!(said.status.success(), "{said:?}");
+        self.nodes[leaving as usize].wipe();
+        self.spare = Some(leaving);
+        took
     }
 }
 
@@ -171,8 +289,29 @@ impl Cluster {
 struct Status(serde_json::Value);
 
 impl Status {
+    fn groups(&self) -> u64 {
+        self.0["groups"].as_array().map_or(0, Vec::len) as u64
+    }
+
+    fn replicas(&self, name: &str) -> u64 {
+        let nodes = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        let node = nodes.iter().find(|node| node["name"] == name);
+        node.and_then(|node| node["replicas"].as_u64()).unwrap_or(0)
+    }
+
+    /// The node wants to leave and has nothing left.
+    fn is_empty_node(&self, name: &str) -> bool {
+        let nodes = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        nodes.iter().any(|node| {
+            node["name"] == name
+                && node["draining"] == true
+                && node["reported"] == true
+                && node["replicas"] == 0
+        })
+    }
+
     /// Every node is up, every group is led and at rest, and there are as many replicas as there
-    /// should be.
+    /// should be, at least.
     fn is_whole(&self, nodes: usize) -> bool {
         let known = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
         let groups = self.0["groups"].as_array().map_or(&[][..], Vec::as_slice);
@@ -182,7 +321,8 @@ impl Status {
             .sum();
         self.0["healthy"] == true
             && known.len() == nodes
-            && replicas == 3 * groups.len() as u64
+            // A learner that was removed while it could not hear it is left over on its node.
+            && replicas >= 3 * groups.len() as u64
             && groups
                 .iter()
                 .all(|group| group["voters"].as_array().is_some_and(|all| all.len() == 3))

@@ -1,4 +1,7 @@
-//! SWIM by `foca`: every node probes a random one a second, and what is learned travels along.
+//! SWIM by `foca`: every node probes a random one now and then, and what is learned travels along.
+//!
+//! It is in no hurry: whoever is met is connected to, a broken connection is news at once, and cards
+//! travel on connections too. Packets cost their nodes a wake-up each, also when nothing happens.
 //!
 //! A node's identity in it is its card, and its address its number: a node that moves, restarts or
 //! was given up too early appears with a newer card and takes the older one's place.
@@ -63,8 +66,9 @@ impl Swim {
         let some = |number| NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN);
         let config = Config {
             max_packet_size: some(max_packet.max(1)),
+            probe_period: Duration::from_secs(4),
             periodic_gossip: Some(PeriodicParams {
-                frequency: Duration::from_millis(500),
+                frequency: Duration::from_secs(2),
                 num_members: some(3),
             }),
             ..Config::new_lan(expected)

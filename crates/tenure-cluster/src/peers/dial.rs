@@ -42,9 +42,11 @@ pub(crate) async fn keep(
         if text != said {
             tracing::info!(%node, ?lane, address = target.internal, "connection: {text}");
             said = text;
-        }
-        if let LinkError::Refused(refusal @ Refusal::Facts { .. }) = &error {
-            home.tell(Event::Excluded(format!("{node}: {refusal}")));
+            if let LinkError::Refused(refusal @ (Refusal::Facts { .. } | Refusal::Version { .. })) =
+                &error
+            {
+                home.tell(Event::Excluded(format!("{node}: {refusal}")));
+            }
         }
         tokio::select! {
             () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -75,6 +77,7 @@ async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<Link
         life: theirs.card.member.life,
         lane,
         connection,
+        version: proven.version,
         outlet,
     });
     let why = proven.send_all(queue, &Pace::of(lane)).await;

@@ -12,6 +12,8 @@
 //! the lane and two fresh nonces; it cannot be replayed, reflected or moved to another connection.
 //! The same transcript gives the key under which every frame of the connection is sealed.
 
+use std::fmt;
+
 use aws_lc_rs::hmac;
 use tenure_core::codec::{DecodeError, Reader, Record, Writer};
 use tenure_core::policy::Algorithm;
@@ -19,9 +21,41 @@ use tenure_node::{ClusterConfig, Lane, NodeId};
 
 use crate::card::Card;
 
-/// The versions of the peer protocol that this release speaks.
-const OLDEST: u8 = 1;
-const NEWEST: u8 = 1;
+/// The versions of the peer protocol that a node speaks. Two nodes speak the newest that both know, so
+/// a release that brings a new one still knows that of the release before it, and clusters are
+/// upgraded node by node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// The oldest that it still speaks.
+    pub oldest: u8,
+    /// The one it speaks with its equals.
+    pub newest: u8,
+}
+
+impl Versions {
+    /// Those of this release.
+    pub const OURS: Versions = Versions {
+        oldest: 1,
+        newest: 1,
+    };
+
+    /// What two nodes speak with each other, if they can.
+    pub(crate) fn common(self, other: Versions) -> Option<u8> {
+        let spoken = self.newest.min(other.newest);
+        (spoken >= self.oldest.max(other.oldest)).then_some(spoken)
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.oldest == self.newest {
+            write!(f, "version {}", self.newest)
+        } else {
+            write!(f, "versions {} to {}", self.oldest, self.newest)
+        }
+    }
+}
+
 /// What a hello starts with.
 const MAGIC: &[u8; 4] = b"TNP\x01";
 /// No hello is longer.
@@ -31,8 +65,7 @@ pub(crate) const PROOF: usize = 32;
 /// What each side says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub(crate) oldest: u8,
-    pub(crate) newest: u8,
+    pub(crate) versions: Versions,
     /// The cluster it belongs to, once it does.
     pub(crate) cluster: Option<u64>,
     pub(crate) facts: ClusterConfig,
@@ -49,9 +82,9 @@ pub(crate) struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error(
-        "it speaks versions {oldest} to {newest} of the peer protocol, this node {OLDEST} to {NEWEST}"
+        "it speaks {theirs} of the peer protocol and this node {ours}: a cluster is upgraded one release at a time"
     )]
-    Version { oldest: u8, newest: u8 },
+    Version { ours: Versions, theirs: Versions },
     #[error("{key} is {theirs} there and {ours} here: it can never differ within a cluster")]
     Facts {
         key: &'static str,
@@ -76,8 +109,7 @@ impl Hello {
         nonce: [u8; 32],
     ) -> Hello {
         Hello {
-            oldest: OLDEST,
-            newest: NEWEST,
+            versions: Versions::OURS,
             cluster,
             facts,
             card,
@@ -90,8 +122,8 @@ impl Hello {
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::append_to(MAGIC.to_vec());
-        out.byte(self.oldest);
-        out.byte(self.newest);
+        out.byte(self.versions.oldest);
+        out.byte(self.versions.newest);
         out.number(self.cluster.unwrap_or(0));
         out.number(u64::from(self.facts.group_count));
         out.number(self.facts.prefix_segments as u64);
@@ -113,7 +145,10 @@ impl Hello {
             .strip_prefix(MAGIC)
             .ok_or(DecodeError::Inconsistent("not a hello of a Tenure node"))?;
         let mut input = Reader::new(rest);
-        let (oldest, newest) = (input.byte()?, input.byte()?);
+        let versions = Versions {
+            oldest: input.byte()?,
+            newest: input.byte()?,
+        };
         let cluster = Some(input.number()?).filter(|id| *id != 0);
         let facts = ClusterConfig {
             group_count: input.small()?,
@@ -131,8 +166,7 @@ impl Hello {
         let nonce = input.slice()?;
         let nonce = nonce.try_into().map_err(|_| DecodeError::Truncated)?;
         Ok(Hello {
-            oldest,
-            newest,
+            versions,
             cluster,
             facts,
             card,
@@ -143,14 +177,13 @@ impl Hello {
         })
     }
 
-    /// Whether this node may talk to the one that said `theirs`.
-    pub(crate) fn judge(&self, theirs: &Hello) -> Result<(), Refusal> {
-        if theirs.oldest > self.newest || theirs.newest < self.oldest {
-            return Err(Refusal::Version {
-                oldest: theirs.oldest,
-                newest: theirs.newest,
-            });
-        }
+    /// Whether this node may talk to the one that said `theirs`, and in which version.
+    pub(crate) fn judge(&self, theirs: &Hello) -> Result<u8, Refusal> {
+        let common = self.versions.common(theirs.versions);
+        let spoken = common.ok_or(Refusal::Version {
+            ours: self.versions,
+            theirs: theirs.versions,
+        })?;
         same_facts(&self.facts, &theirs.facts)?;
         if let (Some(ours), Some(theirs)) = (self.cluster, theirs.cluster)
             && ours != theirs
@@ -171,7 +204,7 @@ impl Hello {
                 });
             }
         }
-        Ok(())
+        Ok(spoken)
     }
 }
 
@@ -339,7 +372,7 @@ mod tests {
     /// R161: a node with other facts is excluded, whichever side finds out.
     #[test]
     fn who_may_talk() {
-        assert_eq!(hello(1, 1).judge(&hello(2, 1)), Ok(()));
+        assert_eq!(hello(1, 1).judge(&hello(2, 1)), Ok(1));
         let mut other = hello(2, 1);
         other.facts.group_count = 4;
         assert!(matches!(
@@ -351,7 +384,7 @@ mod tests {
         ));
         let mut newborn = hello(2, 1);
         newborn.cluster = None;
-        assert_eq!(hello(1, 1).judge(&newborn), Ok(()));
+        assert_eq!(hello(1, 1).judge(&newborn), Ok(1));
         newborn.cluster = Some(8);
         assert_eq!(hello(1, 1).judge(&newborn), Err(Refusal::Cluster));
         assert_eq!(hello(1, 1).judge(&hello(1, 1)), Err(Refusal::SameNumber(1)));
@@ -361,11 +394,36 @@ mod tests {
             hello(1, 1).judge(&lost),
             Err(Refusal::Elsewhere { .. })
         ));
-        let mut future = hello(2, 1);
-        (future.oldest, future.newest) = (2, 3);
-        assert!(matches!(
-            hello(1, 1).judge(&future),
-            Err(Refusal::Version { .. })
-        ));
+    }
+
+    /// Adjacent releases speak what both know; further apart they say what to do about it.
+    #[test]
+    fn the_lower_version_is_spoken() {
+        let speaks = |oldest, newest| Hello {
+            versions: Versions { oldest, newest },
+            ..hello(2, 1)
+        };
+        let ours = Hello {
+            versions: Versions {
+                oldest: 3,
+                newest: 4,
+            },
+            ..hello(1, 1)
+        };
+        for (theirs, spoken) in [((3, 4), 4), ((4, 5), 4), ((2, 3), 3), ((1, 9), 4)] {
+            assert_eq!(ours.judge(&speaks(theirs.0, theirs.1)), Ok(spoken));
+        }
+        for (theirs, words) in [((5, 6), "versions 5 to 6"), ((2, 2), "version 2")] {
+            let refused = ours.judge(&speaks(theirs.0, theirs.1)).unwrap_err();
+            assert_eq!(
+                refused.to_string(),
+                format!(
+                    "it speaks {words} of the peer protocol and this node versions 3 to 4: \
+                     a cluster is upgraded one release at a time"
+                )
+            );
+        }
+        // Nonsense is no version.
+        assert!(ours.judge(&speaks(9, 1)).is_err());
     }
 }

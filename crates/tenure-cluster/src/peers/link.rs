@@ -86,6 +86,8 @@ const TALK: u8 = 2;
 /// A connection whose other end has proved itself.
 pub(crate) struct Proven {
     pub(crate) theirs: Hello,
+    /// The version of the protocol that is spoken here.
+    pub(crate) version: u8,
     reader: ReadHalf,
     writer: WriteHalf,
     sealer: Sealer,
@@ -112,12 +114,13 @@ pub(crate) async fn dial(
             return Err(LinkError::Stranger);
         }
         let theirs = Hello::from_bytes(&answer).map_err(|_| LinkError::Rubbish)?;
-        mine.judge(&theirs)?;
+        let version = mine.judge(&theirs)?;
         writer
             .write_all(transcript.proof(token, Side::Dialer).as_ref())
             .await?;
         let mut proven = Proven {
             theirs,
+            version,
             reader,
             writer,
             sealer: Sealer::new(transcript.key(token, Side::Dialer)),
@@ -161,11 +164,13 @@ pub(crate) async fn answer(
             return Err(LinkError::Stranger);
         }
         let verdict = match mine.judge(&theirs) {
-            Ok(()) => admit(theirs.clone()).await,
+            Ok(version) => admit(theirs.clone()).await.map(|()| version),
             Err(refusal) => Err(refusal.to_string()),
         };
+        let version = *verdict.as_ref().unwrap_or(&mine.versions.oldest);
         let mut proven = Proven {
             theirs,
+            version,
             reader,
             writer,
             sealer: Sealer::new(transcript.key(token, Side::Listener)),

@@ -6,13 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::codec::to_bytes;
 use tenure_node::{Input, Lane, Member, NodeId};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::MissedTickBehavior;
 
 use super::hello::Hello;
 use super::link::{Outlet, Parcel};
@@ -26,9 +24,6 @@ use crate::inbox::Job;
 use crate::journal::{Note, Write};
 use crate::reconcile::{Seen, View};
 use crate::report::Report;
-
-/// The view is told this often even if nothing changed: windows pass.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// All that happens to a mesh.
 pub(crate) enum Event {
@@ -55,6 +50,7 @@ pub(crate) enum Event {
         life: u32,
         lane: Lane,
         connection: u64,
+        version: u8,
         outlet: Outlet,
     },
     OutDown {
@@ -122,19 +118,22 @@ pub struct NodeInfo {
     pub internal: String,
     /// Where clients reach it.
     pub public: String,
+    /// The version of the peer protocol that is spoken with it, while it is reached.
+    pub version: Option<u8>,
 }
 
 impl NodeInfo {
     /// A node that has no peers.
-    pub(crate) fn alone(member: Member) -> NodeInfo {
+    pub(crate) fn alone(member: Member, name: &str) -> NodeInfo {
         NodeInfo {
-            name: String::new(),
+            name: name.to_owned(),
             member,
             up: true,
             for_ms: 0,
             draining: false,
             internal: String::new(),
             public: String::new(),
+            version: None,
         }
     }
 }
@@ -153,6 +152,7 @@ struct Pair {
 
 struct Out {
     connection: u64,
+    version: u8,
     outlet: Outlet,
 }
 
@@ -172,8 +172,9 @@ struct Mesh {
     pairs: BTreeMap<NodeId, Pair>,
     removed: BTreeSet<Member>,
     last_pass: u64,
-    /// What was last told to the node.
+    /// What was last told to the node. Windows pass without news, and the mover knows.
     told: Vec<NodeId>,
+    told_view: Option<View>,
     surveys: Surveys,
 }
 
@@ -206,6 +207,7 @@ pub(crate) async fn run(
         removed: start.removed,
         last_pass: 0,
         told: Vec::new(),
+        told_view: None,
         surveys: Surveys::default(),
     };
     let acceptor = tokio::task::spawn_local(accept::run(Rc::clone(&home), listener));
@@ -221,16 +223,11 @@ pub(crate) async fn run(
     };
     mesh.learn(start.book);
     mesh.look();
-    let mut tick = tokio::time::interval(LOOK_EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            event = events.recv() => match event {
-                None | Some(Event::Stop) => break,
-                Some(event) => mesh.handle(event),
-            },
-            _ = tick.tick() => mesh.look(),
+    while let Some(event) = events.recv().await {
+        if matches!(event, Event::Stop) {
+            break;
         }
+        mesh.handle(event);
     }
     acceptor.abort();
     gossip.abort();
@@ -255,8 +252,16 @@ impl Mesh {
                 life,
                 lane,
                 connection,
+                version,
                 outlet,
-            } => self.out_up(Member { node, life }, lane, connection, outlet),
+            } => {
+                let out = Out {
+                    connection,
+                    version,
+                    outlet,
+                };
+                self.out_up(Member { node, life }, lane, out);
+            }
             Event::OutDown {
                 node,
                 lane,
@@ -423,7 +428,7 @@ impl Mesh {
         }
     }
 
-    fn out_up(&mut self, member: Member, lane: Lane, connection: u64, outlet: Outlet) {
+    fn out_up(&mut self, member: Member, lane: Lane, out: Out) {
         let node = member.node;
         let Some(pair) = self.pairs.get_mut(&node) else {
             return;
@@ -431,12 +436,12 @@ impl Mesh {
         self.home.inbox.push(Job::Connected {
             node,
             lane,
-            outlet: outlet.clone(),
+            outlet: out.outlet.clone(),
         });
         if lane == Lane::Bulk {
             return;
         }
-        pair.out = Some(Out { connection, outlet });
+        pair.out = Some(out);
         pair.stands.send_replace(true);
         self.introduce(node);
         self.check(node);
@@ -601,15 +606,19 @@ impl Mesh {
                 nodes.insert(*node, seen);
             }
         }
-        self.home.inbox.push(Job::View(View {
+        let view = View {
             nodes,
             removed: self.removed.clone(),
-        }));
+        };
+        if self.told_view.as_ref() != Some(&view) {
+            self.told_view = Some(view.clone());
+            self.home.inbox.push(Job::View(view));
+        }
     }
 
     fn nodes(&self) -> Vec<NodeInfo> {
         let now = self.now_ms();
-        let info = |card: &Card, up, since_ms: u64| NodeInfo {
+        let info = |card: &Card, up, since_ms: u64, out: Option<&Out>| NodeInfo {
             name: card.name.clone(),
             member: card.member,
             up,
@@ -617,11 +626,12 @@ impl Mesh {
             draining: card.draining,
             internal: card.internal.clone(),
             public: card.public.clone(),
+            version: out.map(|out| out.version),
         };
-        let mut nodes = vec![info(&self.home.card.borrow(), true, self.started_ms)];
+        let mut nodes = vec![info(&self.home.card.borrow(), true, self.started_ms, None)];
         for pair in self.pairs.values() {
             if let Some(card) = pair.card.borrow().as_ref() {
-                nodes.push(info(card, pair.up, pair.since_ms));
+                nodes.push(info(card, pair.up, pair.since_ms, pair.out.as_ref()));
             }
         }
         nodes.sort_by_key(|node| node.member);

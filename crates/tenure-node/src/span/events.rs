@@ -52,9 +52,8 @@ struct Subscriber {
     owner: OwnerId,
     standing: Standing,
     /// What was told before the sweep for standing grants ended, to be left out of it; afterwards what
-    /// the sweep told, to be left out should it come by the way of all events, too. Sequence and id:
-    /// those of two groups may have one id.
-    told: BTreeSet<(u64, u64)>,
+    /// the sweep told, to be left out should it come by the way of all events, too. By their ids.
+    told: BTreeSet<u64>,
 }
 
 /// How far the look for a grant that came before the subscription is.
@@ -359,8 +358,8 @@ impl Node {
         for &id in by_owner.get(&event.owner).into_iter().flatten() {
             if let Some(subscriber) = subscribers.get_mut(&id) {
                 if subscriber.standing != Standing::Told {
-                    subscriber.told.insert(name(&event));
-                } else if subscriber.told.remove(&name(&event)) {
+                    subscriber.told.insert(event.id);
+                } else if subscriber.told.remove(&event.id) {
                     continue;
                 }
                 self.outputs.push(Output::Event {
@@ -408,7 +407,7 @@ impl Node {
                 if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
                     let told = std::mem::take(&mut subscriber.told);
                     for event in grants {
-                        if !told.contains(&name(&event)) && subscriber.told.insert(name(&event)) {
+                        if !told.contains(&event.id) && subscriber.told.insert(event.id) {
                             let id = call.id;
                             self.outputs.push(Output::Event { id, event });
                         }
@@ -438,8 +437,4 @@ impl Node {
 
 fn group_at(at: usize) -> GroupId {
     GroupId(u32::try_from(at).unwrap_or(u32::MAX))
-}
-
-fn name(event: &Event) -> (u64, u64) {
-    (event.sequence, event.id)
 }

@@ -176,13 +176,12 @@ impl Node {
         prefix: &Namespace,
         start: WatchStart,
     ) {
-        let reading = self.reading();
         let Some(group) = self.group(id).filter(|group| group.is_led()) else {
             return;
         };
-        let Some(now) = group.lead().lease_time(reading) else {
-            return;
-        };
+        // What is there by the log, not by the leader's clock: an entry that is under way may still
+        // grant a place whose time is over now, and its change must fit what was shown (E8).
+        let now = group.machine.time();
         let term = group.term();
         let Some(space) = group.machine.space_mut() else {
             return;

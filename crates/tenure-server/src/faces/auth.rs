@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use subtle::ConstantTimeEq;
 
@@ -28,9 +29,16 @@ impl Guard {
         }
     }
 
-    /// Whether anybody may come in.
-    pub fn asks_nothing(&self) -> bool {
-        self.token.is_none()
+    /// Lets a request in, or says why not.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error is the answer, made once and sent"
+    )]
+    pub(crate) fn admit<B>(&self, request: &http::Request<B>) -> Result<(), Response> {
+        match &self.token {
+            None => Ok(()),
+            Some(token) => admit(token, request.headers()),
+        }
     }
 
     /// Puts the guard in front of routes.
@@ -43,30 +51,38 @@ impl Guard {
 }
 
 async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    let shown = request
-        .headers()
-        .get(AUTHORIZATION)
-        .map(|value| value.as_bytes());
+    match admit(&token, request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused,
+    }
+}
+
+#[allow(
+    clippy::result_large_err,
+    reason = "the error is the answer, made once and sent"
+)]
+fn admit(token: &str, headers: &HeaderMap) -> Result<(), Response> {
+    let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
     let shown = shown.and_then(|value| {
         let (scheme, rest) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
     });
     // Compared in constant time, so that the answer does not tell how much was right.
     if shown.is_some_and(|shown| bool::from(shown.ct_eq(token.as_bytes()))) {
-        return next.run(request).await;
+        return Ok(());
     }
     let failure = Failure::new(
         Code::Unauthenticated,
         "credentials are missing or wrong: send `authorization: Bearer <client_auth_token>`",
     );
-    let is_grpc = request
-        .headers()
+    let is_grpc = headers
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    if is_grpc {
-        return tonic::Status::from(failure)
+    Err(if is_grpc {
+        tonic::Status::from(failure)
             .into_http::<Body>()
-            .into_response();
-    }
-    json::error(&failure)
+            .into_response()
+    } else {
+        json::error(&failure)
+    })
 }

@@ -1,6 +1,7 @@
 //! The services of one connection: what belongs to it, and what its requests go through first.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,17 +12,21 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::header::ALT_SVC;
+use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
+use hyper::service::Service;
 use tenure_wire::v1::path_lock_server::PathLockServer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tower::Service;
+use tower::Service as _;
 
 use super::admission::Admission;
+use super::auth::Guard;
 use super::body::{Budget, Limited};
 use super::grpc::{self, Grpc};
+use super::unary::{Answered, Common, Peeked};
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
 /// The start of every path of the service itself.
 const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
@@ -34,9 +39,8 @@ const LONG_ANSWERS: [&str; 4] = [
     "/pathlockd.v1.PathLock/Explain",
 ];
 
-/// Calls that go on receiving after they have begun.
-const LONG_REQUESTS: [&str; 3] = [
-    "/pathlockd.v1.PathLock/Session",
+/// Other calls that go on receiving after they have begun.
+const LONG_REQUESTS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
@@ -47,23 +51,22 @@ const UNREAD: usize = 8;
 /// A connection of the gRPC port. Calls beyond its limits wait their turn, until their deadline.
 #[derive(Clone)]
 pub(crate) struct GrpcConnection {
-    direct: Option<PathLockServer<Grpc>>,
-    routes: Router,
+    port: Arc<GrpcPort>,
     calls: Arc<Semaphore>,
     long_answers: Arc<Semaphore>,
-    bodies: Arc<Budget>,
-    timeout: Duration,
     peer: SocketAddr,
 }
 
 /// What all connections of the gRPC port have in common.
-#[derive(Clone)]
 pub(crate) struct GrpcPort {
-    /// The service itself, where nobody has to be asked for credentials first: its calls need no
-    /// router.
-    pub(crate) direct: Option<PathLockServer<Grpc>>,
+    /// The service, for what needs no more than its messages.
+    pub(crate) service: Grpc,
+    /// The same for all of its calls.
+    pub(crate) path_lock: PathLockServer<Grpc>,
     /// Everything that is served.
     pub(crate) routes: Router,
+    /// Who may call.
+    pub(crate) guard: Guard,
     /// Calls of one connection that are handled at once.
     pub(crate) calls: usize,
     pub(crate) bodies: Arc<Budget>,
@@ -71,84 +74,156 @@ pub(crate) struct GrpcPort {
     pub(crate) timeout: Duration,
 }
 
-impl GrpcPort {
+impl GrpcConnection {
     /// A client has connected.
-    pub(crate) fn connection(&self, peer: SocketAddr) -> GrpcConnection {
+    pub(crate) fn new(port: &Arc<GrpcPort>, peer: SocketAddr) -> GrpcConnection {
         GrpcConnection {
-            direct: self.direct.clone(),
-            routes: self.routes.clone(),
-            calls: Arc::new(Semaphore::new(self.calls)),
+            port: Arc::clone(port),
+            calls: Arc::new(Semaphore::new(port.calls)),
             long_answers: Arc::new(Semaphore::new(UNREAD)),
-            bodies: Arc::clone(&self.bodies),
-            timeout: self.timeout,
             peer,
         }
     }
 }
 
 impl Service<Request<Incoming>> for GrpcConnection {
-    type Response = Response<Body>;
+    type Response = Response<Answered>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = Answering<Answered>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+    fn call(&self, request: Request<Incoming>) -> Answering<Answered> {
+        if let Err(refused) = self.port.guard.admit(&request) {
+            return Box::pin(ready(Ok(refused.map(Answered::Other))));
+        }
+        let deadline = grpc::deadline(request.headers(), self.port.timeout);
+        let connection = self.clone();
+        match kind_of(&request) {
+            Kind::Common(common) => {
+                let (head, body) = request.into_parts();
+                let body = Peeked::new(Limited::new(body, &self.port.bodies, deadline));
+                Box::pin(connection.common(common, deadline, head, body))
+            }
+            Kind::Session => Box::pin(connection.session(request, deadline)),
+            Kind::Other => Box::pin(connection.others(request, deadline)),
+        }
     }
+}
 
-    fn call(&mut self, request: Request<Incoming>) -> Answering {
-        let mut connection = self.clone();
-        Box::pin(async move { Ok(connection.answer(request).await) })
+enum Kind {
+    Common(Common),
+    Session,
+    Other,
+}
+
+/// Which way a request goes. What is encoded goes to tonic, whatever it is.
+fn kind_of(request: &Request<Incoming>) -> Kind {
+    let encoding = request.headers().get("grpc-encoding");
+    let is_plain = encoding.is_none_or(|encoding| encoding == "identity");
+    let method = request.uri().path().strip_prefix(PATH_LOCK);
+    match method.filter(|_| is_plain) {
+        Some("Session") => Kind::Session,
+        Some(method) => Common::named(method).map_or(Kind::Other, Kind::Common),
+        None => Kind::Other,
     }
 }
 
 impl GrpcConnection {
-    async fn answer(&mut self, mut request: Request<Incoming>) -> Response<Body> {
-        let deadline = grpc::deadline(request.headers(), self.timeout);
+    async fn session(
+        self,
+        request: Request<Incoming>,
+        deadline: Duration,
+    ) -> Result<Response<Answered>, Infallible> {
         let Some(_place) = place(&self.calls, deadline).await else {
-            return too_late();
+            return Ok(too_late().map(Answered::Other));
         };
-        name_peer(&mut request, self.peer);
-        let path = request.uri().path();
-        let is_long = LONG_ANSWERS.contains(&path);
-        if !is_long {
-            return self.serve(request, deadline).await;
-        }
-        let Some(place) = place(&self.long_answers, deadline).await else {
-            return too_late();
-        };
-        let response = self.serve(request, deadline).await;
-        response.map(|body| {
-            Body::new(Placed {
-                body,
-                _place: place,
-            })
-        })
+        let (head, body) = request.into_parts();
+        let session = self.port.service.session_of(&head.headers, body);
+        Ok(Answered::Session(Box::new(session)).begin())
     }
 
-    async fn serve(&mut self, request: Request<Incoming>, deadline: Duration) -> Response<Body> {
-        let path = request.uri().path();
-        let goes_on = LONG_REQUESTS.contains(&path);
-        let direct = self.direct.as_mut().filter(|_| path.starts_with(PATH_LOCK));
-        let limited = |body| Limited::new(body, &self.bodies, deadline);
-        match (direct, goes_on) {
-            (Some(service), true) => {
-                let Ok(response) = service.call(request).await;
-                response.map(Body::new)
-            }
-            (Some(service), false) => {
-                let Ok(response) = service.call(request.map(limited)).await;
-                response.map(Body::new)
-            }
-            (None, true) => {
-                let Ok(response) = self.routes.call(request.map(Body::new)).await;
-                response
-            }
-            (None, false) => {
-                let request = request.map(|body| Body::new(limited(body)));
-                let Ok(response) = self.routes.call(request).await;
-                response
-            }
+    /// What is not needed by every such call is boxed, so that the others do not carry room for it.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn has room for its arguments twice, which is half of this"
+    )]
+    fn common(
+        self,
+        common: Common,
+        deadline: Duration,
+        head: Parts,
+        mut body: Peeked<Limited<Incoming>>,
+    ) -> impl Future<Output = Result<Response<Answered>, Infallible>> + Send {
+        async move {
+            let Some(_place) = place(&self.calls, deadline).await else {
+                return Ok(too_late().map(Answered::Other));
+            };
+            body.read().await;
+            let Some(parsed) = body.message().and_then(|message| common.parse(message)) else {
+                let request = Request::from_parts(head, body);
+                let unusual = Box::pin(self.port.path_lock.clone().call(request));
+                let Ok(response) = unusual.await;
+                return Ok(response.map(Body::new).map(Answered::Other));
+            };
+            let service = &self.port.service;
+            let measured = service.begin(common.rpc(), &head.headers);
+            let answer = match parsed {
+                Ok(request) => service.ask(request, deadline).await,
+                Err(failure) => Err(failure),
+            };
+            let message = answer.and_then(|answer| common.respond(answer));
+            measured.end(&message);
+            Ok(match message {
+                Ok(message) => Answered::One(message).begin(),
+                Err(failure) => {
+                    let refused = tonic::Status::from(failure).into_http::<Body>();
+                    refused.map(Answered::Other)
+                }
+            })
         }
+    }
+
+    /// Serves the calls that are less common.
+    async fn others(
+        self,
+        mut request: Request<Incoming>,
+        deadline: Duration,
+    ) -> Result<Response<Answered>, Infallible> {
+        let Some(_place) = place(&self.calls, deadline).await else {
+            return Ok(too_late().map(Answered::Other));
+        };
+        name_peer(&mut request, self.peer);
+        if !LONG_ANSWERS.contains(&request.uri().path()) {
+            let response = self.serve(request, deadline).await;
+            return Ok(response.map(Answered::Other));
+        }
+        let Some(place) = place(&self.long_answers, deadline).await else {
+            return Ok(too_late().map(Answered::Other));
+        };
+        let response = self.serve(request, deadline).await;
+        Ok(response.map(|body| {
+            Answered::Other(Body::new(Placed {
+                body,
+                _place: place,
+            }))
+        }))
+    }
+
+    async fn serve(&self, request: Request<Incoming>, deadline: Duration) -> Response<Body> {
+        let path = request.uri().path();
+        let limited = |body| Limited::new(body, &self.port.bodies, deadline);
+        // The service itself needs no router.
+        if path.starts_with(PATH_LOCK) {
+            let request = request.map(limited);
+            let Ok(response) = self.port.path_lock.clone().call(request).await;
+            return response.map(Body::new);
+        }
+        let request = if LONG_REQUESTS.contains(&path) {
+            request.map(Body::new)
+        } else {
+            request.map(|body| Body::new(limited(body)))
+        };
+        let Ok(response) = self.port.routes.clone().call(request).await;
+        response
     }
 }
 
@@ -158,8 +233,10 @@ async fn place(places: &Arc<Semaphore>, deadline: Duration) -> Option<OwnedSemap
         return Some(place);
     }
     let waiting = Arc::clone(places).acquire_owned();
+    // Boxed, so that those who need not wait do not carry the room for it.
+    let waiting = Box::pin(tokio::time::timeout(deadline, waiting));
     // The semaphore is never closed.
-    tokio::time::timeout(deadline, waiting).await.ok()?.ok()
+    waiting.await.ok()?.ok()
 }
 
 fn too_late() -> Response<Body> {
@@ -179,13 +256,9 @@ pub(crate) struct WebConnection {
 impl Service<Request<Incoming>> for WebConnection {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = Answering<Body>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<Incoming>) -> Answering {
+    fn call(&self, mut request: Request<Incoming>) -> Answering<Body> {
         let WebConnection {
             routes,
             admission,

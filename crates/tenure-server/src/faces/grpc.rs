@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use futures_util::Stream;
 use http::HeaderMap;
+use hyper::body::Incoming;
+use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_server::PathLock;
 use tokio::sync::watch;
@@ -17,8 +20,9 @@ use super::tcp::stopped;
 use crate::convert;
 use crate::events::{self, Events};
 use crate::handlers::{Call, Chunks, Handlers};
-use crate::session::Session;
-use crate::telemetry::{Face, Rpc, Telemetry};
+use crate::session::{Means, Session};
+use crate::status::Failure;
+use crate::telemetry::{Face, Measured, Rpc, Telemetry};
 
 /// The service over the handlers.
 #[derive(Clone)]
@@ -54,17 +58,36 @@ impl Grpc {
         &self,
         stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
     ) -> Answers<T> {
-        let state = Some((Box::pin(stream), Box::pin(stopped(self.stop.clone()))));
-        Box::pin(futures_util::stream::unfold(state, |state| async move {
-            let (mut stream, mut stopped) = state?;
-            tokio::select! {
-                next = stream.next() => next.map(|next| (next, Some((stream, stopped)))),
-                () = &mut stopped => {
-                    let last = Status::unavailable("the node stops: try another one");
-                    Some((Err(last), None))
-                }
-            }
-        }))
+        Box::pin(UntilStop {
+            stream: Some(Box::pin(stream)),
+            stopped: Box::pin(stopped(self.stop.clone())),
+        })
+    }
+
+    /// A call begins.
+    pub(super) fn begin(&self, rpc: Rpc, headers: &HeaderMap) -> Measured<'_> {
+        self.telemetry.begin(Face::Grpc, rpc, headers)
+    }
+
+    /// A session over the body of a request (E10).
+    pub(super) fn session_of(&self, headers: &HeaderMap, requests: Incoming) -> Session<Incoming> {
+        self.begin(Rpc::Session, headers).end_with(tonic::Code::Ok);
+        let means = Means {
+            calls: self.handlers.node().calls(self.events.buffer()),
+            telemetry: self.telemetry.clone(),
+            timeout: deadline(headers, self.timeout),
+            stopped: Box::pin(stopped(self.stop.clone())),
+        };
+        Session::new(means, requests)
+    }
+
+    /// Asks the node.
+    pub(super) fn ask(
+        &self,
+        request: Box<ClientRequest>,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Answer, Failure>> + use<> {
+        self.handlers.ask(Call::within(timeout), request)
     }
 
     /// Whether the node can serve (R145).
@@ -150,6 +173,35 @@ macro_rules! service {
             $($others)+
         }
     };
+}
+
+/// See [`Grpc::until_stop`].
+struct UntilStop<S, E> {
+    /// Nothing, once it was said that the node stops.
+    stream: Option<Pin<Box<S>>>,
+    stopped: Pin<Box<E>>,
+}
+
+impl<T, S, E> Stream for UntilStop<S, E>
+where
+    S: Stream<Item = Result<T, Status>>,
+    E: Future<Output = ()>,
+{
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(stream) = &mut self.stream else {
+            return Poll::Ready(None);
+        };
+        // Whether the daemon stops is asked only when there is nothing else to say.
+        if let Poll::Ready(next) = stream.as_mut().poll_next(cx) {
+            return Poll::Ready(next);
+        }
+        self.stopped.as_mut().poll(cx).map(|()| {
+            self.stream = None;
+            Some(Err(Status::unavailable("the node stops: try another one")))
+        })
+    }
 }
 
 /// What a call streams.
@@ -242,23 +294,12 @@ service! {
         Ok(Response::new(self.until_stop(changes.map(|change| change.map_err(Status::from)))))
     }
 
+    /// Only what [`Grpc::session_of`] does not take comes here.
     async fn session(
         &self,
-        request: Request<Streaming<v1::SessionRequest>>,
+        _: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let call = self.call(&request);
-        let headers = request.metadata().as_ref();
-        self.telemetry
-            .begin(Face::Grpc, Rpc::Session, headers)
-            .end_with(tonic::Code::Ok);
-        let session = Session::new(
-            &self.handlers,
-            self.telemetry.clone(),
-            call,
-            self.events.buffer(),
-            request.into_inner(),
-        );
-        Ok(Response::new(self.until_stop(session)))
+        Err(Status::unimplemented("a session has no encoding"))
     }
 }
 

@@ -6,26 +6,30 @@
 //! The first byte of a TLS connection is always 0x16, which no HTTP request starts with.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
-use axum::body::Body;
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Body;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
+use tenure_cluster::Handle;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tower::Service;
 
 use super::patience::Patient;
+use super::requests::Requests;
 
 /// A TLS handshake, or the first request of a connection, takes no longer.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -52,6 +56,8 @@ pub struct Door {
     pub connections: Arc<Semaphore>,
     /// Concurrent HTTP/2 streams of one connection.
     pub streams: u32,
+    /// Who answers in the end.
+    pub node: Handle,
 }
 
 /// Whether connections without TLS are served.
@@ -75,18 +81,16 @@ pub enum Protocol {
 /// Serves connections until `stop` says so, then lets the open ones finish for a while.
 ///
 /// `service` makes the service of one connection, so that it can carry what belongs to it.
-pub async fn serve<F, S>(
+pub async fn serve<F, S, B>(
     listener: TcpListener,
     door: Door,
     service: F,
     mut stop: watch::Receiver<bool>,
 ) where
     F: Fn(SocketAddr) -> S,
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
+    B: Body<Data = Bytes, Error = axum::Error> + Send + 'static,
 {
     let mut open = JoinSet::new();
     loop {
@@ -130,18 +134,16 @@ pub async fn serve<F, S>(
     }
 }
 
-async fn connection<S>(
+async fn connection<S, B>(
     stream: TcpStream,
     _permit: OwnedSemaphorePermit,
     door: Door,
     service: S,
     stop: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
+    B: Body<Data = Bytes, Error = axum::Error> + Send + 'static,
 {
     // Answers are small and awaited: never wait for more to send.
     let _ = stream.set_nodelay(true);
@@ -182,16 +184,15 @@ fn keep_alive(stream: &TcpStream) {
 
 type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-async fn http<I, S>(io: I, door: &Door, service: S, stop: watch::Receiver<bool>) -> Ended
+async fn http<I, S, B>(io: I, door: &Door, service: S, stop: watch::Receiver<bool>) -> Ended
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
+    B: Body<Data = Bytes, Error = axum::Error> + Send + 'static,
 {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut requests = Requests::default();
+    let mut builder = auto::Builder::new(requests.executor());
     if door.protocol == Protocol::Http2 {
         builder = builder.http2_only();
     }
@@ -210,13 +211,17 @@ where
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20);
     let io = Patient::new(io, HANDSHAKE);
-    let mut connection =
-        pin!(builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(service)));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    // What one read brings goes to the node at once.
+    let mut poll = |connection: Pin<&mut _>, cx: &mut Context<'_>| {
+        door.node.together(|| requests.poll(connection, cx))
+    };
     tokio::select! {
-        ended = connection.as_mut() => return ended,
+        biased;
+        ended = poll_fn(|cx| poll(connection.as_mut(), cx)) => return ended,
         () = stopped(stop) => connection.as_mut().graceful_shutdown(),
     }
-    connection.await
+    poll_fn(|cx| poll(connection.as_mut(), cx)).await
 }
 
 /// Resolves when the daemon stops.

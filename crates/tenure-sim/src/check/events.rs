@@ -19,16 +19,14 @@ pub(super) struct Events {
     streams: BTreeMap<u64, Listener>,
     calm: bool,
     /// What was told in the calm and is not old enough to ask for: when, to whom, what.
-    told: VecDeque<(Time, OwnerId, Name)>,
+    told: VecDeque<(Time, OwnerId, u64)>,
 }
-
-/// Sequence and id: those of two groups may have one id.
-type Name = (u64, u64);
 
 struct Listener {
     owner: OwnerId,
     since: Time,
-    heard: BTreeSet<Name>,
+    /// By their ids, which no two groups give twice (R121).
+    heard: BTreeSet<u64>,
 }
 
 impl Events {
@@ -56,12 +54,11 @@ impl Events {
                         listener.owner, event.owner
                     ));
                 }
-                let name = (event.sequence, event.id);
-                if !listener.heard.insert(name) {
+                if !listener.heard.insert(event.id) {
                     return Err(format!("{} was told twice: {:?}", event.owner, event.kind));
                 }
                 if self.calm {
-                    self.told.push_back((now, event.owner.clone(), name));
+                    self.told.push_back((now, event.owner.clone(), event.id));
                 }
             }
             _ => {}
@@ -74,15 +71,15 @@ impl Events {
         while let Some((when, ..)) = self.told.front()
             && when + NEWS_TAKES < now
         {
-            let Some((when, owner, name)) = self.told.pop_front() else {
+            let Some((when, owner, id)) = self.told.pop_front() else {
                 break;
             };
             for listener in self.streams.values() {
                 if listener.owner == owner && listener.since + LISTENS_AFTER < when {
                     checked = Seen::Checked;
-                    if !listener.heard.contains(&name) {
+                    if !listener.heard.contains(&id) {
                         return Err(format!(
-                            "{owner} was told event {name:?} at {when} on one node and never on another"
+                            "{owner} was told event {id} at {when} on one node and never on another"
                         ));
                     }
                 }

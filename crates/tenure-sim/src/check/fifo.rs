@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
-use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest};
+use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock};
 
 use super::{Ask, Fact, Finding, Seen, takes_from};
 use crate::time::Time;
@@ -35,7 +35,7 @@ pub(super) struct Fifo {
     places: BTreeMap<OwnerId, Place>,
     /// The first acquire of each owner for its path.
     asked: BTreeMap<OwnerId, Time>,
-    /// Owners that somebody asked to be killed.
+    /// Owners that somebody asked to be killed, or that may have lost their place to a deadlock.
     doomed: BTreeSet<OwnerId>,
 }
 
@@ -57,6 +57,12 @@ impl Fifo {
             Fact::Asked(ask) => {
                 if let Some((acquire, _)) = simple(&ask.request) {
                     self.asked.entry(acquire.owner.clone()).or_insert(now);
+                }
+                if let ClientRequest::Acquire(acquire) = &*ask.request
+                    && acquire.deadlock == Deadlock::Refuse
+                {
+                    // Its place may be withdrawn, and it may not hear of it (E5).
+                    self.doomed.insert(acquire.owner.clone());
                 }
                 if let Some(victim) = takes_from(&ask.request) {
                     self.doomed.insert(victim.clone());
@@ -128,6 +134,11 @@ impl Fifo {
             self.places.insert(acquire.owner.clone(), new);
             return Ok(Seen::Passed);
         };
+        if place.path != *path {
+            // It wants something else now.
+            *place = new;
+            return Ok(Seen::Passed);
+        }
         if ask.sent <= place.answered {
             // The two questions were on their way together: which came first is not known.
             return Ok(Seen::Passed);

@@ -2,6 +2,7 @@
 //! faults nor nodes. The first objection ends a run.
 
 mod converge;
+mod deadlocks;
 mod durable;
 mod events;
 mod exclusion;
@@ -113,6 +114,7 @@ pub(crate) struct Judges {
     watch: watch::Watch,
     owners: owners::Owners,
     events: events::Events,
+    deadlocks: deadlocks::Deadlocks,
     converge: converge::Converge,
     pub(crate) verdict: Option<Violation>,
     pub(crate) judged: BTreeMap<&'static str, u64>,
@@ -140,6 +142,7 @@ impl Judges {
             watch: watch::Watch::default(),
             owners: owners::Owners::default(),
             events: events::Events::default(),
+            deadlocks: deadlocks::Deadlocks::default(),
             converge: converge::Converge::default(),
             verdict: None,
             judged: BTreeMap::new(),
@@ -158,6 +161,7 @@ impl Judges {
             ("watch", self.watch.see(now, fact)),
             ("owners", self.owners.see(now, fact)),
             ("events", self.events.see(now, fact)),
+            ("deadlocks", self.deadlocks.see(now, fact)),
         ];
         for (judge, finding) in findings {
             self.note(judge, now, finding);

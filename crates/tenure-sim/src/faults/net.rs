@@ -5,6 +5,7 @@ use tenure_node::{GroupId, Input};
 use super::{Kind, Undo};
 use crate::random::Random;
 use crate::time::{MILLISECOND, SECOND};
+use crate::weather::Weather;
 use crate::world::{Event, World};
 
 pub(super) fn cut(world: &mut World, kind: Kind, random: &mut Random) -> Option<String> {
@@ -99,13 +100,18 @@ pub(super) fn reconnect(world: &mut World, random: &mut Random) -> Option<String
 /// A leader is replaced and does not know: what it says reaches nobody, answers to what it said
 /// before are still on their way, and clients go on asking it.
 pub(super) fn depose(world: &mut World, random: &mut Random) -> Option<String> {
-    let group = GroupId(u32::try_from(random.index(world.operator.wanted.len())).ok()?);
+    // Where this is the weather: the group of the locks, and most of it spent deposed.
+    let (groups, slow_ms, soon_ms) = match world.plan.weather {
+        Weather::Deposed => (1, (300, 1500), (20, 150)),
+        _ => (world.operator.wanted.len(), (100, 2500), (50, 700)),
+    };
+    let group = GroupId(u32::try_from(random.index(groups)).ok()?);
     let (seat, _) = world.leader(group)?;
-    let slow = random.between(100, 2500) * MILLISECOND;
+    let slow = random.between(slow_ms.0, slow_ms.1) * MILLISECOND;
     for other in (0..world.seats.len()).filter(|other| *other != seat) {
         world.network.link(other, seat).delay = (slow / 4, slow);
     }
-    let soon = random.between(50, 700) * MILLISECOND;
+    let soon = random.between(soon_ms.0, soon_ms.1) * MILLISECOND;
     world.at(world.now + soon, Event::Undo(Undo::Silence(seat)));
     let length = soon + random.between(SECOND / 2, 4 * SECOND);
     world.at(world.now + length, Event::Undo(Undo::Links));
@@ -122,6 +128,15 @@ pub(super) fn silence(world: &mut World, seat: usize) {
         world.input(other, Input::PeerDown { node });
     }
     world.favourite = Some(seat);
+    if world.plan.weather == Weather::Deposed {
+        // Others have its place within milliseconds: who looks at it now must not see what was.
+        for client in 0..world.clients.len() {
+            for _ in 0..12 {
+                let when = world.now + world.random.between(40, 1_200) * MILLISECOND;
+                world.at(when, Event::Rush(client));
+            }
+        }
+    }
 }
 
 pub(super) fn heal(world: &mut World) {

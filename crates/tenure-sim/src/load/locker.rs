@@ -20,7 +20,7 @@ use tenure_node::{
     RenewAnswer, WaitEdge,
 };
 
-use super::{Action, Env, Me, PATHS, StoreWrite, modes, path};
+use super::{Action, Env, Me, StoreWrite, modes, path};
 use crate::breach::Breach;
 use crate::check::{Ask, Belief, Fact};
 use crate::time::{MILLISECOND, SECOND, Time};
@@ -203,7 +203,7 @@ impl Locker {
         {
             owner = last;
         }
-        let first = path(me.random.pick(&PATHS));
+        let first = path(me.random.pick(env.plan.habits.paths));
         let mode = me.random.pick(modes(&first));
         let mut holds = vec![(first, mode)];
         if holds[0].0.handler() == "t" && me.random.chance(150) {
@@ -324,7 +324,7 @@ impl Locker {
 
     /// Another session comes after a while. Whoever is gone may listen a little longer.
     fn finish(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, owner: OwnerId) {
-        self.next_session = env.now + me.random.between(1, 2_000) * MILLISECOND;
+        self.next_session = env.now + me.random.between(1, env.plan.habits.rest_ms) * MILLISECOND;
         if me.random.chance(700) {
             env.actions.push(Action::Unsubscribe { owner });
         }
@@ -377,13 +377,18 @@ impl Locker {
             let most = match session.ttl {
                 60_001.. => 300_000,
                 // Some are quick, so that what is late meets what came after.
-                _ if me.random.chance(250) => 300,
+                _ if me.random.chance(env.plan.habits.quick) => 300,
                 ttl => (ttl * 3).min(12_000),
             };
             session.hold_until = env.now + me.random.between(10, most) * MILLISECOND;
         }
         let left = session.until - env.now;
         session.next_renewal = env.now + left / 3 + me.random.below(left);
+        let brink = env.plan.habits.brink;
+        if brink > 0 && env.storm && me.random.chance(brink) {
+            session.next_renewal = Time::MAX;
+            session.hold_until = session.hold_until.max(session.until + SECOND);
+        }
         session.next = env.now + me.random.between(10, 1_000) * MILLISECOND;
         env.trace.say(
             env.now,
@@ -459,15 +464,39 @@ impl Locker {
             (Some(late), None) if late <= env.now => {
                 session.late_at = None;
                 session.tries += 1;
-                self.renew(env, me);
+                self.revive(env, me);
             }
             (Some(_), None) => {}
+            (None, None) if env.plan.habits.brink > 0 && session.tries < 3 => {
+                // About when the leader's clock says so, by any clock.
+                let ttl = session.ttl * MILLISECOND;
+                let end = session.since + me.random.between(ttl * 85 / 100, ttl * 125 / 100);
+                session.late_at = Some(end.max(env.now + MILLISECOND));
+            }
             (None, None) if session.tries < 3 && me.random.chance(400) => {
                 let late = me.random.below(session.ttl * 2 / 5) * MILLISECOND;
                 session.late_at = Some(env.now + late);
             }
             (None, None) if me.random.chance(500) => self.give_up(env, me),
             (None, None) => self.release(env, me),
+        }
+    }
+
+    /// Late, it renews; where leases are to end in its hands, it mostly acquires again, and another
+    /// part of it may renew at the same time.
+    fn revive(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        if env.plan.habits.brink == 0 || me.random.chance(250) {
+            self.renew(env, me);
+            return;
+        }
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let stray = me.random.chance(300).then(|| session.renewal());
+        session.strays |= stray.is_some();
+        self.acquire(env, me);
+        if let Some(stray) = stray {
+            me.ask(env, stray, None, 5_000);
         }
     }
 

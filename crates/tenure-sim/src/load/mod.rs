@@ -7,6 +7,7 @@ mod admin;
 mod locker;
 mod observer;
 mod store;
+mod tangler;
 mod watcher;
 
 use tenure_core::event::Event;
@@ -91,6 +92,23 @@ impl Env<'_> {
     }
 }
 
+/// How clients behave in this run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// What they lock and look at.
+    pub(crate) paths: &'static [&'static str],
+    /// Per mille of holds that are short.
+    pub(crate) quick: u64,
+    /// The longest pause between two sessions of a locker.
+    pub(crate) rest_ms: u64,
+    /// Per mille of leases that are let run to their end and taken up again about then.
+    pub(crate) brink: u64,
+    /// Per mille of events that reach their client seconds late.
+    pub(crate) late_events: u64,
+    /// Clients that want one lock after the other.
+    pub(crate) tanglers: usize,
+}
+
 /// A request in a few words.
 struct Brief<'a>(&'a ClientRequest);
 
@@ -121,7 +139,7 @@ impl std::fmt::Display for Brief<'_> {
     }
 }
 
-/// A client of one of the four kinds.
+/// A client of one of the five kinds.
 pub(crate) struct Client {
     at: usize,
     random: Random,
@@ -140,6 +158,7 @@ enum Part {
     Observer(observer::Observer),
     Admin(admin::Admin),
     Watcher(watcher::Watcher),
+    Tangler(tangler::Tangler),
 }
 
 impl Client {
@@ -165,6 +184,9 @@ impl Client {
         }
         for _ in 0..plan.observers {
             add(Part::Observer(observer::Observer::default()), random);
+        }
+        for _ in 0..plan.habits.tanglers {
+            add(Part::Tangler(tangler::Tangler::default()), random);
         }
         for handler in ["t", "u", random.pick(&["p", "q", "s"])] {
             add(Part::Watcher(watcher::Watcher::new(handler)), random);
@@ -198,7 +220,7 @@ impl Client {
     pub(crate) fn take_grants(&mut self) -> u64 {
         match &mut self.role {
             Part::Locker(locker) => std::mem::take(&mut locker.grants) + locker.holds(),
-            Part::Observer(_) | Part::Admin(_) | Part::Watcher(_) => 0,
+            Part::Observer(_) | Part::Admin(_) | Part::Watcher(_) | Part::Tangler(_) => 0,
         }
     }
 
@@ -226,6 +248,22 @@ impl Client {
             Part::Observer(observer) => observer.wake(env, &mut me),
             Part::Admin(admin) => admin.wake(env, &mut me),
             Part::Watcher(watcher) => watcher.wake(env, &mut me),
+            Part::Tangler(tangler) => tangler.wake(env, &mut me),
+        }
+    }
+
+    /// If it only looks, it does so at once.
+    pub(crate) fn rush(&mut self, env: &mut Env<'_>) {
+        if let Part::Observer(observer) = &mut self.role
+            && !self.retired
+        {
+            let mut me = Me {
+                at: self.at,
+                random: &mut self.random,
+                asks: &mut self.asks,
+                next_ask: &mut self.next_ask,
+            };
+            observer.look(env, &mut me);
         }
     }
 
@@ -258,6 +296,7 @@ impl Client {
             Part::Locker(locker) => locker.answered(env, &mut me, &ask, answer),
             Part::Observer(observer) => observer.answered(env, &mut me, &ask, answer),
             Part::Admin(admin) => admin.answered(env, &mut me, &ask, answer),
+            Part::Tangler(tangler) => tangler.answered(env, &mut me, &ask, answer),
             Part::Watcher(_) => {}
         }
     }
@@ -299,7 +338,7 @@ impl Client {
         }
         let believes_since = match &self.role {
             Part::Locker(locker) => locker.believes(env.now, &write.owner, write.fence),
-            Part::Observer(_) | Part::Admin(_) | Part::Watcher(_) => None,
+            Part::Observer(_) | Part::Admin(_) | Part::Watcher(_) | Part::Tangler(_) => None,
         };
         env.trace.say(
             env.now,

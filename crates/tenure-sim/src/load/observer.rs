@@ -4,7 +4,7 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::value::{Fence, Key, OwnerId};
 use tenure_node::{Answer, ClientRequest, Failure};
 
-use super::{Action, Env, Me, PATHS, modes, path};
+use super::{Action, Env, Me, modes, path};
 use crate::check::Ask;
 use crate::time::{MILLISECOND, SECOND, Time};
 
@@ -31,7 +31,14 @@ impl Observer {
         if env.now < self.waits_until {
             return;
         }
-        let which = me.random.pick(&PATHS);
+        self.look(env, me);
+        self.waits_until = env.now + 4 * SECOND;
+        env.actions.push(Action::Wake(self.waits_until));
+    }
+
+    /// It looks at something, whether or not it still waits for an answer.
+    pub(super) fn look(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let which = me.random.pick(env.plan.habits.paths);
         let mut first_sent = None;
         let request = match (me.random.below(16), &self.seen) {
             (0, _) => {
@@ -83,8 +90,6 @@ impl Observer {
             _ => ClientRequest::InspectPath { path: path(which) },
         };
         me.ask(env, request, first_sent, 3_000);
-        self.waits_until = env.now + 4 * SECOND;
-        env.actions.push(Action::Wake(self.waits_until));
     }
 
     pub(super) fn answered(

@@ -7,6 +7,7 @@ use crate::check::Fact;
 use crate::load::{Action, Client, Env};
 use crate::seat::Stream;
 use crate::time::{MILLISECOND, SECOND, Time};
+use crate::weather::Weather;
 
 impl World {
     pub(super) fn client(&mut self, at: usize, act: impl FnOnce(&mut Client, &mut Env<'_>)) {
@@ -71,12 +72,27 @@ impl World {
         self.random.between(100, 3 * MILLISECOND)
     }
 
+    /// An event may be news long after it happened.
+    pub(super) fn event_delay(&mut self) -> Time {
+        let late = self.plan.habits.late_events;
+        if self.storm && late > 0 && self.random.chance(late) {
+            return self.random.between(SECOND / 2, 8 * SECOND);
+        }
+        self.client_delay()
+    }
+
     fn client_sends(&mut self, client: usize, ask: u64, input: Input) {
         let mut seat = self.random.index(self.seats.len());
-        if let Some(favourite) = self.favourite
-            && self.random.chance(500)
-        {
-            seat = favourite;
+        if let Some(favourite) = self.favourite {
+            // Of a deposed leader: who reads stays with it, who locks is mostly elsewhere.
+            let stays = match (self.plan.weather, self.clients[client].is_locker()) {
+                (Weather::Deposed, true) => 100,
+                (Weather::Deposed, false) => 900,
+                _ => 500,
+            };
+            if self.random.chance(stays) {
+                seat = favourite;
+            }
         }
         if self.storm && self.random.chance(self.plan.client_loss) {
             return;

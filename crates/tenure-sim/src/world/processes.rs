@@ -74,10 +74,10 @@ impl World {
             seat.starts += 1;
         }
         if born {
-            // Until its birth is durable it may be born again.
-            self.operator.newborn.insert(at);
             for (group, voters) in self.operator.births() {
                 if voters.contains(&seat.member) {
+                    // Until its birth is durable it may be born again.
+                    self.operator.newborn.insert(at);
                     recovery.born(group, voters);
                 }
             }
@@ -227,7 +227,7 @@ impl World {
                     };
                     self.judges.see(self.now, &told);
                     if !(self.storm && self.random.chance(self.plan.client_loss)) {
-                        let when = self.now + self.client_delay();
+                        let when = self.now + self.event_delay();
                         self.at(
                             when,
                             Event::Told {
@@ -255,6 +255,12 @@ impl World {
                 }
                 Output::Change { id, change } => {
                     if self.seats[at].streams.contains_key(&id) {
+                        let who = self.seats[at].member;
+                        self.trace.say(
+                            self.now,
+                            format_args!("{who}"),
+                            format_args!("shows stream {} {change:?}", id.0),
+                        );
                         self.judges.see(self.now, &Fact::Saw(id.0, &change));
                     }
                 }

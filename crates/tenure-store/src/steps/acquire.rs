@@ -202,11 +202,7 @@ impl Acquire {
     }
 
     fn withdrawing(&self, own: &Own, refusal: Refusal) -> Stage {
-        // No version: the write's outcome is unknown, so look first.
-        let version = (own.version != Version::default()).then(|| own.version.clone());
-        let identity = own.record.identity();
-        let remove = Remove::own(self.terms.clone(), own.key.clone(), identity, version);
-        Stage::Withdrawing(remove, refusal)
+        Stage::Withdrawing(Remove::own(self.terms.clone(), own), refusal)
     }
 
     /// P28.1, P30.1: what is at the exclusive key decides how to go on.

@@ -237,18 +237,7 @@ impl Hold {
     }
 
     fn remove(&self) -> Remove {
-        let Own {
-            key,
-            record,
-            version,
-            ..
-        } = &self.own;
-        Remove::own(
-            self.terms.clone(),
-            key.clone(),
-            record.identity(),
-            Some(version.clone()),
-        )
+        Remove::own(self.terms.clone(), &self.own)
     }
 
     /// Chooses what to do next; the most urgent first. `None` is rest.

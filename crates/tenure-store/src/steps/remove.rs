@@ -2,11 +2,17 @@
 //!
 //! By version where the store can (level 2); otherwise read, compare, delete. An unclear answer is
 //! followed by a look, so that a removal ends with knowledge, or with a failure that says so.
+//!
+//! A delete without a condition is safe only while nobody may take the lock over. So where writes
+//! have conditions and deletes have none (level 1), an exclusive record whose lease is used up is
+//! renewed first: the renewal is refused if it is another's by now, and gives the delete a lease to
+//! arrive in. A shared record needs none of this, its key is nobody else's.
 
 use std::time::Duration;
 
 use super::ask::Ask;
-use super::{Answer, Failure, FailureKind, Op, Progress, Steps, Why, ours, unexpected};
+use super::renew::{Renew, Renewed};
+use super::{Answer, Failure, FailureKind, Op, Own, Progress, Steps, Why, ours, unexpected};
 use crate::judge::{Object, Version};
 use crate::key::Key;
 use crate::record::Identity;
@@ -18,6 +24,8 @@ pub(super) struct Remove {
     terms: Terms,
     key: Key,
     which: Which,
+    /// Level 1: our exclusive record, whose lease keeps others away until it is deleted.
+    leased: Option<Box<Own>>,
     /// A delete was sent and its answer lost: absence may be our own doing.
     unclear: bool,
     how: How,
@@ -49,6 +57,8 @@ enum How {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Reading(Ask),
+    /// Our lease is used up, and somebody may be about to take over.
+    Renewing(Renew),
     Deleting(Version),
     Pausing(Ask),
 }
@@ -67,14 +77,17 @@ pub(super) enum Removed {
 }
 
 impl Remove {
-    /// Removes our own record; `version` is the last one known, if one is.
-    pub(super) fn own(
-        terms: Terms,
-        key: Key,
-        identity: Identity,
-        version: Option<Version>,
-    ) -> Remove {
-        Remove::new(terms, key, Which::Own(identity), version)
+    /// Removes our own record. Where its version is not known, the outcome of its write is not
+    /// known either, and it is looked for first.
+    pub(super) fn own(terms: Terms, own: &Own) -> Remove {
+        let version = (own.version != Version::default()).then(|| own.version.clone());
+        let which = Which::Own(own.record.identity());
+        let leased = (terms.level == Level::Writes && own.key == Key::Exclusive)
+            .then(|| Box::new(own.clone()));
+        Remove {
+            leased,
+            ..Remove::new(terms, own.key.clone(), which, version)
+        }
     }
 
     /// Removes somebody's object, if it is still the one that was seen.
@@ -98,6 +111,7 @@ impl Remove {
             terms,
             key,
             which,
+            leased: None,
             unclear: false,
             how: How::Gently,
             retries,
@@ -130,6 +144,33 @@ impl Remove {
         }
     }
 
+    /// Whether the lease that guards a delete of this version is used up (P32).
+    fn overdue(&self, version: &Version, now: Now) -> Option<Own> {
+        let own = self.leased.as_deref()?;
+        let is_over = now.boot >= own.sent + self.terms.reliance();
+        is_over.then(|| Own {
+            version: version.clone(),
+            ..own.clone()
+        })
+    }
+
+    fn renewed(&mut self, end: Renewed, now: Now) -> Progress<Removed> {
+        match end {
+            Renewed::Ours(own) if now.boot >= own.sent + self.terms.reliance() => self.again(
+                Failure::passing("the store took longer than the lease"),
+                now,
+            ),
+            Renewed::Ours(own) => {
+                self.doing = Doing::Deleting(own.version.clone());
+                self.leased = Some(Box::new(own));
+                Progress::Going
+            }
+            Renewed::Lost(Some(object)) => Progress::Done(Removed::Other(Box::new(object))),
+            Renewed::Lost(None) => self.absent(),
+            Renewed::Failed(_, failure) => self.again(failure, now),
+        }
+    }
+
     fn again(&mut self, failure: Failure, now: Now) -> Progress<Removed> {
         self.unclear = true;
         // Our own record is worth another try whatever the failure: nobody else removes it.
@@ -156,8 +197,14 @@ impl Steps for Remove {
     type End = Removed;
 
     fn next(&mut self, now: Now) -> Op {
+        if let Doing::Deleting(version) = &self.doing
+            && let Some(own) = self.overdue(version, now)
+        {
+            self.doing = Doing::Renewing(Renew::new(self.terms.clone(), own));
+        }
         match &mut self.doing {
             Doing::Reading(ask) | Doing::Pausing(ask) => ask.next(now),
+            Doing::Renewing(renew) => renew.next(now),
             Doing::Deleting(version) => match (self.terms.level, self.how) {
                 (Level::Deletes, How::Gently) => {
                     Op::DeleteVersion(self.key.clone(), version.clone())
@@ -172,6 +219,10 @@ impl Steps for Remove {
     fn answer(&mut self, answer: Answer, now: Now) -> Progress<Removed> {
         match &mut self.doing {
             Doing::Pausing(_) => self.read(),
+            Doing::Renewing(renew) => match renew.answer(answer, now) {
+                Progress::Going => Progress::Going,
+                Progress::Done(end) => self.renewed(end, now),
+            },
             Doing::Reading(ask) => match ask.answer(answer, now) {
                 Progress::Going => Progress::Going,
                 Progress::Done(Ok(Answer::Found(object))) => self.look(object),

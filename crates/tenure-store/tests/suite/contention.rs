@@ -2,16 +2,17 @@
 //!
 //! Each round is a repository of its own, so that hundreds of rounds wait for `settle` at once.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_store::address::Address;
-use tenure_store::{Error, Guard, Options, Repository, Want};
+use tenure_store::{Class, Error, Guard, Options, Repository, Want};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use crate::support::Mode::{self, Exclusive, Shared};
-use crate::support::s3_server::{BUCKET, Conditions, S3Server};
+use crate::support::s3_server::{BUCKET, Conditions, Kind, S3Server, Seen};
 use crate::support::virtual_time::config;
 
 const ROUNDS: usize = 300;
@@ -23,6 +24,8 @@ struct Tally {
     first: usize,
     second: usize,
     nobody: usize,
+    /// Refusals by somebody who was overtaken after both had begun to write.
+    raced: usize,
 }
 
 async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [Mode; 2]) -> Tally {
@@ -38,9 +41,12 @@ async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [Mode; 2
                     .await
                     .expect("a store that can be probed");
             }
-            for _ in 0..rounds / LANES {
-                let contender = |repository, mode| lock_at(&start, repository, mode);
-                let ends = tokio::join!(contender(&one, modes[0]), contender(&two, modes[1]));
+            for round in 0..rounds / LANES {
+                let [late_one, late_two] = lateness(lane, round);
+                let ends = tokio::join!(
+                    lock_at(&start, late_one, &one, modes[0]),
+                    lock_at(&start, late_two, &two, modes[1])
+                );
                 tally.count(ends).await;
             }
             tally
@@ -52,21 +58,39 @@ async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [Mode; 2
             first,
             second,
             nobody,
+            raced,
         } = tally.expect("a lane ends well");
         all.first += first;
         all.second += second;
         all.nobody += nobody;
+        all.raced += raced;
     }
     all
 }
 
-async fn lock_at(start: &Barrier, repository: &Repository, mode: Mode) -> Result<Guard, Error> {
+/// At the same moment, or one of them up to 5 ms later, which is a request or two: so they meet at
+/// every step of each other.
+fn lateness(lane: usize, round: usize) -> [Duration; 2] {
+    let step = (lane + 5 * round) as u64 % 11;
+    [step.saturating_sub(5), 5_u64.saturating_sub(step)].map(Duration::from_millis)
+}
+
+async fn lock_at(
+    start: &Barrier,
+    late: Duration,
+    repository: &Repository,
+    mode: Mode,
+) -> Result<Guard, Error> {
     start.wait().await;
+    tokio::time::sleep(late).await;
     repository.lock(Want::new(mode, "race")).await
 }
 
 impl Tally {
     async fn count(&mut self, ends: (Result<Guard, Error>, Result<Guard, Error>)) {
+        let errors = [ends.0.as_ref().err(), ends.1.as_ref().err()];
+        let overtaken = |error: &&Error| error.class() == Class::LostRace;
+        self.raced += errors.into_iter().flatten().filter(overtaken).count();
         match ends {
             (Ok(_), Ok(_)) => panic!("both hold"),
             (Ok(guard), Err(_)) => release(guard, &mut self.first).await,
@@ -123,6 +147,12 @@ async fn two_exclusives_on_the_test_server() {
     let server = S3Server::start();
     let tally = race(ROUNDS, in_bucket(&server), [Exclusive, Exclusive]).await;
     report("exclusive against exclusive, S3", &tally);
+    let refused = |seen: &&Seen| {
+        seen.kind == Kind::Put && seen.key.contains("lock.exclusive") && seen.status == Some(412)
+    };
+    let met = server.take_seen().iter().filter(refused).count();
+    println!("in {met} of them both wrote, and the store refused one");
+    assert!(met > 0, "they never met");
     assert_eq!(
         server
             .keys("")
@@ -161,11 +191,33 @@ async fn two_exclusives_on_a_liar() {
     report("exclusive against exclusive, level 0", &tally);
 }
 
+/// The locks that lie in the repositories of all lanes.
+fn left_in(root: &Path) -> Vec<PathBuf> {
+    let entries = |dir: &Path| -> Vec<PathBuf> {
+        let read = std::fs::read_dir(dir).into_iter().flatten();
+        read.map(|entry| entry.expect("a readable directory").path())
+            .collect()
+    };
+    let of_lane = |lane: PathBuf| {
+        let exclusive = lane.join("index/lock.exclusive");
+        let shared = entries(&lane.join("index/lock.shared"));
+        shared
+            .into_iter()
+            .chain(exclusive.exists().then_some(exclusive))
+    };
+    entries(root).into_iter().flat_map(of_lane).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_exclusives_in_a_directory() {
     let root = tempfile::tempdir().expect("a directory");
     let tally = race(ROUNDS, in_directory(root.path()), [Exclusive, Exclusive]).await;
     report("exclusive against exclusive, directory", &tally);
+    assert!(
+        left_in(root.path()).is_empty(),
+        "{:?}",
+        left_in(root.path())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,4 +225,9 @@ async fn exclusive_against_shared_in_a_directory() {
     let root = tempfile::tempdir().expect("a directory");
     let tally = race(ROUNDS, in_directory(root.path()), [Exclusive, Shared]).await;
     report("exclusive against shared, directory", &tally);
+    assert!(
+        left_in(root.path()).is_empty(),
+        "{:?}",
+        left_in(root.path())
+    );
 }

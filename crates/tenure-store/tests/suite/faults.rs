@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use tenure_store::steps::{Refusal, Released, Status};
-use tenure_store::terms::Settings;
+use tenure_store::terms::{Level, Settings};
 
 use crate::support::Mode;
 use crate::support::s3_server::{Fault, Gate, Kind, Plan};
@@ -38,10 +38,11 @@ fn locks(time: &Time) -> Vec<String> {
 }
 
 /// One life: acquire, a refresh, release, with the plan at work. How many requests it took.
-async fn life(time: &Time, mode: Mode, plan: Option<Plan>) -> usize {
-    let case = format!("{mode:?}, {plan:?}");
+async fn life(time: &Time, level: Level, mode: Mode, plan: Option<Plan>) -> usize {
+    let case = format!("{level:?}, {mode:?}, {plan:?}");
+    let settings = Settings::default();
     time.begin_again(SignedDuration::ZERO);
-    let mut process = Process::new(time, 7, SignedDuration::ZERO, &Settings::default());
+    let mut process = Process::new(time, 7, SignedDuration::ZERO, &settings).at(level, &settings);
     if let Some(plan) = plan {
         time.server.plan(plan);
     }
@@ -68,19 +69,21 @@ async fn life(time: &Time, mode: Mode, plan: Option<Plan>) -> usize {
 async fn one_fault_never_costs_the_lock_nor_leaves_a_record() {
     let time = Time::begin(SignedDuration::ZERO);
     let mut lives = 0;
-    for mode in [Mode::Exclusive, Mode::Shared] {
-        let requests = life(&time, mode, None).await;
-        for fault in faults() {
-            for nth in 0..requests {
-                let plan = Plan::on_any(fault.clone()).skip(nth as u32);
-                life(&time, mode, Some(plan)).await;
-                lives += 1;
+    for level in [Level::Deletes, Level::Writes, Level::Nothing] {
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let requests = life(&time, level, mode, None).await;
+            for fault in faults() {
+                for nth in 0..requests {
+                    let plan = Plan::on_any(fault.clone()).skip(nth as u32);
+                    life(&time, level, mode, Some(plan)).await;
+                    lives += 1;
+                }
             }
         }
     }
     println!("{lives} lives with one fault each");
     assert!(
-        lives > 200,
+        lives > 600,
         "acquire, refresh and release are more requests than that"
     );
 }

@@ -80,7 +80,7 @@ fn open(scheme: &str, config: &[(&str, String)]) -> Repository {
 #[tokio::test]
 async fn moto_speaks_s3() {
     let moto = Running::start(Foreign::Moto);
-    let answer = request(&moto, &format!("PUT /{BUCKET} HTTP/1.1"), &[]);
+    let answer = request(&moto, &format!("PUT /{BUCKET} HTTP/1.1"), &[], "");
     assert!(answer.contains("200 OK"), "{answer}");
     let config = s3_config(&moto.endpoint());
     let config: Vec<_> = config
@@ -89,6 +89,7 @@ async fn moto_speaks_s3() {
         .collect();
     let level = play(|| open("s3", &config)).await;
     println!("moto: level {}", level.number());
+    assert!(level >= Level::Writes, "moto has conditional writes");
 }
 
 #[tokio::test]
@@ -131,11 +132,29 @@ async fn the_test_server_speaks_gcs() {
     );
 }
 
-/// The emulator's XML interface answers a write without saying which version it made. A store that
-/// cannot say that cannot be locked in, and is refused rather than guessed at.
+/// The client speaks the XML interface of GCS. The emulator's takes writes without telling which
+/// version it made, ignores conditions on generations, and has neither deletes nor lists. No lock
+/// can be made of that: it is refused rather than guessed at. `the_test_server_speaks_gcs` takes
+/// its place.
 #[tokio::test]
 async fn the_emulator_of_gcs_is_refused_for_what_it_lacks() {
     let emulator = Running::start(Foreign::GcpStorageEmulator);
+    let path = format!("/{BUCKET}/index/x HTTP/1.1");
+    let only_if_absent = [("x-goog-if-generation-match", "0")];
+    for _ in 0..2 {
+        let answer = request(&emulator, &format!("PUT {path}"), &only_if_absent, "x");
+        let answer = answer.to_lowercase();
+        assert!(answer.contains(" 200 "), "it decides conditions: {answer}");
+        let versioned = answer.contains("etag") || answer.contains("x-goog-generation");
+        assert!(!versioned, "it tells versions: {answer}");
+    }
+    for line in [
+        format!("DELETE {path}"),
+        format!("GET /{BUCKET}?list-type=2 HTTP/1.1"),
+    ] {
+        let answer = request(&emulator, &line, &[], "");
+        assert!(answer.contains(" 501 "), "it knows {line}: {answer}");
+    }
     let repository = open("gs", &gcs_config(&emulator.endpoint()));
     let refused = repository
         .lock(Want::new(Exclusive, "prune"))
@@ -156,16 +175,18 @@ fn gcs_config(endpoint: &str) -> [(&'static str, String); 2] {
 }
 
 /// One request without a client of anybody's.
-fn request(server: &Running, first_line: &str, headers: &[(&str, &str)]) -> String {
+fn request(server: &Running, first_line: &str, headers: &[(&str, &str)], body: &str) -> String {
     let host = server.endpoint().replace("http://", "");
     let mut stream = TcpStream::connect(&host).expect("a server that runs");
-    let mut text =
-        format!("{first_line}\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n");
+    let length = body.len();
+    let mut text = format!(
+        "{first_line}\r\nHost: {host}\r\nContent-Length: {length}\r\nConnection: close\r\n"
+    );
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     stream
-        .write_all((text + "\r\n").as_bytes())
+        .write_all((text + "\r\n" + body).as_bytes())
         .expect("a request");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
@@ -197,6 +218,6 @@ fn make_container(azurite: &Running) {
         ("x-ms-version", version),
         ("Authorization", &authorization),
     ];
-    let answer = request(azurite, &line, &headers);
+    let answer = request(azurite, &line, &headers, "");
     assert!(answer.contains("201 Created"), "{answer}");
 }

@@ -33,7 +33,7 @@ pub(crate) use client::Client;
 use client::{Answer, Op, Trouble, new_key};
 pub(crate) use look::list;
 pub(super) use look::{ask, break_hold, inspect, watch};
-use owner::{Claim, Owner};
+use owner::{Claim, Owner, Spot};
 use tenure_core::path::Path;
 
 /// C1.
@@ -49,10 +49,14 @@ pub(crate) struct Held {
     is_over: bool,
 }
 
-/// Takes a lock. Dropping the future withdraws: what is granted all the same is given back.
-pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Result<Guard, Error> {
+/// Takes paths of one daemon together. Dropping the future withdraws: what is granted all the same is given back.
+pub(super) async fn acquire(
+    client: Client,
+    request: Request,
+    paths: Vec<(Where, Path)>,
+) -> Result<Vec<Guard>, Error> {
     let place = request.place.clone();
-    let taken = keeper::run(async move { acquire::acquire(client, path, request).await }).await;
+    let taken = keeper::run(async move { acquire::acquire(client, request, paths).await }).await;
     taken.unwrap_or_else(|| Err(keeper_gone(&place)))
 }
 
@@ -128,7 +132,7 @@ impl Held {
         let at = place.clone();
         let released = keeper::handle().spawn(async move {
             let until = Lease::now() + RELEASE_PATIENCE;
-            give_back(&client, &owner, &claim, until)
+            give_back(&client, &owner, &[claim.spot()], until)
                 .await
                 .map_err(|trouble| failed(&at, trouble))
         });
@@ -149,17 +153,17 @@ impl Drop for Held {
             give_back_later(
                 self.client.clone(),
                 Arc::clone(&self.owner),
-                Arc::clone(&self.claim),
+                vec![self.claim.spot()],
             );
         }
     }
 }
 
 /// Gives back in the background, for as long as that makes sense: then the lease has ended it.
-fn give_back_later(client: Client, owner: Arc<Owner>, claim: Arc<Claim>) -> JoinHandle<()> {
+fn give_back_later(client: Client, owner: Arc<Owner>, spots: Vec<Spot>) -> JoinHandle<()> {
     keeper::handle().spawn(async move {
         let until = Lease::now() + owner.ttl().max(Duration::from_secs(1));
-        let _ = give_back(&client, &owner, &claim, until).await;
+        let _ = give_back(&client, &owner, &spots, until).await;
     })
 }
 
@@ -168,22 +172,23 @@ fn give_back_later(client: Client, owner: Arc<Owner>, claim: Arc<Claim>) -> Join
 async fn give_back(
     client: &Client,
     owner: &Owner,
-    claim: &Claim,
+    spots: &[Spot],
     until: Duration,
 ) -> Result<(), Trouble> {
+    let requests = spots.iter().map(|(path, mode)| v1::ReleaseRequest {
+        path: path.as_str().to_owned(),
+        mode: (*mode).into(),
+    });
     let release = v1::ReleaseLocksRequest {
         owner_id: owner.id().to_owned(),
-        requests: vec![v1::ReleaseRequest {
-            path: claim.path.as_str().to_owned(),
-            mode: convert::mode(claim.mode).into(),
-        }],
+        requests: requests.collect(),
         del_wait_key: false,
         idempotency_key: new_key(),
     };
     let released = client
         .ask(Op::Release(release), until, owner.each_try())
         .await;
-    owner.released(&claim.path, claim.mode, &released);
+    owner.released(spots, &released);
     released.map(drop)
 }
 

@@ -43,19 +43,26 @@ pub(crate) struct Held {
     released: bool,
 }
 
-/// Takes a lock. Dropping the future withdraws it from the line.
-pub(super) async fn acquire(path: Path, request: Request) -> Result<Guard, Error> {
+/// Takes names in one step. Dropping the future withdraws them from the line.
+pub(super) async fn acquire(
+    request: Request,
+    paths: Vec<(Where, Path)>,
+) -> Result<Vec<Guard>, Error> {
     let owner = owner_id(&request)?;
     let _turn = match &request.owner {
         Some(_) => Some(super::turn(MEMORY.turn(&owner), &request).await?),
         None => None,
     };
-    let claim = Arc::new(Claim {
-        path,
-        mode: core_mode(request.mode),
-        fence: AtomicU64::new(0),
-        signals: Signals::new(&request.place),
-    });
+    let claim = |(place, path): (Where, Path)| {
+        let claim = Claim {
+            path,
+            mode: core_mode(request.mode),
+            fence: AtomicU64::new(0),
+            signals: Signals::new(&place),
+        };
+        (place, Arc::new(claim))
+    };
+    let wanted: Vec<(Where, Arc<Claim>)> = paths.into_iter().map(claim).collect();
     let asking = ReleaseRequest {
         by: request.holder.clone(),
         reason: request.purpose(),
@@ -66,13 +73,13 @@ pub(super) async fn acquire(path: Path, request: Request) -> Result<Guard, Error
     };
     let mut waiting = Waiting {
         owner: owner.clone(),
-        claim: Arc::clone(&claim),
+        wanted,
         number: None,
     };
     loop {
         let (outcome, told) = {
             let mut inner = MEMORY.lock();
-            let outcome = inner.acquire(&owner, &claim, &request, &asking);
+            let outcome = inner.acquire(&owner, &waiting.claims(), &request, &asking);
             let told = match outcome {
                 AcquireOutcome::Queued(_) => Some(inner.wait(&owner)),
                 _ => None,
@@ -134,23 +141,30 @@ pub(super) async fn acquire(path: Path, request: Request) -> Result<Guard, Error
 /// A request under way: dropped, it leaves no place in line and no lock.
 struct Waiting {
     owner: OwnerId,
-    claim: Arc<Claim>,
+    wanted: Vec<(Where, Arc<Claim>)>,
     number: Option<u64>,
 }
 
 impl Waiting {
-    fn granted(&mut self, request: &Request, fence: Option<CoreFence>) -> Guard {
+    fn claims(&self) -> Vec<Arc<Claim>> {
+        let claims = self.wanted.iter().map(|(_, claim)| Arc::clone(claim));
+        claims.collect()
+    }
+
+    fn granted(&mut self, request: &Request, fence: Option<CoreFence>) -> Vec<Guard> {
         self.number = None;
-        MEMORY.lock().move_fence(&self.owner, &self.claim, fence);
-        let (owner, claim) = (self.owner.clone(), Arc::clone(&self.claim));
-        let signals = Arc::clone(&claim.signals);
-        let held = Held {
-            owner,
-            claim,
-            released: false,
+        let guard = |(place, claim): &(Where, Arc<Claim>)| {
+            MEMORY.lock().move_fence(&self.owner, claim, fence);
+            let held = Held {
+                owner: self.owner.clone(),
+                claim: Arc::clone(claim),
+                released: false,
+            };
+            let signals = Arc::clone(&claim.signals);
+            let held = super::Held::Memory(held);
+            Guard::new(place.clone(), request.mode, signals, held)
         };
-        let place = request.place.clone();
-        Guard::new(place, request.mode, signals, super::Held::Memory(held))
+        self.wanted.iter().map(guard).collect()
     }
 
     fn withdraw(&mut self) -> Withdrawn {
@@ -169,7 +183,11 @@ impl Waiting {
         };
         match withdrawn {
             Withdrawn::Granted { .. } => {}
-            Withdrawn::Withdrawn | Withdrawn::Gone => inner.forget(&self.owner, &self.claim),
+            Withdrawn::Withdrawn | Withdrawn::Gone => {
+                for (_, claim) in &self.wanted {
+                    inner.forget(&self.owner, claim);
+                }
+            }
         }
         withdrawn
     }
@@ -179,7 +197,9 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if let Withdrawn::Granted { .. } = self.withdraw() {
             let mut inner = MEMORY.lock();
-            inner.release(&self.owner, &self.claim);
+            for (_, claim) in &self.wanted {
+                inner.release(&self.owner, claim);
+            }
         }
     }
 }

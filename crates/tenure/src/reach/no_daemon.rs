@@ -55,9 +55,9 @@ impl Held {
 
 pub(super) async fn acquire(
     client: Client,
-    _path: Path,
     _request: Request,
-) -> Result<Guard, Error> {
+    _paths: Vec<(Where, Path)>,
+) -> Result<Vec<Guard>, Error> {
     match client.0 {}
 }
 

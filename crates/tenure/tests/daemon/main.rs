@@ -11,6 +11,7 @@ mod cluster;
 mod exclusion;
 mod faults;
 mod holding;
+mod together;
 mod waiting;
 
 use std::time::Duration;

@@ -31,17 +31,26 @@ fn fences_grow() {
     );
 }
 
-/// P38: two that take a number at one moment get two numbers.
+/// P38: two that take a number at one moment get two numbers, be it the first one or a later one.
 #[test]
 fn a_number_is_given_once() {
-    let mut world = World::new(Level::Deletes);
-    world.hooks.push((
-        "create index/lock.tenure/fence",
-        Box::new(|world| {
-            world.store(Key::Fence, Body::Fence(41));
-        }),
-    ));
-    assert_eq!(world.hold(Mode::Shared, "amy").fence(), Some(42));
+    for level in [Level::Writes, Level::Deletes] {
+        for (counted, write) in [
+            (None, "create index/lock.tenure/fence"),
+            (Some(40), "replace index/lock.tenure/fence"),
+        ] {
+            let mut world = World::new(level);
+            if let Some(number) = counted {
+                world.store(Key::Fence, Body::Fence(number));
+            }
+            let other = Box::new(|world: &mut World| {
+                world.store(Key::Fence, Body::Fence(41));
+            });
+            world.hooks.push((write, other));
+            let number = world.hold(Mode::Shared, "amy").fence();
+            assert_eq!(number, Some(42), "{level:?}, {write}");
+        }
+    }
 }
 
 /// K40: a damaged counter is an error, never a restart from zero.

@@ -2,7 +2,7 @@
 
 use super::super::Steps;
 use super::super::world::{Fault, World};
-use super::super::{Cause, Hold, Notice, Op, Progress, Released, Status};
+use super::super::{Cause, Hold, Notice, Op, Progress, Refusal, Released, Status};
 use super::{LEVELS, MODES, release, seconds, shared_key};
 use crate::judge::Content;
 use crate::key::Key;
@@ -258,6 +258,59 @@ fn a_release_is_certain_or_says_so() {
             matches!(release(&mut world, hold), Released::Failed(_)),
             "{level:?}"
         );
+    }
+}
+
+/// P35 where deletes have no condition: who is late renews first, so his delete cannot hit somebody
+/// who took the stale lock over between his look and his delete.
+#[test]
+fn a_lapsed_holder_does_not_delete_its_successor() {
+    for taken_before in ["renew", "delete"] {
+        let mut world = World::new(Level::Writes);
+        let mut hold = world.hold(Mode::Exclusive, "amy");
+        let soon = world.now.boot + seconds(1);
+        world.live(&mut hold, soon);
+        world.pass(seconds(300));
+        world.log.clear();
+        let successor = Box::new(
+            |world: &mut World| match world.acquire(Mode::Exclusive, "bob") {
+                Ok(_) | Err(Refusal::Held(_)) => {}
+                Err(other) => panic!("{other:?}"),
+            },
+        );
+        world.hooks.push((taken_before, successor));
+        let end = release(&mut world, hold);
+        if taken_before == "renew" {
+            let overwritten = matches!(end, Released::Compromised(Cause::Overwritten(_)));
+            assert!(overwritten, "{end:?}: {:?}", world.log);
+            assert_eq!(world.holder(&Key::Exclusive), Some("bob (pid 1)"));
+        } else {
+            // Renewed, it is in force: nobody gets in between that and the delete.
+            assert_eq!(end, Released::Done, "{:?}", world.log);
+            assert!(world.locks().is_empty());
+        }
+    }
+}
+
+/// P35: whoever is in time needs no renewal, nor does a shared lock: its key is nobody else's.
+#[test]
+fn only_a_late_delete_is_renewed_first() {
+    for (mode, late, renewals) in [
+        (Mode::Exclusive, false, 0),
+        (Mode::Exclusive, true, 1),
+        (Mode::Shared, true, 0),
+    ] {
+        let mut world = World::new(Level::Writes);
+        let mut hold = world.hold(mode, "amy");
+        let soon = world.now.boot + seconds(1);
+        world.live(&mut hold, soon);
+        if late {
+            world.now.boot = hold.valid_until();
+        }
+        world.log.clear();
+        assert_eq!(release(&mut world, hold), Released::Done);
+        let sent = world.log.iter().filter(|op| op.starts_with("renew"));
+        assert_eq!(sent.count(), renewals, "{mode:?} {late}: {:?}", world.log);
     }
 }
 

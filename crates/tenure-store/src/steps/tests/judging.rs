@@ -3,10 +3,11 @@
 use super::super::Survey;
 use super::super::world::World;
 use super::{seconds, survey};
-use crate::judge::{Content, Evidence, Held, Life, Object, Sightings, Verdict};
+use crate::judge::{Content, Evidence, Held, Life, Object, Sightings, Verdict, Version};
 use crate::key::Key;
 use crate::record::Block;
 use crate::terms::Level;
+use crate::time::Boot;
 use std::time::Duration;
 
 fn verdict(world: &mut World) -> Verdict {
@@ -77,6 +78,18 @@ fn watching_is_evidence() {
     world.original(Key::Exclusive, 0, -3600);
     world.objects.get_mut(&Key::Exclusive).unwrap().modified = None;
     assert_eq!(look(&mut world), Verdict::Held(Held::Unproven));
+}
+
+/// P22 b: what happened before the first answer was read, or after the last question was asked,
+/// nobody watched.
+#[test]
+fn a_pause_is_no_watching() {
+    let at = |second| Boot(seconds(second));
+    let (key, version) = (Key::Exclusive, Version::tag("one"));
+    let mut sightings = Sightings::default();
+    let first = sightings.note(&key, &version, at(0), at(100));
+    let second = sightings.note(&key, &version, at(130), at(900));
+    assert_eq!((first, second), (Duration::ZERO, seconds(30)));
 }
 
 /// P22 c: a dead process is evidence, a living one with the kernel's lock the opposite (K24).

@@ -344,7 +344,12 @@ impl Locals {
                 ..normal
             },
             Memory::Leaving { lapsed } => Limits {
-                boot: 0,
+                // Where deletes alone have no condition, its lease decides how it leaves.
+                boot: if self.scene.level == Level::Writes {
+                    normal.boot
+                } else {
+                    0
+                },
                 past: (if lapsed { 2 } else { 1 }, 2),
                 asked: None,
                 wall: None,

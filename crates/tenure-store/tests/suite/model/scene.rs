@@ -54,7 +54,7 @@ pub(crate) enum Judge {
     Everybody,
     /// Somebody has seen that he lost the lock, another has it, and both work.
     KnowsBetter,
-    /// Somebody overwrites the lock of another who works by it, and whose lease is good.
+    /// A refresh overwrites the lock of another who works by it, and whose lease is good.
     Overwrites,
     /// Somebody deletes such a lock.
     Deletes,

@@ -387,8 +387,16 @@ impl Model {
         *local = self.locals.step(*local, event);
         let is = *self.locals.info(*local);
         // A look is the beginning of something; an original's looks within it do not count.
-        let looked = matches!(was.ask, Ask::Read(Cell::Exclusive | Cell::Shared(_)))
-            && (self.is_tenure(seat) || !was.minds_lateness);
+        // A write with a condition is a look, too.
+        let looked = matches!(
+            was.ask,
+            Ask::Read(Cell::Exclusive | Cell::Shared(_))
+                | Ask::Write(
+                    Cell::Exclusive | Cell::Shared(_),
+                    _,
+                    Condition::Absent | Condition::Is(_)
+                )
+        ) && (self.is_tenure(seat) || !was.minds_lateness);
         if looked || !is.minds_lateness {
             world.late &= !(1 << seat);
         }
@@ -447,7 +455,10 @@ impl Model {
                 let lock = self.store(before).at(cell)?;
                 let victim = lock.owner;
                 let in_force = lock.expires > 0;
-                (in_force && victim != seat && self.info(before, victim).works).then(|| {
+                // A refresh, not the write of somebody who acquires.
+                let refreshes = self.info(before, seat).works;
+                let counts = in_force && (refreshes || self.scene.judge == Judge::Deletes);
+                (counts && victim != seat && self.info(before, victim).works).then(|| {
                     let (seat, victim) = (self.name(seat), self.name(victim));
                     format!("{seat} {verb} the lock of {victim}, who works")
                 })

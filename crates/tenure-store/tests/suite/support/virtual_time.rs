@@ -112,6 +112,12 @@ impl<'a> Process<'a> {
         }
     }
 
+    /// The same process on a store of another level.
+    pub(crate) fn at(mut self, level: Level, settings: &Settings) -> Process<'a> {
+        self.terms = settings.terms(level).expect("lawful settings");
+        self
+    }
+
     pub(crate) fn now(&self) -> Now {
         let passed = self.time.passed();
         let wall = Timestamp::from_second(START).expect("a date") + self.wall_ahead + passed;

@@ -1,6 +1,8 @@
-//! How a lock of the daemon's is taken: ask, wait for the event with the poll as backstop, count the lease from the
-//! right sending (leases.md, "What a client does").
+//! How locks of the daemon's are taken: ask, wait for the event with the poll as backstop, count the lease from the
+//! right sending (leases.md, "What a client does"). Several paths of one namespace are one request: all of them wait in
+//! one place of the line, and nobody sees some of them taken and others not.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -8,9 +10,10 @@ use std::time::Duration;
 use tenure_core::path::Path;
 use tenure_files::identity::Token;
 use tenure_wire::v1;
+use tokio::task::JoinHandle;
 
 use super::client::{Answer, Client, Op, Trouble, new_key};
-use super::owner::{Claim, Kind, Owner, Unseen, WaitNews};
+use super::owner::{Claim, Kind, Owner, Spot, Unseen, WaitNews};
 use super::{Held, TTL, convert, failed, give_back_later};
 use crate::error::{Blocker, Busy, Error, Standing};
 use crate::guard::Guard;
@@ -34,7 +37,14 @@ const EACH_TRY: Duration = Duration::from_secs(4);
 /// How long to wait until a place in line is given up.
 const CANCEL: Duration = Duration::from_secs(2);
 
-pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Result<Guard, Error> {
+/// Takes the paths in one step where they are in one namespace (C6). Who is where only the daemon knows: it is asked if
+/// it refuses to take them together, and then namespace after namespace is taken, in the order of their names, so that
+/// two callers who want the same ones cannot wait for each other.
+pub(super) async fn acquire(
+    client: Client,
+    request: Request,
+    paths: Vec<(Where, Path)>,
+) -> Result<Vec<Guard>, Error> {
     let until = match request.wait {
         Wait::For(time) => Lease::now().checked_add(time),
         Wait::No | Wait::Forever => None,
@@ -57,20 +67,61 @@ pub(super) async fn acquire(client: Client, path: Path, request: Request) -> Res
         Some(_) => Some(reach::turn(Arc::clone(&owner.turn), &request).await?),
         None => None,
     };
-    owner.want(&path, request.mode).await;
-    let attempt = Attempt {
-        client,
-        owner,
-        path,
-        request,
-        until,
-        unseen: Unseen::Nothing,
+    let attempt = async |paths: Vec<(Where, Path)>| {
+        let spots: Vec<Spot> = paths
+            .iter()
+            .map(|(_, path)| (path.clone(), convert::mode(request.mode)))
+            .collect();
+        owner.want(&spots).await;
+        let attempt = Attempt {
+            client: client.clone(),
+            owner: Arc::clone(&owner),
+            paths,
+            request: request.clone(),
+            until,
+            unseen: Unseen::Nothing,
+        };
+        if attempt.owner.is_spoiled() {
+            let what = "a release of this session was not answered and may still come; go on with a new session";
+            return Err(Error::refused(&attempt.request.place, Class::NotHeld, what));
+        }
+        attempt.run().await
     };
-    if attempt.owner.is_spoiled() {
-        let what = "a release of this session was not answered and may still come; go on with a new session";
-        return Err(Error::refused(&attempt.request.place, Class::NotHeld, what));
+    let refused = match attempt(paths.clone()).await {
+        Err(refused @ Error::Input(_)) if paths.len() > 1 => refused,
+        taken => return taken,
+    };
+    let namespaces = by_namespace(&client, paths).await?;
+    if namespaces.len() == 1 {
+        return Err(refused);
     }
-    attempt.run().await
+    let mut taken = Vec::new();
+    for paths in namespaces.into_values() {
+        match attempt(paths).await {
+            Ok(guards) => taken.extend(guards),
+            Err(error) => {
+                reach::give_up(taken).await;
+                return Err(error);
+            }
+        }
+    }
+    Ok(taken)
+}
+
+/// Which path is in which namespace (E7).
+async fn by_namespace(
+    client: &Client,
+    paths: Vec<(Where, Path)>,
+) -> Result<BTreeMap<String, Vec<(Where, Path)>>, Error> {
+    let mut namespaces: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (place, path) in paths {
+        let explained = client.explain(&path, Lease::now() + FIRST_CONTACT).await;
+        let namespace = explained
+            .map_err(|trouble| failed(&place, trouble))?
+            .namespace;
+        namespaces.entry(namespace).or_default().push((place, path));
+    }
+    Ok(namespaces)
 }
 
 /// Readable for people, and nobody else's.
@@ -89,7 +140,9 @@ fn owner_id(request: &Request) -> String {
 struct Attempt {
     client: Client,
     owner: Arc<Owner>,
-    path: Path,
+    /// What is taken in one step.
+    paths: Vec<(Where, Path)>,
+    /// How: the same for all of them.
     request: Request,
     until: Option<Duration>,
     unseen: Unseen,
@@ -98,11 +151,11 @@ struct Attempt {
 /// What to do after an answer or an event.
 enum Next {
     Again,
-    Done(Result<Guard, Error>),
+    Done(Result<Vec<Guard>, Error>),
 }
 
 impl Attempt {
-    async fn run(mut self) -> Result<Guard, Error> {
+    async fn run(mut self) -> Result<Vec<Guard>, Error> {
         let mut news = self.owner.wait();
         let (mut acquires, mut too_late) = (0, 0);
         loop {
@@ -121,10 +174,14 @@ impl Attempt {
                 }
             };
             let lease = Lease::new(sent, self.owner.ttl());
+            if let Some(error) = self.no_permit(&answer) {
+                self.cancel().await;
+                return Err(error);
+            }
             let busy = match answer.status() {
                 v1::AcquireStatus::Ok if !lease.valid_for().is_zero() => {
                     let fence = convert::fence(answer.fencing_token);
-                    return Ok(self.hold(answer.namespace, fence, lease));
+                    return Ok(self.hold(&answer.namespace, fence, lease));
                 }
                 // Granted, and used up or lost before the answer came: once more, and counted from there.
                 v1::AcquireStatus::Ok | v1::AcquireStatus::Lost if too_late < TOO_LATE => {
@@ -161,18 +218,19 @@ impl Attempt {
             Wait::For(time) => PLACE_LASTS.min(time.saturating_add(Duration::from_secs(5))),
             Wait::No | Wait::Forever => PLACE_LASTS,
         };
+        let requests = self.paths.iter().map(|(_, path)| v1::LockRequest {
+            path: path.as_str().to_owned(),
+            mode: convert::mode(mode).into(),
+            state: v1::LockState::New.into(),
+            permits: match mode {
+                Mode::Permit(of) => of.get(),
+                Mode::Exclusive | Mode::Shared | Mode::SharedTree => 0,
+            },
+        });
         let acquire = v1::AcquireRequest {
             owner_id: self.owner.id().to_owned(),
             ttl_ms: whole_millis(self.owner.ttl()),
-            requests: vec![v1::LockRequest {
-                path: self.path.as_str().to_owned(),
-                mode: convert::mode(mode).into(),
-                state: v1::LockState::New.into(),
-                permits: match mode {
-                    Mode::Permit(of) => of.get(),
-                    Mode::Exclusive | Mode::Shared | Mode::SharedTree => 0,
-                },
-            }],
+            requests: requests.collect(),
             idempotency_key: new_key(),
             queue_ttl_ms: whole_millis(place_lasts),
             no_wait: wait == Wait::No,
@@ -230,7 +288,7 @@ impl Attempt {
                     && self.request.owner.is_none()
                     && lease.valid_for() > self.owner.ttl() / 2 =>
             {
-                Next::Done(Ok(self.hold(namespace, fence, lease)))
+                Next::Done(Ok(self.hold(&namespace, fence, lease)))
             }
             Some(WaitNews::Granted { .. } | WaitNews::LinkBroke) | None => Next::Again,
             Some(WaitNews::Killed) => {
@@ -245,44 +303,67 @@ impl Attempt {
         }
     }
 
-    fn hold(&mut self, namespace: String, fence: Option<Fence>, lease: Lease) -> Guard {
+    fn hold(&mut self, namespace: &str, fence: Option<Fence>, lease: Lease) -> Vec<Guard> {
         self.unseen = Unseen::Nothing;
-        let signals = Signals::new(&self.request.place);
-        let claim = Arc::new(self.claim(namespace, fence, Arc::clone(&signals)));
-        self.owner.add(&self.client, &claim, lease);
-        let held = Held {
-            client: self.client.clone(),
-            owner: Arc::clone(&self.owner),
-            claim,
-            is_over: false,
+        let mode = self.request.mode;
+        let claim = |(place, path): &(Where, Path)| {
+            Arc::new(Claim {
+                path: path.clone(),
+                mode,
+                fence: AtomicU64::new(fence.map_or(0, Fence::get)),
+                namespace: namespace.to_owned(),
+                signals: Signals::new(place),
+            })
         };
-        let place = self.request.place.clone();
-        Guard::new(place, self.request.mode, signals, reach::Held::Daemon(held))
-    }
-
-    fn claim(&self, namespace: String, fence: Option<Fence>, signals: Arc<Signals>) -> Claim {
-        Claim {
-            path: self.path.clone(),
-            mode: self.request.mode,
-            fence: AtomicU64::new(fence.map_or(0, Fence::get)),
-            namespace,
-            signals,
-        }
+        let claims: Vec<Arc<Claim>> = self.paths.iter().map(claim).collect();
+        self.owner.add(&self.client, namespace, &claims, lease);
+        let guard = |((place, _), claim): (&(Where, Path), Arc<Claim>)| {
+            let signals = Arc::clone(&claim.signals);
+            let held = Held {
+                client: self.client.clone(),
+                owner: Arc::clone(&self.owner),
+                claim,
+                is_over: false,
+            };
+            Guard::new(place.clone(), mode, signals, reach::Held::Daemon(held))
+        };
+        self.paths.iter().zip(claims).map(guard).collect()
     }
 
     /// Gives up the place in line; a grant that crosses this is given back with it (R99). What is not answered soon
     /// goes on in the background.
     async fn cancel(&mut self) {
-        if self.owner.want_no_more(Unseen::MayBeGranted) {
-            let giving = self.give_back_later();
+        if let Some(giving) = self.want_no_more(Unseen::MayBeGranted) {
             let _ = tokio::time::timeout(CANCEL, giving).await;
         }
     }
 
-    fn give_back_later(&self) -> tokio::task::JoinHandle<()> {
-        let signals = Signals::new(&self.request.place);
-        let claim = Arc::new(self.claim(String::new(), None, signals));
-        give_back_later(self.client.clone(), Arc::clone(&self.owner), claim)
+    fn want_no_more(&self, unseen: Unseen) -> Option<JoinHandle<()>> {
+        let spots = self.owner.want_no_more(unseen);
+        let client = self.client.clone();
+        (!spots.is_empty()).then(|| give_back_later(client, Arc::clone(&self.owner), spots))
+    }
+
+    /// A permit has no fence (R54): what has one, or is to have one, is no permit but the whole path. `permits` is
+    /// ignored outside of semaphore namespaces, and a program that means "one of five" must not run as the only one.
+    fn no_permit(&self, answer: &v1::AcquireResponse) -> Option<Error> {
+        let is_wanted = matches!(self.request.mode, Mode::Permit(_));
+        let is_fenced = answer.fencing_token > 0;
+        let what = "there are no permits in this namespace: it is no semaphore; \
+                    `tenure policy set NAMESPACE semaphore` makes it one";
+        (is_wanted && is_fenced).then(|| Error::unsupported(self.place_near(&answer.path), what))
+    }
+
+    /// The one of ours that a path of an answer is about: the path itself, or one above or below it.
+    fn place_near(&self, path: &str) -> &Where {
+        let near = |ours: &Path, path: &Path| {
+            ours == path || ours.is_ancestor_of(path) || path.is_ancestor_of(ours)
+        };
+        let found = Path::parse(path).ok().and_then(|path| {
+            let mut ours = self.paths.iter();
+            ours.find(|(_, ours)| near(ours, &path))
+        });
+        found.map_or(&self.request.place, |(place, _)| place)
     }
 
     fn place_of(&self, path: &str) -> Where {
@@ -307,12 +388,12 @@ impl Attempt {
         Busy {
             position: Some(answer.position).filter(|position| *position > 0),
             deadlock: answer.deadlock.clone(),
-            ..Busy::new(&self.request.place, found, what)
+            ..Busy::new(self.place_near(&answer.path), found, what)
         }
     }
 
     fn refused(&self, answer: &v1::AcquireResponse) -> Error {
-        let place = &self.request.place;
+        let place = self.place_near(&answer.path);
         match answer.reason() {
             v1::ReasonCode::ReadLocksDisabled => {
                 Error::unsupported(place, "there are no shared locks in this namespace")
@@ -336,8 +417,6 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if self.owner.want_no_more(self.unseen) {
-            self.give_back_later();
-        }
+        self.want_no_more(self.unseen);
     }
 }

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tenure_core::path::Path;
 use tenure_files::identity::Token;
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
@@ -25,6 +26,8 @@ use crate::tenure::Access;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long one try may take, where no lease says otherwise.
 const EACH_TRY: Duration = Duration::from_secs(4);
+/// An owner that holds nothing: what is in its way is in everybody's.
+pub(super) const NOBODY: &str = "?";
 /// Pauses between tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -148,6 +151,20 @@ impl Client {
             read_tree: true,
         };
         Ok(self.call(request, until, each_try).await?.locks)
+    }
+
+    /// Would a path be free, and where does it belong (E7)?
+    pub(super) async fn explain(
+        &self,
+        path: &Path,
+        until: Duration,
+    ) -> Result<v1::ExplainResponse, Trouble> {
+        let request = v1::ExplainRequest {
+            path: path.as_str().to_owned(),
+            mode: v1::Mode::Write.into(),
+            owner_id: NOBODY.to_owned(),
+        };
+        self.call(request, until, EACH_TRY).await
     }
 
     /// A single call that changes nothing, or nothing that a repeat would change again.

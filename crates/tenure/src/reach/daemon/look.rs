@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::path::Path;
 use tenure_wire::v1;
 
-use super::client::{Client, Trouble};
+use super::client::{Client, NOBODY, Trouble};
 use super::{convert, failed};
 use crate::endpoint::Endpoint;
 use crate::error::{Blocker, Busy, Error, Standing};
@@ -15,9 +15,6 @@ use crate::keeper;
 use crate::place::Where;
 use crate::reach::Breaking;
 use crate::values::{Class, HoldId, Holder, Life, Verdict};
-
-/// An owner that holds nothing: what is in its way is in everybody's.
-const NOBODY: &str = "?";
 
 pub(crate) async fn inspect(client: &Client, place: &Where, path: &Path) -> Result<State, Error> {
     let request = v1::ExplainRequest {

@@ -46,12 +46,12 @@ struct State {
     is_spoiled: bool,
     /// Paths that are being given back: whoever takes one of them again waits for the answer.
     releasing: Vec<Spot>,
-    /// The path that is being acquired, and whether a release was left to that request.
-    wanted: Option<(Spot, Left)>,
+    /// The paths that are being acquired, and whether a release was left to that request.
+    wanted: Vec<(Spot, Left)>,
 }
 
 /// A path and its mode on the wire: what the daemon counts as one hold of an owner.
-type Spot = (Path, v1::Mode);
+pub(super) type Spot = (Path, v1::Mode);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
@@ -112,7 +112,7 @@ impl Claim {
         Fence::new(self.fence.load(Ordering::Relaxed))
     }
 
-    fn spot(&self) -> Spot {
+    pub(super) fn spot(&self) -> Spot {
         (self.path.clone(), convert::mode(self.mode))
     }
 }
@@ -147,16 +147,16 @@ impl Owner {
         self.lock().is_spoiled
     }
 
-    /// Begins to acquire a path, once no release of it is under way.
-    pub(super) async fn want(&self, path: &Path, mode: Mode) {
-        let spot = (path.clone(), convert::mode(mode));
+    /// Begins to acquire some paths, once no release of them is under way.
+    pub(super) async fn want(&self, spots: &[Spot]) {
         loop {
             let mut released = pin!(self.released.notified());
             released.as_mut().enable();
             {
                 let mut state = self.lock();
-                if !state.releasing.contains(&spot) {
-                    state.wanted = Some((spot, Left::Nothing));
+                if !spots.iter().any(|spot| state.releasing.contains(spot)) {
+                    let spots = spots.iter().cloned();
+                    state.wanted = spots.map(|spot| (spot, Left::Nothing)).collect();
                     return;
                 }
             }
@@ -164,52 +164,54 @@ impl Owner {
         }
     }
 
-    /// A request ends without a lock. Says whether the path is to be given back: what was granted unseen, or what a
-    /// guard left to this request, but nothing that a guard still holds.
-    pub(super) fn want_no_more(&self, unseen: Unseen) -> bool {
+    /// A request ends without a lock. Says what is to be given back: what was granted unseen, or what a guard left to
+    /// this request, but nothing that a guard still holds.
+    pub(super) fn want_no_more(&self, unseen: Unseen) -> Vec<Spot> {
         let mut state = self.lock();
-        let Some((spot, left)) = state.wanted.take() else {
-            return false;
-        };
-        let gives_back =
-            !state.holds(&spot) && (unseen == Unseen::MayBeGranted || left == Left::Release);
-        if gives_back {
-            state.releasing.push(spot);
-        }
-        gives_back
+        let wanted = std::mem::take(&mut state.wanted);
+        let given_back = wanted.into_iter().filter(|(spot, left)| {
+            !state.holds(spot) && (unseen == Unseen::MayBeGranted || *left == Left::Release)
+        });
+        let given_back: Vec<Spot> = given_back.map(|(spot, _)| spot).collect();
+        state.releasing.extend(given_back.iter().cloned());
+        given_back
     }
 
     /// A release was answered, or given up.
-    pub(super) fn released(&self, path: &Path, mode: Mode, answer: &Result<Answer, Trouble>) {
-        let spot = (path.clone(), convert::mode(mode));
+    pub(super) fn released(&self, spots: &[Spot], answer: &Result<Answer, Trouble>) {
         {
             let mut state = self.lock();
-            state.releasing.retain(|releasing| *releasing != spot);
+            state.releasing.retain(|spot| !spots.contains(spot));
             state.is_spoiled |= self.kind == Kind::Session && answer.is_err();
         }
         self.released.notify_waiters();
     }
 
-    /// Begins to hold; the first claim starts the renewals.
-    pub(super) fn add(self: &Arc<Owner>, client: &Client, claim: &Arc<Claim>, lease: Lease) {
+    /// Begins to hold what one request was granted; the first claims start the renewals.
+    pub(super) fn add(
+        self: &Arc<Owner>,
+        client: &Client,
+        namespace: &str,
+        claims: &[Arc<Claim>],
+        lease: Lease,
+    ) {
         let starts = {
             let mut state = self.lock();
-            state.wanted = None;
-            let (spot, fence) = (claim.spot(), claim.fence.load(Ordering::Relaxed));
-            for older in state.claims().filter(|held| held.spot() == spot) {
-                older.fence.store(fence, Ordering::Relaxed);
+            state.wanted.clear();
+            for claim in claims {
+                let (spot, fence) = (claim.spot(), claim.fence.load(Ordering::Relaxed));
+                for older in state.claims().filter(|held| held.spot() == spot) {
+                    older.fence.store(fence, Ordering::Relaxed);
+                }
             }
-            let holding = state
-                .leases
-                .entry(claim.namespace.clone())
-                .or_insert(Holding {
-                    lease,
-                    claims: Vec::new(),
-                });
-            holding.claims.push(Arc::clone(claim));
+            let holding = state.leases.entry(namespace.to_owned()).or_insert(Holding {
+                lease,
+                claims: Vec::new(),
+            });
+            holding.claims.extend(claims.iter().cloned());
             !std::mem::replace(&mut state.is_kept, true)
         };
-        self.renewed(std::slice::from_ref(&claim.namespace), lease);
+        self.renewed(&[namespace.to_owned()], lease);
         if starts {
             tokio::spawn(Arc::clone(self).keep(client.clone()));
         }
@@ -220,13 +222,14 @@ impl Owner {
         let spot = claim.spot();
         let mut state = self.lock();
         state.remove(claim);
-        let gives_back = match &mut state.wanted {
+        let wanted = state.wanted.iter_mut().find(|(wanted, _)| *wanted == spot);
+        let gives_back = match wanted {
             // A request for the same path is under way: a release would take away what it gets.
-            Some((wanted, left)) if *wanted == spot => {
+            Some((_, left)) => {
                 *left = Left::Release;
                 false
             }
-            _ => !state.holds(&spot),
+            None => !state.holds(&spot),
         };
         if gives_back {
             state.releasing.push(spot);

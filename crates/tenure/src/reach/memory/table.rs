@@ -138,7 +138,7 @@ impl Inner {
     pub(super) fn acquire(
         &mut self,
         owner: &OwnerId,
-        claim: &Arc<Claim>,
+        claims: &[Arc<Claim>],
         request: &Request,
         asking: &ReleaseRequest,
     ) -> AcquireOutcome {
@@ -151,18 +151,19 @@ impl Inner {
             (Wait::For(_) | Wait::Forever, true) => command::Wait::QueueAndAsk,
             (Wait::For(_) | Wait::Forever, false) => command::Wait::Queue,
         };
+        let requests = claims.iter().map(|claim| command::Request {
+            path: claim.path.clone(),
+            mode: claim.mode,
+            state: Taking::New,
+            permits,
+        });
         let acquire = Acquire {
             route: route(algorithm),
             owner: owner.clone(),
             ttl: longest(),
             queue_ttl: QueueTtl::from_millis(whole_millis(PLACE_LASTS))
                 .expect("two days are less than seven"),
-            requests: vec![command::Request {
-                path: claim.path.clone(),
-                mode: claim.mode,
-                state: Taking::New,
-                permits,
-            }],
+            requests: requests.collect(),
             releases: Vec::new(),
             fence: None,
             key: None,
@@ -170,7 +171,9 @@ impl Inner {
             holder: Some(holder_in(&request.holder)),
         };
         // Before it is applied: what the command itself brings about must find the claim.
-        self.remember(owner, claim);
+        for claim in claims {
+            self.remember(owner, claim);
+        }
         let outcome = match self.apply(Command::Acquire(acquire), Some(asking)) {
             Outcome::Acquire(outcome) => outcome,
             other => unreachable!("an acquire is answered as one: {other:?}"),
@@ -180,7 +183,9 @@ impl Inner {
             AcquireOutcome::Conflict(_)
             | AcquireOutcome::Lost { .. }
             | AcquireOutcome::Refused(_) => {
-                self.forget(owner, claim);
+                for claim in claims {
+                    self.forget(owner, claim);
+                }
             }
         }
         outcome

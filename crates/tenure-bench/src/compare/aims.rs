@@ -1,0 +1,131 @@
+//! What Tenure is meant to reach, and whether it did.
+
+use serde_json::json;
+use tenure_bench::Scenario;
+
+use super::table::{Row, rate};
+
+/// How many times as fast as another a way to call the daemon must be.
+struct Aim {
+    scenario: Scenario,
+    in_flight: u32,
+    target: &'static str,
+    against: &'static str,
+    ratio: f64,
+}
+
+const fn aim(
+    scenario: Scenario,
+    in_flight: u32,
+    target: &'static str,
+    against: &'static str,
+    ratio: f64,
+) -> Aim {
+    Aim {
+        scenario,
+        in_flight,
+        target,
+        against,
+        ratio,
+    }
+}
+
+const AIMS: [Aim; 12] = [
+    aim(Scenario::UniqueLock, 64, "unary", "echo", 0.75),
+    aim(Scenario::UniqueLock, 64, "session", "redis", 1.5),
+    aim(Scenario::UniqueLock, 64, "session", "redis-lib", 1.5),
+    aim(Scenario::UniqueLock, 256, "unary", "echo", 0.75),
+    aim(Scenario::UniqueLock, 256, "session", "redis", 1.5),
+    aim(Scenario::UniqueLock, 256, "session", "redis-lib", 1.5),
+    aim(Scenario::Renew, 256, "unary", "echo", 0.85),
+    aim(Scenario::Renew, 256, "session", "redis", 2.0),
+    aim(Scenario::Renew, 256, "session", "redis-lib", 2.0),
+    aim(Scenario::FenceCheck, 256, "unary", "echo", 0.85),
+    aim(Scenario::FenceCheck, 256, "session", "redis", 1.0),
+    aim(Scenario::FenceCheck, 256, "session", "redis-lib", 1.0),
+];
+
+/// Handoffs of a session a second, at any number of waiters.
+pub(super) const HANDOFFS: f64 = 2_000.0;
+/// Megabytes of memory and of disk, and seconds of a restart, with so many locks held.
+pub(super) const HELD: [(u64, f64, f64, f64); 2] =
+    [(100_000, 60.0, 30.0, 3.0), (1_000_000, 350.0, 300.0, 3.0)];
+/// Per cent of a core when idle.
+pub(super) const IDLE: f64 = 0.5;
+/// Per cent that a minute of load may change.
+pub(super) const WEAR: f64 = 10.0;
+
+/// What was aimed at, and what came of it.
+pub(super) struct Verdict {
+    what: String,
+    found: f64,
+    wanted: f64,
+    met: bool,
+}
+
+/// The aims so far.
+#[derive(Default)]
+pub(super) struct Verdicts(Vec<Verdict>);
+
+impl Verdicts {
+    /// Something that must not be below.
+    pub(super) fn at_least(&mut self, what: impl Into<String>, found: f64, wanted: f64) {
+        self.add(what.into(), found, wanted, found >= wanted);
+    }
+
+    /// Something that must not be above.
+    pub(super) fn at_most(&mut self, what: impl Into<String>, found: f64, wanted: f64) {
+        self.add(what.into(), found, wanted, found <= wanted);
+    }
+
+    fn add(&mut self, what: String, found: f64, wanted: f64, met: bool) {
+        self.0.push(Verdict {
+            what,
+            found,
+            wanted,
+            met,
+        });
+    }
+
+    /// The aims of one line of the speed table.
+    pub(super) fn judge(&mut self, scenario: Scenario, in_flight: u32, rows: &[Row]) {
+        for aim in &AIMS {
+            if aim.scenario != scenario || aim.in_flight != in_flight {
+                continue;
+            }
+            if let (Some(ours), Some(theirs)) = (rate(rows, aim.target), rate(rows, aim.against)) {
+                let what = format!(
+                    "{} {in_flight}: {} ÷ {}",
+                    scenario.name(),
+                    aim.target,
+                    aim.against
+                );
+                self.at_least(what, ours / theirs, aim.ratio);
+            }
+        }
+    }
+
+    /// Prints them, for people or as JSON.
+    pub(super) fn print(&self, as_json: bool) {
+        if !as_json && !self.0.is_empty() {
+            println!("\naims");
+        }
+        for verdict in &self.0 {
+            let Verdict {
+                what,
+                found,
+                wanted,
+                met,
+            } = verdict;
+            if as_json {
+                println!(
+                    "{}",
+                    json!({"part": "aim", "what": what, "found": found, "aim": wanted, "met": met})
+                );
+            } else {
+                let met = if *met { "met" } else { "missed" };
+                println!("  {what:44} {found:>10.2} (aim {wanted:.2}) {met}");
+            }
+        }
+    }
+}

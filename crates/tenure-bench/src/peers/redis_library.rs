@@ -1,0 +1,116 @@
+//! Redis over a client library, as a program in Rust would use it: the `redis` crate, one multiplexed
+//! connection for many callers.
+//!
+//! `redis` measures what the server can do when a client costs nothing: hundreds of commands are sent and
+//! answered with one system call. No program that locks has that; this is the figure for those.
+
+use std::net::SocketAddr;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisError, Script};
+use tonic::Status;
+
+use super::redis::{RELEASE, RENEW};
+use crate::BenchError;
+use crate::message::TTL_MS;
+use crate::scenario::{Ask, Lane, Measured, Plan, Reply};
+use crate::unary::{self, Caller};
+
+/// A server to connect to.
+pub(crate) struct Library(Client);
+
+/// Where the server is; it is called later.
+pub(crate) fn connect(server: SocketAddr) -> Result<Library, BenchError> {
+    let client = Client::open(format!("redis://{server}/"));
+    client
+        .map(Library)
+        .map_err(|error| BenchError::Protocol(error.to_string()))
+}
+
+impl Library {
+    /// Runs a plan.
+    pub(crate) fn run(self, plan: Plan) -> Result<Measured, BenchError> {
+        let connect = async || {
+            // Patient, as the other clients are: a slow answer is measured, not given up.
+            let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+            let connection = self
+                .0
+                .get_multiplexed_async_connection_with_config(&patient)
+                .await;
+            connection.map_err(|error| BenchError::Protocol(error.to_string()))
+        };
+        unary::run_over(plan, connect, async |connection, _| {
+            Ok(One::new(connection))
+        })
+    }
+}
+
+/// One lane's client.
+struct One {
+    connection: MultiplexedConnection,
+    release: Script,
+    renew: Script,
+}
+
+fn failed(error: RedisError) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+fn held(count: i64) -> Reply {
+    if count == 1 {
+        Reply::Done
+    } else {
+        Reply::Failed("not held".to_owned())
+    }
+}
+
+impl One {
+    fn new(connection: MultiplexedConnection) -> One {
+        One {
+            connection,
+            release: Script::new(RELEASE),
+            renew: Script::new(RENEW),
+        }
+    }
+}
+
+impl Caller for One {
+    async fn call(&mut self, lane: &Lane, ask: Ask) -> Result<Reply, Status> {
+        let connection = &mut self.connection;
+        Ok(match ask {
+            Ask::Take => {
+                let mut set = redis::cmd("SET");
+                set.arg(&lane.path).arg(&lane.owner);
+                set.arg("NX").arg("PX").arg(TTL_MS);
+                let set: Option<String> = set.query_async(connection).await.map_err(failed)?;
+                match set {
+                    Some(_) => Reply::Granted(1),
+                    None => Reply::Failed("held by another".to_owned()),
+                }
+            }
+            Ask::Wait => {
+                return Err(Status::unimplemented("a waiter would block its connection"));
+            }
+            Ask::Release => {
+                let mut script = self.release.prepare_invoke();
+                script.key(&lane.path).arg(&lane.owner);
+                held(script.invoke_async(connection).await.map_err(failed)?)
+            }
+            Ask::Renew => {
+                let mut script = self.renew.prepare_invoke();
+                script.key(&lane.path).arg(&lane.owner).arg(TTL_MS);
+                held(script.invoke_async(connection).await.map_err(failed)?)
+            }
+            Ask::Check => {
+                let mut get = redis::cmd("GET");
+                get.arg(&lane.path);
+                let owner: Option<String> = get.query_async(connection).await.map_err(failed)?;
+                held(i64::from(owner.as_deref() == Some(&lane.owner)))
+            }
+        })
+    }
+
+    async fn grant(&mut self) -> Result<Reply, Status> {
+        Err(Status::unimplemented("a waiter would block its connection"))
+    }
+}

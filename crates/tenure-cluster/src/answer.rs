@@ -1,0 +1,123 @@
+//! The answer to one call, from the node's thread to whoever waits for it.
+//!
+//! A channel for one value, whose sender does not wake: it says who is to be woken, so that the node
+//! wakes everybody at the end of its turn, and many who share a task are woken once.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tenure_node::{Answer, Failure};
+
+use crate::handle::gone;
+
+type Answered = Result<Box<Answer>, Failure>;
+
+enum State {
+    Waiting(Option<Waker>),
+    Answered(Answered),
+    Taken,
+}
+
+struct Slot(Mutex<State>);
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, answer: Answered) -> Option<Waker> {
+        match std::mem::replace(&mut *self.lock(), State::Answered(answer)) {
+            State::Waiting(waker) => waker,
+            State::Answered(_) | State::Taken => None,
+        }
+    }
+}
+
+/// A call that will be answered.
+pub(crate) fn pair() -> (Answering, Awaited) {
+    let slot = Arc::new(Slot(Mutex::new(State::Waiting(None))));
+    (Answering(Some(Arc::clone(&slot))), Awaited(slot))
+}
+
+/// The node's side. Dropped, it tells that the node is gone.
+pub(crate) struct Answering(Option<Arc<Slot>>);
+
+impl Answering {
+    /// Answers. Who sleeps is to be woken.
+    pub(crate) fn send(mut self, answer: Answered) -> Option<Waker> {
+        self.0.take()?.put(answer)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let waker = self.0.take().and_then(|slot| slot.put(Err(gone())));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The caller's side.
+pub(crate) struct Awaited(Arc<Slot>);
+
+impl Future for Awaited {
+    type Output = Answered;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
+        let mut state = self.0.lock();
+        if let State::Waiting(waker) = &mut *state {
+            match waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Answered(answer) => Poll::Ready(answer),
+            State::Waiting(_) | State::Taken => Poll::Ready(Err(gone())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn an_answer_says_whom_to_wake_and_a_dropped_call_wakes() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+
+        let (answering, mut awaited) = pair();
+        assert!(Pin::new(&mut awaited).poll(&mut cx).is_pending());
+        let sleeper = answering.send(Ok(Box::new(Answer::Done)));
+        assert!(sleeper.is_some_and(|sleeper| sleeper.will_wake(&waker)));
+        assert!(!woken.0.load(Ordering::SeqCst));
+        assert_eq!(
+            Pin::new(&mut awaited).poll(&mut cx),
+            Poll::Ready(Ok(Box::new(Answer::Done)))
+        );
+
+        let (answering, mut awaited) = pair();
+        assert!(Pin::new(&mut awaited).poll(&mut cx).is_pending());
+        drop(answering);
+        assert!(woken.0.load(Ordering::SeqCst));
+        let answer = Pin::new(&mut awaited).poll(&mut cx);
+        assert_eq!(answer, Poll::Ready(Err(gone())));
+    }
+}

@@ -1,0 +1,163 @@
+//! What releases say first and by datagram, as recorded under `compat/`: this one understands it.
+//!
+//! `compat/<release>/first-words` is written once, by
+//! `cargo test -p tenure-cluster -- --ignored recorded::record`, and never changed.
+
+use std::path::PathBuf;
+
+use tenure_core::policy::Algorithm;
+use tenure_node::{ClusterConfig, Lane, Member, NodeId};
+
+use crate::card::Card;
+use crate::gossip::{Packet, Tell};
+use crate::peers::{Hello, Talk, Token};
+use crate::report::{GroupReport, Report};
+
+fn recorded() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../compat")
+}
+
+fn token() -> Token {
+    Token::new(b"a-token-of-a-recorded-conversation")
+}
+
+fn member(node: u32) -> Member {
+    Member {
+        node: NodeId::new(node).unwrap(),
+        life: 0x1234_5678,
+    }
+}
+
+fn card(node: u32) -> Card {
+    Card {
+        member: member(node),
+        born_ms: 1_700_000_000_000,
+        start: 3,
+        revision: 2,
+        name: format!("tenure-{}", node - 1),
+        internal: format!("10.0.0.{node}:50052"),
+        gossip: format!("node-{node}.example:7946"),
+        public: format!("https://10.0.0.{node}:50051"),
+        draining: node == 2,
+    }
+}
+
+fn facts() -> ClusterConfig {
+    ClusterConfig {
+        group_count: 256,
+        prefix_segments: 1,
+        default_algorithm: Algorithm::RecursiveRw,
+    }
+}
+
+fn hello() -> Hello {
+    let wanted = NodeId::new(2);
+    Hello::new(
+        facts(),
+        Some(99),
+        card(1),
+        (Lane::Bulk, 12),
+        wanted,
+        [5; 32],
+    )
+}
+
+fn packets() -> [Packet; 3] {
+    let tell = Tell {
+        nonce: 8,
+        cluster: Some(99),
+        facts: facts(),
+        cards: vec![card(1), card(2)],
+    };
+    let ask = Packet::Ask {
+        nonce: 7,
+        cluster: None,
+        card: card(3),
+    };
+    let swim = Packet::Swim {
+        cluster: 99,
+        data: vec![9; 40],
+    };
+    [ask, Packet::Tell(tell), swim]
+}
+
+fn talks() -> [Talk; 5] {
+    let group = GroupReport {
+        group: 4,
+        leads: true,
+        term: 6,
+        applied: 1000,
+        voters: vec![member(1), member(2), member(3)],
+        learners: vec![member(4)],
+        changing: true,
+        lag: 3,
+        holds: 17,
+        waiters: 2,
+    };
+    let report = Report {
+        member: member(3),
+        groups: vec![group],
+    };
+    [
+        Talk::Cards(vec![card(1), card(3)]),
+        Talk::Removed(vec![member(9)]),
+        Talk::Drain(true),
+        Talk::Ask(5),
+        Talk::Told(5, report),
+    ]
+}
+
+/// All of it, each with its length.
+fn words() -> Vec<u8> {
+    let packets = packets().map(|packet| packet.seal(&token()));
+    let talks = talks().map(|talk| talk.to_bytes());
+    let mut bytes = Vec::new();
+    for part in [hello().to_bytes()].iter().chain(&packets).chain(&talks) {
+        bytes.extend_from_slice(&u32::try_from(part.len()).unwrap().to_le_bytes());
+        bytes.extend_from_slice(part);
+    }
+    bytes
+}
+
+fn part<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+    let (length, rest) = bytes.split_first_chunk::<4>().unwrap();
+    let (part, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
+    *bytes = rest;
+    part
+}
+
+#[test]
+fn the_first_words_of_every_release_are_understood() {
+    for entry in std::fs::read_dir(recorded()).unwrap() {
+        let release = entry.unwrap().path();
+        if !release.is_dir() {
+            continue;
+        }
+        let bytes = std::fs::read(release.join("first-words")).unwrap();
+        let mut rest = &bytes[..];
+        assert_eq!(
+            Hello::from_bytes(part(&mut rest)),
+            Ok(hello()),
+            "{release:?}"
+        );
+        for packet in packets() {
+            assert_eq!(Packet::open(part(&mut rest), &token()), Some(packet));
+        }
+        for talk in talks() {
+            assert_eq!(Talk::from_bytes(part(&mut rest)), Ok(Some(talk)));
+        }
+        assert!(rest.is_empty());
+    }
+    // What this release says is what it recorded: a change needs a version of its own.
+    let present = recorded().join(env!("CARGO_PKG_VERSION"));
+    assert_eq!(std::fs::read(present.join("first-words")).unwrap(), words());
+}
+
+#[test]
+#[ignore = "writes into the repository, once for a release"]
+fn record() {
+    let release = recorded().join(env!("CARGO_PKG_VERSION"));
+    assert!(!release.join("first-words").exists(), "never changed");
+    std::fs::create_dir_all(&release).unwrap();
+    std::fs::write(release.join("first-words"), words()).unwrap();
+}

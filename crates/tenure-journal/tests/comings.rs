@@ -1,0 +1,89 @@
+//! A replica goes and comes back: what it left is deleted, what it brings stays.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use bytes::Bytes;
+use tenure_journal::{Written, replay};
+use tenure_log::{Options, SimDisk, open};
+use tenure_node::{
+    Base, Batch, GroupId, HardState, Mark, Member, Membership, NodeId, Place, Record, Snapshot,
+    Sync,
+};
+
+const GROUP: GroupId = GroupId(3);
+
+fn installed(index: u64) -> (Snapshot, Record) {
+    let member = Member {
+        node: NodeId::new(1).unwrap(),
+        life: 1,
+    };
+    let snapshot = Snapshot {
+        group: GROUP,
+        index,
+        data: Bytes::from_static(b"a state"),
+    };
+    let base = Base {
+        place: Place { term: 1, index },
+        membership: Membership {
+            voters: vec![member],
+            ..Membership::default()
+        },
+    };
+    (snapshot, Record::Installed(base))
+}
+
+fn batch(number: u64, snapshots: Vec<Snapshot>, records: Vec<Record>) -> Batch {
+    let state = Record::HardState(HardState::default());
+    let records = records.into_iter().chain([state]);
+    Batch {
+        mark: Mark(number),
+        sync: Sync::Now,
+        snapshots,
+        records: records.map(|record| (GROUP, record)).collect(),
+    }
+}
+
+/// A stalled node may hear in one turn that its replica is removed, and get the state of the next one.
+#[test]
+fn a_replica_that_is_back_at_once_keeps_its_snapshot() {
+    // Whether its return is in the same batch, in the same sync, or later.
+    for returns in ["batch", "sync", "later"] {
+        let disk = SimDisk::new(7);
+        let opened = open(disk.clone(), Options::default()).unwrap();
+        let (mut log, snapshots) = (opened.log, opened.snapshots);
+        let (first, first_record) = installed(5);
+        let (second, second_record) = installed(9);
+        let begin = batch(1, vec![first], vec![first_record]);
+        let turns = match returns {
+            "batch" => vec![vec![batch(
+                2,
+                vec![second],
+                vec![Record::Removed, second_record],
+            )]],
+            _ => {
+                let gone = batch(2, Vec::new(), vec![Record::Removed]);
+                let back = batch(3, vec![second], vec![second_record]);
+                match returns {
+                    "sync" => vec![vec![gone, back]],
+                    _ => vec![vec![gone], vec![back]],
+                }
+            }
+        };
+        let mut items = tenure_log::Batch::new();
+        for turn in [vec![begin]].iter().chain(&turns) {
+            let mut written = Written::default();
+            for batch in turn {
+                written.gather(&snapshots, &mut items, batch).unwrap();
+            }
+            use tenure_log::Log as _;
+            log.append(&mut items).unwrap();
+            let synced = written.sync(&mut log).unwrap();
+            synced.clean(&snapshots).unwrap();
+        }
+        drop((log, snapshots));
+        let opened =
+            open(disk, Options::default()).unwrap_or_else(|why| panic!("{returns}: {why}"));
+        let recovery = replay(opened.recovered, &opened.snapshots).unwrap();
+        assert_eq!(recovery.last(GROUP).unwrap().index, 9, "{returns}");
+    }
+}

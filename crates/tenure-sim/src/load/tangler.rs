@@ -1,0 +1,185 @@
+//! A client that holds one lock while it waits for the next: cycles of waits come by themselves. It
+//! lets some of its waits be refused for them (E5), and asks who waits for whom (R111, E7).
+//!
+//! It believes nothing and renews nothing: what it holds too long, its lease takes from it.
+
+use tenure_core::command::{Request, State, Wait};
+use tenure_core::path::Path;
+use tenure_core::policy::Mode;
+use tenure_core::value::{OwnerId, QueueTtl, Ttl};
+use tenure_node::{
+    AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure, WaitEdge,
+};
+
+use super::{Action, Env, Me, path};
+use crate::check::Ask;
+use crate::time::{MILLISECOND, SECOND, Time};
+
+const TIMEOUT_MS: u64 = 3_000;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Tangler {
+    owners: u64,
+    session: Option<Session>,
+    next: Time,
+}
+
+struct Session {
+    owner: OwnerId,
+    /// What it still wants, the next one last.
+    wants: Vec<Path>,
+    /// The call whose answer it waits for, and until when.
+    waits_for: Option<(u64, Time)>,
+    tries: u32,
+}
+
+impl Tangler {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        self.act(env, me);
+        let deadline = self.session.as_ref().and_then(|session| session.waits_for);
+        let next = deadline.map_or(self.next, |(_, deadline)| deadline);
+        env.actions
+            .push(Action::Wake(next.max(env.now + MILLISECOND)));
+    }
+
+    fn act(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &mut self.session else {
+            if env.now >= self.next {
+                self.begin(env, me);
+            }
+            return;
+        };
+        match session.waits_for {
+            Some((_, deadline)) if env.now >= deadline => {
+                session.waits_for = None;
+                self.again(env, me);
+            }
+            Some(_) => {}
+            None if env.now >= self.next => self.go_on(env, me),
+            None => {}
+        }
+    }
+
+    fn begin(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        self.owners += 1;
+        let name = format!("d{}-{}", me.at, self.owners);
+        let paths = env.plan.habits.paths;
+        let first = me.random.index(paths.len());
+        let other = (first + 1 + me.random.index(paths.len() - 1)) % paths.len();
+        self.session = Some(Session {
+            owner: OwnerId::new(&name).expect("a short name"),
+            wants: vec![path(paths[first]), path(paths[other])],
+            waits_for: None,
+            tries: 0,
+        });
+        self.go_on(env, me);
+    }
+
+    /// The next lock, or back with all of them.
+    fn go_on(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let owner = session.owner.clone();
+        let request = match session.wants.last() {
+            Some(wanted) => ClientRequest::Acquire(AcquireRequest {
+                owner,
+                ttl: Ttl::from_millis(10_000).expect("a length of ours"),
+                queue_ttl: QueueTtl::from_millis(6_000).expect("a length of ours"),
+                requests: vec![Request {
+                    path: wanted.clone(),
+                    mode: Mode::Write,
+                    state: State::New,
+                    permits: None,
+                }],
+                releases: Vec::new(),
+                fence: None,
+                key: None,
+                wait: Wait::Queue,
+                holder: None,
+                deadlock: me
+                    .random
+                    .pick(&[Deadlock::Ignore, Deadlock::Refuse, Deadlock::Refuse]),
+            }),
+            None => ClientRequest::ReleaseAll {
+                owner,
+                domains: Vec::new(),
+                edge: WaitEdge::Keep,
+                key: None,
+            },
+        };
+        let id = me.ask(env, request, None, TIMEOUT_MS);
+        session.waits_for = Some((id, env.now + TIMEOUT_MS * MILLISECOND + SECOND / 4));
+    }
+
+    /// Nothing came of it: once more, or on under another name.
+    fn again(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        self.next = env.now + me.random.between(20, 500) * MILLISECOND;
+        if let Some(session) = &mut self.session {
+            session.tries += 1;
+            if session.tries > 6 {
+                self.session = None;
+            }
+        }
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut Me<'_>,
+        ask: &Ask,
+        answer: &Result<Answer, Failure>,
+    ) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if session.waits_for.is_none_or(|(id, _)| id != ask.id) {
+            return;
+        }
+        session.waits_for = None;
+        match answer {
+            Ok(Answer::Acquire(AcquireAnswer::Granted { .. })) => {
+                session.wants.pop();
+                session.tries = 0;
+                self.next = env.now + me.random.between(5, 1_500) * MILLISECOND;
+            }
+            Ok(Answer::Acquire(AcquireAnswer::Queued { .. })) => {
+                self.next = env.now + me.random.between(50, 800) * MILLISECOND;
+                self.wonder(env, me);
+            }
+            Ok(Answer::Acquire(AcquireAnswer::Conflict { .. } | AcquireAnswer::Lost { .. })) => {
+                session.wants.clear();
+                self.next = env.now;
+            }
+            Ok(_) => {
+                self.session = None;
+                self.next = env.now + me.random.between(10, 800) * MILLISECOND;
+            }
+            Err(_) => self.again(env, me),
+        }
+        env.actions
+            .push(Action::Wake(self.next.max(env.now + MILLISECOND)));
+    }
+
+    /// Who is it that it waits for?
+    fn wonder(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+        let Some(session) = &self.session else { return };
+        let (owner, Some(wanted)) = (session.owner.clone(), session.wants.last().cloned()) else {
+            return;
+        };
+        let request = match me.random.below(3) {
+            0 => ClientRequest::DetectCycle {
+                start: owner,
+                max_depth: me.random.pick(&[0, 1, 4]),
+            },
+            1 => ClientRequest::Explain {
+                path: wanted,
+                mode: Mode::Write,
+                owner,
+            },
+            _ => return,
+        };
+        me.ask(env, request, None, TIMEOUT_MS);
+    }
+}

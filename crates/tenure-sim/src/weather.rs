@@ -1,0 +1,61 @@
+//! What kind of storm a seed brings. Some faults show only where a rare moment comes often: every
+//! weather but the first makes one such moment common.
+//!
+//! The weather is drawn beside the run's own dice, so a kept seed with its weather stays the same run
+//! when another kind is added.
+
+use crate::random::Random;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weather {
+    /// Any mix of all faults.
+    Mixed,
+    /// The same on a cluster that one founder began alone and the others joined.
+    Founder,
+    /// Leaders are cut off without knowing it, many read from them, and others lock elsewhere.
+    Deposed,
+    /// Disks and links are slow, and clients act in the moment in which their leases end.
+    Brink,
+    /// Clients want several locks one after the other, and block each other.
+    Tangle,
+}
+
+impl Weather {
+    /// All of them.
+    pub const ALL: [Weather; 5] = [
+        Weather::Mixed,
+        Weather::Founder,
+        Weather::Deposed,
+        Weather::Brink,
+        Weather::Tangle,
+    ];
+
+    /// The weather of a seed.
+    pub fn of(seed: u64) -> Weather {
+        match Random::new(seed ^ 0x77ea_7e25).below(20) {
+            0..10 => Weather::Mixed,
+            10..13 => Weather::Founder,
+            13..15 => Weather::Deposed,
+            15..18 => Weather::Brink,
+            _ => Weather::Tangle,
+        }
+    }
+
+    /// The one of this name.
+    pub fn called(name: &str) -> Option<Weather> {
+        let mut all = Weather::ALL.into_iter();
+        all.find(|weather| weather.name() == name)
+    }
+
+    /// As it is called on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Weather::Mixed => "mixed",
+            Weather::Founder => "founder",
+            Weather::Deposed => "deposed",
+            Weather::Brink => "brink",
+            Weather::Tangle => "tangle",
+        }
+    }
+}
