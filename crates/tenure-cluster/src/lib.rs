@@ -15,6 +15,7 @@ mod begin;
 mod calls;
 mod card;
 mod chores;
+mod company;
 mod driver;
 mod gossip;
 mod handle;
@@ -37,12 +38,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use tenure_log::{Log, OpenError, RealDisk};
 use tenure_node::{ClusterConfig, Config, GroupId, Limits, Member, Node, NodeId};
 use tokio::sync::watch;
 
 use begin::Doors;
+use company::{Company, Patience, Rest};
 use driver::{Clock, Driver};
 use handle::Stopped;
 use identity::Identity;
@@ -233,6 +236,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             durable: options.durable,
             turns: 0,
             syncs: Histogram::default(),
+            patience: Patience::default(),
         };
         spawn("journal", move || journal.run(&writes))?
     };
@@ -287,6 +291,8 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             mover,
             mesh: mesh.clone(),
             stop_at_ms: None,
+            company: Company::new(Instant::now()),
+            rest: Rest::IsHere,
         };
         spawn("node", move || driver.run(first))?
     };

@@ -1,0 +1,196 @@
+//! How fast does a lock go from hand to hand? A lone node on a real disk, sessions as the server has
+//! them, no sockets.
+//!
+//! `cargo bench -p tenure-cluster --bench handoff -- [--json] [--seconds N]`
+//!
+//! Everybody wants the same path: who gets it gives it back at once and queues again. One handoff is
+//! a release and the grant of the next in line, which are one entry and one sync. Besides the rate:
+//! syncs per handoff, which is 1 where those who queue again share the sync of the next release.
+
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a benchmark has threads, a clock and something to say"
+)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tenure_cluster::{Calls, Durable, Heard, Options, Running};
+use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::event::EventKind;
+use tenure_core::path::Path;
+use tenure_core::policy::{Algorithm, Mode};
+use tenure_core::value::{OwnerId, QueueTtl, Ttl};
+use tenure_node::*;
+
+const SESSIONS: usize = 4;
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let json = words.iter().any(|word| word == "--json");
+    let at = words.iter().position(|word| word == "--seconds");
+    let seconds = at.and_then(|at| words.get(at + 1)?.parse().ok());
+    let seconds = Duration::from_secs(seconds.unwrap_or(3));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    for waiters in [8, 64, 256] {
+        let (rate, syncs) = runtime.block_on(measure(waiters, seconds));
+        for (figure, value) in [("handoffs/s", rate), ("syncs per handoff", syncs)] {
+            if json {
+                println!(
+                    r#"{{"bench":"handoff","name":"{waiters} waiters","value":{value:.2},"unit":"{figure}"}}"#
+                );
+            } else {
+                println!("{waiters:4} waiters {value:12.2} {figure}");
+            }
+        }
+    }
+}
+
+async fn measure(waiters: usize, seconds: Duration) -> (f64, f64) {
+    let directory = tempfile::tempdir().expect("a place for the log");
+    let node = tenure_cluster::start(Options {
+        data_dir: directory.path().to_owned(),
+        node: NodeId::new(1).expect("not zero"),
+        name: "bench".to_owned(),
+        cluster: ClusterConfig {
+            group_count: 256,
+            prefix_segments: 1,
+            default_algorithm: Algorithm::RecursiveRw,
+        },
+        limits: Limits::default(),
+        durable: Durable::Yes,
+        peers: None,
+    })
+    .expect("a fresh directory");
+    let handoffs = Arc::new(AtomicU64::new(0));
+    let mut sessions = Vec::new();
+    for number in 0..SESSIONS {
+        let owners = (number..waiters).step_by(SESSIONS).map(owner);
+        let session = Session {
+            calls: node.handle().calls(8_192),
+            owners: owners.collect(),
+            handoffs: Arc::clone(&handoffs),
+        };
+        sessions.push(tokio::spawn(session.run()));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (before, synced, since) = (
+        handoffs.load(Ordering::Relaxed),
+        syncs(&node).await,
+        Instant::now(),
+    );
+    tokio::time::sleep(seconds).await;
+    let done = (handoffs.load(Ordering::Relaxed) - before) as f64;
+    let synced = (syncs(&node).await - synced) as f64;
+    let rate = done / since.elapsed().as_secs_f64();
+    for session in sessions {
+        session.abort();
+    }
+    node.stop();
+    (rate, synced / done.max(1.0))
+}
+
+async fn syncs(node: &Running) -> u64 {
+    let vitals = node.handle().vitals().await.expect("a running node");
+    vitals.syncs.count()
+}
+
+fn owner(number: usize) -> OwnerId {
+    OwnerId::new(&format!("owner-{number}")).expect("a valid owner")
+}
+
+fn path() -> Path {
+    Path::parse("bench:/hot/lock").expect("a valid path")
+}
+
+/// Some of the waiters, behind one connection. A call's tag is the number of its owner here, above
+/// the lowest bit, and whether it gives back.
+struct Session {
+    calls: Calls,
+    owners: Vec<OwnerId>,
+    handoffs: Arc<AtomicU64>,
+}
+
+impl Session {
+    async fn run(mut self) {
+        for at in 0..self.owners.len() {
+            self.calls.listen(self.owners[at].clone());
+            self.queue(at);
+        }
+        self.calls.flush();
+        let mut heard = Vec::new();
+        loop {
+            std::future::poll_fn(|cx| self.calls.poll(cx, &mut heard)).await;
+            for one in heard.drain(..) {
+                self.hear(one);
+            }
+            self.calls.flush();
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Answer { tag, answer } => {
+                let answer = answer.expect("nothing fails in a benchmark");
+                let at = (tag >> 1) as usize;
+                if tag & 1 == 1 {
+                    self.queue(at);
+                } else if matches!(*answer, Answer::Acquire(AcquireAnswer::Granted { .. })) {
+                    self.give_back(at);
+                }
+            }
+            Heard::Event(event) => {
+                let at = self.owners.iter().position(|owner| *owner == event.owner);
+                if let (Some(at), EventKind::Grant { .. }) = (at, event.kind) {
+                    self.handoffs.fetch_add(1, Ordering::Relaxed);
+                    self.give_back(at);
+                }
+            }
+            Heard::Ended(why) => panic!("{why:?}"),
+        }
+    }
+
+    fn queue(&mut self, at: usize) {
+        let request = ClientRequest::Acquire(AcquireRequest {
+            owner: self.owners[at].clone(),
+            ttl: Ttl::from_millis(600_000).expect("a valid ttl"),
+            queue_ttl: QueueTtl::from_millis(600_000).expect("a valid time"),
+            requests: vec![Request {
+                path: path(),
+                mode: Mode::Write,
+                state: State::New,
+                permits: None,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: None,
+            wait: Wait::Queue,
+            holder: None,
+            deadlock: Deadlock::Ignore,
+        });
+        self.calls
+            .push((at as u64) << 1, Box::new(request), TIMEOUT);
+    }
+
+    fn give_back(&mut self, at: usize) {
+        let request = ClientRequest::Release(ReleaseRequest {
+            owner: self.owners[at].clone(),
+            holds: vec![Hold {
+                path: path(),
+                mode: Mode::Write,
+            }],
+            edge: WaitEdge::Keep,
+            key: None,
+        });
+        self.calls
+            .push((at as u64) << 1 | 1, Box::new(request), TIMEOUT);
+    }
+}
