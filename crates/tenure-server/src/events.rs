@@ -43,6 +43,39 @@ struct Memory {
     departures: u64,
 }
 
+/// Ids of different groups are as good as their leaders' clocks (R121): nothing is old because its id
+/// is small.
+impl Memory {
+    /// Every attached client sees every event; the first to see it writes it down.
+    fn add(&mut self, event: &Event, capacity: usize) {
+        if self.events.iter().rev().any(|known| known.id == event.id) {
+            return;
+        }
+        self.events.push_back(event.clone());
+        if self.events.len() > capacity {
+            self.events.pop_front();
+        }
+    }
+
+    /// What a client at this position gets before anything new.
+    fn behind(&self, position: u64) -> Vec<Event> {
+        let events = self.events.iter();
+        let events = events.filter(|event| event.id > position && !is_grant(event));
+        events.cloned().collect()
+    }
+
+    /// What such a client then has, and need not get as news.
+    fn known(&self, position: u64) -> HashSet<u64> {
+        let events = self.events.iter();
+        let events = events.filter(|event| event.id <= position || !is_grant(event));
+        events.map(|event| event.id).chain([position]).collect()
+    }
+}
+
+fn is_grant(event: &Event) -> bool {
+    matches!(event.kind, EventKind::Grant { .. })
+}
+
 impl Events {
     /// Subscriptions to a node.
     pub fn new(node: Handle, buffer: usize, capacity: usize) -> Events {
@@ -95,26 +128,9 @@ impl Events {
             departures: 0,
         });
         memory.attached += 1;
-        let old = match after {
-            Some(after) => memory
-                .events
-                .iter()
-                .filter(|event| event.id > after && !matches!(event.kind, EventKind::Grant { .. }))
-                .cloned()
-                .collect(),
-            None => Vec::new(),
-        };
-        // What the client has, or gets from the memory. Ids of different groups are as good as their
-        // leaders' clocks (R121): a live event is not old because its id is small.
-        let known: HashSet<u64> = match after {
-            Some(after) => memory
-                .events
-                .iter()
-                .filter(|event| event.id <= after || !matches!(event.kind, EventKind::Grant { .. }))
-                .map(|event| event.id)
-                .chain([after])
-                .collect(),
-            None => HashSet::new(),
+        let (old, known) = match after {
+            Some(after) => (memory.behind(after), memory.known(after)),
+            None => (Vec::new(), HashSet::new()),
         };
         drop(remembered);
         let attached = Attached {
@@ -149,14 +165,7 @@ impl Events {
         let Some(memory) = remembered.get_mut(owner) else {
             return;
         };
-        // Every attached client sees every event; the first to see it writes it down.
-        if memory.events.iter().rev().any(|known| known.id == event.id) {
-            return;
-        }
-        memory.events.push_back(event.clone());
-        if memory.events.len() > self.capacity {
-            memory.events.pop_front();
-        }
+        memory.add(event, self.capacity);
     }
 
     /// A client leaves. The number of the departure, if nobody else is attached.
@@ -296,5 +305,50 @@ fn lock_change(id: u64, kind: v1::ChangeKind, change: &LockChange) -> v1::LockCh
         mode: change.mode.map_or(0, convert::mode_number),
         fence: convert::fence_number(change.fence),
         holder: change.holder.as_ref().map(convert::holder_out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: u64, kind: EventKind) -> Event {
+        Event {
+            sequence: id,
+            id,
+            owner: OwnerId::new("amy").unwrap(),
+            namespace: None,
+            kind,
+        }
+    }
+
+    /// R121, R122: one group runs ahead of the clock, another tells something later with a smaller id.
+    #[test]
+    fn an_event_is_not_old_because_its_id_is_small() {
+        let mut memory = Memory {
+            events: VecDeque::new(),
+            attached: 1,
+            departures: 0,
+        };
+        let grant = || EventKind::Grant { fence: None };
+        for (id, kind) in [
+            (1, EventKind::Revoke),
+            (9, EventKind::Revoke),
+            (5, EventKind::Killed),
+            (7, grant()),
+            // By another client of the same owner.
+            (9, EventKind::Revoke),
+        ] {
+            memory.add(&event(id, kind), 4);
+        }
+        let ids: Vec<_> = memory.events.iter().map(|event| event.id).collect();
+        assert_eq!(ids, [1, 9, 5, 7], "each once, as they came");
+        memory.add(&event(8, grant()), 4);
+        // At 6: 9 comes from the memory; the grants, if one stands, from the node.
+        let behind: Vec<_> = memory.behind(6).iter().map(|event| event.id).collect();
+        assert_eq!(behind, [9]);
+        assert_eq!(memory.known(6), HashSet::from([5, 6, 9]));
+        // At 7, which is the client's, a grant that the node repeats is no news, and 4 is.
+        assert_eq!(memory.known(7), HashSet::from([5, 7, 9]));
     }
 }
