@@ -74,24 +74,32 @@ fn reachable(source: &Source, sources: &[Source], complaints: &mut Vec<String>) 
     } else {
         (stem, folder)
     };
-    let declared = sources.iter().any(|other| {
-        let declares = other.text.lines().any(|line| {
-            let line = line.trim_start();
-            let line = line.strip_prefix("pub(crate) ").unwrap_or(line);
-            let line = line.strip_prefix("pub(super) ").unwrap_or(line);
-            let line = line.strip_prefix("pub ").unwrap_or(line);
-            line.strip_prefix("mod ")
-                .is_some_and(|rest| rest.trim_end() == format!("{module};"))
+    let near = format!("{home}/");
+    let beside = format!("{home}.rs");
+    let wanted = format!("{module};");
+    let declared = sources
+        .iter()
+        .filter(|other| other.path.starts_with(&near) || other.path == beside)
+        .any(|other| {
+            other.text.lines().any(|line| {
+                let line = line.trim_start();
+                let line = line.strip_prefix("pub(crate) ").unwrap_or(line);
+                let line = line.strip_prefix("pub(super) ").unwrap_or(line);
+                let line = line.strip_prefix("pub ").unwrap_or(line);
+                line.strip_prefix("mod ")
+                    .is_some_and(|rest| rest.trim_end() == wanted)
+            })
         });
-        declares
-            && (other.path.starts_with(&format!("{home}/")) || other.path == format!("{home}.rs"))
-    });
-    let by_path = sources.iter().any(|other| {
-        // `#[path = "…"]`, or the same behind a `cfg_attr`.
-        let [plain, conditional] = [format!("/{file}\"]"), format!("/{file}\")]")];
-        other.text.contains(&plain) || other.text.contains(&conditional)
-    });
-    if !declared && !by_path {
+    if declared {
+        return;
+    }
+    // `#[path = "…"]`, or the same behind a `cfg_attr`.
+    let [plain, conditional] = [format!("/{file}\"]"), format!("/{file}\")]")];
+    let by_path = sources
+        .iter()
+        .filter(|other| other.path.ends_with(".rs"))
+        .any(|other| other.text.contains(&plain) || other.text.contains(&conditional));
+    if !by_path {
         complaints.push(format!(
             "{}: no `mod {module};` leads here: a dead file?",
             source.path

@@ -294,7 +294,7 @@ service! {
         Ok(Response::new(self.until_stop(changes.map(|change| change.map_err(Status::from)))))
     }
 
-    /// Only what [`Grpc::session_of`] does not take comes here.
+    /// Only what `session_of` does not take comes here.
     async fn session(
         &self,
         _: Request<Streaming<v1::SessionRequest>>,
