@@ -23,7 +23,6 @@ use tenure_node::{
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::chores::Chore;
-use crate::company::{Company, Rest};
 use crate::handle::Stopped;
 use crate::inbox::{Inbox, Job, Reply};
 use crate::journal::Write;
@@ -82,9 +81,6 @@ pub(crate) struct Driver {
     pub(crate) stop_at_ms: Option<u64>,
     /// Who is woken at the end of a turn: by then all that the turn tells them is there.
     pub(crate) wakers: Vec<Waker>,
-    /// Who was told something and is about to come back; and whether that is so in this turn.
-    pub(crate) company: Company,
-    pub(crate) rest: Rest,
 }
 
 impl Driver {
@@ -134,20 +130,13 @@ impl Driver {
             }
             let sleep = Duration::from_millis(sleep).min(LONGEST_SLEEP);
             self.inbox.take(&mut jobs, sleep);
-            let mut came = 0;
             for job in jobs.drain(..) {
-                came += usize::from(matches!(job, Job::Call { .. }));
                 match self.input(job) {
                     Next::Input(input) => inputs.push(input),
                     Next::Nothing => {}
                 }
             }
-            let turn = Instant::now();
-            self.rest = self.company.came(came, turn);
             outputs = self.node.step(self.clock.now(), inputs.drain(..));
-            let told =
-                |output: &&Output| matches!(output, Output::Answer { .. } | Output::Event { .. });
-            self.company.told(outputs.iter().filter(told).count(), turn);
         }
     }
 
@@ -274,7 +263,7 @@ impl Driver {
         match output {
             Output::Write(batch) => {
                 // A journal that is gone has said why already.
-                let _ = self.journal.send(Write::Batch(batch, self.rest));
+                let _ = self.journal.send(Write::Batch(batch));
             }
             Output::Answer { id, answer } => {
                 if let Some(reply) = self.replies.remove(&id.0) {

@@ -1,8 +1,7 @@
 //! The journal thread: what the node wants written goes to the log, one sync for all that waits.
 //!
 //! While a sync runs, the node keeps stepping and batches pile up; the next sync takes them all.
-//! The slower the disk, the bigger the batch, never the longer the queue. Before a sync it waits a
-//! moment for those who are about to come ([`company`](crate::company)).
+//! The slower the disk, the bigger the batch, never the longer the queue.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -14,7 +13,6 @@ use tenure_node::{Batch, Input, Status};
 use tokio::sync::oneshot;
 
 use crate::chores::Chore;
-use crate::company::{Patience, Rest};
 use crate::inbox::{Inbox, Job};
 use crate::measure::{Histogram, Vitals};
 
@@ -30,8 +28,8 @@ const LOOK_EVERY: u64 = 256;
 
 /// What the journal is asked to do.
 pub(crate) enum Write {
-    /// Write this; perhaps more comes at once.
-    Batch(Batch, Rest),
+    /// Write this.
+    Batch(Batch),
     /// Something about the node itself; told when it is durable.
     Note(Note),
     /// The log's next file is ready, or could not be made.
@@ -60,8 +58,6 @@ pub(crate) struct Journal {
     pub(crate) turns: u64,
     /// How long its syncs took.
     pub(crate) syncs: Histogram,
-    /// How long it waits for the rest of a company.
-    pub(crate) patience: Patience,
 }
 
 /// Whether answers wait for the disk.
@@ -86,23 +82,14 @@ impl Journal {
     fn serve(&mut self, writes: &Receiver<Write>) -> Result<(), WriteError> {
         let mut items = tenure_log::Batch::new();
         let mut notes = Vec::new();
-        exact_waits();
         while let Ok(first) = writes.recv() {
             let mut written = Written::default();
             let mut end = false;
-            let mut until = None;
-            let mut next = Some(first);
-            while let Some(write) = next.take().or_else(|| another(writes, until)) {
+            for write in std::iter::once(first).chain(writes.try_iter()) {
                 match write {
-                    Write::Batch(batch, rest) => {
+                    Write::Batch(batch) => {
                         self.make_room(&mut items)?;
                         written.gather(&self.snapshots, &mut items, &batch)?;
-                        until = match rest {
-                            Rest::Comes => {
-                                Some(until.unwrap_or_else(|| Instant::now() + self.patience.is()))
-                            }
-                            Rest::IsHere => None,
-                        };
                     }
                     Write::Note(note) => {
                         self.make_room(&mut items)?;
@@ -123,9 +110,7 @@ impl Journal {
                     let begun = Instant::now();
                     let synced = written.sync(&mut self.log)?;
                     if synced.mark().is_some() {
-                        let took = begun.elapsed();
-                        self.syncs.record(took);
-                        self.patience.took(took);
+                        self.syncs.record(begun.elapsed());
                     }
                     synced
                 }
@@ -162,23 +147,6 @@ impl Journal {
             // Zero-filling the next file takes a while; the log does not wait for it.
             let _ = self.chores.send(Chore::Spare(job));
         }
-    }
-}
-
-/// What else is to be written: what is there, or what comes until then.
-fn another(writes: &Receiver<Write>, until: Option<Instant>) -> Option<Write> {
-    let there = writes.try_recv().ok();
-    there.or_else(|| {
-        let left = until?.checked_duration_since(Instant::now())?;
-        writes.recv_timeout(left).ok()
-    })
-}
-
-/// Lets this thread wait for some microseconds: Linux rounds what is short up by fifty otherwise.
-fn exact_waits() {
-    #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
-        tracing::debug!(%error, "short waits are a little longer");
     }
 }
 

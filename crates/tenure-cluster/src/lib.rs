@@ -15,7 +15,6 @@ mod begin;
 mod calls;
 mod card;
 mod chores;
-mod company;
 mod driver;
 mod gossip;
 mod handle;
@@ -38,14 +37,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
 use tenure_log::{Log, OpenError, RealDisk};
 use tenure_node::{ClusterConfig, Config, GroupId, Limits, Member, Node, NodeId};
 use tokio::sync::watch;
 
 use begin::Doors;
-use company::{Company, Patience, Rest};
 use driver::{Clock, Driver};
 use handle::Stopped;
 use identity::Identity;
@@ -236,7 +233,6 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             durable: options.durable,
             turns: 0,
             syncs: Histogram::default(),
-            patience: Patience::default(),
         };
         spawn("journal", move || journal.run(&writes))?
     };
@@ -291,8 +287,6 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             mover,
             mesh: mesh.clone(),
             stop_at_ms: None,
-            company: Company::new(Instant::now()),
-            rest: Rest::IsHere,
         };
         spawn("node", move || driver.run(first))?
     };
