@@ -90,8 +90,10 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         "owners",
         "watch",
     ] {
+        // Deadlocks are the load of one weather in a few.
+        let enough = if judge == "deadlocks" { 500 } else { 1000 };
         assert!(
-            total.judged.get(judge).is_some_and(|count| *count > 500),
+            total.judged.get(judge).is_some_and(|count| *count > enough),
             "{judge} saw little"
         );
     }
