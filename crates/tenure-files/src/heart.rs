@@ -1,8 +1,9 @@
 //! The heart: one thread per process that beats for all its holds (K33) and looks after them when
 //! their directory changes (K34).
 //!
-//! It is started by the first hold that needs it, never before a lock is held. A hold is looked at
-//! for the first time a moment after it began, so that short holds cost the heart nothing at all.
+//! It is started by the first hold that needs it, never before a lock is held, and not before the last
+//! [`Rest`] ends. A hold is looked at for the first time a moment after it began, so that short holds cost
+//! the heart nothing at all.
 //! A hold may listen for a second name in its directory, by which somebody asks for the lock.
 
 use std::collections::BTreeMap;
@@ -93,7 +94,7 @@ pub fn care_and_listen(hold: &Arc<Hold>, care: Care, listen: Option<Listen>) -> 
     let due = patient.due();
     state.patients.insert(id, patient);
     match (&state.wake, due) {
-        (None, _) => start(&mut state),
+        (None, _) => start_if_needed(&mut state),
         (Some(wake), Some(due)) if state.sleeps_until.is_none_or(|until| due < until) => {
             let _ = rustix::io::write(wake.as_ref(), &1_u64.to_ne_bytes());
         }
@@ -120,6 +121,28 @@ impl Drop for Cared {
     }
 }
 
+/// While it lives, the heart's thread is not started for the first time. A thread costs a program that is over
+/// at once more than its lock does.
+#[derive(Debug)]
+pub struct Rest(());
+
+/// Puts off the start of the heart. Holds that begin meanwhile are looked after from the end of the rest on, so keep
+/// it far below the time by which a heart is overdue; one that beats already goes on.
+#[must_use]
+pub fn rest() -> Rest {
+    HEART.get().lock().rests += 1;
+    Rest(())
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        let mut state = HEART.get().lock();
+        // A forked child, whose heart is another, ends a rest that it has not begun.
+        state.rests = state.rests.saturating_sub(1);
+        start_if_needed(&mut state);
+    }
+}
+
 static HEART: PerProcess<Heart> = PerProcess::new();
 
 #[derive(Default)]
@@ -131,6 +154,8 @@ struct State {
     next_id: u64,
     /// Set while the thread runs.
     wake: Option<Arc<OwnedFd>>,
+    /// Those that put off its start.
+    rests: usize,
     sleeps_until: Option<Instant>,
     watches: Vec<i32>,
     watches_changed: bool,
@@ -179,7 +204,10 @@ impl Patient {
     }
 }
 
-fn start(state: &mut State) {
+fn start_if_needed(state: &mut State) {
+    if state.rests > 0 || state.wake.is_some() || state.patients.is_empty() {
+        return;
+    }
     let Ok(wake) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
         return;
     };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tenure::{Error, Guard, HoldEvent, LockAll, Mode, Tenure, Where, blocking};
+use tenure_files::heart;
 
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
@@ -170,6 +171,9 @@ impl Run {
             true => None,
             false => Some(Interrupts::catch()?),
         };
+        // A command that is over at once goes without a heart. Of several locks, the first may be held for long
+        // before the last is had.
+        let rest = (places.len() == 1).then(heart::rest);
         let waiting = Arc::new(Waiting::new());
         let taken = take(
             self.wanted(&tenure, &places, &waiting)?,
@@ -198,7 +202,7 @@ impl Run {
                 .collect(),
         };
         let early = || interrupts.as_mut().and_then(Interrupts::pending);
-        let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal, early)?;
+        let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal, early, rest)?;
         let lost = give_back(guards, &outcome);
         wrapper::finish(&channel);
         Ok(code(&outcome, lost, program))

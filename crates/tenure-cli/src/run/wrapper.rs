@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 use signal_hook::consts::{
@@ -14,12 +14,19 @@ use signal_hook::consts::{
 };
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
+use tenure_files::heart::Rest;
 
 use super::channel::{Cause, Channel, OnAsk, Order, Report, Variables};
 use super::keeper;
 use super::schedule::Lease;
 use super::sys;
 use super::tree::End;
+
+/// A command that is over by then never needs the thread that looks after lock files.
+const SHORT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
 
 /// What a lock has to say while the child runs.
 #[derive(Debug)]
@@ -110,13 +117,14 @@ impl Leases {
 /// Starts the child under locks that are held, and stays until it is over.
 ///
 /// `early` is a signal that came before this could listen. The keeper waits for [`finish`] afterwards, when
-/// the locks were given back.
+/// the locks were given back. The heart of lock files has a rest until the command has run for a moment.
 pub(crate) fn supervise(
     channel: &Channel,
     start: Start<'_>,
     inbox: &Inbox,
     terminal: &mut Terminal,
     early: impl FnOnce() -> Option<i32>,
+    mut rest: Option<Rest>,
 ) -> io::Result<Outcome> {
     let (read, write) = UnixStream::pair()?;
     let mut signals = SignalDelivery::with_pipe(
@@ -139,7 +147,8 @@ pub(crate) fn supervise(
     }
     let mut child = None;
     let outcome = loop {
-        let ready = wait(channel, signals.get_read().as_fd(), inbox)?;
+        let longest = rest.as_ref().map(|_| &SHORT);
+        let ready = wait(channel, signals.get_read().as_fd(), inbox, longest)?;
         if ready.signals {
             for signal in signals.pending() {
                 if signal == SIGCONT {
@@ -156,12 +165,14 @@ pub(crate) fn supervise(
             }
         }
         if !ready.channel {
+            rest = None;
             continue;
         }
         match channel.receive::<Report>()? {
             Some((Report::Started(pid), _)) => child = to_pid(pid),
             Some((Report::Failed(errno), _)) => break Outcome::NotStarted(errno),
             Some((Report::Stopped(signal), _)) => {
+                rest = None;
                 if terminal.stop_with_child(signal, child, leases.first()) {
                     channel.send(&Order::Continue)?;
                 }
@@ -199,14 +210,20 @@ struct Ready {
     inbox: bool,
 }
 
-fn wait(channel: &Channel, signals: BorrowedFd<'_>, inbox: &Inbox) -> io::Result<Ready> {
+/// Sleeps until there is something to do, or for the longest time given.
+fn wait(
+    channel: &Channel,
+    signals: BorrowedFd<'_>,
+    inbox: &Inbox,
+    longest: Option<&Timespec>,
+) -> io::Result<Ready> {
     let mut fds = [
         PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(signals, PollFlags::IN),
         PollFd::from_borrowed_fd(inbox.wake.as_fd(), PollFlags::IN),
     ];
     loop {
-        match poll(&mut fds, None) {
+        match poll(&mut fds, longest) {
             Ok(_) => break,
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),

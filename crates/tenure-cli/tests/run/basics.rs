@@ -370,3 +370,43 @@ fn many_commands_take_turns() {
         !dir.path().join("f.lock").exists()
     });
 }
+
+/// The beat in a lock file, once it is there.
+fn beat(dir: &TempDir, lock: &str) -> Option<u64> {
+    let text = fs::read_to_string(dir.path().join(lock)).ok()?;
+    let record: serde_json::Value = serde_json::from_str(&text).ok()?;
+    record["tenure"]["beat"].as_str()?.trim().parse().ok()
+}
+
+/// K33: the heart that a short command goes without beats for a long one, and for a lock that is held while
+/// another is awaited.
+#[test]
+fn what_lasts_is_kept_alive() {
+    let dir = TempDir::new().unwrap();
+    let gate = dir.path().join("gate");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&gate)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (mut child, _lines) = holder(
+        &dir,
+        &["--heartbeat", "100ms"],
+        "echo held; read line < gate",
+    );
+    eventually("the command's lock beats", || {
+        beat(&dir, "f.lock").is_some_and(|beat| beat >= 2)
+    });
+    let mut second = tenure(&dir, &["--heartbeat", "100ms", "a", "f", "--", "true"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the first of two locks beats", || {
+        beat(&dir, "a.lock").is_some_and(|beat| beat >= 2)
+    });
+    fs::write(&gate, "go\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(second.wait().unwrap().code(), Some(0));
+}

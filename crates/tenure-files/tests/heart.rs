@@ -1,0 +1,44 @@
+//! When the heart's thread begins. One test, one process: the heart is the process's own.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may hope; its panic is the report"
+)]
+
+mod common;
+#[path = "common/sidecar.rs"]
+mod sidecar;
+
+use std::time::Duration;
+
+use common::eventually;
+use sidecar::{Place, manager};
+use tenure_files::heart;
+use tenure_files::sidecar::Heartbeat;
+
+fn is_running() -> bool {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
+        .any(|name| name.trim() == "tenure-heart")
+}
+
+/// K33: a hold that began while the heart had its rest is looked after from the end of the rest on.
+#[test]
+fn a_heart_begins_after_its_rest() {
+    let place = Place::new();
+    let (rest, second) = (heart::rest(), heart::rest());
+    let beating = place
+        .once()
+        .heartbeat(Heartbeat::Every(Duration::from_millis(100)));
+    let held = manager("h").acquire(&beating).unwrap();
+    drop(second);
+    assert!(!is_running());
+    drop(rest);
+    eventually("the thread runs", is_running);
+    eventually("two beats", || {
+        let beat = place.identity().beat;
+        beat.is_some_and(|beat| beat.parse::<u64>().unwrap() >= 2)
+    });
+    held.release().unwrap();
+}
