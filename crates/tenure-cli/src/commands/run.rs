@@ -173,7 +173,7 @@ impl Run {
         };
         // A command that is over at once goes without a heart. Of several locks, the first may be held for long
         // before the last is had.
-        let rest = (places.len() == 1).then(heart::rest);
+        let mut rest = (places.len() == 1).then(heart::rest);
         let waiting = Arc::new(Waiting::new());
         let taken = take(
             self.wanted(&tenure, &places, &waiting)?,
@@ -202,9 +202,11 @@ impl Run {
                 .collect(),
         };
         let early = || interrupts.as_mut().and_then(Interrupts::pending);
-        let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal, early, rest)?;
+        let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal, early, &mut rest)?;
         let lost = give_back(guards, &outcome);
         wrapper::finish(&channel);
+        // What it kept from beginning has nothing left to look after.
+        drop(rest);
         Ok(code(&outcome, lost, program))
     }
 

@@ -124,7 +124,7 @@ pub(crate) fn supervise(
     inbox: &Inbox,
     terminal: &mut Terminal,
     early: impl FnOnce() -> Option<i32>,
-    mut rest: Option<Rest>,
+    rest: &mut Option<Rest>,
 ) -> io::Result<Outcome> {
     let (read, write) = UnixStream::pair()?;
     let mut signals = SignalDelivery::with_pipe(
@@ -165,14 +165,14 @@ pub(crate) fn supervise(
             }
         }
         if !ready.channel {
-            rest = None;
+            *rest = None;
             continue;
         }
         match channel.receive::<Report>()? {
             Some((Report::Started(pid), _)) => child = to_pid(pid),
             Some((Report::Failed(errno), _)) => break Outcome::NotStarted(errno),
             Some((Report::Stopped(signal), _)) => {
-                rest = None;
+                *rest = None;
                 if terminal.stop_with_child(signal, child, leases.first()) {
                     channel.send(&Order::Continue)?;
                 }
