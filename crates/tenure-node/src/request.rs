@@ -389,6 +389,24 @@ pub enum Failure {
     DeadlineExceeded,
 }
 
+/// Said to who gave a key where no more answers can be remembered (R102).
+const ANSWERS_FULL: &str = "too many answers are remembered: try again later, or without a key";
+
+impl Failure {
+    /// No more answers can be remembered, and none is forgotten early (R102).
+    pub(crate) fn answers_full() -> Failure {
+        Failure::Unavailable {
+            why: ANSWERS_FULL,
+            nothing_happened: Certain::Yes,
+        }
+    }
+
+    /// Whether the same call without a key would have been taken.
+    pub fn wants_no_key(&self) -> bool {
+        matches!(self, Failure::Unavailable { why, .. } if *why == ANSWERS_FULL)
+    }
+}
+
 /// What is known about the effect of a call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Certain {

@@ -62,10 +62,7 @@ pub(super) fn refused(refusal: Refusal) -> Option<Failure> {
         Refusal::KeyReused => Failure::InvalidArgument(
             "this idempotency key was used for a different request".to_owned(),
         ),
-        Refusal::AnswersFull => Failure::Unavailable {
-            why: "too many answers are remembered: try again later, or without a key",
-            nothing_happened: Certain::Yes,
-        },
+        Refusal::AnswersFull => Failure::answers_full(),
         Refusal::QueueFull => {
             Failure::ResourceExhausted("the queue of this namespace is full".to_owned())
         }

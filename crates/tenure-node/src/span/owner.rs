@@ -128,10 +128,7 @@ pub(super) fn repeated(repeated: &Repeated) -> Option<Failure> {
         Repeated::KeyReused => Some(Failure::InvalidArgument(
             "this idempotency key was used for a different request".to_owned(),
         )),
-        Repeated::Full => Some(Failure::Unavailable {
-            why: "too many answers are remembered: try again later, or without a key",
-            nothing_happened: Certain::Yes,
-        }),
+        Repeated::Full => Some(Failure::answers_full()),
         Repeated::Answered(_) | Repeated::Open => None,
     }
 }

@@ -67,6 +67,8 @@ struct Session {
     /// Gives everything back at once instead of path by path.
     release_all: bool,
     release_key: Option<Key>,
+    /// No more answers were remembered for it (R102): it goes without keys, and repeats no release.
+    keyless: bool,
     /// A renewal went unanswered: it may still arrive, and would shorten a lease that grew (R77).
     strays: bool,
 }
@@ -245,6 +247,7 @@ impl Locker {
             late_at: None,
             release_all: me.random.chance(200),
             release_key: None,
+            keyless: false,
             strays: false,
         });
         self.acquire(env, me);
@@ -262,6 +265,7 @@ impl Locker {
             return;
         };
         if session.key.is_none()
+            && !session.keyless
             && let Some(key) = fresh
         {
             session.key = Some((key, env.now));
@@ -300,7 +304,8 @@ impl Locker {
         let Some(session) = &mut self.session else {
             return;
         };
-        if session.phase != Phase::Holding && session.tries > 6 {
+        let late_release = session.phase == Phase::Releasing && session.keyless;
+        if late_release || session.phase != Phase::Holding && session.tries > 6 {
             self.give_up(env, me);
             return;
         }
@@ -539,6 +544,7 @@ impl Locker {
         env.fact(&Fact::Stops(&session.owner));
         session.phase = Phase::Releasing;
         let key = session.release_key.get_or_insert(key).clone();
+        let key = (!session.keyless).then_some(key);
         let holds = session.holds.iter().map(|(path, mode)| Hold {
             path: path.clone(),
             mode: *mode,
@@ -548,14 +554,14 @@ impl Locker {
                 owner: session.owner.clone(),
                 domains: Vec::new(),
                 edge: WaitEdge::Remove,
-                key: Some(key),
+                key,
             }
         } else {
             ClientRequest::Release(ReleaseRequest {
                 owner: session.owner.clone(),
                 holds: holds.collect(),
                 edge: WaitEdge::Keep,
-                key: Some(key),
+                key,
             })
         };
         let timeout = me.random.pick(&[500, 2_000, 5_000]);
@@ -613,7 +619,15 @@ impl Locker {
             Ok(Answer::Renew(RenewAnswer::Lost(_))) => self.give_up(env, me),
             Ok(Answer::Done) => self.released(env, me),
             Ok(_) => {}
-            Err(_) => {
+            Err(failure) => {
+                // An earlier try may still be on its way, and then the key must stay.
+                if failure.wants_no_key() && session.tries == 0 {
+                    session.key = None;
+                    session.keyless = true;
+                    session.tries += 1;
+                    session.next = env.now + MILLISECOND;
+                    return;
+                }
                 session.tries += 1;
                 self.unanswered(env, me);
             }

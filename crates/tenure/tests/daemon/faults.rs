@@ -265,3 +265,61 @@ fn a_broken_hold_is_told_by_event() {
     assert_eq!(guard.lost().cause, LostCause::Killed);
     assert!(Lease::now() < renew_at, "only the renewal told");
 }
+
+/// R102: a daemon that remembers no more answers refuses what has a key, and forgets none early. Locks of this library,
+/// which repeats under keys, can be had all the same.
+#[test]
+fn a_full_memory_of_answers_keeps_nobody_out() {
+    const REMEMBERED: u64 = 65_536;
+    let daemon = Daemon::start();
+    let tenure = daemon.client();
+    let held = tenure.lock_blocking("t:/a/held").unwrap().acquire().unwrap();
+    let filling = fill_answers(&daemon.node, REMEMBERED + 1);
+    let refused = tokio::runtime::Runtime::new().unwrap().block_on(filling);
+    assert!(refused.contains("without a key"), "{refused}");
+    let guard = tenure.lock_blocking("t:/a/new").unwrap().acquire().unwrap();
+    guard.check().unwrap();
+    guard.release().unwrap();
+    held.release().unwrap();
+    let again = daemon.client().lock_blocking("t:/a/held").unwrap();
+    again.wait(Duration::ZERO).acquire().unwrap();
+}
+
+/// Releases nothing so many times, under a key each, in the namespace `t:/a`. Returns what the last was refused with.
+async fn fill_answers(node: &Endpoint, times: u64) -> String {
+    use tenure_wire::v1::{self, session_request::Op, session_response::Result as Answer};
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{node}")).unwrap();
+    let channel = channel.connect().await.unwrap();
+    let mut client = v1::path_lock_client::PathLockClient::new(channel);
+    let release = |id: u64| v1::SessionRequest {
+        id,
+        op: Some(Op::Release(v1::ReleaseLocksRequest {
+            owner_id: "nobody".into(),
+            requests: vec![v1::ReleaseRequest {
+                path: "t:/a/none".into(),
+                mode: v1::Mode::Write.into(),
+            }],
+            del_wait_key: false,
+            idempotency_key: format!("key {id}"),
+        })),
+    };
+    let mut refused = None;
+    // The window of a session is bounded: one batch after the other.
+    for first in (1..=times).step_by(512) {
+        let batch: Vec<_> = (first..=times.min(first + 511)).map(release).collect();
+        let count = batch.len();
+        let mut answers = client
+            .session(tokio_stream::iter(batch))
+            .await
+            .unwrap()
+            .into_inner();
+        for _ in 0..count {
+            match answers.message().await.unwrap().unwrap().result {
+                Some(Answer::Release(_)) => {}
+                Some(Answer::Error(error)) => refused = Some(error.message),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    refused.unwrap_or_default()
+}

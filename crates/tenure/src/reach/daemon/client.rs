@@ -59,6 +59,19 @@ pub(super) enum Trouble {
     Refused(Code, String),
 }
 
+/// How a daemon says that it would take the same operation without a key.
+const WANTS_NO_KEY: &str = "or without a key";
+
+/// The same operation, not to be repeated.
+fn without_key(mut op: Op) -> Op {
+    match &mut op {
+        Op::Acquire(acquire) => acquire.idempotency_key.clear(),
+        Op::Release(release) => release.idempotency_key.clear(),
+        _ => {}
+    }
+    op
+}
+
 /// A key under which an operation is applied at most once (R102).
 pub(super) fn new_key() -> String {
     Token::random().to_string()
@@ -94,9 +107,17 @@ impl Client {
         each_try: Duration,
     ) -> Result<Answer, Trouble> {
         let mut pause = FIRST_PAUSE;
+        let mut is_first = true;
         loop {
             let trouble = match self.ask_once(op.clone(), each_try).await {
                 Ok(answer) => return Ok(answer),
+                // Where no more answers are remembered (R102), one try without a key: a second might be a repeat that
+                // nobody knows for one. An earlier try may still be on its way, and then the key must stay.
+                Err(Trouble::Refused(Code::Unavailable, what))
+                    if is_first && what.contains(WANTS_NO_KEY) =>
+                {
+                    return self.ask_once(without_key(op), each_try).await;
+                }
                 Err(Trouble::Refused(code, what)) if !passes(code) => {
                     return Err(Trouble::Refused(code, what));
                 }
@@ -107,6 +128,7 @@ impl Client {
             }
             tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+            is_first = false;
         }
     }
 
