@@ -297,9 +297,6 @@ impl Driver {
             Output::SaveSnapshot(snapshot) => {
                 let _ = self.chores.send(Chore::Save(snapshot));
             }
-            // Its batch says so too, and in order: a replica that came back in the same turn keeps its
-            // snapshot.
-            Output::Removed { .. } => {}
             Output::Stop { why } => return Some(why),
             Output::Send {
                 to,

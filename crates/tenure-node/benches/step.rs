@@ -291,8 +291,7 @@ impl Cluster {
                 Output::Changed { .. }
                 | Output::Event { .. }
                 | Output::Change { .. }
-                | Output::Closed { .. }
-                | Output::Removed { .. } => {}
+                | Output::Closed { .. } => {}
             }
         }
         for (to, bytes) in held {

@@ -29,6 +29,7 @@ use crate::consensus::{
 use crate::machine::{AnyCommand, AnyOutcome, Machine};
 use crate::op::{Op, OpAnswer, Ticket};
 use crate::reads::RoundCounter;
+use crate::span::Silence;
 use crate::{GroupId, Member, NodeId, Record};
 
 use lead::Lead;
@@ -143,6 +144,7 @@ pub(crate) struct Group {
     members: Vec<Member>,
     /// A snapshot whose installation is not durable yet: the number of its work, and its index.
     installing: Option<(u64, u64)>,
+    pub(crate) silence: Silence,
 }
 
 struct Proposed {
@@ -178,6 +180,7 @@ impl Group {
             members: replica.store().membership().everybody(),
             replica,
             installing: None,
+            silence: Silence::default(),
         }
     }
 
@@ -270,11 +273,19 @@ impl Group {
     }
 
     pub(crate) fn receive(&mut self, message: Message) {
+        if message.kind.is_of_leader() && message.term >= self.replica.term() {
+            self.silence = Silence::default();
+        }
         self.replica.receive(message);
     }
 
     pub(crate) fn tick(&mut self, turn: &mut Turn) {
         self.replica.tick();
+        if self.leads() {
+            self.silence = Silence::default();
+        } else {
+            self.silence.tick();
+        }
         self.lead.tick(turn);
     }
 

@@ -260,11 +260,6 @@ pub enum Output {
         /// Why.
         why: Failure,
     },
-    /// A replica was removed: its snapshots may be deleted once the batch of this turn is durable.
-    Removed {
-        /// Of which group.
-        group: GroupId,
-    },
     /// The node is over; nothing follows.
     Stop {
         /// Why.

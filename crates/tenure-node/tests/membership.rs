@@ -110,9 +110,10 @@ fn a_replica_is_replaced_step_by_step() {
     cluster.until(5_000, "the old replica is gone", |cluster| {
         status(cluster, gone, group).is_none()
     });
-    let removed =
-        |output: &Output| matches!(output, Output::Removed { group: one } if *one == group);
-    assert!(cluster.seats[gone].outputs.iter().any(removed));
+    assert!(
+        !cluster.seats[gone].disk.holds(group),
+        "and its data with it"
+    );
     // It serves by forwarding, and does not come back with its old data.
     assert_eq!(cluster.holder(gone, "t:/x/7").as_deref(), Some("amy"));
     cluster.crash(gone);
@@ -200,6 +201,68 @@ fn a_replica_that_was_away_learns_that_it_is_removed() {
         status(cluster, away, group).is_none()
     });
     assert_eq!(cluster.holder(away, "t:/x/1").as_deref(), Some("amy"));
+}
+
+/// R166: a learner never stands for election, so nobody would notice that it is still there.
+#[test]
+fn a_learner_that_was_away_learns_that_it_is_removed() {
+    let mut cluster = trio_and(1, small_logs());
+    fill(&mut cluster, 5);
+    let (group, away, new) = (GroupId(0), 3, member(4, 1));
+    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    cluster.until(5_000, "the learner is there", |cluster| {
+        status(cluster, away, group).is_some()
+    });
+    cluster.isolate(away);
+    change(&mut cluster, group, vec![MembershipStep::Remove(new)]).unwrap();
+    cluster.run(5_000);
+    assert!(status(&cluster, away, group).is_some(), "it cannot know");
+    cluster.heal();
+    cluster.until(5_000, "the learner is gone", |cluster| {
+        status(cluster, away, group).is_none()
+    });
+    // For good: it does not come back with a restart.
+    cluster.crash(away);
+    cluster.start(away);
+    cluster.run(3_000);
+    assert!(status(&cluster, away, group).is_none());
+    assert_eq!(cluster.holder(away, "t:/x/1").as_deref(), Some("amy"));
+}
+
+/// R166: what was said about a membership that is over does not count for the next one.
+#[test]
+fn a_late_word_of_a_removal_spares_a_replica_that_is_back() {
+    let mut cluster = trio_and(1, small_logs());
+    fill(&mut cluster, 5);
+    let (group, away, new) = (GroupId(0), 3, member(4, 1));
+    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    cluster.until(5_000, "the learner is there", |cluster| {
+        status(cluster, away, group).is_some()
+    });
+    // It can ask, and hears no answer.
+    for other in 0..3 {
+        cluster.cut(other, away);
+    }
+    change(&mut cluster, group, vec![MembershipStep::Remove(new)]).unwrap();
+    cluster.run(5_000);
+    let late = std::mem::take(&mut cluster.lost);
+    assert!(status(&cluster, away, group).is_some());
+    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    cluster.heal();
+    cluster.until(5_000, "it has caught up", |cluster| {
+        let known = status(cluster, cluster.leader(group).unwrap(), group).unwrap();
+        status(cluster, away, group).is_some_and(|one| one.applied == known.applied)
+    });
+    let voters = change(&mut cluster, group, vec![MembershipStep::Voter(new)]).unwrap();
+    assert!(voters.voters.contains(&new));
+    assert!(!late.is_empty(), "there is something to bring late");
+    for (from, to, bytes) in late {
+        assert_eq!(to, new.node);
+        cluster.input(away, Input::Frame { from, bytes });
+        assert!(status(&cluster, away, group).is_some());
+    }
+    cluster.run(3_000);
+    assert!(status(&cluster, away, group).is_some());
 }
 
 /// A wiped voter comes back under a new life: as long as it is not made a member under that life,

@@ -15,13 +15,20 @@ mod written;
 
 pub use written::{ConfigError, Effective, Mistake, Origin, Settings};
 
-/// Keys of the wire-compatible daemon that have no meaning here (R180).
+/// Keys of the wire-compatible daemon that have no meaning here (R180): those of its storage and gossip,
+/// and the timing of elections, which is that of the node's own protocol and the same on all nodes. What has ended
+/// is found when it is due, not by looking around (R95).
 const WITHOUT_MEANING: &[&str] = &[
     "gossip_foca_periodic",
     "gossip_manual_gossip_interval_ms",
     "gc_compact_interval_secs",
     "group_gc_batch",
+    "group_gc_interval_secs",
     "peers",
+    "raft_election_timeout_max_ms",
+    "raft_election_timeout_min_ms",
+    "raft_heartbeat_interval_ms",
+    "raft_max_inflight",
     "raft_snapshot_max_bytes",
     "rocksdb_block_cache_mb",
     "rocksdb_enable_pipelined_write",
@@ -40,8 +47,6 @@ pub struct Config {
     pub node: NodeConfig,
     /// What it keeps on disk, and how.
     pub disk: DiskConfig,
-    /// How the groups replicate.
-    pub raft: RaftConfig,
     /// How nodes find each other and share the work.
     pub cluster: ClusterConfig,
     /// What clients meet.
@@ -98,21 +103,6 @@ pub enum Sync {
     Always,
     /// It does not, by the operator's word: a power cut may lose answers.
     Never,
-}
-
-/// How the groups replicate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RaftConfig {
-    /// Append messages under way per follower.
-    pub max_inflight: u64,
-    /// Shortest time without a leader before a follower campaigns.
-    pub election_min_ms: u64,
-    /// Longest such time.
-    pub election_max_ms: u64,
-    /// Time between a leader's heartbeats.
-    pub heartbeat_ms: u64,
-    /// Time between looks for what has ended; zero means only on demand (R95).
-    pub gc_interval_secs: u64,
 }
 
 /// How nodes find each other and share the work.
@@ -334,24 +324,6 @@ impl Config {
             kept_entries: w.number("raft_snapshot_min_log_entries", 5_000, 0..=u64::MAX),
         };
 
-        let raft = RaftConfig {
-            max_inflight: w.number("raft_max_inflight", 256, 1..=65_536),
-            election_min_ms: w.number("raft_election_timeout_min_ms", 1000, 1..=600_000),
-            election_max_ms: w.number("raft_election_timeout_max_ms", 1800, 1..=600_000),
-            heartbeat_ms: w.number("raft_heartbeat_interval_ms", 200, 1..=600_000),
-            gc_interval_secs: w.number("group_gc_interval_secs", 1, 0..=86_400),
-        };
-        if !(raft.heartbeat_ms < raft.election_min_ms
-            && raft.election_min_ms < raft.election_max_ms)
-        {
-            w.mistake(
-                "raft_heartbeat_interval_ms",
-                &raft.heartbeat_ms.to_string(),
-                "must be below raft_election_timeout_min_ms, and that below …_max_ms",
-                "a follower that hears of its leader too seldom campaigns against it",
-            );
-        }
-
         let seeds = w.list("seed_nodes");
         for seed in &seeds {
             if !is_host_port(seed) {
@@ -499,7 +471,6 @@ impl Config {
         Ok(Config {
             node,
             disk,
-            raft,
             cluster,
             faces,
             log,

@@ -171,12 +171,13 @@ impl World {
         Ok(())
     }
 
-    /// All replicas of a group are equally far and have the same state.
+    /// All replicas of a group are equally far and have the same state, and there is no other: who
+    /// was removed has heard of it by now (R166).
     fn replicas_agree(&mut self) -> Result<(), Violation> {
         let mut last = String::new();
         for _ in 0..20 {
             self.run_until(self.now + SECOND)?;
-            match self.compare() {
+            match self.compare().and_then(|()| self.nothing_is_left_over()) {
                 Ok(()) => return Ok(()),
                 Err(what) => last = what,
             }
@@ -211,6 +212,21 @@ impl World {
                         ));
                     }
                     Some(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn nothing_is_left_over(&self) -> Result<(), String> {
+        for (seat, node) in self.seats.iter().map(|seat| &seat.node).enumerate() {
+            for group in node.iter().flat_map(|node| node.status().groups) {
+                let id = group.group;
+                let Some((_, membership)) = self.leader(id) else {
+                    return Err(format!("{id} has no leader"));
+                };
+                if !membership.everybody().contains(&self.seats[seat].member) {
+                    return Err(format!("seat {seat} has a replica of {id}: it was removed"));
                 }
             }
         }

@@ -80,6 +80,11 @@ impl Operator {
         (group, self.wanted[at].clone())
     }
 
+    pub(crate) fn change_id(&mut self) -> RequestId {
+        self.next_change += 1;
+        RequestId(u64::MAX / 2 + self.next_change)
+    }
+
     /// Whether a node may lose its data now without any group losing its majority.
     pub(crate) fn can_spare_one(&self) -> bool {
         let wide = self.wanted.iter().all(|seats| seats.len() >= 3);
@@ -163,8 +168,7 @@ impl World {
             } else {
                 continue;
             };
-            self.operator.next_change += 1;
-            let id = RequestId(u64::MAX / 2 + self.operator.next_change);
+            let id = self.operator.change_id();
             self.trace.say(
                 self.now,
                 format_args!("operator"),

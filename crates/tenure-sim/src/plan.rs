@@ -127,10 +127,14 @@ impl Plan {
         };
         let mut faults = Vec::new();
         let intensity = random.pick(&[1, 2, 4]);
-        for kind in Kind::ALL {
+        for kind in Kind::ANYWHERE {
             if random.chance(600) {
                 faults.push((kind, kind.mean_pause() * intensity));
             }
+        }
+        if nodes > replicas && random.chance(600) {
+            let mean = Kind::Forsaken.mean_pause() * intensity;
+            faults.push((Kind::Forsaken, mean));
         }
         Plan {
             weather: Weather::Mixed,

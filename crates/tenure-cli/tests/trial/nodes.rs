@@ -319,12 +319,10 @@ impl Status {
             .iter()
             .filter_map(|one| one["replicas"].as_u64())
             .sum();
-        let wanted = 3 * groups.len() as u64;
         self.0["healthy"] == true
             && known.len() == nodes
-            // Known and open (R166): where replicas move between many nodes, a learner that was removed
-            // while it could not hear it is left over on its node.
-            && (replicas == wanted || (nodes > 3 && replicas > wanted))
+            // R166: who was removed while it could not hear it has learnt of it.
+            && replicas == 3 * groups.len() as u64
             && groups
                 .iter()
                 .all(|group| group["voters"].as_array().is_some_and(|all| all.len() == 3))

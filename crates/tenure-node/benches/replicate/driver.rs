@@ -260,8 +260,7 @@ impl Stepper {
                 Output::Changed { .. }
                 | Output::Event { .. }
                 | Output::Change { .. }
-                | Output::Closed { .. }
-                | Output::Removed { .. } => {}
+                | Output::Closed { .. } => {}
             }
         }
     }

@@ -226,6 +226,14 @@ impl MessageKind {
         MessageKind::TimeoutNow,
         MessageKind::TransferLeader,
     ];
+
+    /// Whether only a leader says this, and only to a member.
+    pub(crate) fn is_of_leader(self) -> bool {
+        matches!(
+            self,
+            MessageKind::Append | MessageKind::Heartbeat | MessageKind::Snapshot
+        )
+    }
 }
 
 impl Message {

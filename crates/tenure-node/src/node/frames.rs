@@ -22,6 +22,8 @@ pub(crate) mod item {
     pub(crate) const CHUNK: u8 = 11;
     pub(crate) const CHUNK_TAKEN: u8 = 12;
     pub(crate) const REMOVED: u8 = 13;
+    pub(crate) const AM_I_MEMBER: u8 = 14;
+    pub(crate) const NOT_A_MEMBER: u8 = 15;
 }
 
 /// A frame is closed when it has this many bytes; the next item begins another.

@@ -1,14 +1,12 @@
 //! Who replicates a group: learners, joint changes, hand-over, removal (R165, R166).
 //!
 //! The driver decides *what* should change; this file sees to it that it is safe: a learner is
-//! promoted only when it has caught up, a joint configuration is left by whoever leads, a removed
-//! replica is told so and its data deleted, and a wiped node comes back only under a new life.
+//! promoted only when it has caught up, a joint configuration is left by whoever leads, and a wiped
+//! node comes back only under a new life. How a removed replica goes is in `removal.rs`.
 
-use crate::codec::{Read, Reader};
 use crate::consensus::{Consensus, MembershipChange, MembershipStep, Role};
-use crate::node::frames_item as item;
-use crate::node::{Node, Tomb};
-use crate::{ChangeRefused, GroupId, HardState, Member, Output, Record, RequestId};
+use crate::node::Node;
+use crate::{ChangeRefused, GroupId, Member, Output, RequestId};
 
 /// A learner so many entries behind the leader has caught up.
 const CAUGHT_UP_WITHIN: u64 = 64;
@@ -103,7 +101,7 @@ impl Node {
         // know yet that this was decided may still need its vote.
         if leads {
             for member in gone {
-                self.tell_removed(id, member);
+                self.hint_removed(id, member);
             }
         }
     }
@@ -124,78 +122,6 @@ impl Node {
                 }
             }
         }
-    }
-
-    /// A removed replica may never see the entry that removed it.
-    fn tell_removed(&mut self, id: GroupId, member: Member) {
-        if member.node == self.me.node {
-            return;
-        }
-        let Some(group) = self.group_ref(id) else {
-            return;
-        };
-        let index = group.applied.index;
-        let hard_state = group.replica.store().hard_state();
-        // After a restart the membership is that of the commit index on disk: without the removal in
-        // it, the removed one would be needed again.
-        let commit = hard_state.commit.max(index);
-        let state = HardState {
-            commit,
-            ..hard_state
-        };
-        self.turn.writes.push((id, Record::HardState(state)));
-        self.turn.must_sync = true;
-        self.frames()
-            .say_after_writes(member.node, item::REMOVED, |out| {
-                out.number(u64::from(id.0));
-                out.number(member.pack());
-                out.number(index);
-            });
-    }
-
-    /// Somebody who is not a member asks for a vote: it does not know yet that it was removed.
-    pub(crate) fn answer_stranger(&mut self, id: GroupId, from: Member) {
-        let Some(group) = self.group_ref(id) else {
-            return;
-        };
-        if group.is_led() && !group.membership().everybody().contains(&from) {
-            self.tell_removed(id, from);
-        }
-    }
-
-    pub(crate) fn receive_removed(&mut self, mut content: Reader) -> Read<()> {
-        let id = GroupId(content.small()?);
-        let (member, index) = (content.number()?, content.number()?);
-        content.end()?;
-        // Removed and added again since, if more is applied here than was at the removal.
-        let stale = self
-            .group_ref(id)
-            .is_none_or(|group| group.applied.index > index);
-        if member == self.me.pack() && id <= self.system() && !stale {
-            self.remove_replica(id, index);
-        }
-        Ok(())
-    }
-
-    /// The replica stops serving, and its data may be deleted (R166).
-    fn remove_replica(&mut self, id: GroupId, index: u64) {
-        let Some(group) = self.groups.get_mut(id.0 as usize).and_then(Option::take) else {
-            return;
-        };
-        let hard_state = HardState {
-            commit: 0,
-            ..group.replica.store().hard_state()
-        };
-        group.close(&mut self.turn);
-        self.turn.writes.push((id, Record::Removed));
-        // Its term and vote are kept: it must not vote twice in a term if it ever comes back.
-        self.turn.writes.push((id, Record::HardState(hard_state)));
-        self.tombs.insert(id, Tomb { hard_state, index });
-        self.transfers.forget(id);
-        self.turn.must_sync = true;
-        self.outputs.push(Output::Removed { group: id });
-        let me = self.me.node;
-        self.peers.forget_leader(id, me);
     }
 
     /// Hands over every group that is led here, each to the voter that is furthest.

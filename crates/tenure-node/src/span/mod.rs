@@ -17,6 +17,7 @@ mod owner;
 mod policy;
 mod read;
 mod release;
+mod removal;
 mod resolve;
 mod sweep;
 mod transfer;
@@ -37,6 +38,7 @@ use crate::op::OpAnswer;
 use crate::request::{Answer, Certain, ClientRequest, Failure};
 use crate::{GroupId, Member, NodeId, Output, RequestId};
 
+pub(crate) use removal::Silence;
 pub(crate) use transfer::Transfers;
 
 /// Names a call on this node.
@@ -59,6 +61,7 @@ pub(crate) struct Span {
     events: events::Events,
     watches: watch::Watches,
     policy: policy::Drivers,
+    strangers: removal::Strangers,
     ticks: u64,
 }
 
@@ -165,6 +168,7 @@ impl Span {
             events: events::Events::new(config),
             watches: watch::Watches::new(first_number(config)),
             policy: policy::Drivers::default(),
+            strangers: removal::Strangers::new(),
             ticks: 0,
         }
     }
@@ -373,6 +377,7 @@ impl Node {
         self.tick_transfers();
         self.tick_watches();
         self.leave_joint();
+        self.ask_in_silence();
     }
 
     pub(crate) fn span_started(&mut self) {
@@ -430,7 +435,9 @@ impl Node {
             item::CHANGES => self.receive_changes(from.node, content),
             item::CHUNK => self.receive_chunk(from, content),
             item::CHUNK_TAKEN => self.receive_chunk_taken(from, content),
-            item::REMOVED => self.receive_removed(content),
+            item::REMOVED => self.receive_removed(from, content),
+            item::AM_I_MEMBER => self.receive_am_i_member(from, content),
+            item::NOT_A_MEMBER => self.receive_not_a_member(content),
             // Of a later release: it says more than we know.
             _ => Ok(()),
         }

@@ -411,6 +411,7 @@ impl Node {
     /// A group is vouched for, or cannot be here: all sweeps that asked together are told.
     pub(crate) fn vouched(&mut self, number: u64, group: GroupId, vouched: Vouched) {
         let Some(vouching) = self.span.sweeps.vouching.get_mut(&number) else {
+            self.vouched_for_stranger(number, group, vouched);
             return;
         };
         vouching.open -= 1;

@@ -45,6 +45,12 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// Whether there is more of a replica than, perhaps, a term and a vote.
+    pub fn holds(&self, group: GroupId) -> bool {
+        let held = self.groups.get(&group);
+        held.is_some_and(|held| held.base.is_some() || !held.entries.is_empty())
+    }
+
     fn write(&mut self, group: GroupId, record: Record) {
         let held = self.groups.entry(group).or_default();
         match record {
@@ -105,6 +111,8 @@ pub struct Cluster {
     seed: u64,
     pub frames: u64,
     pub duplicate: bool,
+    /// What cut links did not carry, for a test to bring it after all.
+    pub lost: Vec<(NodeId, NodeId, Bytes)>,
 }
 
 impl Cluster {
@@ -141,6 +149,7 @@ impl Cluster {
             seed: 7,
             frames: 0,
             duplicate: false,
+            lost: Vec::new(),
         }
     }
 
@@ -274,7 +283,6 @@ impl Cluster {
                 other @ (Output::Event { .. }
                 | Output::Change { .. }
                 | Output::Closed { .. }
-                | Output::Removed { .. }
                 | Output::Changed { .. }) => seat.outputs.push(other),
             }
         }
@@ -282,12 +290,14 @@ impl Cluster {
 
     fn send(&mut self, from: NodeId, to: NodeId, frame: Bytes) {
         self.frames += 1;
-        if !self.cut.contains(&(from, to)) {
-            let at = self.now + self.latency_ms;
-            self.wire.push_back((at, from, to, frame.clone()));
-            if self.duplicate {
-                self.wire.push_back((at + 3, from, to, frame));
-            }
+        if self.cut.contains(&(from, to)) {
+            self.lost.push((from, to, frame));
+            return;
+        }
+        let at = self.now + self.latency_ms;
+        self.wire.push_back((at, from, to, frame.clone()));
+        if self.duplicate {
+            self.wire.push_back((at + 3, from, to, frame));
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Owners {
     believed: BTreeMap<OwnerId, (Time, Belief)>,
     releases: Releases,
     doomed: BTreeSet<OwnerId>,
+    /// How often each owner asked for something: an earlier acquire that comes late moves its fence.
+    acquires: BTreeMap<OwnerId, u32>,
     /// Breaks of holds that were believed in when they were asked for.
     sure: BTreeMap<OwnerId, (u64, Time)>,
     broken: BTreeMap<(OwnerId, Path, Option<Fence>), Time>,
@@ -54,9 +56,13 @@ impl Owners {
     }
 
     fn asked(&mut self, now: Time, ask: &Ask) {
+        if let ClientRequest::Acquire(acquire) = &*ask.request {
+            *self.acquires.entry(acquire.owner.clone()).or_default() += 1;
+        }
         if let ClientRequest::Break { path, owner, fence } = &*ask.request
             && let Some(belief) = self.believes(now, now, owner)
             && belief.fence == *fence
+            && self.acquires.get(owner) == Some(&1)
             && belief
                 .holds
                 .iter()

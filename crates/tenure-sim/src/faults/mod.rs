@@ -40,6 +40,7 @@ pub(crate) enum Kind {
     ClockRate,
     ClockStep,
     Membership,
+    Forsaken,
     Drain,
     Transfer,
     ClientPause,
@@ -47,7 +48,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 25] = [
+    /// Those that any cluster can be struck by: all but [`Kind::Forsaken`].
+    pub(crate) const ANYWHERE: [Kind; 25] = [
         Kind::Partition,
         Kind::PartialPartition,
         Kind::OneWay,
@@ -98,6 +100,7 @@ impl Kind {
             Kind::ClockRate => "clock rate",
             Kind::ClockStep => "clock step",
             Kind::Membership => "membership",
+            Kind::Forsaken => "forsaken learner",
             Kind::Drain => "drain",
             Kind::Transfer => "transfer",
             Kind::ClientPause => "client pause",
@@ -117,7 +120,7 @@ impl Kind {
             Kind::BitFlip | Kind::Wipe => 60 * SECOND,
             Kind::SlowDisk | Kind::Pause => 20 * SECOND,
             Kind::ClockRate | Kind::ClockStep => 15 * SECOND,
-            Kind::Membership => 20 * SECOND,
+            Kind::Membership | Kind::Forsaken => 20 * SECOND,
             Kind::Drain | Kind::Transfer => 15 * SECOND,
             Kind::ClientPause | Kind::ClientDeath => 6 * SECOND,
         }
@@ -141,6 +144,8 @@ pub(crate) enum Undo {
     Disk(usize),
     /// Not an end yet: what this seat says reaches nobody any more, and all others are told so.
     Silence(usize),
+    /// Not an end yet: this seat is cut off before it can hear that nobody wants its replica.
+    Forsake(usize),
 }
 
 impl Fault {
@@ -185,6 +190,7 @@ impl World {
             Kind::ClockRate => clock::rate(self, &mut random),
             Kind::ClockStep => clock::step(self, &mut random),
             Kind::Membership => membership::change(self),
+            Kind::Forsaken => membership::forsake(self, &mut random),
             Kind::Drain => membership::drain(self, &mut random),
             Kind::Transfer => membership::transfer(self, &mut random),
             Kind::ClientPause => load::pause(self, &mut random),
@@ -206,6 +212,7 @@ impl World {
             Undo::Pause { seat, process } => pause::end(self, seat, process),
             Undo::Disk(seat) => disk::heal(self, seat),
             Undo::Silence(seat) => net::silence(self, seat),
+            Undo::Forsake(seat) => net::isolate(self, seat),
         }
     }
 }

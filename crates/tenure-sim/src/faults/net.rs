@@ -139,6 +139,17 @@ pub(super) fn silence(world: &mut World, seat: usize) {
     }
 }
 
+/// Nothing reaches this seat, and nothing that it says anybody.
+pub(super) fn isolate(world: &mut World, seat: usize) {
+    if !world.storm {
+        return;
+    }
+    for other in (0..world.seats.len()).filter(|other| *other != seat) {
+        world.network.link(seat, other).cut = true;
+        world.network.link(other, seat).cut = true;
+    }
+}
+
 pub(super) fn heal(world: &mut World) {
     world.favourite = None;
     world.network.heal();

@@ -269,7 +269,6 @@ impl World {
                         self.client(client, Client::closed);
                     }
                 }
-                Output::Removed { .. } => {}
             }
         }
     }
