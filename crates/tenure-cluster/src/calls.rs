@@ -7,6 +7,7 @@
 //! A caller of [`Handle::call`](crate::Handle::call) costs a channel and a wake-up per call; a
 //! session with hundreds of calls under way would spend more on waking than on deciding.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tenure_node::{Answer, ClientRequest, Failure, Input, StreamId};
 
 use crate::handle::{Stopped, gone};
 use crate::inbox::{Inbox, Job, Reply};
-use crate::stream::{self, Listener, StreamEnd};
+use crate::stream::{self, Full, Listener, StreamEnd};
 
 /// What a place with many calls hears.
 #[derive(Debug)]
@@ -42,7 +43,10 @@ pub struct Calls {
     ear: Arc<Ear>,
     /// Pushed, not flushed.
     jobs: Vec<Job>,
-    listeners: Vec<StreamId>,
+    /// Where events come in.
+    id: StreamId,
+    /// Who is listened to.
+    owners: HashSet<OwnerId>,
 }
 
 impl Calls {
@@ -55,7 +59,8 @@ impl Calls {
                 buffer: buffer.max(1),
             }),
             jobs: Vec::new(),
-            listeners: Vec::new(),
+            id: stream::number(),
+            owners: HashSet::new(),
         }
     }
 
@@ -71,14 +76,25 @@ impl Calls {
         });
     }
 
-    /// Listens to the events of an owner, when flushed.
-    pub fn listen(&mut self, owner: OwnerId) {
-        let id = stream::number();
-        self.listeners.push(id);
-        self.jobs.push(Job::Listen {
-            id,
-            input: Input::Subscribe { id, owner },
-            listener: Listener::Heard(Arc::clone(&self.ear)),
+    /// Listens to the events of an owner, when flushed, unless it does already.
+    pub fn listen(&mut self, owner: &OwnerId) {
+        if self.owners.contains(owner) {
+            return;
+        }
+        let id = self.id;
+        let is_first = self.owners.is_empty();
+        self.owners.insert(owner.clone());
+        let owner = owner.clone();
+        let input = Input::Subscribe { id, owner };
+        self.jobs.push(if is_first {
+            let listener = Listener::Heard(Arc::clone(&self.ear));
+            Job::Listen {
+                id,
+                input,
+                listener,
+            }
+        } else {
+            Job::Input(input)
         });
     }
 
@@ -116,8 +132,13 @@ impl Calls {
 
 impl Drop for Calls {
     fn drop(&mut self) {
-        let mut jobs: Vec<Job> = self.listeners.drain(..).map(Job::Unlisten).collect();
-        self.inbox.push_all(&mut jobs);
+        if !self.owners.is_empty() {
+            let owners = self.owners.drain().collect();
+            self.inbox.push(Job::Unlisten {
+                id: self.id,
+                owners,
+            });
+        }
     }
 }
 
@@ -150,7 +171,7 @@ impl Ear {
     pub(crate) fn event(&self, event: Event) -> Result<Option<Waker>, Full> {
         let mut state = self.lock();
         if state.events >= self.buffer {
-            return Err(Full);
+            return Err(Full(event.owner));
         }
         state.events += 1;
         state.heard.push(Heard::Event(event));
@@ -163,9 +184,6 @@ impl Ear {
         }
     }
 }
-
-/// The reader is too slow.
-pub(crate) struct Full;
 
 /// The answer to one call of many. Dropped without one, it says that the node is gone.
 pub(crate) struct Tagged {

@@ -17,9 +17,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use tenure_node::{
-    After, Input, Lane, Mark, Moment, Node, NodeId, Output, RequestId, Role, StreamId,
-};
+use rustc_hash::FxBuildHasher;
+use tenure_node::{After, Input, Lane, Mark, Moment, Node, NodeId, Output, RequestId, Role};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::chores::Chore;
@@ -28,7 +27,7 @@ use crate::inbox::{Inbox, Job, Reply};
 use crate::journal::Write;
 use crate::mover::Mover;
 use crate::peers::{Event, Outlet, Parcel};
-use crate::stream::{Listener, StreamEnd};
+use crate::stream::{Full, Listener, StreamEnd};
 
 /// A node is stepped at least twice a second (leases.md).
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -67,7 +66,8 @@ pub(crate) struct Driver {
     pub(crate) stopped: Arc<Stopped>,
     pub(crate) journal: Sender<Write>,
     pub(crate) chores: Sender<Chore>,
-    pub(crate) replies: HashMap<u64, Reply>,
+    /// Under numbers that are our own: nobody can aim at collisions.
+    pub(crate) replies: HashMap<u64, Reply, FxBuildHasher>,
     pub(crate) listeners: HashMap<u64, Listener>,
     pub(crate) next_request: u64,
     /// Where frames for peers go.
@@ -164,8 +164,9 @@ impl Driver {
                 self.listeners.insert(id.0, listener);
                 Next::Input(input)
             }
-            Job::Unlisten(id) => match self.listeners.remove(&id.0) {
-                Some(_) => Next::Input(Input::Unsubscribe { id }),
+            Job::Unlisten { id, owners } => match self.listeners.remove(&id.0) {
+                Some(Listener::Changes(..)) => Next::Input(Input::Unwatch { id }),
+                Some(_) => Next::Input(Input::Unsubscribe { id, owners }),
                 None => Next::Nothing,
             },
             Job::Vitals(reply) => {
@@ -271,13 +272,16 @@ impl Driver {
                 }
             }
             Output::Event { id, event } => {
-                let wakers = &mut self.wakers;
-                if self
-                    .listeners
-                    .get(&id.0)
-                    .is_some_and(|listener| !listener.event(event, wakers))
+                if let Some(listener) = self.listeners.get(&id.0)
+                    && let Err(Full(owner)) = listener.event(event, &mut self.wakers)
                 {
-                    self.unlisten(id);
+                    // Others may be heard in the same place.
+                    if !matches!(listener, Listener::Heard(_)) {
+                        self.listeners.remove(&id.0);
+                    }
+                    let owners = vec![owner];
+                    self.inbox
+                        .push(Job::Input(Input::Unsubscribe { id, owners }));
                 }
             }
             Output::Change { id, change } => {
@@ -286,7 +290,8 @@ impl Driver {
                     .get(&id.0)
                     .is_some_and(|listener| !listener.change(change))
                 {
-                    self.unlisten(id);
+                    self.listeners.remove(&id.0);
+                    self.inbox.push(Job::Input(Input::Unwatch { id }));
                 }
             }
             Output::Closed { id, why } => {
@@ -314,11 +319,6 @@ impl Driver {
             }
         }
         None
-    }
-
-    fn unlisten(&mut self, id: StreamId) {
-        self.listeners.remove(&id.0);
-        self.inbox.push(Job::Input(Input::Unsubscribe { id }));
     }
 }
 

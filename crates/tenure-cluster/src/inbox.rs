@@ -11,6 +11,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, Failure, GroupId, Input, Lane, NodeId, Status, StreamId};
 use tokio::sync::oneshot;
 
@@ -35,8 +36,8 @@ pub(crate) enum Job {
         input: Input,
         listener: Listener,
     },
-    /// A subscription or a watch is over.
-    Unlisten(StreamId),
+    /// A subscription of these owners or, of nobody, a watch is over.
+    Unlisten { id: StreamId, owners: Vec<OwnerId> },
     /// Something for the node itself.
     Input(Input),
     /// Somebody wants to know how things are.

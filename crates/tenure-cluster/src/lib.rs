@@ -278,7 +278,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             stopped: Arc::clone(&stopped),
             journal,
             chores,
-            replies: HashMap::new(),
+            replies: HashMap::default(),
             listeners: HashMap::new(),
             wakers: Vec::new(),
             next_request: 1,

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use tenure_core::event::Event;
+use tenure_core::value::OwnerId;
 use tenure_node::{Failure, StreamId, WatchEvent};
 use tokio::sync::mpsc;
 
@@ -28,6 +29,8 @@ pub struct Stream<T> {
     items: mpsc::Receiver<T>,
     end: Arc<OnceLock<StreamEnd>>,
     inbox: Arc<Inbox>,
+    /// Whose events these are; nobody's, if they are changes.
+    owner: Option<OwnerId>,
 }
 
 impl<T> Stream<T> {
@@ -42,11 +45,14 @@ impl<T> Stream<T> {
 
 impl<T> Drop for Stream<T> {
     fn drop(&mut self) {
-        self.inbox.push(Job::Unlisten(self.id));
+        self.inbox.push(Job::Unlisten {
+            id: self.id,
+            owners: self.owner.take().into_iter().collect(),
+        });
     }
 }
 
-/// The node thread's side of a stream. There may be one for every owner: small.
+/// The node thread's side of a stream.
 pub(crate) enum Listener {
     Events(mpsc::Sender<Event>, Arc<OnceLock<StreamEnd>>),
     /// Events among much else that is heard there.
@@ -55,24 +61,27 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Passes an item on. Says whether the stream can go on; who sleeps is to be woken.
-    pub(crate) fn event(&self, event: Event, wakers: &mut Vec<Waker>) -> bool {
+    /// Passes an event on; who sleeps is to be woken. Says so if no more of its owner's are wanted.
+    pub(crate) fn event(&self, event: Event, wakers: &mut Vec<Waker>) -> Result<(), Full> {
         match self {
-            Listener::Events(sender, end) => pass(sender, event, end),
+            Listener::Events(sender, end) => {
+                let owner = event.owner.clone();
+                let passed = pass(sender, event, end);
+                if passed { Ok(()) } else { Err(Full(owner)) }
+            }
             Listener::Heard(ear) => {
                 let heard = ear.event(event);
-                if let Ok(waker) = &heard {
-                    wakers.extend(waker.clone());
-                } else {
+                if heard.is_err() {
                     ear.end(StreamEnd::Overflow);
                 }
-                heard.is_ok()
+                wakers.extend(heard?);
+                Ok(())
             }
-            Listener::Changes(..) => true,
+            Listener::Changes(..) => Ok(()),
         }
     }
 
-    /// See [`Listener::event`].
+    /// Passes a change on. Says whether the stream can go on.
     pub(crate) fn change(&self, change: WatchEvent) -> bool {
         match self {
             Listener::Changes(sender, end) => pass(sender, change, end),
@@ -90,6 +99,9 @@ impl Listener {
         }
     }
 }
+
+/// The reader is too slow, or gone: no more of this owner's events go there.
+pub(crate) struct Full(pub(crate) OwnerId);
 
 fn pass<T>(sender: &mpsc::Sender<T>, item: T, end: &OnceLock<StreamEnd>) -> bool {
     let sent = sender.try_send(item);
@@ -110,6 +122,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 pub(crate) fn pair<T>(
     inbox: &Arc<Inbox>,
     id: StreamId,
+    owner: Option<OwnerId>,
     buffer: usize,
 ) -> (Stream<T>, mpsc::Sender<T>, Arc<OnceLock<StreamEnd>>) {
     let (sender, items) = mpsc::channel(buffer.max(1));
@@ -119,6 +132,7 @@ pub(crate) fn pair<T>(
         items,
         end: Arc::clone(&end),
         inbox: Arc::clone(inbox),
+        owner,
     };
     (stream, sender, end)
 }

@@ -82,7 +82,7 @@ pub struct SpaceLimits {
 impl Default for SpaceLimits {
     fn default() -> SpaceLimits {
         SpaceLimits {
-            marks: 65_536,
+            marks: 4096,
             idle_namespaces: 16_384,
             region_floors: 1024,
             answers: 65_536,

@@ -57,7 +57,7 @@ impl Default for Limits {
             group_inflight: 1024,
             node_inflight: 65_536,
             log_entries: 10_000,
-            log_bytes: 8 * 1024 * 1024,
+            log_bytes: 2 * 1024 * 1024,
             log_kept: 1_000,
             space: SpaceLimits::default(),
         }

@@ -47,23 +47,28 @@ struct Slot {
     namespace: Namespace,
     owner: OwnerId,
     epoch: u64,
-    deadline: u64,
+    state: State,
     /// The earliest time at which the heap will bring this slot up; `u64::MAX` if it will not.
     queued_at: u64,
     /// Tells the heap's places for this lease from those of an earlier user of the slot.
     generation: u32,
-    state: State,
     /// Renewals that were received in time and whose round is still out.
     renewals: u32,
-    /// Whether it was renewed without an entry since it was set (R122).
-    renewed: bool,
 }
 
+/// There is one for every lock in the worst case, so it holds all that goes into its spare bytes:
+/// `renewed` says whether the lease was renewed without an entry since it was set (R122).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Running,
+    Running {
+        deadline: u64,
+        renewed: bool,
+    },
     /// `Expire` was proposed; its number among all the leader's endings.
-    Ending(u64),
+    Ending {
+        number: u64,
+        renewed: bool,
+    },
     Free,
 }
 
@@ -100,11 +105,13 @@ impl Leases {
 
     /// A lease was set by an applied entry, or is found by a new leader.
     pub(crate) fn set(&mut self, namespace: Namespace, owner: OwnerId, epoch: u64, deadline: u64) {
+        let state = State::Running {
+            deadline,
+            renewed: false,
+        };
         if let Some((at, slot)) = self.slot(&namespace, &owner) {
             slot.epoch = epoch;
-            slot.deadline = deadline;
-            slot.state = State::Running;
-            slot.renewed = false;
+            slot.state = state;
             self.enqueue(at);
             return;
         }
@@ -113,12 +120,10 @@ impl Leases {
             namespace,
             owner,
             epoch,
-            deadline,
+            state,
             queued_at: u64::MAX,
             generation: 0,
-            state: State::Running,
             renewals: 0,
-            renewed: false,
         };
         let at = match self.free.pop() {
             Some(at) => {
@@ -127,6 +132,11 @@ impl Leases {
                 at
             }
             None => {
+                let count = self.slots.len();
+                if count == self.slots.capacity() {
+                    // Twice as many would be half of them for nothing, and these are large.
+                    self.slots.reserve_exact((count / 4).max(4));
+                }
                 self.slots.push(slot);
                 u32::try_from(self.slots.len() - 1).expect("fewer leases than 2^32 fit in memory")
             }
@@ -162,11 +172,12 @@ impl Leases {
 
     fn enqueue(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
-        if slot.state == State::Running && slot.deadline < slot.queued_at {
+        if let State::Running { deadline, .. } = slot.state
+            && deadline < slot.queued_at
+        {
             self.stale += usize::from(slot.queued_at != u64::MAX);
-            slot.queued_at = slot.deadline;
-            self.heap
-                .push(Reverse((slot.deadline, at, slot.generation)));
+            slot.queued_at = deadline;
+            self.heap.push(Reverse((deadline, at, slot.generation)));
         }
     }
 
@@ -210,29 +221,33 @@ impl Leases {
     /// A covered renewal, confirmed and decided: also an earlier deadline is taken (R77).
     pub(crate) fn renew(&mut self, namespace: &Namespace, owner: &OwnerId, deadline: u64) {
         if let Some((at, slot)) = self.slot(namespace, owner) {
-            debug_assert_eq!(
-                slot.state,
-                State::Running,
-                "a lease in its end is not renewed"
-            );
-            slot.deadline = deadline;
-            slot.renewed = true;
-            self.enqueue(at);
+            let is_running = matches!(slot.state, State::Running { .. });
+            debug_assert!(is_running, "a lease in its end is not renewed");
+            if is_running {
+                slot.state = State::Running {
+                    deadline,
+                    renewed: true,
+                };
+                self.enqueue(at);
+            }
         }
     }
 
     /// Whether it was renewed without an entry since it was set.
     pub(crate) fn renewed_since_set(&self, namespace: &Namespace, owner: &OwnerId) -> bool {
         self.find(namespace, owner)
-            .is_some_and(|slot| self.slots[slot as usize].renewed)
+            .is_some_and(|slot| match self.slots[slot as usize].state {
+                State::Running { renewed, .. } | State::Ending { renewed, .. } => renewed,
+                State::Free => false,
+            })
     }
 
     /// How a lease stands.
     pub(crate) fn standing(&self, namespace: &Namespace, owner: &OwnerId) -> Option<Standing> {
         let slot = &self.slots[self.find(namespace, owner)? as usize];
         match slot.state {
-            State::Running => Some(Standing::Until(slot.deadline)),
-            State::Ending(number) => Some(Standing::Ending(number)),
+            State::Running { deadline, .. } => Some(Standing::Until(deadline)),
+            State::Ending { number, .. } => Some(Standing::Ending(number)),
             State::Free => None,
         }
     }
@@ -256,13 +271,13 @@ impl Leases {
                 continue;
             }
             slot.queued_at = u64::MAX;
-            if slot.state != State::Running {
+            let State::Running { deadline, renewed } = slot.state else {
                 continue;
-            }
-            if slot.deadline > reading {
+            };
+            if deadline > reading {
                 self.enqueue(which);
             } else if slot.renewals == 0 {
-                slot.state = State::Ending(number);
+                slot.state = State::Ending { number, renewed };
                 number += 1;
                 expires.push(Expire {
                     namespace: slot.namespace.clone(),

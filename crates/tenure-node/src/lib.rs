@@ -113,9 +113,10 @@ pub enum Input {
         /// Which call.
         id: RequestId,
     },
-    /// Somebody wants the events of an owner (R119).
+    /// Somebody wants the events of an owner (R119). A stream may be for many, for
+    /// each of them once in its life.
     Subscribe {
-        /// Its name, not in use.
+        /// Where they go.
         id: StreamId,
         /// Whose events.
         owner: OwnerId,
@@ -129,8 +130,15 @@ pub enum Input {
         /// Whether to begin with what is there.
         start: WatchStart,
     },
-    /// A subscription or watch is over.
+    /// Nobody wants the events of these owners any more.
     Unsubscribe {
+        /// Where they went.
+        id: StreamId,
+        /// Whose.
+        owners: Vec<OwnerId>,
+    },
+    /// A watch is over.
+    Unwatch {
         /// Which.
         id: StreamId,
     },

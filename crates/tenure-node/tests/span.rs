@@ -248,6 +248,30 @@ fn grants_reach_subscribers_on_any_node() {
     assert!(events(&cluster, 0, StreamId(21)).is_empty());
 }
 
+/// R119: one stream may be for many owners, and end for some of them.
+#[test]
+fn a_stream_is_for_as_many_owners_as_wanted() {
+    let mut cluster = trio();
+    let id = StreamId(1);
+    for name in ["amy", "bob", "eve"] {
+        let owner = owner(name);
+        cluster.input(0, Input::Subscribe { id, owner });
+    }
+    cluster.run(50);
+    for name in ["amy", "bob", "eve"] {
+        granted(&cluster.write(1, name, &format!("t:/{name}")));
+    }
+    let owners = vec![owner("amy"), owner("eve")];
+    cluster.input(0, Input::Unsubscribe { id, owners });
+    for (name, heard) in [("amy", 0), ("bob", 1), ("eve", 1)] {
+        let owner = owner(name);
+        let ask = ClientRequest::RequestRevoke { owner };
+        assert_eq!(cluster.call(2, ask), Ok(Answer::Done));
+        cluster.run(50);
+        assert_eq!(events(&cluster, 0, id).len(), heard, "after {name}");
+    }
+}
+
 /// "A node asks the new leader for what follows the last sequence it saw": none lost, none twice.
 #[test]
 fn events_survive_a_leader() {

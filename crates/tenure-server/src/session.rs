@@ -9,7 +9,6 @@
 //! channel of its own, and a client that does not read its answers is not read either. Events of every
 //! owner that the session has used arrive on the same stream, with id 0.
 
-use std::collections::HashSet;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -56,8 +55,6 @@ pub(crate) struct Means {
 pub(crate) struct Session<B> {
     means: Means,
     requests: Requests<B>,
-    /// Who is listened to.
-    owners: HashSet<OwnerId>,
     slots: Slots,
     /// Where the node puts what it has said, between two looks.
     heard: Vec<Heard>,
@@ -73,7 +70,6 @@ where
         Session {
             means,
             requests: Requests::new(requests),
-            owners: HashSet::new(),
             slots: Slots::default(),
             heard: Vec::new(),
             responses: BytesMut::new(),
@@ -94,15 +90,11 @@ where
 
     fn take(&mut self, request: v1::SessionRequest, now: Instant) {
         let id = request.id;
-        if let Some(owner) = owner_of(&request)
-            && !self.owners.contains(owner)
-            && let Ok(listened) = convert::owner(owner)
-        {
-            self.owners.insert(listened.clone());
-            self.means.calls.listen(listened);
-        }
         match parse(request) {
             Ok((kind, request)) => {
+                if let Some(owner) = owner_of(&request) {
+                    self.means.calls.listen(owner);
+                }
                 let slot = self.slots.take(id, kind, now);
                 self.means.calls.push(slot, request, self.means.timeout);
             }
@@ -368,11 +360,12 @@ fn respond(kind: Kind, answer: Answer) -> Result<Response, Failure> {
     })
 }
 
-fn owner_of(request: &v1::SessionRequest) -> Option<&str> {
-    match request.op.as_ref()? {
-        Op::Acquire(acquire) => Some(&acquire.owner_id),
-        Op::Renew(renew) => Some(&renew.owner_id),
-        Op::Release(_) | Op::ReleaseAll(_) | Op::AssertFencing(_) => None,
+/// Whose events the session wants from now on.
+fn owner_of(request: &ClientRequest) -> Option<&OwnerId> {
+    match request {
+        ClientRequest::Acquire(acquire) => Some(&acquire.owner),
+        ClientRequest::Renew { owner, .. } => Some(owner),
+        _ => None,
     }
 }
 

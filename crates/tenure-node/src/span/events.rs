@@ -9,7 +9,8 @@
 //! nothing is lost and nothing is told twice. A new subscription is followed by a sweep for the
 //! GRANT that came before it and still stands (R122).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_core::event::Event;
 use tenure_core::query::EventsAfter;
@@ -34,11 +35,12 @@ const GRANTS_TIMEOUT_MS: u64 = 10_000;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Events {
-    subscribers: BTreeMap<StreamId, Subscriber>,
-    /// Those of each owner, in order. Nearly always one: a list of one is small.
-    by_owner: BTreeMap<OwnerId, Vec<StreamId>>,
-    /// Those for whom nobody looks for standing grants yet.
-    unswept: BTreeSet<StreamId>,
+    /// Whose events go where. There may be one for every lock, so nothing more is kept here.
+    subscriptions: BTreeSet<Subscription>,
+    /// What is special about the few that are new or were told something as such.
+    news: BTreeMap<Subscription, News>,
+    /// Those for whom nobody looks for standing grants yet, and some that are gone.
+    unswept: VecDeque<Subscription>,
     /// How many sweeps for standing grants are under way.
     sweeping: usize,
     /// For each group: what this node has seen of it, while it follows.
@@ -47,9 +49,11 @@ pub(crate) struct Events {
     followers: Vec<BTreeSet<NodeId>>,
 }
 
+/// An owner, and the stream that its events go to.
+type Subscription = (OwnerId, StreamId);
+
 #[derive(Debug)]
-struct Subscriber {
-    owner: OwnerId,
+struct News {
     standing: Standing,
     /// What was told before the sweep for standing grants ended, to be left out of it; afterwards what
     /// the sweep told, to be left out should it come by the way of all events, too. By their ids.
@@ -59,6 +63,7 @@ struct Subscriber {
 /// How far the look for a grant that came before the subscription is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
+    Unswept,
     Asked,
     Told,
 }
@@ -82,18 +87,15 @@ struct Run {
 }
 
 /// The internal call that looks for standing grants.
-pub(super) struct GrantsCall {
-    id: StreamId,
-    owner: OwnerId,
-}
+pub(super) struct GrantsCall(Subscription);
 
 impl Events {
     pub(crate) fn new(config: &Config) -> Events {
         let count = config.cluster.group_count as usize + 1;
         Events {
-            subscribers: BTreeMap::new(),
-            by_owner: BTreeMap::new(),
-            unswept: BTreeSet::new(),
+            subscriptions: BTreeSet::new(),
+            news: BTreeMap::new(),
+            unswept: VecDeque::new(),
             sweeping: 0,
             following: vec![Following::default(); count],
             followers: vec![BTreeSet::new(); count],
@@ -101,7 +103,7 @@ impl Events {
     }
 
     fn wanted(&self) -> bool {
-        !self.subscribers.is_empty()
+        !self.subscriptions.is_empty()
     }
 }
 
@@ -109,20 +111,16 @@ impl Node {
     pub(crate) fn subscribe(&mut self, id: StreamId, owner: OwnerId) {
         let first = !self.span.events.wanted();
         let events = &mut self.span.events;
-        let there = events.by_owner.entry(owner.clone());
-        let there = there.or_insert_with(|| Vec::with_capacity(1));
-        if let Err(place) = there.binary_search(&id) {
-            there.insert(place, id);
+        let subscription = (owner, id);
+        if !events.subscriptions.insert(subscription.clone()) {
+            return;
         }
-        events.unswept.insert(id);
-        events.subscribers.insert(
-            id,
-            Subscriber {
-                owner,
-                standing: Standing::Asked,
-                told: BTreeSet::new(),
-            },
-        );
+        events.unswept.push_back(subscription.clone());
+        let news = News {
+            standing: Standing::Unswept,
+            told: BTreeSet::new(),
+        };
+        events.news.insert(subscription, news);
         if first {
             for at in 0..self.groups.len() {
                 self.span.events.following[at] = Following::default();
@@ -132,17 +130,15 @@ impl Node {
         self.sweep_grants();
     }
 
-    pub(crate) fn unsubscribe(&mut self, id: StreamId) {
-        self.unwatch(id);
+    pub(crate) fn unsubscribe(&mut self, id: StreamId, owners: Vec<OwnerId>) {
         let events = &mut self.span.events;
-        events.unswept.remove(&id);
-        if let Some(subscriber) = events.subscribers.remove(&id)
-            && let Some(streams) = events.by_owner.get_mut(&subscriber.owner)
-        {
-            streams.retain(|other| *other != id);
-            if streams.is_empty() {
-                events.by_owner.remove(&subscriber.owner);
-            }
+        if !events.wanted() {
+            return;
+        }
+        for owner in owners {
+            let subscription = (owner, id);
+            events.subscriptions.remove(&subscription);
+            events.news.remove(&subscription);
         }
         if !events.wanted() {
             for following in &mut events.following {
@@ -351,22 +347,26 @@ impl Node {
 
     fn deliver(&mut self, event: Event) {
         let Events {
-            subscribers,
-            by_owner,
+            subscriptions,
+            news,
             ..
         } = &mut self.span.events;
-        for &id in by_owner.get(&event.owner).into_iter().flatten() {
-            if let Some(subscriber) = subscribers.get_mut(&id) {
-                if subscriber.standing != Standing::Told {
-                    subscriber.told.insert(event.id);
-                } else if subscriber.told.remove(&event.id) {
+        let first = (event.owner.clone(), StreamId(0));
+        for subscription in subscriptions.range(first..) {
+            if subscription.0 != event.owner {
+                break;
+            }
+            if let Some(news) = news.get_mut(subscription) {
+                if news.standing != Standing::Told {
+                    news.told.insert(event.id);
+                } else if news.told.remove(&event.id) {
                     continue;
                 }
-                self.outputs.push(Output::Event {
-                    id,
-                    event: event.clone(),
-                });
             }
+            self.outputs.push(Output::Event {
+                id: subscription.1,
+                event: event.clone(),
+            });
         }
     }
 
@@ -377,15 +377,15 @@ impl Node {
             return;
         }
         while self.span.events.sweeping < MAX_SWEEPING
-            && let Some(id) = self.span.events.unswept.pop_first()
+            && let Some(subscription) = self.span.events.unswept.pop_front()
         {
-            let Some(subscriber) = self.span.events.subscribers.get(&id) else {
-                continue;
-            };
-            let owner = subscriber.owner.clone();
+            match self.span.events.news.get_mut(&subscription) {
+                Some(news) if news.standing == Standing::Unswept => news.standing = Standing::Asked,
+                Some(_) | None => continue,
+            }
             self.span.events.sweeping += 1;
             let deadline = self.reading() + GRANTS_TIMEOUT_MS;
-            self.begin(Kind::Grants(GrantsCall { id, owner }), deadline, None);
+            self.begin(Kind::Grants(GrantsCall(subscription)), deadline, None);
         }
     }
 
@@ -397,18 +397,18 @@ impl Node {
     ) -> Progress {
         match happened {
             Happened::Start => {
-                let sweep = Sweep::about(call.owner.clone(), What::Grants);
+                let sweep = Sweep::about(call.0.0.clone(), What::Grants);
                 self.sweep(cx, sweep, Scope::All);
                 Progress::Wait
             }
             Happened::Swept(swept) => {
                 let mut grants = swept.grants;
                 grants.sort_by_key(|event| event.id);
-                if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
-                    let told = std::mem::take(&mut subscriber.told);
+                if let Some(news) = self.span.events.news.get_mut(&call.0) {
+                    let told = std::mem::take(&mut news.told);
                     for event in grants {
-                        if !told.contains(&event.id) && subscriber.told.insert(event.id) {
-                            let id = call.id;
+                        if !told.contains(&event.id) && news.told.insert(event.id) {
+                            let id = call.0.1;
                             self.outputs.push(Output::Event { id, event });
                         }
                     }
@@ -422,13 +422,17 @@ impl Node {
     }
 
     pub(super) fn grants_ended(&mut self, call: &GrantsCall, answered: bool) {
-        self.span.events.sweeping -= 1;
-        if let Some(subscriber) = self.span.events.subscribers.get_mut(&call.id) {
-            // Not answered in time: look again.
-            if answered {
-                subscriber.standing = Standing::Told;
+        let events = &mut self.span.events;
+        events.sweeping -= 1;
+        if let Entry::Occupied(mut news) = events.news.entry(call.0.clone()) {
+            if !answered {
+                // Not in time: look again.
+                news.get_mut().standing = Standing::Unswept;
+                events.unswept.push_back(call.0.clone());
+            } else if news.get().told.is_empty() {
+                news.remove();
             } else {
-                self.span.events.unswept.insert(call.id);
+                news.get_mut().standing = Standing::Told;
             }
         }
         self.sweep_grants();

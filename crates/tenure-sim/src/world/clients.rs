@@ -160,8 +160,15 @@ impl World {
                 .map(|(id, _)| *id)
                 .collect();
             for id in ids {
-                self.hang_up(at, id);
-                self.input(at, Input::Unsubscribe { id });
+                let input = match self.hang_up(at, id) {
+                    Some((_, Stream::Events(owner))) => Input::Unsubscribe {
+                        id,
+                        owners: vec![owner],
+                    },
+                    Some((_, Stream::Watch)) => Input::Unwatch { id },
+                    None => continue,
+                };
+                self.input(at, input);
             }
         }
     }
