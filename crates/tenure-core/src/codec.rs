@@ -302,7 +302,7 @@ impl<'a> Reader<'a> {
     /// A list with its length in front. Memory grows with the items really there.
     pub fn list<T: Record>(&mut self) -> Result<Vec<T>, DecodeError> {
         let length = self.length()?;
-        let mut values = Vec::new();
+        let mut values = Vec::with_capacity(length.min(4));
         for _ in 0..length {
             values.push(T::take(self)?);
         }

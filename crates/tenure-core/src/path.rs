@@ -5,6 +5,7 @@
 use alloc::sync::Arc;
 use core::fmt;
 
+use crate::segment::Segments;
 use crate::value::Invalid;
 
 /// `handler:/a/b`, known to be well formed (R1–R4). Compared byte by byte (R5).
@@ -33,30 +34,33 @@ impl Path {
 
     /// Whether a text is a path, and where its `:` is.
     fn check(text: &str) -> Result<u16, Invalid> {
-        if text.is_empty() || text.len() > Self::MAX_BYTES {
+        // All that matters is ASCII: bytes are looked at, not characters.
+        let bytes = text.as_bytes();
+        if bytes.is_empty() || bytes.len() > Self::MAX_BYTES {
             return Err(Invalid::Path("1 to 4096 bytes are allowed"));
         }
-        if text.contains(['\0', '\u{1f}']) {
+        if has_control(bytes) {
             return Err(Invalid::Path("U+0000 and U+001F are not allowed"));
         }
-        let colon = text
-            .find(':')
+        let colon = bytes
+            .iter()
+            .position(|byte| *byte == b':')
             .ok_or(Invalid::Path("it must be `handler:/…`"))?;
-        let (handler, rest) = (&text[..colon], &text[colon + 1..]);
-        if handler.is_empty() || handler.contains('/') {
+        let (handler, rest) = (&bytes[..colon], &bytes[colon + 1..]);
+        if handler.is_empty() || handler.contains(&b'/') {
             return Err(Invalid::Path(
                 "the handler must not be empty nor contain `/`",
             ));
         }
-        let Some(tail) = rest.strip_prefix('/') else {
+        let Some(tail) = rest.strip_prefix(b"/") else {
             return Err(Invalid::Path(
                 "after the handler's `:` it must start with `/`",
             ));
         };
         if !tail.is_empty() {
             let mut count = 0usize;
-            for segment in tail.split('/') {
-                if matches!(segment, "" | "." | "..") {
+            for segment in tail.split(|byte| *byte == b'/') {
+                if matches!(segment, b"" | b"." | b"..") {
                     return Err(Invalid::Path(
                         "empty segments, `.` and `..` are not allowed",
                     ));
@@ -92,9 +96,7 @@ impl Path {
 
     /// The segments from the top; none for the handler root `h:/`.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
-        self.text[usize::from(self.colon) + 2..]
-            .split('/')
-            .filter(|segment| !segment.is_empty())
+        Segments::of(&self.text[usize::from(self.colon) + 2..])
     }
 
     /// How many segments there are.
@@ -106,6 +108,12 @@ impl Path {
     pub fn is_ancestor_of(&self, other: &Path) -> bool {
         self.text.len() < other.text.len() && covers(&self.text, &other.text)
     }
+}
+
+/// Whether U+0000 or U+001F is in a text. Looks at all of it, so that it can look at many bytes in one step.
+fn has_control(bytes: &[u8]) -> bool {
+    let control = |byte: u8| (byte == 0) | (byte == 0x1f);
+    bytes.iter().fold(false, |any, byte| any | control(*byte))
 }
 
 /// Whether `path` is `root` or lies below it, both being texts of valid paths.
@@ -141,7 +149,8 @@ impl Namespace {
 
     /// Parses a namespace string.
     pub fn parse(text: &str) -> Result<Namespace, Invalid> {
-        if text.contains(':') {
+        let bytes = text.as_bytes();
+        if bytes.contains(&b':') {
             return match Path::check(text) {
                 Ok(_) => Ok(Namespace(text.into())),
                 Err(Invalid::Path(what)) => Err(Invalid::Namespace(what)),
@@ -151,7 +160,7 @@ impl Namespace {
         if text.is_empty() || text.len() > Self::MAX_HANDLER_BYTES {
             return Err(Invalid::Namespace("a bare handler has 1 to 1024 bytes"));
         }
-        if text.contains(['/', '\0', '\u{1f}']) {
+        if bytes.contains(&b'/') || has_control(bytes) {
             return Err(Invalid::Namespace(
                 "a bare handler has no `/`, U+0000 nor U+001F",
             ));
@@ -170,10 +179,11 @@ impl Namespace {
             return path.handler();
         }
         let start = usize::from(path.colon) + 2;
-        let end = path.text[start..]
-            .match_indices('/')
+        let bytes = (start..).zip(&path.text.as_bytes()[start..]);
+        let end = bytes
+            .filter(|(_, byte)| **byte == b'/')
             .nth(prefix_segments - 1)
-            .map_or(path.text.len(), |(at, _)| start + at);
+            .map_or(path.text.len(), |(at, _)| at);
         &path.text[..end]
     }
 

@@ -51,15 +51,19 @@ pub(crate) fn below_root<'a>(namespace: &Namespace, path: &'a Path) -> Segments<
     } else {
         root
     };
-    Segments {
-        rest: text.get(start..).unwrap_or(""),
-    }
+    Segments::of(text.get(start..).unwrap_or(""))
 }
 
 /// The parts of a text between slashes, empty ones left out.
 #[derive(Clone)]
 pub(crate) struct Segments<'a> {
     rest: &'a str,
+}
+
+impl<'a> Segments<'a> {
+    pub(crate) fn of(text: &'a str) -> Segments<'a> {
+        Segments { rest: text }
+    }
 }
 
 impl<'a> Iterator for Segments<'a> {

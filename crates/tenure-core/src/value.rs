@@ -87,7 +87,7 @@ impl OwnerId {
 
     /// Takes a caller's string as an owner id.
     pub fn new(text: &str) -> Result<OwnerId, Invalid> {
-        if text.is_empty() || text.len() > Self::MAX_BYTES || text.contains('\0') {
+        if text.is_empty() || text.len() > Self::MAX_BYTES || text.as_bytes().contains(&0) {
             return Err(Invalid::Owner);
         }
         Ok(OwnerId(text.into()))
@@ -214,7 +214,7 @@ impl Key {
 
     /// Takes a caller's string; an empty one is no key.
     pub fn new(text: &str) -> Result<Option<Key>, Invalid> {
-        if text.len() > Self::MAX_BYTES || text.contains('\0') {
+        if text.len() > Self::MAX_BYTES || text.as_bytes().contains(&0) {
             return Err(Invalid::Key);
         }
         Ok(if text.is_empty() {

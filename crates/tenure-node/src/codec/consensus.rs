@@ -281,13 +281,12 @@ pub(crate) fn encode_message(writer: &mut Writer, message: &Message) {
 
 pub(crate) fn message(reader: &mut Reader) -> Read<Message> {
     let number = reader.byte()?;
-    let kind = MessageKind::ALL
-        .into_iter()
-        .find(|kind| *kind as u8 == number)
-        .ok_or(CodecError::Unknown {
-            what: "message",
-            number: u64::from(number),
-        })?;
+    let known = usize::from(number).checked_sub(1);
+    let kind = known.and_then(|at| MessageKind::ALL.get(at));
+    let kind = *kind.ok_or(CodecError::Unknown {
+        what: "message",
+        number: u64::from(number),
+    })?;
     let (from, to) = (read_member(reader)?, read_member(reader)?);
     let term = reader.number()?;
     let parts = reader.number()?;

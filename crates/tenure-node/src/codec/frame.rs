@@ -22,8 +22,15 @@ pub(crate) struct FrameWriter {
 }
 
 impl FrameWriter {
-    pub(crate) fn new(sender: Member, start: u64, slot: u8, number: u64) -> FrameWriter {
-        let mut writer = Writer::with_version();
+    /// A frame without items; `room` is how many bytes it will probably have.
+    pub(crate) fn new(
+        sender: Member,
+        start: u64,
+        slot: u8,
+        number: u64,
+        room: usize,
+    ) -> FrameWriter {
+        let mut writer = Writer::with_room(room);
         writer.number(sender.pack());
         writer.number(start);
         writer.byte(slot);

@@ -9,7 +9,7 @@ mod frame;
 #[cfg(test)]
 mod tests;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 
 pub(crate) use consensus::{
     encode_hard_state, encode_membership, encode_membership_change, encode_message, encode_payload,
@@ -54,7 +54,7 @@ pub(crate) type Read<T> = Result<T, CodecError>;
 /// Writes values one behind the other.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
-    bytes: BytesMut,
+    bytes: Vec<u8>,
 }
 
 impl Writer {
@@ -62,12 +62,17 @@ impl Writer {
         Writer::default()
     }
 
-    pub(crate) fn with_version() -> Writer {
+    /// A record that begins with its version, with room for so many bytes.
+    pub(crate) fn with_room(bytes: usize) -> Writer {
         let mut writer = Writer {
-            bytes: BytesMut::with_capacity(256),
+            bytes: Vec::with_capacity(bytes),
         };
         writer.byte(VERSION);
         writer
+    }
+
+    pub(crate) fn with_version() -> Writer {
+        Writer::with_room(64)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -75,11 +80,11 @@ impl Writer {
     }
 
     pub(crate) fn finish(self) -> Bytes {
-        self.bytes.freeze()
+        self.bytes.into()
     }
 
     pub(crate) fn byte(&mut self, byte: u8) {
-        self.bytes.extend_from_slice(&[byte]);
+        self.bytes.push(byte);
     }
 
     pub(crate) fn number(&mut self, mut number: u64) {
@@ -167,7 +172,7 @@ impl Reader {
 
     pub(crate) fn byte(&mut self) -> Read<u8> {
         let byte = *self.bytes.first().ok_or(CodecError::TooShort)?;
-        let _ = self.bytes.split_to(1);
+        self.bytes.advance(1);
         Ok(byte)
     }
 
@@ -180,7 +185,7 @@ impl Reader {
             }
             number |= bits << (7 * at);
             if byte & 0x80 == 0 {
-                let _ = self.bytes.split_to(at + 1);
+                self.bytes.advance(at + 1);
                 return Ok(number);
             }
         }
@@ -219,7 +224,7 @@ impl Reader {
     pub(crate) fn sized(&mut self) -> Read<Bytes> {
         let length = self.bytes.first_chunk::<4>().ok_or(CodecError::TooShort)?;
         let length = u32::from_le_bytes(*length) as usize;
-        let _ = self.bytes.split_to(4);
+        self.bytes.advance(4);
         if length > self.bytes.len() {
             return Err(CodecError::TooShort);
         }

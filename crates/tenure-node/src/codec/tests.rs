@@ -174,7 +174,7 @@ fn an_unknown_item_is_skipped() {
         node: NodeId::new(1).unwrap(),
         life: 1,
     };
-    let mut writer = FrameWriter::new(me, 3, 2, 4);
+    let mut writer = FrameWriter::new(me, 3, 2, 4, 0);
     writer.item(250, |out| out.text("from the future"));
     writer.item(6, |out| out.number(5));
     let mut frame = Frame::open(writer.finish()).unwrap();

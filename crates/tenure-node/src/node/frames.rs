@@ -28,6 +28,10 @@ pub(crate) mod item {
 
 /// A frame is closed when it has this many bytes; the next item begins another.
 const FULL_FRAME_BYTES: usize = 4 * 1024 * 1024;
+/// A frame begins with room for this many bytes.
+const LEAST_ROOM: usize = 256;
+/// Larger frames are too rare to make room for the next.
+const MOST_ROOM: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Frames {
@@ -36,6 +40,8 @@ pub(crate) struct Frames {
     /// Counts the frames of this process, for each slot: a receiver recognises those that it has
     /// seen. Each slot by itself, because what waits for the disk may leave much later.
     numbers: [u64; 3],
+    /// How long the last frame of each slot was: the next one gets room for as much.
+    lengths: [usize; 3],
     open: BTreeMap<(NodeId, Slot), FrameWriter>,
     full: Vec<(NodeId, Slot, FrameWriter)>,
 }
@@ -53,6 +59,7 @@ impl Frames {
             me,
             start,
             numbers: [0; 3],
+            lengths: [0; 3],
             open: BTreeMap::new(),
             full: Vec::new(),
         }
@@ -96,9 +103,10 @@ impl Frames {
             return;
         }
         let number = &mut self.numbers[slot as usize];
+        let room = self.lengths[slot as usize].max(LEAST_ROOM);
         let frame = self.open.entry((to, slot)).or_insert_with(|| {
             *number += 1;
-            FrameWriter::new(me, start, slot as u8, *number)
+            FrameWriter::new(me, start, slot as u8, *number, room)
         });
         frame.item(kind, content);
         if frame.len() >= FULL_FRAME_BYTES
@@ -115,6 +123,7 @@ impl Frames {
             .into_iter()
             .map(|((to, slot), frame)| (to, slot, frame));
         for (to, slot, frame) in full.into_iter().chain(open) {
+            self.lengths[slot as usize] = (frame.len() + frame.len() / 4).min(MOST_ROOM);
             let (lane, after) = match slot {
                 Slot::Now => (Lane::Main, After::Nothing),
                 Slot::AfterWrites => (Lane::Main, After::Persisted(mark)),
