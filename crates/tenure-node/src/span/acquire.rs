@@ -11,7 +11,7 @@ use super::sweep::{Scope, Sweep, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
 use crate::op::{Op, OpAnswer};
-use crate::request::{AcquireAnswer, AcquireRequest, Answer, Certain, Deadlock, Failure};
+use crate::request::{AcquireAnswer, AcquireRequest, Answer, Deadlock, Failure};
 
 /// A request that meets a policy change under way looks again after this.
 pub(super) const FROZEN_RETRY_MS: u64 = 20;

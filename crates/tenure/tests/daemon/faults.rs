@@ -273,7 +273,11 @@ fn a_full_memory_of_answers_keeps_nobody_out() {
     const REMEMBERED: u64 = 65_536;
     let daemon = Daemon::start();
     let tenure = daemon.client();
-    let held = tenure.lock_blocking("t:/a/held").unwrap().acquire().unwrap();
+    let held = tenure
+        .lock_blocking("t:/a/held")
+        .unwrap()
+        .acquire()
+        .unwrap();
     let filling = fill_answers(&daemon.node, REMEMBERED + 1);
     let refused = tokio::runtime::Runtime::new().unwrap().block_on(filling);
     assert!(refused.contains("without a key"), "{refused}");
@@ -282,7 +286,8 @@ fn a_full_memory_of_answers_keeps_nobody_out() {
     guard.release().unwrap();
     held.release().unwrap();
     let again = daemon.client().lock_blocking("t:/a/held").unwrap();
-    again.wait(Duration::ZERO).acquire().unwrap();
+    let again = again.wait(Duration::ZERO).acquire().unwrap();
+    again.release().unwrap();
 }
 
 /// Releases nothing so many times, under a key each, in the namespace `t:/a`. Returns what the last was refused with.
