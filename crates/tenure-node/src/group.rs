@@ -279,8 +279,8 @@ impl Group {
         self.replica.receive(message);
     }
 
-    pub(crate) fn tick(&mut self, turn: &mut Turn) {
-        self.replica.tick();
+    pub(crate) fn tick(&mut self, number: u64, turn: &mut Turn) {
+        self.replica.tick(number);
         if self.leads() {
             self.silence = Silence::default();
         } else {

@@ -296,9 +296,10 @@ impl Node {
             // One tick a step: what a stuck process missed is not made up for, or it would take
             // its own sleep for the silence of others.
             self.next_tick = (self.next_tick + TICK_MS).max(reading);
+            let number = self.span.ticks();
             for at in 0..self.groups.len() {
                 if let Some(group) = &mut self.groups[at] {
-                    group.tick(&mut self.turn);
+                    group.tick(number, &mut self.turn);
                     let id = group.id;
                     if group.has_work() {
                         self.activate(id);

@@ -310,8 +310,8 @@ pub struct Progress {
 
 /// All that the rest of the node may ask of consensus. Small, so that another one fits behind it.
 pub(crate) trait Consensus {
-    /// A tick of the group's clock.
-    fn tick(&mut self);
+    /// A tick of the clock, which counts them for all groups of the node.
+    fn tick(&mut self, number: u64);
     /// A message from another replica. A malformed one is counted and dropped.
     fn receive(&mut self, message: Message);
     /// Stand for election now.

@@ -134,8 +134,13 @@ impl Replica {
 }
 
 impl Consensus for Replica {
-    fn tick(&mut self) {
-        if self.installing.is_none() {
+    fn tick(&mut self, number: u64) {
+        // All leaders of a node speak in the same ticks, whenever they began: fewer frames, each with
+        // more in it, and fewer wake-ups of everybody.
+        let phase = number % HEARTBEAT_TICKS as u64;
+        let early = self.raw.raft.state == StateRole::Leader
+            && self.raw.raft.heartbeat_elapsed() as u64 != phase;
+        if self.installing.is_none() && !early {
             self.raw.tick();
             self.draw_timeout();
         }

@@ -159,7 +159,8 @@ impl Room {
         match self.random.below(8) {
             0 => {
                 let at = self.random.below(3) as usize;
-                self.seats[at].replica.tick();
+                let number = self.random.below(2);
+                self.seats[at].replica.tick(number);
                 self.work(at);
             }
             1 | 2 => {

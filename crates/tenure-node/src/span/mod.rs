@@ -178,6 +178,11 @@ impl Span {
         self.next_id
     }
 
+    /// How often the clock of consensus has ticked.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
     pub(crate) fn waiting_calls(&self) -> usize {
         self.calls.len()
     }
