@@ -122,7 +122,7 @@ struct Session {
 impl Session {
     async fn run(mut self) {
         for at in 0..self.owners.len() {
-            self.calls.listen(self.owners[at].clone());
+            self.calls.listen(&self.owners[at]);
             self.queue(at);
         }
         self.calls.flush();
