@@ -111,6 +111,9 @@ fn messages(bytes: &[u8], each: &mut dyn FnMut(u32, Reply)) -> Result<usize, Str
                     each(lane_of(&event.owner_id)?, Reply::Granted(event.fence));
                 }
             }
+            Some(Answer::Error(error)) if response.id == 0 => {
+                return Err(format!("the server ends events: {}", error.message));
+            }
             Some(answer) => {
                 let lane = u32::try_from(response.id.wrapping_sub(1)).unwrap_or(u32::MAX);
                 each(lane, message::reply(answer));

@@ -17,10 +17,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// One lock for everything that is shared: a file, a bucket, a fleet.
 ///
 /// WHERE is an address:

@@ -302,6 +302,41 @@ fn a_wiped_voter_never_votes_again_under_its_old_identity() {
     assert_eq!(cluster.holder(wiped, "t:/x/3").as_deref(), Some("amy"));
 }
 
+/// A replica without peers has what it applied on disk only, long before the log is cut. A restart reads
+/// it, and a peer that comes later gets a state instead.
+#[test]
+fn a_lone_replica_forgets_what_it_has_applied() {
+    let group = GroupId(0);
+    let mut cluster = Cluster::empty(1, Limits::default());
+    let (founder, new) = (member(1, 1), member(2, 1));
+    let born = (0..=1).map(|group| (GroupId(group), vec![founder]));
+    cluster.add(founder, born.collect());
+    cluster.add(new, Vec::new());
+    cluster.start(0);
+    cluster.start(1);
+    cluster.settle();
+    fill(&mut cluster, 400);
+    cluster.crash(0);
+    cluster.start(0);
+    cluster.settle();
+    for number in [0, 399] {
+        let holder = cluster.holder(0, &format!("t:/x/{number}"));
+        assert_eq!(holder.as_deref(), Some("amy"));
+    }
+    let known = status(&cluster, 0, group).unwrap();
+    assert!(known.base <= 1, "the log was not cut");
+    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    cluster.until(10_000, "the learner has everything", |cluster| {
+        let known = status(cluster, 0, group).unwrap();
+        let mut progress = known.progress.iter();
+        progress.any(|(member, one)| *member == new && one.matched >= known.applied)
+    });
+    assert!(
+        status(&cluster, 1, group).unwrap().base > 1,
+        "by a snapshot"
+    );
+}
+
 /// Logs are cut behind snapshots, and a restart finds everything: leases, queue, fences.
 #[test]
 fn a_restart_from_snapshot_and_log_loses_nothing() {

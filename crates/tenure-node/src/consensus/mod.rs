@@ -22,7 +22,7 @@ use bytes::Bytes;
 use crate::{Member, NodeId, codec};
 
 pub(crate) use replica::{Found, Replica};
-pub(crate) use store::Store;
+pub(crate) use store::{Store, Weight};
 
 /// Where an entry stands. Two entries at one index are the same entry iff their terms agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The disk is written by the driver from the node's outputs and read only at start; replication is
-//! served from here. A snapshot for a peer is made on demand: the library asks, is told "not yet",
+//! served from here; a replica that has no peers forgets what it has applied. A snapshot for a peer is made on demand: the library asks, is told "not yet",
 //! and `wanted` tells the group to make one.
 
 use std::cell::Cell;
@@ -21,11 +21,20 @@ pub(crate) struct Store {
     base: Base,
     entries: VecDeque<eraftpb::Entry>,
     bytes: usize,
+    /// What only the disk still has of the log.
+    forgotten: Weight,
     hard_state: HardState,
     /// The membership at the applied index; what a snapshot made now must carry.
     membership: Membership,
     offered: Option<Base>,
     wanted: Cell<bool>,
+}
+
+/// Entries and the bytes of their commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Weight {
+    pub(crate) entries: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Store {
@@ -35,6 +44,7 @@ impl Store {
             base,
             entries: VecDeque::new(),
             bytes: 0,
+            forgotten: Weight::default(),
             hard_state,
             offered: None,
             wanted: Cell::new(false),
@@ -53,14 +63,17 @@ impl Store {
         self.base.place.index + self.entries.len() as u64
     }
 
-    /// How many bytes of commands are kept.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// The log since it was cut, and the tail of before that is kept.
+    pub(crate) fn weight(&self) -> Weight {
+        Weight {
+            entries: self.forgotten.entries + self.entries.len(),
+            bytes: self.forgotten.bytes + self.bytes,
+        }
     }
 
-    /// How many entries are kept.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+    /// How many bytes of commands are in memory.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The index behind which at most so many entries and bytes lie.
@@ -133,9 +146,26 @@ impl Store {
         };
     }
 
+    /// Forgets applied entries that nobody else can ask for; the disk has them until the log is cut.
+    pub(crate) fn forget(&mut self, index: u64, membership: Membership) {
+        let before = self.weight();
+        self.compact(index, membership);
+        let after = self.weight();
+        self.forgotten.entries += before.entries - after.entries;
+        self.forgotten.bytes += before.bytes - after.bytes;
+    }
+
+    /// The log on disk was cut, of which this much had been written when the cut began.
+    pub(crate) fn was_cut(&mut self, covered: Weight) {
+        let forgotten = &mut self.forgotten;
+        forgotten.entries = forgotten.entries.saturating_sub(covered.entries);
+        forgotten.bytes = forgotten.bytes.saturating_sub(covered.bytes);
+    }
+
     pub(super) fn install(&mut self, base: Base) {
         self.entries.clear();
         self.bytes = 0;
+        self.forgotten = Weight::default();
         self.hard_state.commit = self.hard_state.commit.max(base.place.index);
         self.membership = base.membership.clone();
         self.base = base;

@@ -65,7 +65,7 @@ impl Node {
                     leader: group.leader(),
                     applied: group.applied.index,
                     last: group.replica.store().last_index(),
-                    base: group.replica.store().base().place.index,
+                    base: group.cut_at,
                     waiting: group.load(),
                     progress: if group.replica.role() == Role::Leader {
                         others.into_iter().filter_map(known).collect()

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytes::{Bytes, BytesMut};
 
 use crate::codec::{CodecError, Read, Reader};
-use crate::consensus::{Consensus, Membership, Message};
+use crate::consensus::{Consensus, Membership, Message, Weight};
 use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::{Base, GroupId, Member, NodeId, Output, Place, Record, Snapshot, codec, snapshot};
@@ -24,6 +24,9 @@ const STALLED_AFTER_MS: u64 = 15_000;
 /// A state larger than this is refused before memory is given to it.
 const MAX_STATE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
+/// So much of its log a replica without peers has in memory before it forgets it.
+const LONE_BYTES: usize = 16 * 1024;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
@@ -31,8 +34,17 @@ pub(crate) struct Transfers {
     offered: BTreeMap<GroupId, (Place, Bytes)>,
     outgoing: BTreeMap<(GroupId, Member), Outgoing>,
     incoming: BTreeMap<GroupId, Incoming>,
-    /// Snapshots that are being saved to cut a log, with the membership they carry.
-    saving: BTreeMap<GroupId, (u64, Membership)>,
+    /// Snapshots that are being saved to cut a log.
+    saving: BTreeMap<GroupId, Saving>,
+}
+
+#[derive(Debug)]
+struct Saving {
+    place: Place,
+    /// That of the place.
+    membership: Membership,
+    /// What the log weighed when this began.
+    covered: Weight,
 }
 
 #[derive(Debug)]
@@ -77,12 +89,18 @@ impl Node {
                 continue;
             }
             let store = group.replica.store();
+            if store.kept_bytes() > LONE_BYTES && group.membership().everybody().len() == 1 {
+                // Nobody can ask for what is applied; should a peer come, it gets a state.
+                let (applied, membership) = (group.applied.index, group.membership().clone());
+                group.replica.store_mut().forget(applied, membership);
+            }
+            let log = group.replica.store().weight();
             // A large state is worth a longer log: what a snapshot costs is paid back by the
             // entries that it saves.
             let worth = 1 + group.state_bytes / limits.log_bytes.max(1);
             let entries = limits.log_entries.saturating_mul(worth);
-            let long = store.len() > entries.saturating_add(limits.log_kept)
-                || store.bytes() > limits.log_bytes.saturating_mul(worth);
+            let long = log.entries > entries.saturating_add(limits.log_kept)
+                || log.bytes > limits.log_bytes.saturating_mul(worth);
             if long {
                 self.cut_log(id);
             }
@@ -94,7 +112,8 @@ impl Node {
         let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
             return;
         };
-        let index = group.applied.index;
+        let place = group.applied;
+        let index = place.index;
         let is_new = index > group.cut_at && index > Base::BIRTH.index;
         if !is_new || self.transfers.saving.contains_key(&id) {
             return;
@@ -102,7 +121,12 @@ impl Node {
         let membership = group.membership().clone();
         let data = snapshot::encode(&group.machine);
         group.state_bytes = data.len();
-        self.transfers.saving.insert(id, (index, membership));
+        let saving = Saving {
+            place,
+            membership,
+            covered: group.replica.store().weight(),
+        };
+        self.transfers.saving.insert(id, saving);
         self.outputs.push(Output::SaveSnapshot(Snapshot {
             group: id,
             index,
@@ -112,12 +136,13 @@ impl Node {
 
     /// A snapshot is durable: the log may begin there.
     pub(crate) fn snapshot_saved(&mut self, id: GroupId, index: u64) {
-        let Some((saved, membership)) = self.transfers.saving.remove(&id) else {
+        let Some(saved) = self.transfers.saving.remove(&id) else {
             return;
         };
-        if saved != index {
+        if saved.place.index != index {
             return;
         }
+        let membership = saved.membership;
         let (kept, kept_bytes) = (
             self.config.limits.log_kept,
             self.config.limits.log_bytes / 4,
@@ -125,15 +150,11 @@ impl Node {
         let Some(group) = self.group(id) else {
             return;
         };
-        let store = group.replica.store();
-        let Some(term) = store.term_of(index) else {
-            return;
-        };
         let base = Base {
-            place: Place { term, index },
+            place: saved.place,
             membership: membership.clone(),
         };
-        let hard_state = store.hard_state();
+        let hard_state = group.replica.store().hard_state();
         // On disk the log begins at the snapshot; in memory a tail stays for slow followers.
         group.cut_at = index;
         let store = group.replica.store();
@@ -141,6 +162,7 @@ impl Node {
         if keep_from > store.base().place.index {
             group.replica.store_mut().compact(keep_from, membership);
         }
+        group.replica.store_mut().was_cut(saved.covered);
         self.turn.writes.push((id, Record::Cut(base)));
         self.turn.writes.push((id, Record::HardState(hard_state)));
     }
