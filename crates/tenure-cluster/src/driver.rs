@@ -17,6 +17,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use rustc_hash::FxBuildHasher;
 use tenure_node::{
     After, Input, Lane, Mark, Moment, Node, NodeId, Output, RequestId, Role, StreamId,
 };
@@ -67,8 +68,9 @@ pub(crate) struct Driver {
     pub(crate) stopped: Arc<Stopped>,
     pub(crate) journal: Sender<Write>,
     pub(crate) chores: Sender<Chore>,
-    pub(crate) replies: HashMap<u64, Reply>,
-    pub(crate) listeners: HashMap<u64, Listener>,
+    // Our own numbers: nobody can aim at collisions.
+    pub(crate) replies: HashMap<u64, Reply, FxBuildHasher>,
+    pub(crate) listeners: HashMap<u64, Listener, FxBuildHasher>,
     pub(crate) next_request: u64,
     /// Where frames for peers go.
     pub(crate) outlets: HashMap<(NodeId, Lane), Outlet>,
