@@ -183,7 +183,8 @@ impl NamespaceTable {
         let taken = taken.into_iter().map(|path| (path, true));
         let others = others.into_iter().map(|path| (path, false));
         for (path, is_new) in taken.chain(others) {
-            let is_short = path.segments().take(self.prefix_segments).count() < self.prefix_segments;
+            let is_short =
+                path.segments().take(self.prefix_segments).count() < self.prefix_segments;
             if is_new && is_short && self.explicit(path).is_none() {
                 return Err(Unroutable::TooShort(path.clone()));
             }
