@@ -66,9 +66,9 @@ pub(crate) struct Driver {
     pub(crate) stopped: Arc<Stopped>,
     pub(crate) journal: Sender<Write>,
     pub(crate) chores: Sender<Chore>,
-    /// Under numbers that are our own: nobody can aim at collisions.
+    // Our own numbers: nobody can aim at collisions.
     pub(crate) replies: HashMap<u64, Reply, FxBuildHasher>,
-    pub(crate) listeners: HashMap<u64, Listener>,
+    pub(crate) listeners: HashMap<u64, Listener, FxBuildHasher>,
     pub(crate) next_request: u64,
     /// Where frames for peers go.
     pub(crate) outlets: HashMap<(NodeId, Lane), Outlet>,

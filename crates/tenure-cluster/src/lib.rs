@@ -279,7 +279,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             journal,
             chores,
             replies: HashMap::default(),
-            listeners: HashMap::new(),
+            listeners: HashMap::default(),
             wakers: Vec::new(),
             next_request: 1,
             outlets: HashMap::new(),

@@ -13,6 +13,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::path::Namespace;
 use crate::value::Invalid;
 
 mod command;
@@ -196,12 +197,40 @@ impl Writer {
 /// Takes values off the front of a slice.
 pub struct Reader<'a> {
     rest: &'a [u8],
+    expected: Option<Namespace>,
 }
 
 impl<'a> Reader<'a> {
     /// Reads these bytes.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes }
+        Reader {
+            rest: bytes,
+            expected: None,
+        }
+    }
+
+    /// The next namespace is probably this one: then its text is shared, and was checked before.
+    pub fn expect(&mut self, namespace: Option<Namespace>) {
+        self.expected = namespace;
+    }
+
+    /// The namespace that was read last, if any.
+    pub fn into_expected(self) -> Option<Namespace> {
+        self.expected
+    }
+
+    /// A namespace: most lists of commands name the same one again and again.
+    pub(crate) fn namespace(&mut self) -> Result<Namespace, DecodeError> {
+        let bytes = self.slice()?;
+        if let Some(expected) = &self.expected
+            && expected.as_str().as_bytes() == bytes
+        {
+            return Ok(expected.clone());
+        }
+        let text = core::str::from_utf8(bytes).map_err(|_| DecodeError::Text)?;
+        let namespace = Namespace::parse(text)?;
+        self.expected = Some(namespace.clone());
+        Ok(namespace)
     }
 
     /// How many bytes are left.

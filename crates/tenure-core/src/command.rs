@@ -3,6 +3,7 @@
 //! A command is one entry of a group's log (or one of several in it). Values are valid by
 //! construction; what depends on the state is decided by `apply`, identically on every replica.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
@@ -82,7 +83,7 @@ pub struct Acquire {
     /// What to do where the answer would be "queued".
     pub wait: Wait,
     /// Who this owner is, for people (E3).
-    pub holder: Option<Holder>,
+    pub holder: Option<Box<Holder>>,
 }
 
 /// One wanted path.

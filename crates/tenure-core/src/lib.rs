@@ -39,6 +39,7 @@ pub mod path;
 pub mod policy;
 pub mod query;
 mod ring;
+mod scan;
 mod segment;
 mod slab;
 pub mod space;

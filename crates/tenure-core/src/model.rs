@@ -666,7 +666,7 @@ impl Model {
                 &acquire.owner,
                 Some((&request.path, request.mode)),
                 fence,
-                acquire.holder.clone(),
+                acquire.holder.as_deref().cloned(),
             );
         }
     }

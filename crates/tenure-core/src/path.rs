@@ -5,6 +5,7 @@
 use alloc::sync::Arc;
 use core::fmt;
 
+use crate::scan::{find, until_slash};
 use crate::segment::Segments;
 use crate::value::Invalid;
 
@@ -42,34 +43,34 @@ impl Path {
         if has_control(bytes) {
             return Err(Invalid::Path("U+0000 and U+001F are not allowed"));
         }
-        let colon = bytes
-            .iter()
-            .position(|byte| *byte == b':')
-            .ok_or(Invalid::Path("it must be `handler:/…`"))?;
+        let colon = find(bytes, b':').ok_or(Invalid::Path("it must be `handler:/…`"))?;
         let (handler, rest) = (&bytes[..colon], &bytes[colon + 1..]);
         if handler.is_empty() || handler.contains(&b'/') {
             return Err(Invalid::Path(
                 "the handler must not be empty nor contain `/`",
             ));
         }
-        let Some(tail) = rest.strip_prefix(b"/") else {
+        let Some(mut tail) = rest.strip_prefix(b"/") else {
             return Err(Invalid::Path(
                 "after the handler's `:` it must start with `/`",
             ));
         };
-        if !tail.is_empty() {
-            let mut count = 0usize;
-            for segment in tail.split(|byte| *byte == b'/') {
-                if matches!(segment, b"" | b"." | b"..") {
-                    return Err(Invalid::Path(
-                        "empty segments, `.` and `..` are not allowed",
-                    ));
-                }
-                count += 1;
+        let mut count = 0;
+        while !tail.is_empty() || count > 0 {
+            let (segment, rest) = tail.split_at(until_slash(tail));
+            if matches!(segment, b"" | b"." | b"..") {
+                return Err(Invalid::Path(
+                    "empty segments, `.` and `..` are not allowed",
+                ));
             }
-            if count > Self::MAX_SEGMENTS {
-                return Err(Invalid::Path("at most 256 segments are allowed"));
+            count += 1;
+            match rest.strip_prefix(b"/") {
+                Some(rest) => tail = rest,
+                None => break,
             }
+        }
+        if count > Self::MAX_SEGMENTS {
+            return Err(Invalid::Path("at most 256 segments are allowed"));
         }
         u16::try_from(colon).map_err(|_| Invalid::Path("the handler is too long"))
     }
@@ -110,10 +111,9 @@ impl Path {
     }
 }
 
-/// Whether U+0000 or U+001F is in a text. Looks at all of it, so that it can look at many bytes in one step.
+/// Whether U+0000 or U+001F is in a text.
 fn has_control(bytes: &[u8]) -> bool {
-    let control = |byte: u8| (byte == 0) | (byte == 0x1f);
-    bytes.iter().fold(false, |any, byte| any | control(*byte))
+    find(bytes, 0).is_some() || find(bytes, 0x1f).is_some()
 }
 
 /// Whether `path` is `root` or lies below it, both being texts of valid paths.
@@ -179,11 +179,12 @@ impl Namespace {
             return path.handler();
         }
         let start = usize::from(path.colon) + 2;
-        let bytes = (start..).zip(&path.text.as_bytes()[start..]);
-        let end = bytes
-            .filter(|(_, byte)| **byte == b'/')
-            .nth(prefix_segments - 1)
-            .map_or(path.text.len(), |(at, _)| at);
+        let mut end = start + until_slash(&path.text.as_bytes()[start..]);
+        for _ in 1..prefix_segments {
+            if let Some(rest) = path.text.as_bytes().get(end + 1..) {
+                end += 1 + until_slash(rest);
+            }
+        }
         &path.text[..end]
     }
 

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use crate::path::{Namespace, Path};
+use crate::scan::until_slash;
 
 /// The name of a node. Short ones, the usual case, need no memory of their own.
 #[derive(Clone, Debug)]
@@ -86,33 +87,6 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// How many bytes there are before the first slash, or the end: eight are looked at in one step.
-fn until_slash(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(word) = bytes[at..].first_chunk() {
-        if let Some(found) = slash_in(*word) {
-            return at + found;
-        }
-        at += 8;
-    }
-    match bytes.last_chunk() {
-        // What of it was looked at before had no slash.
-        Some(word) => slash_in(*word).map_or(bytes.len(), |found| bytes.len() - 8 + found),
-        None => {
-            let found = bytes.iter().position(|byte| *byte == b'/');
-            found.unwrap_or(bytes.len())
-        }
-    }
-}
-
-/// Where the first slash is in eight bytes: a byte that becomes zero is the lowest to borrow.
-fn slash_in(bytes: [u8; 8]) -> Option<usize> {
-    const ONES: u64 = u64::MAX / 255;
-    let word = u64::from_le_bytes(bytes) ^ (ONES * b'/' as u64);
-    let zeros = word.wrapping_sub(ONES) & !word & (ONES << 7);
-    (zeros != 0).then_some(zeros.trailing_zeros() as usize / 8)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,21 +98,6 @@ mod tests {
         for length in [0, 1, SHORT, SHORT + 1, 300] {
             let text = "ä".repeat(length / 2) + &"x".repeat(length % 2);
             assert_eq!(Segment::new(&text).as_str(), text);
-        }
-    }
-
-    #[test]
-    fn the_first_slash_is_found_wherever_it_is() {
-        for length in 0..40 {
-            for filler in [b'.', b'0', 0x00, 0xaf, 0xff] {
-                let mut bytes = vec![filler; length];
-                assert_eq!(until_slash(&bytes), length);
-                for at in (0..length).rev() {
-                    // Later ones stay: the first counts.
-                    bytes[at] = b'/';
-                    assert_eq!(until_slash(&bytes), at, "{bytes:?}");
-                }
-            }
         }
     }
 

@@ -9,6 +9,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU64;
 
+use crate::scan::find;
+
 /// Why a value from outside was refused. Nothing has changed when this is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
@@ -87,7 +89,7 @@ impl OwnerId {
 
     /// Takes a caller's string as an owner id.
     pub fn new(text: &str) -> Result<OwnerId, Invalid> {
-        if text.is_empty() || text.len() > Self::MAX_BYTES || text.as_bytes().contains(&0) {
+        if text.is_empty() || text.len() > Self::MAX_BYTES || find(text.as_bytes(), 0).is_some() {
             return Err(Invalid::Owner);
         }
         Ok(OwnerId(text.into()))
@@ -214,7 +216,7 @@ impl Key {
 
     /// Takes a caller's string; an empty one is no key.
     pub fn new(text: &str) -> Result<Option<Key>, Invalid> {
-        if text.len() > Self::MAX_BYTES || text.as_bytes().contains(&0) {
+        if text.len() > Self::MAX_BYTES || find(text.as_bytes(), 0).is_some() {
             return Err(Invalid::Key);
         }
         Ok(if text.is_empty() {

@@ -29,7 +29,7 @@ fn installed(index: u64) -> (Snapshot, Record) {
             ..Membership::default()
         },
     };
-    (snapshot, Record::Installed(base))
+    (snapshot, Record::Installed(Box::new(base)))
 }
 
 fn batch(number: u64, snapshots: Vec<Snapshot>, records: Vec<Record>) -> Batch {

@@ -33,8 +33,8 @@ fn base(index: u64) -> Base {
 fn batches() -> Vec<Batch> {
     let mut last = 1;
     let mut record = |number| match number {
-        1 => Record::Born(base(1)),
-        8 => Record::Cut(base(5)),
+        1 => Record::Born(Box::new(base(1))),
+        8 => Record::Cut(Box::new(base(5))),
         _ => {
             last += 1;
             Record::Entries(vec![Entry {

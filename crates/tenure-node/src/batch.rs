@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use tenure_core::codec::{DecodeError, Reader, Writer};
+use tenure_core::path::Namespace;
 use tenure_core::value::Stamp;
 
 use crate::codec::VERSION;
@@ -111,7 +112,7 @@ fn put(out: &mut Writer, command: &AnyCommand) {
     match command {
         AnyCommand::Space(command) => {
             out.byte(0);
-            out.put(&**command);
+            out.put(command);
         }
         AnyCommand::System(command) => {
             out.byte(1);
@@ -120,26 +121,45 @@ fn put(out: &mut Writer, command: &AnyCommand) {
     }
 }
 
-/// Reads an entry back.
-pub(crate) fn decode(bytes: &[u8]) -> Result<(Stamp, Vec<AnyCommand>), DecodeError> {
-    let mut input = Reader::new(bytes);
-    input.version(VERSION)?;
-    let stamp = Stamp {
-        time: input.number()?,
-        wall: input.number()?,
-    };
-    let mut commands = Vec::new();
-    while input.remaining() > 0 {
-        commands.push(match input.byte()? {
-            0 => AnyCommand::Space(input.take()?),
-            1 => AnyCommand::System(input.take()?),
-            found => {
-                return Err(DecodeError::Tag {
-                    of: "machine",
-                    found,
-                });
-            }
-        });
+/// Reads an entry back, command by command: whoever applies them needs no list of them.
+pub(crate) struct Decoder<'a> {
+    pub(crate) stamp: Stamp,
+    input: Reader<'a>,
+}
+
+impl<'a> Decoder<'a> {
+    /// `namespace` is the one that the group's commands named last: see [`Reader::expect`].
+    pub(crate) fn new(
+        bytes: &'a [u8],
+        namespace: Option<Namespace>,
+    ) -> Result<Decoder<'a>, DecodeError> {
+        let mut input = Reader::new(bytes);
+        input.expect(namespace);
+        input.version(VERSION)?;
+        let stamp = Stamp {
+            time: input.number()?,
+            wall: input.number()?,
+        };
+        Ok(Decoder { stamp, input })
     }
-    Ok((stamp, commands))
+
+    /// The next command; `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<AnyCommand>, DecodeError> {
+        if self.input.remaining() == 0 {
+            return Ok(None);
+        }
+        match self.input.byte()? {
+            0 => Ok(Some(AnyCommand::Space(self.input.take()?))),
+            1 => Ok(Some(AnyCommand::System(self.input.take()?))),
+            found => Err(DecodeError::Tag {
+                of: "machine",
+                found,
+            }),
+        }
+    }
+
+    /// The namespace that was named last.
+    pub(crate) fn into_namespace(self) -> Option<Namespace> {
+        self.input.into_expected()
+    }
 }

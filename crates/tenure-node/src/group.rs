@@ -15,6 +15,7 @@ mod lead;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use tenure_core::codec::DecodeError;
 use tenure_core::command::Command;
 use tenure_core::event::{Event, LockChange};
 use tenure_core::outcome::Outcome;
@@ -22,9 +23,9 @@ use tenure_core::path::Namespace;
 use tenure_core::space::Effects;
 use tenure_core::value::Stamp;
 
-use crate::batch::{self, Batch, Commands};
+use crate::batch::{Batch, Commands, Decoder};
 use crate::consensus::{
-    Consensus, Entry, Membership, MembershipChange, Message, Payload, Place, Replica, Role,
+    Consensus, Entry, Membership, MembershipChange, Message, Payload, Place, Replica, Role, Work,
 };
 use crate::machine::{AnyCommand, AnyOutcome, Machine};
 use crate::op::{Op, OpAnswer, Ticket};
@@ -62,6 +63,8 @@ pub(crate) struct Turn {
     effects: Effects,
     /// Room to write an entry in.
     scratch: Vec<u8>,
+    /// Room for what consensus wants done, empty between groups.
+    work: Work,
 }
 
 /// The work of a replica that a batch contains. A replica that was removed and came back is another
@@ -91,6 +94,7 @@ impl Turn {
             stop: None,
             effects: Effects::default(),
             scratch: Vec::new(),
+            work: Work::default(),
         }
     }
 }
@@ -145,6 +149,8 @@ pub(crate) struct Group {
     /// A snapshot whose installation is not durable yet: the number of its work, and its index.
     installing: Option<(u64, u64)>,
     pub(crate) silence: Silence,
+    /// The namespace that the entries of others named last, which the next one names most likely.
+    namespace: Option<Namespace>,
 }
 
 struct Proposed {
@@ -181,6 +187,7 @@ impl Group {
             replica,
             installing: None,
             silence: Silence::default(),
+            namespace: None,
         }
     }
 
@@ -317,70 +324,83 @@ impl Group {
             self.due(turn);
             self.propose(turn);
             self.start_round(turn);
-            let Some(work) = self.replica.take() else {
-                let waiting = self.batch.len();
-                self.answer_ripe(turn);
-                self.notice_role(turn);
-                if self.batch.len() > waiting {
-                    // A renewal is to be written down.
-                    continue;
-                }
+            let mut work = std::mem::take(&mut turn.work);
+            let more = self.replica.take(&mut work);
+            if more {
+                self.carry_out(&mut work, turn);
+            }
+            turn.work = work;
+            if turn.stop.is_some() {
                 return Settled::Done;
-            };
-            let mut wrote = false;
-            if let Some(base) = work.snapshot {
-                self.install(base.place, turn);
-                self.installing = Some((work.number, base.place.index));
-                turn.writes.push((self.id, Record::Installed(base)));
-                wrote = true;
             }
-            let is_change = |entry: &Entry| matches!(entry.payload, Payload::Membership(_));
-            let has_change = work.entries.iter().any(is_change);
-            let changes_members = work.committed.iter().any(is_change);
-            if !work.entries.is_empty() {
-                turn.writes.push((self.id, Record::Entries(work.entries)));
-                wrote = true;
-            }
-            // A commit index alone is a hint that is not worth a write of its own. But a replica must
-            // know after a restart which changes of membership were decided: with one that is new,
-            // that the one before it was, or a founder would elect itself; with one that is decided,
-            // that it is, or it would count on members that may be gone for good.
-            turn.must_sync |= changes_members;
-            let hint = (has_change || changes_members).then(|| self.replica.store().hard_state());
-            if let Some(state) = work.hard_state.or(hint)
-                && (wrote || work.must_sync || changes_members)
-            {
-                turn.writes.push((self.id, Record::HardState(state)));
-                wrote = true;
-            }
-            turn.must_sync |= work.must_sync;
-            if wrote {
-                self.unsynced += 1;
-                turn.numbers.push(Written {
-                    group: self.id,
-                    replica: self.number,
-                    number: work.number,
-                });
-            } else if self.unsynced == 0 {
-                self.replica.persisted(work.number);
-            }
-            let id = self.id;
-            let tag = |message| (id, message);
-            turn.messages.extend(work.messages.into_iter().map(tag));
-            turn.after.extend(work.after.into_iter().map(tag));
-            self.notice_role(turn);
-            for (round, index) in work.confirmed {
-                self.lead.confirmed(round, index);
-            }
-            for entry in work.committed {
-                self.apply(entry, turn);
-                if turn.stop.is_some() {
+            let waiting = self.batch.len();
+            self.answer_ripe(turn);
+            if !more {
+                self.notice_role(turn);
+                // Unless a renewal is to be written down, that was all.
+                if self.batch.len() <= waiting {
                     return Settled::Done;
                 }
             }
-            self.answer_ripe(turn);
         }
         Settled::More
+    }
+
+    /// Does what consensus wants done.
+    fn carry_out(&mut self, work: &mut Work, turn: &mut Turn) {
+        let mut wrote = false;
+        if let Some(base) = work.snapshot.take() {
+            self.install(base.place, turn);
+            self.installing = Some((work.number, base.place.index));
+            turn.writes
+                .push((self.id, Record::Installed(Box::new(base))));
+            wrote = true;
+        }
+        let is_change = |entry: &Entry| matches!(entry.payload, Payload::Membership(_));
+        let has_change = work.entries.iter().any(is_change);
+        let changes_members = work.committed.iter().any(is_change);
+        if !work.entries.is_empty() {
+            let entries = std::mem::take(&mut work.entries);
+            turn.writes.push((self.id, Record::Entries(entries)));
+            wrote = true;
+        }
+        // A commit index alone is a hint that is not worth a write of its own. But a replica must
+        // know after a restart which changes of membership were decided: with one that is new,
+        // that the one before it was, or a founder would elect itself; with one that is decided,
+        // that it is, or it would count on members that may be gone for good.
+        turn.must_sync |= changes_members;
+        let hint = (has_change || changes_members).then(|| self.replica.store().hard_state());
+        if let Some(state) = work.hard_state.or(hint)
+            && (wrote || work.must_sync || changes_members)
+        {
+            turn.writes.push((self.id, Record::HardState(state)));
+            wrote = true;
+        }
+        turn.must_sync |= work.must_sync;
+        if wrote {
+            self.unsynced += 1;
+            turn.numbers.push(Written {
+                group: self.id,
+                replica: self.number,
+                number: work.number,
+            });
+        } else if self.unsynced == 0 {
+            self.replica.persisted(work.number);
+        }
+        let id = self.id;
+        let tag = |message| (id, message);
+        turn.messages.extend(work.messages.drain(..).map(tag));
+        turn.after.extend(work.after.drain(..).map(tag));
+        self.notice_role(turn);
+        for (round, index) in work.confirmed.drain(..) {
+            self.lead.confirmed(round, index);
+        }
+        for entry in work.committed.drain(..) {
+            self.apply(entry, turn);
+            if turn.stop.is_some() {
+                return;
+            }
+        }
     }
 
     /// Asks whether this node still leads, if somebody wants to know.
@@ -494,24 +514,21 @@ impl Group {
         match entry.payload {
             Payload::Empty => {}
             Payload::Commands(bytes) => {
-                let commands = match own {
-                    Some(own) => own,
-                    None => match batch::decode(&bytes) {
-                        Ok((stamp, commands)) => Commands {
-                            stamp,
-                            endings: 0,
-                            commands: commands.into_iter().map(|one| (None, one)).collect(),
-                        },
-                        Err(error) => {
-                            turn.stop = Some(format!(
-                                "{} cannot read its committed entry {}: {error}",
-                                self.id, entry.place.index
-                            ));
-                            return;
-                        }
-                    },
-                };
-                self.apply_commands(commands, turn);
+                match own {
+                    Some(own) => self.apply_own(own, turn),
+                    None => self.apply_read(&bytes, turn).unwrap_or_else(|error| {
+                        turn.stop = Some(format!(
+                            "{} cannot read its committed entry {}: {error}",
+                            self.id, entry.place.index
+                        ));
+                    }),
+                }
+                if turn.stop.is_some() {
+                    return;
+                }
+                if matches!(self.machine, Machine::System(_)) {
+                    turn.news.push((self.id, News::System));
+                }
             }
             Payload::Membership(change) => {
                 self.replica.enact(&change);
@@ -578,46 +595,68 @@ impl Group {
         }
     }
 
-    fn apply_commands(&mut self, commands: Commands, turn: &mut Turn) {
-        for (ticket, command) in commands.commands {
+    /// Applies an entry that was proposed here.
+    fn apply_own(&mut self, own: Commands, turn: &mut Turn) {
+        for (ticket, command) in own.commands {
             let namespace = match &command {
                 AnyCommand::Space(command) if ticket.is_some() => decided_in(command),
                 AnyCommand::Space(_) | AnyCommand::System(_) => None,
             };
-            let effects = &mut turn.effects;
-            let Some(outcome) = self.machine.apply(commands.stamp, command, effects) else {
-                turn.stop = Some(format!("{} holds a command of the other machine", self.id));
+            let Some(outcome) = self.apply_command(own.stamp, command, turn) else {
                 return;
             };
-            if let Lead::Leading(leading) = &mut self.lead {
-                leading.note(effects.leases.drain(..), turn.reading);
-                let id = self.id;
-                let events = effects.events.drain(..).map(News::Event);
-                let changes = effects.changes.drain(..);
-                let changes = changes.map(|change| News::Change(Box::new(change)));
-                turn.news
-                    .extend(events.chain(changes).map(|news| (id, news)));
-            }
-            effects.clear();
-            if let Some(ticket) = ticket {
-                let answer = match outcome {
-                    AnyOutcome::Space(outcome) => OpAnswer::Applied {
-                        lease_left_ms: namespace.and_then(|namespace| {
-                            self.lead.blocker_left(&namespace, &outcome, turn.reading)
-                        }),
-                        outcome,
-                    },
-                    AnyOutcome::System(outcome) => OpAnswer::System(outcome),
-                };
-                turn.answers.push((ticket, self.as_renewal(answer)));
-            }
+            let Some(ticket) = ticket else { continue };
+            let answer = match outcome {
+                AnyOutcome::Space(outcome) => OpAnswer::Applied {
+                    lease_left_ms: namespace.and_then(|namespace| {
+                        self.lead.blocker_left(&namespace, &outcome, turn.reading)
+                    }),
+                    outcome,
+                },
+                AnyOutcome::System(outcome) => OpAnswer::System(outcome),
+            };
+            turn.answers.push((ticket, self.as_renewal(answer)));
         }
         if let Lead::Leading(leading) = &mut self.lead {
-            leading.endings_applied(commands.endings);
+            leading.endings_applied(own.endings);
         }
-        if matches!(self.machine, Machine::System(_)) {
-            turn.news.push((self.id, News::System));
+    }
+
+    /// Applies an entry that was proposed elsewhere, each command as it is read.
+    fn apply_read(&mut self, bytes: &[u8], turn: &mut Turn) -> Result<(), DecodeError> {
+        let mut entry = Decoder::new(bytes, self.namespace.take())?;
+        while let Some(command) = entry.next()? {
+            if self.apply_command(entry.stamp, command, turn).is_none() {
+                break;
+            }
         }
+        self.namespace = entry.into_namespace();
+        Ok(())
+    }
+
+    /// Applies one command; nothing comes back if the entry is not this machine's.
+    fn apply_command(
+        &mut self,
+        stamp: Stamp,
+        command: AnyCommand,
+        turn: &mut Turn,
+    ) -> Option<AnyOutcome> {
+        let effects = &mut turn.effects;
+        let Some(outcome) = self.machine.apply(stamp, command, effects) else {
+            turn.stop = Some(format!("{} holds a command of the other machine", self.id));
+            return None;
+        };
+        if let Lead::Leading(leading) = &mut self.lead {
+            leading.note(effects.leases.drain(..), turn.reading);
+            let id = self.id;
+            let events = effects.events.drain(..).map(News::Event);
+            let changes = effects.changes.drain(..);
+            let changes = changes.map(|change| News::Change(Box::new(change)));
+            turn.news
+                .extend(events.chain(changes).map(|news| (id, news)));
+        }
+        effects.clear();
+        Some(outcome)
     }
 
     /// A renewal is answered alike, written down or not.

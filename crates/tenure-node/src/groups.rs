@@ -72,6 +72,16 @@ impl GroupSet {
         }
     }
 
+    /// Those that are in the other set, too.
+    pub(crate) fn both(&self, other: &GroupSet) -> GroupSet {
+        let pairs = self.words.iter().zip(&other.words);
+        let mut common = GroupSet {
+            words: pairs.map(|(mine, theirs)| mine & theirs).collect(),
+        };
+        common.trim();
+        common
+    }
+
     /// Those that are not in the other set.
     pub(crate) fn without(&self, other: &GroupSet) -> GroupSet {
         let mut left = self.clone();
@@ -151,6 +161,8 @@ mod tests {
         assert!(!one.is_subset(&two) && set(&[70]).is_subset(&two));
         assert!(!two.is_subset(&one), "also where it is the longer one");
         assert_eq!(two.without(&one), set(&[200]));
+        assert_eq!(one.both(&two), set(&[70]));
+        assert_eq!(set(&[1, 300]).both(&one), set(&[1]));
         assert_eq!(one.without(&two), set(&[1]));
         one.join(&two);
         assert_eq!(one, set(&[1, 70, 200]));

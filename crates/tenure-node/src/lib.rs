@@ -348,12 +348,12 @@ pub enum Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The group is born on this node: its log begins behind [`Base::BIRTH`], with an empty state.
-    Born(Base),
+    Born(Box<Base>),
     /// A snapshot of the group's own state is durable: entries up to it are no longer needed, those
     /// behind it stay.
-    Cut(Base),
+    Cut(Box<Base>),
     /// A snapshot from a peer takes the place of all entries of the group.
-    Installed(Base),
+    Installed(Box<Base>),
     /// Entries; an index that exists and all behind it are replaced.
     Entries(Vec<Entry>),
     /// Term, vote and commit index.

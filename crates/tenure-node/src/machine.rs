@@ -11,10 +11,11 @@ use tenure_core::value::Stamp;
 
 use crate::op::{Found, Op, Query};
 
-/// A command for either machine.
+/// A command for either machine. Those of a space are not boxed: to move one costs less than to find
+/// memory for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AnyCommand {
-    Space(Box<Command>),
+    Space(Command),
     System(Box<SystemCommand>),
 }
 
@@ -23,9 +24,9 @@ impl AnyCommand {
     /// renewal: under another leader it may need no entry.
     pub(crate) fn into_op(self) -> Op {
         match self {
-            AnyCommand::Space(command) => match *command {
+            AnyCommand::Space(command) => match command {
                 Command::Renew(renew) => Op::Renew(renew),
-                other => Op::Command(Box::new(other)),
+                other => Op::Command(other),
             },
             AnyCommand::System(command) => Op::System(command),
         }
@@ -125,7 +126,7 @@ impl Machine {
     ) -> Option<AnyOutcome> {
         match (self, command) {
             (Machine::Space(space), AnyCommand::Space(command)) => {
-                let outcome = space.act(stamp, *command);
+                let outcome = space.act(stamp, command);
                 std::mem::swap(space.effects(), effects);
                 Some(AnyOutcome::Space(outcome))
             }

@@ -120,7 +120,7 @@ impl Node {
             if opened.newborn {
                 let base = opened.found.base.clone();
                 let state = opened.found.hard_state;
-                node.turn.writes.push((id, Record::Born(base)));
+                node.turn.writes.push((id, Record::Born(Box::new(base))));
                 node.turn.writes.push((id, Record::HardState(state)));
                 node.turn.must_sync = true;
             }
@@ -394,8 +394,8 @@ impl Node {
                 self.answered(ticket, answer);
             }
             keep_room(answers, &mut self.turn.answers);
-            for (number, id, vouched) in vouched {
-                self.vouched(number, id, vouched);
+            for told in vouched.chunk_by(|(one, ..), (two, ..)| one == two) {
+                self.vouched(told);
             }
             for (ticket, op) in returned {
                 self.returned(ticket, op);
@@ -430,10 +430,10 @@ impl Node {
             return vec![Output::Stop { why }];
         }
         self.cut_logs();
-        let mut outputs = Vec::new();
+        let mut outputs = Vec::with_capacity(self.outputs.len() + 8);
         if !self.turn.writes.is_empty() {
             self.last_mark = Mark(self.last_mark.0 + 1);
-            let numbers = std::mem::take(&mut self.turn.numbers);
+            let numbers = take_as_long(&mut self.turn.numbers);
             self.unsynced.push_back((self.last_mark, numbers));
             let sync = if std::mem::take(&mut self.turn.must_sync) {
                 Sync::Now
@@ -444,7 +444,7 @@ impl Node {
                 mark: self.last_mark,
                 sync,
                 snapshots: std::mem::take(&mut self.installs),
-                records: std::mem::take(&mut self.turn.writes),
+                records: take_as_long(&mut self.turn.writes),
             }));
         }
         let mut messages = std::mem::take(&mut self.turn.messages);
@@ -478,6 +478,12 @@ impl Node {
     pub(crate) fn frames(&mut self) -> &mut frames::Frames {
         &mut self.frames
     }
+}
+
+/// Takes a list away; the next one will probably be as long.
+fn take_as_long<T>(list: &mut Vec<T>) -> Vec<T> {
+    let next = Vec::with_capacity(list.len().min(1 << 10));
+    std::mem::replace(list, next)
 }
 
 /// Uses the room of a list that is empty now for the next one.

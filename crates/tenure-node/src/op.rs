@@ -22,7 +22,7 @@ pub(crate) struct Ticket(pub(crate) u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     /// Through the log of a lock group.
-    Command(Box<Command>),
+    Command(Command),
     /// Through the log of the system group.
     System(Box<SystemCommand>),
     /// A renewal: confirmed by a round, written down only where leases.md says so.
@@ -38,7 +38,7 @@ impl Op {
         match self {
             Op::Read(_) | Op::Renew(_) => true,
             Op::Command(command) => matches!(
-                **command,
+                command,
                 Command::Freeze(_) | Command::Change(_) | Command::Thaw(_)
             ),
             Op::System(command) => matches!(

@@ -51,7 +51,7 @@ impl Record for Namespace {
         out.text(self.as_str());
     }
     fn take(input: &mut Reader<'_>) -> Result<Namespace, DecodeError> {
-        Ok(Namespace::parse(input.text()?)?)
+        input.namespace()
     }
 }
 

@@ -264,7 +264,7 @@ impl Model {
                 mode: request.mode,
                 fence: None,
                 held_ms: self.time - waiter.since,
-                holder: waiter.acquire.holder.clone(),
+                holder: waiter.acquire.holder.as_deref().cloned(),
             }),
         })
     }
@@ -623,7 +623,7 @@ impl Model {
                 namespace,
                 &acquire.owner,
                 acquire.ttl,
-                acquire.holder.clone(),
+                acquire.holder.as_deref().cloned(),
             );
         }
         let holder = self.holder_of(namespace, &acquire.owner);

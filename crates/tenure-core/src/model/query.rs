@@ -249,7 +249,7 @@ impl Model {
                 path: request.path.clone(),
                 mode: request.mode,
                 waited_ms: self.time - waiter.since,
-                holder: waiter.acquire.holder.clone(),
+                holder: waiter.acquire.holder.as_deref().cloned(),
             })
             .collect();
         Explanation {
@@ -284,7 +284,7 @@ impl Model {
                 path: Some(request.path.clone()),
                 mode: Some(request.mode),
                 fence: waiter.fence.filter(|_| request.mode == Mode::Write),
-                holder: waiter.acquire.holder.clone(),
+                holder: waiter.acquire.holder.as_deref().cloned(),
             })
         });
         let mut all: Vec<LockChange> = held.chain(wanted).collect();

@@ -286,7 +286,7 @@ impl Space {
         let algorithm = acquire.route.algorithm;
         let semaphore = algorithm == Algorithm::Semaphore;
         if let Some(holder) = &acquire.holder {
-            self.sessions[session].holder = Some(Box::new(holder.clone()));
+            self.sessions[session].holder = Some(holder.clone());
         }
         let mut stored = 0;
         for request in &acquire.requests {

@@ -216,6 +216,11 @@ impl Space {
             })
     }
 
+    /// Whether an owner has anything here. Most owners have nothing in most spaces.
+    pub fn has_owner(&self, owner: &OwnerId) -> bool {
+        self.sessions.has_owner(owner)
+    }
+
     /// The namespaces here in which an owner has anything, in byte order (R130).
     pub fn owner_namespaces(&self, owner: &OwnerId) -> Vec<Namespace> {
         self.selected_sessions(owner, &Selection::All)
@@ -428,7 +433,7 @@ impl Space {
                 path: Some(wanted.path.clone()),
                 mode: Some(wanted.mode),
                 fence: waiter.fence.filter(|_| wanted.mode == Mode::Write),
-                holder: waiter.request.holder.clone(),
+                holder: waiter.request.holder.as_deref().cloned(),
             }));
         }
         found
@@ -491,7 +496,7 @@ impl Space {
             path: theirs.path.clone(),
             mode: theirs.mode,
             waited_ms: now.saturating_sub(waiter.since),
-            holder: waiter.request.holder.clone(),
+            holder: waiter.request.holder.as_deref().cloned(),
         })
     }
 }

@@ -475,7 +475,7 @@ impl Space {
                     path: Some(wanted.path.clone()),
                     mode: Some(wanted.mode),
                     fence: waiter.fence.filter(|_| wanted.mode == Mode::Write),
-                    holder: waiter.request.holder.clone(),
+                    holder: waiter.request.holder.as_deref().cloned(),
                 });
             }
         }

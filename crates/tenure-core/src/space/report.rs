@@ -107,7 +107,7 @@ impl Space {
             mode: request.mode,
             fence: None,
             held_ms: self.time.saturating_sub(waiter.since),
-            holder: waiter.request.holder.clone(),
+            holder: waiter.request.holder.as_deref().cloned(),
         }
     }
 

@@ -149,6 +149,15 @@ impl Sessions {
         self.slab.remove(number);
     }
 
+    /// Whether an owner has a session at all.
+    pub(super) fn has_owner(&self, owner: &OwnerId) -> bool {
+        if self.owners.is_empty() {
+            return false;
+        }
+        let hash = self.hasher.hash(NONE, owner.as_str().as_bytes());
+        self.first_of(hash, owner).is_some()
+    }
+
     /// All sessions of an owner, in no particular order.
     pub(super) fn of_owner(&self, owner: &OwnerId) -> Vec<u32> {
         let mut found = Vec::new();

@@ -308,9 +308,11 @@ impl World {
             fence: Fence::supplied(fence).unwrap_or(None),
             key: step.key.as_deref().and_then(|key| Key::new(key).unwrap()),
             wait: step.wait,
-            holder: step.holder.as_ref().map(|name| Holder {
-                name: name.clone(),
-                ..Holder::default()
+            holder: step.holder.as_ref().map(|name| {
+                Box::new(Holder {
+                    name: name.clone(),
+                    ..Holder::default()
+                })
             }),
         })
     }

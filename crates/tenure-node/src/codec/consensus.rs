@@ -328,7 +328,7 @@ pub(crate) fn message(reader: &mut Reader) -> Read<Message> {
     let snapshot = if parts & part::SNAPSHOT == 0 {
         None
     } else {
-        Some(read_base(reader)?)
+        Some(Box::new(read_base(reader)?))
     };
     Ok(Message {
         from,

@@ -45,6 +45,21 @@ pub(super) fn entry_out(entry: &eraftpb::Entry) -> Entry {
     }
 }
 
+/// Like [`entry_out`], of an entry that nobody else needs.
+pub(super) fn entry_own(entry: eraftpb::Entry) -> Entry {
+    let is_commands = entry.get_entry_type() == eraftpb::EntryType::EntryNormal;
+    if !is_commands || entry.data.is_empty() {
+        return entry_out(&entry);
+    }
+    Entry {
+        place: Place {
+            term: entry.term,
+            index: entry.index,
+        },
+        payload: Payload::Commands(entry.data),
+    }
+}
+
 pub(super) fn entry_in(entry: Entry) -> eraftpb::Entry {
     let mut out = match entry.payload {
         Payload::Empty => eraftpb::Entry::default(),
@@ -218,7 +233,7 @@ pub(super) fn message_out(mut message: eraftpb::Message) -> Option<Message> {
         context: std::mem::take(&mut message.context),
         snapshot: message
             .has_snapshot()
-            .then(|| base_out(message.get_snapshot())),
+            .then(|| Box::new(base_out(message.get_snapshot()))),
     })
 }
 
@@ -238,7 +253,7 @@ pub(super) fn message_in(message: Message) -> eraftpb::Message {
     let entries: Vec<eraftpb::Entry> = message.entries.into_iter().map(entry_in).collect();
     out.set_entries(entries.into());
     out.context = message.context;
-    if let Some(base) = &message.snapshot {
+    if let Some(base) = message.snapshot.as_deref() {
         out.set_snapshot(base_in(base));
     }
     out

@@ -180,7 +180,7 @@ pub(crate) struct Message {
     /// What identifies the round that this heartbeat belongs to, or the kind of an election.
     pub(crate) context: Bytes,
     /// The base of a snapshot; its data travels apart.
-    pub(crate) snapshot: Option<Base>,
+    pub(crate) snapshot: Option<Box<Base>>,
 }
 
 /// What a [`Message`] is.
@@ -266,6 +266,7 @@ pub(crate) struct Round {
 pub(crate) struct Dropped;
 
 /// What a replica wants done. Messages in `after` must wait until entries and hard state are durable.
+/// Whoever does it leaves the lists empty: their room serves the next replica.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     /// Report this number with [`Consensus::persisted`] once the writes are durable.
@@ -332,8 +333,8 @@ pub(crate) trait Consensus {
     fn snapshot_sent(&mut self, peer: Member, arrived: bool);
     /// Whether [`Consensus::take`] would find anything.
     fn has_work(&self) -> bool;
-    /// What there is to do, if anything.
-    fn take(&mut self) -> Option<Work>;
+    /// Fills `work`, which comes empty, with what there is to do. False if there is nothing.
+    fn take(&mut self, work: &mut Work) -> bool;
     /// The writes of all work up to this number are durable.
     fn persisted(&mut self, number: u64);
     /// Entries up to this index are applied.

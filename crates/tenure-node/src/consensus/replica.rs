@@ -26,6 +26,8 @@ const MAX_MESSAGE_BYTES: u64 = 512 * 1024;
 const MAX_IN_FLIGHT: usize = 128;
 const MAX_UNCOMMITTED_BYTES: u64 = 8 * 1024 * 1024;
 const MAX_COMMITTED_BYTES: u64 = 1024 * 1024;
+/// A replica keeps room for so many messages.
+const KEPT_MESSAGES: usize = 8;
 
 /// See the module.
 pub(crate) struct Replica {
@@ -118,9 +120,8 @@ impl Replica {
         })
     }
 
-    fn messages_out(&mut self, messages: Vec<eraftpb::Message>) -> Vec<Message> {
-        let mut out = Vec::with_capacity(messages.len());
-        for message in messages {
+    fn messages_out(&mut self, mut messages: Vec<eraftpb::Message>, out: &mut Vec<Message>) {
+        for message in messages.drain(..) {
             if let Some(message) = convert::message_out(message) {
                 if message.is_contiguous() {
                     out.push(message);
@@ -129,7 +130,10 @@ impl Replica {
                 }
             }
         }
-        out
+        // The library gives its list away and makes another: it gets the room back.
+        if self.raw.raft.msgs.capacity() == 0 && messages.capacity() <= KEPT_MESSAGES {
+            self.raw.raft.msgs = messages;
+        }
     }
 }
 
@@ -226,24 +230,21 @@ impl Consensus for Replica {
         self.raw.has_ready()
     }
 
-    fn take(&mut self) -> Option<Work> {
+    fn take(&mut self, work: &mut Work) -> bool {
         if !self.raw.has_ready() {
-            return None;
+            return false;
         }
         let mut ready = self.raw.ready();
-        let mut work = Work {
-            number: ready.number(),
-            must_sync: ready.must_sync(),
-            ..Work::default()
-        };
-        work.confirmed = ready
-            .take_read_states()
-            .into_iter()
-            .filter_map(|state| Some((convert::round_out(&state.request_ctx)?, state.index)))
-            .collect();
-        let (now, after) = (ready.take_messages(), ready.take_persisted_messages());
-        work.messages = self.messages_out(now);
-        work.after = self.messages_out(after);
+        work.number = ready.number();
+        work.must_sync = ready.must_sync();
+        let confirmed = ready.take_read_states().into_iter();
+        work.confirmed.extend(
+            confirmed
+                .filter_map(|state| Some((convert::round_out(&state.request_ctx)?, state.index))),
+        );
+        self.messages_out(ready.take_messages(), &mut work.messages);
+        self.messages_out(ready.take_persisted_messages(), &mut work.after);
+        work.snapshot = None;
         if !ready.snapshot().is_empty() {
             let base = convert::base_out(ready.snapshot());
             self.raw.mut_store().install(base.clone());
@@ -251,20 +252,17 @@ impl Consensus for Replica {
             work.snapshot = Some(base);
         }
         let entries = ready.take_entries();
-        work.entries = entries.iter().map(convert::entry_out).collect();
+        work.entries.extend(entries.iter().map(convert::entry_out));
         self.raw.mut_store().append(entries.into_iter());
-        if let Some(state) = ready.hs() {
-            let state = convert::hard_state_out(state);
+        work.hard_state = ready.hs().map(convert::hard_state_out);
+        if let Some(state) = work.hard_state {
             self.raw.mut_store().set_hard_state(state);
-            work.hard_state = Some(state);
         }
-        work.committed = ready
-            .take_committed_entries()
-            .iter()
-            .map(convert::entry_out)
-            .collect();
+        let committed = ready.take_committed_entries();
+        work.committed
+            .extend(committed.into_iter().map(convert::entry_own));
         self.raw.advance_append_async(ready);
-        Some(work)
+        true
     }
 
     fn persisted(&mut self, number: u64) {

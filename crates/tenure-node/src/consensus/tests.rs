@@ -9,6 +9,11 @@ use super::*;
 use crate::codec;
 use crate::random::Random;
 
+fn take(replica: &mut Replica) -> Option<Work> {
+    let mut work = Work::default();
+    replica.take(&mut work).then_some(work)
+}
+
 fn member(number: u32) -> Member {
     Member {
         node: NodeId::new(number).unwrap(),
@@ -111,7 +116,7 @@ impl Room {
 
     fn work(&mut self, at: usize) {
         let seat = &mut self.seats[at];
-        while let Some(work) = seat.replica.take() {
+        while let Some(work) = take(&mut seat.replica) {
             self.wire.extend(work.messages);
             for entry in work.committed {
                 if let Payload::Commands(data) = &entry.payload {
@@ -261,7 +266,7 @@ fn a_lone_voter_leads_at_once() {
     let mut replica = found.open(me, Random::new(1));
     assert!(replica.is_alone());
     replica.campaign();
-    while let Some(work) = replica.take() {
+    while let Some(work) = take(&mut replica) {
         for entry in &work.committed {
             replica.applied(entry.place.index);
         }
@@ -274,7 +279,7 @@ fn a_lone_voter_leads_at_once() {
         number: 1,
     };
     replica.read(round);
-    let work = replica.take().unwrap();
+    let work = take(&mut replica).unwrap();
     assert_eq!(work.confirmed, vec![(round, 2)]);
     assert!(work.messages.is_empty());
 }
@@ -342,6 +347,6 @@ fn a_message_to_an_earlier_life_is_not_received() {
         snapshot: None,
     };
     room.seats[0].replica.receive(vote);
-    assert!(room.seats[0].replica.take().is_none());
+    assert!(take(&mut room.seats[0].replica).is_none());
     assert_eq!(room.seats[0].replica.term(), 1);
 }

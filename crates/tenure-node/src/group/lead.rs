@@ -249,12 +249,12 @@ impl Leading {
         };
         for expire in self.leases.due(reading, self.endings + 1) {
             self.endings += 1;
-            batch.push_ending(AnyCommand::Space(Box::new(Command::Expire(expire))));
+            batch.push_ending(AnyCommand::Space(Command::Expire(expire)));
         }
         if self.tick.is_none() && self.wants_tick(space, reading) {
             self.endings += 1;
             self.tick = Some(self.endings);
-            batch.push_ending(AnyCommand::Space(Box::new(Command::Tick)));
+            batch.push_ending(AnyCommand::Space(Command::Tick));
         }
     }
 
@@ -435,7 +435,7 @@ impl Leading {
                 };
                 turn.answers.push((ticket, OpAnswer::Renewed(Ok(renewed))));
             }
-            Ok(_) => batch.push(ticket, AnyCommand::Space(Box::new(Command::Renew(renew)))),
+            Ok(_) => batch.push(ticket, AnyCommand::Space(Command::Renew(renew))),
         }
         if let Some(joined) = joined {
             self.leases.renewal_leaves(joined);

@@ -146,10 +146,10 @@ impl Node {
             fence: request.fence,
             key: request.key.clone(),
             wait: request.wait,
-            holder: request.holder.clone(),
+            holder: request.holder.clone().map(Box::new),
         };
         call.phase = placing;
-        let op = Op::Command(Box::new(Command::Acquire(command)));
+        let op = Op::Command(Command::Acquire(command));
         let origin = Origin::Call {
             call: cx.id,
             part: 0,
@@ -242,7 +242,7 @@ impl Node {
                 part: 1,
             };
             call.phase = Phase::Withdrawing { waits, cycle };
-            self.submit(origin, group, Op::Command(Box::new(command)), cx.deadline);
+            self.submit(origin, group, Op::Command(command), cx.deadline);
             return Progress::Wait;
         }
         let round = search.round();

@@ -50,7 +50,7 @@ struct Pending {
     expires: u64,
     hops: u8,
     /// Where it was sent, when, and what: kept until the answer.
-    sent: Option<Sent>,
+    sent: Option<Box<Sent>>,
 }
 
 #[derive(Debug)]
@@ -168,12 +168,12 @@ impl Node {
         self.send_bytes(ticket, group, to, bytes.clone(), expires);
         let at = self.reading();
         if let Some(pending) = self.span.forward.pending.get_mut(&ticket) {
-            pending.sent = Some(Sent {
+            pending.sent = Some(Box::new(Sent {
                 to,
                 at,
                 op: bytes,
                 may_repeat,
-            });
+            }));
         }
     }
 

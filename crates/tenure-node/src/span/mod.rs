@@ -24,7 +24,8 @@ mod transfer;
 mod watch;
 mod wire;
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -49,9 +50,10 @@ pub(crate) struct CallId(u64);
 pub(crate) struct Span {
     next_id: u64,
     // Neither is ever iterated, so their order cannot matter.
-    calls: HashMap<CallId, Box<Call>, FxBuildHasher>,
+    calls: HashMap<CallId, Call, FxBuildHasher>,
     by_client: HashMap<RequestId, CallId, FxBuildHasher>,
-    deadlines: BTreeSet<(u64, CallId)>,
+    /// Every call that waits, and some that are over already: those are cleared out now and then.
+    deadlines: BinaryHeap<Reverse<(u64, CallId)>>,
     timers: BTreeSet<(u64, CallId)>,
     /// Calls to go on with in this turn.
     ready: Vec<(CallId, Happened)>,
@@ -98,6 +100,13 @@ pub(crate) enum Happened {
     Timer,
     /// A policy change that it waited for is over.
     Changed(policy::Ended),
+}
+
+/// Whether a call goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Going {
+    On,
+    Over,
 }
 
 /// Where a call stands.
@@ -159,7 +168,7 @@ impl Span {
             next_id: first_number(config),
             calls: HashMap::default(),
             by_client: HashMap::default(),
-            deadlines: BTreeSet::new(),
+            deadlines: BinaryHeap::new(),
             timers: BTreeSet::new(),
             ready: Vec::new(),
             forward: forward::Forward::new(first_number(config)),
@@ -193,9 +202,19 @@ impl Span {
 
     /// The next reading at which a call wants attention.
     pub(crate) fn next_deadline(&self) -> u64 {
-        let deadline = self.deadlines.first().map_or(u64::MAX, |(at, _)| *at);
+        let deadline = self.deadlines.peek();
+        let deadline = deadline.map_or(u64::MAX, |Reverse((at, _))| *at);
         let timer = self.timers.first().map_or(u64::MAX, |(at, _)| *at);
         deadline.min(timer)
+    }
+
+    /// Most calls are over long before their deadlines.
+    fn forget_deadlines(&mut self) {
+        if self.deadlines.len() > 2 * self.calls.len() + 64 {
+            let calls = &self.calls;
+            self.deadlines
+                .retain(|Reverse((_, id))| calls.contains_key(id));
+        }
     }
 
     /// Whether no call waits to be told something.
@@ -271,13 +290,14 @@ impl Node {
         if let Some(client) = client {
             self.span.by_client.insert(client, id);
         }
-        self.span.deadlines.insert((deadline, id));
-        let call = Box::new(Call {
+        let call = Call {
             client,
             deadline,
             kind,
-        });
-        self.go_on(id, call, Happened::Start);
+        };
+        if self.go_on(id, call, Happened::Start) == Going::On {
+            self.span.deadlines.push(Reverse((deadline, id)));
+        }
     }
 
     /// Tells a call what happened, and answers it if that was all.
@@ -287,7 +307,7 @@ impl Node {
         }
     }
 
-    fn go_on(&mut self, id: CallId, mut call: Box<Call>, happened: Happened) {
+    fn go_on(&mut self, id: CallId, mut call: Call, happened: Happened) -> Going {
         let cx = Context {
             id,
             deadline: call.deadline,
@@ -304,13 +324,16 @@ impl Node {
         match progress {
             Progress::Wait => {
                 self.span.calls.insert(id, call);
+                Going::On
             }
-            Progress::Done(result) => self.end(id, &call, result),
+            Progress::Done(result) => {
+                self.end(&call, result);
+                Going::Over
+            }
         }
     }
 
-    fn end(&mut self, id: CallId, call: &Call, result: Result<Box<Answer>, Failure>) {
-        self.span.deadlines.remove(&(call.deadline, id));
+    fn end(&mut self, call: &Call, result: Result<Box<Answer>, Failure>) {
         if let Kind::Grants(state) = &call.kind {
             self.grants_ended(state, result.is_ok());
         }
@@ -324,10 +347,8 @@ impl Node {
     }
 
     pub(crate) fn cancel(&mut self, client: RequestId) {
-        if let Some(id) = self.span.by_client.remove(&client)
-            && let Some(call) = self.span.calls.remove(&id)
-        {
-            self.span.deadlines.remove(&(call.deadline, id));
+        if let Some(id) = self.span.by_client.remove(&client) {
+            self.span.calls.remove(&id);
         }
     }
 
@@ -339,12 +360,12 @@ impl Node {
             self.span.timers.remove(&(at, id));
             self.span.tell(id, Happened::Timer);
         }
-        while let Some(&(at, id)) = self.span.deadlines.first()
+        while let Some(&Reverse((at, id))) = self.span.deadlines.peek()
             && at <= reading
         {
-            self.span.deadlines.remove(&(at, id));
+            self.span.deadlines.pop();
             if let Some(call) = self.span.calls.remove(&id) {
-                self.end(id, &call, Err(Failure::DeadlineExceeded));
+                self.end(&call, Err(Failure::DeadlineExceeded));
             }
         }
     }
@@ -365,6 +386,7 @@ impl Node {
 
     pub(crate) fn span_tick(&mut self) {
         self.span.ticks += 1;
+        self.span.forget_deadlines();
         self.retry_parked();
         self.retry_sweeps();
         self.retry_table();
@@ -471,6 +493,35 @@ struct Context {
 mod tests {
     use super::*;
     use crate::group::News;
+    use crate::{ClusterConfig, Limits};
+    use tenure_core::policy::Algorithm;
+
+    /// Calls end long before their deadlines; what is left of them must not grow with their number.
+    #[test]
+    fn deadlines_of_calls_that_are_over_do_not_pile_up() {
+        let node = NodeId::new(1).unwrap();
+        let config = Config {
+            me: Member { node, life: 1 },
+            cluster: ClusterConfig {
+                group_count: 1,
+                prefix_segments: 1,
+                default_algorithm: Algorithm::RecursiveRw,
+            },
+            limits: Limits::default(),
+            start: 1,
+            seed: 1,
+            nodes: vec![node],
+        };
+        let table = NamespaceTable::new(1, Algorithm::RecursiveRw);
+        let mut span = Span::new(&config, table);
+        for number in 0..10_000 {
+            span.deadlines.push(Reverse((60_000, CallId(number))));
+            if number % 100 == 0 {
+                span.forget_deadlines();
+            }
+        }
+        assert!(span.deadlines.len() < 200, "{}", span.deadlines.len());
+    }
 
     /// What moves with every call is small: one rare variant that is large makes all of them slow.
     #[test]

@@ -308,7 +308,7 @@ impl Node {
             };
             match &driver.stage {
                 Stage::Telling { view, .. } if part != SYSTEM_PART => {
-                    let op = Op::Command(Box::new(view.command.clone()));
+                    let op = Op::Command(view.command.clone());
                     self.ask_for_change(change, part, GroupId(part), op);
                 }
                 Stage::Telling { .. } => {}
@@ -336,7 +336,7 @@ impl Node {
             };
         }
         for group in groups {
-            let op = Op::Command(Box::new(command.clone()));
+            let op = Op::Command(command.clone());
             self.ask_for_change(change, group.0, group, op);
         }
     }

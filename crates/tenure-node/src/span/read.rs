@@ -24,7 +24,7 @@ const MAX_MISSES: u8 = 8;
 pub(super) struct ReadCall {
     request: Box<ClientRequest>,
     misses: u8,
-    /// For AssertFencing: which of the paths each part is about.
+    /// For AssertFencing: which of the paths each part is about. No places mean all, in their order.
     parts: Vec<(u32, Vec<usize>)>,
     /// The first path that failed, by its place in the request.
     failed: Option<(usize, FenceCheck)>,
@@ -111,6 +111,17 @@ impl Node {
                 };
                 call.parts.clear();
                 call.failed = None;
+                if let [path] = &paths[..] {
+                    let (route, group) = self.route(path);
+                    let query = Query::Assert {
+                        owner: owner.clone(),
+                        fence,
+                        paths: vec![(route, path.clone())],
+                    };
+                    call.parts.reserve_exact(1);
+                    call.parts.push((0, Vec::new()));
+                    return self.ask(cx, 0, group, Op::Read(query));
+                }
                 for (group, query, places) in self.assertions(owner, fence, paths) {
                     let part = u32::try_from(call.parts.len()).unwrap_or(u32::MAX);
                     call.parts.push((part, places));
@@ -145,7 +156,7 @@ impl Node {
                     owner: owner.clone(),
                     fence: *fence,
                 });
-                self.ask(cx, 0, group, Op::Command(Box::new(command)))
+                self.ask(cx, 0, group, Op::Command(command))
             }
             _ => Progress::fail(odd_answer()),
         }
@@ -284,11 +295,17 @@ fn asserted(call: &mut ReadCall, part: u32, failed: Option<(u32, FenceCheck)>) -
         return Progress::Wait;
     };
     let (_, places) = call.parts.swap_remove(at);
-    if let Some((at, check)) = failed
-        && let Some(place) = places.get(at as usize)
-        && call.failed.is_none_or(|(first, _)| *place < first)
-    {
-        call.failed = Some((*place, check));
+    if let Some((at, check)) = failed {
+        let at = at as usize;
+        let place = match places[..] {
+            [] => Some(at),
+            _ => places.get(at).copied(),
+        };
+        if let Some(place) = place
+            && call.failed.is_none_or(|(first, _)| place < first)
+        {
+            call.failed = Some((place, check));
+        }
     }
     if !call.parts.is_empty() {
         return Progress::Wait;

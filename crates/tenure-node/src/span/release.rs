@@ -35,7 +35,7 @@ impl ReleaseCall {
         ReleaseCall {
             unplaced: std::mem::take(&mut request.holds),
             request,
-            parts: Vec::new(),
+            parts: Vec::with_capacity(1),
             next_part: 0,
             misses: 0,
             failure: None,
@@ -91,37 +91,39 @@ impl Node {
             return;
         }
         let unplaced = std::mem::take(&mut call.unplaced);
-        for holds in self.by_namespace(unplaced) {
-            let Some(first) = holds.first() else { continue };
-            let (route, group) = self.route(&first.path);
-            let command = Command::Release(Release {
-                route,
-                owner: call.request.owner.clone(),
-                holds: holds.clone(),
-                key: call.request.key.clone(),
-            });
-            let part = call.next_part;
-            call.next_part += 1;
-            call.parts.push((part, holds));
-            let origin = Origin::Call { call: cx.id, part };
-            self.submit(origin, group, Op::Command(Box::new(command)), cx.deadline);
+        let table = self.table();
+        let mut names = unplaced.iter().map(|hold| table.name_of(&hold.path));
+        let first = names.next();
+        if names.all(|name| Some(name) == first) {
+            self.release_part(cx, call, unplaced);
+            return;
+        }
+        // In the order of their names.
+        let mut by_namespace: BTreeMap<Namespace, Vec<Hold>> = BTreeMap::new();
+        for hold in unplaced {
+            let namespace = self.table().namespace_of(&hold.path);
+            by_namespace.entry(namespace).or_default().push(hold);
+        }
+        for holds in by_namespace.into_values() {
+            self.release_part(cx, call, holds);
         }
     }
 
-    /// Holds by namespace, in the order of their names.
-    fn by_namespace(&self, holds: Vec<Hold>) -> Vec<Vec<Hold>> {
-        let table = self.table();
-        let mut names = holds.iter().map(|hold| table.name_of(&hold.path));
-        let first = names.next();
-        if names.all(|name| Some(name) == first) {
-            return vec![holds];
-        }
-        let mut by_namespace: BTreeMap<Namespace, Vec<Hold>> = BTreeMap::new();
-        for hold in holds {
-            let namespace = table.namespace_of(&hold.path);
-            by_namespace.entry(namespace).or_default().push(hold);
-        }
-        by_namespace.into_values().collect()
+    /// Releases holds of one namespace.
+    fn release_part(&mut self, cx: Context, call: &mut ReleaseCall, holds: Vec<Hold>) {
+        let Some(first) = holds.first() else { return };
+        let (route, group) = self.route(&first.path);
+        let command = Command::Release(Release {
+            route,
+            owner: call.request.owner.clone(),
+            holds: holds.clone(),
+            key: call.request.key.clone(),
+        });
+        let part = call.next_part;
+        call.next_part += 1;
+        call.parts.push((part, holds));
+        let origin = Origin::Call { call: cx.id, part };
+        self.submit(origin, group, Op::Command(command), cx.deadline);
     }
 
     fn released(&mut self, cx: Context, call: &mut ReleaseCall, part: u32, answer: OpAnswer) {

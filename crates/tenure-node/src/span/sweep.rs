@@ -63,6 +63,21 @@ pub(crate) enum What {
     Highest,
 }
 
+impl What {
+    /// Whether a space in which the sweep's owner has nothing has nothing to say.
+    fn is_about_owner(&self) -> bool {
+        match self {
+            What::Renew(_)
+            | What::ReleaseAll(_)
+            | What::Ask
+            | What::Alive
+            | What::List
+            | What::Grants => true,
+            What::WaitsFor { .. } | What::Highest => false,
+        }
+    }
+}
+
 impl Sweep {
     /// A sweep over all namespaces.
     pub(crate) fn about(owner: OwnerId, what: What) -> Sweep {
@@ -352,7 +367,13 @@ impl Node {
         let expires = self.reading().saturating_add(left_ms.min(3_600_000));
         let leads = |group: &GroupId| self.group_ref(*group).is_some_and(|group| group.leads());
         let led: GroupSet = groups.iter().filter(leads).collect();
-        let renews = matches!(sweep.what, What::Renew(_));
+        let renewed: Vec<GroupId> = match sweep.what {
+            What::Renew(_) => {
+                let has = |group: &GroupId| self.has_owner(*group, &sweep.owner);
+                led.iter().filter(has).collect()
+            }
+            _ => Vec::new(),
+        };
         self.span.sweeps.local.insert(
             number,
             Local {
@@ -360,7 +381,7 @@ impl Node {
                 id,
                 sweep,
                 expires,
-                unvouched: led.clone(),
+                unvouched: led,
                 // Kept open until all parts have begun.
                 open: 1,
                 renewing: Vec::new(),
@@ -368,10 +389,8 @@ impl Node {
             },
         );
         self.span.sweeps.begun.push(number);
-        if renews {
-            for group in led.iter() {
-                self.renew_here(number, group);
-            }
+        for group in renewed {
+            self.renew_here(number, group);
         }
         self.part_over(number);
     }
@@ -408,26 +427,33 @@ impl Node {
         }
     }
 
-    /// A group is vouched for, or cannot be here: all sweeps that asked together are told.
-    pub(crate) fn vouched(&mut self, number: u64, group: GroupId, vouched: Vouched) {
+    /// Groups are vouched for, or cannot be here: all sweeps that asked together are told. All that
+    /// is told here belongs to one number.
+    pub(crate) fn vouched(&mut self, told: &[(u64, GroupId, Vouched)]) {
+        let number = told.first().map_or(0, |(number, ..)| *number);
         let Some(vouching) = self.span.sweeps.vouching.get_mut(&number) else {
-            self.vouched_for_stranger(number, group, vouched);
+            for &(number, group, vouched) in told {
+                self.vouched_for_stranger(number, group, vouched);
+            }
             return;
         };
-        vouching.open -= 1;
+        vouching.open -= told.len();
         let over = vouching.open == 0;
         let sweeps = std::mem::take(&mut vouching.sweeps);
+        let all: GroupSet = told.iter().map(|(_, group, _)| *group).collect();
+        let here = told.iter().filter(|(.., told)| *told == Vouched::Yes);
+        let here: GroupSet = here.map(|(_, group, _)| *group).collect();
         for &sweep in &sweeps {
             let Some(local) = self.span.sweeps.local.get_mut(&sweep) else {
                 continue;
             };
-            if !local.unvouched.remove(group) {
+            let answered = local.unvouched.both(&all);
+            if answered.is_empty() {
                 continue;
             }
+            local.unvouched = local.unvouched.without(&all);
             local.open += 1;
-            if vouched == Vouched::Yes {
-                self.look(sweep, group);
-            }
+            self.look(sweep, &answered.both(&here));
             self.part_over(sweep);
         }
         if over {
@@ -497,80 +523,101 @@ impl Node {
         self.part_over(part.sweep);
     }
 
-    /// The group is led here, confirmed after the question: now its state is the answer.
-    fn look(&mut self, number: u64, id: GroupId) {
+    fn has_owner(&self, group: GroupId, owner: &OwnerId) -> bool {
+        self.group_ref(group)
+            .and_then(|group| group.machine.space())
+            .is_some_and(|space| space.has_owner(owner))
+    }
+
+    /// These groups are led here, confirmed after the question: now their state is the answer.
+    fn look(&mut self, number: u64, groups: &GroupSet) {
         let Some(local) = self.span.sweeps.local.get_mut(&number) else {
             return;
         };
-        let Some(Some(group)) = self.groups.get(id.0 as usize) else {
-            return;
-        };
-        let (Some(space), Some(now)) = (
-            group.machine.space(),
-            group.lead().lease_time(self.turn.reading),
-        ) else {
-            return;
-        };
         let (sweep, found) = (&local.sweep, &mut local.found);
-        found.groups.insert(id);
-        let has_any = || {
-            space
-                .owner_namespaces(&sweep.owner)
-                .iter()
-                .any(|namespace| selects(&sweep.selection, namespace))
-        };
-        let mut command = None;
-        match &sweep.what {
-            // Whatever was acquired since the receipt is extended too.
-            What::Renew(_) => self.renew_here(number, id),
-            What::ReleaseAll(cause) if has_any() => {
-                command = Some(Command::ReleaseAll(ReleaseAll {
-                    owner: sweep.owner.clone(),
-                    selection: sweep.selection.clone(),
-                    cause: *cause,
-                }));
+        let mut to_act = Vec::new();
+        for id in groups.iter() {
+            let Some(Some(group)) = self.groups.get(id.0 as usize) else {
+                continue;
+            };
+            let (Some(space), Some(now)) = (
+                group.machine.space(),
+                group.lead().lease_time(self.turn.reading),
+            ) else {
+                continue;
+            };
+            found.groups.insert(id);
+            if sweep.what.is_about_owner() && !space.has_owner(&sweep.owner) {
+                continue;
             }
-            What::Ask if has_any() => {
-                command = Some(Command::Ask(Ask {
-                    owner: sweep.owner.clone(),
-                }));
-            }
-            What::ReleaseAll(_) | What::Ask => {}
-            What::Alive => {
-                found.alive |= space.owner_alive(&sweep.owner, &sweep.selection, now);
-            }
-            What::List => {
-                let locks = space.owner_locks(&sweep.owner, &sweep.selection);
-                found.alive |= locks.alive;
-                found.locks.extend(locks.locks);
-            }
-            What::WaitsFor { owners } => {
-                for owner in owners {
-                    let waits: Vec<WaitsFor> = space.waits_for(owner, now);
-                    let blockers: Vec<OwnerId> =
-                        waits.into_iter().flat_map(|waits| waits.owners).collect();
-                    if !blockers.is_empty() {
-                        found.edges.push((owner.clone(), blockers));
+            match &sweep.what {
+                // Whatever was acquired since the receipt is extended too.
+                What::Renew(_) => to_act.push(id),
+                What::ReleaseAll(_) | What::Ask => {
+                    let namespaces = space.owner_namespaces(&sweep.owner);
+                    if namespaces.iter().any(|one| selects(&sweep.selection, one)) {
+                        to_act.push(id);
                     }
                 }
-            }
-            What::Grants => {
-                let mut grants = space.standing_grants(&sweep.owner, now);
-                grants.retain(|event| {
-                    event.namespace.as_ref().is_none_or(|namespace| {
-                        !group.lead().renewed_since_set(namespace, &sweep.owner)
-                    })
-                });
-                found.grants.extend(grants);
-            }
-            What::Highest => {
-                found.highest = found.highest.max(space.highest_minted());
+                What::Alive => {
+                    found.alive |= space.owner_alive(&sweep.owner, &sweep.selection, now);
+                }
+                What::List => {
+                    let locks = space.owner_locks(&sweep.owner, &sweep.selection);
+                    found.alive |= locks.alive;
+                    found.locks.extend(locks.locks);
+                }
+                What::WaitsFor { owners } => {
+                    for owner in owners {
+                        let waits: Vec<WaitsFor> = space.waits_for(owner, now);
+                        let blockers: Vec<OwnerId> =
+                            waits.into_iter().flat_map(|waits| waits.owners).collect();
+                        if !blockers.is_empty() {
+                            found.edges.push((owner.clone(), blockers));
+                        }
+                    }
+                }
+                What::Grants => {
+                    let mut grants = space.standing_grants(&sweep.owner, now);
+                    grants.retain(|event| {
+                        event.namespace.as_ref().is_none_or(|namespace| {
+                            !group.lead().renewed_since_set(namespace, &sweep.owner)
+                        })
+                    });
+                    found.grants.extend(grants);
+                }
+                What::Highest => {
+                    found.highest = found.highest.max(space.highest_minted());
+                }
             }
         }
-        if let Some(command) = command {
-            let op = Op::Command(Box::new(command));
-            self.act_here(number, id, Step::Act, op);
+        for id in to_act {
+            self.act(number, id);
         }
+    }
+
+    /// Does what a sweep is for in a group in which its owner has something.
+    fn act(&mut self, number: u64, id: GroupId) {
+        let Some(local) = self.span.sweeps.local.get(&number) else {
+            return;
+        };
+        let sweep = &local.sweep;
+        let command = match &sweep.what {
+            What::Renew(_) => return self.renew_here(number, id),
+            What::ReleaseAll(cause) => Command::ReleaseAll(ReleaseAll {
+                owner: sweep.owner.clone(),
+                selection: sweep.selection.clone(),
+                cause: *cause,
+            }),
+            What::Ask => Command::Ask(Ask {
+                owner: sweep.owner.clone(),
+            }),
+            What::Alive | What::List | What::WaitsFor { .. } | What::Grants | What::Highest => {
+                return;
+            }
+        };
+        let op = Op::Command(command);
+        self.act_here(number, id, Step::Act, op);
     }
 
     fn acted(&mut self, part: Part, answer: OpAnswer) {

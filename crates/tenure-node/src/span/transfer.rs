@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 
 use crate::codec::{CodecError, Read, Reader};
 use crate::consensus::{Consensus, Membership, Message, Weight};
-use crate::node::Node;
 use crate::node::frames_item as item;
+use crate::node::{Node, keep_room};
 use crate::{Base, GroupId, Member, NodeId, Output, Place, Record, Snapshot, codec, snapshot};
 
 /// One chunk.
@@ -78,7 +78,8 @@ impl Transfers {
 impl Node {
     /// Logs that outweigh what they are worth are cut, behind a saved snapshot.
     pub(crate) fn cut_logs(&mut self) {
-        for id in std::mem::take(&mut self.touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in touched.drain(..) {
             let limits = &self.config.limits;
             let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
                 continue;
@@ -105,6 +106,7 @@ impl Node {
                 self.cut_log(id);
             }
         }
+        keep_room(touched, &mut self.touched);
     }
 
     /// Saves a snapshot of a group, behind which its log will be cut.
@@ -163,7 +165,7 @@ impl Node {
             group.replica.store_mut().compact(keep_from, membership);
         }
         group.replica.store_mut().was_cut(saved.covered);
-        self.turn.writes.push((id, Record::Cut(base)));
+        self.turn.writes.push((id, Record::Cut(Box::new(base))));
         self.turn.writes.push((id, Record::HardState(hard_state)));
     }
 

@@ -51,7 +51,7 @@ pub(crate) fn encode_op(op: &Op) -> Bytes {
     write(|out| match op {
         Op::Command(command) => {
             out.byte(1);
-            out.put(&**command);
+            out.put(command);
         }
         Op::System(command) => {
             out.byte(2);

@@ -84,11 +84,11 @@ fn queries() -> Vec<Query> {
 
 fn ops() -> Vec<Op> {
     let mut ops: Vec<Op> = queries().into_iter().map(Op::Read).collect();
-    ops.push(Op::Command(Box::new(Command::Expire(Expire {
+    ops.push(Op::Command(Command::Expire(Expire {
         namespace: ns(),
         owner: owner("amy"),
         epoch: 77,
-    }))));
+    })));
     ops.push(Op::System(Box::new(SystemCommand::Finish { change: 3 })));
     ops.push(Op::Renew(Renew {
         namespace: ns(),

@@ -168,7 +168,7 @@ impl Inner {
             fence: None,
             key: None,
             wait,
-            holder: Some(holder_in(&request.holder)),
+            holder: Some(Box::new(holder_in(&request.holder))),
         };
         // Before it is applied: what the command itself brings about must find the claim.
         for claim in claims {
