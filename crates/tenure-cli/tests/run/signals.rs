@@ -1,6 +1,6 @@
 //! Which signals reach whom (C3), and what an end by a signal looks like from outside (C2).
 
-use super::shell::{Place, eventually, is_alive, signal, state};
+use super::shell::{Place, TENURE, eventually, is_alive, signal, state};
 
 /// C2: 128+n, for ten signals that a command may die of.
 #[test]
@@ -108,8 +108,11 @@ fn a_signal_while_waiting_ends_the_wait() {
     let place = Place::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3)] {
-        let mut waiter = place
-            .run(&["f", "--", "touch", "ran"])
+        // Where the tests run in the background of a script, these signals are ignored, and that is inherited.
+        let mut waiter = std::process::Command::new("env")
+            .args(["--default-signal=HUP,INT,QUIT", TENURE, "run", "f"])
+            .args(["--", "touch", "ran"])
+            .current_dir(place.path())
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
