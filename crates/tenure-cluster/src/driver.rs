@@ -169,6 +169,10 @@ impl Driver {
                 Some(_) => Next::Input(Input::Unsubscribe { id, owners }),
                 None => Next::Nothing,
             },
+            Job::Reached(reply) => {
+                let _ = reply.send(());
+                Next::Nothing
+            }
             Job::Vitals(reply) => {
                 // The journal adds what it knows, and answers.
                 let _ = self.journal.send(Write::Vitals(self.node.status(), reply));

@@ -138,6 +138,17 @@ impl Handle {
         stream
     }
 
+    /// Waits until streams that were begun before this are heard of. What happened before, streams that
+    /// were there have got by then.
+    pub async fn reached(&self) {
+        let (reply, reached) = oneshot::channel();
+        self.inbox.push(Job::Reached(reply));
+        if self.stopped.get().is_none() {
+            // Dropped by a node that ends, whose streams end, too.
+            let _ = reached.await;
+        }
+    }
+
     /// How the node is. `None`: it has ended.
     pub async fn vitals(&self) -> Option<Vitals> {
         let (reply, report) = oneshot::channel();

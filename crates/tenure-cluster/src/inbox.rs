@@ -38,6 +38,8 @@ pub(crate) enum Job {
     },
     /// A subscription of these owners or, of nobody, a watch is over.
     Unlisten { id: StreamId, owners: Vec<OwnerId> },
+    /// Somebody wants to know that what came before this is taken.
+    Reached(oneshot::Sender<()>),
     /// Something for the node itself.
     Input(Input),
     /// Somebody wants to know how things are.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use tenure_core::event::Event;
 use tenure_core::value::OwnerId;
@@ -36,10 +36,19 @@ pub struct Stream<T> {
 impl<T> Stream<T> {
     /// The next item, or why there is none any more.
     pub async fn next(&mut self) -> Result<T, StreamEnd> {
-        match self.items.recv().await {
-            Some(item) => Ok(item),
-            None => Err(self.end.get().cloned().unwrap_or(StreamEnd::Stopped)),
-        }
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// See [`Stream::next`].
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, StreamEnd>> {
+        let ended = || self.end.get().cloned().unwrap_or(StreamEnd::Stopped);
+        let item = self.items.poll_recv(cx);
+        item.map(|item| item.ok_or_else(ended))
+    }
+
+    /// The next item, if it is there.
+    pub fn try_next(&mut self) -> Option<T> {
+        self.items.try_recv().ok()
     }
 }
 

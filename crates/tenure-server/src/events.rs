@@ -6,7 +6,9 @@
 //! and it tells every new subscription by itself (R122).
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::Stream;
@@ -16,6 +18,7 @@ use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 use tenure_node::{WatchEvent, WatchStart};
 use tenure_wire::v1;
+use tokio::task::AbortHandle;
 
 use crate::convert;
 use crate::handlers;
@@ -37,36 +40,38 @@ pub struct Events {
 
 /// What is remembered of one owner.
 struct Memory {
-    events: VecDeque<Event>,
+    recent: Recent,
+    /// What comes, to be written down; by a task, or by who wants to know.
+    news: tenure_cluster::Stream<Event>,
+    recording: AbortHandle,
     attached: usize,
     /// Counts departures: the last one forgets, unless somebody came meanwhile.
     departures: u64,
 }
 
-/// Ids of different groups are as good as their leaders' clocks (R121): nothing is old because its id
-/// is small.
-impl Memory {
-    /// Every attached client sees every event; the first to see it writes it down.
-    fn add(&mut self, event: &Event, capacity: usize) {
-        if self.events.iter().rev().any(|known| known.id == event.id) {
-            return;
-        }
-        self.events.push_back(event.clone());
-        if self.events.len() > capacity {
-            self.events.pop_front();
+/// Events as they came. Ids of different groups are as good as their leaders' clocks (R121): nothing is
+/// old because its id is small.
+#[derive(Default)]
+struct Recent(VecDeque<Event>);
+
+impl Recent {
+    fn add(&mut self, event: Event, capacity: usize) {
+        self.0.push_back(event);
+        if self.0.len() > capacity {
+            self.0.pop_front();
         }
     }
 
     /// What a client at this position gets before anything new.
     fn behind(&self, position: u64) -> Vec<Event> {
-        let events = self.events.iter();
+        let events = self.0.iter();
         let events = events.filter(|event| event.id > position && !is_grant(event));
         events.cloned().collect()
     }
 
     /// What such a client then has, and need not get as news.
     fn known(&self, position: u64) -> HashSet<u64> {
-        let events = self.events.iter();
+        let events = self.0.iter();
         let events = events.filter(|event| event.id <= position || !is_grant(event));
         events.map(|event| event.id).chain([position]).collect()
     }
@@ -108,7 +113,7 @@ impl Events {
     }
 
     /// An owner's events behind a position, and from now on; the memory is kept meanwhile.
-    pub fn resume(
+    pub async fn resume(
         &self,
         owner: OwnerId,
         after: Option<u64>,
@@ -116,38 +121,26 @@ impl Events {
         Vec<Event>,
         impl Stream<Item = Result<Event, Failure>> + Send + use<>,
     ) {
-        // Subscribed before the memory is read, so nothing falls between the two.
+        let attached = self.attach(owner.clone());
+        // Subscribed before the memory is read, and known to be, so nothing falls between the two.
         let stream = self.node.subscribe(owner.clone(), self.buffer);
-        let mut remembered = self
-            .remembered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let memory = remembered.entry(owner.clone()).or_insert_with(|| Memory {
-            events: VecDeque::new(),
-            attached: 0,
-            departures: 0,
-        });
-        memory.attached += 1;
-        let (old, known) = match after {
-            Some(after) => (memory.behind(after), memory.known(after)),
-            None => (Vec::new(), HashSet::new()),
-        };
-        drop(remembered);
-        let attached = Attached {
-            events: self.clone(),
-            owner,
+        self.node.reached().await;
+        let (old, known) = match (after, self.lock().get_mut(&owner)) {
+            (Some(after), Some(memory)) => {
+                while let Some(event) = memory.news.try_next() {
+                    memory.recent.add(event, self.capacity);
+                }
+                (memory.recent.behind(after), memory.recent.known(after))
+            }
+            _ => (Vec::new(), HashSet::new()),
         };
         let state = Some((stream, attached, known));
         let live = futures_util::stream::unfold(state, |state| async move {
             let (mut stream, attached, known) = state?;
             loop {
                 match stream.next().await {
-                    Ok(event) => {
-                        attached.events.remember(&attached.owner, &event);
-                        if !known.contains(&event.id) {
-                            return Some((Ok(event), Some((stream, attached, known))));
-                        }
-                    }
+                    Ok(event) if known.contains(&event.id) => {}
+                    Ok(event) => return Some((Ok(event), Some((stream, attached, known)))),
                     Err(end) => return Some((Err(ended(end)), None)),
                 }
             }
@@ -157,23 +150,49 @@ impl Events {
 }
 
 impl Events {
-    fn remember(&self, owner: &OwnerId, event: &Event) {
-        let mut remembered = self
-            .remembered
+    fn lock(&self) -> MutexGuard<'_, HashMap<OwnerId, Memory>> {
+        self.remembered
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client comes. The memory of its owner begins with the first one.
+    fn attach(&self, owner: OwnerId) -> Attached {
+        let mut remembered = self.lock();
+        let memory = remembered.entry(owner.clone()).or_insert_with(|| {
+            let news = self.node.subscribe(owner.clone(), self.buffer);
+            let (events, owner) = (self.clone(), owner.clone());
+            let recording =
+                tokio::spawn(poll_fn(move |cx| events.record(&owner, cx))).abort_handle();
+            Memory {
+                recent: Recent::default(),
+                news,
+                recording,
+                attached: 0,
+                departures: 0,
+            }
+        });
+        memory.attached += 1;
+        drop(remembered);
+        let events = self.clone();
+        Attached { events, owner }
+    }
+
+    /// Writes down what comes, until nothing more does.
+    fn record(&self, owner: &OwnerId, cx: &mut Context<'_>) -> Poll<()> {
+        let mut remembered = self.lock();
         let Some(memory) = remembered.get_mut(owner) else {
-            return;
+            return Poll::Ready(());
         };
-        memory.add(event, self.capacity);
+        while let Ok(event) = ready!(memory.news.poll_next(cx)) {
+            memory.recent.add(event, self.capacity);
+        }
+        Poll::Ready(())
     }
 
     /// A client leaves. The number of the departure, if nobody else is attached.
     fn leave(&self, owner: &OwnerId) -> Option<u64> {
-        let mut remembered = self
-            .remembered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.lock();
         let memory = remembered.get_mut(owner)?;
         memory.attached -= 1;
         memory.departures += 1;
@@ -182,15 +201,12 @@ impl Events {
 
     /// Forgets an owner, unless somebody came since that departure.
     fn forget(&self, owner: &OwnerId, departure: u64) {
-        let mut remembered = self
-            .remembered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.lock();
         let unused = remembered
             .get(owner)
             .is_some_and(|memory| memory.attached == 0 && memory.departures == departure);
-        if unused {
-            remembered.remove(owner);
+        if unused && let Some(memory) = remembered.remove(owner) {
+            memory.recording.abort();
         }
     }
 }
@@ -209,16 +225,9 @@ impl Drop for Attached {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
-        // Go on listening, so that what comes before the client returns is remembered.
         let (events, owner) = (self.events.clone(), self.owner.clone());
         runtime.spawn(async move {
-            let mut stream = events.node.subscribe(owner.clone(), events.buffer);
-            let _ = tokio::time::timeout(MEMORY, async {
-                while let Ok(event) = stream.next().await {
-                    events.remember(&owner, &event);
-                }
-            })
-            .await;
+            tokio::time::sleep(MEMORY).await;
             events.forget(&owner, departure);
         });
     }
@@ -325,30 +334,24 @@ mod tests {
     /// R121, R122: one group runs ahead of the clock, another tells something later with a smaller id.
     #[test]
     fn an_event_is_not_old_because_its_id_is_small() {
-        let mut memory = Memory {
-            events: VecDeque::new(),
-            attached: 1,
-            departures: 0,
-        };
+        let mut recent = Recent::default();
         let grant = || EventKind::Grant { fence: None };
         for (id, kind) in [
             (1, EventKind::Revoke),
             (9, EventKind::Revoke),
             (5, EventKind::Killed),
             (7, grant()),
-            // By another client of the same owner.
-            (9, EventKind::Revoke),
         ] {
-            memory.add(&event(id, kind), 4);
+            recent.add(event(id, kind), 4);
         }
-        let ids: Vec<_> = memory.events.iter().map(|event| event.id).collect();
-        assert_eq!(ids, [1, 9, 5, 7], "each once, as they came");
-        memory.add(&event(8, grant()), 4);
+        let ids: Vec<_> = recent.0.iter().map(|event| event.id).collect();
+        assert_eq!(ids, [1, 9, 5, 7], "as they came");
+        recent.add(event(8, grant()), 4);
         // At 6: 9 comes from the memory; the grants, if one stands, from the node.
-        let behind: Vec<_> = memory.behind(6).iter().map(|event| event.id).collect();
+        let behind: Vec<_> = recent.behind(6).iter().map(|event| event.id).collect();
         assert_eq!(behind, [9]);
-        assert_eq!(memory.known(6), HashSet::from([5, 6, 9]));
+        assert_eq!(recent.known(6), HashSet::from([5, 6, 9]));
         // At 7, which is the client's, a grant that the node repeats is no news, and 4 is.
-        assert_eq!(memory.known(7), HashSet::from([5, 7, 9]));
+        assert_eq!(recent.known(7), HashSet::from([5, 7, 9]));
     }
 }

@@ -81,7 +81,7 @@ async fn owner_events(
         .or(after)
         .filter(|position| *position <= newest_possible_id());
     let details = query.details.as_deref() == Some("1");
-    let (old, live) = sse.events.resume(owner, position);
+    let (old, live) = sse.events.resume(owner, position).await;
     let lines =
         tokio_stream::iter(old.into_iter().map(Ok))
             .chain(live)
