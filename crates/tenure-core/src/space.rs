@@ -80,6 +80,7 @@ pub struct SpaceLimits {
 }
 
 impl Default for SpaceLimits {
+    /// Another number here is another state machine, like other [`RULES`]: replicas of two releases would differ.
     fn default() -> SpaceLimits {
         SpaceLimits {
             marks: 4096,
