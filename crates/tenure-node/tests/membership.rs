@@ -203,16 +203,23 @@ fn a_replica_that_was_away_learns_that_it_is_removed() {
     assert_eq!(cluster.holder(away, "t:/x/1").as_deref(), Some("amy"));
 }
 
+/// Three voters, and a learner of the first group in the fourth seat.
+fn trio_and_learner() -> (Cluster, Member) {
+    let mut cluster = trio_and(1, small_logs());
+    fill(&mut cluster, 5);
+    let (group, seat, new) = (GroupId(0), 3, member(4, 1));
+    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    cluster.until(5_000, "the learner is there", |cluster| {
+        status(cluster, seat, group).is_some()
+    });
+    (cluster, new)
+}
+
 /// R166: a learner never stands for election, so nobody would notice that it is still there.
 #[test]
 fn a_learner_that_was_away_learns_that_it_is_removed() {
-    let mut cluster = trio_and(1, small_logs());
-    fill(&mut cluster, 5);
-    let (group, away, new) = (GroupId(0), 3, member(4, 1));
-    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
-    cluster.until(5_000, "the learner is there", |cluster| {
-        status(cluster, away, group).is_some()
-    });
+    let (mut cluster, new) = trio_and_learner();
+    let (group, away) = (GroupId(0), 3);
     cluster.isolate(away);
     change(&mut cluster, group, vec![MembershipStep::Remove(new)]).unwrap();
     cluster.run(5_000);
@@ -232,13 +239,8 @@ fn a_learner_that_was_away_learns_that_it_is_removed() {
 /// R166: what was said about a membership that is over does not count for the next one.
 #[test]
 fn a_late_word_of_a_removal_spares_a_replica_that_is_back() {
-    let mut cluster = trio_and(1, small_logs());
-    fill(&mut cluster, 5);
-    let (group, away, new) = (GroupId(0), 3, member(4, 1));
-    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
-    cluster.until(5_000, "the learner is there", |cluster| {
-        status(cluster, away, group).is_some()
-    });
+    let (mut cluster, new) = trio_and_learner();
+    let (group, away) = (GroupId(0), 3);
     // It can ask, and hears no answer.
     for other in 0..3 {
         cluster.cut(other, away);
