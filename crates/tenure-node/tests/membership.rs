@@ -215,6 +215,65 @@ fn trio_and_learner() -> (Cluster, Member) {
     (cluster, new)
 }
 
+/// R165: a leader that is to go hands over first, and to one that may lead: a learner that has caught up is as
+/// far as any voter, and cannot.
+#[test]
+fn a_leader_that_is_replaced_hands_over_to_a_voter() {
+    let (mut cluster, new) = trio_and_learner();
+    let group = GroupId(0);
+    let old = cluster.leader(group).unwrap();
+    cluster.run(1_000);
+    let steps = vec![
+        MembershipStep::Voter(new),
+        MembershipStep::Remove(cluster.seats[old].member),
+    ];
+    let first = change(&mut cluster, group, steps.clone());
+    assert_eq!(first, Err(ChangeRefused::Busy));
+    cluster.until(2_000, "another leads", |cluster| {
+        cluster.leader(group).is_some_and(|leader| leader != old)
+    });
+    let after = change(&mut cluster, group, steps).unwrap();
+    assert!(after.voters.contains(&new) && after.voters.len() == 3);
+    cluster.until(5_000, "the old replica is gone", |cluster| {
+        status(cluster, old, group).is_none()
+    });
+}
+
+/// R165: where nobody who stays may lead yet, the new voters come first and the old one goes afterwards.
+#[test]
+fn a_lone_leader_is_replaced() {
+    let mut cluster = Cluster::empty(1, small_logs());
+    let (old, new) = (member(1, 1), member(2, 1));
+    let born = (0..=1).map(|group| (GroupId(group), vec![old])).collect();
+    cluster.add(old, born);
+    cluster.add(new, Vec::new());
+    cluster.start(0);
+    cluster.start(1);
+    cluster.settle();
+    fill(&mut cluster, 5);
+    let group = GroupId(0);
+    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    cluster.until(5_000, "the learner has caught up", |cluster| {
+        status(cluster, 1, group).is_some_and(|one| one.applied > 5)
+    });
+    let steps = vec![MembershipStep::Voter(new), MembershipStep::Remove(old)];
+    // Whoever leads is asked until it is done, as the driver does.
+    for _ in 0..20 {
+        if cluster.leader(group).is_some()
+            && let Ok(after) = change(&mut cluster, group, steps.clone())
+            && after.voters == [new]
+        {
+            break;
+        }
+        cluster.run(100);
+    }
+    cluster.until(5_000, "the old replica is gone", |cluster| {
+        status(cluster, 0, group).is_none()
+    });
+    assert_eq!(cluster.leader(group), Some(1));
+    assert_eq!(cluster.holder(0, "t:/x/3").as_deref(), Some("amy"));
+}
+
 /// R166: a learner never stands for election, so nobody would notice that it is still there.
 #[test]
 fn a_learner_that_was_away_learns_that_it_is_removed() {

@@ -137,6 +137,15 @@ pub enum MembershipStep {
     Remove(Member),
 }
 
+impl MembershipStep {
+    /// Whom it is about.
+    pub(crate) fn member(self) -> Member {
+        match self {
+            Self::Voter(member) | Self::Learner(member) | Self::Remove(member) => member,
+        }
+    }
+}
+
 /// The state up to an entry, as far as consensus is concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Base {

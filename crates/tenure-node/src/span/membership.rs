@@ -66,14 +66,21 @@ impl Node {
         if voters.is_empty() || change.steps.is_empty() {
             return Err(ChangeRefused::Senseless);
         }
+        let mut change = change.clone();
         if !voters.contains(&self.me) {
             // A leader does not remove itself: nobody would be left to tell the others that it is
-            // decided. It hands over; whoever leads next is asked again.
-            self.hand_over(id, &voters);
-            return Err(ChangeRefused::Busy);
+            // decided. It hands over to one that stays; whoever leads next is asked again.
+            voters.retain(|voter| membership.voters.contains(voter));
+            if !voters.is_empty() {
+                self.hand_over(id, &voters);
+                return Err(ChangeRefused::Busy);
+            }
+            // Nobody who stays may lead yet: those who come are promoted first.
+            let me = self.me;
+            change.steps.retain(|step| step.member() != me);
         }
         let group = self.group(id).ok_or(ChangeRefused::NotLeader)?;
-        group.change_membership(change).ok_or(ChangeRefused::Busy)
+        group.change_membership(&change).ok_or(ChangeRefused::Busy)
     }
 
     /// A change of membership was applied.
