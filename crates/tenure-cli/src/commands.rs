@@ -1,8 +1,11 @@
 //! The verbs: one file each, an argument struct whose doc comment is the help text, and one function.
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+
+use crate::run::{Channel, keeper};
 
 mod ask;
 mod bench;
@@ -70,9 +73,10 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    pub(crate) fn run(self) -> ExitCode {
+    /// The channel leads to the keeper of a run, if it was forked already.
+    pub(crate) fn run(self, keeper: Option<io::Result<Channel>>) -> ExitCode {
         match self {
-            Command::Run(verb) => verb.run(),
+            Command::Run(verb) => verb.run(keeper.unwrap_or_else(keeper::fork)),
             Command::Lock(verb) => verb.run(),
             Command::Renew(verb) => verb.run(),
             Command::Unlock(verb) => verb.run(),

@@ -47,9 +47,11 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    Arguments::parse_from(with_verb(std::env::args_os().collect()))
-        .command
-        .run()
+    let arguments = with_verb(std::env::args_os().collect());
+    // C4: first thing, while there is one thread. It gets ready while the arguments are read.
+    let runs = arguments.get(1).is_some_and(|verb| verb == "run");
+    let keeper = runs.then(run::keeper::fork);
+    Arguments::parse_from(arguments).command.run(keeper)
 }
 
 /// `tenure --config FILE` means `tenure serve --config FILE`, as a daemon's command line has it.

@@ -3,10 +3,13 @@
 mod channel;
 pub(crate) mod keeper;
 mod schedule;
+mod spawn;
 mod sys;
+mod task;
 mod tree;
 pub(crate) mod wrapper;
 
-pub(crate) use channel::{Cause, MOST_DESCRIPTORS, OnAsk, Value, Variables};
+pub(crate) use channel::{Cause, Channel, MOST_DESCRIPTORS, OnAsk, Value, Variables};
 pub(crate) use schedule::Lease;
+pub(crate) use task::{Descriptor, OnDeath, OnLost, Task};
 pub(crate) use tree::End;

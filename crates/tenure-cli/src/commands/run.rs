@@ -1,6 +1,7 @@
 //! `tenure run`: hold locks while a command runs.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -14,9 +15,11 @@ use tenure_files::heart;
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
 use crate::options::{self, Protocol};
-use crate::run::keeper::{self, Descriptor, OnDeath, OnLost, Task};
 use crate::run::wrapper::{self, News, Outcome, Start, Terminal};
-use crate::run::{Cause, End, Lease, MOST_DESCRIPTORS, OnAsk, Value, Variables};
+use crate::run::{
+    Cause, Channel, Descriptor, End, Lease, MOST_DESCRIPTORS, OnAsk, OnDeath, OnLost, Task, Value,
+    Variables,
+};
 use crate::say::{FAILED, Failed, Form, LOST};
 use crate::waiting::Waiting;
 
@@ -121,11 +124,12 @@ enum Asked {
 }
 
 impl Run {
-    pub(crate) fn run(self) -> ExitCode {
-        Form::Text.end(self.hold())
+    pub(crate) fn run(self, keeper: io::Result<Channel>) -> ExitCode {
+        let held = keeper.map_err(Failed::from);
+        Form::Text.end(held.and_then(|keeper| self.hold(&keeper)))
     }
 
-    fn hold(&self) -> Result<u8, Failed> {
+    fn hold(&self, keeper: &Channel) -> Result<u8, Failed> {
         let texts: Vec<&String> = self.places.iter().chain(&self.also).collect();
         let places: Vec<Where> = texts
             .iter()
@@ -138,33 +142,11 @@ impl Run {
             )));
         }
         let mut terminal = Terminal::find();
-        let (program, arguments) = self
+        let program = self
             .command
-            .split_first()
+            .first()
             .ok_or_else(|| Failed::usage("no command was given"))?;
-        // First thing, while there is one thread (C4).
-        let (channel, _keeper) = keeper::fork(Task {
-            program: program.clone(),
-            arguments: arguments.to_vec(),
-            on_lost: match self.on_lost {
-                Lost::Term => OnLost::Term,
-                Lost::Kill => OnLost::Kill,
-                Lost::Notify => OnLost::Notify,
-            },
-            grace: self.grace,
-            on_death: if self.no_kill {
-                OnDeath::Wait
-            } else {
-                OnDeath::EndTree
-            },
-            descriptor: if self.close {
-                Descriptor::Kept
-            } else {
-                Descriptor::Inherited
-            },
-            terminal: terminal.foreground(),
-            tells_child: terminal.is_there(),
-        })?;
+        let task = self.task(&terminal)?;
         terminal.manage();
         // A file's waiter leaves nothing behind when a signal ends it; others must withdraw first.
         let mut interrupts = match places.iter().all(Where::is_file) {
@@ -195,6 +177,7 @@ impl Run {
             });
         }
         let start = Start {
+            task,
             variables: variables(&guards, &named(&texts, &places)),
             descriptors: guards
                 .iter()
@@ -202,12 +185,36 @@ impl Run {
                 .collect(),
         };
         let early = || interrupts.as_mut().and_then(Interrupts::pending);
-        let outcome = wrapper::supervise(&channel, start, &inbox, &mut terminal, early, &mut rest)?;
+        let outcome = wrapper::supervise(keeper, start, &inbox, &mut terminal, early, &mut rest)?;
         let lost = give_back(guards, &outcome);
-        wrapper::finish(&channel);
+        wrapper::finish(keeper);
         // What it kept from beginning has nothing left to look after.
         drop(rest);
         Ok(code(&outcome, lost, program))
+    }
+
+    /// What the keeper has to know.
+    fn task(&self, terminal: &Terminal) -> Result<Task, Failed> {
+        let words = u32::try_from(self.command.len());
+        Ok(Task {
+            words: words.map_err(|_| Failed::usage("a command of too many words"))?,
+            on_lost: match self.on_lost {
+                Lost::Term => OnLost::Term,
+                Lost::Kill => OnLost::Kill,
+                Lost::Notify => OnLost::Notify,
+            },
+            grace: self.grace,
+            on_death: match self.no_kill {
+                true => OnDeath::Wait,
+                false => OnDeath::EndTree,
+            },
+            descriptor: match self.close {
+                true => Descriptor::Kept,
+                false => Descriptor::Inherited,
+            },
+            terminal: terminal.foreground(),
+            tells_child: terminal.is_there(),
+        })
     }
 
     /// All the locks, as they are wanted.
@@ -415,7 +422,7 @@ fn left_over(locks: usize) -> Vec<(OsString, Value)> {
 }
 
 /// The exit code for how it ended (C2, C14).
-fn code(outcome: &Outcome, lost: bool, program: &OsString) -> u8 {
+fn code(outcome: &Outcome, lost: bool, program: &OsStr) -> u8 {
     match outcome {
         Outcome::LostBefore(how) => {
             eprintln!("tenure: {how}; the command was not started");

@@ -17,6 +17,7 @@ use rustix::net::{
 };
 
 use super::schedule::Lease;
+use super::task::Task;
 use super::tree::End;
 
 /// The longest message: the child's extra environment is the only long one.
@@ -29,7 +30,7 @@ pub(crate) const MOST_DESCRIPTORS: usize = 64;
 pub(crate) enum Order {
     /// All locks are held: start the child with these variables. The locked descriptors of lock files
     /// come along (K38).
-    Start(Variables),
+    Start(Task, Variables),
     /// Pass this signal on: TERM, INT, HUP and QUIT to the group, the others to the child (C3).
     Signal(i32),
     /// Let a stopped group go on; it gets the terminal back where the wrapper has it.
@@ -206,8 +207,9 @@ pub(crate) trait Message: Sized {
 impl Message for Order {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
-            Order::Start(variables) => {
+            Order::Start(task, variables) => {
                 out.push(b's');
+                task.put(out);
                 for (name, value) in variables {
                     let (kind, text): (u8, &[u8]) = match value {
                         Value::Text(text) => (b'=', text.as_bytes()),
@@ -240,7 +242,10 @@ impl Message for Order {
     fn take(bytes: &[u8]) -> Option<Order> {
         let (tag, rest) = bytes.split_first()?;
         Some(match tag {
-            b's' => Order::Start(take_variables(rest)?),
+            b's' => {
+                let (task, rest) = Task::take(rest)?;
+                Order::Start(task, take_variables(rest)?)
+            }
             b'k' => Order::Signal(i32::try_from(take_number(rest)?).ok()?),
             b'c' => Order::Continue,
             b'l' => {
@@ -377,6 +382,19 @@ fn take_variables(mut bytes: &[u8]) -> Option<Variables> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::task::{Descriptor, OnDeath, OnLost};
+
+    fn task(terminal: Option<i32>) -> Task {
+        Task {
+            words: 70_000,
+            on_lost: OnLost::Notify,
+            grace: Duration::from_millis(1_500),
+            on_death: OnDeath::Wait,
+            descriptor: Descriptor::Inherited,
+            terminal,
+            tells_child: terminal.is_some(),
+        }
+    }
 
     #[test]
     fn orders_and_reports_arrive_whole() {
@@ -387,8 +405,8 @@ mod tests {
             ("TENURE_FD".into(), Value::Descriptor),
         ];
         for order in [
-            Order::Start(variables),
-            Order::Start(Vec::new()),
+            Order::Start(task(Some(2)), variables),
+            Order::Start(task(None), Vec::new()),
             Order::Signal(15),
             Order::Continue,
             Order::Lease(Lease {
@@ -426,7 +444,8 @@ mod tests {
             .map(|_| tempfile::tempfile().unwrap())
             .collect();
         let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-        wrapper.send_with(&Order::Start(Vec::new()), &fds).unwrap();
+        let order = Order::Start(task(None), Vec::new());
+        wrapper.send_with(&order, &fds).unwrap();
         let (_, received) = keeper.receive::<Order>().unwrap().unwrap();
         let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
         let sent: Vec<_> = fds.into_iter().map(inode).collect();

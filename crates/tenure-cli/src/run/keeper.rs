@@ -8,11 +8,11 @@
 //! It holds the locked descriptor too (K38), so the kernel keeps a lock file locked until the tree
 //! is gone; and it keeps the lease's deadline (C5), so that holds also when `tenure` is stopped.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -25,64 +25,27 @@ use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
     timerfd_create, timerfd_settime,
 };
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::channel::{Cause, Channel, OnAsk, Order, Report, Value, Variables};
 use super::schedule::{Deadlines, Lease, Moment};
-use super::sys::{self, BeforeExec, Forked};
+use super::spawn::{self, BeforeExec, Program};
+use super::sys::{self, Forked};
+use super::task::{Descriptor, OnDeath, OnLost, Task};
 use super::tree::{self, End, Reaped};
 
 /// How often a tree that will not go is killed again, and a group that lives on is looked at.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What the keeper knows from the start.
-#[derive(Clone, Debug)]
-pub(crate) struct Task {
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
-    pub(crate) on_lost: OnLost,
-    pub(crate) grace: Duration,
-    pub(crate) on_death: OnDeath,
-    pub(crate) descriptor: Descriptor,
-    /// The terminal of which `tenure` has the foreground, if it has (C19).
-    pub(crate) terminal: Option<i32>,
-    /// Whether `tenure` wants to know the child: only who moves a terminal about does.
-    pub(crate) tells_child: bool,
-}
-
-/// What happens to the child when the lock is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnLost {
-    Term,
-    Kill,
-    Notify,
-}
-
-/// What happens to the tree when `tenure` is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnDeath {
-    EndTree,
-    /// `--no-kill`: its end is awaited.
-    Wait,
-}
-
-/// Whether the child gets the locked descriptor (K38).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Descriptor {
-    Inherited,
-    /// `-o`: the keeper alone keeps it.
-    Kept,
-}
-
 /// Forks the keeper. Must be called while this process has one thread.
-pub(crate) fn fork(task: Task) -> io::Result<(Channel, Pid)> {
+pub(crate) fn fork() -> io::Result<Channel> {
     let (ours, its) = Channel::pair()?;
     set_child_subreaper(Some(getpid()))?;
     match sys::fork()? {
-        Forked::Parent(pid) => Ok((ours, pid)),
+        Forked::Parent => Ok(ours),
         Forked::Child => {
             drop(ours);
-            let code = match Keeper::new(task, its).and_then(Keeper::run) {
+            let code = match Ready::new(its).and_then(Ready::run) {
                 Ok(()) => 0,
                 Err(error) => {
                     // Whatever went wrong, nothing of the child may outlive the lock's guard.
@@ -111,6 +74,14 @@ pub(crate) fn kill_all() {
     }
 }
 
+/// A keeper that has nothing to keep yet.
+struct Ready {
+    channel: Channel,
+    child_news: UnixStream,
+    timer: OwnedFd,
+    lease: Option<Lease>,
+}
+
 struct Keeper {
     task: Task,
     channel: Channel,
@@ -137,14 +108,17 @@ struct Ending {
     asked_to_end: bool,
 }
 
-impl Keeper {
-    fn new(task: Task, channel: Channel) -> io::Result<Keeper> {
+impl Ready {
+    fn new(channel: Channel) -> io::Result<Ready> {
         set_child_subreaper(Some(getpid()))?;
         // A group of its own: what a terminal sends to the foreground is not meant for the keeper.
         setpgid(None, None)?;
         // Handlers, not "ignore": a child would inherit the latter.
         let unused = Arc::new(AtomicBool::new(false));
-        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP] {
+        for signal in spawn::HANDLED
+            .into_iter()
+            .filter(|signal| *signal != SIGCHLD)
+        {
             signal_hook::flag::register(signal, Arc::clone(&unused))?;
         }
         let (child_news, wake) = UnixStream::pair()?;
@@ -155,8 +129,7 @@ impl Keeper {
             TimerfdClockId::Boottime,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        Ok(Keeper {
-            task,
+        Ok(Ready {
             channel,
             child_news,
             timer,
@@ -165,9 +138,39 @@ impl Keeper {
     }
 
     fn run(mut self) -> io::Result<()> {
-        let Some((variables, locks)) = self.await_start()? else {
+        let Some((task, variables, locks)) = self.await_start()? else {
             return Ok(());
         };
+        let keeper = Keeper {
+            task,
+            channel: self.channel,
+            child_news: self.child_news,
+            timer: self.timer,
+            lease: self.lease,
+        };
+        keeper.run(variables, locks)
+    }
+
+    /// What to run, the child's variables and the locked descriptors, or nothing if there is nothing to run.
+    fn await_start(&mut self) -> io::Result<Option<(Task, Variables, Vec<OwnedFd>)>> {
+        loop {
+            match self.channel.receive::<Order>()? {
+                Some((Order::Start(task, variables), locks)) => {
+                    return Ok(Some((task, variables, locks)));
+                }
+                Some((Order::Lease(lease), _)) => self.lease = Some(lease),
+                Some((Order::Done, _)) | None => return Ok(None),
+                Some((
+                    Order::Signal(_) | Order::Continue | Order::Lost(_) | Order::Asked(..),
+                    _,
+                )) => {}
+            }
+        }
+    }
+}
+
+impl Keeper {
+    fn run(mut self, variables: Variables, locks: Vec<OwnedFd>) -> io::Result<()> {
         let mut child = match self.start(variables, locks) {
             Ok(child) => child,
             Err(error) => {
@@ -204,52 +207,33 @@ impl Keeper {
         }
     }
 
-    /// The child's variables and the locked descriptors, or nothing if there is nothing to run.
-    fn await_start(&mut self) -> io::Result<Option<(Variables, Vec<OwnedFd>)>> {
-        loop {
-            match self.channel.receive::<Order>()? {
-                Some((Order::Start(variables), locks)) => return Ok(Some((variables, locks))),
-                Some((Order::Lease(lease), _)) => self.lease = Some(lease),
-                Some((Order::Done, _)) | None => return Ok(None),
-                Some((
-                    Order::Signal(_) | Order::Continue | Order::Lost(_) | Order::Asked(..),
-                    _,
-                )) => {}
-            }
-        }
-    }
-
     fn start(&self, variables: Variables, locks: Vec<OwnedFd>) -> io::Result<Child> {
         let (notices_in, notices) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let mut command = Command::new(&self.task.program);
-        command.args(&self.task.arguments);
+        let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
         let mut descriptors = locks.iter();
         for (name, value) in variables {
-            match value {
-                Value::Text(text) => command.env(name, text),
-                Value::Removed => command.env_remove(name),
+            let value = match value {
+                Value::Text(text) => Some(text),
+                Value::Removed => None,
                 Value::Descriptor => match (descriptors.next(), self.task.descriptor) {
-                    (Some(lock), Descriptor::Inherited) => {
-                        fcntl_setfd(lock, FdFlags::empty())?;
-                        command.env(name, lock.as_raw_fd().to_string())
-                    }
-                    _ => command.env_remove(name),
+                    (Some(lock), Descriptor::Inherited) => Some(handed_down(lock)?),
+                    _ => None,
                 },
             };
+            match value {
+                Some(value) => environment.insert(name, value),
+                None => environment.remove(&name),
+            };
         }
-        fcntl_setfd(&notices_in, FdFlags::empty())?;
-        command.env("TENURE_NOTICE_FD", notices_in.as_raw_fd().to_string());
+        environment.insert("TENURE_NOTICE_FD".into(), handed_down(&notices_in)?);
         let dies_with = (self.task.on_death == OnDeath::EndTree).then(getpid);
-        sys::before_exec(
-            &mut command,
+        let pid = spawn::spawn(
+            &Program::new(self.task.command(), environment)?,
             BeforeExec {
                 dies_with,
                 terminal: self.task.terminal,
             },
-        );
-        let spawned = command.spawn()?;
-        let pid = i32::try_from(spawned.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other("an impossible process id"))?;
+        )?;
         Ok(Child {
             pid,
             notices,
@@ -351,7 +335,7 @@ impl Keeper {
                     self.begin_end(child, Cause::GaveWay, true)?;
                 }
             },
-            Order::Start(_) | Order::Done => {}
+            Order::Start(..) | Order::Done => {}
         }
         Ok(())
     }
@@ -455,6 +439,12 @@ impl Keeper {
         }
         Ok(())
     }
+}
+
+/// Lets a child inherit a descriptor, and says its number.
+fn handed_down(fd: &OwnedFd) -> io::Result<OsString> {
+    fcntl_setfd(fd, FdFlags::empty())?;
+    Ok(fd.as_raw_fd().to_string().into())
 }
 
 /// TERM, INT, HUP and QUIT to the group, the others to the child (C3).

@@ -20,6 +20,7 @@ use super::channel::{Cause, Channel, OnAsk, Order, Report, Variables};
 use super::keeper;
 use super::schedule::Lease;
 use super::sys;
+use super::task::Task;
 use super::tree::End;
 
 /// A command that is over by then never needs the thread that looks after lock files.
@@ -89,8 +90,9 @@ pub(crate) enum Outcome {
     KeeperGone,
 }
 
-/// What the child gets: variables, and the locked descriptors that they name (K38).
+/// What is started, and what it gets: variables, and the locked descriptors that they name (K38).
 pub(crate) struct Start<'a> {
+    pub(crate) task: Task,
     pub(crate) variables: Variables,
     pub(crate) descriptors: Vec<BorrowedFd<'a>>,
 }
@@ -141,7 +143,10 @@ pub(crate) fn supervise(
             other => channel.send(&order(other, &mut leases))?,
         }
     }
-    channel.send_with(&Order::Start(start.variables), &start.descriptors)?;
+    channel.send_with(
+        &Order::Start(start.task, start.variables),
+        &start.descriptors,
+    )?;
     if let Some(signal) = early() {
         channel.send(&Order::Signal(signal))?;
     }

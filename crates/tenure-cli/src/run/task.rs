@@ -1,0 +1,94 @@
+//! What a keeper is told of its run: what to start, and what happens to it when.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Comes with the order to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Task {
+    /// How many of the last arguments of `tenure` are the command. The keeper has them too; a message of
+    /// theirs might not fit.
+    pub(crate) words: u32,
+    pub(crate) on_lost: OnLost,
+    pub(crate) grace: Duration,
+    pub(crate) on_death: OnDeath,
+    pub(crate) descriptor: Descriptor,
+    /// The terminal of which `tenure` has the foreground, if it has (C19).
+    pub(crate) terminal: Option<i32>,
+    /// Whether `tenure` wants to know the child: only who moves a terminal about does.
+    pub(crate) tells_child: bool,
+}
+
+/// What happens to the child when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnLost {
+    Term,
+    Kill,
+    Notify,
+}
+
+/// What happens to the tree when `tenure` is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnDeath {
+    EndTree,
+    /// `--no-kill`: its end is awaited.
+    Wait,
+}
+
+/// Whether the child gets the locked descriptor (K38).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Descriptor {
+    Inherited,
+    /// `-o`: the keeper alone keeps it.
+    Kept,
+}
+
+/// How many bytes a task is on the channel.
+const LENGTH: usize = 4 + 1 + 8 + 1 + 1 + 4 + 1;
+
+impl Task {
+    /// The command: the program first.
+    pub(crate) fn command(&self) -> Vec<OsString> {
+        let all: Vec<OsString> = std::env::args_os().collect();
+        let words = usize::try_from(self.words).unwrap_or(usize::MAX);
+        let first = all.len().saturating_sub(words);
+        all.into_iter().skip(first).collect()
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.words.to_le_bytes());
+        out.push(match self.on_lost {
+            OnLost::Term => 0,
+            OnLost::Kill => 1,
+            OnLost::Notify => 2,
+        });
+        let grace = u64::try_from(self.grace.as_nanos()).unwrap_or(u64::MAX);
+        out.extend_from_slice(&grace.to_le_bytes());
+        out.push(u8::from(self.on_death == OnDeath::Wait));
+        out.push(u8::from(self.descriptor == Descriptor::Kept));
+        out.extend_from_slice(&self.terminal.unwrap_or(-1).to_le_bytes());
+        out.push(u8::from(self.tells_child));
+    }
+
+    /// A task, and what follows it.
+    pub(super) fn take(bytes: &[u8]) -> Option<(Task, &[u8])> {
+        let (task, rest) = bytes.split_at_checked(LENGTH)?;
+        let terminal = i32::from_le_bytes(task[15..19].try_into().ok()?);
+        let task = Task {
+            words: u32::from_le_bytes(task[..4].try_into().ok()?),
+            on_lost: *[OnLost::Term, OnLost::Kill, OnLost::Notify].get(usize::from(task[4]))?,
+            grace: Duration::from_nanos(u64::from_le_bytes(task[5..13].try_into().ok()?)),
+            on_death: match task[13] {
+                0 => OnDeath::EndTree,
+                _ => OnDeath::Wait,
+            },
+            descriptor: match task[14] {
+                0 => Descriptor::Inherited,
+                _ => Descriptor::Kept,
+            },
+            terminal: (terminal >= 0).then_some(terminal),
+            tells_child: task[19] != 0,
+        };
+        Some((task, rest))
+    }
+}
