@@ -47,8 +47,10 @@ pub enum Target {
     /// Redis, over the client library that a program in Rust would use.
     #[cfg(feature = "compare")]
     RedisLibrary,
-    /// etcd.
+    /// etcd. It renews over streams: each lane has one open for as long as it runs, as a Session is.
     Etcd,
+    /// etcd, which opens a stream for each renewal, as a call is.
+    EtcdOnce,
     /// ZooKeeper.
     ZooKeeper,
 }
@@ -106,6 +108,9 @@ pub fn run(plan: Plan, target: &Target, server: SocketAddr) -> Result<Measured, 
         }),
         Target::Etcd => unary::run(plan, server, async |channel, _| {
             peers::etcd::Etcd::new(channel, scenario).await
+        }),
+        Target::EtcdOnce => unary::run(plan, server, async |channel, _| {
+            peers::etcd::Etcd::once(channel).await
         }),
     }
 }

@@ -84,6 +84,11 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
         ];
         if let Some(etcd) = &etcd {
             targets.insert(0, ("etcd", Target::Etcd, etcd.address(), None));
+            // A call is compared with a call, a stream with a stream.
+            if scenario == Scenario::Renew {
+                targets.swap(0, 1);
+                targets.insert(0, ("etcd-once", Target::EtcdOnce, etcd.address(), None));
+            }
         }
         let mut base = None;
         for (name, target, address, aim) in targets {
@@ -105,7 +110,7 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
             // A peer that fails is left out, and said to be; the daemon may not.
             let report = match tenure_bench::run(plan.clone(), &target, address) {
                 Ok(measured) => Report::new(&plan, name, &measured),
-                Err(error) if name == "etcd" => {
+                Err(error) if name.starts_with("etcd") => {
                     eprintln!("compare: {} on etcd: {}", scenario.name(), chain(&error));
                     continue;
                 }
@@ -113,15 +118,15 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
                     return Err(format!("{} on {name}: {}", scenario.name(), chain(&error)));
                 }
             };
-            if name == "etcd" {
+            if name.starts_with("etcd") {
                 base = Some(report.rate);
             }
             let times = base.map(|base| report.rate / base);
             let mut line = format!(
-                "three nodes: {:12} {in_flight:4} {name:8} {:>8.0} {:10} p50 {:>7.0} µs, p99 {:>7.0} µs",
+                "three nodes: {:12} {in_flight:4} {name:9} {:>8.0} {:10} p50 {:>7.0} µs, p99 {:>7.0} µs",
                 report.scenario, report.rate, report.unit, report.p50_us, report.p99_us
             );
-            if let Some(times) = times.filter(|_| name != "etcd") {
+            if let Some(times) = times.filter(|_| !name.starts_with("etcd")) {
                 line += &format!(", {times:5.2} × etcd");
                 if let Some(aim) = aim {
                     line += &verdict(times >= aim, format!("at least {aim} ×"));

@@ -163,8 +163,10 @@ impl Beats {
             requests,
             answers: answers.into_inner(),
         };
-        beats.answers.message().await?;
-        Ok(beats)
+        match beats.answers.message().await? {
+            Some(kept) if kept.ttl > 0 => Ok(beats),
+            _ => Err(Status::not_found("the lease is gone")),
+        }
     }
 }
 
@@ -194,6 +196,15 @@ where
 
 impl Etcd {
     pub(crate) async fn new(channel: Channel, scenario: Scenario) -> Result<Etcd, Status> {
+        let mut etcd = Etcd::once(channel).await?;
+        if scenario == Scenario::Renew {
+            etcd.beats = Some(Beats::new(&mut etcd.grpc, etcd.lease).await?);
+        }
+        Ok(etcd)
+    }
+
+    /// Without a stream that stays open for renewals.
+    pub(crate) async fn once(channel: Channel) -> Result<Etcd, Status> {
         let mut grpc = tonic::client::Grpc::new(channel);
         let lease: LeaseAnswer = unary(
             &mut grpc,
@@ -201,14 +212,10 @@ impl Etcd {
             Lease { first: 600, id: 0 },
         )
         .await?;
-        let beats = match scenario {
-            Scenario::Renew => Some(Beats::new(&mut grpc, lease.id).await?),
-            _ => None,
-        };
         Ok(Etcd {
             grpc,
             lease: lease.id,
-            beats,
+            beats: None,
             held: Vec::new(),
         })
     }
@@ -283,7 +290,8 @@ impl Caller for Etcd {
             Ask::Release => self.release(lane).await,
             Ask::Renew => {
                 let Some(beats) = &mut self.beats else {
-                    return Err(Status::internal("no stream of renewals"));
+                    Beats::new(&mut self.grpc, self.lease).await?;
+                    return Ok(Reply::Done);
                 };
                 let _ = beats.requests.send(KeepAlive { id: self.lease });
                 let kept = beats.answers.message().await?;

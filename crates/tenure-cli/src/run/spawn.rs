@@ -21,8 +21,8 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 /// The signals for which a keeper has handlers. A child must not run them: they would act on what it borrows.
 pub(super) const HANDLED: [c_int; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCHLD];
 
-/// Enough for the search along `PATH`.
-const STACK_WORDS: usize = (64 << 10) / size_of::<u128>();
+/// What the child's stack needs for all but the words: the search along `PATH` has the longest frame.
+const STACK_BYTES: usize = 64 << 10;
 
 /// A command and its environment, as exec wants them.
 pub(super) struct Program {
@@ -81,7 +81,9 @@ pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
         steps,
         error: 0,
     };
-    let mut stack: Vec<MaybeUninit<u128>> = Vec::with_capacity(STACK_WORDS);
+    // A script without `#!` is given to the shell, with a copy of the words on the stack. Aligned as a stack must be.
+    let height = (STACK_BYTES + size_of_val(&words[..])) / size_of::<u128>();
+    let mut stack: Vec<MaybeUninit<u128>> = Vec::with_capacity(height);
     // SAFETY: the child runs on a stack of its own, which is aligned and grows downwards from the end of its memory.
     // This thread stands still until the child has become another program or has ended (CLONE_VFORK), so everything
     // that `birth` points to stays in place and nobody else touches it. All signals are held back meanwhile: a handler of
@@ -93,7 +95,7 @@ pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
         let pid = libc::clone(
             become_program,
-            stack.as_mut_ptr().add(STACK_WORDS).cast(),
+            stack.as_mut_ptr().add(height).cast(),
             libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
             ptr::from_mut(&mut birth).cast(),
         );
@@ -101,9 +103,10 @@ pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
         (pid, failed)
     };
-    let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 0) else {
+    if pid < 0 {
         return Err(failed);
-    };
+    }
+    let pid = Pid::from_raw(pid).ok_or(failed)?;
     match birth.error {
         0 => Ok(pid),
         error => {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -409,4 +410,38 @@ fn what_lasts_is_kept_alive() {
     fs::write(&gate, "go\n").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(second.wait().unwrap().code(), Some(0));
+}
+
+/// C2: a command may be as long as the system allows.
+#[test]
+fn a_long_command_runs() {
+    let dir = TempDir::new().unwrap();
+    let words: Vec<String> = (0..60_000).map(|number| number.to_string()).collect();
+    let mut arguments = vec!["f", "--", "sh", "-c", "echo $# ${60000}", "sh"];
+    arguments.extend(words.iter().map(String::as_str));
+    let done = tenure(&dir, &arguments).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "60000 59999\n");
+    // A script that names no interpreter is the shell's.
+    let script = dir.path().join("script");
+    fs::write(&script, "echo $# ${60000}\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut arguments = vec!["f", "--", "./script"];
+    arguments.extend(words.iter().map(String::as_str));
+    let done = tenure(&dir, &arguments).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "60000 59999\n");
+}
+
+/// C3: the child begins with no signal blocked or ignored, whatever `tenure` does with them for itself.
+#[test]
+fn signals_are_as_usual_for_the_child() {
+    let dir = TempDir::new().unwrap();
+    let done = tenure(&dir, &["f", "--", "grep", "Sig", "/proc/self/status"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(said.contains("SigBlk:\t0000000000000000"), "{said}");
+    // SIGPIPE, which Rust programs ignore.
+    let ignored = said.lines().find_map(|line| line.strip_prefix("SigIgn:\t"));
+    let ignored = u64::from_str_radix(ignored.unwrap(), 16).unwrap();
+    assert_eq!(ignored & 1 << 12, 0, "{said}");
 }
