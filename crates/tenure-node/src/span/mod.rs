@@ -9,6 +9,7 @@
 //! back. Nothing here touches a space; groups do.
 
 mod acquire;
+mod at_once;
 mod cycle;
 mod events;
 mod forward;
@@ -277,6 +278,11 @@ impl Node {
                 why: "too much is waiting on this node: try again",
                 nothing_happened: Certain::Yes,
             });
+            self.outputs.push(Output::Answer { id: client, answer });
+            return;
+        }
+        if let Some(answer) = self.read_at_once(&request) {
+            let answer = Ok(Box::new(answer));
             self.outputs.push(Output::Answer { id: client, answer });
             return;
         }
