@@ -138,12 +138,12 @@ impl Session {
 
     fn hear(&mut self, heard: Heard) {
         match heard {
-            Heard::Answer { tag, answer } => {
+            Heard::Answer { tag, answer, .. } => {
                 let answer = answer.expect("nothing fails in a benchmark");
                 let at = (tag >> 1) as usize;
                 if tag & 1 == 1 {
                     self.queue(at);
-                } else if matches!(*answer, Answer::Acquire(AcquireAnswer::Granted { .. })) {
+                } else if matches!(answer, Answer::Acquire(AcquireAnswer::Granted { .. })) {
                     self.give_back(at);
                 }
             }

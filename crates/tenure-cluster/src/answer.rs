@@ -11,7 +11,7 @@ use tenure_node::{Answer, Failure};
 
 use crate::handle::gone;
 
-type Answered = Result<Box<Answer>, Failure>;
+type Answered = Result<Answer, Failure>;
 
 enum State {
     Waiting(Option<Waker>),
@@ -105,12 +105,12 @@ mod tests {
 
         let (answering, mut awaited) = pair();
         assert!(Pin::new(&mut awaited).poll(&mut cx).is_pending());
-        let sleeper = answering.send(Ok(Box::new(Answer::Done)));
+        let sleeper = answering.send(Ok(Answer::Done));
         assert!(sleeper.is_some_and(|sleeper| sleeper.will_wake(&waker)));
         assert!(!woken.0.load(Ordering::SeqCst));
         assert_eq!(
             Pin::new(&mut awaited).poll(&mut cx),
-            Poll::Ready(Ok(Box::new(Answer::Done)))
+            Poll::Ready(Ok(Answer::Done))
         );
 
         let (answering, mut awaited) = pair();

@@ -28,7 +28,9 @@ pub enum Heard {
         /// What the caller called it.
         tag: u64,
         /// How.
-        answer: Result<Box<Answer>, Failure>,
+        answer: Result<Answer, Failure>,
+        /// What is left of the request, to be freed where it was made, or used again.
+        request: Option<Box<ClientRequest>>,
     },
     /// Something happened to an owner that is listened to (R119).
     Event(Event),
@@ -193,9 +195,17 @@ pub(crate) struct Tagged {
 
 impl Tagged {
     /// Who sleeps is to be woken.
-    pub(crate) fn send(mut self, answer: Result<Box<Answer>, Failure>) -> Option<Waker> {
+    pub(crate) fn send(
+        mut self,
+        answer: Result<Answer, Failure>,
+        request: Option<Box<ClientRequest>>,
+    ) -> Option<Waker> {
         let tag = self.tag;
-        self.ear.take()?.put(Heard::Answer { tag, answer })
+        self.ear.take()?.put(Heard::Answer {
+            tag,
+            answer,
+            request,
+        })
     }
 }
 
@@ -205,6 +215,7 @@ impl Drop for Tagged {
         let heard = Heard::Answer {
             tag: self.tag,
             answer: Err(gone()),
+            request: None,
         };
         if let Some(waker) = ear.put(heard) {
             waker.wake();

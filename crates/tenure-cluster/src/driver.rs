@@ -270,9 +270,13 @@ impl Driver {
                 // A journal that is gone has said why already.
                 let _ = self.journal.send(Write::Batch(batch));
             }
-            Output::Answer { id, answer } => {
+            Output::Answer {
+                id,
+                answer,
+                request,
+            } => {
                 if let Some(reply) = self.replies.remove(&id.0) {
-                    self.wakers.extend(reply.send(answer));
+                    self.wakers.extend(reply.send(answer, request));
                 }
             }
             Output::Event { id, event } => {

@@ -110,7 +110,7 @@ impl Handle {
             if ended {
                 return Err(gone());
             }
-            answer.await.map(|answer| *answer)
+            answer.await
         }
     }
 

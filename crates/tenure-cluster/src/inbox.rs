@@ -71,11 +71,15 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Answers. Who sleeps is to be woken.
-    pub(crate) fn send(self, answer: Result<Box<Answer>, Failure>) -> Option<Waker> {
+    /// Answers; the request goes back, if somebody has use for it. Who sleeps is to be woken.
+    pub(crate) fn send(
+        self,
+        answer: Result<Answer, Failure>,
+        request: Option<Box<ClientRequest>>,
+    ) -> Option<Waker> {
         match self {
             Reply::One(one) => one.send(answer),
-            Reply::Tagged(tagged) => tagged.send(answer),
+            Reply::Tagged(tagged) => tagged.send(answer, request),
         }
     }
 }

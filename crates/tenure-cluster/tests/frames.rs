@@ -95,7 +95,7 @@ impl Seat {
                 }),
                 // Everything is durable at once, so nothing waits.
                 Output::Send { to, frame, .. } => sent.push((to, frame)),
-                Output::Answer { answer, .. } => self.answers.push(*answer.unwrap()),
+                Output::Answer { answer, .. } => self.answers.push(answer.unwrap()),
                 Output::Event { .. } => self.events += 1,
                 Output::Stop { why } => panic!("{why}"),
                 _ => {}

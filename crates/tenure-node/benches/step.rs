@@ -256,7 +256,7 @@ impl Cluster {
     }
 
     /// Steps every node once. Returns what was answered.
-    fn turn(&mut self) -> Vec<(RequestId, Box<Answer>)> {
+    fn turn(&mut self) -> Vec<(RequestId, Answer)> {
         let mut answers = Vec::new();
         for at in 0..self.nodes.len() {
             let inputs = std::mem::take(&mut self.inputs[at]);
@@ -267,12 +267,7 @@ impl Cluster {
         answers
     }
 
-    fn take(
-        &mut self,
-        at: usize,
-        outputs: Vec<Output>,
-        answers: &mut Vec<(RequestId, Box<Answer>)>,
-    ) {
+    fn take(&mut self, at: usize, outputs: Vec<Output>, answers: &mut Vec<(RequestId, Answer)>) {
         let from = self.nodes[at].0;
         let mut held = VecDeque::new();
         for output in outputs {
@@ -281,7 +276,7 @@ impl Cluster {
                     self.inputs[at].push(Input::Persisted { mark: batch.mark });
                 }
                 Output::Send { to, frame, .. } => held.push_back((to, frame)),
-                Output::Answer { id, answer } => {
+                Output::Answer { id, answer, .. } => {
                     answers.push((id, answer.expect("nothing fails in a benchmark")));
                 }
                 Output::SaveSnapshot(Snapshot { group, index, .. }) => {
@@ -333,7 +328,7 @@ impl Cluster {
             self.now += u64::from(turns.is_multiple_of(10));
             for (id, answer) in self.turn() {
                 assert!(
-                    !matches!(*answer, Answer::Acquire(AcquireAnswer::Queued { .. })),
+                    !matches!(answer, Answer::Acquire(AcquireAnswer::Queued { .. })),
                     "nobody contends"
                 );
                 done += 1;

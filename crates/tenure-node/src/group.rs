@@ -279,6 +279,15 @@ impl Group {
         self.lead.join(Waiting::Vouch { number });
     }
 
+    /// The machine, if a read that is received now may look at it now: this replica alone decides, and
+    /// whatever it has committed or proposed to end is applied (leases.md, step 5).
+    pub(crate) fn confirmed_at_once(&self) -> Option<&Machine> {
+        let committed = self.replica.committed_alone()?;
+        let leads_still = self.known.0 == self.replica.term();
+        let is_applied = committed <= self.applied.index && self.lead.has_ended_all();
+        (leads_still && is_applied).then_some(&self.machine)
+    }
+
     pub(crate) fn receive(&mut self, message: Message) {
         if message.kind.is_of_leader() && message.term >= self.replica.term() {
             self.silence = Silence::default();

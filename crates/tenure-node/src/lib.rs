@@ -238,7 +238,9 @@ pub enum Output {
         /// Which.
         id: RequestId,
         /// How.
-        answer: Result<Box<Answer>, Failure>,
+        answer: Result<Answer, Failure>,
+        /// What is left of the request: memory is freed best where it was found.
+        request: Option<Box<ClientRequest>>,
     },
     /// A membership change was decided.
     Changed {

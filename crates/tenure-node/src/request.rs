@@ -235,7 +235,8 @@ pub enum WaitEdge {
     Remove,
 }
 
-/// The answer to a [`ClientRequest`]; the variant is the request's.
+/// The answer to a [`ClientRequest`]; the variant is the request's. Small: what is said often moves often,
+/// what is long and rare is boxed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// To an acquire.
@@ -253,7 +254,7 @@ pub enum Answer {
     /// To IncrFencingToken.
     Number(Fence),
     /// To InspectPath.
-    Inspect(Inspection),
+    Inspect(Box<Inspection>),
     /// To ListOwnerLocks.
     OwnerLocks(OwnerLocks),
     /// To DumpLocks.
@@ -282,7 +283,7 @@ pub enum Answer {
     /// To Explain.
     Explain(Box<ExplainAnswer>),
     /// To Break.
-    Break(BreakOutcome),
+    Break(Box<BreakOutcome>),
 }
 
 /// How an acquire ended.
@@ -298,7 +299,7 @@ pub enum AcquireAnswer {
     /// In line.
     Queued {
         /// What is in the way.
-        conflict: Conflict,
+        conflict: Box<Conflict>,
         /// What is left of the blocker's lease (E4).
         lease_left_ms: Option<u64>,
         /// The fence reserved.
@@ -309,7 +310,7 @@ pub enum AcquireAnswer {
     /// In conflict; nothing is stored.
     Conflict {
         /// What is in the way.
-        conflict: Conflict,
+        conflict: Box<Conflict>,
         /// What is left of the blocker's lease (E4).
         lease_left_ms: Option<u64>,
         /// The owners of the cycle that the wait would have closed, in wait order (E5).

@@ -50,6 +50,38 @@ fn one_node_is_a_cluster() {
     );
 }
 
+/// R74, R76: a lone node answers a read by looking, in the turn that brings it; but not while an end
+/// that it has proposed is not durable.
+#[test]
+fn a_lone_node_answers_reads_at_once_unless_something_ends() {
+    let mut cluster = Cluster::new(1, 4);
+    cluster.run(5);
+    let fence = granted(&cluster.acquire(0, acquire("amy", "t:/a", 1_000)));
+    let check = |cluster: &mut Cluster| {
+        let request = ClientRequest::AssertFencing {
+            owner: owner("amy"),
+            fence: Some(fence),
+            paths: vec![path("t:/a")],
+        };
+        let id = cluster.ask(0, request);
+        (id, cluster.seats[0].answers.get(&id).cloned())
+    };
+    let valid = Ok(Answer::AssertFencing(AssertAnswer::Valid));
+    assert_eq!(check(&mut cluster).1, Some(valid));
+
+    cluster.seats[0].paused_disk = true;
+    cluster.run(1_100);
+    let (id, answer) = check(&mut cluster);
+    assert_eq!(answer, None, "its end is under way");
+    cluster.seats[0].paused_disk = false;
+    cluster.run(10);
+    let stale = AssertAnswer::StaleOwner(path("t:/a"));
+    let answer = cluster.seats[0].answers.get(&id).cloned();
+    assert_eq!(answer, Some(Ok(Answer::AssertFencing(stale.clone()))));
+    let at_once = check(&mut cluster).1;
+    assert_eq!(at_once, Some(Ok(Answer::AssertFencing(stale))));
+}
+
 /// Where is this namespace decided, and who leads it.
 fn home(cluster: &Cluster, name: &str) -> (GroupId, usize) {
     let group = placement::group_of(&ns(name), cluster.groups);

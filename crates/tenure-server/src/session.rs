@@ -35,6 +35,9 @@ use crate::telemetry::{Face, Rpc, Telemetry};
 /// Operations of one session that are under way; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
 
+/// Requests that are kept to be used again.
+const SPARE: usize = 256;
+
 /// So many bytes of responses are sent at once, when there are as many.
 const PIECE: usize = 32 << 10;
 
@@ -58,6 +61,9 @@ pub(crate) struct Session<B> {
     slots: Slots,
     /// Where the node puts what it has said, between two looks.
     heard: Vec<Heard>,
+    /// Requests that came back from the node, to be used again.
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
+    spare: Vec<Box<ClientRequest>>,
     responses: BytesMut,
     is_over: bool,
 }
@@ -72,6 +78,7 @@ where
             requests: Requests::new(requests),
             slots: Slots::default(),
             heard: Vec::new(),
+            spare: Vec::new(),
             responses: BytesMut::new(),
             is_over: false,
         }
@@ -96,20 +103,41 @@ where
                     self.means.calls.listen(owner);
                 }
                 let slot = self.slots.take(id, kind, now);
+                let request = self.boxed(request);
                 self.means.calls.push(slot, request, self.means.timeout);
             }
             Err(failure) => self.respond(id, error(failure)),
         }
     }
 
+    fn boxed(&mut self, request: ClientRequest) -> Box<ClientRequest> {
+        match self.spare.pop() {
+            Some(mut spare) => {
+                *spare = request;
+                spare
+            }
+            None => Box::new(request),
+        }
+    }
+
     fn say(&mut self, heard: Heard, now: Instant) {
         match heard {
-            Heard::Answer { tag, answer } => {
+            Heard::Answer {
+                tag,
+                answer,
+                request,
+            } => {
+                if let Some(mut request) = request
+                    && self.spare.len() < SPARE
+                {
+                    *request = ClientRequest::Health;
+                    self.spare.push(request);
+                }
                 let Some(UnderWay { id, kind, begun }) = self.slots.give_back(tag) else {
                     return;
                 };
                 let result = match answer {
-                    Ok(answer) => respond(kind, *answer),
+                    Ok(answer) => respond(kind, answer),
                     Err(failure) => Err(handlers::failure(failure)),
                 };
                 let took = now.saturating_duration_since(begun);
@@ -327,7 +355,7 @@ impl Slots {
     }
 }
 
-fn parse(request: v1::SessionRequest) -> Result<(Kind, Box<ClientRequest>), Failure> {
+fn parse(request: v1::SessionRequest) -> Result<(Kind, ClientRequest), Failure> {
     if request.id == 0 {
         return Err(Failure::new(
             Code::InvalidArgument,
@@ -347,7 +375,7 @@ fn parse(request: v1::SessionRequest) -> Result<(Kind, Box<ClientRequest>), Fail
             ));
         }
     };
-    Ok((kind, Box::new(request?)))
+    Ok((kind, request?))
 }
 
 fn respond(kind: Kind, answer: Answer) -> Result<Response, Failure> {

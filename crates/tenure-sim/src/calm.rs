@@ -254,7 +254,7 @@ impl World {
                 self.run_until(self.now + SECOND / 50)?;
             }
             match self.probes.remove(&id) {
-                Some(Ok(answer)) => return Ok(*answer),
+                Some(Ok(answer)) => return Ok(answer),
                 other => last = other,
             }
         }
@@ -274,7 +274,7 @@ impl World {
 }
 
 /// Kept by the world for [`World::probe`].
-pub(crate) type Probes = BTreeMap<RequestId, Result<Box<Answer>, Failure>>;
+pub(crate) type Probes = BTreeMap<RequestId, Result<Answer, Failure>>;
 
 /// Whether a request is a probe's.
 pub(crate) fn is_probe(id: RequestId) -> bool {

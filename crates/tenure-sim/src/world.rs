@@ -58,7 +58,7 @@ pub(crate) enum Event {
     ToClient {
         client: usize,
         ask: u64,
-        answer: Result<Box<Answer>, Failure>,
+        answer: Result<Answer, Failure>,
     },
     /// An event arrives at a client.
     Told {
@@ -257,9 +257,7 @@ impl World {
                 ask,
                 answer,
             } => {
-                self.client(client, |client, env| {
-                    client.answered(env, ask, &answer.map(|a| *a))
-                });
+                self.client(client, |client, env| client.answered(env, ask, &answer));
             }
             Event::Told { client, event } => {
                 self.client(client, |client, env| client.told(env, &event));

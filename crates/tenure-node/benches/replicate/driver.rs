@@ -245,11 +245,11 @@ impl Stepper {
                 Output::SaveSnapshot(snapshot) => {
                     let _ = self.to_log.send(ToLog::Save(snapshot));
                 }
-                Output::Answer { id, answer } => {
+                Output::Answer { id, answer, .. } => {
                     let answer = answer.expect("nothing fails in a benchmark");
                     if let Some(load) = &self.load {
                         assert!(
-                            !matches!(*answer, Answer::Acquire(AcquireAnswer::Queued { .. })),
+                            !matches!(answer, Answer::Acquire(AcquireAnswer::Queued { .. })),
                             "nobody contends"
                         );
                         load.count.fetch_add(1, Ordering::Relaxed);

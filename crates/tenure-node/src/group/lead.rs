@@ -95,6 +95,14 @@ impl Lead {
         }
     }
 
+    /// Whether it leads, step 1 done, and every ending that it proposed is applied.
+    pub(crate) fn has_ended_all(&self) -> bool {
+        match self {
+            Lead::Leading(leading) => leading.endings == leading.endings_applied,
+            Lead::Not | Lead::Waiting { .. } => false,
+        }
+    }
+
     pub(crate) fn load(&self) -> usize {
         match self {
             Lead::Not => 0,

@@ -11,13 +11,15 @@ use super::sweep::{Scope, Sweep, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
 use crate::op::{Op, OpAnswer};
-use crate::request::{AcquireAnswer, AcquireRequest, Answer, Deadlock, Failure};
+use crate::request::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure};
 
 /// A request that meets a policy change under way looks again after this.
 pub(super) const FROZEN_RETRY_MS: u64 = 20;
 
 pub(super) struct AcquireCall {
-    request: AcquireRequest,
+    /// An acquire.
+    request: Box<ClientRequest>,
+    deadlock: Deadlock,
     /// How often it was resolved by a table that was too old.
     misses: u8,
     phase: Phase,
@@ -46,12 +48,17 @@ struct Waits {
 }
 
 impl AcquireCall {
-    pub(super) fn new(request: AcquireRequest) -> AcquireCall {
+    pub(super) fn new(request: Box<ClientRequest>, deadlock: Deadlock) -> AcquireCall {
         AcquireCall {
             request,
+            deadlock,
             misses: 0,
             phase: Phase::Resolving,
         }
+    }
+
+    pub(super) fn into_request(self) -> Box<ClientRequest> {
+        self.request
     }
 }
 
@@ -106,7 +113,9 @@ impl Node {
             self.await_table(cx, 0);
             return Progress::Wait;
         }
-        let request = &call.request;
+        let ClientRequest::Acquire(request) = &*call.request else {
+            return Progress::fail(odd_answer());
+        };
         let new = |state| move |one: &&tenure_core::command::Request| one.state == state;
         let taken = request.requests.iter().filter(new(State::New));
         let held = request.requests.iter().filter(new(State::Held));
@@ -180,9 +189,12 @@ impl Node {
                 namespace: Some(namespace),
                 fence,
             },
-            AcquireOutcome::Queued(queued) if call.request.deadlock == Deadlock::Refuse => {
+            AcquireOutcome::Queued(queued) if call.deadlock == Deadlock::Refuse => {
+                let ClientRequest::Acquire(AcquireRequest { owner, .. }) = &*call.request else {
+                    return Progress::fail(odd_answer());
+                };
                 call.phase = Phase::Searching {
-                    search: Box::new(Search::new(call.request.owner.clone())),
+                    search: Box::new(Search::new(owner.clone())),
                     waits: Box::new(Waits {
                         namespace,
                         queued,
@@ -193,7 +205,7 @@ impl Node {
             }
             AcquireOutcome::Queued(queued) => queued_answer(*queued, lease_left_ms),
             AcquireOutcome::Conflict(conflict) => AcquireAnswer::Conflict {
-                conflict: *conflict,
+                conflict,
                 lease_left_ms,
                 deadlock: Vec::new(),
             },
@@ -223,7 +235,10 @@ impl Node {
     }
 
     fn search_on(&mut self, cx: Context, call: &mut AcquireCall) -> Progress {
-        let owner = call.request.owner.clone();
+        let ClientRequest::Acquire(AcquireRequest { owner, .. }) = &*call.request else {
+            return Progress::fail(odd_answer());
+        };
+        let owner = owner.clone();
         let phase = std::mem::replace(&mut call.phase, Phase::Resolving);
         let Phase::Searching { waits, mut search } = phase else {
             call.phase = phase;
@@ -262,7 +277,7 @@ impl Node {
 
 fn queued_answer(queued: Queued, lease_left_ms: Option<u64>) -> AcquireAnswer {
     AcquireAnswer::Queued {
-        conflict: queued.conflict,
+        conflict: Box::new(queued.conflict),
         lease_left_ms,
         fence: queued.fence,
         position: queued.position,
@@ -286,7 +301,7 @@ fn withdrawn(waits: &Waits, cycle: &[tenure_core::value::OwnerId], answer: &OpAn
             fence: *fence,
         },
         Withdrawn::Withdrawn | Withdrawn::Gone => AcquireAnswer::Conflict {
-            conflict: waits.queued.conflict.clone(),
+            conflict: Box::new(waits.queued.conflict.clone()),
             lease_left_ms: waits.lease_left_ms,
             deadlock: cycle.to_vec(),
         },

@@ -9,6 +9,7 @@
 //! back. Nothing here touches a space; groups do.
 
 mod acquire;
+mod at_once;
 mod cycle;
 mod events;
 mod forward;
@@ -36,7 +37,7 @@ use crate::config::Config;
 use crate::node::frames_item as item;
 use crate::node::{Node, keep_room};
 use crate::op::OpAnswer;
-use crate::request::{Answer, Certain, ClientRequest, Failure};
+use crate::request::{AcquireRequest, Answer, Certain, ClientRequest, Failure};
 use crate::{GroupId, Member, NodeId, Output, RequestId};
 
 pub(crate) use removal::Silence;
@@ -85,6 +86,19 @@ enum Kind {
     Grants(events::GrantsCall),
 }
 
+impl Kind {
+    /// What is left of the request, for whoever made it.
+    fn into_request(self) -> Option<Box<ClientRequest>> {
+        match self {
+            Kind::Acquire(call) => Some(call.into_request()),
+            Kind::Release(call) => Some(call.into_request()),
+            Kind::Owner(call) => Some(call.into_request()),
+            Kind::Read(call) => Some(call.into_request()),
+            Kind::Cycle(_) | Kind::Policy(_) | Kind::Grants(_) => None,
+        }
+    }
+}
+
 /// What a call is told.
 #[derive(Clone, Debug)]
 pub(crate) enum Happened {
@@ -112,7 +126,7 @@ enum Going {
 /// Where a call stands.
 enum Progress {
     Wait,
-    Done(Result<Box<Answer>, Failure>),
+    Done(Result<Answer, Failure>),
 }
 
 impl Progress {
@@ -121,7 +135,7 @@ impl Progress {
     }
 
     fn ok(answer: Answer) -> Progress {
-        Progress::Done(Ok(Box::new(answer)))
+        Progress::Done(Ok(answer))
     }
 }
 
@@ -229,8 +243,10 @@ impl Span {
 
 fn kind_of(request: Box<ClientRequest>) -> Kind {
     match *request {
-        ClientRequest::Acquire(acquire) => Kind::Acquire(acquire::AcquireCall::new(acquire)),
-        ClientRequest::Release(release) => Kind::Release(release::ReleaseCall::new(release)),
+        ClientRequest::Acquire(AcquireRequest { deadlock, .. }) => {
+            Kind::Acquire(acquire::AcquireCall::new(request, deadlock))
+        }
+        ClientRequest::Release(_) => Kind::Release(release::ReleaseCall::new(request)),
         ClientRequest::ReleaseAll { .. }
         | ClientRequest::Renew { .. }
         | ClientRequest::ForceRelease { .. }
@@ -277,7 +293,11 @@ impl Node {
                 why: "too much is waiting on this node: try again",
                 nothing_happened: Certain::Yes,
             });
-            self.outputs.push(Output::Answer { id: client, answer });
+            self.answer(client, answer, Some(request));
+            return;
+        }
+        if let Some(answer) = self.read_at_once(&request) {
+            self.answer(client, Ok(answer), Some(request));
             return;
         }
         let kind = kind_of(request);
@@ -327,23 +347,33 @@ impl Node {
                 Going::On
             }
             Progress::Done(result) => {
-                self.end(&call, result);
+                self.end(call, result);
                 Going::Over
             }
         }
     }
 
-    fn end(&mut self, call: &Call, result: Result<Box<Answer>, Failure>) {
+    fn end(&mut self, call: Call, result: Result<Answer, Failure>) {
         if let Kind::Grants(state) = &call.kind {
             self.grants_ended(state, result.is_ok());
         }
         if let Some(client) = call.client {
             self.span.by_client.remove(&client);
-            self.outputs.push(Output::Answer {
-                id: client,
-                answer: result,
-            });
+            self.answer(client, result, call.kind.into_request());
         }
+    }
+
+    fn answer(
+        &mut self,
+        id: RequestId,
+        answer: Result<Answer, Failure>,
+        request: Option<Box<ClientRequest>>,
+    ) {
+        self.outputs.push(Output::Answer {
+            id,
+            answer,
+            request,
+        });
     }
 
     pub(crate) fn cancel(&mut self, client: RequestId) {
@@ -365,7 +395,7 @@ impl Node {
         {
             self.span.deadlines.pop();
             if let Some(call) = self.span.calls.remove(&id) {
-                self.end(&call, Err(Failure::DeadlineExceeded));
+                self.end(call, Err(Failure::DeadlineExceeded));
             }
         }
     }
@@ -528,8 +558,8 @@ mod tests {
     fn what_moves_often_is_small() {
         assert!(size_of::<OpAnswer>() <= 72, "{}", size_of::<OpAnswer>());
         assert!(size_of::<Happened>() <= 88, "{}", size_of::<Happened>());
-        assert!(size_of::<Progress>() <= 40, "{}", size_of::<Progress>());
+        assert!(size_of::<Progress>() <= 72, "{}", size_of::<Progress>());
         assert!(size_of::<News>() <= 88, "{}", size_of::<News>());
-        assert!(size_of::<Kind>() <= 400, "{}", size_of::<Kind>());
+        assert!(size_of::<Kind>() <= 216, "{}", size_of::<Kind>());
     }
 }

@@ -47,7 +47,7 @@ enum Phase {
     /// Removing the wait edge.
     Edge,
     Incrementing,
-    Completing(Box<Answer>),
+    Completing(Answer),
 }
 
 impl OwnerCall {
@@ -61,6 +61,10 @@ impl OwnerCall {
             lost: None,
             failure: None,
         }
+    }
+
+    pub(super) fn into_request(self) -> Box<ClientRequest> {
+        self.request
     }
 }
 
@@ -313,7 +317,7 @@ impl Node {
             (Phase::Edge, OpAnswer::System(_)) => self.complete(cx, call, Answer::Done),
             (Phase::Incrementing, OpAnswer::System(outcome)) => incremented(&outcome),
             (Phase::Completing(answer), OpAnswer::System(_)) => {
-                Progress::ok(std::mem::replace(&mut **answer, Answer::Done))
+                Progress::ok(std::mem::replace(answer, Answer::Done))
             }
             _ => Progress::fail(odd_answer()),
         }
@@ -431,7 +435,7 @@ impl Node {
             Answer::Renew(RenewAnswer::Lost(_)) => None,
             _ => Some(system::Answer::Done),
         };
-        call.phase = Phase::Completing(Box::new(answer));
+        call.phase = Phase::Completing(answer);
         self.ask_system(
             cx,
             SystemCommand::Complete {

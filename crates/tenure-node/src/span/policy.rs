@@ -40,7 +40,7 @@ pub(super) struct PolicyCall {
     /// Whether the key is reserved already: then the call goes on as if it had none, and completes it.
     reserved: bool,
     /// The answer, once only the key is left to be completed.
-    completing: Option<Result<Box<Answer>, Failure>>,
+    completing: Option<Result<Answer, Failure>>,
 }
 
 impl PolicyCall {
@@ -124,9 +124,7 @@ impl Node {
                 None => self.begun(cx, call, answer),
             },
             Happened::Changed(ended) => match ended {
-                Ended::Committed if call.own => {
-                    self.change_done(cx, call, Ok(Box::new(Answer::Done)))
-                }
+                Ended::Committed if call.own => self.change_done(cx, call, Ok(Answer::Done)),
                 Ended::Refused(path, owner) if call.own => {
                     let why = format!(
                         "{} still has a live lock: {owner} holds {path}",
@@ -167,7 +165,7 @@ impl Node {
         match answer {
             OpAnswer::System(SystemOutcome::Begun(begun)) => match begun {
                 Begun::Unchanged | Begun::Committed { .. } => {
-                    self.change_done(cx, call, Ok(Box::new(Answer::Done)))
+                    self.change_done(cx, call, Ok(Answer::Done))
                 }
                 Begun::Started { change } => {
                     call.own = true;
@@ -201,7 +199,7 @@ impl Node {
         &mut self,
         cx: Context,
         call: &mut PolicyCall,
-        result: Result<Box<Answer>, Failure>,
+        result: Result<Answer, Failure>,
     ) -> Progress {
         let Some(claim) = call.claim().filter(|_| call.reserved) else {
             return Progress::Done(result);

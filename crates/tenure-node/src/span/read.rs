@@ -42,6 +42,10 @@ impl ReadCall {
             group: GroupId(0),
         }
     }
+
+    pub(super) fn into_request(self) -> Box<ClientRequest> {
+        self.request
+    }
 }
 
 impl Node {
@@ -210,8 +214,8 @@ impl Node {
                 ..
             } => match *outcome {
                 BreakOutcome::Refused(refusal) => self.read_refused(cx, call, refusal),
-                done @ (BreakOutcome::Broken | BreakOutcome::NotThatHold(_)) => {
-                    Progress::ok(Answer::Break(done))
+                BreakOutcome::Broken | BreakOutcome::NotThatHold(_) => {
+                    Progress::ok(Answer::Break(outcome))
                 }
             },
             _ => Progress::fail(odd_answer()),
@@ -253,7 +257,7 @@ impl Node {
                 return self.read_outdated(cx, call, version);
             }
             Found::Assert(failed) => return asserted(call, part, failed),
-            Found::Inspect(inspection) => Answer::Inspect(inspection),
+            Found::Inspect(inspection) => Answer::Inspect(Box::new(inspection)),
             Found::Blocking(blocking) => Answer::Truth(blocking),
             Found::Policy {
                 algorithm,

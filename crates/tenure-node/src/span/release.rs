@@ -12,7 +12,7 @@ use super::forward::Origin;
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
 use crate::op::{Op, OpAnswer};
-use crate::request::{Answer, Failure, ReleaseRequest, WaitEdge};
+use crate::request::{Answer, ClientRequest, Failure, ReleaseRequest, WaitEdge};
 
 /// The part that removes the wait edge.
 const EDGE: u32 = u32::MAX;
@@ -20,25 +20,69 @@ const EDGE: u32 = u32::MAX;
 const MAX_MISSES: u8 = 8;
 
 pub(super) struct ReleaseCall {
-    request: ReleaseRequest,
-    /// What is under way, by part.
+    /// A release.
+    request: Box<ClientRequest>,
+    /// The part under way that is about all holds, which then lie in one namespace.
+    whole: Option<u32>,
+    /// What else is under way, by part.
     parts: Vec<(u32, Vec<Hold>)>,
     /// What has to be resolved (again).
-    unplaced: Vec<Hold>,
+    unplaced: Unplaced,
     next_part: u32,
     misses: u8,
     failure: Option<Failure>,
 }
 
+/// What of a release waits to be resolved.
+enum Unplaced {
+    All,
+    Some(Vec<Hold>),
+}
+
+impl Unplaced {
+    const NOTHING: Unplaced = Unplaced::Some(Vec::new());
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Unplaced::Some(holds) if holds.is_empty())
+    }
+}
+
 impl ReleaseCall {
-    pub(super) fn new(mut request: ReleaseRequest) -> ReleaseCall {
+    pub(super) fn new(request: Box<ClientRequest>) -> ReleaseCall {
+        let unplaced = match &*request {
+            ClientRequest::Release(release) if release.holds.is_empty() => Unplaced::NOTHING,
+            _ => Unplaced::All,
+        };
         ReleaseCall {
-            unplaced: std::mem::take(&mut request.holds),
+            unplaced,
             request,
-            parts: Vec::with_capacity(1),
+            whole: None,
+            parts: Vec::new(),
             next_part: 0,
             misses: 0,
             failure: None,
+        }
+    }
+
+    pub(super) fn into_request(self) -> Box<ClientRequest> {
+        self.request
+    }
+
+    /// Whether this part was under way, and the holds that it was about.
+    fn take_part(&mut self, part: u32) -> Option<Unplaced> {
+        if self.whole == Some(part) {
+            self.whole = None;
+            return Some(Unplaced::All);
+        }
+        let at = self.parts.iter().position(|(one, _)| *one == part)?;
+        Some(Unplaced::Some(self.parts.swap_remove(at).1))
+    }
+
+    fn unplace(&mut self, holds: Unplaced) {
+        match (&mut self.unplaced, holds) {
+            (Unplaced::Some(waiting), Unplaced::Some(holds)) => waiting.extend(holds),
+            (Unplaced::Some(_), Unplaced::All) => self.unplaced = Unplaced::All,
+            (Unplaced::All, _) => {}
         }
     }
 }
@@ -52,9 +96,14 @@ impl Node {
     ) -> Progress {
         match happened {
             Happened::Start => {
-                if call.request.edge == WaitEdge::Remove {
+                if let ClientRequest::Release(ReleaseRequest {
+                    edge: WaitEdge::Remove,
+                    owner,
+                    ..
+                }) = &*call.request
+                {
                     let command = SystemCommand::ClearEdge {
-                        owner: call.request.owner.clone(),
+                        owner: owner.clone(),
                         claim: None,
                     };
                     let (system, origin) = (
@@ -73,7 +122,7 @@ impl Node {
             Happened::Op(part, answer) => self.released(cx, call, part, answer),
             Happened::Swept(_) | Happened::Changed(_) => {}
         }
-        if !call.parts.is_empty() || !call.unplaced.is_empty() {
+        if call.whole.is_some() || !call.parts.is_empty() || !call.unplaced.is_empty() {
             return Progress::Wait;
         }
         match call.failure.take() {
@@ -90,47 +139,70 @@ impl Node {
             self.await_table(cx, 0);
             return;
         }
-        let unplaced = std::mem::take(&mut call.unplaced);
+        let ClientRequest::Release(request) = &*call.request else {
+            call.unplaced = Unplaced::NOTHING;
+            call.failure = Some(odd_answer());
+            return;
+        };
+        let unplaced = std::mem::replace(&mut call.unplaced, Unplaced::NOTHING);
+        let holds = match &unplaced {
+            Unplaced::All => &request.holds,
+            Unplaced::Some(holds) => holds,
+        };
         let table = self.table();
-        let mut names = unplaced.iter().map(|hold| table.name_of(&hold.path));
+        let mut names = holds.iter().map(|hold| table.name_of(&hold.path));
         let first = names.next();
         if names.all(|name| Some(name) == first) {
-            self.release_part(cx, call, unplaced);
+            if let Some(part) = self.release_part(cx, call.next_part, request, holds) {
+                call.next_part += 1;
+                match unplaced {
+                    Unplaced::All => call.whole = Some(part),
+                    Unplaced::Some(holds) => call.parts.push((part, holds)),
+                }
+            }
             return;
         }
         // In the order of their names.
         let mut by_namespace: BTreeMap<Namespace, Vec<Hold>> = BTreeMap::new();
-        for hold in unplaced {
-            let namespace = self.table().namespace_of(&hold.path);
-            by_namespace.entry(namespace).or_default().push(hold);
+        for hold in holds {
+            let namespace = table.namespace_of(&hold.path);
+            by_namespace
+                .entry(namespace)
+                .or_default()
+                .push(hold.clone());
         }
         for holds in by_namespace.into_values() {
-            self.release_part(cx, call, holds);
+            if let Some(part) = self.release_part(cx, call.next_part, request, &holds) {
+                call.next_part += 1;
+                call.parts.push((part, holds));
+            }
         }
     }
 
-    /// Releases holds of one namespace.
-    fn release_part(&mut self, cx: Context, call: &mut ReleaseCall, holds: Vec<Hold>) {
-        let Some(first) = holds.first() else { return };
-        let (route, group) = self.route(&first.path);
+    /// Releases holds of one namespace, if there are any.
+    fn release_part(
+        &mut self,
+        cx: Context,
+        part: u32,
+        request: &ReleaseRequest,
+        holds: &[Hold],
+    ) -> Option<u32> {
+        let (route, group) = self.route(&holds.first()?.path);
         let command = Command::Release(Release {
             route,
-            owner: call.request.owner.clone(),
-            holds: holds.clone(),
-            key: call.request.key.clone(),
+            owner: request.owner.clone(),
+            holds: holds.to_vec(),
+            key: request.key.clone(),
         });
-        let part = call.next_part;
-        call.next_part += 1;
-        call.parts.push((part, holds));
         let origin = Origin::Call { call: cx.id, part };
         self.submit(origin, group, Op::Command(command), cx.deadline);
+        Some(part)
     }
 
     fn released(&mut self, cx: Context, call: &mut ReleaseCall, part: u32, answer: OpAnswer) {
-        let Some(at) = call.parts.iter().position(|(one, _)| *one == part) else {
+        let Some(holds) = call.take_part(part) else {
             return;
         };
-        let (_, holds) = call.parts.swap_remove(at);
         if let Some(failure) = failure_of(&answer) {
             call.failure = Some(failure);
             return;
@@ -149,11 +221,11 @@ impl Node {
                     call.failure = Some(failure);
                     return;
                 }
-                call.unplaced.extend(holds);
+                call.unplace(holds);
                 call.misses += 1;
                 match refusal {
                     Refusal::Outdated { .. } if call.misses > MAX_MISSES => {
-                        call.unplaced.clear();
+                        call.unplaced = Unplaced::NOTHING;
                         call.failure = Some(Failure::Aborted);
                     }
                     Refusal::Outdated { version } => self.await_table(cx, version),

@@ -266,8 +266,8 @@ impl Cluster {
                     After::Nothing => self.send(from, to, frame),
                     After::Persisted(mark) => seat.disk.held.push((mark, to, frame)),
                 },
-                Output::Answer { id, answer } => {
-                    let before = seat.answers.insert(id, answer.map(|answer| *answer));
+                Output::Answer { id, answer, .. } => {
+                    let before = seat.answers.insert(id, answer);
                     assert!(before.is_none(), "a request was answered twice");
                 }
                 Output::SaveSnapshot(snapshot) => {

@@ -77,13 +77,19 @@ impl Handlers {
             reason = request.reason,
             peer = peer(call),
             result = match &outcome {
-                Ok(Answer::Break(BreakOutcome::NotThatHold(_))) => Code::FailedPrecondition.name(),
+                Ok(Answer::Break(outcome)) if matches!(**outcome, BreakOutcome::NotThatHold(_)) => {
+                    Code::FailedPrecondition.name()
+                }
                 other => result(other),
             },
         );
-        match outcome? {
-            Answer::Break(BreakOutcome::Broken) => Ok(v1::BreakResponse {}),
-            Answer::Break(BreakOutcome::NotThatHold(present)) => {
+        let outcome = match outcome? {
+            Answer::Break(outcome) => *outcome,
+            other => return Err(mismatch(&other)),
+        };
+        match outcome {
+            BreakOutcome::Broken => Ok(v1::BreakResponse {}),
+            BreakOutcome::NotThatHold(present) => {
                 let present = present.map_or_else(
                     || "nobody holds it so".to_owned(),
                     |holder| match holder.fence {
@@ -96,7 +102,7 @@ impl Handlers {
                     format!("this is not the hold that was named: {present}"),
                 ))
             }
-            other => Err(mismatch(&other)),
+            other @ BreakOutcome::Refused(_) => Err(mismatch(&Answer::Break(Box::new(other)))),
         }
     }
 }

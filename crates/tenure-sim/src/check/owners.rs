@@ -100,7 +100,7 @@ impl Owners {
             }
             (ClientRequest::Break { path, owner, fence }, Answer::Break(outcome)) => {
                 let hold = (owner.clone(), path.clone(), *fence);
-                match outcome {
+                match &**outcome {
                     BreakOutcome::Broken => {
                         self.broken.insert(hold, now);
                     }

@@ -89,7 +89,7 @@ impl Watch {
                         path: path.clone(),
                         sent: ask.sent,
                         answered: now,
-                        found: found.clone(),
+                        found: (**found).clone(),
                     });
                 }
             }

@@ -177,7 +177,7 @@ impl World {
         &mut self,
         client: usize,
         ask: u64,
-        answer: Result<Box<Answer>, Failure>,
+        answer: Result<Answer, Failure>,
     ) {
         if self.storm && self.random.chance(self.plan.client_loss) {
             return;

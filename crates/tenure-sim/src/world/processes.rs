@@ -201,10 +201,10 @@ impl World {
                     }
                     After::Nothing | After::Persisted(_) => self.send(at, to, lane, frame),
                 },
-                Output::Answer { id, answer } if is_probe(id) => {
+                Output::Answer { id, answer, .. } if is_probe(id) => {
                     self.probes.insert(id, answer);
                 }
-                Output::Answer { id, answer } => {
+                Output::Answer { id, answer, .. } => {
                     if let Some((client, ask)) = self.seats[at].calls.remove(&id) {
                         self.reach_client(client, ask, answer);
                     } else {
