@@ -52,6 +52,7 @@ mod clock;
 mod codec;
 mod config;
 mod consensus;
+mod early;
 mod group;
 mod groups;
 mod identity;

@@ -175,7 +175,7 @@ impl Space {
                 self.sessions.of_owner(&session.owner).contains(&number),
                 "unchained"
             );
-            if let Some(index) = &session.own_below {
+            if let Some(index) = session.own_below() {
                 let mut recount: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
                 for claim in self.session_claims(number) {
                     for above in self.tree.ancestors(self.claims[claim].node) {

@@ -106,7 +106,7 @@ impl Space {
         let session = &mut self.sessions[claim.session];
         session.claims -= 1;
         // It no longer holds all that was granted (R122).
-        session.grant = None;
+        session.set_grant(None);
         let (namespace, waiter) = (session.namespace, session.waiter);
         // What the owner itself holds decides about its own place in line, too (R79, R88).
         self.poke(waiter);
@@ -187,7 +187,7 @@ impl Space {
         let Some(session) = session else {
             return (0, 0);
         };
-        if let Some(own) = &self.sessions[session].own_below {
+        if let Some(own) = self.sessions[session].own_below() {
             return own.get(&node).copied().unwrap_or((0, 0));
         }
         let (mut writes, mut reads) = (0, 0);
@@ -269,11 +269,11 @@ impl Space {
         let session = self.claims[number].session;
         let there = &mut self.sessions[session];
         match step {
-            Step::Up if there.claims == MANY + 1 && there.own_below.is_none() => {
+            Step::Up if there.claims == MANY + 1 && there.own_below().is_none() => {
                 self.index_own(session);
             }
-            Step::Down if there.claims == MANY / 2 => there.own_below = None,
-            Step::Up | Step::Down if there.own_below.is_none() => {}
+            Step::Down if there.claims == MANY / 2 => there.set_own_below(None),
+            Step::Up | Step::Down if there.own_below().is_none() => {}
             Step::Up | Step::Down => {
                 let claim = &self.claims[number];
                 let (node, is_write) = (claim.node, claim.kind().is_write());
@@ -304,7 +304,7 @@ impl Space {
     }
 
     fn count_own(&mut self, session: u32, node: u32, is_write: bool, step: Step) {
-        let Some(own) = &mut self.sessions[session].own_below else {
+        let Some(own) = self.sessions[session].own_below_mut() else {
             return;
         };
         for above in self.tree.ancestors(node) {
@@ -333,7 +333,7 @@ impl Space {
                 }
             }
         }
-        self.sessions[session].own_below = Some(own);
+        self.sessions[session].set_own_below(Some(own));
     }
 
     /// Whether a session with so many claims keeps counts of them (between the two marks: as it was).
@@ -416,7 +416,7 @@ impl Space {
             path: Some(path),
             mode: Some(claim.mode),
             fence: claim.fence,
-            holder: session.holder.as_deref().cloned(),
+            holder: session.holder().cloned(),
         };
         self.out.changes.push(change);
     }

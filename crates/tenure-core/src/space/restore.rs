@@ -83,10 +83,13 @@ impl Space {
                 return Err(DecodeError::Inconsistent("a session twice"));
             }
             let session = self.open_session(namespace, &owner);
-            self.sessions[session].holder = input.option()?;
-            self.sessions[session].grant = take_option(input, take_grant)?.map(Box::new);
+            self.sessions[session].set_holder(input.option()?);
+            self.sessions[session].set_grant(take_option(input, take_grant)?);
             let lease = take_option(input, take_lease)?;
             self.sessions[session].lease = lease;
+            if lease.is_some() {
+                self.sessions[session].set_asked_until(input.number()?);
+            }
             self.long_leases +=
                 u32::from(lease.is_some_and(|lease| lease.ttl.millis() > SHORT_LEASE_MS));
             self.take_claims(input, session, &mut claims)?;
@@ -415,7 +418,6 @@ fn take_lease(input: &mut Reader<'_>) -> Result<Lease, DecodeError> {
         cover: input.number()?,
         epoch: input.number()?,
         born: input.number()?,
-        asked_until: input.number()?,
     })
 }
 

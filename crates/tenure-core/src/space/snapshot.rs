@@ -75,9 +75,12 @@ impl Space {
             let namespace = &self.namespaces[session.namespace].name;
             out.length(*name);
             out.put(*owner);
-            out.option(session.holder.as_ref());
-            put_option(out, session.grant.as_deref(), put_grant);
+            out.option(session.holder());
+            put_option(out, session.grant(), put_grant);
             put_option(out, session.lease.as_ref(), put_lease);
+            if session.lease.is_some() {
+                out.number(session.asked_until());
+            }
             out.number(u64::from(session.claims));
             for number in self.session_claims(*number) {
                 let claim = &self.claims[number];
@@ -233,7 +236,7 @@ fn put_limits(out: &mut Writer, limits: &SpaceLimits) {
 
 fn put_lease(out: &mut Writer, lease: &Lease) {
     out.put(&lease.ttl);
-    for number in [lease.cover, lease.epoch, lease.born, lease.asked_until] {
+    for number in [lease.cover, lease.epoch, lease.born] {
         out.number(number);
     }
 }
