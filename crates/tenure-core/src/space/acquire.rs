@@ -5,10 +5,10 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::answers::{Answer, AnswerKey, Call, Said, acquire_fingerprint};
-use super::claims::NewClaim;
 use super::judge::{Asker, Place, Stale, Verdict, new_pairs, written_paths};
 use super::queue::{Part, Waiter};
 use super::sessions::Lease;
+use super::terms::Terms;
 use super::{Ending, Space};
 use crate::command::{Acquire, Hold, State, Wait};
 use crate::event::{ChangeKind, LockChange};
@@ -301,7 +301,8 @@ impl Space {
                         .at
                         .and_then(|node| self.own_claim(session, node, Kind::of(request.mode)));
                     if let (Some(claim), Some(_)) = (claim, write_fence) {
-                        self.claims[claim].fence = write_fence;
+                        let claim = &mut self.claims[claim];
+                        claim.terms = claim.terms.with_fence(write_fence);
                     }
                 }
                 State::New => {
@@ -309,12 +310,8 @@ impl Space {
                     if write_fence.is_some() {
                         self.take_mark(namespace, &request.path);
                     }
-                    let claim = NewClaim {
-                        mode: request.mode,
-                        algorithm,
-                        fence: write_fence,
-                    };
-                    self.add_claim(session, node, claim);
+                    let terms = Terms::new(request.mode, algorithm, write_fence);
+                    self.add_claim(session, node, terms);
                     if let (true, Some(permits)) = (semaphore, request.permits) {
                         self.fix_capacity(namespace, &request.path, permits);
                     }
@@ -510,7 +507,8 @@ impl Space {
                 None if request.mode == Mode::Write => Missing::Write,
                 None => Missing::Read,
                 Some(claim)
-                    if self.claims[claim].fence.is_some() && self.claims[claim].fence != fence =>
+                    if self.claims[claim].fence().is_some()
+                        && self.claims[claim].fence() != fence =>
                 {
                     Missing::Fence
                 }

@@ -53,7 +53,7 @@ impl Space {
     ) -> Option<Fence> {
         let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
         writer
-            .and_then(|claim| self.claims[claim].fence)
+            .and_then(|claim| self.claims[claim].fence())
             .or_else(|| self.marks.get(namespace, path).copied())
     }
 

@@ -166,7 +166,7 @@ impl Space {
                 let node = self.spot(namespace, path).at?;
                 self.own_claim(session, node, Kind::Write)
             });
-        match claim.and_then(|claim| self.claims[claim].fence) {
+        match claim.and_then(|claim| self.claims[claim].fence()) {
             None => FenceCheck::StaleOwner,
             Some(current) if current == fence => FenceCheck::Valid,
             Some(current) => FenceCheck::StaleFence { current },
@@ -489,8 +489,8 @@ impl Space {
             owner: session.owner.clone(),
             path: self.tree.path(namespace, claim.node),
             namespace: namespace.clone(),
-            mode: claim.mode,
-            fence: claim.fence,
+            mode: claim.mode(),
+            fence: claim.fence(),
         }
     }
 

@@ -144,7 +144,7 @@ impl Space {
             Kind::ALL
                 .iter()
                 .filter_map(|kind| self.own_claim(session, node, *kind))
-                .find(|claim| self.claims[*claim].fence == hold.fence)
+                .find(|claim| self.claims[*claim].fence() == hold.fence)
         });
         let (Some(claim), Some(session)) = (named, session) else {
             let present = self.present_holder(node);

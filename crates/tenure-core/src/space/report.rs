@@ -68,8 +68,8 @@ impl Space {
             path: self
                 .tree
                 .path(&self.namespaces[session.namespace].name, claim.node),
-            mode: claim.mode,
-            fence: claim.fence,
+            mode: claim.mode(),
+            fence: claim.fence(),
             held_ms: self.time.saturating_sub(claim.since),
             holder: session.holder().cloned(),
         }

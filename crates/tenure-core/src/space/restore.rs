@@ -11,6 +11,7 @@ use super::claims::{Claim, Step};
 use super::memory::Capacity;
 use super::queue::Waiter;
 use super::sessions::{Lease, StandingGrant};
+use super::terms::Terms;
 use super::{Space, SpaceLimits};
 use crate::codec::{DecodeError, Reader, VERSION};
 use crate::command::Acquire;
@@ -126,9 +127,7 @@ impl Space {
             let claim = Claim {
                 node: self.reach(namespace, &path),
                 session,
-                mode: input.take()?,
-                algorithm: input.take()?,
-                fence: input.option()?,
+                terms: Terms::new(input.take()?, input.take()?, input.option()?),
                 since: input.number()?,
                 next: NONE,
                 previous: last,

@@ -86,9 +86,9 @@ impl Space {
                 let claim = &self.claims[number];
                 out.number(u64::from(number));
                 out.put(&self.tree.path(namespace, claim.node));
-                out.put(&claim.mode);
-                out.put(&claim.algorithm);
-                out.option(claim.fence.as_ref());
+                out.put(&claim.mode());
+                out.put(&claim.algorithm());
+                out.option(claim.fence().as_ref());
                 out.number(claim.since);
             }
         }
