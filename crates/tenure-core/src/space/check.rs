@@ -257,14 +257,15 @@ impl Space {
 
     fn check_memory(&self) {
         let mut marks: BTreeMap<u32, u32> = BTreeMap::new();
-        for (namespace, path, fence, idle) in self.marks.iter() {
+        for (namespace, rest, fence, idle) in self.marks.iter() {
             assert!(idle, "a mark is always idle");
             *marks.entry(namespace).or_default() += 1;
             assert!(
                 fence.number() <= self.namespaces[namespace].high,
                 "high below a mark"
             );
-            let node = self.spot(namespace, path).at;
+            let path = self.namespaces[namespace].name.path(rest);
+            let node = self.spot(namespace, &path).at;
             let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
             let fenced = writer.is_some_and(|claim| self.claims[claim].fence().is_some());
             assert!(!fenced, "a mark beside a fenced writer");

@@ -71,7 +71,7 @@ impl Space {
                 // A write that became a permit (R43): the path's fence must not be forgotten (R71).
                 let namespace = self.sessions[session].namespace;
                 let path = self.tree.path(&self.namespaces[namespace].name, node);
-                self.leave_mark(namespace, path, fence);
+                self.leave_mark(namespace, &path, fence);
             }
             return;
         }
@@ -129,7 +129,7 @@ impl Space {
                 self.settle_capacity(namespace, &path);
             }
             if let Some(fence) = claim.fence() {
-                self.leave_mark(namespace, path, fence);
+                self.leave_mark(namespace, &path, fence);
             }
         }
         self.tree.prune(claim.node);

@@ -9,6 +9,7 @@ use super::answers::{Answer, AnswerKey, Call, Remembered};
 use super::change::{Frozen, RegionFloor};
 use super::claims::{Claim, Step};
 use super::memory::Capacity;
+use super::namespaces::NamespaceState;
 use super::queue::Waiter;
 use super::sessions::{Lease, StandingGrant};
 use super::terms::Terms;
@@ -17,7 +18,7 @@ use crate::codec::{DecodeError, Reader, VERSION};
 use crate::command::Acquire;
 use crate::hash::HashSeed;
 use crate::lease::SHORT_LEASE_MS;
-use crate::path::Namespace;
+use crate::path::{Namespace, Path};
 use crate::slab::{NONE, Slab};
 use crate::value::{Fence, OwnerId};
 
@@ -288,11 +289,13 @@ impl Space {
             let namespace = reference(names, place(input)?)?;
             let path = input.take()?;
             let fence: Fence = input.take()?;
-            if self.marks.get(namespace, &path).is_some() {
+            let state = &mut self.namespaces[namespace];
+            let rest = state.rest_of(&path)?;
+            if self.marks.get(namespace, rest).is_some() {
                 return Err(DecodeError::Inconsistent("a mark twice"));
             }
-            self.marks.insert_idle(namespace, path, fence);
-            self.namespaces[namespace].marks += 1;
+            self.marks.insert_idle(namespace, rest, fence);
+            state.marks += 1;
         }
         for _ in 0..input.length()? {
             let namespace = reference(names, place(input)?)?;
@@ -301,15 +304,17 @@ impl Space {
                 permits: input.take()?,
                 idle_since: input.number()?,
             };
-            if self.capacities.get(namespace, &path).is_some() {
+            let state = &mut self.namespaces[namespace];
+            let rest = state.rest_of(&path)?;
+            if self.capacities.get(namespace, rest).is_some() {
                 return Err(DecodeError::Inconsistent("a capacity twice"));
             }
             if input.take()? {
-                self.capacities.insert_idle(namespace, path, capacity);
+                self.capacities.insert_idle(namespace, rest, capacity);
             } else {
-                self.capacities.insert(namespace, path, capacity);
+                self.capacities.insert(namespace, rest, capacity);
             }
-            self.namespaces[namespace].capacities += 1;
+            state.capacities += 1;
         }
         Ok(())
     }
@@ -384,6 +389,17 @@ impl Space {
             .collect();
         for id in waiters.values().filter(|id| !parked.contains(id)) {
             self.hang(*id);
+        }
+    }
+}
+
+impl NamespaceState {
+    /// What follows its name in a path, which must lie in it.
+    fn rest_of<'a>(&self, path: &'a Path) -> Result<&'a str, DecodeError> {
+        if self.name.contains(path) {
+            Ok(self.name.rest(path))
+        } else {
+            Err(DecodeError::Inconsistent("a path outside its namespace"))
         }
     }
 }

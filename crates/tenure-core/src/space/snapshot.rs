@@ -155,18 +155,19 @@ impl Space {
 
     fn put_memory(&self, out: &mut Writer, names: &BTreeMap<u32, usize>) {
         out.length(self.marks.len() as usize);
-        for (namespace, path, fence, _) in self.marks.iter() {
+        let path = |number: u32, rest: &str| self.namespaces[number].name.path(rest);
+        for (namespace, rest, fence, _) in self.marks.iter() {
             out.length(names[&namespace]);
-            out.put(path);
+            out.put(&path(namespace, rest));
             out.put(fence);
         }
         let mut used: Vec<_> = self.capacities.iter().filter(|entry| !entry.3).collect();
-        used.sort_by_key(|(namespace, path, ..)| (names[namespace], *path));
+        used.sort_by_key(|(namespace, rest, ..)| (names[namespace], *rest));
         let idle = self.capacities.iter().filter(|entry| entry.3);
         out.length(self.capacities.len() as usize);
-        for (namespace, path, capacity, idle) in used.into_iter().chain(idle) {
+        for (namespace, rest, capacity, idle) in used.into_iter().chain(idle) {
             out.length(names[&namespace]);
-            out.put(path);
+            out.put(&path(namespace, rest));
             out.put(&capacity.permits);
             // Says something only about an idle one, and would differ between equal states otherwise.
             out.number(if idle { capacity.idle_since } else { 0 });
