@@ -18,7 +18,7 @@ use tenure_node::{Answer, ClientRequest, Failure, Input, StreamId};
 
 use crate::handle::{Stopped, gone};
 use crate::inbox::{Inbox, Job, Reply};
-use crate::stream::{self, Full, Listener, StreamEnd};
+use crate::stream::{self, Listener, StreamEnd};
 
 /// What a place with many calls hears.
 #[derive(Debug)]
@@ -47,9 +47,14 @@ pub struct Calls {
     jobs: Vec<Job>,
     /// Where events come in.
     id: StreamId,
-    /// Who is listened to.
+    /// Whether anybody is listened to.
+    is_listening: bool,
+    /// Some of those who are: the node knows them all, and may be told again.
     owners: HashSet<OwnerId>,
 }
+
+/// So many owners are remembered to be listened to.
+const OWNERS: usize = 1024;
 
 impl Calls {
     pub(crate) fn new(inbox: Arc<Inbox>, stopped: Arc<Stopped>, buffer: usize) -> Calls {
@@ -62,6 +67,7 @@ impl Calls {
             }),
             jobs: Vec::new(),
             id: stream::number(),
+            is_listening: false,
             owners: HashSet::new(),
         }
     }
@@ -83,20 +89,23 @@ impl Calls {
         if self.owners.contains(owner) {
             return;
         }
-        let id = self.id;
-        let is_first = self.owners.is_empty();
+        if self.owners.len() == OWNERS {
+            self.owners.clear();
+        }
         self.owners.insert(owner.clone());
+        let id = self.id;
         let owner = owner.clone();
         let input = Input::Subscribe { id, owner };
-        self.jobs.push(if is_first {
+        self.jobs.push(if self.is_listening {
+            Job::Input(input)
+        } else {
+            self.is_listening = true;
             let listener = Listener::Heard(Arc::clone(&self.ear));
             Job::Listen {
                 id,
                 input,
                 listener,
             }
-        } else {
-            Job::Input(input)
         });
     }
 
@@ -134,12 +143,8 @@ impl Calls {
 
 impl Drop for Calls {
     fn drop(&mut self) {
-        if !self.owners.is_empty() {
-            let owners = self.owners.drain().collect();
-            self.inbox.push(Job::Unlisten {
-                id: self.id,
-                owners,
-            });
+        if self.is_listening {
+            self.inbox.push(Job::Unlisten { id: self.id });
         }
     }
 }
@@ -155,6 +160,8 @@ pub(crate) struct Ear {
 struct State {
     heard: Vec<Heard>,
     events: usize,
+    /// Of whom nothing more is heard, because too much was.
+    missed: HashSet<OwnerId>,
     waker: Option<Waker>,
 }
 
@@ -169,15 +176,22 @@ impl Ear {
         state.waker.take()
     }
 
-    /// An event; refused where too many lie here already (R123). Who sleeps is to be woken.
-    pub(crate) fn event(&self, event: Event) -> Result<Option<Waker>, Full> {
+    /// An event; where too many lie here already, the end of what is heard of its owner (R123). Who
+    /// sleeps is to be woken.
+    pub(crate) fn event(&self, event: Event) -> Option<Waker> {
         let mut state = self.lock();
-        if state.events >= self.buffer {
-            return Err(Full(event.owner));
+        if !state.missed.is_empty() && state.missed.contains(&event.owner) {
+            return None;
         }
-        state.events += 1;
-        state.heard.push(Heard::Event(event));
-        Ok(state.waker.take())
+        let heard = if state.events < self.buffer {
+            state.events += 1;
+            Heard::Event(event)
+        } else {
+            state.missed.insert(event.owner);
+            Heard::Ended(StreamEnd::Overflow)
+        };
+        state.heard.push(heard);
+        state.waker.take()
     }
 
     pub(crate) fn end(&self, why: StreamEnd) {

@@ -164,9 +164,9 @@ impl Driver {
                 self.listeners.insert(id.0, listener);
                 Next::Input(input)
             }
-            Job::Unlisten { id, owners } => match self.listeners.remove(&id.0) {
+            Job::Unlisten { id } => match self.listeners.remove(&id.0) {
                 Some(Listener::Changes(..)) => Next::Input(Input::Unwatch { id }),
-                Some(_) => Next::Input(Input::Unsubscribe { id, owners }),
+                Some(_) => Next::Input(Input::Unsubscribe { id }),
                 None => Next::Nothing,
             },
             Job::Reached(reply) => {
@@ -281,15 +281,10 @@ impl Driver {
             }
             Output::Event { id, event } => {
                 if let Some(listener) = self.listeners.get(&id.0)
-                    && let Err(Full(owner)) = listener.event(event, &mut self.wakers)
+                    && let Err(Full) = listener.event(event, &mut self.wakers)
                 {
-                    // Others may be heard in the same place.
-                    if !matches!(listener, Listener::Heard(_)) {
-                        self.listeners.remove(&id.0);
-                    }
-                    let owners = vec![owner];
-                    self.inbox
-                        .push(Job::Input(Input::Unsubscribe { id, owners }));
+                    self.listeners.remove(&id.0);
+                    self.inbox.push(Job::Input(Input::Unsubscribe { id }));
                 }
             }
             Output::Change { id, change } => {

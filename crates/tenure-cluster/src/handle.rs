@@ -117,7 +117,7 @@ impl Handle {
     /// The events of an owner from now on; the reader may be `buffer` events behind.
     pub fn subscribe(&self, owner: OwnerId, buffer: usize) -> Stream<Event> {
         let id = stream::number();
-        let (stream, sender, end) = stream::pair(&self.inbox, id, Some(owner.clone()), buffer);
+        let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
         self.inbox.push(Job::Listen {
             id,
             input: Input::Subscribe { id, owner },
@@ -129,7 +129,7 @@ impl Handle {
     /// The changes under a prefix; the reader may be `buffer` changes behind.
     pub fn watch(&self, prefix: Namespace, start: WatchStart, buffer: usize) -> Stream<WatchEvent> {
         let id = stream::number();
-        let (stream, sender, end) = stream::pair(&self.inbox, id, None, buffer);
+        let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
         self.inbox.push(Job::Listen {
             id,
             input: Input::Watch { id, prefix, start },

@@ -11,7 +11,6 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, Failure, GroupId, Input, Lane, NodeId, Status, StreamId};
 use tokio::sync::oneshot;
 
@@ -36,8 +35,8 @@ pub(crate) enum Job {
         input: Input,
         listener: Listener,
     },
-    /// A subscription of these owners or, of nobody, a watch is over.
-    Unlisten { id: StreamId, owners: Vec<OwnerId> },
+    /// A subscription or a watch is over.
+    Unlisten { id: StreamId },
     /// Somebody wants to know that what came before this is taken.
     Reached(oneshot::Sender<()>),
     /// Something for the node itself.

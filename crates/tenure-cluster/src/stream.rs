@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use tenure_core::event::Event;
-use tenure_core::value::OwnerId;
 use tenure_node::{Failure, StreamId, WatchEvent};
 use tokio::sync::mpsc;
 
@@ -29,8 +28,6 @@ pub struct Stream<T> {
     items: mpsc::Receiver<T>,
     end: Arc<OnceLock<StreamEnd>>,
     inbox: Arc<Inbox>,
-    /// Whose events these are; nobody's, if they are changes.
-    owner: Option<OwnerId>,
 }
 
 impl<T> Stream<T> {
@@ -54,10 +51,7 @@ impl<T> Stream<T> {
 
 impl<T> Drop for Stream<T> {
     fn drop(&mut self) {
-        self.inbox.push(Job::Unlisten {
-            id: self.id,
-            owners: self.owner.take().into_iter().collect(),
-        });
+        self.inbox.push(Job::Unlisten { id: self.id });
     }
 }
 
@@ -70,20 +64,15 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Passes an event on; who sleeps is to be woken. Says so if no more of its owner's are wanted.
+    /// Passes an event on; who sleeps is to be woken. Says so if no more are wanted here.
     pub(crate) fn event(&self, event: Event, wakers: &mut Vec<Waker>) -> Result<(), Full> {
         match self {
             Listener::Events(sender, end) => {
-                let owner = event.owner.clone();
                 let passed = pass(sender, event, end);
-                if passed { Ok(()) } else { Err(Full(owner)) }
+                if passed { Ok(()) } else { Err(Full) }
             }
             Listener::Heard(ear) => {
-                let heard = ear.event(event);
-                if heard.is_err() {
-                    ear.end(StreamEnd::Overflow);
-                }
-                wakers.extend(heard?);
+                wakers.extend(ear.event(event));
                 Ok(())
             }
             Listener::Changes(..) => Ok(()),
@@ -109,8 +98,8 @@ impl Listener {
     }
 }
 
-/// The reader is too slow, or gone: no more of this owner's events go there.
-pub(crate) struct Full(pub(crate) OwnerId);
+/// The reader is too slow, or gone: no more goes there.
+pub(crate) struct Full;
 
 fn pass<T>(sender: &mpsc::Sender<T>, item: T, end: &OnceLock<StreamEnd>) -> bool {
     let sent = sender.try_send(item);
@@ -131,7 +120,6 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 pub(crate) fn pair<T>(
     inbox: &Arc<Inbox>,
     id: StreamId,
-    owner: Option<OwnerId>,
     buffer: usize,
 ) -> (Stream<T>, mpsc::Sender<T>, Arc<OnceLock<StreamEnd>>) {
     let (sender, items) = mpsc::channel(buffer.max(1));
@@ -141,7 +129,6 @@ pub(crate) fn pair<T>(
         items,
         end: Arc::clone(&end),
         inbox: Arc::clone(inbox),
-        owner,
     };
     (stream, sender, end)
 }

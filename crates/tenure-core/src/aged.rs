@@ -1,22 +1,35 @@
 //! A table of things remembered about paths, the longest idle of which can be dropped.
 //!
+//! A path is known here by its namespace's number and what follows the namespace's name: mostly so
+//! short that it needs no memory of its own.
+//!
 //! Fence marks and semaphore capacities live here. An entry that is *idle* stands in line for being
 //! dropped, in the order in which entries became idle: an order of history, hence the same everywhere.
 
 use hashbrown::HashTable;
 
 use crate::hash::Hasher;
-use crate::path::Path;
+use crate::segment::Segment;
 use crate::slab::{NONE, Slab};
 
 #[derive(Clone, Debug)]
 struct Entry<T> {
     namespace: u32,
-    path: Path,
+    name: Segment,
     value: T,
     older: u32,
     newer: u32,
     idle: bool,
+}
+
+impl<T> Entry<T> {
+    fn is(&self, namespace: u32, name: &str) -> bool {
+        self.namespace == namespace && self.name.as_bytes() == name.as_bytes()
+    }
+
+    fn hash(&self, hasher: Hasher) -> u64 {
+        hasher.hash(self.namespace, self.name.as_bytes())
+    }
 }
 
 /// See the module.
@@ -58,47 +71,45 @@ impl<T> Aged<T> {
         self.idle
     }
 
-    pub(crate) fn get(&self, namespace: u32, path: &Path) -> Option<&T> {
+    pub(crate) fn get(&self, namespace: u32, name: &str) -> Option<&T> {
         if self.entries.len() == 0 {
             return None;
         }
-        self.find(namespace, path)
+        self.find(namespace, name)
             .map(|entry| &self.entries[entry].value)
     }
 
-    pub(crate) fn get_mut(&mut self, namespace: u32, path: &Path) -> Option<&mut T> {
-        let entry = self.find(namespace, path)?;
+    pub(crate) fn get_mut(&mut self, namespace: u32, name: &str) -> Option<&mut T> {
+        let entry = self.find(namespace, name)?;
         Some(&mut self.entries[entry].value)
     }
 
     /// Adds an entry that is not there yet, at the end of the line of the idle.
-    pub(crate) fn insert_idle(&mut self, namespace: u32, path: Path, value: T) {
-        let entry = self.insert(namespace, path, value);
+    pub(crate) fn insert_idle(&mut self, namespace: u32, name: &str, value: T) {
+        let entry = self.insert(namespace, name, value);
         self.list(entry);
     }
 
     /// Adds an entry that is not there yet, in use.
-    pub(crate) fn insert(&mut self, namespace: u32, path: Path, value: T) -> u32 {
-        let hash = self.hasher.hash(namespace, path.as_str().as_bytes());
+    pub(crate) fn insert(&mut self, namespace: u32, name: &str, value: T) -> u32 {
+        let hash = self.hasher.hash(namespace, name.as_bytes());
         let entry = self.entries.insert(Entry {
             namespace,
-            path,
+            name: Segment::new(name),
             value,
             older: NONE,
             newer: NONE,
             idle: false,
         });
         let (entries, hasher) = (&self.entries, &self.hasher);
-        self.table.insert_unique(hash, entry, |other| {
-            let other = &entries[*other];
-            hasher.hash(other.namespace, other.path.as_str().as_bytes())
-        });
+        self.table
+            .insert_unique(hash, entry, |other| entries[*other].hash(*hasher));
         entry
     }
 
     /// Puts an entry at the end of the line of the idle.
-    pub(crate) fn set_idle(&mut self, namespace: u32, path: &Path) {
-        if let Some(entry) = self.find(namespace, path) {
+    pub(crate) fn set_idle(&mut self, namespace: u32, name: &str) {
+        if let Some(entry) = self.find(namespace, name) {
             self.unlist(entry);
             self.list(entry);
         }
@@ -116,28 +127,27 @@ impl<T> Aged<T> {
         self.idle += 1;
     }
 
-    pub(crate) fn is_idle(&self, namespace: u32, path: &Path) -> bool {
-        self.find(namespace, path)
+    pub(crate) fn is_idle(&self, namespace: u32, name: &str) -> bool {
+        self.find(namespace, name)
             .is_some_and(|entry| self.entries[entry].idle)
     }
 
     /// Takes an entry out of the line.
-    pub(crate) fn set_used(&mut self, namespace: u32, path: &Path) {
-        if let Some(entry) = self.find(namespace, path) {
+    pub(crate) fn set_used(&mut self, namespace: u32, name: &str) {
+        if let Some(entry) = self.find(namespace, name) {
             self.unlist(entry);
         }
     }
 
-    pub(crate) fn remove(&mut self, namespace: u32, path: &Path) -> Option<T> {
+    pub(crate) fn remove(&mut self, namespace: u32, name: &str) -> Option<T> {
         if self.entries.len() == 0 {
             return None;
         }
-        let hash = self.hasher.hash(namespace, path.as_str().as_bytes());
+        let hash = self.hasher.hash(namespace, name.as_bytes());
         let entries = &self.entries;
-        let found = self.table.find_entry(hash, |entry| {
-            let entry = &entries[*entry];
-            entry.namespace == namespace && entry.path == *path
-        });
+        let found = self
+            .table
+            .find_entry(hash, |entry| entries[*entry].is(namespace, name));
         let (number, _) = found.ok()?.remove();
         self.unlist(number);
         self.entries.remove(number).map(|entry| entry.value)
@@ -159,12 +169,12 @@ impl<T> Aged<T> {
     /// Drops all entries of which this holds; the namespaces they were in, one for each.
     pub(crate) fn drop_where(
         &mut self,
-        mut goes: impl FnMut(u32, &Path) -> bool,
+        mut goes: impl FnMut(u32, &str) -> bool,
     ) -> alloc::vec::Vec<u32> {
         let going: alloc::vec::Vec<u32> = self
             .entries
             .iter()
-            .filter(|(_, entry)| goes(entry.namespace, &entry.path))
+            .filter(|(_, entry)| goes(entry.namespace, entry.name.as_str()))
             .map(|(number, _)| number)
             .collect();
         going
@@ -175,7 +185,7 @@ impl<T> Aged<T> {
     }
 
     /// All entries in use, in no particular order, then the idle ones from the longest idle on.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Path, &T, bool)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &str, &T, bool)> {
         let used = self
             .entries
             .iter()
@@ -187,17 +197,20 @@ impl<T> Aged<T> {
             at = entry.newer;
             Some(entry)
         });
-        used.chain(idle)
-            .map(|entry| (entry.namespace, &entry.path, &entry.value, entry.idle))
+        used.chain(idle).map(|entry| {
+            (
+                entry.namespace,
+                entry.name.as_str(),
+                &entry.value,
+                entry.idle,
+            )
+        })
     }
 
-    fn find(&self, namespace: u32, path: &Path) -> Option<u32> {
-        let hash = self.hasher.hash(namespace, path.as_str().as_bytes());
+    fn find(&self, namespace: u32, name: &str) -> Option<u32> {
+        let hash = self.hasher.hash(namespace, name.as_bytes());
         self.table
-            .find(hash, |entry| {
-                let entry = &self.entries[*entry];
-                entry.namespace == namespace && entry.path == *path
-            })
+            .find(hash, |entry| self.entries[*entry].is(namespace, name))
             .copied()
     }
 
@@ -223,9 +236,7 @@ impl<T> Aged<T> {
     fn drop_entry(&mut self, number: u32) -> Option<Dropped<T>> {
         self.unlist(number);
         let entry = self.entries.remove(number)?;
-        let hash = self
-            .hasher
-            .hash(entry.namespace, entry.path.as_str().as_bytes());
+        let hash = entry.hash(self.hasher);
         if let Ok(found) = self.table.find_entry(hash, |other| *other == number) {
             found.remove();
         }
@@ -246,21 +257,20 @@ mod tests {
     #[test]
     fn the_longest_idle_goes_first_and_use_takes_out_of_line() {
         let mut table = Aged::new(Hasher::new(HashSeed(3)));
-        let path = |text| Path::parse(text).unwrap();
-        for (number, text) in ["h:/a", "h:/b", "h:/c", "h:/d"].into_iter().enumerate() {
-            table.insert(0, path(text), number);
-            table.set_idle(0, &path(text));
+        for (number, name) in ["/a", "/b", "/c", "/d"].into_iter().enumerate() {
+            table.insert(0, name, number);
+            table.set_idle(0, name);
         }
-        table.set_idle(0, &path("h:/a"));
-        table.set_used(0, &path("h:/b"));
+        table.set_idle(0, "/a");
+        table.set_used(0, "/b");
         assert_eq!((table.len(), table.idle()), (4, 3));
         let order: Vec<usize> = table.iter().map(|(_, _, value, _)| *value).collect();
         assert_eq!(order, vec![1, 2, 3, 0]);
         assert_eq!(table.drop_oldest().map(|dropped| dropped.value), Some(2));
-        assert_eq!(table.remove(0, &path("h:/d")), Some(3));
-        assert_eq!(table.get(1, &path("h:/a")), None);
+        assert_eq!(table.remove(0, "/d"), Some(3));
+        assert_eq!(table.get(1, "/a"), None);
         assert_eq!(table.drop_oldest().map(|dropped| dropped.value), Some(0));
         assert!(table.drop_oldest().is_none());
-        assert_eq!(table.get(0, &path("h:/b")), Some(&1));
+        assert_eq!(table.get(0, "/b"), Some(&1));
     }
 }

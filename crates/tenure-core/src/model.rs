@@ -21,7 +21,8 @@ use crate::command::{
 };
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
 use crate::outcome::{
-    Applied, BreakOutcome, FreezeReport, LeaseChange, Outcome, Refusal, Renewed, Withdrawn,
+    Applied, BreakOutcome, FreezeReport, LeaseChange, LeaseNumber, Outcome, Refusal, Renewed,
+    Withdrawn,
 };
 use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Missing, Mode};
@@ -160,6 +161,8 @@ pub struct Model {
     region_floors: Vec<(Region, Fence)>,
     /// The last waiter of each owner in each namespace, for those who tell stories.
     latest: Vec<(Namespace, OwnerId, u64)>,
+    /// Whose leases there ever were, by number.
+    lease_names: Vec<(Namespace, OwnerId)>,
     epochs: u64,
     numbers: u64,
     sequence: u64,
@@ -603,12 +606,9 @@ impl Model {
                 unclaimed: None,
             }),
         }
-        self.lease_changes.push(LeaseChange::Set {
-            namespace: namespace.clone(),
-            owner: owner.clone(),
-            ttl,
-            epoch,
-        });
+        let lease = self.lease_number(namespace, owner);
+        self.lease_changes
+            .push(LeaseChange::Set { lease, ttl, epoch });
     }
 
     /// Drops an owner's holds in a namespace, and the lease with the last of them (R78).
@@ -643,11 +643,20 @@ impl Model {
         self.leases
             .retain(|lease| !(bare && lease.namespace == *namespace && lease.owner == *owner));
         if self.leases.len() < before {
-            self.lease_changes.push(LeaseChange::Ended {
-                namespace: namespace.clone(),
-                owner: owner.clone(),
-            });
+            let lease = self.lease_number(namespace, owner);
+            self.lease_changes.push(LeaseChange::Ended { lease });
         }
+    }
+
+    /// Its leases keep their numbers for good.
+    fn lease_number(&mut self, namespace: &Namespace, owner: &OwnerId) -> LeaseNumber {
+        let known = |(place, who): &(Namespace, OwnerId)| place == namespace && who == owner;
+        let at = self.lease_names.iter().position(known);
+        let at = at.unwrap_or_else(|| {
+            self.lease_names.push((namespace.clone(), owner.clone()));
+            self.lease_names.len() - 1
+        });
+        LeaseNumber(u32::try_from(at).unwrap_or(u32::MAX))
     }
 
     /// Takes a waiter out of the line without a grant.

@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::event::{Event, LockChange};
-use crate::path::{Namespace, Path};
+use crate::path::Path;
 use crate::policy::{Missing, Mode, Reason};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
 
@@ -191,15 +191,18 @@ impl FreezeReport {
     }
 }
 
+/// Tells one space's leases apart while they live: small numbers, which are used again. Each process
+/// has its own; [`LeaseView`](crate::query::LeaseView) says whose lease it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseNumber(pub u32);
+
 /// A lease that was set or ended by a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseChange {
     /// `deadline = reading + ttl`, under this epoch.
     Set {
-        /// The lease's namespace.
-        namespace: Namespace,
-        /// The lease's owner.
-        owner: OwnerId,
+        /// Which lease.
+        lease: LeaseNumber,
         /// Its length.
         ttl: Ttl,
         /// Its new epoch.
@@ -207,9 +210,7 @@ pub enum LeaseChange {
     },
     /// The lease is gone: forget its deadline.
     Ended {
-        /// The lease's namespace.
-        namespace: Namespace,
-        /// The lease's owner.
-        owner: OwnerId,
+        /// Which lease it was.
+        lease: LeaseNumber,
     },
 }

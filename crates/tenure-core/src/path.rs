@@ -209,6 +209,16 @@ impl Namespace {
         covers(&self.0, path.as_str()) || *self.0 == *path.handler()
     }
 
+    /// What follows the name in a path that lies in it.
+    pub(crate) fn rest<'a>(&self, path: &'a Path) -> &'a str {
+        path.as_str().get(self.0.len()..).unwrap_or("")
+    }
+
+    /// The path that lies in it and has this behind the name.
+    pub(crate) fn path(&self, rest: &str) -> Path {
+        Path::trusted([self.as_str(), rest].concat())
+    }
+
     /// Whether every path that lies in `inner` lies in this one too, and the two differ.
     pub fn encloses(&self, inner: &Namespace) -> bool {
         if self == inner || inner.is_bare() {

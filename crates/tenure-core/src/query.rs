@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use crate::event::Event;
-use crate::outcome::{Blocker, Conflict};
+use crate::outcome::{Blocker, Conflict, LeaseNumber};
 use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Mode};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
@@ -15,6 +15,8 @@ use crate::value::{Fence, Holder, OwnerId, Ttl};
 /// What the leader must know of a lease (leases.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseView<'a> {
+    /// What tells it from the others.
+    pub number: LeaseNumber,
     /// Where.
     pub namespace: &'a Namespace,
     /// Whose.

@@ -29,6 +29,7 @@ mod restore;
 mod sessions;
 mod snapshot;
 mod sweep;
+mod terms;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

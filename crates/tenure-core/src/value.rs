@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::num::NonZeroU64;
+use core::num::{NonZeroU32, NonZeroU64};
 
 use crate::scan::find;
 
@@ -115,7 +115,7 @@ impl fmt::Display for OwnerId {
 
 /// How long an owner's claims live without a renewal: 1 ms to 7 days (R8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ttl(NonZeroU64);
+pub struct Ttl(NonZeroU32);
 
 impl Ttl {
     /// Seven days.
@@ -123,7 +123,8 @@ impl Ttl {
 
     /// Takes a number of milliseconds as a ttl.
     pub fn from_millis(millis: u64) -> Result<Ttl, Invalid> {
-        match NonZeroU64::new(millis) {
+        let ttl = u32::try_from(millis).ok().and_then(NonZeroU32::new);
+        match ttl {
             Some(ttl) if millis <= Self::MAX_MILLIS => Ok(Ttl(ttl)),
             _ => Err(Invalid::Ttl(millis)),
         }
@@ -131,7 +132,7 @@ impl Ttl {
 
     /// The ttl in milliseconds, never zero.
     pub fn millis(self) -> u64 {
-        self.0.get()
+        u64::from(self.0.get())
     }
 }
 

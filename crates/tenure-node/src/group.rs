@@ -260,12 +260,18 @@ impl Group {
         match op {
             Op::Command(command) => self.batch.push(ticket, AnyCommand::Space(command)),
             Op::System(command) => self.batch.push(ticket, AnyCommand::System(command)),
-            Op::Renew(renew) => self.lead.join_renewal(ticket, renew, expires),
-            Op::Read(query) => self.lead.join(Waiting::Read {
-                ticket,
-                query,
-                expires,
-            }),
+            Op::Renew(renew) => {
+                self.lead
+                    .join_renewal(ticket, renew, expires, &self.machine);
+            }
+            Op::Read(query) => {
+                let waiting = Waiting::Read {
+                    ticket,
+                    query,
+                    expires,
+                };
+                self.lead.join(waiting, &self.machine);
+            }
         }
     }
 
@@ -276,7 +282,7 @@ impl Group {
             turn.vouched.push((number, self.id, Vouched::No));
             return;
         }
-        self.lead.join(Waiting::Vouch { number });
+        self.lead.join(Waiting::Vouch { number }, &self.machine);
     }
 
     /// The machine, if a read that is received now may look at it now: this replica alone decides, and
@@ -560,7 +566,7 @@ impl Group {
         let early = std::mem::take(early);
         let mut leading = lead::Leading::begin(&self.machine, turn.reading);
         for waiting in early {
-            leading.join(waiting);
+            leading.join(waiting, &self.machine);
         }
         self.lead = Lead::Leading(Box::new(leading));
         turn.news.push((self.id, News::Led));
@@ -618,7 +624,9 @@ impl Group {
             let answer = match outcome {
                 AnyOutcome::Space(outcome) => OpAnswer::Applied {
                     lease_left_ms: namespace.and_then(|namespace| {
-                        self.lead.blocker_left(&namespace, &outcome, turn.reading)
+                        let machine = &self.machine;
+                        self.lead
+                            .blocker_left(machine, &namespace, &outcome, turn.reading)
                     }),
                     outcome,
                 },

@@ -52,6 +52,7 @@ mod clock;
 mod codec;
 mod config;
 mod consensus;
+mod early;
 mod group;
 mod groups;
 mod identity;
@@ -130,12 +131,10 @@ pub enum Input {
         /// Whether to begin with what is there.
         start: WatchStart,
     },
-    /// Nobody wants the events of these owners any more.
+    /// Nobody wants the events of a stream any more, whosever they are.
     Unsubscribe {
         /// Where they went.
         id: StreamId,
-        /// Whose.
-        owners: Vec<OwnerId>,
     },
     /// A watch is over.
     Unwatch {

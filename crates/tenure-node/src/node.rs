@@ -316,7 +316,7 @@ impl Node {
             Input::Cancel { id } => self.cancel(id),
             Input::Subscribe { id, owner } => self.subscribe(id, owner),
             Input::Watch { id, prefix, start } => self.watch(id, prefix, start),
-            Input::Unsubscribe { id, owners } => self.unsubscribe(id, owners),
+            Input::Unsubscribe { id } => self.unsubscribe(id),
             Input::Unwatch { id } => self.unwatch(id),
             Input::Frame { from, bytes } => self.receive(from, bytes),
             Input::PeerUp { node } => self.peer_up(node),

@@ -248,7 +248,7 @@ fn grants_reach_subscribers_on_any_node() {
     assert!(events(&cluster, 0, StreamId(21)).is_empty());
 }
 
-/// R119: one stream may be for many owners, and end for some of them.
+/// R119: one stream may be for many owners, and an owner heard in many; one ends for all of its owners.
 #[test]
 fn a_stream_is_for_as_many_owners_as_wanted() {
     let mut cluster = trio();
@@ -261,14 +261,38 @@ fn a_stream_is_for_as_many_owners_as_wanted() {
     for name in ["amy", "bob", "eve"] {
         granted(&cluster.write(1, name, &format!("t:/{name}")));
     }
-    let owners = vec![owner("amy"), owner("eve")];
-    cluster.input(0, Input::Unsubscribe { id, owners });
-    for (name, heard) in [("amy", 0), ("bob", 1), ("eve", 1)] {
+    let other = StreamId(2);
+    let bob = owner("bob");
+    cluster.input(
+        0,
+        Input::Subscribe {
+            id: other,
+            owner: bob,
+        },
+    );
+    cluster.run(50);
+    for (name, heard) in [("amy", (1, 0)), ("bob", (2, 1))] {
         let owner = owner(name);
         let ask = ClientRequest::RequestRevoke { owner };
         assert_eq!(cluster.call(2, ask), Ok(Answer::Done));
         cluster.run(50);
-        assert_eq!(events(&cluster, 0, id).len(), heard, "after {name}");
+        let found = (
+            events(&cluster, 0, id).len(),
+            events(&cluster, 0, other).len(),
+        );
+        assert_eq!(found, heard, "after {name}");
+    }
+    cluster.input(0, Input::Unsubscribe { id });
+    for (name, heard) in [("amy", (2, 1)), ("bob", (2, 2)), ("eve", (2, 2))] {
+        let owner = owner(name);
+        let ask = ClientRequest::RequestRevoke { owner };
+        assert_eq!(cluster.call(2, ask), Ok(Answer::Done));
+        cluster.run(50);
+        let found = (
+            events(&cluster, 0, id).len(),
+            events(&cluster, 0, other).len(),
+        );
+        assert_eq!(found, heard, "after the end, {name}");
     }
 }
 

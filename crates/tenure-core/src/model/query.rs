@@ -9,6 +9,7 @@ use super::rules::Want;
 use super::{Model, Waiter, selects};
 use crate::command::{Acquire, Request, Route, Selection, State, Wait};
 use crate::event::{ChangeKind, Event, LockChange};
+use crate::outcome::LeaseNumber;
 use crate::path::{Namespace, Path};
 use crate::policy::{BlockReason, Mode};
 use crate::query::{
@@ -47,7 +48,8 @@ impl Model {
 
     /// All leases, in no order.
     pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
-        self.leases.iter().map(|lease| LeaseView {
+        self.leases.iter().zip(0..).map(|(lease, at)| LeaseView {
+            number: LeaseNumber(at),
             namespace: &lease.namespace,
             owner: &lease.owner,
             ttl: lease.ttl,
@@ -56,6 +58,11 @@ impl Model {
             born: lease.born,
             asked_until: lease.asked_until,
         })
+    }
+
+    /// Whose lease a change was about.
+    pub fn lease_name(&self, number: LeaseNumber) -> Option<&(Namespace, OwnerId)> {
+        self.lease_names.get(number.0 as usize)
     }
 
     /// R141.

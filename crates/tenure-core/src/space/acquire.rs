@@ -5,15 +5,15 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::answers::{Answer, AnswerKey, Call, Said, acquire_fingerprint};
-use super::claims::NewClaim;
 use super::judge::{Asker, Place, Stale, Verdict, new_pairs, written_paths};
 use super::queue::{Part, Waiter};
 use super::sessions::Lease;
+use super::terms::Terms;
 use super::{Ending, Space};
 use crate::command::{Acquire, Hold, State, Wait};
 use crate::event::{ChangeKind, LockChange};
 use crate::lease::{COVER_SLACK_MS, SHORT_LEASE_MS};
-use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, Queued, Refusal};
+use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, LeaseNumber, Queued, Refusal};
 use crate::path::Path;
 use crate::policy::{Algorithm, Missing, Mode};
 use crate::slab::NONE;
@@ -62,7 +62,7 @@ impl Space {
         let session = self.sessions.find(namespace, &acquire.owner);
         if let Some(session) = session {
             // The owner was heard of: no old grant needs to be told again (R122).
-            self.sessions[session].grant = None;
+            self.sessions[session].set_grant(None);
         }
         let entry = session.map_or(NONE, |session| self.sessions[session].waiter);
         let entry = self.waiters.get(entry);
@@ -286,7 +286,7 @@ impl Space {
         let algorithm = acquire.route.algorithm;
         let semaphore = algorithm == Algorithm::Semaphore;
         if let Some(holder) = &acquire.holder {
-            self.sessions[session].holder = Some(holder.clone());
+            self.sessions[session].set_holder(Some(holder.clone()));
         }
         let mut stored = 0;
         for request in &acquire.requests {
@@ -301,7 +301,8 @@ impl Space {
                         .at
                         .and_then(|node| self.own_claim(session, node, Kind::of(request.mode)));
                     if let (Some(claim), Some(_)) = (claim, write_fence) {
-                        self.claims[claim].fence = write_fence;
+                        let claim = &mut self.claims[claim];
+                        claim.terms = claim.terms.with_fence(write_fence);
                     }
                 }
                 State::New => {
@@ -309,12 +310,8 @@ impl Space {
                     if write_fence.is_some() {
                         self.take_mark(namespace, &request.path);
                     }
-                    let claim = NewClaim {
-                        mode: request.mode,
-                        algorithm,
-                        fence: write_fence,
-                    };
-                    self.add_claim(session, node, claim);
+                    let terms = Terms::new(request.mode, algorithm, write_fence);
+                    self.add_claim(session, node, terms);
                     if let (true, Some(permits)) = (semaphore, request.permits) {
                         self.fix_capacity(namespace, &request.path, permits);
                     }
@@ -362,9 +359,7 @@ impl Space {
             .saturating_add(ttl.millis())
             .saturating_add(COVER_SLACK_MS);
         let there = &mut self.sessions[session];
-        let (born, asked_until) = there
-            .lease
-            .map_or((epoch, 0), |lease| (lease.born, lease.asked_until));
+        let born = there.lease.map_or(epoch, |lease| lease.born);
         let was_long = there
             .lease
             .is_some_and(|lease| lease.ttl.millis() > SHORT_LEASE_MS);
@@ -373,18 +368,11 @@ impl Space {
             cover,
             epoch,
             born,
-            asked_until,
         });
         self.long_leases -= u32::from(was_long);
         self.long_leases += u32::from(ttl.millis() > SHORT_LEASE_MS);
-        let owner = there.owner.clone();
-        let namespace = self.namespaces[there.namespace].name.clone();
-        self.out.lease(LeaseChange::Set {
-            namespace,
-            owner,
-            ttl,
-            epoch,
-        });
+        let lease = LeaseNumber(session);
+        self.out.lease(LeaseChange::Set { lease, ttl, epoch });
     }
 
     /// Releases one hold of a session, if it has it.
@@ -417,7 +405,7 @@ impl Space {
                 path: Some(request.path.clone()),
                 mode: Some(request.mode),
                 fence: fence.filter(|_| request.mode == Mode::Write),
-                holder: there.holder.as_deref().cloned(),
+                holder: there.holder().cloned(),
             });
         }
     }
@@ -427,7 +415,7 @@ impl Space {
         let namespace = self.namespaces.find(&acquire.route.namespace);
         let session = namespace.and_then(|namespace| self.sessions.find(namespace, &acquire.owner));
         if let Some(session) = session {
-            self.sessions[session].grant = None;
+            self.sessions[session].set_grant(None);
         }
         match answer {
             Answer::Waiting(number) => {
@@ -519,7 +507,8 @@ impl Space {
                 None if request.mode == Mode::Write => Missing::Write,
                 None => Missing::Read,
                 Some(claim)
-                    if self.claims[claim].fence.is_some() && self.claims[claim].fence != fence =>
+                    if self.claims[claim].fence().is_some()
+                        && self.claims[claim].fence() != fence =>
                 {
                     Missing::Fence
                 }

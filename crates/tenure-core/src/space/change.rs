@@ -293,13 +293,16 @@ impl Space {
     /// Capacities go with the policy (R52); fences of moved paths become the region's floor (R71).
     fn forget_moved(&mut self, change: &Change) {
         let region = &change.region;
-        let forgotten = self.capacities.drop_where(|_, path| region.contains(path));
+        let names = &self.namespaces;
+        let goes = |number: u32, rest: &str| region.contains(&names[number].name.path(rest));
+        let forgotten = self.capacities.drop_where(goes);
+        let floor = change.floor;
+        let moved = floor.map(|_| self.marks.drop_where(goes));
         for namespace in &forgotten {
             self.namespaces[*namespace].capacities -= 1;
         }
         let mut touched = forgotten;
-        if let Some(floor) = change.floor {
-            let moved = self.marks.drop_where(|_, path| region.contains(path));
+        if let (Some(floor), Some(moved)) = (floor, moved) {
             for namespace in &moved {
                 self.namespaces[*namespace].marks -= 1;
             }

@@ -175,7 +175,7 @@ impl Space {
                 self.sessions.of_owner(&session.owner).contains(&number),
                 "unchained"
             );
-            if let Some(index) = &session.own_below {
+            if let Some(index) = session.own_below() {
                 let mut recount: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
                 for claim in self.session_claims(number) {
                     for above in self.tree.ancestors(self.claims[claim].node) {
@@ -257,16 +257,17 @@ impl Space {
 
     fn check_memory(&self) {
         let mut marks: BTreeMap<u32, u32> = BTreeMap::new();
-        for (namespace, path, fence, idle) in self.marks.iter() {
+        for (namespace, rest, fence, idle) in self.marks.iter() {
             assert!(idle, "a mark is always idle");
             *marks.entry(namespace).or_default() += 1;
             assert!(
                 fence.number() <= self.namespaces[namespace].high,
                 "high below a mark"
             );
-            let node = self.spot(namespace, path).at;
+            let path = self.namespaces[namespace].name.path(rest);
+            let node = self.spot(namespace, &path).at;
             let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
-            let fenced = writer.is_some_and(|claim| self.claims[claim].fence.is_some());
+            let fenced = writer.is_some_and(|claim| self.claims[claim].fence().is_some());
             assert!(!fenced, "a mark beside a fenced writer");
         }
         let mut capacities: BTreeMap<u32, u32> = BTreeMap::new();
@@ -290,12 +291,12 @@ impl Space {
             let namespace = self.sessions[claim.session].namespace;
             let high = self.namespaces[namespace].high;
             assert!(
-                claim.fence.is_none_or(|fence| fence.number() <= high),
+                claim.fence().is_none_or(|fence| fence.number() <= high),
                 "high below a claim"
             );
-            let fenced = claim.mode == Mode::Write && !claim.is_permit();
+            let fenced = claim.mode() == Mode::Write && !claim.is_permit();
             assert_eq!(
-                claim.fence.is_some(),
+                claim.fence().is_some(),
                 fenced,
                 "fences are for exclusive writes"
             );
@@ -319,14 +320,14 @@ impl Space {
                 if one.session == two.session || here.namespace != there.namespace {
                     continue;
                 }
-                if one.mode != Mode::Write && two.mode != Mode::Write {
+                if one.mode() != Mode::Write && two.mode() != Mode::Write {
                     continue;
                 }
                 if one.is_permit() && two.is_permit() {
                     continue;
                 }
                 assert_ne!(one.node, two.node, "two owners on one path");
-                if covers(one.mode, one.algorithm.is_recursive()) {
+                if covers(one.mode(), one.algorithm().is_recursive()) {
                     let below = self.tree.is_below(two.node, one.node);
                     assert!(!below, "an owner below another's covering claim");
                 }

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use super::sessions::OwnBelow;
+use super::terms::Terms;
 use super::{Ending, Space};
 use crate::event::ChangeKind;
 use crate::path::Path;
@@ -16,37 +17,45 @@ use crate::value::Fence;
 pub(super) struct Claim {
     /// Lease time at which it was first acquired.
     pub(super) since: u64,
-    /// The stored fence of a write under an exclusive algorithm (R66).
-    pub(super) fence: Option<Fence>,
+    pub(super) terms: Terms,
     pub(super) node: u32,
     pub(super) session: u32,
     pub(super) next: u32,
     pub(super) previous: u32,
-    pub(super) mode: Mode,
-    /// What it was acquired under (R42).
-    pub(super) algorithm: Algorithm,
 }
 
+const _: () = assert!(
+    core::mem::size_of::<Claim>() == 32,
+    "a held lock must stay cheap"
+);
+
 impl Claim {
+    pub(super) fn mode(&self) -> Mode {
+        self.terms.mode()
+    }
+
+    /// What it was acquired under (R42).
+    pub(super) fn algorithm(&self) -> Algorithm {
+        self.terms.algorithm()
+    }
+
+    /// The stored fence of a write under an exclusive algorithm (R66).
+    pub(super) fn fence(&self) -> Option<Fence> {
+        self.terms.fence()
+    }
+
     pub(super) fn kind(&self) -> Kind {
-        Kind::of(self.mode)
+        Kind::of(self.mode())
     }
 
     pub(super) fn is_permit(&self) -> bool {
-        self.algorithm == Algorithm::Semaphore
+        self.algorithm() == Algorithm::Semaphore
     }
 
     /// Whether it covers what lies below its path, for those who want to write (or read) there.
     pub(super) fn covers_below(&self) -> bool {
-        self.mode == Mode::Write && self.algorithm.is_recursive()
+        self.mode() == Mode::Write && self.algorithm().is_recursive()
     }
-}
-
-/// A new claim.
-pub(super) struct NewClaim {
-    pub(super) mode: Mode,
-    pub(super) algorithm: Algorithm,
-    pub(super) fence: Option<Fence>,
 }
 
 /// Sessions with more claims than this keep counts of them by node; others are scanned.
@@ -54,30 +63,26 @@ const MANY: u32 = 64;
 
 impl Space {
     /// Adds a claim, or renews the one that is there.
-    pub(super) fn add_claim(&mut self, session: u32, node: u32, new: NewClaim) {
-        let kind = Kind::of(new.mode);
+    pub(super) fn add_claim(&mut self, session: u32, node: u32, terms: Terms) {
+        let kind = Kind::of(terms.mode());
         if let Some(there) = self.own_claim(session, node, kind) {
-            let claim = &mut self.claims[there];
-            claim.algorithm = new.algorithm;
-            let before = core::mem::replace(&mut claim.fence, new.fence);
-            if let (Some(fence), None) = (before, new.fence) {
+            let before = core::mem::replace(&mut self.claims[there].terms, terms);
+            if let (Some(fence), None) = (before.fence(), terms.fence()) {
                 // A write that became a permit (R43): the path's fence must not be forgotten (R71).
                 let namespace = self.sessions[session].namespace;
                 let path = self.tree.path(&self.namespaces[namespace].name, node);
-                self.leave_mark(namespace, path, fence);
+                self.leave_mark(namespace, &path, fence);
             }
             return;
         }
         let next = self.sessions[session].first_claim;
         let number = self.claims.insert(Claim {
             since: self.time,
-            fence: new.fence,
+            terms,
             node,
             session,
             next,
             previous: NONE,
-            mode: new.mode,
-            algorithm: new.algorithm,
         });
         if next != NONE {
             self.claims[next].previous = number;
@@ -106,13 +111,13 @@ impl Space {
         let session = &mut self.sessions[claim.session];
         session.claims -= 1;
         // It no longer holds all that was granted (R122).
-        session.grant = None;
+        session.set_grant(None);
         let (namespace, waiter) = (session.namespace, session.waiter);
         // What the owner itself holds decides about its own place in line, too (R79, R88).
         self.poke(waiter);
         self.wake(&claim);
 
-        if claim.fence.is_some() || claim.is_permit() || self.watching {
+        if claim.fence().is_some() || claim.is_permit() || self.watching {
             let path = path.unwrap_or_else(|| {
                 let name = &self.namespaces[namespace].name;
                 self.tree.path(name, claim.node)
@@ -123,8 +128,8 @@ impl Space {
             if claim.is_permit() {
                 self.settle_capacity(namespace, &path);
             }
-            if let Some(fence) = claim.fence {
-                self.leave_mark(namespace, path, fence);
+            if let Some(fence) = claim.fence() {
+                self.leave_mark(namespace, &path, fence);
             }
         }
         self.tree.prune(claim.node);
@@ -187,7 +192,7 @@ impl Space {
         let Some(session) = session else {
             return (0, 0);
         };
-        if let Some(own) = &self.sessions[session].own_below {
+        if let Some(own) = self.sessions[session].own_below() {
             return own.get(&node).copied().unwrap_or((0, 0));
         }
         let (mut writes, mut reads) = (0, 0);
@@ -269,11 +274,11 @@ impl Space {
         let session = self.claims[number].session;
         let there = &mut self.sessions[session];
         match step {
-            Step::Up if there.claims == MANY + 1 && there.own_below.is_none() => {
+            Step::Up if there.claims == MANY + 1 && there.own_below().is_none() => {
                 self.index_own(session);
             }
-            Step::Down if there.claims == MANY / 2 => there.own_below = None,
-            Step::Up | Step::Down if there.own_below.is_none() => {}
+            Step::Down if there.claims == MANY / 2 => there.set_own_below(None),
+            Step::Up | Step::Down if there.own_below().is_none() => {}
             Step::Up | Step::Down => {
                 let claim = &self.claims[number];
                 let (node, is_write) = (claim.node, claim.kind().is_write());
@@ -304,7 +309,7 @@ impl Space {
     }
 
     fn count_own(&mut self, session: u32, node: u32, is_write: bool, step: Step) {
-        let Some(own) = &mut self.sessions[session].own_below else {
+        let Some(own) = self.sessions[session].own_below_mut() else {
             return;
         };
         for above in self.tree.ancestors(node) {
@@ -333,7 +338,7 @@ impl Space {
                 }
             }
         }
-        self.sessions[session].own_below = Some(own);
+        self.sessions[session].set_own_below(Some(own));
     }
 
     /// Whether a session with so many claims keeps counts of them (between the two marks: as it was).
@@ -414,9 +419,9 @@ impl Space {
             kind,
             owner: Some(session.owner.clone()),
             path: Some(path),
-            mode: Some(claim.mode),
-            fence: claim.fence,
-            holder: session.holder.as_deref().cloned(),
+            mode: Some(claim.mode()),
+            fence: claim.fence(),
+            holder: session.holder().cloned(),
         };
         self.out.changes.push(change);
     }

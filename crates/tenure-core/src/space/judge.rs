@@ -184,7 +184,7 @@ impl Space {
                 let Some(claim) = own(Kind::Write) else {
                     return lost(Missing::Write);
                 };
-                let Some(current) = claim.fence else {
+                let Some(current) = claim.fence() else {
                     return lost(Missing::Fence);
                 };
                 match asker.fence {

@@ -23,9 +23,11 @@ pub(super) struct Capacity {
 impl Space {
     /// Remembers the fence of a path that is no longer held; the longest idle one beyond the limit
     /// becomes its namespace's floor (R72).
-    pub(super) fn leave_mark(&mut self, namespace: u32, path: Path, fence: Fence) {
-        self.marks.insert_idle(namespace, path, fence);
-        self.namespaces[namespace].marks += 1;
+    pub(super) fn leave_mark(&mut self, namespace: u32, path: &Path, fence: Fence) {
+        let state = &mut self.namespaces[namespace];
+        self.marks
+            .insert_idle(namespace, state.name.rest(path), fence);
+        state.marks += 1;
         while self.marks.idle() > self.limits.marks {
             let Some(dropped) = self.marks.drop_oldest() else {
                 return;
@@ -39,8 +41,10 @@ impl Space {
 
     /// A path is held again: its fence is now the claim's business.
     pub(super) fn take_mark(&mut self, namespace: u32, path: &Path) {
-        if self.marks.remove(namespace, path).is_some() {
-            self.namespaces[namespace].marks -= 1;
+        let state = &mut self.namespaces[namespace];
+        let name = state.name.rest(path);
+        if self.marks.remove(namespace, name).is_some() {
+            state.marks -= 1;
         }
     }
 
@@ -53,8 +57,11 @@ impl Space {
     ) -> Option<Fence> {
         let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
         writer
-            .and_then(|claim| self.claims[claim].fence)
-            .or_else(|| self.marks.get(namespace, path).copied())
+            .and_then(|claim| self.claims[claim].fence())
+            .or_else(|| {
+                let name = self.namespaces[namespace].name.rest(path);
+                self.marks.get(namespace, name).copied()
+            })
     }
 
     /// Supplied fences up to this are stale on a path without a stored one (R71, R72).
@@ -99,8 +106,9 @@ impl Space {
 
     /// A path's capacity, if it is fixed (R51).
     pub(super) fn capacity(&self, namespace: u32, path: &Path) -> Option<NonZeroU32> {
-        let capacity = self.capacities.get(namespace, path)?;
-        let over = self.capacities.is_idle(namespace, path)
+        let name = self.namespaces[namespace].name.rest(path);
+        let capacity = self.capacities.get(namespace, name)?;
+        let over = self.capacities.is_idle(namespace, name)
             && capacity.idle_since.saturating_add(CAPACITY_KEPT_MS) <= self.time;
         (!over).then_some(capacity.permits)
     }
@@ -108,7 +116,8 @@ impl Space {
     /// Fixes a path's capacity by a granted request (R51).
     pub(super) fn fix_capacity(&mut self, namespace: u32, path: &Path, permits: NonZeroU32) {
         if self.capacity(namespace, path).is_none() {
-            if self.capacities.remove(namespace, path).is_none() {
+            let name = self.namespaces[namespace].name.rest(path);
+            if self.capacities.remove(namespace, name).is_none() {
                 self.namespaces[namespace].capacities += 1;
             }
             let idle_since = self.time;
@@ -116,14 +125,15 @@ impl Space {
                 permits,
                 idle_since,
             };
-            self.capacities.insert(namespace, path.clone(), capacity);
+            self.capacities.insert(namespace, name, capacity);
         }
         self.settle_capacity(namespace, path);
     }
 
     /// Sees whether somebody holds or wants a permit; if not, the capacity is on its way out (R52).
     pub(super) fn settle_capacity(&mut self, namespace: u32, path: &Path) {
-        if self.capacities.get(namespace, path).is_none() {
+        let name = self.namespaces[namespace].name.rest(path);
+        if self.capacities.get(namespace, name).is_none() {
             return;
         }
         let used = self.spot(namespace, path).at.is_some_and(|node| {
@@ -134,16 +144,16 @@ impl Space {
                     .is_some_and(|extra| !extra.line(Kind::Write).is_empty())
         });
         if used {
-            self.capacities.set_used(namespace, path);
+            self.capacities.set_used(namespace, name);
             return;
         }
-        if self.capacities.is_idle(namespace, path) {
+        if self.capacities.is_idle(namespace, name) {
             return;
         }
-        if let Some(capacity) = self.capacities.get_mut(namespace, path) {
+        if let Some(capacity) = self.capacities.get_mut(namespace, name) {
             capacity.idle_since = self.time;
         }
-        self.capacities.set_idle(namespace, path);
+        self.capacities.set_idle(namespace, name);
         while self.capacities.idle() > self.limits.capacities {
             self.drop_oldest_capacity();
         }

@@ -12,7 +12,7 @@ use super::queue::Waiter;
 use super::sessions::Session;
 use crate::command::{Acquire, Request, Route, Selection, State, Wait};
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
-use crate::outcome::Conflict;
+use crate::outcome::{Conflict, LeaseNumber};
 use crate::path::{Namespace, Path};
 use crate::policy::{BlockReason, Missing, Mode};
 use crate::query::{
@@ -44,13 +44,18 @@ impl Space {
     pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
         self.sessions
             .iter()
-            .filter_map(|(_, session)| self.lease_view(session))
+            .filter_map(|(number, session)| self.lease_view(number, session))
     }
 
     /// One lease.
     pub fn lease(&self, namespace: &Namespace, owner: &OwnerId) -> Option<LeaseView<'_>> {
         let (_, session) = self.session_of(namespace, owner)?;
-        self.lease_view(&self.sessions[session])
+        self.lease_view(session, &self.sessions[session])
+    }
+
+    /// The lease of a number, while it lives.
+    pub fn numbered_lease(&self, number: LeaseNumber) -> Option<LeaseView<'_>> {
+        self.lease_view(number.0, self.sessions.get(number.0)?)
     }
 
     /// What an unlogged renewal needs: the lease, or why there is none (R90).
@@ -161,7 +166,7 @@ impl Space {
                 let node = self.spot(namespace, path).at?;
                 self.own_claim(session, node, Kind::Write)
             });
-        match claim.and_then(|claim| self.claims[claim].fence) {
+        match claim.and_then(|claim| self.claims[claim].fence()) {
             None => FenceCheck::StaleOwner,
             Some(current) if current == fence => FenceCheck::Valid,
             Some(current) => FenceCheck::StaleFence { current },
@@ -385,7 +390,7 @@ impl Space {
             .into_iter()
             .filter_map(|session| {
                 let session = &self.sessions[session];
-                let grant = session.grant.as_ref().filter(|grant| grant.until > now)?;
+                let grant = session.grant().filter(|grant| grant.until > now)?;
                 Some(Event {
                     sequence: grant.sequence,
                     id: grant.id,
@@ -411,7 +416,7 @@ impl Space {
                     path: Some(held.path),
                     mode: Some(held.mode),
                     fence: held.fence,
-                    holder: session.holder.as_deref().cloned(),
+                    holder: session.holder().cloned(),
                 });
             }
         }
@@ -456,16 +461,17 @@ impl Space {
         }
     }
 
-    fn lease_view<'a>(&'a self, session: &'a Session) -> Option<LeaseView<'a>> {
+    fn lease_view<'a>(&'a self, number: u32, session: &'a Session) -> Option<LeaseView<'a>> {
         let lease = session.lease?;
         Some(LeaseView {
+            number: LeaseNumber(number),
             namespace: &self.namespaces[session.namespace].name,
             owner: &session.owner,
             ttl: lease.ttl,
             cover: lease.cover,
             epoch: lease.epoch,
             born: lease.born,
-            asked_until: lease.asked_until,
+            asked_until: session.asked_until(),
         })
     }
 
@@ -483,8 +489,8 @@ impl Space {
             owner: session.owner.clone(),
             path: self.tree.path(namespace, claim.node),
             namespace: namespace.clone(),
-            mode: claim.mode,
-            fence: claim.fence,
+            mode: claim.mode(),
+            fence: claim.fence(),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::command::{
 };
 use crate::event::EventKind;
 use crate::lease::SHORT_LEASE_MS;
-use crate::outcome::{BreakOutcome, LeaseChange, Refusal, Renewed, Withdrawn};
+use crate::outcome::{BreakOutcome, LeaseChange, LeaseNumber, Refusal, Renewed, Withdrawn};
 use crate::path::Namespace;
 use crate::policy::Missing;
 use crate::slab::NONE;
@@ -45,7 +45,7 @@ impl Space {
             return Ok(());
         };
         // The owner was heard of (R122).
-        self.sessions[session].grant = None;
+        self.sessions[session].set_grant(None);
         for hold in release.holds {
             let waiter = self.sessions[session].waiter;
             if self.waits_for_hold(waiter, &hold) {
@@ -110,10 +110,10 @@ impl Space {
         }
         self.set_lease(session, renew.ttl);
         let there = &mut self.sessions[session];
-        there.grant = None;
+        there.set_grant(None);
         let lease = there.lease.ok_or(Missing::Alive)?;
         Ok(Renewed {
-            asked: lease.asked_until > self.time,
+            asked: there.asked_until() > self.time,
             born: lease.born,
         })
     }
@@ -144,7 +144,7 @@ impl Space {
             Kind::ALL
                 .iter()
                 .filter_map(|kind| self.own_claim(session, node, *kind))
-                .find(|claim| self.claims[*claim].fence == hold.fence)
+                .find(|claim| self.claims[*claim].fence() == hold.fence)
         });
         let (Some(claim), Some(session)) = (named, session) else {
             let present = self.present_holder(node);
@@ -174,7 +174,7 @@ impl Space {
             self.settle_namespace(namespace);
             return Withdrawn::Withdrawn;
         }
-        match &self.sessions[session].grant {
+        match self.sessions[session].grant() {
             Some(grant) if grant.waiter == withdraw.waiter => {
                 Withdrawn::Granted { fence: grant.fence }
             }
@@ -198,15 +198,10 @@ impl Space {
         if there.claims > 0 {
             return;
         }
-        if let Some(lease) = there.lease.take() {
+        if let Some(lease) = there.end_lease() {
             self.long_leases -= u32::from(lease.ttl.millis() > SHORT_LEASE_MS);
-            there.holder = None;
-            there.grant = None;
-            there.own_below = None;
-            self.out.lease(LeaseChange::Ended {
-                namespace: self.namespaces[there.namespace].name.clone(),
-                owner: there.owner.clone(),
-            });
+            let lease = LeaseNumber(session);
+            self.out.lease(LeaseChange::Ended { lease });
         }
         if there.waiter == NONE {
             let namespace = there.namespace;

@@ -68,10 +68,10 @@ impl Space {
             path: self
                 .tree
                 .path(&self.namespaces[session.namespace].name, claim.node),
-            mode: claim.mode,
-            fence: claim.fence,
+            mode: claim.mode(),
+            fence: claim.fence(),
             held_ms: self.time.saturating_sub(claim.since),
-            holder: session.holder.as_deref().cloned(),
+            holder: session.holder().cloned(),
         }
     }
 
@@ -385,7 +385,7 @@ impl Space {
         let Some(session) = session else {
             return counts;
         };
-        if self.sessions[session].own_below.is_some() {
+        if self.sessions[session].own_below().is_some() {
             return counts;
         }
         for claim in self.session_claims(session) {
@@ -409,7 +409,7 @@ impl Space {
 
     fn own_count(&self, counts: &OwnCounts, session: Option<u32>, node: u32) -> (u32, u32) {
         match session {
-            Some(session) if self.sessions[session].own_below.is_some() => {
+            Some(session) if self.sessions[session].own_below().is_some() => {
                 self.own_below(Some(session), node)
             }
             _ => counts.get(&node).copied().unwrap_or((0, 0)),

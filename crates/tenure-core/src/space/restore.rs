@@ -9,14 +9,16 @@ use super::answers::{Answer, AnswerKey, Call, Remembered};
 use super::change::{Frozen, RegionFloor};
 use super::claims::{Claim, Step};
 use super::memory::Capacity;
+use super::namespaces::NamespaceState;
 use super::queue::Waiter;
 use super::sessions::{Lease, StandingGrant};
+use super::terms::Terms;
 use super::{Space, SpaceLimits};
 use crate::codec::{DecodeError, Reader, VERSION};
 use crate::command::Acquire;
 use crate::hash::HashSeed;
 use crate::lease::SHORT_LEASE_MS;
-use crate::path::Namespace;
+use crate::path::{Namespace, Path};
 use crate::slab::{NONE, Slab};
 use crate::value::{Fence, OwnerId};
 
@@ -83,10 +85,13 @@ impl Space {
                 return Err(DecodeError::Inconsistent("a session twice"));
             }
             let session = self.open_session(namespace, &owner);
-            self.sessions[session].holder = input.option()?;
-            self.sessions[session].grant = take_option(input, take_grant)?.map(Box::new);
+            self.sessions[session].set_holder(input.option()?);
+            self.sessions[session].set_grant(take_option(input, take_grant)?);
             let lease = take_option(input, take_lease)?;
             self.sessions[session].lease = lease;
+            if lease.is_some() {
+                self.sessions[session].set_asked_until(input.number()?);
+            }
             self.long_leases +=
                 u32::from(lease.is_some_and(|lease| lease.ttl.millis() > SHORT_LEASE_MS));
             self.take_claims(input, session, &mut claims)?;
@@ -123,9 +128,7 @@ impl Space {
             let claim = Claim {
                 node: self.reach(namespace, &path),
                 session,
-                mode: input.take()?,
-                algorithm: input.take()?,
-                fence: input.option()?,
+                terms: Terms::new(input.take()?, input.take()?, input.option()?),
                 since: input.number()?,
                 next: NONE,
                 previous: last,
@@ -286,11 +289,13 @@ impl Space {
             let namespace = reference(names, place(input)?)?;
             let path = input.take()?;
             let fence: Fence = input.take()?;
-            if self.marks.get(namespace, &path).is_some() {
+            let state = &mut self.namespaces[namespace];
+            let rest = state.rest_of(&path)?;
+            if self.marks.get(namespace, rest).is_some() {
                 return Err(DecodeError::Inconsistent("a mark twice"));
             }
-            self.marks.insert_idle(namespace, path, fence);
-            self.namespaces[namespace].marks += 1;
+            self.marks.insert_idle(namespace, rest, fence);
+            state.marks += 1;
         }
         for _ in 0..input.length()? {
             let namespace = reference(names, place(input)?)?;
@@ -299,15 +304,17 @@ impl Space {
                 permits: input.take()?,
                 idle_since: input.number()?,
             };
-            if self.capacities.get(namespace, &path).is_some() {
+            let state = &mut self.namespaces[namespace];
+            let rest = state.rest_of(&path)?;
+            if self.capacities.get(namespace, rest).is_some() {
                 return Err(DecodeError::Inconsistent("a capacity twice"));
             }
             if input.take()? {
-                self.capacities.insert_idle(namespace, path, capacity);
+                self.capacities.insert_idle(namespace, rest, capacity);
             } else {
-                self.capacities.insert(namespace, path, capacity);
+                self.capacities.insert(namespace, rest, capacity);
             }
-            self.namespaces[namespace].capacities += 1;
+            state.capacities += 1;
         }
         Ok(())
     }
@@ -386,6 +393,17 @@ impl Space {
     }
 }
 
+impl NamespaceState {
+    /// What follows its name in a path, which must lie in it.
+    fn rest_of<'a>(&self, path: &'a Path) -> Result<&'a str, DecodeError> {
+        if self.name.contains(path) {
+            Ok(self.name.rest(path))
+        } else {
+            Err(DecodeError::Inconsistent("a path outside its namespace"))
+        }
+    }
+}
+
 fn reference(all: &[u32], place: usize) -> Result<u32, DecodeError> {
     all.get(place)
         .copied()
@@ -415,7 +433,6 @@ fn take_lease(input: &mut Reader<'_>) -> Result<Lease, DecodeError> {
         cover: input.number()?,
         epoch: input.number()?,
         born: input.number()?,
-        asked_until: input.number()?,
     })
 }
 

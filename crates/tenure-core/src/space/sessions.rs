@@ -10,13 +10,11 @@ use crate::hash::Hasher;
 use crate::slab::{NONE, Slab};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
 
-/// One owner in one namespace.
+/// One owner in one namespace. There may be one for every lock, so what most do not have is aside.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) namespace: u32,
     pub(super) owner: OwnerId,
-    next_of_owner: u32,
-    previous_of_owner: u32,
     /// The newest claim; the others follow it.
     pub(super) first_claim: u32,
     pub(super) claims: u32,
@@ -24,11 +22,13 @@ pub(super) struct Session {
     pub(super) lease: Option<Lease>,
     /// The place in line, or `NONE` (R83).
     pub(super) waiter: u32,
-    pub(super) holder: Option<Box<Holder>>,
-    pub(super) grant: Option<Box<StandingGrant>>,
-    /// Only for those with many claims, who would otherwise have to be scanned.
-    pub(super) own_below: Option<Box<OwnBelow>>,
+    rare: Option<Box<Rare>>,
 }
+
+const _: () = assert!(
+    core::mem::size_of::<Session>() == 72,
+    "an owner must stay cheap"
+);
 
 /// The time-limited right behind all claims of a session (leases.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,123 @@ pub(super) struct Lease {
     pub(super) cover: u64,
     pub(super) epoch: u64,
     pub(super) born: u64,
-    /// Until when it counts that somebody asked (R116); zero if nobody did.
-    pub(super) asked_until: u64,
+}
+
+/// What few sessions have.
+#[derive(Clone, Debug)]
+struct Rare {
+    holder: Option<Box<Holder>>,
+    grant: Option<StandingGrant>,
+    own_below: Option<Box<OwnBelow>>,
+    asked_until: u64,
+    next_of_owner: u32,
+    previous_of_owner: u32,
+}
+
+impl Rare {
+    const NOTHING: Rare = Rare {
+        holder: None,
+        grant: None,
+        own_below: None,
+        asked_until: 0,
+        next_of_owner: NONE,
+        previous_of_owner: NONE,
+    };
+
+    fn is_empty(&self) -> bool {
+        self.holder.is_none()
+            && self.grant.is_none()
+            && self.own_below.is_none()
+            && self.asked_until == 0
+            && self.next_of_owner == NONE
+            && self.previous_of_owner == NONE
+    }
+}
+
+impl Session {
+    /// Who the owner is, for people (E3).
+    pub(super) fn holder(&self) -> Option<&Holder> {
+        self.rare.as_ref()?.holder.as_deref()
+    }
+
+    pub(super) fn set_holder(&mut self, holder: Option<Box<Holder>>) {
+        self.change(holder.is_some(), |rare| rare.holder = holder);
+    }
+
+    pub(super) fn grant(&self) -> Option<&StandingGrant> {
+        self.rare.as_ref()?.grant.as_ref()
+    }
+
+    pub(super) fn set_grant(&mut self, grant: Option<StandingGrant>) {
+        self.change(grant.is_some(), |rare| rare.grant = grant);
+    }
+
+    /// Only for those with many claims, who would otherwise have to be scanned.
+    pub(super) fn own_below(&self) -> Option<&OwnBelow> {
+        self.rare.as_ref()?.own_below.as_deref()
+    }
+
+    pub(super) fn own_below_mut(&mut self) -> Option<&mut OwnBelow> {
+        self.rare.as_mut()?.own_below.as_deref_mut()
+    }
+
+    pub(super) fn set_own_below(&mut self, own: Option<Box<OwnBelow>>) {
+        self.change(own.is_some(), |rare| rare.own_below = own);
+    }
+
+    /// Until when it counts that somebody asked for what the lease protects (R116); zero if nobody did.
+    pub(super) fn asked_until(&self) -> u64 {
+        self.rare.as_ref().map_or(0, |rare| rare.asked_until)
+    }
+
+    pub(super) fn set_asked_until(&mut self, until: u64) {
+        self.change(until > 0, |rare| rare.asked_until = until);
+    }
+
+    /// Ends the lease, and all that is only there with one.
+    pub(super) fn end_lease(&mut self) -> Option<Lease> {
+        let lease = self.lease.take()?;
+        self.change(false, |rare| {
+            let (next_of_owner, previous_of_owner) = (rare.next_of_owner, rare.previous_of_owner);
+            *rare = Rare {
+                next_of_owner,
+                previous_of_owner,
+                ..Rare::NOTHING
+            };
+        });
+        Some(lease)
+    }
+
+    fn next_of_owner(&self) -> u32 {
+        self.rare.as_ref().map_or(NONE, |rare| rare.next_of_owner)
+    }
+
+    fn set_next_of_owner(&mut self, next: u32) {
+        self.change(next != NONE, |rare| rare.next_of_owner = next);
+    }
+
+    fn previous_of_owner(&self) -> u32 {
+        let rare = self.rare.as_ref();
+        rare.map_or(NONE, |rare| rare.previous_of_owner)
+    }
+
+    fn set_previous_of_owner(&mut self, previous: u32) {
+        self.change(previous != NONE, |rare| rare.previous_of_owner = previous);
+    }
+
+    /// Changes what is aside; makes room if `adds` says that there will be something.
+    fn change(&mut self, adds: bool, change: impl FnOnce(&mut Rare)) {
+        match &mut self.rare {
+            Some(rare) => {
+                change(rare);
+                if !adds && rare.is_empty() {
+                    self.rare = None;
+                }
+            }
+            None if adds => change(self.rare.insert(Box::new(Rare::NOTHING))),
+            None => {}
+        }
+    }
 }
 
 /// The grant that answered the latest place in line, as long as nothing was heard of the owner since (R122).
@@ -58,9 +173,10 @@ pub(super) type OwnBelow = HashMap<u32, (u32, u32), FxBuildHasher>;
 #[derive(Clone, Debug)]
 pub(super) struct Sessions {
     slab: Slab<Session>,
-    table: HashTable<u32>,
-    // The first session of each owner; the others are chained.
+    // The first session of each owner, by the owner alone: mostly the only one.
     owners: HashTable<u32>,
+    // The others, which are chained behind the first, by namespace and owner.
+    others: HashTable<u32>,
     hasher: Hasher,
 }
 
@@ -68,16 +184,23 @@ impl Sessions {
     pub(super) fn new(hasher: Hasher) -> Sessions {
         Sessions {
             slab: Slab::new(),
-            table: HashTable::new(),
             owners: HashTable::new(),
+            others: HashTable::new(),
             hasher,
         }
     }
 
     pub(super) fn find(&self, namespace: u32, owner: &OwnerId) -> Option<u32> {
-        let hash = self.hasher.hash(namespace, owner.as_str().as_bytes());
-        self.table
-            .find(hash, |other| {
+        let number = self.first_of(self.owner_hash(owner), owner)?;
+        let first = &self.slab[number];
+        if first.namespace == namespace {
+            return Some(number);
+        }
+        if first.next_of_owner() == NONE {
+            return None;
+        }
+        self.others
+            .find(self.hash(namespace, owner), |other| {
                 let other = &self.slab[*other];
                 other.namespace == namespace && other.owner == *owner
             })
@@ -89,32 +212,29 @@ impl Sessions {
         let number = self.slab.insert(Session {
             namespace,
             owner: owner.clone(),
-            next_of_owner: NONE,
-            previous_of_owner: NONE,
             first_claim: NONE,
             claims: 0,
             lease: None,
             waiter: NONE,
-            holder: None,
-            grant: None,
-            own_below: None,
+            rare: None,
         });
-        let hash = self.hasher.hash(namespace, owner.as_str().as_bytes());
-        let (slab, hasher) = (&self.slab, &self.hasher);
-        self.table.insert_unique(hash, number, |other| {
-            let other = &slab[*other];
-            hasher.hash(other.namespace, other.owner.as_str().as_bytes())
-        });
-        let hash = self.hasher.hash(NONE, owner.as_str().as_bytes());
+        let hash = self.owner_hash(owner);
         match self.first_of(hash, owner) {
             // Behind the first one, so that the table of owners stays as it is.
             Some(first) => {
-                let next = core::mem::replace(&mut self.slab[first].next_of_owner, number);
-                self.slab[number].previous_of_owner = first;
-                self.slab[number].next_of_owner = next;
+                let next = self.slab[first].next_of_owner();
+                self.slab[first].set_next_of_owner(number);
+                self.slab[number].set_previous_of_owner(first);
+                self.slab[number].set_next_of_owner(next);
                 if next != NONE {
-                    self.slab[next].previous_of_owner = number;
+                    self.slab[next].set_previous_of_owner(number);
                 }
+                let hash = self.hash(namespace, owner);
+                let (slab, hasher) = (&self.slab, &self.hasher);
+                self.others.insert_unique(hash, number, |other| {
+                    let other = &slab[*other];
+                    hasher.hash(other.namespace, other.owner.as_str().as_bytes())
+                });
             }
             None => self.insert_owner(hash, number),
         }
@@ -122,31 +242,34 @@ impl Sessions {
     }
 
     pub(super) fn remove(&mut self, number: u32) {
-        let Some(session) = self.slab.get(number) else {
+        let Some(session) = self.slab.remove(number) else {
             return;
         };
-        let (previous, next) = (session.previous_of_owner, session.next_of_owner);
-        let hash = self
-            .hasher
-            .hash(session.namespace, session.owner.as_str().as_bytes());
-        let owner_hash = self.hasher.hash(NONE, session.owner.as_str().as_bytes());
-        if let Ok(entry) = self.table.find_entry(hash, |other| *other == number) {
-            entry.remove();
-        }
-        if next != NONE {
-            self.slab[next].previous_of_owner = previous;
-        }
-        if previous != NONE {
-            self.slab[previous].next_of_owner = next;
-        } else {
-            if let Ok(entry) = self.owners.find_entry(owner_hash, |other| *other == number) {
+        let (previous, next) = (session.previous_of_owner(), session.next_of_owner());
+        if previous == NONE {
+            let hash = self.owner_hash(&session.owner);
+            if let Ok(entry) = self.owners.find_entry(hash, |other| *other == number) {
                 entry.remove();
             }
             if next != NONE {
-                self.insert_owner(owner_hash, next);
+                self.remove_other(next, self.slab[next].namespace, &session.owner);
+                self.slab[next].set_previous_of_owner(NONE);
+                self.insert_owner(hash, next);
             }
+            return;
         }
-        self.slab.remove(number);
+        self.remove_other(number, session.namespace, &session.owner);
+        self.slab[previous].set_next_of_owner(next);
+        if next != NONE {
+            self.slab[next].set_previous_of_owner(previous);
+        }
+    }
+
+    fn remove_other(&mut self, number: u32, namespace: u32, owner: &OwnerId) {
+        let hash = self.hash(namespace, owner);
+        if let Ok(entry) = self.others.find_entry(hash, |other| *other == number) {
+            entry.remove();
+        }
     }
 
     /// Whether an owner has a session at all.
@@ -154,24 +277,34 @@ impl Sessions {
         if self.owners.is_empty() {
             return false;
         }
-        let hash = self.hasher.hash(NONE, owner.as_str().as_bytes());
-        self.first_of(hash, owner).is_some()
+        self.first_of(self.owner_hash(owner), owner).is_some()
     }
 
     /// All sessions of an owner, in no particular order.
     pub(super) fn of_owner(&self, owner: &OwnerId) -> Vec<u32> {
         let mut found = Vec::new();
-        let hash = self.hasher.hash(NONE, owner.as_str().as_bytes());
-        let mut at = self.first_of(hash, owner).unwrap_or(NONE);
+        let mut at = self.first_of(self.owner_hash(owner), owner).unwrap_or(NONE);
         while at != NONE {
             found.push(at);
-            at = self.slab[at].next_of_owner;
+            at = self.slab[at].next_of_owner();
         }
         found
     }
 
+    pub(super) fn get(&self, number: u32) -> Option<&Session> {
+        self.slab.get(number)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Session)> {
         self.slab.iter()
+    }
+
+    fn owner_hash(&self, owner: &OwnerId) -> u64 {
+        self.hash(NONE, owner)
+    }
+
+    fn hash(&self, namespace: u32, owner: &OwnerId) -> u64 {
+        self.hasher.hash(namespace, owner.as_str().as_bytes())
     }
 
     fn first_of(&self, hash: u64, owner: &OwnerId) -> Option<u32> {
@@ -219,6 +352,11 @@ mod tests {
                 left.remove(&numbers[at]);
                 let found: BTreeSet<u32> = sessions.of_owner(&owner).into_iter().collect();
                 assert_eq!(found, left);
+                for at in 0..3 {
+                    let number = numbers[at as usize];
+                    let there = left.contains(&number).then_some(number);
+                    assert_eq!(sessions.find(at, &owner), there);
+                }
             }
         }
     }

@@ -75,17 +75,20 @@ impl Space {
             let namespace = &self.namespaces[session.namespace].name;
             out.length(*name);
             out.put(*owner);
-            out.option(session.holder.as_ref());
-            put_option(out, session.grant.as_deref(), put_grant);
+            out.option(session.holder());
+            put_option(out, session.grant(), put_grant);
             put_option(out, session.lease.as_ref(), put_lease);
+            if session.lease.is_some() {
+                out.number(session.asked_until());
+            }
             out.number(u64::from(session.claims));
             for number in self.session_claims(*number) {
                 let claim = &self.claims[number];
                 out.number(u64::from(number));
                 out.put(&self.tree.path(namespace, claim.node));
-                out.put(&claim.mode);
-                out.put(&claim.algorithm);
-                out.option(claim.fence.as_ref());
+                out.put(&claim.mode());
+                out.put(&claim.algorithm());
+                out.option(claim.fence().as_ref());
                 out.number(claim.since);
             }
         }
@@ -152,18 +155,19 @@ impl Space {
 
     fn put_memory(&self, out: &mut Writer, names: &BTreeMap<u32, usize>) {
         out.length(self.marks.len() as usize);
-        for (namespace, path, fence, _) in self.marks.iter() {
+        let path = |number: u32, rest: &str| self.namespaces[number].name.path(rest);
+        for (namespace, rest, fence, _) in self.marks.iter() {
             out.length(names[&namespace]);
-            out.put(path);
+            out.put(&path(namespace, rest));
             out.put(fence);
         }
         let mut used: Vec<_> = self.capacities.iter().filter(|entry| !entry.3).collect();
-        used.sort_by_key(|(namespace, path, ..)| (names[namespace], *path));
+        used.sort_by_key(|(namespace, rest, ..)| (names[namespace], *rest));
         let idle = self.capacities.iter().filter(|entry| entry.3);
         out.length(self.capacities.len() as usize);
-        for (namespace, path, capacity, idle) in used.into_iter().chain(idle) {
+        for (namespace, rest, capacity, idle) in used.into_iter().chain(idle) {
             out.length(names[&namespace]);
-            out.put(path);
+            out.put(&path(namespace, rest));
             out.put(&capacity.permits);
             // Says something only about an idle one, and would differ between equal states otherwise.
             out.number(if idle { capacity.idle_since } else { 0 });
@@ -233,7 +237,7 @@ fn put_limits(out: &mut Writer, limits: &SpaceLimits) {
 
 fn put_lease(out: &mut Writer, lease: &Lease) {
     out.put(&lease.ttl);
-    for number in [lease.cover, lease.epoch, lease.born, lease.asked_until] {
+    for number in [lease.cover, lease.epoch, lease.born] {
         out.number(number);
     }
 }

@@ -90,7 +90,7 @@ impl Space {
                 fence,
                 until: self.time.saturating_add(KEPT_MS),
             };
-            there.grant = Some(alloc::boxed::Box::new(standing));
+            there.set_grant(Some(standing));
         }
         self.settle_session(session);
     }
@@ -157,8 +157,8 @@ impl Space {
     pub(super) fn mark_asked(&mut self, session: u32) {
         let until = self.time.saturating_add(ASKED_MS);
         let there = &mut self.sessions[session];
-        if let Some(lease) = &mut there.lease {
-            lease.asked_until = until;
+        if there.lease.is_some() {
+            there.set_asked_until(until);
         }
         if self.watching {
             let change = LockChange {
@@ -168,7 +168,7 @@ impl Space {
                 path: None,
                 mode: None,
                 fence: None,
-                holder: there.holder.as_deref().cloned(),
+                holder: there.holder().cloned(),
             };
             self.out.changes.push(change);
         }

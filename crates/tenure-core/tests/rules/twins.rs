@@ -3,15 +3,17 @@
 //! Where the rules leave an order open (which of several owners hears first), both may choose; what
 //! one owner hears, and what happens to one path, has one order.
 
+use std::collections::BTreeMap;
+
 use tenure_core::command::{Command, Selection};
 use tenure_core::event::{Event, EventKind, LockChange};
 use tenure_core::model::Model;
-use tenure_core::outcome::{Applied, LeaseChange};
+use tenure_core::outcome::{Applied, LeaseChange, LeaseNumber};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{BlockReason, Mode};
-use tenure_core::query::{EventsAfter, HeldLock};
+use tenure_core::query::{EventsAfter, HeldLock, LeaseView};
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
-use tenure_core::value::{Fence, OwnerId, Stamp};
+use tenure_core::value::{Fence, OwnerId, Stamp, Ttl};
 
 use crate::step::Step;
 use crate::world::World;
@@ -64,11 +66,7 @@ impl Twins {
     /// Applies a command to both and compares everything that came of it.
     pub(crate) fn apply(&mut self, command: Command) -> Result<Applied, String> {
         let stamp = self.stamp();
-        let before: Vec<(Namespace, OwnerId)> = self
-            .model
-            .leases()
-            .map(|lease| (lease.namespace.clone(), lease.owner.clone()))
-            .collect();
+        let before = numbered(&self.space);
         let expected = self.model.apply(stamp, &command);
         let found = self.space.apply(stamp, command);
         self.world.hear(&found.outcome);
@@ -84,8 +82,11 @@ impl Twins {
         )?;
         same(
             "lease changes",
-            &in_the_end(&found.leases, &before),
-            &in_the_end(&expected.leases, &before),
+            &in_the_end(
+                named(&found.leases, &before, &numbered(&self.space)),
+                &before,
+            ),
+            &in_the_end(named_by(&self.model, &expected.leases), &before),
         )?;
         same(
             "changes for watchers",
@@ -129,12 +130,12 @@ impl Twins {
     ) -> Result<(), String> {
         let (space, now) = (&self.space, self.world.time + ahead);
         let model = &self.model.at(now);
-        let mut leases: Vec<String> = space.leases().map(|lease| format!("{lease:?}")).collect();
-        let mut twins: Vec<String> = self
-            .model
-            .leases()
-            .map(|lease| format!("{lease:?}"))
-            .collect();
+        let shown = |lease: LeaseView<'_>| {
+            let number = LeaseNumber(0);
+            format!("{:?}", LeaseView { number, ..lease })
+        };
+        let mut leases: Vec<String> = space.leases().map(shown).collect();
+        let mut twins: Vec<String> = self.model.leases().map(shown).collect();
         leases.sort();
         twins.sort();
         same("leases", &leases, &twins)?;
@@ -303,23 +304,59 @@ fn by_owner(events: &[Event]) -> Vec<Event> {
     events
 }
 
-/// What the leader knows of each lease after the command; a lease that came and went never was.
-fn in_the_end(changes: &[LeaseChange], before: &[(Namespace, OwnerId)]) -> Vec<LeaseChange> {
-    let key = |change: &LeaseChange| match change {
-        LeaseChange::Set {
-            namespace, owner, ..
-        }
-        | LeaseChange::Ended { namespace, owner } => (namespace.clone(), owner.clone()),
+/// Whose leases a space has, by their numbers, with their epochs.
+fn numbered(space: &Space) -> BTreeMap<LeaseNumber, (Name, u64)> {
+    let named = |lease: LeaseView<'_>| {
+        let name = (lease.namespace.clone(), lease.owner.clone());
+        (lease.number, (name, lease.epoch))
     };
-    let mut last: Vec<LeaseChange> = Vec::new();
+    space.leases().map(named).collect()
+}
+
+/// A lease's namespace and owner.
+type Name = (Namespace, OwnerId);
+
+/// What became of a lease: its length and epoch, or its end.
+type Named = (Name, Option<(Ttl, u64)>);
+
+/// The changes of a space by name. A number may have been another's before; what neither was there
+/// before nor is there afterwards has no name.
+fn named(
+    changes: &[LeaseChange],
+    before: &BTreeMap<LeaseNumber, (Name, u64)>,
+    after: &BTreeMap<LeaseNumber, (Name, u64)>,
+) -> Vec<Named> {
+    let mut old = before.clone();
+    let name = |change: &LeaseChange| match *change {
+        LeaseChange::Set { lease, ttl, epoch } => {
+            let (name, now) = after.get(&lease)?;
+            (*now == epoch).then(|| (name.clone(), Some((ttl, epoch))))
+        }
+        LeaseChange::Ended { lease } => old.remove(&lease).map(|(name, _)| (name, None)),
+    };
+    changes.iter().filter_map(name).collect()
+}
+
+fn named_by(model: &Model, changes: &[LeaseChange]) -> Vec<Named> {
+    let name = |change: &LeaseChange| match *change {
+        LeaseChange::Set { lease, ttl, epoch } => {
+            (model.lease_name(lease).unwrap().clone(), Some((ttl, epoch)))
+        }
+        LeaseChange::Ended { lease } => (model.lease_name(lease).unwrap().clone(), None),
+    };
+    changes.iter().map(name).collect()
+}
+
+/// What the leader knows of each lease after the command; a lease that came and went never was.
+fn in_the_end(changes: Vec<Named>, before: &BTreeMap<LeaseNumber, (Name, u64)>) -> Vec<Named> {
+    let mut last: Vec<Named> = Vec::new();
     for change in changes {
-        last.retain(|earlier| key(earlier) != key(change));
-        last.push(change.clone());
+        last.retain(|(name, _)| *name != change.0);
+        last.push(change);
     }
-    last.retain(|change| {
-        matches!(change, LeaseChange::Set { .. }) || before.contains(&key(change))
-    });
-    last.sort_by_key(key);
+    let was_there = |name: &Name| before.values().any(|(there, _)| there == name);
+    last.retain(|(name, set)| set.is_some() || was_there(name));
+    last.sort();
     last
 }
 

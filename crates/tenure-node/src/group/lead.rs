@@ -1,9 +1,9 @@
 //! What a leader keeps for its group, and loses with leadership: deadlines, endings under way, and
 //! those who wait for a round. The steps are those of leases.md.
 
-use tenure_core::command::{Command, Renew};
+use tenure_core::command::{Command, Expire, Renew};
 use tenure_core::lease;
-use tenure_core::outcome::{AcquireOutcome, LeaseChange, Outcome, Renewed};
+use tenure_core::outcome::{AcquireOutcome, LeaseChange, LeaseNumber, Outcome, Renewed};
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 
@@ -70,21 +70,28 @@ impl Waiting {
 }
 
 impl Lead {
-    pub(crate) fn join(&mut self, waiting: Waiting) {
+    pub(crate) fn join(&mut self, waiting: Waiting, machine: &Machine) {
         match self {
-            Lead::Leading(leading) => leading.join(waiting),
+            Lead::Leading(leading) => leading.join(waiting, machine),
             Lead::Waiting { early, .. } => early.push(waiting),
             Lead::Not => {}
         }
     }
 
-    pub(crate) fn join_renewal(&mut self, ticket: Ticket, renew: Renew, expires: u64) {
-        self.join(Waiting::Renew {
+    pub(crate) fn join_renewal(
+        &mut self,
+        ticket: Ticket,
+        renew: Renew,
+        expires: u64,
+        machine: &Machine,
+    ) {
+        let waiting = Waiting::Renew {
             ticket,
             renew,
             joined: None,
             expires,
-        });
+        };
+        self.join(waiting, machine);
     }
 
     /// Whether somebody waits for a round that has not started.
@@ -158,6 +165,7 @@ impl Lead {
     /// What is left of the lease of whoever is in an acquire's way (E4).
     pub(crate) fn blocker_left(
         &self,
+        machine: &Machine,
         namespace: &Namespace,
         outcome: &Outcome,
         reading: u64,
@@ -176,13 +184,13 @@ impl Lead {
             | AcquireOutcome::Refused(_) => return None,
         };
         let blocker = conflict.blocker.as_ref()?;
-        leading.left(namespace, &blocker.owner, reading)
+        leading.left(machine, namespace, &blocker.owner, reading)
     }
 
     /// Whether an owner has renewed in the leader's memory since its lease was last set (R122).
-    pub(crate) fn renewed_since_set(&self, namespace: &Namespace, owner: &OwnerId) -> bool {
+    pub(crate) fn renewed_since_set(&self, lease: LeaseNumber) -> bool {
         match self {
-            Lead::Leading(leading) => leading.leases.renewed_since_set(namespace, owner),
+            Lead::Leading(leading) => leading.leases.renewed_since_set(lease),
             Lead::Not | Lead::Waiting { .. } => false,
         }
     }
@@ -220,12 +228,7 @@ impl Leading {
         if let Some(space) = machine.space() {
             for view in space.leases() {
                 let left = lease::left(view.ttl, view.cover, time);
-                leases.set(
-                    view.namespace.clone(),
-                    view.owner.clone(),
-                    view.epoch,
-                    reading + left,
-                );
+                leases.set(view.number, reading + left);
             }
         }
         Leading {
@@ -255,9 +258,16 @@ impl Leading {
         let Some(space) = machine.space() else {
             return;
         };
-        for expire in self.leases.due(reading, self.endings + 1) {
+        for lease in self.leases.due(reading, self.endings + 1) {
             self.endings += 1;
-            batch.push_ending(AnyCommand::Space(Command::Expire(expire)));
+            let view = space.numbered_lease(lease);
+            // What was applied was noted: the leases here are those of the space.
+            let view = view.expect("a lease that has not ended is in the space");
+            batch.push_ending(AnyCommand::Space(Command::Expire(Expire {
+                namespace: view.namespace.clone(),
+                owner: view.owner.clone(),
+                epoch: view.epoch,
+            })));
         }
         if self.tick.is_none() && self.wants_tick(space, reading) {
             self.endings += 1;
@@ -293,15 +303,10 @@ impl Leading {
     pub(crate) fn note(&mut self, changes: impl Iterator<Item = LeaseChange>, reading: u64) {
         for change in changes {
             match change {
-                LeaseChange::Set {
-                    namespace,
-                    owner,
-                    ttl,
-                    epoch,
-                } => self
-                    .leases
-                    .set(namespace, owner, epoch, reading + ttl.millis()),
-                LeaseChange::Ended { namespace, owner } => self.leases.ended(&namespace, &owner),
+                LeaseChange::Set { lease, ttl, .. } => {
+                    self.leases.set(lease, reading + ttl.millis());
+                }
+                LeaseChange::Ended { lease } => self.leases.ended(lease),
             }
         }
     }
@@ -314,9 +319,10 @@ impl Leading {
         }
     }
 
-    pub(crate) fn join(&mut self, mut waiting: Waiting) {
+    pub(crate) fn join(&mut self, mut waiting: Waiting, machine: &Machine) {
         if let Waiting::Renew { renew, joined, .. } = &mut waiting {
-            *joined = self.leases.renewal_joins(&renew.namespace, &renew.owner);
+            let lease = lease_of(machine, &renew.namespace, &renew.owner);
+            *joined = lease.and_then(|lease| self.leases.renewal_joins(lease));
         }
         self.rounds.join(waiting, self.endings);
     }
@@ -332,8 +338,15 @@ impl Leading {
     }
 
     /// What is left of a lease; zero while its end is under way.
-    pub(crate) fn left(&self, namespace: &Namespace, owner: &OwnerId, reading: u64) -> Option<u64> {
-        Some(match self.leases.standing(namespace, owner)? {
+    pub(crate) fn left(
+        &self,
+        machine: &Machine,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        reading: u64,
+    ) -> Option<u64> {
+        let lease = lease_of(machine, namespace, owner)?;
+        Some(match self.leases.standing(lease)? {
             Standing::Until(deadline) => deadline.saturating_sub(reading),
             Standing::Ending(_) => 0,
         })
@@ -358,7 +371,10 @@ impl Leading {
                 Waiting::Read { ticket, query, .. } => {
                     let now = self.lease_time(turn.reading);
                     let answer = match machine.query(&query, now) {
-                        Some(found) => OpAnswer::Found(Box::new(self.fill(found, turn.reading))),
+                        Some(found) => {
+                            let found = self.fill(machine, found, turn.reading);
+                            OpAnswer::Found(Box::new(found))
+                        }
                         // Asked of the wrong machine: only a broken peer does.
                         None => OpAnswer::NotHere { leader: None },
                     };
@@ -386,14 +402,14 @@ impl Leading {
     }
 
     /// Adds what only the leader knows.
-    fn fill(&self, found: Found, reading: u64) -> Found {
+    fn fill(&self, machine: &Machine, found: Found, reading: u64) -> Found {
         match found {
             Found::Explain { explanation, .. } => {
                 let namespace = &explanation.namespace;
                 let left = explanation
                     .blockers
                     .iter()
-                    .map(|blocker| self.left(namespace, &blocker.owner, reading))
+                    .map(|blocker| self.left(machine, namespace, &blocker.owner, reading))
                     .collect();
                 Found::Explain { explanation, left }
             }
@@ -417,8 +433,9 @@ impl Leading {
         };
         let lease_time = self.lease_time(turn.reading);
         let view = space.renewal(&renew.namespace, &renew.owner);
-        let standing = self.leases.standing(&renew.namespace, &renew.owner);
-        if let (Ok(_), Some(Standing::Ending(number))) = (&view, standing) {
+        if let Ok(view) = &view
+            && let Some(Standing::Ending(number)) = self.leases.standing(view.number)
+        {
             // Its end was proposed: that entry decides, and then we look again.
             let waiting = Waiting::Renew {
                 ticket,
@@ -436,7 +453,7 @@ impl Leading {
             }
             Ok(view) if lease::covered(view.ttl, view.cover, renew.ttl, lease_time) => {
                 let deadline = turn.reading + renew.ttl.millis();
-                self.leases.renew(&renew.namespace, &renew.owner, deadline);
+                self.leases.renew(view.number, deadline);
                 let renewed = Renewed {
                     asked: view.asked_until > lease_time,
                     born: view.born,
@@ -449,6 +466,11 @@ impl Leading {
             self.leases.renewal_leaves(joined);
         }
     }
+}
+
+fn lease_of(machine: &Machine, namespace: &Namespace, owner: &OwnerId) -> Option<LeaseNumber> {
+    let view = machine.space()?.lease(namespace, owner)?;
+    Some(view.number)
 }
 
 struct Confirmed {

@@ -16,6 +16,7 @@ use tenure_core::event::Event;
 use tenure_core::query::EventsAfter;
 use tenure_core::value::OwnerId;
 
+use super::subscriptions::Subscriptions;
 use super::sweep::{Scope, Sweep, What};
 use super::{Context, Happened, Kind, Progress};
 use crate::codec::{Read, Reader};
@@ -35,8 +36,8 @@ const GRANTS_TIMEOUT_MS: u64 = 10_000;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// Whose events go where. There may be one for every lock, so nothing more is kept here.
-    subscriptions: BTreeSet<Subscription>,
+    /// Whose events go where.
+    subscriptions: Subscriptions,
     /// What is special about the few that are new or were told something as such.
     news: BTreeMap<Subscription, News>,
     /// Those for whom nobody looks for standing grants yet, and some that are gone.
@@ -93,7 +94,7 @@ impl Events {
     pub(crate) fn new(config: &Config) -> Events {
         let count = config.cluster.group_count as usize + 1;
         Events {
-            subscriptions: BTreeSet::new(),
+            subscriptions: Subscriptions::new(config.seed),
             news: BTreeMap::new(),
             unswept: VecDeque::new(),
             sweeping: 0,
@@ -111,10 +112,10 @@ impl Node {
     pub(crate) fn subscribe(&mut self, id: StreamId, owner: OwnerId) {
         let first = !self.span.events.wanted();
         let events = &mut self.span.events;
-        let subscription = (owner, id);
-        if !events.subscriptions.insert(subscription.clone()) {
+        if !events.subscriptions.insert(&owner, id) {
             return;
         }
+        let subscription = (owner, id);
         events.unswept.push_back(subscription.clone());
         let news = News {
             standing: Standing::Unswept,
@@ -130,16 +131,17 @@ impl Node {
         self.sweep_grants();
     }
 
-    pub(crate) fn unsubscribe(&mut self, id: StreamId, owners: Vec<OwnerId>) {
+    pub(crate) fn unsubscribe(&mut self, id: StreamId) {
         let events = &mut self.span.events;
         if !events.wanted() {
             return;
         }
-        for owner in owners {
-            let subscription = (owner, id);
-            events.subscriptions.remove(&subscription);
-            events.news.remove(&subscription);
-        }
+        let news = &mut events.news;
+        events.subscriptions.end(id, |owner| {
+            if !news.is_empty() {
+                news.remove(&(owner, id));
+            }
+        });
         if !events.wanted() {
             for following in &mut events.following {
                 *following = Following::default();
@@ -313,7 +315,7 @@ impl Node {
         following.seen = Some(seen.max(run.last));
         for event in run.events {
             if event.sequence > seen {
-                self.deliver(event);
+                self.deliver(&event);
             }
         }
         if first_word {
@@ -345,28 +347,24 @@ impl Node {
         }
     }
 
-    fn deliver(&mut self, event: Event) {
+    fn deliver(&mut self, event: &Event) {
         let Events {
             subscriptions,
             news,
             ..
         } = &mut self.span.events;
-        let first = (event.owner.clone(), StreamId(0));
-        for subscription in subscriptions.range(first..) {
-            if subscription.0 != event.owner {
-                break;
-            }
-            if let Some(news) = news.get_mut(subscription) {
+        for id in subscriptions.streams_of(&event.owner) {
+            if !news.is_empty()
+                && let Some(news) = news.get_mut(&(event.owner.clone(), id))
+            {
                 if news.standing != Standing::Told {
                     news.told.insert(event.id);
                 } else if news.told.remove(&event.id) {
                     continue;
                 }
             }
-            self.outputs.push(Output::Event {
-                id: subscription.1,
-                event: event.clone(),
-            });
+            let event = event.clone();
+            self.outputs.push(Output::Event { id, event });
         }
     }
 
@@ -386,6 +384,10 @@ impl Node {
             self.span.events.sweeping += 1;
             let deadline = self.reading() + GRANTS_TIMEOUT_MS;
             self.begin(Kind::Grants(GrantsCall(subscription)), deadline, None);
+        }
+        let unswept = &mut self.span.events.unswept;
+        if unswept.is_empty() && unswept.capacity() > 1024 {
+            *unswept = VecDeque::new();
         }
     }
 

@@ -20,6 +20,7 @@ mod read;
 mod release;
 mod removal;
 mod resolve;
+mod subscriptions;
 mod sweep;
 mod transfer;
 mod watch;

@@ -581,7 +581,8 @@ impl Node {
                     let mut grants = space.standing_grants(&sweep.owner, now);
                     grants.retain(|event| {
                         event.namespace.as_ref().is_none_or(|namespace| {
-                            !group.lead().renewed_since_set(namespace, &sweep.owner)
+                            let lease = space.lease(namespace, &sweep.owner);
+                            !lease.is_some_and(|lease| group.lead().renewed_since_set(lease.number))
                         })
                     });
                     found.grants.extend(grants);

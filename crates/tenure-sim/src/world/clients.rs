@@ -161,10 +161,7 @@ impl World {
                 .collect();
             for id in ids {
                 let input = match self.hang_up(at, id) {
-                    Some((_, Stream::Events(owner))) => Input::Unsubscribe {
-                        id,
-                        owners: vec![owner],
-                    },
+                    Some((_, Stream::Events(_))) => Input::Unsubscribe { id },
                     Some((_, Stream::Watch)) => Input::Unwatch { id },
                     None => continue,
                 };
