@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   inbox ──all jobs──▶ Node::step ──▶ writes ──▶ journal thread ──persisted──▶ inbox
-//!                                  ├─▶ frames ──▶ outlets, some when the journal says so
+//!                                  ├─▶ frames ──▶ outlets, some by way of the journal when it has synced
 //!                                  ├─▶ answers ──▶ callers
 //!                                  ├─▶ events, changes ──▶ streams
 //!                                  └─▶ snapshots ──▶ chores thread ──saved──▶ inbox
@@ -10,7 +10,7 @@
 //!
 //! Time is read here and nowhere else: once a turn.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::Waker;
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rustc_hash::FxBuildHasher;
-use tenure_node::{After, Input, Lane, Mark, Moment, Node, NodeId, Output, RequestId, Role};
+use tenure_node::{After, Input, Lane, Moment, Node, NodeId, Output, RequestId, Role};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::chores::Chore;
 use crate::handle::Stopped;
 use crate::inbox::{Inbox, Job, Reply};
-use crate::journal::Write;
+use crate::journal::{Held, Write};
 use crate::mover::Mover;
 use crate::peers::{Event, Outlet, Parcel};
 use crate::stream::{Full, Listener, StreamEnd};
@@ -72,8 +72,6 @@ pub(crate) struct Driver {
     pub(crate) next_request: u64,
     /// Where frames for peers go.
     pub(crate) outlets: HashMap<(NodeId, Lane), Outlet>,
-    /// Frames that wait for the disk.
-    pub(crate) held: VecDeque<(Mark, NodeId, Lane, Bytes)>,
     /// Who moves groups between nodes, where there are others.
     pub(crate) mover: Option<Mover>,
     pub(crate) mesh: Option<UnboundedSender<Event>>,
@@ -178,11 +176,14 @@ impl Driver {
                 let _ = self.journal.send(Write::Vitals(self.node.status(), reply));
                 Next::Nothing
             }
-            Job::Input(input) => {
-                if let Input::Persisted { mark } = &input {
-                    self.release(*mark);
+            Job::Input(input) => Next::Input(input),
+            Job::Lost { node, lane, outlet } => {
+                // Another connection may have taken its place.
+                let now = self.outlets.get(&(node, lane));
+                if now.is_some_and(|now| now.is(&outlet)) {
+                    self.lose(node, lane);
                 }
-                Next::Input(input)
+                Next::Nothing
             }
             Job::Connected { node, lane, outlet } => {
                 self.outlets.insert((node, lane), outlet);
@@ -234,19 +235,6 @@ impl Driver {
         now.monotonic_ms >= end || self.outlets.is_empty() || !leads(&self.node)
     }
 
-    /// Lets go the frames that waited for what is durable now.
-    fn release(&mut self, mark: Mark) {
-        while self
-            .held
-            .front()
-            .is_some_and(|(wanted, ..)| *wanted <= mark)
-        {
-            if let Some((_, to, lane, frame)) = self.held.pop_front() {
-                self.send(to, lane, frame);
-            }
-        }
-    }
-
     /// Puts a frame into its queue. What goes to a peer that is not connected is lost, and the node
     /// knows: it was told when the connection broke.
     fn send(&mut self, to: NodeId, lane: Lane, frame: Bytes) {
@@ -254,12 +242,17 @@ impl Driver {
             return;
         };
         if outlet.send(Parcel::Frame(frame)).is_err() {
-            self.outlets.remove(&(to, lane));
-            if let Some(mesh) = &self.mesh
-                && lane == Lane::Main
-            {
-                let _ = mesh.send(Event::Overflow { node: to });
-            }
+            self.lose(to, lane);
+        }
+    }
+
+    /// A peer does not keep up.
+    fn lose(&mut self, node: NodeId, lane: Lane) {
+        self.outlets.remove(&(node, lane));
+        if let Some(mesh) = &self.mesh
+            && lane == Lane::Main
+        {
+            let _ = mesh.send(Event::Overflow { node });
         }
     }
 
@@ -313,7 +306,19 @@ impl Driver {
                 frame,
             } => match after {
                 After::Nothing => self.send(to, lane, frame),
-                After::Persisted(mark) => self.held.push_back((mark, to, lane, frame)),
+                After::Persisted(after) => {
+                    if let Some(outlet) = self.outlets.get(&(to, lane)).cloned() {
+                        // The journal lets it go as soon as that is durable: one thread fewer on
+                        // the way of an acknowledgement.
+                        let _ = self.journal.send(Write::Frame(Held {
+                            after,
+                            to,
+                            lane,
+                            outlet,
+                            frame,
+                        }));
+                    }
+                }
             },
             Output::Changed { id, result } => {
                 if let Some(mover) = &mut self.mover {

@@ -51,6 +51,12 @@ pub(crate) enum Job {
     },
     /// Frames for a peer go nowhere.
     Disconnected { node: NodeId, lane: Lane },
+    /// A frame that waited for the disk found its queue full or closed.
+    Lost {
+        node: NodeId,
+        lane: Lane,
+        outlet: Outlet,
+    },
     /// What the groups that are led here should be brought in line with.
     View(View),
     /// Somebody wants to know how the node is.

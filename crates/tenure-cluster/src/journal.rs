@@ -2,19 +2,24 @@
 //!
 //! While a sync runs, the node keeps stepping and batches pile up; the next sync takes them all.
 //! The slower the disk, the bigger the batch, never the longer the queue.
+//!
+//! Votes and acknowledgements wait here for what they rest on, and leave from here.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
+use bytes::Bytes;
 use tenure_journal::{Synced, WriteError, Written, held_back};
 use tenure_log::{FileLog, Log as _, RealDisk, Snapshots, SpareDone};
-use tenure_node::{Batch, Input, Status};
+use tenure_node::{Batch, Input, Lane, Mark, NodeId, Status};
 use tokio::sync::oneshot;
 
 use crate::chores::Chore;
 use crate::inbox::{Inbox, Job};
 use crate::measure::{Histogram, Vitals};
+use crate::peers::{Outlet, Parcel};
 
 pub use tenure_journal::ReplayError;
 pub(crate) use tenure_journal::{replay, save};
@@ -30,6 +35,8 @@ const LOOK_EVERY: u64 = 256;
 pub(crate) enum Write {
     /// Write this.
     Batch(Batch),
+    /// Let this go when what it rests on is durable.
+    Frame(Held),
     /// Something about the node itself; told when it is durable.
     Note(Note),
     /// The log's next file is ready, or could not be made.
@@ -47,6 +54,15 @@ pub(crate) struct Note {
     pub(crate) done: Option<oneshot::Sender<()>>,
 }
 
+/// A frame that waits for the disk.
+pub(crate) struct Held {
+    pub(crate) after: Mark,
+    pub(crate) to: NodeId,
+    pub(crate) lane: Lane,
+    pub(crate) outlet: Outlet,
+    pub(crate) frame: Bytes,
+}
+
 pub(crate) struct Journal {
     pub(crate) log: FileLog<RealDisk>,
     pub(crate) snapshots: Snapshots<RealDisk>,
@@ -54,6 +70,10 @@ pub(crate) struct Journal {
     pub(crate) chores: Sender<Chore>,
     /// Whether batches wait for the disk at all (R152).
     pub(crate) durable: Durable,
+    /// Frames that wait, in the order of what they wait for.
+    pub(crate) held: VecDeque<Held>,
+    /// Up to here everything is durable.
+    pub(crate) synced: Mark,
     /// How often it has written.
     pub(crate) turns: u64,
     /// How long its syncs took.
@@ -91,6 +111,11 @@ impl Journal {
                         self.make_room(&mut items)?;
                         written.gather(&self.snapshots, &mut items, &batch)?;
                     }
+                    Write::Frame(held) => {
+                        self.held.push_back(held);
+                        // It may have been synced while the frame was on its way here.
+                        self.let_go();
+                    }
                     Write::Note(note) => {
                         self.make_room(&mut items)?;
                         written.note(&mut items, note.key, &note.value)?;
@@ -121,6 +146,8 @@ impl Journal {
                 let _ = done.send(());
             }
             if let Some(mark) = synced.mark() {
+                self.synced = mark;
+                self.let_go();
                 self.inbox.push(Job::Input(Input::Persisted { mark }));
             }
             self.clean(synced);
@@ -129,6 +156,22 @@ impl Journal {
             }
         }
         Ok(())
+    }
+
+    /// Sends the frames that waited for what is durable now.
+    fn let_go(&mut self) {
+        while let Some(held) = self.held.pop_front_if(|held| held.after <= self.synced) {
+            let Held {
+                to: node,
+                lane,
+                outlet,
+                frame,
+                ..
+            } = held;
+            if outlet.send(Parcel::Frame(frame)).is_err() {
+                self.inbox.push(Job::Lost { node, lane, outlet });
+            }
+        }
     }
 
     /// What is only tidying.

@@ -39,7 +39,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use tenure_log::{Log, OpenError, RealDisk};
-use tenure_node::{ClusterConfig, Config, GroupId, Limits, Member, Node, NodeId};
+use tenure_node::{ClusterConfig, Config, GroupId, Limits, Mark, Member, Node, NodeId};
 use tokio::sync::watch;
 
 use begin::Doors;
@@ -231,6 +231,8 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             inbox: Arc::clone(&inbox),
             chores: chores.clone(),
             durable: options.durable,
+            held: VecDeque::new(),
+            synced: Mark(0),
             turns: 0,
             syncs: Histogram::default(),
         };
@@ -283,7 +285,6 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             wakers: Vec::new(),
             next_request: 1,
             outlets: HashMap::new(),
-            held: VecDeque::new(),
             mover,
             mesh: mesh.clone(),
             stop_at_ms: None,

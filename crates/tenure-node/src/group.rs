@@ -151,6 +151,8 @@ pub(crate) struct Group {
     pub(crate) silence: Silence,
     /// The namespace that the entries of others named last, which the next one names most likely.
     namespace: Option<Namespace>,
+    /// Committed entries that are applied in the next turn: see [`Group::carry_out`].
+    backlog: Vec<Entry>,
 }
 
 struct Proposed {
@@ -188,6 +190,7 @@ impl Group {
             installing: None,
             silence: Silence::default(),
             namespace: None,
+            backlog: Vec::new(),
         }
     }
 
@@ -334,6 +337,7 @@ impl Group {
 
     /// Does everything that can be done now.
     pub(crate) fn settle(&mut self, turn: &mut Turn) -> Settled {
+        self.apply_backlog(turn);
         for _ in 0..WORK_PER_TURN {
             self.notice_role(turn);
             self.due(turn);
@@ -354,7 +358,11 @@ impl Group {
                 self.notice_role(turn);
                 // Unless a renewal is to be written down, that was all.
                 if self.batch.len() <= waiting {
-                    return Settled::Done;
+                    return if self.backlog.is_empty() {
+                        Settled::Done
+                    } else {
+                        Settled::More
+                    };
                 }
             }
         }
@@ -362,7 +370,11 @@ impl Group {
     }
 
     /// Does what consensus wants done.
+    ///
+    /// A follower hears of a commit with the next append. It applies what is committed in the turn
+    /// after the one that wrote: the disk, for which the leader waits, need not wait for that.
     fn carry_out(&mut self, work: &mut Work, turn: &mut Turn) {
+        self.apply_backlog(turn);
         let mut wrote = false;
         if let Some(base) = work.snapshot.take() {
             self.install(base.place, turn);
@@ -410,12 +422,27 @@ impl Group {
         for (round, index) in work.confirmed.drain(..) {
             self.lead.confirmed(round, index);
         }
+        if wrote && !changes_members && !self.leads() {
+            self.backlog.append(&mut work.committed);
+            return;
+        }
         for entry in work.committed.drain(..) {
             self.apply(entry, turn);
             if turn.stop.is_some() {
                 return;
             }
         }
+    }
+
+    fn apply_backlog(&mut self, turn: &mut Turn) {
+        let mut backlog = std::mem::take(&mut self.backlog);
+        for entry in backlog.drain(..) {
+            if turn.stop.is_none() {
+                self.apply(entry, turn);
+            }
+        }
+        // Empty again: its room serves the next.
+        self.backlog = backlog;
     }
 
     /// Asks whether this node still leads, if somebody wants to know.

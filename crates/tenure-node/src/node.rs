@@ -184,6 +184,10 @@ impl Node {
         machine.number_events(self.lane(id));
         let random = self.random.split(u64::from(id.0));
         let mut replica = found.open(self.me, random);
+        if id == self.system() {
+            // Every node routes by its own copy of the namespace table.
+            replica.announce_commits();
+        }
         if replica.is_alone() {
             // Nobody else could object.
             replica.campaign();

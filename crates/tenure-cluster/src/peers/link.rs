@@ -243,6 +243,11 @@ impl Outlet {
         (outlet, Queue { waiting, queued })
     }
 
+    /// Whether this is a handle to the same queue.
+    pub(crate) fn is(&self, other: &Outlet) -> bool {
+        Arc::ptr_eq(&self.queued, &other.queued)
+    }
+
     /// Puts a parcel in line. Bounded: a peer that does not keep up loses its connection.
     pub(crate) fn send(&self, parcel: Parcel) -> Result<(), Lost> {
         let (Parcel::Frame(bytes) | Parcel::Talk(bytes)) = &parcel;

@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tenure_core::policy::Algorithm;
-use tenure_log::{Batch as LogBatch, Log, Options, RealDisk, SnapshotId, open};
+use tenure_log::{
+    Batch as LogBatch, Log, Options, RealDisk, SnapshotId, SpareDone, SpareJob, open,
+};
 use tenure_node::*;
+
+use crate::trace;
 
 /// What a thread that steps a node is told.
 pub(crate) enum Tell {
@@ -55,7 +59,14 @@ pub(crate) struct Setup {
 enum ToLog {
     Batch(Batch),
     Frame(Mark, NodeId, Bytes),
+    Spare(SpareDone),
+    End,
+}
+
+/// What takes long and is waited for by nobody.
+enum Chore {
     Save(Snapshot),
+    Spare(SpareJob<RealDisk>),
 }
 
 fn now(origin: Instant) -> Moment {
@@ -131,11 +142,16 @@ pub(crate) fn run(
     };
     let (node, outputs) = Node::start(config, recovery, now(origin)).expect("a good log");
     let (to_log, log_inbox) = channel();
+    let (to_chores, chores) = channel();
     let (log, snapshots) = (opened.log, opened.snapshots);
+    let chores_thread = {
+        let (me, to_log, snapshots) = (me.clone(), to_log.clone(), snapshots.clone());
+        std::thread::spawn(move || tidy(&snapshots, &chores, &me, &to_log))
+    };
     let log_thread = {
-        let (me, peers) = (me.clone(), peers.clone());
+        let (me, peers, to_chores) = (me.clone(), peers.clone(), to_chores.clone());
         let from = setup.member.node;
-        std::thread::spawn(move || write(log, snapshots, log_inbox, me, peers, from))
+        std::thread::spawn(move || write(log, snapshots, log_inbox, me, peers, from, to_chores))
     };
     let from = setup.member.node;
     let thread = std::thread::spawn(move || {
@@ -143,6 +159,7 @@ pub(crate) fn run(
             node,
             origin,
             to_log,
+            to_chores,
             peers,
             from,
             load: None,
@@ -151,9 +168,16 @@ pub(crate) fn run(
         };
         stepper.take(outputs);
         stepper.run(&inbox);
-        let Stepper { node, to_log, .. } = stepper;
-        drop(to_log);
+        let Stepper {
+            node,
+            to_log,
+            to_chores,
+            ..
+        } = stepper;
+        let _ = to_log.send(ToLog::End);
+        drop(to_chores);
         log_thread.join().expect("the log's thread ends well");
+        chores_thread.join().expect("the chores' thread ends well");
         node
     });
     Running { inbox: me, thread }
@@ -163,6 +187,7 @@ struct Stepper {
     node: Node,
     origin: Instant,
     to_log: Sender<ToLog>,
+    to_chores: Sender<Chore>,
     peers: Vec<(NodeId, Sender<Tell>)>,
     from: NodeId,
     load: Option<Load>,
@@ -195,7 +220,10 @@ impl Stepper {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             inputs.append(&mut self.generated);
+            let me = self.from.number();
+            trace::note(|| format!("node {me} step    {}", kinds(&inputs)));
             let outputs = self.node.step(now(self.origin), inputs.drain(..));
+            trace::note(|| format!("node {me} stepped {}", shown(&outputs)));
             self.take(outputs);
         }
     }
@@ -243,7 +271,7 @@ impl Stepper {
                     }
                 },
                 Output::SaveSnapshot(snapshot) => {
-                    let _ = self.to_log.send(ToLog::Save(snapshot));
+                    let _ = self.to_chores.send(Chore::Save(snapshot));
                 }
                 Output::Answer { id, answer, .. } => {
                     let answer = answer.expect("nothing fails in a benchmark");
@@ -266,6 +294,40 @@ impl Stepper {
     }
 }
 
+fn kinds(inputs: &[Input]) -> String {
+    let count = |is: fn(&Input) -> bool| inputs.iter().filter(|input| is(input)).count();
+    format!(
+        "{} calls, {} frames, {} persisted, {} other",
+        count(|input| matches!(input, Input::Request { .. })),
+        count(|input| matches!(input, Input::Frame { .. })),
+        count(|input| matches!(input, Input::Persisted { .. })),
+        count(|input| matches!(input, Input::SnapshotSaved { .. })),
+    )
+}
+
+fn shown(outputs: &[Output]) -> String {
+    let mut text = String::new();
+    let mut answers = 0;
+    for output in outputs {
+        match output {
+            Output::Write(batch) => text += &format!(" write({} records)", batch.records.len()),
+            Output::Send {
+                to, after, frame, ..
+            } => {
+                let when = match after {
+                    After::Nothing => "now",
+                    After::Persisted(_) => "after sync",
+                };
+                text += &format!(" send({} {when} {} bytes)", to.number(), frame.len());
+            }
+            Output::SaveSnapshot(_) => text += " snapshot",
+            Output::Answer { .. } => answers += 1,
+            _ => {}
+        }
+    }
+    format!("{answers} answers{text}")
+}
+
 fn send(peers: &[(NodeId, Sender<Tell>)], from: NodeId, to: NodeId, bytes: Bytes) {
     if let Some((_, peer)) = peers.iter().find(|(node, _)| *node == to) {
         let _ = peer.send(Tell::Input(Input::Frame { from, bytes }));
@@ -280,9 +342,11 @@ fn write(
     me: Sender<Tell>,
     peers: Vec<(NodeId, Sender<Tell>)>,
     from: NodeId,
+    chores: Sender<Chore>,
 ) {
     let mut batch = LogBatch::new();
     let mut held: VecDeque<(Mark, NodeId, Bytes)> = VecDeque::new();
+    let mut durable = Mark(0);
     while let Ok(first) = inbox.recv() {
         let mut written = None;
         let mut must_sync = false;
@@ -300,32 +364,55 @@ fn write(
                     written = Some(one.mark);
                 }
                 ToLog::Frame(mark, to, frame) => held.push_back((mark, to, frame)),
-                ToLog::Save(snapshot) => {
-                    save(&snapshots, &snapshot);
-                    let _ = me.send(Tell::Input(Input::SnapshotSaved {
-                        group: snapshot.group,
-                        index: snapshot.index,
-                    }));
-                }
+                ToLog::Spare(done) => log.spare_done(done),
+                ToLog::End => return,
             }
             if batch.bytes() > 4 << 20 {
                 break;
             }
         }
         if let Some(mark) = written {
+            let bytes = batch.bytes();
             log.append(&mut batch).expect("there is room");
             if must_sync {
+                trace::note(|| format!("node {} sync    {bytes} bytes", from.number()));
                 log.sync().expect("the disk is well");
+                trace::note(|| format!("node {} synced", from.number()));
             }
-            while held.front().is_some_and(|(wait, _, _)| *wait <= mark) {
-                if let Some((_, to, frame)) = held.pop_front() {
-                    send(&peers, from, to, frame);
-                }
-            }
+            durable = mark;
             let _ = me.send(Tell::Input(Input::Persisted { mark }));
         }
+        // Also those that came when what they wait for was durable already.
+        while held.front().is_some_and(|(wait, _, _)| *wait <= durable) {
+            if let Some((_, to, frame)) = held.pop_front() {
+                send(&peers, from, to, frame);
+            }
+        }
         if let Some(job) = log.spare_wanted() {
-            log.spare_done(job.run());
+            let _ = chores.send(Chore::Spare(job));
+        }
+    }
+}
+
+/// A thread for what takes long, as there is in the daemon.
+fn tidy(
+    snapshots: &tenure_log::Snapshots<RealDisk>,
+    chores: &Receiver<Chore>,
+    me: &Sender<Tell>,
+    to_log: &Sender<ToLog>,
+) {
+    for chore in chores {
+        match chore {
+            Chore::Save(snapshot) => {
+                save(snapshots, &snapshot);
+                let _ = me.send(Tell::Input(Input::SnapshotSaved {
+                    group: snapshot.group,
+                    index: snapshot.index,
+                }));
+            }
+            Chore::Spare(job) => {
+                let _ = to_log.send(ToLog::Spare(job.run()));
+            }
         }
     }
 }

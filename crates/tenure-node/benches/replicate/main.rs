@@ -1,6 +1,8 @@
 //! What does a replicated command cost? Three nodes in one process, on real logs with fsync.
 //!
-//! `cargo bench -p tenure-node --bench replicate -- [--json] [--seconds N] [--locks N]`
+//! `cargo bench -p tenure-node --bench replicate -- [--json] [--seconds N] [--locks N] [--shape 1x64] [--trace]`
+//!
+//! `--trace` prints what every thread did and when: a round, from the calls to their answers.
 //!
 //! | figure | meaning |
 //! |---|---|
@@ -16,6 +18,7 @@
 )]
 
 mod driver;
+mod trace;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +36,7 @@ struct Arguments {
     json: bool,
     seconds: u64,
     locks: u64,
+    trace: bool,
 }
 
 fn main() {
@@ -46,21 +50,28 @@ fn main() {
         json: words.iter().any(|word| word == "--json"),
         seconds: value("--seconds", 4),
         locks: value("--locks", 1_000_000),
+        trace: words.iter().any(|word| word == "--trace"),
     };
     let mut figures: Vec<(String, f64, &str)> = Vec::new();
     for (groups, in_flight) in [(1, 64), (256, 1), (256, 16)] {
-        let (rate, cpu) = throughput(groups, in_flight, arguments.seconds);
+        let name = format!("{groups}x{in_flight}");
+        if words.iter().any(|word| word == "--shape") && !words.contains(&name) {
+            continue;
+        }
+        let (rate, cpu) = throughput(groups, in_flight, &arguments);
         let name = format!("{groups} x {in_flight}");
         figures.push((format!("{name}: commands"), rate, "1/s"));
         figures.push((format!("{name}: cpu per command"), cpu, "us"));
     }
-    let (share, bytes) = idle(arguments.seconds.max(3));
-    figures.push(("256 idle groups: cpu of a core".to_owned(), share, "%"));
-    figures.push((
-        "256 idle groups: memory, three nodes".to_owned(),
-        bytes,
-        "MB",
-    ));
+    if !words.iter().any(|word| word == "--shape") {
+        let (share, bytes) = idle(arguments.seconds.max(3));
+        figures.push(("256 idle groups: cpu of a core".to_owned(), share, "%"));
+        figures.push((
+            "256 idle groups: memory, three nodes".to_owned(),
+            bytes,
+            "MB",
+        ));
+    }
     if arguments.locks > 0 {
         let (seconds, bytes) = recovery(arguments.locks);
         let name = format!("{} held locks", arguments.locks);
@@ -162,7 +173,7 @@ fn release(owner: &OwnerId, path: &Path) -> ClientRequest {
 }
 
 /// Every node gets the load of the groups that it leads.
-fn throughput(groups: u32, in_flight: usize, seconds: u64) -> (f64, f64) {
+fn throughput(groups: u32, in_flight: usize, arguments: &Arguments) -> (f64, f64) {
     let directory = tempfile::tempdir().expect("a place for logs");
     let running = cluster(3, groups, directory.path(), 1);
     std::thread::sleep(Duration::from_secs(4));
@@ -197,9 +208,15 @@ fn throughput(groups: u32, in_flight: usize, seconds: u64) -> (f64, f64) {
     }
     std::thread::sleep(Duration::from_secs(1));
     let (before, cpu_before, since) = (count.load(Ordering::Relaxed), cpu(), Instant::now());
-    std::thread::sleep(Duration::from_secs(seconds));
+    if arguments.trace {
+        trace::begin();
+    }
+    std::thread::sleep(Duration::from_secs(arguments.seconds));
     let done = (count.load(Ordering::Relaxed) - before) as f64;
     let (used, passed) = (cpu() - cpu_before, since.elapsed());
+    if arguments.trace {
+        trace::end(&format!("{groups} x {in_flight}"));
+    }
     for node in running {
         node.stop();
     }

@@ -55,9 +55,10 @@ impl Replica {
             check_quorum: true,
             pre_vote: true,
             read_only_option: ReadOnlyOption::Safe,
-            // Followers hear of a commit at once. With the next append or heartbeat would be half as many
-            // messages, but one group with few calls in flight took two to three times as long for each.
-            skip_bcast_commit: false,
+            // Followers hear of a commit with the next append or heartbeat: half as many messages.
+            // Changes of membership are told at once all the same; so is everything where
+            // `announce_commits` says so.
+            skip_bcast_commit: true,
             batch_append: false,
             max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
             max_committed_size_per_ready: MAX_COMMITTED_BYTES,
@@ -77,6 +78,12 @@ impl Replica {
         };
         replica.draw_timeout();
         replica
+    }
+
+    /// From now on followers are told of every commit at once, for a group that is rarely written
+    /// and that others read on every node.
+    pub(crate) fn announce_commits(&mut self) {
+        self.raw.skip_bcast_commit(false);
     }
 
     /// How many messages were dropped because their entries were not contiguous.
