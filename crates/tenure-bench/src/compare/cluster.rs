@@ -4,6 +4,7 @@
 //! run are worth something as ratios; how long a failure lasts is the time until a fresh client is
 //! served in 64 namespaces by a node that was left alone.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -19,6 +20,8 @@ use crate::Run;
 
 const NODES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Twice as long as between two looks at who should lead.
+const CALM: Duration = Duration::from_secs(10);
 const TOKEN: &str = "the-token-of-a-cluster-that-lives-for-a-minute";
 
 /// Scenario, requests in flight, and what etcd's rate is to be multiplied by: unary, Session.
@@ -226,6 +229,8 @@ impl Cluster {
                 .map_err(|error| format!("tenure: {error}"))?;
             cluster.children.push(child);
         }
+        // Leaders move a few at a time: it is calm when nobody has moved for longer than that takes.
+        let led = Cell::new((0, Instant::now()));
         cluster.until("balanced", |cluster| {
             let output = Command::new(binary)
                 .args(["cluster", "status", "--json", "--url"])
@@ -236,11 +241,21 @@ impl Cluster {
             });
             let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
             let groups = status["groups"].as_array().map_or(0, Vec::len) as u64;
+            let leads = |node: &Value| node["leads"].as_u64().unwrap_or_default();
+            let now = nodes
+                .iter()
+                .fold(0, |all, node| all * (groups + 1) + leads(node));
+            let (before, since) = led.get();
+            if now != before {
+                led.set((now, Instant::now()));
+            }
             status["healthy"] == true
                 && nodes.len() == NODES
-                && nodes.iter().all(|node| {
-                    node["replicas"] == groups && node["leads"].as_u64() > Some(groups / 5)
-                })
+                && nodes
+                    .iter()
+                    .all(|node| node["replicas"] == groups && leads(node) > groups / 5)
+                && now == before
+                && since.elapsed() > CALM
         })?;
         Ok(cluster)
     }
