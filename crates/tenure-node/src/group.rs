@@ -693,11 +693,13 @@ impl Group {
         if let Lead::Leading(leading) = &mut self.lead {
             leading.note(effects.leases.drain(..), turn.reading);
             let id = self.id;
-            let events = effects.events.drain(..).map(News::Event);
-            let changes = effects.changes.drain(..);
-            let changes = changes.map(|change| News::Change(Box::new(change)));
-            turn.news
-                .extend(events.chain(changes).map(|news| (id, news)));
+            if !effects.events.is_empty() || !effects.changes.is_empty() {
+                let events = effects.events.drain(..).map(News::Event);
+                let changes = effects.changes.drain(..);
+                let changes = changes.map(|change| News::Change(Box::new(change)));
+                turn.news
+                    .extend(events.chain(changes).map(|news| (id, news)));
+            }
         }
         effects.clear();
         Some(outcome)

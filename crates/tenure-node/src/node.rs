@@ -431,7 +431,8 @@ impl Node {
             return vec![Output::Stop { why }];
         }
         self.cut_logs();
-        let mut outputs = Vec::with_capacity(self.outputs.len() + 8);
+        // What is written and sent comes first: others wait for it, or can begin.
+        let mut first = Vec::new();
         if !self.turn.writes.is_empty() {
             self.last_mark = Mark(self.last_mark.0 + 1);
             let numbers = take_as_long(&mut self.turn.numbers);
@@ -441,7 +442,7 @@ impl Node {
             } else {
                 Sync::Lazy
             };
-            outputs.push(Output::Write(Batch {
+            first.push(Output::Write(Batch {
                 mark: self.last_mark,
                 sync,
                 snapshots: std::mem::take(&mut self.installs),
@@ -463,8 +464,13 @@ impl Node {
             self.send_message(group, message, due);
         }
         keep_room(after, &mut self.turn.after);
-        self.frames.flush(self.last_mark, &mut outputs);
-        outputs.append(&mut self.outputs);
+        self.frames.flush(self.last_mark, &mut first);
+        if self.outputs.is_empty() {
+            // Its room is for the next turn.
+            return first;
+        }
+        let mut outputs = take_as_long(&mut self.outputs);
+        outputs.splice(..0, first);
         outputs
     }
 

@@ -27,7 +27,7 @@ pub(crate) use acquire::Chunks;
 /// Messages to requests and answers to messages, for those who wait for many answers at once.
 pub(crate) mod wire {
     pub(crate) use super::acquire::{acquire, acquired};
-    pub(crate) use super::fence::{assert_fencing, asserted};
+    pub(crate) use super::fence::{assert_fencing, asserted, check_fencing};
     pub(crate) use super::release::{release, release_all, released};
     pub(crate) use super::renew::{renew, renewed};
 }

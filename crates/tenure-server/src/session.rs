@@ -9,6 +9,8 @@
 //! channel of its own, and a client that does not read its answers is not read either. Events of every
 //! owner that the session has used arrive on the same stream, with id 0.
 
+mod short;
+
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -95,9 +97,8 @@ where
         self.means.calls.flush();
     }
 
-    fn take(&mut self, request: v1::SessionRequest, now: Instant) {
-        let id = request.id;
-        match parse(request) {
+    fn take(&mut self, Asked { id, what }: Asked, now: Instant) {
+        match what {
             Ok((kind, request)) => {
                 if let Some(owner) = owner_of(&request) {
                     self.means.calls.listen(owner);
@@ -248,13 +249,13 @@ where
         self.body.is_none()
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<v1::SessionRequest>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Asked>> {
         loop {
             let Some(body) = &mut self.body else {
                 return Poll::Ready(None);
             };
             match next(&mut self.bytes) {
-                Ok(Some(request)) => return Poll::Ready(Some(request)),
+                Ok(Some(asked)) => return Poll::Ready(Some(asked)),
                 Ok(None) => {}
                 Err(Unreadable) => {
                     self.body = None;
@@ -274,11 +275,17 @@ where
     }
 }
 
+/// What a message asks, under the client's id.
+struct Asked {
+    id: u64,
+    what: Result<(Kind, ClientRequest), Failure>,
+}
+
 /// What has come is no message of this protocol.
 struct Unreadable;
 
 /// The first message, if all of it has come.
-fn next(bytes: &mut BytesMut) -> Result<Option<v1::SessionRequest>, Unreadable> {
+fn next(bytes: &mut BytesMut) -> Result<Option<Asked>, Unreadable> {
     let Some((&[flag, a, b, c, d], rest)) = bytes.split_first_chunk() else {
         return Ok(None);
     };
@@ -289,9 +296,21 @@ fn next(bytes: &mut BytesMut) -> Result<Option<v1::SessionRequest>, Unreadable> 
     let Some(message) = rest.get(..length) else {
         return Ok(None);
     };
-    let request = v1::SessionRequest::decode(message).map_err(|_| Unreadable)?;
+    let asked = match short::fence_check(message) {
+        Some((id, request)) => Asked {
+            id,
+            what: request.map(|request| (Kind::AssertFencing, request)),
+        },
+        None => {
+            let request = v1::SessionRequest::decode(message).map_err(|_| Unreadable)?;
+            Asked {
+                id: request.id,
+                what: parse(request),
+            }
+        }
+    };
     bytes.advance(PREFIX + length);
-    Ok(Some(request))
+    Ok(Some(asked))
 }
 
 /// What kind of answer an operation gets.
@@ -422,8 +441,8 @@ mod tests {
         let mut found = Vec::new();
         for byte in sent {
             bytes.put_u8(byte);
-            while let Ok(Some(request)) = next(&mut bytes) {
-                found.push(request.id);
+            while let Ok(Some(asked)) = next(&mut bytes) {
+                found.push(asked.id);
             }
         }
         assert_eq!(found, [1, 2]);

@@ -39,17 +39,23 @@ impl Handlers {
 
 /// What a message of a fence check asks.
 pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<ClientRequest, Failure> {
-    let owner = convert::owner(&request.owner_id)?;
-    convert::count(request.paths.len(), MAX_ENTRIES)?;
-    let paths = request
-        .paths
+    check_fencing(&request.owner_id, request.fencing_token, &request.paths)
+}
+
+/// The same, of the parts of a message.
+pub(crate) fn check_fencing<P: AsRef<str>>(
+    owner: &str,
+    token: i64,
+    paths: &[P],
+) -> Result<ClientRequest, Failure> {
+    let owner = convert::owner(owner)?;
+    convert::count(paths.len(), MAX_ENTRIES)?;
+    let paths = paths
         .iter()
-        .map(|path| convert::path(path))
+        .map(|path| convert::path(path.as_ref()))
         .collect::<Result<Vec<_>, _>>()?;
     // A number that this server never issues can be no path's fence; asking is no mistake.
-    let fence = u64::try_from(request.fencing_token)
-        .ok()
-        .filter(|number| *number > 0);
+    let fence = u64::try_from(token).ok().filter(|number| *number > 0);
     if fence.is_none() && !paths.is_empty() {
         return Err(Failure::new(
             Code::InvalidArgument,
