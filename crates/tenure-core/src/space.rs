@@ -84,7 +84,7 @@ impl Default for SpaceLimits {
     /// Another number here is another state machine, like other [`RULES`]: replicas of two releases would differ.
     fn default() -> SpaceLimits {
         SpaceLimits {
-            marks: 4096,
+            marks: 1024,
             idle_namespaces: 16_384,
             region_floors: 1024,
             answers: 65_536,
