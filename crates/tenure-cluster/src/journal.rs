@@ -146,9 +146,14 @@ impl Journal {
                 let _ = done.send(());
             }
             if let Some(mark) = synced.mark() {
-                self.synced = mark;
-                self.let_go();
-                self.inbox.push(Job::Input(Input::Persisted { mark }));
+                // The node hears of the sync before anybody can answer to what rested on it: a
+                // candidate that is elected must know that its log is durable. It wakes afterwards.
+                let inbox = Arc::clone(&self.inbox);
+                inbox.together(|| {
+                    inbox.push(Job::Input(Input::Persisted { mark }));
+                    self.synced = mark;
+                    self.let_go();
+                });
             }
             self.clean(synced);
             if end {

@@ -36,9 +36,10 @@
 //! A write or sync that fails is never tried again: [`Input::WriteFailed`], and the node is over.
 //!
 //! **Sending.** [`Output::Send`] frames leave in the order given, per peer and lane; one with
-//! [`After::Persisted`] leaves when that mark is durable and not before. Frames may be lost; a
-//! driver that knows that it lost some says so with [`Input::PeerDown`]. A frame that arrives twice
-//! or late is recognised and does no harm.
+//! [`After::Persisted`] leaves when that mark is durable and not before, and when the node is sure
+//! to be told of the mark before it is told of any answer. Frames may be lost; a driver that knows
+//! that it lost some says so with [`Input::PeerDown`]. A frame that arrives twice or late is
+//! recognised and does no harm.
 //!
 //! **Answering.** Each [`Input::Request`] gets exactly one [`Output::Answer`], unless it is
 //! cancelled or the node stops first. Answers rest only on what is durable on a quorum.
