@@ -1,11 +1,11 @@
 //! The verbs: one file each, an argument struct whose doc comment is the help text, and one function.
 
-use std::io;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, FromArgMatches, Subcommand};
 
-use crate::run::{Channel, keeper};
+use crate::run::keeper;
 
 mod ask;
 mod bench;
@@ -73,10 +73,9 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The channel leads to the keeper of a run, if it was forked already.
-    pub(crate) fn run(self, keeper: Option<io::Result<Channel>>) -> ExitCode {
+    pub(crate) fn run(self) -> ExitCode {
         match self {
-            Command::Run(verb) => verb.run(keeper.unwrap_or_else(keeper::fork)),
+            Command::Run(verb) => verb.run(keeper::fork()),
             Command::Lock(verb) => verb.run(),
             Command::Renew(verb) => verb.run(),
             Command::Unlock(verb) => verb.run(),
@@ -100,11 +99,40 @@ impl Command {
     }
 }
 
+/// Reads the arguments of `tenure run`. The other verbs are not described to the parser: that alone would take as
+/// long as the lock (C7).
+pub(crate) fn run_alone(arguments: Vec<OsString>) -> run::Run {
+    let verb = clap::Command::new("run").bin_name("tenure run");
+    let mut verb = run::Run::augment_args(verb.display_name("tenure-run"));
+    let read = verb
+        .try_get_matches_from_mut(arguments.into_iter().skip(1))
+        .and_then(|matches| run::Run::from_arg_matches(&matches));
+    read.unwrap_or_else(|error| error.format(&mut verb).exit())
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{Args, CommandFactory};
 
     use crate::Arguments;
+
+    /// `tenure run` is read without the other verbs, and is the same verb.
+    #[test]
+    fn run_describes_itself_alone_as_among_the_others() {
+        let mut all = Arguments::command();
+        all.build();
+        let among = all.find_subcommand("run").unwrap().clone();
+        let alone = clap::Command::new("run").bin_name("tenure run");
+        let mut alone = crate::commands::run::Run::augment_args(alone.display_name("tenure-run"));
+        assert_eq!(
+            alone.render_long_help().to_string(),
+            among.clone().render_long_help().to_string()
+        );
+        assert_eq!(
+            alone.render_usage().to_string(),
+            among.clone().render_usage().to_string()
+        );
+    }
 
     /// The list of verbs says of each what its own help text begins with.
     #[test]

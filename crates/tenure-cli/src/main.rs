@@ -49,9 +49,12 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = with_verb(std::env::args_os().collect());
     // C4: first thing, while there is one thread. It gets ready while the arguments are read.
-    let runs = arguments.get(1).is_some_and(|verb| verb == "run");
-    let keeper = runs.then(run::keeper::fork);
-    Arguments::parse_from(arguments).command.run(keeper)
+    if arguments.get(1).is_some_and(|verb| verb == "run") {
+        let keeper = run::keeper::fork();
+        run::have_memory_ready();
+        return commands::run_alone(arguments).run(keeper);
+    }
+    Arguments::parse_from(arguments).command.run()
 }
 
 /// `tenure --config FILE` means `tenure serve --config FILE`, as a daemon's command line has it.

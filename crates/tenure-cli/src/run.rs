@@ -11,5 +11,6 @@ pub(crate) mod wrapper;
 
 pub(crate) use channel::{Cause, Channel, MOST_DESCRIPTORS, OnAsk, Value, Variables};
 pub(crate) use schedule::Lease;
+pub(crate) use sys::have_memory_ready;
 pub(crate) use task::{Descriptor, OnDeath, OnLost, Task};
 pub(crate) use tree::End;
