@@ -98,11 +98,15 @@ fn a_zombie_does_not_keep_the_lock() {
     let script = "sh -c 'echo $$ > zombie; read x < go' & \
                   while ! test -s zombie; do sleep 0.01; done; echo $$ > pids; echo held; exec sleep 1000";
     let holder = place.hold(&[], script);
-    let zombie = place.pids("zombie")[0];
+    let (zombie, parent) = (place.pids("zombie")[0], place.pids("pids")[0]);
+    // A shell would reap it.
+    eventually("the shell has become sleep", || {
+        std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap() == "sleep\n"
+    });
     place.say("go");
     eventually("it is a zombie", || state(zombie) == Some('Z'));
     assert!(!place.is_free(), "its parent lives");
-    signal("TERM", place.pids("pids")[0]);
+    signal("TERM", parent);
     assert_eq!(holder.end().code, Some(143));
     assert!(place.is_free());
     assert_eq!(state(zombie), None, "it was reaped");
