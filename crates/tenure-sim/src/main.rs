@@ -36,7 +36,7 @@ struct Wanted {
 }
 
 fn main() -> ExitCode {
-    match wanted() {
+    match wanted(std::env::args().skip(1)) {
         Ok(wanted) => go(&wanted),
         Err(what) => {
             eprintln!(
@@ -47,9 +47,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn wanted() -> Result<Wanted, String> {
+/// `cargo sim` ends with `--` itself: `cargo sim --seeds 3` and `cargo sim -- --seeds 3` are the same.
+fn wanted(words: impl Iterator<Item = String>) -> Result<Wanted, String> {
     let mut wanted = Wanted::default();
-    let mut words = std::env::args().skip(1).peekable();
+    let mut words = words.peekable();
+    words.next_if(|word| word == "--");
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64, String> {
             let text = words
@@ -293,5 +295,25 @@ fn visit(only: &str, options: Options) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wanted;
+
+    #[test]
+    fn a_double_dash_may_come_first() {
+        let read = |line: &str| wanted(line.split_whitespace().map(str::to_owned));
+        for line in ["-- 53", "53"] {
+            assert_eq!(read(line).unwrap().seed, Some(53));
+        }
+        for line in ["-- --seeds 3 --json", "--seeds 3 --json"] {
+            let wanted = read(line).unwrap();
+            assert!(wanted.seeds == Some(3) && wanted.json);
+        }
+        assert_eq!(read("-- --museum").unwrap().museum.as_deref(), Some(""));
+        assert!(read("-- --").is_err());
+        assert!(read("often").is_err());
     }
 }
