@@ -151,7 +151,7 @@ impl World {
         let clients = Client::all(&plan, &mut random);
         let faults = Fault::all(&plan, &mut random);
         let operator = Operator::new(&plan, &mut random);
-        let judges = Judges::new();
+        let judges = Judges::new(&plan);
         let mut world = World {
             now: SECOND,
             queue: BinaryHeap::new(),

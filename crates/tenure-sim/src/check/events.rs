@@ -6,18 +6,23 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tenure_core::value::OwnerId;
 
 use super::{Fact, Finding, Seen};
+use crate::plan::Plan;
 use crate::time::{SECOND, Time};
 
 /// Who has listened for so long hears everything that is said.
 const LISTENS_AFTER: Time = 3 * SECOND;
+/// A group that keeps fewer events than this may forget one before a node that followed the leader
+/// before has asked the next (R123): nobody can demand it.
+const KEPT_LONG: u32 = 64;
 /// In the calm, what one listener heard so long ago has reached all others.
 const NEWS_TAKES: Time = 5 * SECOND;
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct Events {
     streams: BTreeMap<u64, Listener>,
     calm: bool,
+    /// Whether groups keep events for long enough to demand all of them.
+    kept: bool,
     /// What was told in the calm and is not old enough to ask for: when, to whom, what.
     told: VecDeque<(Time, OwnerId, u64)>,
 }
@@ -30,6 +35,15 @@ struct Listener {
 }
 
 impl Events {
+    pub(super) fn new(plan: &Plan) -> Events {
+        Events {
+            streams: BTreeMap::new(),
+            calm: false,
+            kept: plan.limits.space.events >= KEPT_LONG,
+            told: VecDeque::new(),
+        }
+    }
+
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
         match fact {
             Fact::Subscribed { stream, owner } => {
@@ -57,7 +71,7 @@ impl Events {
                 if !listener.heard.insert(event.id) {
                     return Err(format!("{} was told twice: {:?}", event.owner, event.kind));
                 }
-                if self.calm {
+                if self.calm && self.kept {
                     self.told.push_back((now, event.owner.clone(), event.id));
                 }
             }

@@ -23,6 +23,7 @@ use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::{Answer, ClientRequest, Failure, Member, Snapshot, WatchEvent};
 
+use crate::plan::Plan;
 use crate::time::{SECOND, Time};
 
 /// One call, as its client knows it.
@@ -131,7 +132,7 @@ enum Seen {
 }
 
 impl Judges {
-    pub(crate) fn new() -> Judges {
+    pub(crate) fn new(plan: &Plan) -> Judges {
         Judges {
             exclusion: exclusion::Exclusion::default(),
             fences: fences::Fences::default(),
@@ -141,7 +142,7 @@ impl Judges {
             leases: leases::Leases::default(),
             watch: watch::Watch::default(),
             owners: owners::Owners::default(),
-            events: events::Events::default(),
+            events: events::Events::new(plan),
             deadlocks: deadlocks::Deadlocks::default(),
             converge: converge::Converge::default(),
             verdict: None,
