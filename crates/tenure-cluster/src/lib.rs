@@ -57,7 +57,7 @@ pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};
 pub use measure::{BOUNDS_US, Durations, Histogram, Vitals};
-pub use peers::{Begin, NodeInfo, PeerOptions, Secret, Versions};
+pub use peers::{Begin, NodeInfo, PeerOptions, PeerTls, PeerTlsError, Secret, Versions};
 pub use reconcile::Rules;
 pub use report::{GroupReport, Report, Survey};
 pub use stream::{Stream, StreamEnd};

@@ -16,6 +16,7 @@ mod mesh;
 mod seal;
 mod survey;
 mod talk;
+mod tls;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -41,12 +42,16 @@ pub use mesh::NodeInfo;
 #[cfg(test)]
 pub(crate) use talk::Talk;
 pub(crate) use talk::{Remembered, put_members, take_members};
+pub use tls::{PeerTls, PeerTlsError};
 
 /// How a node finds and meets the others.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
     /// What all nodes know and never send (R168).
     pub token: Secret,
+    /// How connections of peers are encrypted; `None` leaves them readable, though nobody can change
+    /// what they carry.
+    pub tls: Option<PeerTls>,
     /// Where peers are listened to.
     pub listen: SocketAddr,
     /// Where peers are told to come, `host:port`; port 0 means the one that was bound.
@@ -132,6 +137,7 @@ pub(crate) struct Start {
 /// What every task of the thread knows.
 pub(crate) struct Home {
     pub(crate) token: Token,
+    tls: Option<PeerTls>,
     pub(crate) facts: ClusterConfig,
     versions: Versions,
     pub(crate) identity: RefCell<Identity>,
@@ -166,6 +172,7 @@ impl Home {
     fn new(start: &Start, events: mpsc::UnboundedSender<Event>) -> Rc<Home> {
         Rc::new(Home {
             token: start.options.token.token(),
+            tls: start.options.tls.clone(),
             facts: start.identity.cluster.clone(),
             versions: start.options.versions,
             identity: RefCell::new(start.identity.clone()),

@@ -5,14 +5,16 @@
     reason = "a test fails where something is not as it must be"
 )]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_cluster::{
-    Begin, Durable, Options, PeerOptions, Rules, Running, Secret, Survey, Versions,
+    Begin, Durable, Options, PeerOptions, PeerTls, Rules, Running, Secret, Survey, Versions,
 };
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClusterConfig, Limits, NodeId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -29,6 +31,7 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
         limits: Limits::default(),
         durable: Durable::Yes,
         peers: Some(PeerOptions {
+            tls: None,
             token: Secret::new(&[7; 32]),
             listen: "127.0.0.1:0".parse().unwrap(),
             advertise: ("127.0.0.1".to_owned(), 0),
@@ -108,6 +111,92 @@ async fn three_nodes_share_their_groups() {
         tokio::task::spawn_blocking(move || node.stop())
             .await
             .unwrap();
+    }
+}
+
+/// R168: with certificates nobody is heard who shows none of the cluster's authority.
+#[tokio::test]
+async fn peers_meet_over_tls() {
+    let data = tempfile::tempdir().unwrap();
+    let authority = Authority::new(data.path());
+    let secured = |number: u32, seeds: Vec<String>| {
+        let mut options = options(data.path(), number, 8, seeds);
+        options.peers.as_mut().unwrap().tls = Some(authority.tls(number));
+        tenure_cluster::start(options).unwrap()
+    };
+    let first = secured(1, Vec::new());
+    first.handle().joined().await.unwrap();
+    let second = secured(2, vec![gossip(&first)]);
+    second.handle().joined().await.unwrap();
+    until(&second, "shared", |survey| {
+        survey.nodes.len() == 2 && survey.nodes.iter().all(|node| node.up)
+    })
+    .await;
+
+    // Who speaks without TLS is told off by it, and who shows no certificate is asked for one.
+    let address = first.addresses().unwrap().0;
+    let mut plain = tokio::net::TcpStream::connect(address).await.unwrap();
+    plain.write_all(&[0; 512]).await.unwrap();
+    assert_eq!(plain.read_u8().await.unwrap(), TLS_ALERT);
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
+    let why = match authority.nameless().connect(name, stream).await {
+        Ok(mut nameless) => nameless.read_u8().await.unwrap_err(),
+        Err(why) => why,
+    };
+    assert!(why.to_string().contains("CertificateRequired"), "{why}");
+    for node in [second, first] {
+        tokio::task::spawn_blocking(move || node.stop())
+            .await
+            .unwrap();
+    }
+}
+
+/// The first byte of a record that says what is wrong.
+const TLS_ALERT: u8 = 21;
+
+/// Signs the certificates of a cluster's nodes.
+struct Authority {
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+    certificate: rcgen::Certificate,
+    directory: PathBuf,
+}
+
+impl Authority {
+    fn new(directory: &Path) -> Authority {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        std::fs::write(directory.join("ca.pem"), certificate.pem()).unwrap();
+        Authority {
+            issuer: rcgen::Issuer::new(params, key),
+            certificate,
+            directory: directory.to_owned(),
+        }
+    }
+
+    fn tls(&self, number: u32) -> PeerTls {
+        let file = |kind: &str| self.directory.join(format!("{number}-{kind}.pem"));
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        std::fs::write(file("cert"), certificate.pem()).unwrap();
+        std::fs::write(file("key"), key.serialize_pem()).unwrap();
+        PeerTls::load(&self.directory.join("ca.pem"), &file("cert"), &file("key")).unwrap()
+    }
+
+    /// Believes the cluster and shows nothing itself.
+    fn nameless(&self) -> tokio_rustls::TlsConnector {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.certificate.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tokio_rustls::TlsConnector::from(Arc::new(config))
     }
 }
 

@@ -130,6 +130,8 @@ pub struct ClusterConfig {
     pub replication_factor: u64,
     /// What peers prove to each other (R168).
     pub token: Option<Secret>,
+    /// How connections between peers are encrypted; `None` leaves them readable on the way.
+    pub peer_tls: Option<PeerTlsFiles>,
     /// When a node counts as stable.
     pub stability_window_secs: u64,
     /// When a dead voter may be replaced.
@@ -210,6 +212,17 @@ pub struct TlsFiles {
     /// PEM chain.
     pub certificate: PathBuf,
     /// PEM key.
+    pub key: PathBuf,
+}
+
+/// Where peers' certificates are. All nodes have them, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTlsFiles {
+    /// PEM of the authority that signs all nodes' certificates.
+    pub authority: PathBuf,
+    /// PEM chain of this node.
+    pub certificate: PathBuf,
+    /// PEM key of this node.
     pub key: PathBuf,
 }
 
@@ -376,6 +389,7 @@ impl Config {
                 hint,
             );
         }
+        let peer_tls = peer_tls(&mut w);
         let cluster = ClusterConfig {
             start,
             seeds,
@@ -392,6 +406,7 @@ impl Config {
             gossip_send_queue: w.number("gossip_send_queue_depth", 1024, 1..=1_000_000),
             replication_factor,
             token,
+            peer_tls,
             stability_window_secs: w.number("stability_window_secs", 30, 0..=86_400),
             eviction_window_secs: w.number("eviction_window_secs", 60, 0..=86_400),
             leader_balance_secs: w.number("leader_balance_interval_secs", 60, 0..=86_400),
@@ -500,6 +515,31 @@ fn default_data_dir(bare: bool, machine: &Machine) -> String {
 pub(crate) fn node_number(name: &str) -> Option<u64> {
     let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
     name[digits..].parse::<u64>().ok()?.checked_add(1)
+}
+
+fn peer_tls(w: &mut written::Written) -> Option<PeerTlsFiles> {
+    let keys = [
+        "peer_tls_ca_path",
+        "peer_tls_cert_path",
+        "peer_tls_key_path",
+    ];
+    let paths = keys.map(|key| w.optional_text(key));
+    if let [Some(authority), Some(certificate), Some(key)] = &paths {
+        return Some(PeerTlsFiles {
+            authority: authority.into(),
+            certificate: certificate.into(),
+            key: key.into(),
+        });
+    }
+    if paths.iter().any(Option::is_some) {
+        for (key, path) in keys.iter().zip(&paths) {
+            if path.is_none() {
+                let hint = "authority, certificate and key: all three or none";
+                w.mistake(key, "", "is missing", hint);
+            }
+        }
+    }
+    None
 }
 
 fn log_format(w: &mut written::Written) -> LogFormat {

@@ -39,6 +39,9 @@ pub enum DaemonError {
     /// TLS cannot be offered.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Peers cannot be met over TLS.
+    #[error(transparent)]
+    PeerTls(#[from] tenure_cluster::PeerTlsError),
     /// The node's number is out of range.
     #[error("node_id ends in {0}: the largest is 4294967294")]
     NodeId(u64),

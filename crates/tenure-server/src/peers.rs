@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use tenure_cluster::{Begin, PeerOptions, Rules, Secret, Versions};
+use tenure_cluster::{Begin, PeerOptions, PeerTls, Rules, Secret, Versions};
 
-use crate::config::{Config, Start};
+use crate::config::{Config, PeerTlsFiles, Start};
 use crate::daemon::DaemonError;
 
 /// How the node meets others. Without a token it cannot know friend from foe, and stays alone (R168).
@@ -19,6 +19,17 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Some(PeerOptions {
         token: Secret::new(token.reveal().as_bytes()),
+        tls: match &cluster.peer_tls {
+            Some(files) => {
+                let PeerTlsFiles {
+                    authority,
+                    certificate,
+                    key,
+                } = files;
+                Some(PeerTls::load(authority, certificate, key)?)
+            }
+            None => None,
+        },
         listen: SocketAddr::new(listen_ip(&host), port),
         advertise: (host, port),
         gossip_listen: cluster.gossip_addr,

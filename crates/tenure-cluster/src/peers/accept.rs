@@ -12,6 +12,7 @@ use super::Home;
 use super::hello::Hello;
 use super::link::{self, LinkError, Pace, Parcel};
 use super::mesh::{Event, Pass};
+use super::tls;
 
 /// Connections that may be in their handshake at once; strangers wait.
 const HANDSHAKES: usize = 64;
@@ -51,7 +52,7 @@ async fn serve(
     place: OwnedSemaphorePermit,
 ) -> Result<(), LinkError> {
     stream.set_nodelay(true)?;
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = tls::accepted(home.tls.as_ref(), stream).await?;
     let blank = home.hello(tenure_node::Lane::Main, 0, None)?;
     let mine = |theirs: &Hello| Hello {
         lane: theirs.lane,
@@ -65,7 +66,7 @@ async fn serve(
         pass = Some((node, lane, admit(home, theirs).await?));
         Ok(())
     };
-    let answer = link::answer(Box::new(reader), Box::new(writer), mine, &home.token, admit).await;
+    let answer = link::answer(reader, writer, mine, &home.token, admit).await;
     drop(place);
     let Some((node, lane, mut pass)) = pass else {
         return answer.map(|_| ());

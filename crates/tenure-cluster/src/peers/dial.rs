@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::link::{self, LinkError, Outlet, Pace};
 use super::mesh::Event;
-use super::{Home, Refusal};
+use super::{Home, Refusal, tls};
 use crate::card::Card;
 
 const CONNECT: Duration = Duration::from_secs(2);
@@ -63,9 +63,9 @@ async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<Link
         .await
         .map_err(|_| LinkError::Slow)??;
     stream.set_nodelay(true)?;
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &card.internal).await?;
     let mine = home.hello(lane, connection, Some(node))?;
-    let proven = link::dial(Box::new(reader), Box::new(writer), &mine, &home.token).await?;
+    let proven = link::dial(reader, writer, &mine, &home.token).await?;
     let theirs = &proven.theirs;
     if let Err(why) = home.agree(theirs.cluster).await {
         return Err(LinkError::RefusedUs(why));

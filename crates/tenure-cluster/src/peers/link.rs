@@ -56,6 +56,8 @@ impl Pace {
 pub(crate) enum LinkError {
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("no TLS with it ({0}); peer_tls_ca_path is set on all nodes or on none")]
+    Tls(io::Error),
     #[error("it did not answer in time")]
     Slow,
     #[error("it was closed")]

@@ -98,7 +98,7 @@ fn exposure_needs_a_word() {
 #[test]
 fn all_mistakes_are_reported_at_once() {
     let file = "listen = 'here'\ngroup_count = 0\nreplication_factor = 2\nlistenn = 'x'\n\
-                tls_cert_path = 'a.pem'\nallow_anonymous = 3\n";
+                tls_cert_path = 'a.pem'\npeer_tls_key_path = 'b.pem'\nallow_anonymous = 3\n";
     let keys = mistakes(
         Some(file),
         &[("TENURE_NODE_ID", "alpha"), ("TENURE_BOOTSTRAP", "maybe")],
@@ -109,6 +109,8 @@ fn all_mistakes_are_reported_at_once() {
         "replication_factor",
         "listenn",
         "tls_key_path",
+        "peer_tls_ca_path",
+        "peer_tls_cert_path",
         "allow_anonymous",
         "node_id",
         "bootstrap",

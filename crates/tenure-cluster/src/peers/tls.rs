@@ -1,0 +1,151 @@
+//! TLS below the connections of peers, where it is wanted: both ends show a certificate of the
+//! cluster's own authority.
+//!
+//! The proof of the token stays on top of it: a certificate says that a machine may take part, the
+//! token that it belongs to this cluster.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::link::{LinkError, ReadHalf, WriteHalf};
+
+/// A handshake takes no longer.
+const HANDSHAKE: Duration = Duration::from_secs(3);
+
+/// How this node shows itself to its peers, and whom it believes.
+#[derive(Clone)]
+pub struct PeerTls {
+    connector: TlsConnector,
+    acceptor: TlsAcceptor,
+}
+
+/// Why peers cannot be met over TLS. The node does not start then.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerTlsError {
+    /// A file cannot be read or has no PEM of that kind.
+    #[error("cannot read {what} from {path}")]
+    File {
+        /// What was looked for.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: PemError,
+    },
+    /// The authority's certificates cannot be used.
+    #[error("the authority for peers cannot be used")]
+    Authority(#[from] VerifierBuilderError),
+    /// Certificate and key do not fit, or are not usable.
+    #[error("the certificate for peers cannot be used")]
+    Unusable(#[from] rustls::Error),
+}
+
+impl PeerTls {
+    /// Reads PEM files: the authority that signs all nodes' certificates, and this node's own. That
+    /// one has to name the host by which others reach it, for both ends of a connection.
+    pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<PeerTls, PeerTlsError> {
+        let chain = certificates("a certificate chain", certificate)?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|source| PeerTlsError::File {
+            what: "a private key",
+            path: key.to_owned(),
+            source,
+        })?;
+        let mut roots = RootCertStore::empty();
+        for root in certificates("an authority's certificate", authority)? {
+            roots.add(root)?;
+        }
+        let roots = Arc::new(roots);
+        let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
+        let versions = &[&rustls::version::TLS13];
+        let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)?
+            .with_root_certificates(Arc::clone(&roots))
+            .with_client_auth_cert(chain.clone(), key.clone_key())?;
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build()?;
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain, key)?;
+        Ok(PeerTls {
+            connector: TlsConnector::from(Arc::new(client)),
+            acceptor: TlsAcceptor::from(Arc::new(server)),
+        })
+    }
+}
+
+fn certificates(
+    what: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, PeerTlsError> {
+    let unreadable = |source| PeerTlsError::File {
+        what,
+        path: path.to_owned(),
+        source,
+    };
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(unreadable)?;
+    if found.is_empty() {
+        return Err(unreadable(PemError::NoItemsFound));
+    }
+    Ok(found)
+}
+
+impl std::fmt::Debug for PeerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(certificates)")
+    }
+}
+
+/// The two halves of a connection to `address`, `host:port`.
+pub(super) async fn dialed(
+    tls: Option<&PeerTls>,
+    stream: TcpStream,
+    address: &str,
+) -> Result<(ReadHalf, WriteHalf), LinkError> {
+    let Some(tls) = tls else {
+        return Ok(plain(stream));
+    };
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|error| LinkError::Tls(io::Error::other(error)))?;
+    let stream = shaken(tls.connector.connect(name, stream)).await?;
+    let (reader, writer) = tokio::io::split(stream);
+    Ok((Box::new(reader), Box::new(writer)))
+}
+
+/// The two halves of a connection that came in.
+pub(super) async fn accepted(
+    tls: Option<&PeerTls>,
+    stream: TcpStream,
+) -> Result<(ReadHalf, WriteHalf), LinkError> {
+    let Some(tls) = tls else {
+        return Ok(plain(stream));
+    };
+    let stream = shaken(tls.acceptor.accept(stream)).await?;
+    let (reader, writer) = tokio::io::split(stream);
+    Ok((Box::new(reader), Box::new(writer)))
+}
+
+fn plain(stream: TcpStream) -> (ReadHalf, WriteHalf) {
+    let (reader, writer) = stream.into_split();
+    (Box::new(reader), Box::new(writer))
+}
+
+async fn shaken<S>(handshake: impl Future<Output = io::Result<S>>) -> Result<S, LinkError> {
+    let shaken = timeout(HANDSHAKE, handshake).await;
+    shaken.map_err(|_| LinkError::Slow)?.map_err(LinkError::Tls)
+}
