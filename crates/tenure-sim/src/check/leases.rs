@@ -61,9 +61,12 @@ impl Leases {
                     && answer.is_ok()
                     && let Some(open) = self.open.get_mut(&acquire.owner)
                 {
-                    // Under one key the repeat's answer is the first one's, too.
-                    let keyed = acquire.key.is_some();
-                    open.retain(|one| one.id != ask.id && !(keyed && one.request == ask.request));
+                    // What was granted under a key is not granted again. A place that is gone is
+                    // taken anew, and what was refused is tried anew (R102, R105).
+                    let granted =
+                        matches!(answer, Ok(Answer::Acquire(AcquireAnswer::Granted { .. })));
+                    let over = granted && acquire.key.is_some();
+                    open.retain(|one| one.id != ask.id && !(over && one.request == ask.request));
                 }
                 if let (
                     ClientRequest::Acquire(acquire),
