@@ -7,7 +7,7 @@ mod support;
 use support::*;
 use tenure_core::deadlock::Detection;
 use tenure_core::policy::{BlockReason, Mode};
-use tenure_core::value::Ttl;
+use tenure_core::value::{QueueTtl, Ttl};
 use tenure_node::*;
 
 fn trio() -> Cluster {
@@ -114,7 +114,7 @@ fn while_bob_goes_on(
         );
     }
     let mut waits = ask(&amy, &read);
-    waits.queue_ttl = tenure_core::value::QueueTtl::from_millis(60_000).unwrap();
+    waits.queue_ttl = QueueTtl::from_millis(60_000).unwrap();
     let request = match kind {
         0 => {
             waits.deadlock = Deadlock::Refuse;

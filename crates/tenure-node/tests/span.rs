@@ -7,7 +7,7 @@ mod support;
 use support::*;
 use tenure_core::command::{Request, State};
 use tenure_core::event::{ChangeKind, EventKind};
-use tenure_core::policy::{Algorithm, BlockReason, Mode};
+use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{Fence, Key, Ttl};
 use tenure_node::*;
 
