@@ -1,17 +1,25 @@
 //! Who waits for whom: the walks for cycles, as steps over any source of edges.
 //!
-//! Neither walk knows where edges come from. [`Walk`] follows the one edge that an owner's client
-//! has set (R111). [`Search`] follows every edge that the queues know, in rounds, so that one message
-//! per node and round is enough (E5). Both only read (R114).
+//! Neither walk knows where edges come from. [`Walk`] follows one edge an owner: the one that its
+//! client has set, or one that the queues know (R111). [`Search`] follows every edge that the queues
+//! know, in rounds, so that one message per node and round is enough (E5). Both only read (R114).
 //!
 //! ```text
 //! loop { match walk.next() { Step::Ask(owner) => walk.answer(edge of owner), Step::Done(found) => … } }
 //! ```
+//!
+//! Edges are read one after the other, so a wait may be over when the next one begins, and what looks
+//! like a cycle never was one. A cycle counts (R113) when all its waits are seen a second time, after
+//! the last of them was seen first: then all of them were there at the moment in between. A wait is
+//! the same one if its [`Place`] is. Whoever was in the way of a place and no longer is does not get
+//! in its way again, because nobody overtakes (R79): the second look finds a blocker that has been
+//! one all the time.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::path::Namespace;
 use crate::value::OwnerId;
 
 /// The deepest walk (R112).
@@ -37,11 +45,37 @@ pub enum Step {
     Done(Detection),
 }
 
-/// The walk of `DetectCycle`: one edge an owner (R111, R112).
+/// A place in line, which no other wait ever has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Where.
+    pub namespace: Namespace,
+    /// The waiter's number there.
+    pub waiter: u64,
+}
+
+/// One wait: who waits, where, for whom. The word of a client is at no place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Wait {
+    owner: OwnerId,
+    place: Option<Place>,
+    blocker: OwnerId,
+}
+
+/// The owners of a cycle in wait order.
+fn owners(cycle: &[Wait]) -> Vec<OwnerId> {
+    cycle.iter().map(|wait| wait.owner.clone()).collect()
+}
+
+/// The walk of `DetectCycle`: one edge an owner (R111, R112). It goes the same way again before it
+/// believes in a cycle.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    chain: Vec<OwnerId>,
+    start: OwnerId,
     limit: usize,
+    chain: Vec<Wait>,
+    /// The cycle that the walk before this one found.
+    seen: BTreeSet<Wait>,
     done: Option<Detection>,
 }
 
@@ -53,36 +87,56 @@ impl Walk {
             depth => depth.min(MAX_DEPTH),
         };
         Walk {
-            chain: vec![start],
+            start,
             limit: depth as usize + 1,
+            chain: Vec::new(),
+            seen: BTreeSet::new(),
             done: None,
         }
     }
 
     /// What is needed next.
     pub fn next(&self) -> Step {
-        match (&self.done, self.chain.last()) {
-            (Some(found), _) => Step::Done(found.clone()),
-            (None, Some(last)) => Step::Ask(last.clone()),
-            (None, None) => Step::Done(Detection::None),
+        match &self.done {
+            Some(found) => Step::Done(found.clone()),
+            None => Step::Ask(self.last().clone()),
         }
     }
 
-    /// Whom the owner asked for waits for: `None` without an edge, or if the edge is stale.
-    pub fn answer(&mut self, blocker: Option<OwnerId>) {
+    fn last(&self) -> &OwnerId {
+        self.chain.last().map_or(&self.start, |wait| &wait.blocker)
+    }
+
+    /// Whom the owner asked for waits for, and where if a queue says so: `None` without an edge, or
+    /// if the edge is stale.
+    pub fn answer(&mut self, edge: Option<(OwnerId, Option<Place>)>) {
         if self.done.is_some() {
             return;
         }
-        let Some(blocker) = blocker else {
+        let Some((blocker, place)) = edge else {
             self.done = Some(Detection::None);
             return;
         };
-        if let Some(at) = self.chain.iter().position(|seen| *seen == blocker) {
-            self.done = Some(Detection::Found(self.chain[at..].to_vec()));
+        self.chain.push(Wait {
+            owner: self.last().clone(),
+            place,
+            blocker,
+        });
+        let closes = self
+            .chain
+            .iter()
+            .position(|wait| wait.owner == *self.last());
+        if let Some(at) = closes {
+            let cycle = self.chain.split_off(at);
+            let waits: BTreeSet<Wait> = cycle.iter().cloned().collect();
+            if self.seen == waits {
+                self.done = Some(Detection::Found(owners(&cycle)));
+            } else {
+                self.seen = waits;
+                self.chain.clear();
+            }
         } else if self.chain.len() >= self.limit {
-            self.done = Some(Detection::Truncated(self.chain.clone()));
-        } else {
-            self.chain.push(blocker);
+            self.done = Some(Detection::Truncated(owners(&self.chain)));
         }
     }
 }
@@ -90,15 +144,27 @@ impl Walk {
 /// The most owners that a [`Search`] visits.
 pub const MAX_SEARCHED: usize = 4096;
 
-/// The search for a cycle through one owner, over all edges (E5). Breadth first: it finds a shortest one.
+/// The search for a cycle through one owner, over all edges (E5). Breadth first: it finds a shortest
+/// one. It asks for the waits of that one again before it believes in it, and starts anew if one of
+/// them is over.
 #[derive(Clone, Debug)]
 pub struct Search {
     start: OwnerId,
-    // From whom an owner was reached first.
-    reached_from: BTreeMap<OwnerId, OwnerId>,
+    // By which wait an owner was reached first.
+    reached_by: BTreeMap<OwnerId, Wait>,
     frontier: BTreeSet<OwnerId>,
     waiting: BTreeSet<OwnerId>,
+    suspected: Option<Suspected>,
     cycle: Option<Vec<OwnerId>>,
+}
+
+/// A cycle whose waits were each seen once.
+#[derive(Clone, Debug)]
+struct Suspected {
+    owners: Vec<OwnerId>,
+    /// Those that were not seen again.
+    waits: BTreeSet<Wait>,
+    asked: bool,
 }
 
 impl Search {
@@ -107,7 +173,8 @@ impl Search {
         Search {
             frontier: BTreeSet::from([start.clone()]),
             waiting: BTreeSet::new(),
-            reached_from: BTreeMap::new(),
+            reached_by: BTreeMap::new(),
+            suspected: None,
             cycle: None,
             start,
         }
@@ -118,23 +185,54 @@ impl Search {
         if self.cycle.is_some() {
             return Vec::new();
         }
+        match &mut self.suspected {
+            Some(suspected) if !suspected.asked => {
+                suspected.asked = true;
+                return suspected.owners.clone();
+            }
+            Some(suspected) if suspected.waits.is_empty() => {
+                self.cycle = Some(core::mem::take(&mut suspected.owners));
+                return Vec::new();
+            }
+            Some(_) => *self = Search::new(self.start.clone()),
+            None => {}
+        }
         self.waiting = core::mem::take(&mut self.frontier);
         self.waiting.iter().cloned().collect()
     }
 
-    /// Whom one owner of the round waits for. May be called several times for an owner (one a group).
-    pub fn answer(&mut self, owner: &OwnerId, waits_for: impl IntoIterator<Item = OwnerId>) {
-        if self.cycle.is_some() || !self.waiting.contains(owner) {
+    /// Whom one owner of the round waits for, at one place. May be called several times for an owner
+    /// (one a place).
+    pub fn answer(
+        &mut self,
+        owner: &OwnerId,
+        place: Option<&Place>,
+        waits_for: impl IntoIterator<Item = OwnerId>,
+    ) {
+        let waits = waits_for.into_iter().map(|blocker| Wait {
+            owner: owner.clone(),
+            place: place.cloned(),
+            blocker,
+        });
+        if let Some(suspected) = &mut self.suspected {
+            // What is left of the round in which it was found is no second look.
+            for wait in waits.filter(|_| suspected.asked) {
+                suspected.waits.remove(&wait);
+            }
             return;
         }
-        for blocker in waits_for {
-            if blocker == self.start {
-                self.cycle = Some(self.chain_to(owner));
+        if !self.waiting.contains(owner) {
+            return;
+        }
+        for wait in waits {
+            if wait.blocker == self.start {
+                self.suspect(wait);
                 return;
             }
-            if !self.reached_from.contains_key(&blocker) && self.reached_from.len() < MAX_SEARCHED {
-                self.reached_from.insert(blocker.clone(), owner.clone());
-                self.frontier.insert(blocker);
+            if !self.reached_by.contains_key(&wait.blocker) && self.reached_by.len() < MAX_SEARCHED
+            {
+                self.frontier.insert(wait.blocker.clone());
+                self.reached_by.insert(wait.blocker.clone(), wait);
             }
         }
     }
@@ -144,15 +242,20 @@ impl Search {
         self.cycle.as_deref()
     }
 
-    fn chain_to(&self, last: &OwnerId) -> Vec<OwnerId> {
-        let mut chain = vec![last.clone()];
-        let mut at = last;
-        while let Some(before) = self.reached_from.get(at) {
+    fn suspect(&mut self, last: Wait) {
+        let mut chain = vec![last];
+        while let Some(before) = chain
+            .last()
+            .and_then(|wait| self.reached_by.get(&wait.owner))
+        {
             chain.push(before.clone());
-            at = before;
         }
         chain.reverse();
-        chain
+        self.suspected = Some(Suspected {
+            owners: owners(&chain),
+            waits: chain.into_iter().collect(),
+            asked: false,
+        });
     }
 }
 
@@ -171,7 +274,7 @@ mod tests {
                 Step::Done(found) => return found,
                 Step::Ask(asked) => {
                     let edge = edges.iter().find(|(from, _)| owner(from) == asked);
-                    walk.answer(edge.map(|(_, to)| owner(to)));
+                    walk.answer(edge.map(|(_, to)| (owner(to), None)));
                 }
             }
         }
@@ -228,9 +331,79 @@ mod tests {
             }
             for asked in round {
                 let to = edges.iter().filter(|(from, _)| owner(from) == asked);
-                search.answer(&asked, to.map(|(_, to)| owner(to)).collect::<Vec<_>>());
+                search.answer(&asked, None, to.map(|(_, to)| owner(to)));
             }
         }
         assert_eq!(search.cycle(), Some(&owners(&["a", "b"])[..]));
+    }
+
+    fn place(waiter: u64) -> Place {
+        Place {
+            namespace: Namespace::parse("t:/1").unwrap(),
+            waiter,
+        }
+    }
+
+    /// R113: a walk that meets other waits the second time has found nothing yet.
+    #[test]
+    fn r113_a_walk_goes_the_same_way_twice() {
+        let answer = |walk: &mut Walk, blocker: &str, waiter: u64| {
+            walk.answer(Some((owner(blocker), Some(place(waiter)))));
+        };
+        let mut walk = Walk::new(owner("a"), 0);
+        answer(&mut walk, "b", 1);
+        answer(&mut walk, "a", 2);
+        assert_eq!(walk.next(), Step::Ask(owner("a")), "seen once");
+        answer(&mut walk, "b", 3);
+        answer(&mut walk, "a", 2);
+        assert_eq!(walk.next(), Step::Ask(owner("a")), "a waits anew");
+        answer(&mut walk, "b", 3);
+        answer(&mut walk, "a", 2);
+        assert_eq!(
+            walk.next(),
+            Step::Done(Detection::Found(owners(&["a", "b"])))
+        );
+        let mut walk = Walk::new(owner("a"), 0);
+        answer(&mut walk, "b", 1);
+        answer(&mut walk, "a", 2);
+        walk.answer(None);
+        assert_eq!(walk.next(), Step::Done(Detection::None), "a waits no more");
+    }
+
+    /// E5: waits of which one was over before another began are no cycle; the search goes on.
+    #[test]
+    fn e5_a_search_believes_in_waits_that_it_sees_twice() {
+        let answer = |search: &mut Search, who: &str, waiter: u64, to: &[&str]| {
+            search.answer(&owner(who), Some(&place(waiter)), owners(to));
+        };
+        let suspicion = || {
+            let mut search = Search::new(owner("a"));
+            assert_eq!(search.round(), owners(&["a"]));
+            answer(&mut search, "a", 1, &["b", "c"]);
+            assert_eq!(search.round(), owners(&["b", "c"]));
+            answer(&mut search, "b", 2, &["a"]);
+            // The rest of the round in which it was found proves nothing.
+            answer(&mut search, "a", 1, &["b"]);
+            assert_eq!(search.round(), owners(&["a", "b"]));
+            assert_eq!(search.cycle(), None, "seen once");
+            search
+        };
+        let mut search = suspicion();
+        answer(&mut search, "b", 2, &["a"]);
+        answer(&mut search, "a", 1, &["b", "c"]);
+        assert_eq!(search.round(), owners(&[]));
+        assert_eq!(search.cycle(), Some(&owners(&["a", "b"])[..]));
+
+        for (waiter, to) in [(1, "c"), (3, "b")] {
+            let mut search = suspicion();
+            answer(&mut search, "b", 2, &["a"]);
+            answer(&mut search, "a", waiter, &[to]);
+            assert_eq!(search.round(), owners(&["a"]), "from the start again");
+            assert_eq!(search.cycle(), None);
+            answer(&mut search, "a", waiter, &["c"]);
+            assert_eq!(search.round(), owners(&["c"]));
+            assert_eq!(search.round(), owners(&[]), "c waits for nobody");
+            assert_eq!(search.cycle(), None);
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use alloc::vec::Vec;
 
+use crate::deadlock::Place;
 use crate::event::Event;
 use crate::outcome::{Blocker, Conflict, LeaseNumber};
 use crate::path::{Namespace, Path};
@@ -137,9 +138,7 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitsFor {
     /// Where it waits.
-    pub namespace: Namespace,
-    /// The waiter's number.
-    pub waiter: u64,
+    pub place: Place,
     /// Owners whose holds or earlier places are in its way, each once.
     pub owners: Vec<OwnerId>,
 }

@@ -6,9 +6,8 @@ mod support;
 
 use support::*;
 use tenure_core::command::{Request, State};
-use tenure_core::deadlock::Detection;
 use tenure_core::event::{ChangeKind, EventKind};
-use tenure_core::policy::{Algorithm, BlockReason, Mode};
+use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{Fence, Key, Ttl};
 use tenure_node::*;
 
@@ -654,81 +653,6 @@ fn a_policy_change_interrupted_anywhere_is_finished() {
     }
 }
 
-/// E5: a wait that closes a cycle across groups is refused, and named in wait order.
-#[test]
-fn a_deadlock_across_groups_is_refused() {
-    let mut cluster = trio();
-    granted(&cluster.write(0, "amy", "t:/1"));
-    granted(&cluster.write(1, "bob", "t:/2"));
-    granted(&cluster.write(2, "cid", "t:/3"));
-    assert!(is_queued(&cluster.write(0, "amy", "t:/2")));
-    let mut careful = acquire("bob", "t:/3", 10_000);
-    careful.deadlock = Deadlock::Refuse;
-    assert!(is_queued(&cluster.acquire(1, careful)), "no cycle yet");
-    let mut careful = acquire("cid", "t:/1", 10_000);
-    careful.deadlock = Deadlock::Refuse;
-    match cluster.acquire(2, careful) {
-        AcquireAnswer::Conflict { deadlock, .. } => {
-            assert_eq!(deadlock, [owner("cid"), owner("amy"), owner("bob")]);
-        }
-        other => panic!("{other:?}"),
-    }
-    // E7: explained without the flag, from the queues alone.
-    let explain = ClientRequest::Explain {
-        path: path("t:/1"),
-        mode: Mode::Write,
-        owner: owner("cid"),
-    };
-    match cluster.call(0, explain) {
-        Ok(Answer::Explain(answer)) => {
-            assert_eq!(answer.cycle, [owner("cid"), owner("amy"), owner("bob")]);
-            assert_eq!(answer.explanation.blockers.len(), 1);
-            assert!(answer.left[0].is_some_and(|left| left > 0));
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-/// R107–R114: edges of clients, walked across groups.
-#[test]
-fn detect_cycle_walks_the_edges() {
-    let mut cluster = trio();
-    let edge = |who: &str, to: &str, why: Option<(&str, BlockReason)>| ClientRequest::SetWaitEdge {
-        owner: owner(who),
-        blocker: owner(to),
-        why: why.map(|(at, reason)| (path(at), reason)),
-        ttl: Ttl::from_millis(10_000).unwrap(),
-        key: None,
-    };
-    let detect = |cluster: &mut Cluster, who: &str| {
-        let request = ClientRequest::DetectCycle {
-            start: owner(who),
-            max_depth: 0,
-        };
-        match cluster.call(1, request) {
-            Ok(Answer::DetectCycle(found)) => found,
-            other => panic!("{other:?}"),
-        }
-    };
-    granted(&cluster.write(0, "amy", "t:/1"));
-    granted(&cluster.write(0, "bob", "t:/2"));
-    cluster
-        .call(
-            0,
-            edge("amy", "bob", Some(("t:/2", BlockReason::WriteLocked))),
-        )
-        .unwrap();
-    assert_eq!(detect(&mut cluster, "amy"), Detection::None);
-    cluster.call(2, edge("bob", "amy", None)).unwrap();
-    assert_eq!(
-        detect(&mut cluster, "amy"),
-        Detection::Found(vec![owner("amy"), owner("bob")])
-    );
-    // R111: the conflict is gone, so the edge is stale.
-    cluster.release(0, "bob", "t:/2");
-    assert_eq!(detect(&mut cluster, "amy"), Detection::None);
-}
-
 /// R31 and R30 are refused by the true table, not by a copy.
 #[test]
 fn unroutable_requests_are_refused() {
@@ -763,24 +687,6 @@ fn health_needs_a_quorum() {
         cluster.seats[0].answers.remove(&asked),
         Some(Err(Failure::DeadlineExceeded))
     );
-}
-
-/// Three replicas, and a fourth node that has none and only forwards.
-fn trio_and_a_guest() -> Cluster {
-    let mut cluster = Cluster::empty(8, Limits::default());
-    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
-    for me in &members {
-        let born = (0..=8)
-            .map(|group| (GroupId(group), members.clone()))
-            .collect();
-        cluster.add(*me, born);
-    }
-    cluster.add(member(4, 1), Vec::new());
-    for at in 0..4 {
-        cluster.start(at);
-    }
-    cluster.settle();
-    cluster
 }
 
 /// R167: a node without any replica serves clients by forwarding.

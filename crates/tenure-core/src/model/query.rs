@@ -8,6 +8,7 @@ use super::acquire::{Stale, Verdict};
 use super::rules::Want;
 use super::{Model, Waiter, selects};
 use crate::command::{Acquire, Request, Route, Selection, State, Wait};
+use crate::deadlock::Place;
 use crate::event::{ChangeKind, Event, LockChange};
 use crate::outcome::LeaseNumber;
 use crate::path::{Namespace, Path};
@@ -190,8 +191,10 @@ impl Model {
             .iter()
             .filter(|waiter| waiter.acquire.owner == *owner);
         own.map(|waiter| WaitsFor {
-            namespace: waiter.acquire.route.namespace.clone(),
-            waiter: waiter.number,
+            place: Place {
+                namespace: waiter.acquire.route.namespace.clone(),
+                waiter: waiter.number,
+            },
             owners: self.owners_in_the_way(waiter),
         })
         .collect()

@@ -11,6 +11,7 @@ use super::judge::{Asker, Place, Stale, Verdict, new_requests};
 use super::queue::Waiter;
 use super::sessions::Session;
 use crate::command::{Acquire, Request, Route, Selection, State, Wait};
+use crate::deadlock;
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
 use crate::outcome::{Conflict, LeaseNumber};
 use crate::path::{Namespace, Path};
@@ -364,8 +365,10 @@ impl Space {
                     }
                 }
                 WaitsFor {
-                    namespace: self.namespaces[session.namespace].name.clone(),
-                    waiter: waiter.number,
+                    place: deadlock::Place {
+                        namespace: self.namespaces[session.namespace].name.clone(),
+                        waiter: waiter.number,
+                    },
                     owners,
                 }
             })

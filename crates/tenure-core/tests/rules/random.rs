@@ -95,10 +95,10 @@ impl Sight {
     fn of(model: &Model) -> Sight {
         let owners = OWNERS.iter().map(|name| owner_id(name));
         let waits = owners.flat_map(|owner| {
-            let places = model.waits_for(&owner);
-            places
+            let waits = model.waits_for(&owner);
+            waits
                 .into_iter()
-                .map(move |place| (place.namespace, owner.clone()))
+                .map(move |waits| (waits.place.namespace, owner.clone()))
         });
         Sight {
             holds: model.holds(),

@@ -157,7 +157,7 @@ fn walk(edges: &[(usize, usize)], start: usize, depth: u32) -> Detection {
             Step::Done(found) => return found,
             Step::Ask(owner) => {
                 let edge = edges.iter().find(|(from, _)| name(*from) == owner);
-                walk.answer(edge.map(|(_, to)| name(*to)));
+                walk.answer(edge.map(|(_, to)| (name(*to), None)));
             }
         }
     }

@@ -187,7 +187,7 @@ impl Twins {
             )?;
             let mut found = space.waits_for(owner, now);
             found.iter_mut().for_each(|waits| waits.owners.sort());
-            found.sort_by_key(|waits| waits.waiter);
+            found.sort_by_key(|waits| waits.place.waiter);
             same(
                 &format!("waits of {owner}"),
                 &found,

@@ -98,8 +98,8 @@ impl Node {
             },
             Happened::Swept(swept) => {
                 if let Phase::Searching { search, .. } = &mut call.phase {
-                    for (owner, waits_for) in swept.edges {
-                        search.answer(&owner, waits_for);
+                    for (owner, waits) in swept.edges {
+                        search.answer(&owner, Some(&waits.place), waits.owners);
                     }
                 }
                 self.search_on(cx, call)
@@ -244,6 +244,7 @@ impl Node {
             call.phase = phase;
             return Progress::Wait;
         };
+        let round = search.round();
         if let Some(cycle) = search.cycle() {
             let cycle = cycle.to_vec();
             let group = self.group_of(&waits.namespace);
@@ -260,7 +261,6 @@ impl Node {
             self.submit(origin, group, Op::Command(command), cx.deadline);
             return Progress::Wait;
         }
-        let round = search.round();
         if round.is_empty() {
             let answer = queued_answer(*waits.queued, waits.lease_left_ms);
             return Progress::ok(Answer::Acquire(answer));

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::deadlock::{Step, Walk};
+use tenure_core::deadlock::{Place, Search, Step, Walk};
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
-use tenure_core::query::Explanation;
+use tenure_core::query::{Explanation, WaitsFor};
 use tenure_core::system::Edge;
 use tenure_core::value::OwnerId;
 
@@ -38,10 +38,17 @@ pub(super) struct ExplainCall {
     mode: Mode,
     owner: OwnerId,
     found: Option<(Explanation, Vec<Option<u64>>)>,
-    waits: BTreeMap<OwnerId, Vec<OwnerId>>,
+    /// Whom the owner waits for, or would.
+    first: BTreeSet<OwnerId>,
+    waits: Waits,
+    /// What was seen of others before, when there seemed to be a cycle. Those waits that are seen
+    /// again were there when the explanation was read, in between.
+    before: Option<Waits>,
     seen: BTreeSet<OwnerId>,
     depth: usize,
 }
+
+type Waits = BTreeMap<OwnerId, Vec<WaitsFor>>;
 
 impl CycleCall {
     pub(super) fn detect(start: OwnerId, max_depth: u32) -> CycleCall {
@@ -57,7 +64,9 @@ impl CycleCall {
             mode,
             owner,
             found: None,
+            first: BTreeSet::new(),
             waits: BTreeMap::new(),
+            before: None,
             seen: BTreeSet::new(),
             depth: 0,
         }))
@@ -125,7 +134,7 @@ impl Node {
                 }
                 (Found::Edge(None), Asked::Edge) => return self.walk_queue(cx, walk, asked),
                 (Found::Blocking(true), Asked::Blocking(blocker)) => {
-                    walk.answer(Some(blocker.clone()));
+                    walk.answer(Some((blocker.clone(), None)));
                 }
                 (Found::Blocking(false), Asked::Blocking(_)) => {
                     return self.walk_queue(cx, walk, asked);
@@ -139,7 +148,9 @@ impl Node {
             },
             Happened::Op(..) => return Progress::fail(odd_answer()),
             Happened::Swept(swept) => match &asked {
-                Asked::Alive(blocker) if swept.alive => walk.answer(Some(blocker.clone())),
+                Asked::Alive(blocker) if swept.alive => {
+                    walk.answer(Some((blocker.clone(), None)));
+                }
                 Asked::Alive(_) => return self.walk_queue(cx, walk, asked),
                 Asked::Queue => walk.answer(nearest(&swept.edges)),
                 Asked::Edge | Asked::Blocking(_) => return Progress::Wait,
@@ -172,26 +183,15 @@ impl Node {
 
     fn explain(&mut self, cx: Context, call: &mut ExplainCall, happened: Happened) -> Progress {
         match happened {
-            Happened::Start | Happened::Table | Happened::Timer => {
-                let (route, group) = self.route(&call.path);
-                let query = Query::Explain {
-                    route,
-                    owner: call.owner.clone(),
-                    path: call.path.clone(),
-                    mode: call.mode,
-                };
-                self.read_of(cx, group, query);
-                Progress::Wait
-            }
+            Happened::Start | Happened::Table | Happened::Timer => self.explain_first(cx, call),
             Happened::Op(_, OpAnswer::Found(found)) => match *found {
                 Found::Explain { explanation, left } => {
                     let blockers = explanation.blockers.iter().map(|one| one.owner.clone());
                     let ahead = explanation.ahead.iter().map(|one| one.owner.clone());
-                    let first: BTreeSet<OwnerId> = blockers.chain(ahead).collect();
-                    call.waits
-                        .insert(call.owner.clone(), first.iter().cloned().collect());
+                    call.first = blockers.chain(ahead).collect();
                     call.found = Some((explanation, left));
-                    self.explain_on(cx, call, first)
+                    let next = call.first.clone();
+                    self.explain_on(cx, call, next)
                 }
                 Found::Outdated { version } => {
                     self.await_table(cx, version);
@@ -201,14 +201,26 @@ impl Node {
             },
             Happened::Swept(swept) => {
                 let mut next = BTreeSet::new();
-                for (owner, waits_for) in swept.edges {
-                    next.extend(waits_for.iter().cloned());
-                    call.waits.entry(owner).or_default().extend(waits_for);
+                for (owner, waits) in swept.edges {
+                    next.extend(waits.owners.iter().cloned());
+                    call.waits.entry(owner).or_default().push(waits);
                 }
                 self.explain_on(cx, call, next)
             }
             Happened::Op(..) | Happened::Changed(_) => Progress::fail(odd_answer()),
         }
+    }
+
+    fn explain_first(&mut self, cx: Context, call: &ExplainCall) -> Progress {
+        let (route, group) = self.route(&call.path);
+        let query = Query::Explain {
+            route,
+            owner: call.owner.clone(),
+            path: call.path.clone(),
+            mode: call.mode,
+        };
+        self.read_of(cx, group, query);
+        Progress::Wait
     }
 
     fn explain_on(
@@ -227,37 +239,66 @@ impl Node {
             self.sweep(cx, sweep, Scope::All);
             return Progress::Wait;
         }
+        let cycle = call.cycle();
+        if !cycle.is_empty() && call.before.is_none() {
+            call.before = Some(std::mem::take(&mut call.waits));
+            call.seen.clear();
+            call.depth = 0;
+            return self.explain_first(cx, call);
+        }
         let Some((explanation, left)) = call.found.take() else {
             return Progress::fail(odd_answer());
         };
-        let cycle = cycle_through(&call.owner, &call.waits);
-        call.waits.remove(&call.owner);
+        let waits = std::mem::take(&mut call.waits).into_iter();
+        let owners = |waits: Vec<WaitsFor>| waits.into_iter().flat_map(|one| one.owners).collect();
         Progress::ok(Answer::Explain(Box::new(ExplainAnswer {
             explanation,
             left,
-            waits: std::mem::take(&mut call.waits).into_iter().collect(),
+            waits: waits.map(|(owner, all)| (owner, owners(all))).collect(),
             cycle,
         })))
     }
 }
 
-/// One edge of those that the queues know: any is true, the smallest is the same everywhere.
-fn nearest(edges: &[(OwnerId, Vec<OwnerId>)]) -> Option<OwnerId> {
-    edges.iter().flat_map(|(_, to)| to).min().cloned()
+impl ExplainCall {
+    /// The owners of a shortest cycle through the one that is asked about, in wait order; empty if
+    /// there is none.
+    fn cycle(&self) -> Vec<OwnerId> {
+        let mut search = Search::new(self.owner.clone());
+        loop {
+            let round = search.round();
+            if round.is_empty() {
+                break;
+            }
+            for owner in round {
+                if owner == self.owner {
+                    search.answer(&owner, None, self.first.iter().cloned());
+                }
+                for waits in self.waits.get(&owner).into_iter().flatten() {
+                    let stands = |blocker: &&OwnerId| self.stood(&owner, &waits.place, blocker);
+                    let owners = waits.owners.iter().filter(stands);
+                    search.answer(&owner, Some(&waits.place), owners.cloned());
+                }
+            }
+        }
+        search.cycle().map(<[OwnerId]>::to_vec).unwrap_or_default()
+    }
+
+    /// Whether a wait was seen before, too, if anything was.
+    fn stood(&self, owner: &OwnerId, place: &Place, blocker: &OwnerId) -> bool {
+        let Some(before) = &self.before else {
+            return true;
+        };
+        let mut waits = before.get(owner).into_iter().flatten();
+        waits.any(|waits| waits.place == *place && waits.owners.contains(blocker))
+    }
 }
 
-/// The owners of a shortest cycle through one, in wait order; empty if there is none.
-fn cycle_through(start: &OwnerId, waits: &BTreeMap<OwnerId, Vec<OwnerId>>) -> Vec<OwnerId> {
-    let mut search = tenure_core::deadlock::Search::new(start.clone());
-    loop {
-        let round = search.round();
-        if round.is_empty() {
-            break;
-        }
-        for owner in round {
-            let to = waits.get(&owner).cloned().unwrap_or_default();
-            search.answer(&owner, to);
-        }
-    }
-    search.cycle().map(<[OwnerId]>::to_vec).unwrap_or_default()
+/// One edge of those that the queues know: any is true, the smallest is the same everywhere.
+fn nearest(edges: &[(OwnerId, WaitsFor)]) -> Option<(OwnerId, Option<Place>)> {
+    let each = |waits: &'_ WaitsFor| {
+        let place = Some(waits.place.clone());
+        waits.owners.iter().min().cloned().map(|to| (to, place))
+    };
+    edges.iter().filter_map(|(_, waits)| each(waits)).min()
 }

@@ -108,7 +108,7 @@ pub(crate) struct Swept {
     pub(crate) asked: bool,
     pub(crate) alive: bool,
     pub(crate) locks: Vec<HeldLock>,
-    pub(crate) edges: Vec<(OwnerId, Vec<OwnerId>)>,
+    pub(crate) edges: Vec<(OwnerId, WaitsFor)>,
     pub(crate) grants: Vec<Event>,
     pub(crate) highest: Option<Fence>,
     /// A part of it may have happened or not.
@@ -569,12 +569,11 @@ impl Node {
                 }
                 What::WaitsFor { owners } => {
                     for owner in owners {
-                        let waits: Vec<WaitsFor> = space.waits_for(owner, now);
-                        let blockers: Vec<OwnerId> =
-                            waits.into_iter().flat_map(|waits| waits.owners).collect();
-                        if !blockers.is_empty() {
-                            found.edges.push((owner.clone(), blockers));
-                        }
+                        let waits = space.waits_for(owner, now).into_iter();
+                        let blocked = waits.filter(|waits| !waits.owners.is_empty());
+                        found
+                            .edges
+                            .extend(blocked.map(|waits| (owner.clone(), waits)));
                     }
                 }
                 What::Grants => {

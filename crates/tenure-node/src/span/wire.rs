@@ -9,10 +9,11 @@ mod tests;
 use bytes::Bytes;
 use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_core::command::{ReleaseCause, Selection};
+use tenure_core::deadlock::Place;
 use tenure_core::event::{ChangeKind, Event, LockChange};
 use tenure_core::path::Path;
 use tenure_core::query::{
-    DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, Inspection, WaiterView,
+    DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, Inspection, WaiterView, WaitsFor,
 };
 use tenure_core::system::{ChangeView, Then};
 use tenure_core::table::Reach;
@@ -598,9 +599,11 @@ pub(crate) fn encode_swept(swept: &Swept) -> Bytes {
         out.put(&swept.alive);
         put_locks(out, &swept.locks);
         out.length(swept.edges.len());
-        for (owner, waits_for) in &swept.edges {
+        for (owner, WaitsFor { place, owners }) in &swept.edges {
             out.put(owner);
-            out.list(waits_for);
+            out.put(&place.namespace);
+            out.put(&place.waiter);
+            out.list(owners);
         }
         out.list(&swept.grants);
         out.option(swept.highest.as_ref());
@@ -616,7 +619,13 @@ pub(crate) fn decode_swept(bytes: &[u8]) -> Read<Swept> {
         let count = input.length()?;
         let mut edges = Vec::new();
         for _ in 0..count {
-            edges.push((input.take()?, input.list()?));
+            let owner = input.take()?;
+            let place = Place {
+                namespace: input.take()?,
+                waiter: input.take()?,
+            };
+            let owners = input.list()?;
+            edges.push((owner, WaitsFor { place, owners }));
         }
         Ok(Swept {
             groups,

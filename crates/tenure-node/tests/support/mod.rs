@@ -499,6 +499,24 @@ impl Cluster {
     }
 }
 
+/// Three replicas, and a fourth node that has none and only forwards.
+pub fn trio_and_a_guest() -> Cluster {
+    let mut cluster = Cluster::empty(8, Limits::default());
+    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    for me in &members {
+        let born = (0..=8)
+            .map(|group| (GroupId(group), members.clone()))
+            .collect();
+        cluster.add(*me, born);
+    }
+    cluster.add(member(4, 1), Vec::new());
+    for at in 0..4 {
+        cluster.start(at);
+    }
+    cluster.settle();
+    cluster
+}
+
 pub fn member(number: u32, life: u32) -> Member {
     Member {
         node: node_id(number),

@@ -2,8 +2,9 @@
 //! DetectCycle (R111), to an acquire that is refused for a deadlock (E5), and to Explain (E7).
 //!
 //! An owner can wait for a path only after it asked for it and before it is answered otherwise, and
-//! be in somebody's way only until its release is answered. All waits of a cycle must have had a
-//! moment in common.
+//! be in somebody's way only until its release is answered. An answer says so only if it is to a call
+//! that was sent after all others about that path were answered: what is late says nothing of what
+//! came after. All waits of a cycle must have had a moment in common.
 
 use std::collections::BTreeMap;
 
@@ -30,10 +31,19 @@ struct Want {
     asked: Time,
     /// Acquires of it that are not answered.
     open: u64,
+    /// When the last one was that is.
+    answered: Time,
     /// When it was known not to wait any more.
     settled: Option<Time>,
     /// When its owner knew that nothing of it is left.
     gone: Option<Time>,
+}
+
+impl Want {
+    /// Whether what is known of it now is what came of this call.
+    fn is_known(&self, ask: &Ask) -> bool {
+        self.open == 0 && self.answered <= ask.sent
+    }
 }
 
 /// From when to when something may have been.
@@ -66,6 +76,7 @@ impl Deadlocks {
                     mode: one.mode,
                     asked: now,
                     open: 1,
+                    answered: 0,
                     settled: None,
                     gone: None,
                 }),
@@ -101,9 +112,10 @@ impl Deadlocks {
                 for want in self.wants.get_mut(&acquire.owner).into_iter().flatten() {
                     if acquire.requests.iter().any(|one| one.path == want.path) {
                         want.open = want.open.saturating_sub(1);
-                        if !waits && want.open == 0 {
+                        if !waits && want.is_known(ask) {
                             want.settled = Some(now);
                         }
+                        want.answered = now;
                     }
                 }
             }
@@ -111,7 +123,7 @@ impl Deadlocks {
                 if domains.is_empty() =>
             {
                 for want in self.wants.get_mut(owner).into_iter().flatten() {
-                    if want.open == 0 {
+                    if want.is_known(ask) {
                         want.gone = Some(now);
                     }
                 }
@@ -159,5 +171,164 @@ impl Deadlocks {
             }
         }
         span
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use tenure_core::command::{Request, State, Wait};
+    use tenure_core::outcome::Conflict;
+    use tenure_core::policy::Reason;
+    use tenure_core::value::{QueueTtl, Ttl};
+    use tenure_node::{AcquireRequest, Deadlock, WaitEdge};
+
+    use super::*;
+
+    fn owner(name: &str) -> OwnerId {
+        OwnerId::new(name).unwrap()
+    }
+
+    fn acquire(sent: Time, who: &str, what: &str) -> Ask {
+        let request = AcquireRequest {
+            owner: owner(who),
+            ttl: Ttl::from_millis(9_000).unwrap(),
+            queue_ttl: QueueTtl::from_millis(9_000).unwrap(),
+            requests: vec![Request {
+                path: Path::parse(what).unwrap(),
+                mode: Mode::Write,
+                state: State::New,
+                permits: None,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: None,
+            wait: Wait::Queue,
+            holder: None,
+            deadlock: Deadlock::Refuse,
+        };
+        call(sent, ClientRequest::Acquire(request))
+    }
+
+    fn call(sent: Time, request: ClientRequest) -> Ask {
+        Ask {
+            id: sent,
+            request: Box::new(request),
+            sent,
+            first_sent: sent,
+        }
+    }
+
+    fn conflict() -> Box<Conflict> {
+        Box::new(Conflict {
+            reason: Reason::Queued,
+            path: Path::parse("t:/1").unwrap(),
+            blocker: None,
+        })
+    }
+
+    fn queued() -> Answer {
+        Answer::Acquire(AcquireAnswer::Queued {
+            conflict: conflict(),
+            lease_left_ms: None,
+            fence: None,
+            position: 1,
+        })
+    }
+
+    fn refused() -> Answer {
+        Answer::Acquire(AcquireAnswer::Conflict {
+            conflict: conflict(),
+            lease_left_ms: None,
+            deadlock: Vec::new(),
+        })
+    }
+
+    fn granted() -> Answer {
+        Answer::Acquire(AcquireAnswer::Granted {
+            namespace: None,
+            fence: None,
+        })
+    }
+
+    /// Amy holds 1 and waits for 2, and bob the other way round, from 6 on.
+    fn crossed() -> (Deadlocks, Ask) {
+        let mut judge = Deadlocks::default();
+        for (at, who, what) in [(1, "amy", "t:/1"), (2, "bob", "t:/2")] {
+            let ask = acquire(at, who, what);
+            judge.see(at, &Fact::Asked(&ask)).unwrap();
+            judge
+                .see(at, &Fact::Answered(&ask, &Ok(granted())))
+                .unwrap();
+        }
+        let first = acquire(3, "amy", "t:/2");
+        judge.see(3, &Fact::Asked(&first)).unwrap();
+        for (at, who, what) in [(4, "amy", "t:/2"), (5, "bob", "t:/1")] {
+            let ask = acquire(at, who, what);
+            judge.see(at, &Fact::Asked(&ask)).unwrap();
+            judge.see(6, &Fact::Answered(&ask, &Ok(queued()))).unwrap();
+        }
+        (judge, first)
+    }
+
+    fn found(judge: &mut Deadlocks, sent: Time) -> Finding {
+        let start = owner("amy");
+        let ask = call(
+            sent,
+            ClientRequest::DetectCycle {
+                start,
+                max_depth: 0,
+            },
+        );
+        let cycle = Detection::Found(vec![owner("amy"), owner("bob")]);
+        let answer = Ok(Answer::DetectCycle(cycle));
+        judge.see(sent + 1, &Fact::Answered(&ask, &answer))
+    }
+
+    /// R113, E5.
+    #[test]
+    fn a_late_answer_ends_no_later_wait() {
+        let (mut judge, first) = crossed();
+        judge
+            .see(7, &Fact::Answered(&first, &Ok(refused())))
+            .unwrap();
+        assert_eq!(
+            found(&mut judge, 8),
+            Ok(Seen::Checked),
+            "it waits by the second"
+        );
+    }
+
+    /// R113, E5.
+    #[test]
+    fn waits_that_are_over_are_no_cycle() {
+        let (mut judge, first) = crossed();
+        judge
+            .see(7, &Fact::Answered(&first, &Ok(queued())))
+            .unwrap();
+        let again = acquire(8, "amy", "t:/2");
+        judge.see(8, &Fact::Asked(&again)).unwrap();
+        assert_eq!(found(&mut judge, 8), Ok(Seen::Checked), "nobody knows");
+        judge
+            .see(9, &Fact::Answered(&again, &Ok(refused())))
+            .unwrap();
+        assert!(found(&mut judge, 10).is_err());
+
+        let (mut judge, first) = crossed();
+        let lets_go = ClientRequest::ReleaseAll {
+            owner: owner("bob"),
+            domains: Vec::new(),
+            edge: WaitEdge::Keep,
+            key: None,
+        };
+        judge
+            .see(7, &Fact::Answered(&first, &Ok(queued())))
+            .unwrap();
+        let lets_go = call(8, lets_go);
+        judge
+            .see(9, &Fact::Answered(&lets_go, &Ok(Answer::Done)))
+            .unwrap();
+        assert!(found(&mut judge, 10).is_err());
     }
 }

@@ -61,9 +61,12 @@ impl Leases {
                     && answer.is_ok()
                     && let Some(open) = self.open.get_mut(&acquire.owner)
                 {
-                    // Under one key the repeat's answer is the first one's, too.
-                    let keyed = acquire.key.is_some();
-                    open.retain(|one| one.id != ask.id && !(keyed && one.request == ask.request));
+                    // What was granted under a key is not granted again. A place that is gone is
+                    // taken anew, and what was refused is tried anew (R102, R105).
+                    let granted =
+                        matches!(answer, Ok(Answer::Acquire(AcquireAnswer::Granted { .. })));
+                    let over = granted && acquire.key.is_some();
+                    open.retain(|one| one.id != ask.id && !(over && one.request == ask.request));
                 }
                 if let (
                     ClientRequest::Acquire(acquire),
@@ -123,5 +126,112 @@ impl Leases {
             Ok(_) => Ok(Seen::Checked),
             Err(_) => Ok(Seen::Passed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use tenure_core::command::{Request, State, Wait};
+    use tenure_core::outcome::Conflict;
+    use tenure_core::path::Path;
+    use tenure_core::policy::{Mode, Reason};
+    use tenure_core::value::{Fence, Key, QueueTtl, Ttl};
+    use tenure_node::{AcquireRequest, Deadlock};
+
+    use super::*;
+
+    fn ask(sent: Time, request: ClientRequest) -> Ask {
+        Ask {
+            id: sent,
+            request: Box::new(request),
+            sent,
+            first_sent: sent,
+        }
+    }
+
+    fn acquire(sent: Time, key: Option<&str>) -> Ask {
+        let request = AcquireRequest {
+            owner: OwnerId::new("amy").unwrap(),
+            ttl: Ttl::from_millis(9_000).unwrap(),
+            queue_ttl: QueueTtl::from_millis(9_000).unwrap(),
+            requests: vec![Request {
+                path: Path::parse("t:/1").unwrap(),
+                mode: Mode::Write,
+                state: State::New,
+                permits: None,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: key.and_then(|key| Key::new(key).unwrap()),
+            wait: Wait::Queue,
+            holder: None,
+            deadlock: Deadlock::Ignore,
+        };
+        ask(sent, ClientRequest::Acquire(request))
+    }
+
+    fn granted(fence: u64) -> Answer {
+        Answer::Acquire(AcquireAnswer::Granted {
+            namespace: None,
+            fence: Fence::from_number(fence),
+        })
+    }
+
+    fn queued() -> Answer {
+        Answer::Acquire(AcquireAnswer::Queued {
+            conflict: Box::new(Conflict {
+                reason: Reason::Queued,
+                path: Path::parse("t:/1").unwrap(),
+                blocker: None,
+            }),
+            lease_left_ms: None,
+            fence: None,
+            position: 1,
+        })
+    }
+
+    /// Two tries under one key, the second answered so; then a grant without one, and an assertion
+    /// that calls its fence stale.
+    fn stale_after(second: &Answer) -> Finding {
+        let mut judge = Leases::default();
+        let tries = [acquire(1, Some("k")), acquire(2, Some("k"))];
+        for one in &tries {
+            judge.see(one.sent, &Fact::Asked(one)).unwrap();
+        }
+        let answer = Ok(second.clone());
+        judge.see(3, &Fact::Answered(&tries[1], &answer)).unwrap();
+        let last = acquire(4, None);
+        judge.see(4, &Fact::Asked(&last)).unwrap();
+        let answer = Ok(granted(7));
+        judge.see(5, &Fact::Answered(&last, &answer)).unwrap();
+        let belief = Belief {
+            owner: OwnerId::new("amy").unwrap(),
+            holds: vec![(Path::parse("t:/1").unwrap(), Mode::Write)],
+            fence: Fence::from_number(7),
+            sent: 4,
+            until: 100,
+        };
+        judge.see(5, &Fact::Believes(&belief)).unwrap();
+        let assertion = ask(
+            6,
+            ClientRequest::AssertFencing {
+                owner: OwnerId::new("amy").unwrap(),
+                fence: Fence::from_number(7),
+                paths: vec![Path::parse("t:/1").unwrap()],
+            },
+        );
+        judge.see(6, &Fact::Asked(&assertion)).unwrap();
+        let stale = AssertAnswer::StaleFence(Path::parse("t:/1").unwrap());
+        let answer = Ok(Answer::AssertFencing(stale));
+        judge.see(7, &Fact::Answered(&assertion, &answer))
+    }
+
+    /// R105: an earlier try under a key may take a place anew that is gone, but is granted once.
+    #[test]
+    fn an_earlier_try_may_move_the_fence_unless_its_key_was_granted() {
+        assert_eq!(stale_after(&queued()), Ok(Seen::Checked));
+        assert!(stale_after(&granted(6)).is_err());
     }
 }

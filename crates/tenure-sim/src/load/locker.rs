@@ -621,7 +621,8 @@ impl Locker {
             Ok(_) => {}
             Err(failure) => {
                 // An earlier try may still be on its way, and then the key must stay.
-                if failure.wants_no_key() && session.tries == 0 {
+                let is_first = session.tries == 0 && ask.first_sent == ask.sent;
+                if failure.wants_no_key() && is_first {
                     session.key = None;
                     session.keyless = true;
                     session.tries += 1;

@@ -230,7 +230,16 @@ fn swept() -> Swept {
         asked: true,
         alive: true,
         locks: Vec::new(),
-        edges: vec![(owner("amy"), vec![owner("bob")])],
+        edges: vec![(
+            owner("amy"),
+            WaitsFor {
+                place: Place {
+                    namespace: ns(),
+                    waiter: 8,
+                },
+                owners: vec![owner("bob")],
+            },
+        )],
         grants: vec![Event {
             sequence: 1,
             id: 2,
