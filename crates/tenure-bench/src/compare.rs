@@ -386,15 +386,17 @@ impl<'a> Comparison<'a> {
             &format!(
                 "wear: after a minute of hot-handoff and a minute of unique-lock: throughput \
                  {rate:+.0} % ({:.0} pairs/s), bytes written per pair {written:+.0} % ({:.0}), \
-                 memory {memory:+.0} % ({:.1} MB)",
+                 memory {memory:+.0} % ({:.1} MB, {:.1} before)",
                 after.report.rate,
                 after.written,
-                memory_after as f64 / 1e6
+                memory_after as f64 / 1e6,
+                memory_before as f64 / 1e6
             ),
             json!({
                 "part": "wear", "rate_percent": rate, "written_percent": written,
                 "memory_percent": memory, "rate": after.report.rate,
                 "written": after.written, "resident_mb": memory_after as f64 / 1e6,
+                "resident_before_mb": memory_before as f64 / 1e6,
             }),
         );
         self.servers.pop();

@@ -1,12 +1,14 @@
 //! The events of the last 30 s, with their numbers (R121, R122).
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use self::packed::Packed;
 use crate::event::{Event, EventKind, EventLane};
 use crate::path::Namespace;
 use crate::query::EventsAfter;
 use crate::value::OwnerId;
+
+mod packed;
 
 /// How long events are kept, in lease time.
 pub(crate) const KEPT_MS: u64 = 30_000;
@@ -17,7 +19,7 @@ const WALL_END: u64 = 1 << 42;
 /// The events of one group.
 #[derive(Clone, Debug)]
 pub(crate) struct EventRing {
-    pub(crate) kept: VecDeque<(u64, Event)>,
+    pub(crate) kept: Packed,
     pub(crate) sequence: u64,
     pub(crate) id: u64,
     pub(crate) lane: EventLane,
@@ -27,7 +29,7 @@ pub(crate) struct EventRing {
 impl EventRing {
     pub(crate) fn new(limit: u32) -> EventRing {
         EventRing {
-            kept: VecDeque::new(),
+            kept: Packed::default(),
             sequence: 0,
             id: 0,
             lane: EventLane::ONLY,
@@ -54,9 +56,9 @@ impl EventRing {
             namespace,
             kind,
         };
-        self.kept.push_back((time, event.clone()));
+        self.kept.push(time, &event);
         while self.kept.len() > self.limit {
-            self.kept.pop_front();
+            self.kept.pop();
         }
         event
     }
@@ -64,10 +66,10 @@ impl EventRing {
     /// Forgets what is too old, a few at a time.
     pub(crate) fn forget(&mut self, time: u64) {
         for _ in 0..64 {
-            match self.kept.front() {
-                Some((made, _)) if made.saturating_add(KEPT_MS) <= time => self.kept.pop_front(),
+            match self.kept.oldest() {
+                Some(made) if made.saturating_add(KEPT_MS) <= time => self.kept.pop(),
                 _ => return,
-            };
+            }
         }
     }
 
@@ -77,7 +79,6 @@ impl EventRing {
             .iter()
             .map(|(_, event)| event)
             .filter(|event| event.sequence > sequence)
-            .cloned()
             .collect();
         let missing = self.sequence.saturating_sub(sequence);
         if events.len() as u64 == missing {

@@ -2,9 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +36,13 @@ fn make(directory: &Path) -> Result<(), String> {
 
 fn spawn(command: &mut Command) -> Result<Child, String> {
     let name = command.get_program().to_string_lossy().into_owned();
+    // Nothing is dropped when the comparison itself is killed.
+    let die_too = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+    #[allow(unsafe_code, reason = "the only way to say it between fork and exec")]
+    // SAFETY: one system call, which touches no memory.
+    unsafe {
+        command.pre_exec(die_too);
+    }
     command
         .stdin(Stdio::null())
         .spawn()

@@ -25,10 +25,17 @@ impl Space {
     /// becomes its namespace's floor (R72).
     pub(super) fn leave_mark(&mut self, namespace: u32, path: &Path, fence: Fence) {
         let state = &mut self.namespaces[namespace];
-        self.marks
-            .insert_idle(namespace, state.name.rest(path), fence);
         state.marks += 1;
-        while self.marks.idle() > self.limits.marks {
+        // Room is made first: an entry beyond the limit would take a table of the next size for ever.
+        self.fold_marks(self.limits.marks.saturating_sub(1));
+        let name = self.namespaces[namespace].name.rest(path);
+        self.marks.insert_idle(namespace, name, fence);
+        self.fold_marks(self.limits.marks);
+    }
+
+    /// Lets the longest idle fences beyond so many become floors.
+    fn fold_marks(&mut self, kept: u32) {
+        while self.marks.idle() > kept {
             let Some(dropped) = self.marks.drop_oldest() else {
                 return;
             };

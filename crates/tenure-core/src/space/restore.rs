@@ -373,7 +373,7 @@ impl Space {
         self.events.id = input.number()?;
         for _ in 0..input.length()? {
             let made = input.number()?;
-            self.events.kept.push_back((made, input.take()?));
+            self.events.kept.push(made, &input.take()?);
         }
         Ok(())
     }

@@ -205,9 +205,9 @@ impl Space {
         out.number(self.events.sequence);
         out.number(self.events.id);
         out.length(self.events.kept.len());
-        for (made, event) in &self.events.kept {
-            out.number(*made);
-            out.put(event);
+        for (made, event) in self.events.kept.iter() {
+            out.number(made);
+            out.put(&event);
         }
     }
 }

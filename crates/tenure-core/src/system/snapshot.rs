@@ -42,9 +42,9 @@ impl System {
         out.number(self.events.sequence);
         out.number(self.events.id);
         out.length(self.events.kept.len());
-        for (made, event) in &self.events.kept {
-            out.number(*made);
-            out.put(event);
+        for (made, event) in self.events.kept.iter() {
+            out.number(made);
+            out.put(&event);
         }
         out.into_bytes()
     }
@@ -90,7 +90,7 @@ impl System {
         system.events.id = input.number()?;
         for _ in 0..input.length()? {
             let made = input.number()?;
-            system.events.kept.push_back((made, input.take()?));
+            system.events.kept.push(made, &input.take()?);
         }
         input.finish()?;
         Ok(system)

@@ -4,9 +4,11 @@ use tenure_core::command::*;
 use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
+use tenure_core::query::EventsAfter;
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::{OwnerId, QueueTtl, Stamp, Ttl};
 
+use crate::codec::most_memory;
 use crate::scenario::Scenario;
 
 /// R72: beyond the limit the longest idle fence becomes its namespace's floor, and nothing goes back.
@@ -159,13 +161,17 @@ fn idle_capacities_are_bounded() {
     );
 }
 
+fn route(path: &Path) -> Route {
+    Route {
+        namespace: Namespace::fallback(path, 1),
+        algorithm: Algorithm::RecursiveRw,
+        version: 0,
+    }
+}
+
 fn acquire(owner: &OwnerId, path: &Path) -> Command {
     Command::Acquire(Acquire {
-        route: Route {
-            namespace: Namespace::fallback(path, 1),
-            algorithm: Algorithm::RecursiveRw,
-            version: 0,
-        },
+        route: route(path),
         owner: owner.clone(),
         ttl: Ttl::from_millis(10_000).unwrap(),
         queue_ttl: QueueTtl::from_millis(0).unwrap(),
@@ -256,6 +262,58 @@ fn any_number_of_holds_can_end_at_once() {
         assert!(space.lease(&namespace, &amy).is_none());
         space.check();
     }
+}
+
+fn release(owner: &OwnerId, path: &Path) -> Command {
+    Command::Release(Release {
+        route: route(path),
+        owner: owner.clone(),
+        holds: vec![Hold {
+            path: path.clone(),
+            mode: Mode::Write,
+        }],
+        key: None,
+    })
+}
+
+/// R122, R150: the events of 30 s in which one lock went from hand to hand 60,000 times fit into 1.5 MB.
+#[test]
+fn many_events_take_little_memory() {
+    let path = Path::parse("bench:/1-0/hot").unwrap();
+    let mut space = Space::new(SpaceLimits::default(), HashSeed(3));
+    let most = most_memory(|| {
+        for turn in 0..70_000u64 {
+            let stamp = Stamp {
+                time: turn / 2,
+                wall: 1_790_000_000_000 + turn / 2,
+            };
+            let owner = |number| OwnerId::new(&format!("bench-1-{}", number % 4)).unwrap();
+            space.apply(stamp, acquire(&owner(turn + 3), &path));
+            let events = space.apply(stamp, release(&owner(turn), &path)).events;
+            assert_eq!(events.len(), usize::from(turn > 2), "turn {turn}");
+        }
+    });
+    let EventsAfter::Hole(events) = space.events_after(0) else {
+        panic!("too many are kept");
+    };
+    assert_eq!(events.len(), 60_000);
+    assert!(events.is_sorted_by(|a, b| a.sequence + 1 == b.sequence && a.id < b.id));
+    assert!(most < 1_500_000, "{most} bytes");
+}
+
+/// R72, R150: as many idle fences as are kept take no more room than that.
+#[test]
+fn the_room_for_idle_fences_ends_with_their_number() {
+    let amy = OwnerId::new("amy").unwrap();
+    let mut space = Space::new(SpaceLimits::default(), HashSeed(3));
+    let most = most_memory(|| {
+        for number in 0..5_000 {
+            let path = Path::parse(&format!("t:/a/{number}")).unwrap();
+            space.apply(stamp(1), acquire(&amy, &path));
+            space.apply(stamp(1), release(&amy, &path));
+        }
+    });
+    assert!(most < 90_000, "{most} bytes");
 }
 
 /// No input makes it panic: commands of which nothing fits together, also at the ends of all numbers.
