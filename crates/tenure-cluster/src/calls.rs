@@ -18,6 +18,7 @@ use tenure_node::{Answer, ClientRequest, Failure, Input, StreamId};
 
 use crate::handle::{Stopped, gone};
 use crate::inbox::{Inbox, Job, Reply};
+use crate::seat::Seat;
 use crate::stream::{self, Listener, StreamEnd};
 
 /// What a place with many calls hears.
@@ -41,6 +42,7 @@ pub enum Heard {
 /// A place with many calls under way. Dropping it leaves them to happen unheard.
 pub struct Calls {
     inbox: Arc<Inbox>,
+    seat: Arc<Seat>,
     stopped: Arc<Stopped>,
     ear: Arc<Ear>,
     /// Pushed, not flushed.
@@ -57,9 +59,15 @@ pub struct Calls {
 const OWNERS: usize = 1024;
 
 impl Calls {
-    pub(crate) fn new(inbox: Arc<Inbox>, stopped: Arc<Stopped>, buffer: usize) -> Calls {
+    pub(crate) fn new(
+        inbox: Arc<Inbox>,
+        seat: Arc<Seat>,
+        stopped: Arc<Stopped>,
+        buffer: usize,
+    ) -> Calls {
         Calls {
             inbox,
+            seat,
             stopped,
             ear: Arc::new(Ear {
                 state: Mutex::default(),
@@ -114,7 +122,8 @@ impl Calls {
         if self.jobs.is_empty() {
             return;
         }
-        self.inbox.push_all(&mut self.jobs);
+        self.inbox.leave_all(&mut self.jobs);
+        self.seat.serve();
         if self.stopped.is_set() {
             // Nobody takes it any more; dropped, it is answered.
             self.inbox.abandon();

@@ -1,4 +1,4 @@
-//! The node thread: takes what has come, steps the node once, and does what the step wants done.
+//! One turn of the node: takes what has come, steps the node once, and does what the step wants done.
 //!
 //! ```text
 //!   inbox ──all jobs──▶ Node::step ──▶ writes ──▶ journal thread ──persisted──▶ inbox
@@ -30,7 +30,7 @@ use crate::peers::{Event, Outlet, Parcel};
 use crate::stream::{Full, Listener, StreamEnd};
 
 /// A node is stepped at least twice a second (leases.md).
-const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+const LONGEST_SLEEP_MS: u64 = 500;
 
 /// A node that is stopping hands its groups over first, for no longer than this (R169).
 const HAND_OVER: Duration = Duration::from_secs(3);
@@ -79,13 +79,69 @@ pub(crate) struct Driver {
     pub(crate) stop_at_ms: Option<u64>,
     /// Who is woken at the end of a turn: by then all that the turn tells them is there.
     pub(crate) wakers: Vec<Waker>,
+    /// Empty between turns; their room is used again.
+    pub(crate) jobs: Vec<Job>,
+    /// What the next step begins with.
+    pub(crate) inputs: Vec<Input>,
+    /// When the next turn is due, if nothing comes.
+    pub(crate) due_ms: u64,
+    /// Why there are no more turns.
+    pub(crate) over: Option<String>,
 }
 
 impl Driver {
-    /// Runs until the node stops or is told to. `first` is what its start wants done.
-    pub(crate) fn run(mut self, first: Vec<Output>) {
-        self.inbox.attach();
-        let why = self.turns(first);
+    /// Takes what has come and does what follows from it.
+    pub(crate) fn turn(&mut self) {
+        let mut jobs = std::mem::take(&mut self.jobs);
+        self.inbox.take(&mut jobs);
+        for job in jobs.drain(..) {
+            match self.input(job) {
+                Next::Input(input) => self.inputs.push(input),
+                Next::Nothing => {}
+            }
+        }
+        self.jobs = jobs;
+        let outputs = self.node.step(self.clock.now(), self.inputs.drain(..));
+        self.finish(outputs);
+    }
+
+    /// Does what a step wants done, and finds out when the next one is due.
+    pub(crate) fn finish(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            if let Some(why) = self.carry_out(output) {
+                self.over = Some(why);
+                return;
+            }
+        }
+        self.inbox.set_calls(self.replies.len());
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
+        let now = self.clock.now();
+        if self.is_over(now) {
+            self.over = Some("it was told to".to_owned());
+            return;
+        }
+        let mut sleep = self.node.wake_in().min(LONGEST_SLEEP_MS);
+        if let Some(mover) = &mut self.mover {
+            self.inputs
+                .append(&mut mover.turn(&self.node, now.monotonic_ms));
+            sleep = sleep.min(mover.wake_in(now.monotonic_ms));
+        }
+        if !self.inputs.is_empty() {
+            sleep = 0;
+        }
+        self.due_ms = now.monotonic_ms + sleep;
+    }
+
+    /// How long nothing has to be done, as far as it is known.
+    pub(crate) fn rest(&self) -> Duration {
+        let now = self.clock.now().monotonic_ms;
+        Duration::from_millis(self.due_ms.saturating_sub(now))
+    }
+
+    /// Tells everybody that it is over.
+    pub(crate) fn end(self, why: String) {
         self.stopped.set(why.clone());
         for listener in self.listeners.values() {
             listener.end(StreamEnd::Stopped);
@@ -95,47 +151,8 @@ impl Driver {
             let _ = mesh.send(Event::Stop);
         }
         // Whoever is still in the inbox is dropped, and so answered.
-        let mut rest = Vec::new();
-        self.inbox.take(&mut rest, Duration::ZERO);
-        drop(rest);
+        self.inbox.abandon();
         tracing::info!(why, "the node has ended");
-    }
-
-    fn turns(&mut self, first: Vec<Output>) -> String {
-        let mut jobs = Vec::new();
-        let mut inputs = Vec::new();
-        let mut outputs = first;
-        loop {
-            for output in outputs {
-                if let Some(why) = self.carry_out(output) {
-                    return why;
-                }
-            }
-            for waker in self.wakers.drain(..) {
-                waker.wake();
-            }
-            let now = self.clock.now();
-            if self.is_over(now) {
-                return "it was told to".to_owned();
-            }
-            let mut sleep = self.node.wake_in();
-            if let Some(mover) = &mut self.mover {
-                inputs.append(&mut mover.turn(&self.node, now.monotonic_ms));
-                sleep = sleep.min(mover.wake_in(now.monotonic_ms));
-            }
-            if !inputs.is_empty() {
-                sleep = 0;
-            }
-            let sleep = Duration::from_millis(sleep).min(LONGEST_SLEEP);
-            self.inbox.take(&mut jobs, sleep);
-            for job in jobs.drain(..) {
-                match self.input(job) {
-                    Next::Input(input) => inputs.push(input),
-                    Next::Nothing => {}
-                }
-            }
-            outputs = self.node.step(self.clock.now(), inputs.drain(..));
-        }
     }
 
     fn input(&mut self, job: Job) -> Next {

@@ -21,12 +21,14 @@ use crate::inbox::{Inbox, Job, Reply};
 use crate::measure::Vitals;
 use crate::peers::{self, Joined, NodeInfo};
 use crate::report::{Report, Survey};
+use crate::seat::Seat;
 use crate::stream::{self, Listener, Stream};
 
 /// A running node. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) inbox: Arc<Inbox>,
+    pub(crate) seat: Arc<Seat>,
     pub(crate) stopped: Arc<Stopped>,
     pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
     pub(crate) joined: watch::Sender<Joined>,
@@ -83,12 +85,13 @@ pub(crate) fn gone() -> Failure {
 impl Handle {
     /// A place to make many calls from; what it hears of owners may be `buffer` events behind.
     pub fn calls(&self, buffer: usize) -> Calls {
-        Calls::new(Arc::clone(&self.inbox), Arc::clone(&self.stopped), buffer)
+        let (inbox, seat) = (Arc::clone(&self.inbox), Arc::clone(&self.seat));
+        Calls::new(inbox, seat, Arc::clone(&self.stopped), buffer)
     }
 
     /// Does some work on this thread. Calls that it makes reach the node together, when it is done.
     pub fn together<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.inbox.together(work)
+        self.inbox.together(work, || self.seat.serve())
     }
 
     /// Makes a call, before it returns. The node answers before the timeout, or says that it passed.

@@ -1,11 +1,12 @@
 //! The node thread's inbox: anybody drops jobs in, the node takes all of them at once.
 //!
 //! One turn of the node handles everything that came together, so the busier it is, the bigger its
-//! batches. A sender wakes the thread only when it sleeps: a busy node costs no system call here.
+//! batches. A sender wakes the thread only when it sleeps, or stands in for it (see the seat): a busy
+//! node costs no system call here.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -95,17 +96,30 @@ thread_local! {
 }
 
 /// The end of [`Inbox::together`], also when the work panics.
-struct Later<'a> {
-    inbox: &'a Inbox,
+struct Later<F: Fn()> {
+    wake: F,
     outer: Option<(*const Inbox, bool)>,
 }
 
-impl Drop for Later<'_> {
+impl<F: Fn()> Drop for Later<F> {
     fn drop(&mut self) {
         if let Some((_, true)) = HELD_BACK.replace(self.outer) {
-            self.inbox.wake();
+            (self.wake)();
         }
     }
+}
+
+/// So many turns are taken by a stand-in, if more comes meanwhile.
+const TURNS: usize = 2;
+
+/// Who looks after what is dropped in.
+mod state {
+    /// The node's thread, which looks again before it sleeps.
+    pub(super) const AWAKE: u8 = 0;
+    /// Nobody: whoever drops something in sees to it.
+    pub(super) const ASLEEP: u8 = 1;
+    /// A stand-in for the node's thread, who looks again before it goes.
+    pub(super) const STOOD_IN: u8 = 2;
 }
 
 #[derive(Default)]
@@ -113,63 +127,84 @@ pub(crate) struct Inbox {
     jobs: Mutex<Vec<Job>>,
     /// Bytes of frames that were dropped in and not taken yet.
     frame_bytes: AtomicUsize,
-    sleeping: AtomicBool,
+    /// One of [`state`].
+    state: AtomicU8,
+    /// How many calls were under way after the last turn.
+    calls: AtomicUsize,
     thread: OnceLock<Thread>,
 }
 
 impl Inbox {
+    fn jobs(&self) -> MutexGuard<'_, Vec<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Drops a job in and wakes the node if it sleeps.
     pub(crate) fn push(&self, job: Job) {
-        self.jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(job);
+        self.leave(job);
         self.wake();
     }
 
-    /// Drops jobs in, in their order.
-    pub(crate) fn push_all(&self, jobs: &mut Vec<Job>) {
-        self.jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .append(jobs);
-        self.wake();
+    /// Drops a job in for whoever looks next: the node has to be woken, or stood in for.
+    pub(crate) fn leave(&self, job: Job) {
+        self.jobs().push(job);
+    }
+
+    /// Drops jobs in, in their order, as [`leave`](Inbox::leave).
+    pub(crate) fn leave_all(&self, jobs: &mut Vec<Job>) {
+        self.jobs().append(jobs);
     }
 
     /// The node has ended: whatever is here is dropped, and so answered.
     pub(crate) fn abandon(&self) {
-        let jobs = std::mem::take(&mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner));
+        let jobs = std::mem::take(&mut *self.jobs());
         drop(jobs);
     }
 
-    /// Wakes the node only when `work` is done, for all that it dropped in.
-    pub(crate) fn together<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Calls `wake` only when `work` is done, instead of waking the node for all that it dropped in.
+    pub(crate) fn together<T>(&self, work: impl FnOnce() -> T, wake: impl Fn()) -> T {
         let outer = HELD_BACK.replace(Some((std::ptr::from_ref(self), false)));
-        let _later = Later { inbox: self, outer };
+        let _later = Later { wake, outer };
         work()
     }
 
-    fn wake(&self) {
+    /// Wakes the node if it sleeps.
+    pub(crate) fn wake(&self) {
         if let Some((inbox, _)) = HELD_BACK.get()
             && std::ptr::eq(inbox, self)
         {
             HELD_BACK.set(Some((inbox, true)));
             return;
         }
-        // The node says that it sleeps before it looks for jobs a last time, so either it sees
-        // this one, or we see that it sleeps.
-        if self.sleeping.swap(false, Ordering::SeqCst)
+        // Whoever looks after the inbox says that it goes before it looks a last time, so either it
+        // sees what was dropped in, or we see that it went.
+        if self.change(state::ASLEEP, state::AWAKE)
             && let Some(thread) = self.thread.get()
         {
             thread.unpark();
         }
     }
 
-    /// Drops a peer's frame in. Says how many bytes of frames wait now.
-    pub(crate) fn push_frame(&self, from: NodeId, bytes: Bytes) -> usize {
+    fn change(&self, from: u8, to: u8) -> bool {
+        self.state
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    /// Drops a peer's frame in, as [`leave`](Inbox::leave). Says how many bytes of frames wait now.
+    pub(crate) fn leave_frame(&self, from: NodeId, bytes: Bytes) -> usize {
         let waiting = self.frame_bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-        self.push(Job::Input(Input::Frame { from, bytes }));
+        self.leave(Job::Input(Input::Frame { from, bytes }));
         waiting
+    }
+
+    /// How many calls were under way after the last turn.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_calls(&self, calls: usize) {
+        self.calls.store(calls, Ordering::Relaxed);
     }
 
     /// How many bytes of frames wait.
@@ -177,55 +212,179 @@ impl Inbox {
         self.frame_bytes.load(Ordering::Relaxed)
     }
 
-    /// The calling thread is the one that takes.
+    /// The calling thread is the node's.
     pub(crate) fn attach(&self) {
         let _ = self.thread.set(thread::current());
     }
 
-    /// Moves all jobs to `taken`, which must be empty. Sleeps up to `longest` if there are none.
-    pub(crate) fn take(&self, taken: &mut Vec<Job>, longest: Duration) {
-        if self.swap(taken) || longest.is_zero() {
-            return;
-        }
-        self.sleeping.store(true, Ordering::SeqCst);
-        if !self.swap(taken) {
-            thread::park_timeout(longest);
-            self.swap(taken);
-        }
-        self.sleeping.store(false, Ordering::SeqCst);
+    /// Moves all jobs to `taken`, which must be empty.
+    pub(crate) fn take(&self, taken: &mut Vec<Job>) {
+        std::mem::swap(&mut *self.jobs(), taken);
+        self.frame_bytes.store(0, Ordering::Relaxed);
     }
 
-    fn swap(&self, taken: &mut Vec<Job>) -> bool {
-        std::mem::swap(
-            &mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner),
-            taken,
-        );
-        self.frame_bytes.store(0, Ordering::Relaxed);
-        !taken.is_empty()
+    /// Whether nothing is here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.jobs().is_empty()
     }
+
+    /// The node's thread sleeps, until somebody wakes it or for so long.
+    pub(crate) fn sleep(&self, longest: Duration) {
+        if !self.is_empty() {
+            return;
+        }
+        self.state.store(state::ASLEEP, Ordering::SeqCst);
+        if self.is_empty() {
+            thread::park_timeout(longest);
+        }
+        self.state.store(state::AWAKE, Ordering::SeqCst);
+    }
+
+    /// Sees to what was left here: the caller takes turns while the node's thread sleeps and there is
+    /// something, for a while. A turn says whether that thread is needed.
+    pub(crate) fn stand_in(&self, mut turn: impl FnMut() -> Needed) {
+        for _ in 0..TURNS {
+            if !self.change(state::ASLEEP, state::STOOD_IN) {
+                // Somebody looks after it who will look again.
+                return;
+            }
+            let needed = turn();
+            if !self.change(state::STOOD_IN, state::ASLEEP) {
+                // The node's thread woke up by itself.
+                return;
+            }
+            match needed {
+                Needed::Yes => break,
+                Needed::No if self.is_empty() => return,
+                Needed::No => {}
+            }
+        }
+        self.wake();
+    }
+}
+
+/// Whether the node's thread is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needed {
+    Yes,
+    No,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     /// Whoever works together wakes the node once, at the end, and nobody else's node later.
     #[test]
     fn the_node_is_woken_when_the_work_is_done() {
         let (inbox, other) = (Inbox::default(), Inbox::default());
-        let sleeps = |inbox: &Inbox| inbox.sleeping.load(Ordering::SeqCst);
+        let sleeps = |inbox: &Inbox| inbox.state.load(Ordering::SeqCst) == state::ASLEEP;
         for inbox in [&inbox, &other] {
-            inbox.sleeping.store(true, Ordering::SeqCst);
+            inbox.state.store(state::ASLEEP, Ordering::SeqCst);
         }
-        inbox.together(|| {
-            inbox.push(Job::Stop);
-            other.push(Job::Stop);
-            assert!(sleeps(&inbox));
-            assert!(!sleeps(&other));
-        });
+        inbox.together(
+            || {
+                inbox.push(Job::Stop);
+                other.push(Job::Stop);
+                assert!(sleeps(&inbox));
+                assert!(!sleeps(&other));
+            },
+            || inbox.wake(),
+        );
         assert!(!sleeps(&inbox));
-        inbox.sleeping.store(true, Ordering::SeqCst);
-        inbox.together(|| {});
+        inbox.state.store(state::ASLEEP, Ordering::SeqCst);
+        inbox.together(|| {}, || inbox.wake());
         assert!(sleeps(&inbox), "there was nothing to wake it for");
+    }
+
+    /// While somebody stands in, nobody wakes the node's thread, and nothing is overlooked.
+    #[test]
+    fn whoever_stands_in_looks_again_before_it_goes() {
+        let inbox = Inbox::default();
+        let state = || inbox.state.load(Ordering::SeqCst);
+        inbox.stand_in(|| panic!("the node is awake"));
+        inbox.state.store(state::ASLEEP, Ordering::SeqCst);
+        let mut turns = 0;
+        inbox.stand_in(|| {
+            turns += 1;
+            inbox.stand_in(|| panic!("one is enough"));
+            inbox.take(&mut Vec::new());
+            if turns == 1 {
+                inbox.push(Job::Stop);
+                assert_eq!(state(), state::STOOD_IN);
+            }
+            Needed::No
+        });
+        assert_eq!((turns, state()), (2, state::ASLEEP));
+        inbox.stand_in(|| {
+            inbox.push(Job::Stop);
+            Needed::No
+        });
+        assert_eq!(state(), state::AWAKE, "there was no end to it");
+        inbox.state.store(state::ASLEEP, Ordering::SeqCst);
+        inbox.stand_in(|| Needed::Yes);
+        assert_eq!(state(), state::AWAKE);
+    }
+
+    /// Whoever drops something in, in whatever way, need not see to it that it is taken.
+    #[test]
+    fn nothing_is_left_behind() {
+        const EACH: usize = 20_000;
+        let inbox = Inbox::default();
+        let taken = AtomicUsize::new(0);
+        let place = Mutex::new(());
+        let turn = || {
+            let Ok(_one_at_a_time) = place.try_lock() else {
+                return Needed::No;
+            };
+            let mut jobs = Vec::new();
+            inbox.take(&mut jobs);
+            taken.fetch_add(jobs.len(), Ordering::SeqCst);
+            // Others drop something in before this is over.
+            thread::yield_now();
+            Needed::No
+        };
+        let all = 3 * EACH;
+        let (begun, long) = (Instant::now(), Duration::from_secs(60));
+        let patience = || assert!(begun.elapsed() < long, "nobody takes what is there");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                inbox.attach();
+                while taken.load(Ordering::SeqCst) < all {
+                    inbox.sleep(long);
+                    patience();
+                    let _one_at_a_time = place.lock().unwrap();
+                    let mut jobs = Vec::new();
+                    inbox.take(&mut jobs);
+                    taken.fetch_add(jobs.len(), Ordering::SeqCst);
+                }
+            });
+            for stands_in in [true, true, false] {
+                let (inbox, taken) = (&inbox, &taken);
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        if stands_in {
+                            inbox.leave(Job::Stop);
+                            inbox.stand_in(turn);
+                        } else {
+                            inbox.push(Job::Stop);
+                        }
+                        // Everybody sleeps now and then.
+                        while number % 16 == 0 && !inbox.is_empty() {
+                            patience();
+                            thread::yield_now();
+                        }
+                    }
+                    // The node's thread need not have been woken for the last of them.
+                    while taken.load(Ordering::SeqCst) < all {
+                        patience();
+                        thread::yield_now();
+                    }
+                    inbox.wake();
+                });
+            }
+        });
+        assert_eq!(taken.into_inner(), all);
     }
 }

@@ -20,6 +20,7 @@ use crate::chores::Chore;
 use crate::inbox::{Inbox, Job};
 use crate::measure::{Histogram, Vitals};
 use crate::peers::{Outlet, Parcel};
+use crate::seat::Seat;
 
 pub use tenure_journal::ReplayError;
 pub(crate) use tenure_journal::{replay, save};
@@ -67,6 +68,7 @@ pub(crate) struct Journal {
     pub(crate) log: FileLog<RealDisk>,
     pub(crate) snapshots: Snapshots<RealDisk>,
     pub(crate) inbox: Arc<Inbox>,
+    pub(crate) seat: Arc<Seat>,
     pub(crate) chores: Sender<Chore>,
     /// Whether batches wait for the disk at all (R152).
     pub(crate) durable: Durable,
@@ -102,7 +104,8 @@ impl Journal {
     fn serve(&mut self, writes: &Receiver<Write>) -> Result<(), WriteError> {
         let mut items = tenure_log::Batch::new();
         let mut notes = Vec::new();
-        while let Ok(first) = writes.recv() {
+        let mut next = None;
+        while let Some(first) = next.take().or_else(|| writes.recv().ok()) {
             let mut written = Written::default();
             let mut end = false;
             for write in std::iter::once(first).chain(writes.try_iter()) {
@@ -145,15 +148,20 @@ impl Journal {
                 // Whoever does not wait any more does not mind.
                 let _ = done.send(());
             }
-            if let Some(mark) = synced.mark() {
+            let mark = synced.mark();
+            if let Some(mark) = mark {
                 // The node hears of the sync before anybody can answer to what rested on it: a
                 // candidate that is elected must know that its log is durable. It wakes afterwards.
-                let inbox = Arc::clone(&self.inbox);
-                inbox.together(|| {
-                    inbox.push(Job::Input(Input::Persisted { mark }));
-                    self.synced = mark;
-                    self.let_go();
-                });
+                self.inbox.leave(Job::Input(Input::Persisted { mark }));
+                self.synced = mark;
+                self.let_go();
+            }
+            next = writes.try_recv().ok();
+            match (mark, &next) {
+                (None, _) => {}
+                // There is nothing to write, perhaps until the node has had its turn.
+                (Some(_), None) => self.seat.stand_in(),
+                (Some(_), Some(_)) => self.inbox.wake(),
             }
             self.clean(synced);
             if end {

@@ -29,6 +29,7 @@ mod reconcile;
 #[cfg(test)]
 mod recorded;
 mod report;
+mod seat;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
@@ -50,6 +51,7 @@ use inbox::{Inbox, Job};
 use journal::Journal;
 use mover::Mover;
 use peers::{Joined, Remembered};
+use seat::Seat;
 
 pub use begin::BeginError;
 pub use calls::{Calls, Heard};
@@ -224,12 +226,39 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     let stopped = Arc::new(Stopped::default());
     let (journal, writes) = mpsc::channel();
     let (chores, todo) = mpsc::channel();
+    let mesh_events = options
+        .peers
+        .is_some()
+        .then(tokio::sync::mpsc::unbounded_channel);
+    let rules = options.peers.as_ref().map(|peers| peers.rules.clone());
+    let mesh = mesh_events.as_ref().map(|(sender, _)| sender.clone());
+    let seat = Seat::new(Driver {
+        node,
+        clock,
+        inbox: Arc::clone(&inbox),
+        stopped: Arc::clone(&stopped),
+        journal: journal.clone(),
+        chores: chores.clone(),
+        replies: HashMap::default(),
+        listeners: HashMap::default(),
+        wakers: Vec::new(),
+        next_request: 1,
+        outlets: HashMap::new(),
+        mover: rules.map(|rules| Mover::new(rules, clock.now().monotonic_ms)),
+        mesh: mesh.clone(),
+        stop_at_ms: None,
+        jobs: Vec::new(),
+        inputs: Vec::new(),
+        due_ms: 0,
+        over: None,
+    });
     let journal_thread = {
         let journal = Journal {
             log,
             snapshots: snapshots.clone(),
             inbox: Arc::clone(&inbox),
-            chores: chores.clone(),
+            seat: Arc::clone(&seat),
+            chores,
             durable: options.durable,
             held: VecDeque::new(),
             synced: Mark(0),
@@ -245,16 +274,13 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         })?
     };
     let mut threads = vec![journal_thread, chores_thread];
-    let (mut mesh, mut mover, mut addresses) = (None, None, None);
+    let mut addresses = None;
     let joined = watch::Sender::new(Joined::Yes);
-    if let (Some(peers), Some(doors)) = (options.peers, doors) {
+    if let (Some(peers), Some(doors), Some(events)) = (options.peers, doors, mesh_events) {
         if identity.cluster_id.is_none() {
             joined.send_replace(Joined::NotYet);
         }
-        mover = Some(Mover::new(peers.rules.clone(), clock.now().monotonic_ms));
         addresses = Some((doors.peers, doors.gossip));
-        let (sender, events) = tokio::sync::mpsc::unbounded_channel();
-        mesh = Some(sender.clone());
         let start = peers::Start {
             card: doors.card(&options.name, &peers, &identity),
             options: peers,
@@ -264,36 +290,20 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             listener: doors.listener,
             socket: doors.socket,
             inbox: Arc::clone(&inbox),
-            journal: journal.clone(),
+            seat: Arc::clone(&seat),
+            journal,
             clock,
             joined: joined.clone(),
         };
-        threads.push(spawn("peers", move || {
-            peers::run(start, (sender, events));
-        })?);
+        threads.push(spawn("peers", move || peers::run(start, events))?);
     }
-    let node_thread = {
-        let driver = Driver {
-            node,
-            clock,
-            inbox: Arc::clone(&inbox),
-            stopped: Arc::clone(&stopped),
-            journal,
-            chores,
-            replies: HashMap::default(),
-            listeners: HashMap::default(),
-            wakers: Vec::new(),
-            next_request: 1,
-            outlets: HashMap::new(),
-            mover,
-            mesh: mesh.clone(),
-            stop_at_ms: None,
-        };
-        spawn("node", move || driver.run(first))?
-    };
-    threads.insert(0, node_thread);
+    threads.insert(0, {
+        let seat = Arc::clone(&seat);
+        spawn("node", move || seat.run(first))?
+    });
     let handle = Handle {
         inbox,
+        seat,
         stopped,
         mesh,
         joined,

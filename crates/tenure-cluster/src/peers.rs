@@ -1,18 +1,20 @@
 //! The other nodes: connections to them, and what is known of them.
 //!
 //! ```text
-//!   node thread ──frames──▶ Outlet ──▶ dialer ═══TCP═══▶ listener ──▶ inbox of the other node
-//!                             mesh: who there is, which pairs stand, who is told what
+//!   node ──frames──▶ Outlet ═══TCP═══▶ listener ──▶ inbox of the other node
+//!            mesh: who there is, which pairs stand, who is told what
 //! ```
 //!
-//! One thread with its own event loop does all of it. The node thread never waits for it: it puts
-//! frames into queues, and hears of connections that stand or broke.
+//! One thread with its own event loop does all of it, except that whoever has a frame writes it to the
+//! socket himself where that takes it. Nobody waits for a peer: the rest goes to this thread, and the
+//! node hears of connections that stand or broke.
 
 mod accept;
 mod dial;
 mod hello;
 mod link;
 mod mesh;
+mod outlet;
 mod seal;
 mod survey;
 mod talk;
@@ -33,12 +35,13 @@ use crate::driver::Clock;
 use crate::identity::Identity;
 use crate::inbox::Inbox;
 use crate::journal::{Note, Write};
+use crate::seat::Seat;
 
 pub use hello::Versions;
 pub(crate) use hello::{Hello, Refusal, Token, same_facts};
-pub(crate) use link::{Outlet, Parcel};
 pub(crate) use mesh::Event;
 pub use mesh::NodeInfo;
+pub(crate) use outlet::{Outlet, Parcel};
 #[cfg(test)]
 pub(crate) use talk::Talk;
 pub(crate) use talk::{Remembered, put_members, take_members};
@@ -129,6 +132,7 @@ pub(crate) struct Start {
     pub(crate) listener: TcpListener,
     pub(crate) socket: UdpSocket,
     pub(crate) inbox: Arc<Inbox>,
+    pub(crate) seat: Arc<Seat>,
     pub(crate) journal: Sender<Write>,
     pub(crate) clock: Clock,
     pub(crate) joined: watch::Sender<Joined>,
@@ -145,6 +149,7 @@ pub(crate) struct Home {
     pub(crate) card_changed: tokio::sync::Notify,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) inbox: Arc<Inbox>,
+    pub(crate) seat: Arc<Seat>,
     pub(crate) journal: Sender<Write>,
     pub(crate) joined: watch::Sender<Joined>,
     connections: Cell<u64>,
@@ -180,6 +185,7 @@ impl Home {
             card_changed: tokio::sync::Notify::new(),
             events,
             inbox: Arc::clone(&start.inbox),
+            seat: Arc::clone(&start.seat),
             journal: start.journal.clone(),
             joined: start.joined.clone(),
             connections: Cell::new(0),

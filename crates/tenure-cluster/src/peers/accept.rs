@@ -4,20 +4,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_node::{Lane, NodeId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::Home;
 use super::hello::Hello;
-use super::link::{self, LinkError, Pace, Parcel};
+use super::link::{self, LinkError, Pace};
 use super::mesh::{Event, Pass};
+use super::outlet::Parcel;
 use super::tls;
 
 /// Connections that may be in their handshake at once; strangers wait.
 const HANDSHAKES: usize = 64;
 /// So many bytes of frames may wait for the node before its peers have to.
 const MOST_WAITING: usize = 64 * 1024 * 1024;
+/// What waits for the node takes it no time worth speaking of, if it is no more than this.
+const SMALL: usize = 64 * 1024;
 /// The other direction stands after this long, or the pair is given up.
 const OTHER_DIRECTION: Duration = Duration::from_secs(5);
 
@@ -53,7 +57,7 @@ async fn serve(
 ) -> Result<(), LinkError> {
     stream.set_nodelay(true)?;
     let (reader, writer) = tls::accepted(home.tls.as_ref(), stream).await?;
-    let blank = home.hello(tenure_node::Lane::Main, 0, None)?;
+    let blank = home.hello(Lane::Main, 0, None)?;
     let mine = |theirs: &Hello| Hello {
         lane: theirs.lane,
         connection: theirs.connection,
@@ -95,7 +99,11 @@ async fn serve(
             return LinkError::Slow;
         }
         proven
-            .receive_all(&Pace::of(lane), |parcel| take(home, node, parcel))
+            .receive_all(
+                &Pace::of(lane),
+                |parcel| take(home, node, lane, parcel),
+                || rest(home),
+            )
             .await
     };
     let why = tokio::select! {
@@ -118,15 +126,25 @@ async fn admit(home: &Home, theirs: Hello) -> Result<Pass, String> {
         .unwrap_or_else(|_| Err("this node is stopping".to_owned()))
 }
 
-async fn take(home: &Home, from: tenure_node::NodeId, parcel: Parcel) {
+async fn take(home: &Home, from: NodeId, lane: Lane, parcel: Parcel) {
     match parcel {
         Parcel::Frame(bytes) => {
-            let mut waiting = home.inbox.push_frame(from, bytes);
+            let mut waiting = home.inbox.leave_frame(from, bytes);
+            if lane == Lane::Bulk || waiting > SMALL {
+                home.inbox.wake();
+            }
             while waiting > MOST_WAITING {
                 sleep(Duration::from_millis(1)).await;
                 waiting = home.inbox.frame_bytes();
             }
         }
         Parcel::Talk(bytes) => home.tell(Event::Talk { from, bytes }),
+    }
+}
+
+/// All that came was passed on: the node takes its turn, here if it sleeps.
+fn rest(home: &Home) {
+    if !home.inbox.is_empty() {
+        home.seat.stand_in();
     }
 }

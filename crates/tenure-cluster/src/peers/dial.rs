@@ -1,5 +1,6 @@
 //! Dialers: one per peer and lane keeps a connection to it, for as long as it has a card.
 
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::link::{self, LinkError, Outlet, Pace};
+use super::link::{self, LinkError, Pace};
 use super::mesh::Event;
 use super::{Home, Refusal, tls};
 use crate::card::Card;
@@ -63,6 +64,11 @@ async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<Link
         .await
         .map_err(|_| LinkError::Slow)??;
     stream.set_nodelay(true)?;
+    let socket = match (lane, &home.tls) {
+        (Lane::Main, None) => Some(stream.as_fd().try_clone_to_owned()?.into()),
+        // What TLS makes of it only the connection's own task knows.
+        (Lane::Main, Some(_)) | (Lane::Bulk, _) => None,
+    };
     let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &card.internal).await?;
     let mine = home.hello(lane, connection, Some(node))?;
     let proven = link::dial(reader, writer, &mine, &home.token).await?;
@@ -71,16 +77,17 @@ async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<Link
         return Err(LinkError::RefusedUs(why));
     }
     home.tell(Event::Cards(vec![theirs.card.clone()]));
-    let (outlet, queue) = Outlet::new(lane);
+    let (life, version) = (theirs.card.member.life, proven.version);
+    let (outlet, sending) = proven.outlet(lane, socket);
     home.tell(Event::OutUp {
         node,
-        life: theirs.card.member.life,
+        life,
         lane,
         connection,
-        version: proven.version,
+        version,
         outlet,
     });
-    let why = proven.send_all(queue, &Pace::of(lane)).await;
+    let why = sending.run(&Pace::of(lane)).await;
     home.tell(Event::OutDown {
         node,
         lane,

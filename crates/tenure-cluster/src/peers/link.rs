@@ -5,23 +5,22 @@
 //! dialer has proved itself, and nothing of a group is written before the listener has.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tenure_node::Lane;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::hello::{Hello, MAX_HELLO, PROOF, Refusal, Side, Token, Transcript};
+use super::outlet::{self, FRAME, Outlet, PING, Parcel, Queue, TALK};
 use super::seal::{HEAD, Opener, Sealer};
 
 /// A handshake takes no longer.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 /// Bytes handed to the socket at once.
-const WRITE_AT_ONCE: usize = 64 * 1024;
+pub(super) const WRITE_AT_ONCE: usize = 64 * 1024;
 
 pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
@@ -71,19 +70,6 @@ pub(crate) enum LinkError {
     #[error("it refused this node: {0}")]
     RefusedUs(String),
 }
-
-/// What travels on a connection.
-#[derive(Clone, Debug)]
-pub(crate) enum Parcel {
-    /// From a node to a node.
-    Frame(Bytes),
-    /// From one mesh to the other: cards and orders.
-    Talk(Bytes),
-}
-
-const PING: u8 = 0;
-const FRAME: u8 = 1;
-const TALK: u8 = 2;
 
 /// A connection whose other end has proved itself.
 pub(crate) struct Proven {
@@ -216,92 +202,39 @@ async fn read_proof(reader: &mut ReadHalf) -> Result<[u8; PROOF], LinkError> {
     Ok(proof)
 }
 
-/// The end of a queue that the node thread and the mesh put parcels into.
-#[derive(Clone, Debug)]
-pub(crate) struct Outlet {
-    parcels: mpsc::UnboundedSender<Parcel>,
-    queued: Arc<AtomicUsize>,
-    most: usize,
+/// The task of a connection that sends.
+pub(crate) struct Sending {
+    reader: ReadHalf,
+    writer: WriteHalf,
+    queue: Queue,
 }
 
-/// The connection is gone, or so far behind that it must be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lost;
-
-impl Outlet {
-    /// A queue for a lane, and the end that a connection drains.
-    pub(crate) fn new(lane: Lane) -> (Outlet, Queue) {
-        let (parcels, waiting) = mpsc::unbounded_channel();
-        let queued = Arc::new(AtomicUsize::new(0));
-        let most = match lane {
-            Lane::Main => 64 * 1024 * 1024,
-            Lane::Bulk => 16 * 1024 * 1024,
-        };
-        let outlet = Outlet {
-            parcels,
-            queued: Arc::clone(&queued),
-            most,
-        };
-        (outlet, Queue { waiting, queued })
-    }
-
-    /// Whether this is a handle to the same queue.
-    pub(crate) fn is(&self, other: &Outlet) -> bool {
-        Arc::ptr_eq(&self.queued, &other.queued)
-    }
-
-    /// Puts a parcel in line. Bounded: a peer that does not keep up loses its connection.
-    pub(crate) fn send(&self, parcel: Parcel) -> Result<(), Lost> {
-        let (Parcel::Frame(bytes) | Parcel::Talk(bytes)) = &parcel;
-        let length = bytes.len();
-        if self.queued.fetch_add(length, Ordering::Relaxed) + length > self.most {
-            return Err(Lost);
-        }
-        self.parcels.send(parcel).map_err(|_| Lost)
-    }
-}
-
-/// What waits to be sent on a connection.
-pub(crate) struct Queue {
-    waiting: mpsc::UnboundedReceiver<Parcel>,
-    queued: Arc<AtomicUsize>,
-}
-
-impl Proven {
-    /// Sends what is put into the queue until one of both ends lets go.
-    pub(crate) async fn send_all(mut self, mut queue: Queue, pace: &Pace) -> LinkError {
-        let mut parcels = Vec::new();
-        let mut bytes = Vec::with_capacity(WRITE_AT_ONCE);
+impl Sending {
+    /// Keeps the connection alive, and writes what others could not, until one of both ends lets go.
+    pub(crate) async fn run(mut self, pace: &Pace) -> LinkError {
+        let mut bytes = Vec::new();
         let mut nothing = [0; 1];
         loop {
-            parcels.clear();
             tokio::select! {
                 biased;
-                taken = queue.waiting.recv_many(&mut parcels, 64) => {
-                    if taken == 0 {
+                more = self.queue.woken.recv() => {
+                    if more.is_none() {
                         return LinkError::Closed;
                     }
                 }
                 // The listener says nothing after its verdict: whatever can be read is the end.
                 _ = self.reader.read(&mut nothing) => return LinkError::Closed,
-                () = tokio::time::sleep(pace.ping) => {}
+                () = tokio::time::sleep(pace.ping) => {
+                    if self.queue.ping().is_err() {
+                        return LinkError::Closed;
+                    }
+                }
             }
-            bytes.clear();
-            if parcels.is_empty() {
-                put(&mut bytes, &mut self.sealer, PING, &[]);
+            while self.queue.take(&mut bytes) {
+                if let Err(error) = self.write(&bytes, pace).await {
+                    return error;
+                }
             }
-            for parcel in parcels.drain(..) {
-                let (kind, content) = match parcel {
-                    Parcel::Frame(content) => (FRAME, content),
-                    Parcel::Talk(content) => (TALK, content),
-                };
-                put(&mut bytes, &mut self.sealer, kind, &content);
-                queue.queued.fetch_sub(content.len(), Ordering::Relaxed);
-            }
-            if let Err(error) = self.write(&bytes, pace).await {
-                return error;
-            }
-            bytes.shrink_to(8 * WRITE_AT_ONCE);
         }
     }
 
@@ -316,15 +249,33 @@ impl Proven {
             .map_err(|_| LinkError::Slow)??;
         Ok(())
     }
+}
 
-    /// Receives until the connection ends, and says why it did.
+impl Proven {
+    /// The way out for whoever has something to say. `socket` is a handle to that of this connection.
+    pub(crate) fn outlet(self, lane: Lane, socket: Option<TcpStream>) -> (Outlet, Sending) {
+        let (outlet, queue) = outlet::pair(lane, self.sealer, socket);
+        let sending = Sending {
+            reader: self.reader,
+            writer: self.writer,
+            queue,
+        };
+        (outlet, sending)
+    }
+
+    /// Receives until the connection ends, and says why it did. `rest` is called when all that has come
+    /// was taken, and before anything is waited for.
     pub(crate) async fn receive_all<F: Future<Output = ()>>(
         mut self,
         pace: &Pace,
         mut take: impl FnMut(Parcel) -> F,
+        mut rest: impl FnMut(),
     ) -> LinkError {
         let mut buffer = BytesMut::with_capacity(WRITE_AT_ONCE);
         loop {
+            if !has_frame(&buffer) {
+                rest();
+            }
             let content = match self.next(&mut buffer, pace.silence).await {
                 Ok(content) => content,
                 Err(error) => return error,
@@ -377,11 +328,10 @@ impl Proven {
     }
 }
 
-fn put(bytes: &mut Vec<u8>, sealer: &mut Sealer, kind: u8, content: &[u8]) {
-    let head = sealer.head(&[&[kind], content]);
-    bytes.extend_from_slice(&head);
-    bytes.push(kind);
-    bytes.extend_from_slice(content);
+/// Whether the next frame is there already.
+fn has_frame(buffer: &[u8]) -> bool {
+    let length = buffer.first_chunk().map(Opener::length);
+    matches!(length, Some(Ok(length)) if buffer.len() >= HEAD + length)
 }
 
 #[cfg(test)]
@@ -390,6 +340,7 @@ mod tests {
     use crate::card::tests::card;
     use tenure_core::policy::Algorithm;
     use tenure_node::ClusterConfig;
+    use tokio::sync::mpsc;
 
     fn hello(node: u32) -> Hello {
         let facts = ClusterConfig {
@@ -474,7 +425,7 @@ mod tests {
             )
         );
         let pace = Pace::of(Lane::Main);
-        let (outlet, queue) = Outlet::new(Lane::Main);
+        let (outlet, sending) = dialed.unwrap().outlet(Lane::Main, None);
         let large = Bytes::from(vec![7; 300 * 1024]);
         outlet.send(Parcel::Frame(large.clone())).unwrap();
         outlet
@@ -482,12 +433,12 @@ mod tests {
             .unwrap();
         let (taken, mut arrived) = mpsc::unbounded_channel();
         let began = std::time::Instant::now();
-        let send = dialed.unwrap().send_all(queue, &pace);
+        let send = sending.run(&pace);
         let take = |parcel| {
             let _ = taken.send(parcel);
             std::future::ready(())
         };
-        let receive = answered.unwrap().receive_all(&pace, take);
+        let receive = answered.unwrap().receive_all(&pace, take, || ());
         let both = async {
             let first = arrived.recv().await;
             (first, arrived.recv().await)
@@ -504,16 +455,5 @@ mod tests {
             began.elapsed() > pace.silence,
             "otherwise nothing was shown"
         );
-    }
-
-    /// A peer that does not keep up loses its connection, not our memory.
-    #[test]
-    fn a_queue_is_bounded() {
-        let (outlet, _queue) = Outlet::new(Lane::Bulk);
-        let frame = Bytes::from(vec![0; 1024 * 1024]);
-        let sent = (0..100)
-            .take_while(|_| outlet.send(Parcel::Frame(frame.clone())).is_ok())
-            .count();
-        assert_eq!(sent, 16);
     }
 }

@@ -13,7 +13,7 @@ use tenure_node::{Input, Lane, Member, NodeId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::hello::Hello;
-use super::link::{Outlet, Parcel};
+use super::outlet::{Outlet, Parcel};
 use super::survey::{self, Surveys};
 use super::talk::{Remembered, Talk};
 use super::{Home, Joined, Start, accept, dial};

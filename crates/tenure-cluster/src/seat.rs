@@ -1,0 +1,187 @@
+//! Where the node is stepped: by its own thread, or by one who stands in for it.
+//!
+//! Whoever has brought something small and finds the node's thread asleep takes the turn itself,
+//! instead of waking another thread for it: on the way of a lock from one holder to the next each
+//! change of thread costs as much as the work between two of them. A busy node's thread is awake, so
+//! nobody stands in for it, and turns are as large as ever. What may take long is left to the node's
+//! thread.
+
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+use tenure_node::Output;
+
+use crate::driver::Driver;
+use crate::inbox::{Inbox, Needed};
+
+/// A node with fewer calls under way than this is not busy.
+const FEW: usize = 8;
+
+/// See the module.
+pub(crate) struct Seat {
+    inbox: Arc<Inbox>,
+    place: Mutex<Place>,
+}
+
+struct Place {
+    /// Until the node has ended.
+    driver: Option<Driver>,
+    /// When the node's thread wakes up by itself.
+    wakes_ms: u64,
+}
+
+impl Seat {
+    pub(crate) fn new(driver: Driver) -> Arc<Seat> {
+        Arc::new(Seat {
+            inbox: Arc::clone(&driver.inbox),
+            place: Mutex::new(Place {
+                driver: Some(driver),
+                wakes_ms: 0,
+            }),
+        })
+    }
+
+    /// The node's thread: runs until the node stops or is told to. `first` is what its start wants done.
+    pub(crate) fn run(&self, first: Vec<Output>) {
+        self.inbox.attach();
+        self.begin(first);
+        while let Some(rest) = self.next() {
+            self.inbox.sleep(rest);
+        }
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let driver = place.driver.take();
+        drop(place);
+        if let Some(mut driver) = driver {
+            let why = driver.over.take();
+            driver.end(why.unwrap_or_else(|| "a turn broke off".to_owned()));
+        }
+    }
+
+    fn begin(&self, first: Vec<Output>) {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = &mut place.driver {
+            driver.finish(first);
+        }
+    }
+
+    /// A turn, if there is something to do, and how long there will be nothing. None at the end.
+    fn next(&self) -> Option<Duration> {
+        // If somebody's turn panicked, nobody knows what the node is in.
+        let mut place = self.place.lock().ok()?;
+        let place = &mut *place;
+        let driver = place.driver.as_mut()?;
+        if driver.over.is_none() && (!self.inbox.is_empty() || driver.rest().is_zero()) {
+            driver.turn();
+        }
+        if driver.over.is_some() {
+            return None;
+        }
+        place.wakes_ms = driver.due_ms;
+        Some(driver.rest())
+    }
+
+    /// Sees to what was left in the inbox: takes a turn if the node's thread sleeps. For threads that may
+    /// be kept for as long as a small turn takes.
+    pub(crate) fn stand_in(&self) {
+        self.inbox.stand_in(|| self.turn());
+    }
+
+    /// Sees to what was left in the inbox on behalf of a client: while few calls are under way nobody gains
+    /// from waiting for more of them.
+    pub(crate) fn serve(&self) {
+        if self.inbox.calls() < FEW {
+            self.stand_in();
+        } else {
+            self.inbox.wake();
+        }
+    }
+
+    /// A turn of a stand-in.
+    fn turn(&self) -> Needed {
+        let mut place = match self.place.try_lock() {
+            Ok(place) => place,
+            // The node's thread woke up by itself.
+            Err(TryLockError::WouldBlock) => return Needed::No,
+            // It will find that out, too, and end.
+            Err(TryLockError::Poisoned(_)) => return Needed::Yes,
+        };
+        let wakes_ms = place.wakes_ms;
+        let Some(driver) = &mut place.driver else {
+            return Needed::No;
+        };
+        if driver.over.is_none() {
+            driver.turn();
+        }
+        if driver.over.is_some() || driver.due_ms < wakes_ms {
+            Needed::Yes
+        } else {
+            Needed::No
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Wake, Waker};
+    use std::thread::{self, ThreadId};
+    use std::time::Instant;
+
+    use tenure_core::policy::Algorithm;
+    use tenure_node::{ClientRequest, ClusterConfig, Limits, NodeId};
+
+    use super::*;
+    use crate::{Durable, Options};
+
+    /// On which thread it was woken.
+    #[derive(Default)]
+    struct Woken(Mutex<Option<ThreadId>>);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            *self.0.lock().unwrap() = Some(thread::current().id());
+        }
+    }
+
+    /// A node that sleeps has its turn where it is called, and whoever called has its answer at once.
+    #[test]
+    fn a_caller_stands_in_for_a_node_that_sleeps() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = crate::start(Options {
+            data_dir: directory.path().to_owned(),
+            node: NodeId::new(1).unwrap(),
+            name: "lone".to_owned(),
+            cluster: ClusterConfig {
+                group_count: 4,
+                prefix_segments: 1,
+                default_algorithm: Algorithm::RecursiveRw,
+            },
+            limits: Limits::default(),
+            durable: Durable::Yes,
+            peers: None,
+        })
+        .unwrap();
+        let handle = node.handle();
+        let asks = || {
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut cx = Context::from_waker(&waker);
+            let mut answer = None;
+            handle.together(|| {
+                let call = handle.call(Box::new(ClientRequest::Health), Duration::from_secs(60));
+                answer = Some(Box::pin(call));
+                assert!(answer.as_mut().unwrap().as_mut().poll(&mut cx).is_pending());
+            });
+            let answered = pin!(answer.unwrap()).poll(&mut cx);
+            let by = *woken.0.lock().unwrap();
+            matches!(answered, Poll::Ready(Ok(_))) && by == Some(thread::current().id())
+        };
+        // It does not sleep at first.
+        let begun = Instant::now();
+        while !asks() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody stood in");
+            thread::yield_now();
+        }
+        node.stop();
+    }
+}
