@@ -1,13 +1,14 @@
 //! The answer to one call, from the node's thread to whoever waits for it.
 //!
 //! A channel for one value, whose sender does not wake: it says who is to be woken, so that the node
-//! wakes everybody at the end of its turn, and many who share a task are woken once.
+//! wakes everybody at the end of its turn, and many who share a task are woken once. What is left of
+//! the request comes along: memory is freed best by the thread that found it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use tenure_node::{Answer, Failure};
+use tenure_node::{Answer, ClientRequest, Failure};
 
 use crate::handle::gone;
 
@@ -15,7 +16,7 @@ type Answered = Result<Answer, Failure>;
 
 enum State {
     Waiting(Option<Waker>),
-    Answered(Answered),
+    Answered(Answered, Option<Box<ClientRequest>>),
     Taken,
 }
 
@@ -26,10 +27,10 @@ impl Slot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, answer: Answered) -> Option<Waker> {
-        match std::mem::replace(&mut *self.lock(), State::Answered(answer)) {
+    fn put(&self, answer: Answered, request: Option<Box<ClientRequest>>) -> Option<Waker> {
+        match std::mem::replace(&mut *self.lock(), State::Answered(answer, request)) {
             State::Waiting(waker) => waker,
-            State::Answered(_) | State::Taken => None,
+            State::Answered(..) | State::Taken => None,
         }
     }
 }
@@ -45,14 +46,18 @@ pub(crate) struct Answering(Option<Arc<Slot>>);
 
 impl Answering {
     /// Answers. Who sleeps is to be woken.
-    pub(crate) fn send(mut self, answer: Answered) -> Option<Waker> {
-        self.0.take()?.put(answer)
+    pub(crate) fn send(
+        mut self,
+        answer: Answered,
+        request: Option<Box<ClientRequest>>,
+    ) -> Option<Waker> {
+        self.0.take()?.put(answer, request)
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        let waker = self.0.take().and_then(|slot| slot.put(Err(gone())));
+        let waker = self.0.take().and_then(|slot| slot.put(Err(gone()), None));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -75,7 +80,7 @@ impl Future for Awaited {
             return Poll::Pending;
         }
         match std::mem::replace(&mut *state, State::Taken) {
-            State::Answered(answer) => Poll::Ready(answer),
+            State::Answered(answer, _request) => Poll::Ready(answer),
             State::Waiting(_) | State::Taken => Poll::Ready(Err(gone())),
         }
     }
@@ -105,7 +110,7 @@ mod tests {
 
         let (answering, mut awaited) = pair();
         assert!(Pin::new(&mut awaited).poll(&mut cx).is_pending());
-        let sleeper = answering.send(Ok(Answer::Done));
+        let sleeper = answering.send(Ok(Answer::Done), None);
         assert!(sleeper.is_some_and(|sleeper| sleeper.will_wake(&waker)));
         assert!(!woken.0.load(Ordering::SeqCst));
         assert_eq!(

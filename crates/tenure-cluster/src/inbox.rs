@@ -84,7 +84,7 @@ impl Reply {
         request: Option<Box<ClientRequest>>,
     ) -> Option<Waker> {
         match self {
-            Reply::One(one) => one.send(answer),
+            Reply::One(one) => one.send(answer, request),
             Reply::Tagged(tagged) => tagged.send(answer, request),
         }
     }

@@ -13,3 +13,4 @@ pub mod probe;
 mod session;
 pub mod status;
 pub mod telemetry;
+mod under_way;

@@ -20,13 +20,13 @@ use crate::daemon::DaemonError;
 use crate::events::Events;
 use crate::faces::admission::Admission;
 use crate::faces::cluster::Operators;
-use crate::faces::connection::{GrpcConnection, GrpcPort, WebConnection};
+use crate::faces::connection::{GrpcPort, WebConnection};
 use crate::faces::grpc::Grpc;
 use crate::faces::json::{self, Facade};
 use crate::faces::sse::{self, Sse};
-use crate::faces::tcp::{self, Door, Plain, Protocol};
+use crate::faces::tcp::{self, Door, Plain};
 use crate::faces::tls::Certificate;
-use crate::faces::{MESSAGE, auth, h3, openapi};
+use crate::faces::{MESSAGE, auth, h3, http2, openapi};
 use crate::handlers::Handlers;
 use crate::telemetry::{self, Telemetry};
 
@@ -34,9 +34,6 @@ use crate::telemetry::{self, Telemetry};
 const WEB_CONNECTIONS: usize = 4096;
 /// Open connections of the gRPC port; the file limit is raised for them at start.
 const GRPC_CONNECTIONS: usize = 65_536;
-/// Concurrent HTTP/2 streams of one connection: calls that wait and open subscriptions.
-const STREAMS: u32 = 65_536;
-
 /// Concurrent HTTP/2 streams of one web connection.
 const WEB_STREAMS: u32 = 1024;
 
@@ -111,6 +108,7 @@ impl<'a> Ports<'a> {
             .max_decoding_message_size(MESSAGE)
             .max_encoding_message_size(usize::MAX);
         let port = Arc::new(GrpcPort {
+            node: self.node.clone(),
             service: service.clone(),
             path_lock: path_lock.clone(),
             routes: grpc_routes(&service, path_lock, operators)?,
@@ -121,16 +119,13 @@ impl<'a> Ports<'a> {
             bodies: Arc::clone(&self.admission.bodies),
             timeout: self.timeout,
         });
-        let door = Door {
-            tls: None,
-            plain: Plain::Served,
-            protocol: Protocol::Http2,
-            connections: Arc::new(Semaphore::new(GRPC_CONNECTIONS)),
-            streams: STREAMS,
-            node: self.node.clone(),
+        let connections = Arc::new(Semaphore::new(GRPC_CONNECTIONS));
+        let stop = self.stop.clone();
+        let connection = move |stream, peer| {
+            let port = Arc::clone(&port);
+            http2::serve(stream, peer, port, stop.clone())
         };
-        let connection = move |peer| GrpcConnection::new(&port, peer);
-        let served = tcp::serve(listener, door, connection, self.stop.clone());
+        let served = tcp::serve(listener, connections, connection, self.stop.clone());
         self.running.push(Box::pin(served));
         Ok(address)
     }
@@ -147,14 +142,12 @@ impl<'a> Ports<'a> {
         let connections = Arc::new(Semaphore::new(WEB_CONNECTIONS));
         let quic = self.open_quic(&certificate, &connections, &routes)?;
         let door = Door {
-            tls: Some(TlsAcceptor::from(certificate.for_tcp()?)),
+            tls: TlsAcceptor::from(certificate.for_tcp()?),
             plain: if tcp.ip().is_loopback() {
                 Plain::Served
             } else {
                 Plain::Refused
             },
-            protocol: Protocol::Web,
-            connections,
             streams: WEB_STREAMS,
             node: self.node.clone(),
         };
@@ -162,13 +155,17 @@ impl<'a> Ports<'a> {
         let alt_svc = quic.and_then(|quic| {
             HeaderValue::try_from(format!("h3=\":{}\"; ma=86400", quic.port())).ok()
         });
-        let connection = move |peer| WebConnection {
-            routes: routes.clone(),
-            admission: admission.clone(),
-            peer,
-            alt_svc: alt_svc.clone(),
+        let stop = self.stop.clone();
+        let connection = move |stream, peer| {
+            let service = WebConnection {
+                routes: routes.clone(),
+                admission: admission.clone(),
+                peer,
+                alt_svc: alt_svc.clone(),
+            };
+            tcp::web(stream, door.clone(), service, stop.clone())
         };
-        let served = tcp::serve(listener, door, connection, self.stop.clone());
+        let served = tcp::serve(listener, connections, connection, self.stop.clone());
         self.running.push(Box::pin(served));
         Ok(Some(WebPorts { tcp, quic }))
     }

@@ -33,12 +33,10 @@ use crate::faces::MESSAGE;
 use crate::handlers::{self, wire};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Face, Rpc, Telemetry};
+use crate::under_way::{Slots, Spare};
 
 /// Operations of one session that are under way; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
-
-/// Requests that are kept to be used again.
-const SPARE: usize = 256;
 
 /// So many bytes of responses are sent at once, when there are as many.
 const PIECE: usize = 32 << 10;
@@ -60,12 +58,11 @@ pub(crate) struct Means {
 pub(crate) struct Session<B> {
     means: Means,
     requests: Requests<B>,
-    slots: Slots,
+    /// Ids are the client's business, so two may have the same one.
+    slots: Slots<UnderWay>,
     /// Where the node puts what it has said, between two looks.
     heard: Vec<Heard>,
-    /// Requests that came back from the node, to be used again.
-    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
-    spare: Vec<Box<ClientRequest>>,
+    spare: Spare,
     responses: BytesMut,
     is_over: bool,
 }
@@ -80,7 +77,7 @@ where
             requests: Requests::new(requests),
             slots: Slots::default(),
             heard: Vec::new(),
-            spare: Vec::new(),
+            spare: Spare::default(),
             responses: BytesMut::new(),
             is_over: false,
         }
@@ -89,7 +86,7 @@ where
     /// Reads what has come, as far as there is room.
     fn read(&mut self, cx: &mut Context<'_>) {
         let now = Instant::now();
-        while self.slots.used < IN_FLIGHT
+        while self.slots.len() < IN_FLIGHT
             && let Poll::Ready(Some(request)) = self.requests.poll_next(cx)
         {
             self.take(request, now);
@@ -103,21 +100,12 @@ where
                 if let Some(owner) = owner_of(&request) {
                     self.means.calls.listen(owner);
                 }
-                let slot = self.slots.take(id, kind, now);
-                let request = self.boxed(request);
+                let begun = now;
+                let slot = self.slots.take(UnderWay { id, kind, begun });
+                let request = self.spare.boxed(request);
                 self.means.calls.push(slot, request, self.means.timeout);
             }
             Err(failure) => self.respond(id, error(failure)),
-        }
-    }
-
-    fn boxed(&mut self, request: ClientRequest) -> Box<ClientRequest> {
-        match self.spare.pop() {
-            Some(mut spare) => {
-                *spare = request;
-                spare
-            }
-            None => Box::new(request),
         }
     }
 
@@ -128,12 +116,7 @@ where
                 answer,
                 request,
             } => {
-                if let Some(mut request) = request
-                    && self.spare.len() < SPARE
-                {
-                    *request = ClientRequest::Health;
-                    self.spare.push(request);
-                }
+                self.spare.keep(request);
                 let Some(UnderWay { id, kind, begun }) = self.slots.give_back(tag) else {
                     return;
                 };
@@ -168,7 +151,7 @@ where
     fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.read(cx);
-            let ended = self.requests.are_over() && self.slots.used == 0;
+            let ended = self.requests.are_over() && self.slots.len() == 0;
             let mut heard = std::mem::take(&mut self.heard);
             let silent = self.means.calls.poll(cx, &mut heard).is_pending();
             let now = Instant::now();
@@ -340,38 +323,6 @@ struct UnderWay {
     id: u64,
     kind: Kind,
     begun: Instant,
-}
-
-/// Operations under way. Ids are the client's business, so two may have the same one.
-#[derive(Default)]
-struct Slots {
-    slots: Vec<Option<UnderWay>>,
-    free: Vec<u64>,
-    used: usize,
-}
-
-impl Slots {
-    fn take(&mut self, id: u64, kind: Kind, begun: Instant) -> u64 {
-        self.used += 1;
-        let operation = Some(UnderWay { id, kind, begun });
-        match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = operation;
-                slot
-            }
-            None => {
-                self.slots.push(operation);
-                self.slots.len() as u64 - 1
-            }
-        }
-    }
-
-    fn give_back(&mut self, slot: u64) -> Option<UnderWay> {
-        let held = self.slots.get_mut(slot as usize)?.take()?;
-        self.free.push(slot);
-        self.used -= 1;
-        Some(held)
-    }
 }
 
 fn parse(request: v1::SessionRequest) -> Result<(Kind, ClientRequest), Failure> {

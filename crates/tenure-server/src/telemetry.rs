@@ -77,8 +77,17 @@ impl Telemetry {
         took: Duration,
         result: &Result<T, Failure>,
     ) {
-        let code = code_of(result);
+        self.count(face, rpc, code_of(result), took);
+    }
+
+    /// A call is over that has no span.
+    pub(crate) fn count(&self, face: Face, rpc: Rpc, code: tonic::Code, took: Duration) {
         self.inner.calls.record(face, rpc, code, took);
+    }
+
+    /// Whether calls have spans.
+    pub(crate) fn is_traced(&self) -> bool {
+        self.inner.tracing.is_some()
     }
 
     /// Everything there is to know, now.

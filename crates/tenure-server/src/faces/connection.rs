@@ -1,7 +1,6 @@
 //! The services of one connection: what belongs to it, and what its requests go through first.
 
 use std::convert::Infallible;
-use std::future::ready;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::Service;
+use tenure_cluster::Handle;
 use tenure_wire::v1::path_lock_server::PathLockServer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::Service as _;
@@ -24,9 +24,11 @@ use super::admission::Admission;
 use super::auth::Guard;
 use super::body::{Budget, Limited};
 use super::grpc::{self, Grpc};
+use super::streams::Received;
 use super::unary::{Answered, Common, Peeked};
+use crate::telemetry::Rpc;
 
-type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// The start of every path of the service itself.
 const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
@@ -59,6 +61,8 @@ pub(crate) struct GrpcConnection {
 
 /// What all connections of the gRPC port have in common.
 pub(crate) struct GrpcPort {
+    /// Who answers in the end.
+    pub(crate) node: Handle,
     /// The service, for what needs no more than its messages.
     pub(crate) service: Grpc,
     /// The same for all of its calls.
@@ -86,37 +90,15 @@ impl GrpcConnection {
     }
 }
 
-impl Service<Request<Incoming>> for GrpcConnection {
-    type Response = Response<Answered>;
-    type Error = Infallible;
-    type Future = Answering<Answered>;
-
-    fn call(&self, request: Request<Incoming>) -> Answering<Answered> {
-        if let Err(refused) = self.port.guard.admit(&request) {
-            return Box::pin(ready(Ok(refused.map(Answered::Other))));
-        }
-        let deadline = grpc::deadline(request.headers(), self.port.timeout);
-        let connection = self.clone();
-        match kind_of(&request) {
-            Kind::Common(common) => {
-                let (head, body) = request.into_parts();
-                let body = Peeked::new(Limited::new(body, &self.port.bodies, deadline));
-                Box::pin(connection.common(common, deadline, head, body))
-            }
-            Kind::Session => Box::pin(connection.session(request, deadline)),
-            Kind::Other => Box::pin(connection.others(request, deadline)),
-        }
-    }
-}
-
-enum Kind {
+/// Which way a request goes.
+pub(super) enum Kind {
     Common(Common),
     Session,
     Other,
 }
 
 /// Which way a request goes. What is encoded goes to tonic, whatever it is.
-fn kind_of(request: &Request<Incoming>) -> Kind {
+pub(super) fn kind_of<B>(request: &Request<B>) -> Kind {
     let encoding = request.headers().get("grpc-encoding");
     let is_plain = encoding.is_none_or(|encoding| encoding == "identity");
     let method = request.uri().path().strip_prefix(PATH_LOCK);
@@ -128,87 +110,116 @@ fn kind_of(request: &Request<Incoming>) -> Kind {
 }
 
 impl GrpcConnection {
-    async fn session(
+    /// What all of the port's connections have.
+    pub(super) fn port(&self) -> &Arc<GrpcPort> {
+        &self.port
+    }
+
+    /// Lets a request in, for so long, or says why not.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error is the answer, made once and sent"
+    )]
+    pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Duration, Response<Answered>> {
+        let admitted = self.port.guard.admit(request);
+        admitted.map_err(|refused| refused.map(Answered::Other))?;
+        Ok(grpc::deadline(request.headers(), self.port.timeout))
+    }
+
+    /// A body under the limits of the port.
+    pub(super) fn limited(&self, body: Received, patience: Duration) -> Peeked<Limited<Received>> {
+        Peeked::new(Limited::new(body, &self.port.bodies, patience))
+    }
+
+    /// A place for a call, if it need not wait for one.
+    pub(super) fn place_at_once(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.calls).try_acquire_owned().ok()
+    }
+
+    /// Whether calls leave traces.
+    pub(super) fn is_traced(&self) -> bool {
+        self.port.service.is_traced()
+    }
+
+    /// A common call is over.
+    pub(super) fn count(&self, rpc: Rpc, code: tonic::Code, took: Duration) {
+        self.port.service.count(rpc, code, took);
+    }
+
+    pub(super) async fn session(
         self,
-        request: Request<Incoming>,
+        request: Request<Received>,
         deadline: Duration,
-    ) -> Result<Response<Answered>, Infallible> {
+    ) -> Response<Answered> {
         let Some(_place) = place(&self.calls, deadline).await else {
-            return Ok(too_late().map(Answered::Other));
+            return too_late().map(Answered::Other);
         };
         let (head, body) = request.into_parts();
         let session = self.port.service.session_of(&head.headers, body);
-        Ok(Answered::Session(Box::new(session)).begin())
+        Answered::Session(Box::new(session)).begin()
     }
 
-    /// What is not needed by every such call is boxed, so that the others do not carry room for it.
-    #[allow(
-        clippy::manual_async_fn,
-        reason = "an async fn has room for its arguments twice, which is half of this"
-    )]
-    fn common(
+    /// A common call that has to wait for its body or its place, or is unusual.
+    pub(super) async fn common(
         self,
         common: Common,
         deadline: Duration,
         head: Parts,
-        mut body: Peeked<Limited<Incoming>>,
-    ) -> impl Future<Output = Result<Response<Answered>, Infallible>> + Send {
-        async move {
-            let Some(_place) = place(&self.calls, deadline).await else {
-                return Ok(too_late().map(Answered::Other));
-            };
-            body.read().await;
-            let Some(parsed) = body.message().and_then(|message| common.parse(message)) else {
-                let request = Request::from_parts(head, body);
-                let unusual = Box::pin(self.port.path_lock.clone().call(request));
-                let Ok(response) = unusual.await;
-                return Ok(response.map(Body::new).map(Answered::Other));
-            };
-            let service = &self.port.service;
-            let measured = service.begin(common.rpc(), &head.headers);
-            let answer = match parsed {
-                Ok(request) => service.ask(request, deadline).await,
-                Err(failure) => Err(failure),
-            };
-            let message = answer.and_then(|answer| common.respond(answer));
-            measured.end(&message);
-            Ok(match message {
-                Ok(message) => Answered::One(message).begin(),
-                Err(failure) => {
-                    let refused = tonic::Status::from(failure).into_http::<Body>();
-                    refused.map(Answered::Other)
-                }
-            })
+        mut body: Peeked<Limited<Received>>,
+    ) -> Response<Answered> {
+        let Some(_place) = place(&self.calls, deadline).await else {
+            return too_late().map(Answered::Other);
+        };
+        body.read().await;
+        let Some(parsed) = body.message().and_then(|message| common.parse(message)) else {
+            let request = Request::from_parts(head, body);
+            let Ok(response) = self.port.path_lock.clone().call(request).await;
+            return response.map(Body::new).map(Answered::Other);
+        };
+        let service = &self.port.service;
+        let measured = service.begin(common.rpc(), &head.headers);
+        let answer = match parsed {
+            Ok(request) => service.ask(Box::new(request), deadline).await,
+            Err(failure) => Err(failure),
+        };
+        let message = answer.and_then(|answer| common.respond(answer));
+        measured.end(&message);
+        match message {
+            Ok(message) => Answered::One(message).begin(),
+            Err(failure) => {
+                let refused = tonic::Status::from(failure).into_http::<Body>();
+                refused.map(Answered::Other)
+            }
         }
     }
 
     /// Serves the calls that are less common.
-    async fn others(
+    pub(super) async fn others(
         self,
-        mut request: Request<Incoming>,
+        mut request: Request<Received>,
         deadline: Duration,
-    ) -> Result<Response<Answered>, Infallible> {
+    ) -> Response<Answered> {
         let Some(_place) = place(&self.calls, deadline).await else {
-            return Ok(too_late().map(Answered::Other));
+            return too_late().map(Answered::Other);
         };
         name_peer(&mut request, self.peer);
         if !LONG_ANSWERS.contains(&request.uri().path()) {
             let response = self.serve(request, deadline).await;
-            return Ok(response.map(Answered::Other));
+            return response.map(Answered::Other);
         }
         let Some(place) = place(&self.long_answers, deadline).await else {
-            return Ok(too_late().map(Answered::Other));
+            return too_late().map(Answered::Other);
         };
         let response = self.serve(request, deadline).await;
-        Ok(response.map(|body| {
+        response.map(|body| {
             Answered::Other(Body::new(Placed {
                 body,
                 _place: place,
             }))
-        }))
+        })
     }
 
-    async fn serve(&self, request: Request<Incoming>, deadline: Duration) -> Response<Body> {
+    async fn serve(&self, request: Request<Received>, deadline: Duration) -> Response<Body> {
         let path = request.uri().path();
         let limited = |body| Limited::new(body, &self.port.bodies, deadline);
         // The service itself needs no router.
@@ -256,9 +267,9 @@ pub(crate) struct WebConnection {
 impl Service<Request<Incoming>> for WebConnection {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering<Body>;
+    type Future = Answering;
 
-    fn call(&self, mut request: Request<Incoming>) -> Answering<Body> {
+    fn call(&self, mut request: Request<Incoming>) -> Answering {
         let WebConnection {
             routes,
             admission,

@@ -8,7 +8,6 @@ use std::time::Duration;
 use axum::extract::ConnectInfo;
 use futures_util::Stream;
 use http::HeaderMap;
-use hyper::body::Incoming;
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_server::PathLock;
@@ -16,6 +15,7 @@ use tokio::sync::watch;
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::streams::Received;
 use super::tcp::stopped;
 use crate::convert;
 use crate::events::{self, Events};
@@ -69,8 +69,18 @@ impl Grpc {
         self.telemetry.begin(Face::Grpc, rpc, headers)
     }
 
+    /// Whether calls leave traces.
+    pub(super) fn is_traced(&self) -> bool {
+        self.telemetry.is_traced()
+    }
+
+    /// A call that left no trace is over.
+    pub(super) fn count(&self, rpc: Rpc, code: tonic::Code, took: Duration) {
+        self.telemetry.count(Face::Grpc, rpc, code, took);
+    }
+
     /// A session over the body of a request (E10).
-    pub(super) fn session_of(&self, headers: &HeaderMap, requests: Incoming) -> Session<Incoming> {
+    pub(super) fn session_of(&self, headers: &HeaderMap, requests: Received) -> Session<Received> {
         self.begin(Rpc::Session, headers).end_with(tonic::Code::Ok);
         let means = Means {
             calls: self.handlers.node().calls(self.events.buffer()),

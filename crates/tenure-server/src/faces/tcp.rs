@@ -23,7 +23,7 @@ use hyper_util::server::conn::auto;
 use tenure_cluster::Handle;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -32,10 +32,10 @@ use super::patience::Patient;
 use super::requests::Requests;
 
 /// A TLS handshake, or the first request of a connection, takes no longer.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 /// HTTP/2 pings a silent client this often, and closes when no answer comes.
-const PING_EVERY: Duration = Duration::from_secs(20);
-const PING_ANSWER: Duration = Duration::from_secs(10);
+pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
+pub(super) const PING_ANSWER: Duration = Duration::from_secs(10);
 /// TCP looks after a silent client this often.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// HTTP/1 waits this long for the head of a request, also for the next one on an open connection.
@@ -43,17 +43,13 @@ const HEAD: Duration = Duration::from_secs(30);
 /// How long open connections may finish what they do when the daemon stops (R169).
 const FAREWELL: Duration = Duration::from_secs(6);
 
-/// What a listener lets in.
+/// What the web port lets in.
 #[derive(Clone)]
 pub struct Door {
-    /// TLS where it is offered.
-    pub tls: Option<TlsAcceptor>,
+    /// TLS.
+    pub tls: TlsAcceptor,
     /// Whether connections without TLS are served.
     pub plain: Plain,
-    /// Which protocols are spoken.
-    pub protocol: Protocol,
-    /// A permit for every open connection; none left means that the next is closed at once.
-    pub connections: Arc<Semaphore>,
     /// Concurrent HTTP/2 streams of one connection.
     pub streams: u32,
     /// Who answers in the end.
@@ -69,28 +65,17 @@ pub enum Plain {
     Refused,
 }
 
-/// Which versions of HTTP a listener speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/2 only: gRPC.
-    Http2,
-    /// HTTP/1.1 and HTTP/2.
-    Web,
-}
-
 /// Serves connections until `stop` says so, then lets the open ones finish for a while.
 ///
-/// `service` makes the service of one connection, so that it can carry what belongs to it.
-pub async fn serve<F, S, B>(
+/// `connections` has a permit for every open one; none left means that the next is closed at once.
+pub async fn serve<F, C>(
     listener: TcpListener,
-    door: Door,
-    service: F,
+    connections: Arc<Semaphore>,
+    connection: F,
     mut stop: watch::Receiver<bool>,
 ) where
-    F: Fn(SocketAddr) -> S,
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
-    S::Future: Send,
-    B: Body<Data = Bytes, Error = axum::Error> + Send + 'static,
+    F: Fn(TcpStream, SocketAddr) -> C,
+    C: Future<Output = ()> + Send + 'static,
 {
     let mut open = JoinSet::new();
     loop {
@@ -108,17 +93,15 @@ pub async fn serve<F, S, B>(
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&door.connections).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
             tracing::debug!(%peer, "closed: too many connections");
             continue;
         };
-        open.spawn(connection(
-            stream,
-            permit,
-            door.clone(),
-            service(peer),
-            stop.clone(),
-        ));
+        let connection = connection(stream, peer);
+        open.spawn(async {
+            connection.await;
+            drop(permit);
+        });
     }
     drop(listener);
     if timeout(FAREWELL, async {
@@ -134,9 +117,9 @@ pub async fn serve<F, S, B>(
     }
 }
 
-async fn connection<S, B>(
+/// Serves a connection of the web port.
+pub(crate) async fn web<S, B>(
     stream: TcpStream,
-    _permit: OwnedSemaphorePermit,
     door: Door,
     service: S,
     stop: watch::Receiver<bool>,
@@ -148,25 +131,16 @@ async fn connection<S, B>(
     // Answers are small and awaited: never wait for more to send.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
-    let served = match &door.tls {
-        None => http(stream, &door, service, stop).await,
-        Some(tls) => {
-            let mut first = [0u8; 1];
-            match timeout(HANDSHAKE, stream.peek(&mut first)).await {
-                Ok(Ok(1)) if first[0] == 0x16 => {
-                    match timeout(HANDSHAKE, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => http(stream, &door, service, stop).await,
-                        Ok(Err(error)) => Err(error.into()),
-                        Err(_) => Err("the TLS handshake took too long".into()),
-                    }
-                }
-                Ok(Ok(1)) if door.plain == Plain::Served => {
-                    http(stream, &door, service, stop).await
-                }
-                Ok(Ok(1)) => use_https(stream).await,
-                _ => return,
-            }
-        }
+    let mut first = [0u8; 1];
+    let served = match timeout(HANDSHAKE, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first[0] == 0x16 => match timeout(HANDSHAKE, door.tls.accept(stream)).await {
+            Ok(Ok(stream)) => http(stream, &door, service, stop).await,
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err("the TLS handshake took too long".into()),
+        },
+        Ok(Ok(1)) if door.plain == Plain::Served => http(stream, &door, service, stop).await,
+        Ok(Ok(1)) => use_https(stream).await,
+        _ => return,
     };
     if let Err(error) = served {
         tracing::debug!(%error, "connection ended");
@@ -174,7 +148,7 @@ async fn connection<S, B>(
 }
 
 /// A client whose machine is gone is noticed, whatever it was doing.
-fn keep_alive(stream: &TcpStream) {
+pub(super) fn keep_alive(stream: &TcpStream) {
     use rustix::net::sockopt;
     // A system that cannot do this still has HTTP/2's pings.
     let _ = sockopt::set_socket_keepalive(stream, true);
@@ -193,9 +167,6 @@ where
 {
     let mut requests = Requests::default();
     let mut builder = auto::Builder::new(requests.executor());
-    if door.protocol == Protocol::Http2 {
-        builder = builder.http2_only();
-    }
     builder
         .http1()
         .timer(TokioTimer::new())

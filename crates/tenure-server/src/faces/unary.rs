@@ -13,12 +13,12 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use prost::Message;
 use tenure_node::{Answer, ClientRequest};
 use tonic::Status;
 
 use super::MESSAGE;
+use super::streams::Received;
 use crate::handlers::wire;
 use crate::session::Session;
 use crate::status::Failure;
@@ -58,7 +58,7 @@ impl Common {
     }
 
     /// What a message asks. Nothing, if it is no message of this call.
-    pub(super) fn parse(self, message: &[u8]) -> Option<Result<Box<ClientRequest>, Failure>> {
+    pub(super) fn parse(self, message: &[u8]) -> Option<Result<ClientRequest, Failure>> {
         match self {
             Common::Acquire => parse(message, wire::acquire),
             Common::Release => parse(message, wire::release),
@@ -81,8 +81,8 @@ impl Common {
 fn parse<Q: Message + Default>(
     message: &[u8],
     parse: fn(Q) -> Result<ClientRequest, Failure>,
-) -> Option<Result<Box<ClientRequest>, Failure>> {
-    Some(parse(Q::decode(message).ok()?).map(Box::new))
+) -> Option<Result<ClientRequest, Failure>> {
+    Some(parse(Q::decode(message).ok()?))
 }
 
 fn encode(message: &impl Message) -> Bytes {
@@ -120,7 +120,12 @@ where
     pub(super) async fn read(&mut self) {
         while let Some(rest) = &mut self.rest {
             match rest.frame().await.map(|frame| frame.map(Frame::into_data)) {
-                Some(Ok(Ok(data))) if self.seen.is_empty() => self.seen = data,
+                Some(Ok(Ok(data))) if self.seen.is_empty() => {
+                    self.seen = data;
+                    if rest.is_end_stream() {
+                        self.rest = None;
+                    }
+                }
                 Some(Ok(Ok(data))) if data.is_empty() => {}
                 Some(Ok(Ok(data))) => {
                     self.seen = [std::mem::take(&mut self.seen), data].concat().into();
@@ -185,7 +190,7 @@ pub(crate) enum Answered {
     /// That is sent, too.
     End,
     /// A session, which is its own answer.
-    Session(Box<Session<Incoming>>),
+    Session(Box<Session<Received>>),
     /// Whatever else is served on the port.
     Other(Body),
 }

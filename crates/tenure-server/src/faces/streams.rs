@@ -1,0 +1,143 @@
+//! One HTTP/2 stream: a request's body as it comes, an answer's body as the client takes it.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::Response;
+use http_body::{Body, Frame};
+
+use super::unary::Answered;
+
+/// The body of a request.
+pub(crate) struct Received {
+    stream: RecvStream,
+    data_is_over: bool,
+}
+
+impl Received {
+    pub(super) fn new(stream: RecvStream) -> Received {
+        Received {
+            stream,
+            data_is_over: false,
+        }
+    }
+}
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        if !self.data_is_over {
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    // Whoever has it may be sent as much again. A stream that is over does not mind.
+                    let _ = self.stream.flow_control().release_capacity(data.len());
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => self.data_is_over = true,
+            }
+        }
+        let trailers = ready!(self.stream.poll_trailers(cx));
+        Poll::Ready(trailers.map(|some| some.map(Frame::trailers)).transpose())
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.stream.is_end_stream()
+    }
+}
+
+/// Waits for an answer and sends it, unless the client leaves before.
+pub(super) async fn answer(
+    answer: impl Future<Output = Response<Answered>>,
+    mut respond: SendResponse<Bytes>,
+) {
+    let mut answer = Box::pin(answer);
+    let answered = poll_fn(|cx| {
+        if let Poll::Ready(response) = answer.as_mut().poll(cx) {
+            return Poll::Ready(Some(response));
+        }
+        respond.poll_reset(cx).map(|_| None)
+    });
+    let Some(response) = answered.await else {
+        return;
+    };
+    drop(answer);
+    if let Err(error) = send(response, &mut respond).await {
+        tracing::debug!(%error, "an answer was not taken");
+    }
+}
+
+async fn send(
+    response: Response<Answered>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<(), h2::Error> {
+    let (head, mut body) = response.into_parts();
+    let head = Response::from_parts(head, ());
+    if body.is_end_stream() {
+        respond.send_response(head, true)?;
+        return Ok(());
+    }
+    let mut stream = respond.send_response(head, false)?;
+    loop {
+        let frame = poll_fn(|cx| {
+            if let Poll::Ready(frame) = Pin::new(&mut body).poll_frame(cx) {
+                return Poll::Ready(Ok(frame));
+            }
+            stream.poll_reset(cx).map(left)
+        });
+        match frame.await? {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => {
+                    if !data.is_empty() {
+                        room(&mut stream).await?;
+                    }
+                    stream.send_data(data, false)?;
+                }
+                Err(frame) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        // What was reserved and not used is for others.
+                        stream.reserve_capacity(0);
+                        return stream.send_trailers(trailers);
+                    }
+                }
+            },
+            Some(Err(error)) => {
+                tracing::debug!(%error, "an answer broke off");
+                stream.send_reset(Reason::INTERNAL_ERROR);
+                return Ok(());
+            }
+            None => return stream.send_data(Bytes::new(), true),
+        }
+    }
+}
+
+/// Waits until the client takes more. A byte is as good as all: what is beyond waits in the connection.
+async fn room(stream: &mut SendStream<Bytes>) -> Result<(), h2::Error> {
+    stream.reserve_capacity(1);
+    while stream.capacity() == 0 {
+        let more = poll_fn(|cx| {
+            if let Poll::Ready(more) = stream.poll_capacity(cx) {
+                return Poll::Ready(more.transpose().map(|more| more.is_some()));
+            }
+            stream.poll_reset(cx).map(left)
+        });
+        if !more.await? {
+            return Err(Reason::CANCEL.into());
+        }
+    }
+    Ok(())
+}
+
+/// The client has left.
+fn left<T>(reset: Result<Reason, h2::Error>) -> Result<T, h2::Error> {
+    Err(reset.map_or_else(|error| error, h2::Error::from))
+}
