@@ -297,8 +297,9 @@ pub enum ChangeRefused {
 /// What a watch sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// A hold or a waiter that was there when the watch began.
-    Present(LockChange),
+    /// Holds and waiters that were there when the watch began: those of a group in one piece, so that
+    /// a buffer for changes need not be as large as everything that is held.
+    Present(Vec<LockChange>),
     /// All that was there has been told.
     SnapshotEnd,
     /// Something changed.

@@ -270,29 +270,19 @@ fn a_stream_is_for_as_many_owners_as_wanted() {
         },
     );
     cluster.run(50);
-    for (name, heard) in [("amy", (1, 0)), ("bob", (2, 1))] {
+    let heard_after_revoking = |cluster: &mut Cluster, name: &str| {
         let owner = owner(name);
         let ask = ClientRequest::RequestRevoke { owner };
         assert_eq!(cluster.call(2, ask), Ok(Answer::Done));
         cluster.run(50);
-        let found = (
-            events(&cluster, 0, id).len(),
-            events(&cluster, 0, other).len(),
-        );
-        assert_eq!(found, heard, "after {name}");
-    }
+        [id, other].map(|stream| events(cluster, 0, stream).len())
+    };
+    assert_eq!(heard_after_revoking(&mut cluster, "amy"), [1, 0]);
+    assert_eq!(heard_after_revoking(&mut cluster, "bob"), [2, 1]);
     cluster.input(0, Input::Unsubscribe { id });
-    for (name, heard) in [("amy", (2, 1)), ("bob", (2, 2)), ("eve", (2, 2))] {
-        let owner = owner(name);
-        let ask = ClientRequest::RequestRevoke { owner };
-        assert_eq!(cluster.call(2, ask), Ok(Answer::Done));
-        cluster.run(50);
-        let found = (
-            events(&cluster, 0, id).len(),
-            events(&cluster, 0, other).len(),
-        );
-        assert_eq!(found, heard, "after the end, {name}");
-    }
+    assert_eq!(heard_after_revoking(&mut cluster, "amy"), [2, 1]);
+    assert_eq!(heard_after_revoking(&mut cluster, "bob"), [2, 2]);
+    assert_eq!(heard_after_revoking(&mut cluster, "eve"), [2, 2]);
 }
 
 /// "A node asks the new leader for what follows the last sequence it saw": none lost, none twice.
@@ -339,6 +329,30 @@ fn events_survive_a_leader() {
     assert_eq!(cluster.holder(third, "t:/a").as_deref(), Some("bob"));
 }
 
+/// E8: however much a group holds, to begin a watch of it takes one place in a buffer.
+#[test]
+fn what_a_watch_begins_with_comes_in_one_piece() {
+    let mut cluster = trio();
+    for at in 0..20 {
+        granted(&cluster.write(0, "amy", &format!("t:/a/{at}")));
+    }
+    let (id, prefix) = (StreamId(5), ns("t:/a"));
+    let start = WatchStart::Snapshot;
+    cluster.input(1, Input::Watch { id, prefix, start });
+    cluster.run(100);
+    let outputs = cluster.seats[1].outputs.iter();
+    let pieces: Vec<Option<usize>> = outputs
+        .filter_map(|output| match output {
+            Output::Change { change, .. } => Some(match change {
+                WatchEvent::Present(all) => Some(all.len()),
+                WatchEvent::SnapshotEnd | WatchEvent::Changed(_) => None,
+            }),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(pieces, [Some(20), None]);
+}
+
 /// E8: a watch sees what is there, then every change in order; a lost leader closes it.
 #[test]
 fn a_watch_has_no_hole() {
@@ -364,7 +378,7 @@ fn a_watch_has_no_hole() {
         .iter()
         .filter_map(|output| match output {
             Output::Change { change, .. } => Some(match change {
-                WatchEvent::Present(one) => ("present".to_owned(), Some(one.kind)),
+                WatchEvent::Present(all) => ("present".to_owned(), all.first().map(|one| one.kind)),
                 WatchEvent::SnapshotEnd => ("end".to_owned(), None),
                 WatchEvent::Changed(one) => (
                     one.owner

@@ -258,31 +258,54 @@ pub fn watch(
     } else {
         WatchStart::Changes
     };
-    let stream = node.watch(prefix, start, BUFFER);
-    futures_util::stream::unfold(Some((stream, 1u64)), |state| async move {
-        let (mut stream, id) = state?;
-        match stream.next().await {
-            Ok(change) => Some((Ok(change_out(id, &change)), Some((stream, id + 1)))),
+    let watched = Watched {
+        stream: node.watch(prefix, start, BUFFER),
+        present: Vec::new().into_iter(),
+        last: 0,
+    };
+    futures_util::stream::unfold(Some(watched), |watched| async move {
+        let mut watched = watched?;
+        match watched.next().await {
+            Ok(change) => Some((Ok(change), Some(watched))),
             Err(end) => Some((Err(ended(end)), None)),
         }
     })
 }
 
-fn change_out(id: u64, event: &WatchEvent) -> v1::LockChange {
-    match event {
-        WatchEvent::SnapshotEnd => v1::LockChange {
-            id,
-            kind: v1::ChangeKind::SnapshotEnd.into(),
-            ..Default::default()
-        },
-        WatchEvent::Present(change) => {
-            let kind = match change_kind(change) {
-                v1::ChangeKind::Granted => v1::ChangeKind::Snapshot,
-                other => other,
-            };
-            lock_change(id, kind, change)
+/// A watch, one change after the other.
+struct Watched {
+    stream: tenure_cluster::Stream<WatchEvent>,
+    /// What was there in a group, as far as it is not told yet.
+    present: std::vec::IntoIter<LockChange>,
+    last: u64,
+}
+
+impl Watched {
+    async fn next(&mut self) -> Result<v1::LockChange, StreamEnd> {
+        self.last += 1;
+        let id = self.last;
+        loop {
+            if let Some(change) = self.present.next() {
+                let kind = match change_kind(&change) {
+                    v1::ChangeKind::Granted => v1::ChangeKind::Snapshot,
+                    other => other,
+                };
+                return Ok(lock_change(id, kind, &change));
+            }
+            match self.stream.next().await? {
+                WatchEvent::Present(all) => self.present = all.into_iter(),
+                WatchEvent::SnapshotEnd => {
+                    return Ok(v1::LockChange {
+                        id,
+                        kind: v1::ChangeKind::SnapshotEnd.into(),
+                        ..Default::default()
+                    });
+                }
+                WatchEvent::Changed(change) => {
+                    return Ok(lock_change(id, change_kind(&change), &change));
+                }
+            }
         }
-        WatchEvent::Changed(change) => lock_change(id, change_kind(change), change),
     }
 }
 

@@ -273,12 +273,18 @@ impl Node {
             // Asked twice because the answer was slow: nothing new.
             return;
         }
-        for change in word.changes {
-            let change = match word.kind {
-                WordKind::Present => WatchEvent::Present(change),
-                WordKind::Changed | WordKind::Over => WatchEvent::Changed(change),
-            };
-            self.outputs.push(Output::Change { id, change });
+        match word.kind {
+            WordKind::Present if word.changes.is_empty() => {}
+            WordKind::Present => {
+                let change = WatchEvent::Present(word.changes);
+                self.outputs.push(Output::Change { id, change });
+            }
+            WordKind::Changed | WordKind::Over => {
+                for change in word.changes {
+                    let change = WatchEvent::Changed(change);
+                    self.outputs.push(Output::Change { id, change });
+                }
+            }
         }
         if complete {
             let change = WatchEvent::SnapshotEnd;

@@ -102,13 +102,28 @@ impl Watch {
         let Some(view) = self.views.get_mut(&stream) else {
             return Ok(());
         };
-        let (change, is_news) = match event {
+        match event {
             WatchEvent::SnapshotEnd => {
                 view.complete = Some(now);
-                return Ok(());
+                Ok(())
             }
-            WatchEvent::Present(change) => (change, false),
-            WatchEvent::Changed(change) => (change, true),
+            WatchEvent::Present(present) => {
+                let mut present = present.iter();
+                present.try_for_each(|change| self.saw_change(now, stream, change, false))
+            }
+            WatchEvent::Changed(change) => self.saw_change(now, stream, change, true),
+        }
+    }
+
+    fn saw_change(
+        &mut self,
+        now: Time,
+        stream: u64,
+        change: &LockChange,
+        is_news: bool,
+    ) -> Result<(), String> {
+        let Some(view) = self.views.get_mut(&stream) else {
+            return Ok(());
         };
         let (Some(owner), Some(path), Some(mode)) = (&change.owner, &change.path, change.mode)
         else {
