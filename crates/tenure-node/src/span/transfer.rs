@@ -24,8 +24,9 @@ const STALLED_AFTER_MS: u64 = 15_000;
 /// A state larger than this is refused before memory is given to it.
 const MAX_STATE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
-/// So much of its log a replica without peers has in memory before it forgets it.
-const LONE_BYTES: usize = 16 * 1024;
+/// So much of its log a replica without peers has in memory before it forgets it. Every group that was
+/// ever busy may keep as much.
+const LONE_BYTES: usize = 4 * 1024;
 
 /// See the module.
 #[derive(Debug, Default)]
