@@ -62,7 +62,9 @@ impl<D: Disk> SpareJob<D> {
 }
 
 fn fill<D: Disk>(disk: &D, name: &str, size: u64) -> io::Result<()> {
-    const PIECE: usize = 1 << 20;
+    // The page cache keeps what is written in one piece in one piece, and walks through all of it for
+    // every byte that is written there later: a sync costs the more, the longer the pieces were.
+    const PIECE: usize = 128 << 10;
     let zeros = vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))];
     let mut file = disk.create(name)?;
     let mut offset = 0;

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::header::ALT_SVC;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use tenure_cluster::Handle;
@@ -97,9 +97,11 @@ pub(super) enum Kind {
     Other,
 }
 
+static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
 /// Which way a request goes. What is encoded goes to tonic, whatever it is.
 pub(super) fn kind_of<B>(request: &Request<B>) -> Kind {
-    let encoding = request.headers().get("grpc-encoding");
+    let encoding = request.headers().get(&GRPC_ENCODING);
     let is_plain = encoding.is_none_or(|encoding| encoding == "identity");
     let method = request.uri().path().strip_prefix(PATH_LOCK);
     match method.filter(|_| is_plain) {

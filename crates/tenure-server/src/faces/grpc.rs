@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use futures_util::Stream;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_server::PathLock;
@@ -133,9 +133,12 @@ impl Grpc {
     }
 }
 
+/// How long a client waits.
+static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
 /// The shorter of the client's deadline and ours.
 pub(crate) fn deadline(headers: &HeaderMap, ours: Duration) -> Duration {
-    let asked = headers.get("grpc-timeout");
+    let asked = headers.get(&GRPC_TIMEOUT);
     let asked = asked.and_then(|value| duration(value.to_str().ok()?));
     asked.map_or(ours, |asked| asked.min(ours))
 }

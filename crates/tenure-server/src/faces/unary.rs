@@ -87,6 +87,9 @@ fn parse<Q: Message + Default>(
 
 fn encode(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
+    if length == 0 {
+        return Bytes::from_static(&[0; PREFIX]);
+    }
     let mut bytes = BytesMut::with_capacity(PREFIX + length);
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
