@@ -105,7 +105,7 @@ impl Plan {
         self.faults.retain(|_| random.chance(400));
         self.habits = Habits {
             paths: &["t:/0", "t:/0/x", "t:/1", "u:/0/a", "u:/1/b"],
-            tanglers: 5,
+            tanglers: 7,
             ..self.habits
         };
     }

@@ -128,6 +128,14 @@ impl Deadlocks {
                     }
                 }
             }
+            (ClientRequest::Release(release), Answer::Done) => {
+                for want in self.wants.get_mut(&release.owner).into_iter().flatten() {
+                    let named = release.holds.iter().any(|hold| hold.path == want.path);
+                    if named && want.is_known(ask) {
+                        want.gone = Some(now);
+                    }
+                }
+            }
             _ => {}
         }
     }

@@ -1,14 +1,16 @@
 //! A client that holds one lock while it waits for the next: cycles of waits come by themselves. It
-//! lets some of its waits be refused for them (E5), and asks who waits for whom (R111, E7).
+//! lets some of its waits be refused for them (E5), and asks who waits for whom (R111, E7). At times it
+//! only reads the first and lets go of it before it asks for the next: then it is in no cycle.
 //!
 //! It believes nothing and renews nothing: what it holds too long, its lease takes from it.
 
-use tenure_core::command::{Request, State, Wait};
+use tenure_core::command::{Hold, Request, State, Wait};
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
 use tenure_node::{
-    AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure, WaitEdge,
+    AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure, ReleaseRequest,
+    WaitEdge,
 };
 
 use super::{Action, Env, Me, path};
@@ -29,9 +31,23 @@ struct Session {
     owner: OwnerId,
     /// What it still wants, the next one last.
     wants: Vec<Path>,
+    /// Whether it lets go of the first, which it only reads, before it asks for the next.
+    lets_go: bool,
+    /// What it lets go of now.
+    leaves: Option<Path>,
     /// The call whose answer it waits for, and until when.
     waits_for: Option<(u64, Time)>,
     tries: u32,
+}
+
+impl Session {
+    /// How it wants the next one.
+    fn mode(&self) -> Mode {
+        match self.lets_go && self.wants.len() == 2 {
+            true => Mode::Read,
+            false => Mode::Write,
+        }
+    }
 }
 
 impl Tangler {
@@ -70,6 +86,8 @@ impl Tangler {
         self.session = Some(Session {
             owner: OwnerId::new(&name).expect("a short name"),
             wants: vec![path(paths[first]), path(paths[other])],
+            lets_go: me.random.chance(250),
+            leaves: None,
             waits_for: None,
             tries: 0,
         });
@@ -82,14 +100,23 @@ impl Tangler {
             return;
         };
         let owner = session.owner.clone();
-        let request = match session.wants.last() {
-            Some(wanted) => ClientRequest::Acquire(AcquireRequest {
+        let request = match (&session.leaves, session.wants.last()) {
+            (Some(left), _) => ClientRequest::Release(ReleaseRequest {
+                owner,
+                holds: vec![Hold {
+                    path: left.clone(),
+                    mode: Mode::Read,
+                }],
+                edge: WaitEdge::Keep,
+                key: None,
+            }),
+            (None, Some(wanted)) => ClientRequest::Acquire(AcquireRequest {
                 owner,
                 ttl: Ttl::from_millis(10_000).expect("a length of ours"),
                 queue_ttl: QueueTtl::from_millis(6_000).expect("a length of ours"),
                 requests: vec![Request {
                     path: wanted.clone(),
-                    mode: Mode::Write,
+                    mode: session.mode(),
                     state: State::New,
                     permits: None,
                 }],
@@ -102,7 +129,7 @@ impl Tangler {
                     .random
                     .pick(&[Deadlock::Ignore, Deadlock::Refuse, Deadlock::Refuse]),
             }),
-            None => ClientRequest::ReleaseAll {
+            (None, None) => ClientRequest::ReleaseAll {
                 owner,
                 domains: Vec::new(),
                 edge: WaitEdge::Keep,
@@ -140,7 +167,8 @@ impl Tangler {
         session.waits_for = None;
         match answer {
             Ok(Answer::Acquire(AcquireAnswer::Granted { .. })) => {
-                session.wants.pop();
+                let got = session.wants.pop();
+                session.leaves = got.filter(|_| session.lets_go && !session.wants.is_empty());
                 session.tries = 0;
                 self.next = env.now + me.random.between(5, 1_500) * MILLISECOND;
             }
@@ -152,6 +180,7 @@ impl Tangler {
                 session.wants.clear();
                 self.next = env.now;
             }
+            Ok(Answer::Done) if session.leaves.take().is_some() => self.next = env.now,
             Ok(_) => {
                 self.session = None;
                 self.next = env.now + me.random.between(10, 800) * MILLISECOND;
@@ -168,6 +197,7 @@ impl Tangler {
         let (owner, Some(wanted)) = (session.owner.clone(), session.wants.last().cloned()) else {
             return;
         };
+        let mode = session.mode();
         let request = match me.random.below(3) {
             0 => ClientRequest::DetectCycle {
                 start: owner,
@@ -175,7 +205,7 @@ impl Tangler {
             },
             1 => ClientRequest::Explain {
                 path: wanted,
-                mode: Mode::Write,
+                mode,
                 owner,
             },
             _ => return,
