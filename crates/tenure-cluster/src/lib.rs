@@ -248,6 +248,8 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         mesh: mesh.clone(),
         stop_at_ms: None,
         jobs: Vec::new(),
+        batch: None,
+        held: Vec::new(),
         inputs: Vec::new(),
         due_ms: 0,
         over: None,
