@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rustc_hash::FxBuildHasher;
-use tenure_node::{After, Input, Lane, Moment, Node, NodeId, Output, RequestId, Role};
+use tenure_node::{After, Batch, Input, Lane, Moment, Node, NodeId, Output, RequestId, Role};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::chores::Chore;
@@ -81,6 +81,9 @@ pub(crate) struct Driver {
     pub(crate) wakers: Vec<Waker>,
     /// Empty between turns; their room is used again.
     pub(crate) jobs: Vec<Job>,
+    /// For the journal, until all that leaves at once has left.
+    pub(crate) batch: Option<Batch>,
+    pub(crate) held: Vec<Held>,
     /// What the next step begins with.
     pub(crate) inputs: Vec<Input>,
     /// When the next turn is due, if nothing comes.
@@ -108,11 +111,16 @@ impl Driver {
     /// Does what a step wants done, and finds out when the next one is due.
     pub(crate) fn finish(&mut self, outputs: Vec<Output>) {
         for output in outputs {
+            // What is written and sent comes first.
+            if !matches!(output, Output::Write(_) | Output::Send { .. }) {
+                self.hand_over();
+            }
             if let Some(why) = self.carry_out(output) {
                 self.over = Some(why);
                 return;
             }
         }
+        self.hand_over();
         self.inbox.set_calls(self.replies.len());
         for waker in self.wakers.drain(..) {
             waker.wake();
@@ -263,6 +271,17 @@ impl Driver {
         }
     }
 
+    /// Gives the journal what it has to write and what rests on it, in one piece: it finds nothing else
+    /// to do when it has synced, unless there is.
+    fn hand_over(&mut self) {
+        if self.batch.is_none() && self.held.is_empty() {
+            return;
+        }
+        let turn = Write::Turn(self.batch.take(), std::mem::take(&mut self.held));
+        // A journal that is gone has said why already.
+        let _ = self.journal.send(turn);
+    }
+
     /// A peer does not keep up.
     fn lose(&mut self, node: NodeId, lane: Lane) {
         self.outlets.remove(&(node, lane));
@@ -277,8 +296,8 @@ impl Driver {
     fn carry_out(&mut self, output: Output) -> Option<String> {
         match output {
             Output::Write(batch) => {
-                // A journal that is gone has said why already.
-                let _ = self.journal.send(Write::Batch(batch));
+                self.hand_over();
+                self.batch = Some(batch);
             }
             Output::Answer {
                 id,
@@ -327,13 +346,13 @@ impl Driver {
                     if let Some(outlet) = self.outlets.get(&(to, lane)).cloned() {
                         // The journal lets it go as soon as that is durable: one thread fewer on
                         // the way of an acknowledgement.
-                        let _ = self.journal.send(Write::Frame(Held {
+                        self.held.push(Held {
                             after,
                             to,
                             lane,
                             outlet,
                             frame,
-                        }));
+                        });
                     }
                 }
             },

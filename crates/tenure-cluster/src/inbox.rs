@@ -330,7 +330,7 @@ mod tests {
     /// Whoever drops something in, in whatever way, need not see to it that it is taken.
     #[test]
     fn nothing_is_left_behind() {
-        const EACH: usize = 20_000;
+        const EACH: usize = 4_000;
         let inbox = Inbox::default();
         let taken = AtomicUsize::new(0);
         let place = Mutex::new(());

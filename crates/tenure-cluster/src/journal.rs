@@ -34,10 +34,8 @@ const LOOK_EVERY: u64 = 256;
 
 /// What the journal is asked to do.
 pub(crate) enum Write {
-    /// Write this.
-    Batch(Batch),
-    /// Let this go when what it rests on is durable.
-    Frame(Held),
+    /// Write this, and let go what rests on it, or on something before it, when that is durable.
+    Turn(Option<Batch>, Vec<Held>),
     /// Something about the node itself; told when it is durable.
     Note(Note),
     /// The log's next file is ready, or could not be made.
@@ -110,14 +108,15 @@ impl Journal {
             let mut end = false;
             for write in std::iter::once(first).chain(writes.try_iter()) {
                 match write {
-                    Write::Batch(batch) => {
-                        self.make_room(&mut items)?;
-                        written.gather(&self.snapshots, &mut items, &batch)?;
-                    }
-                    Write::Frame(held) => {
-                        self.held.push_back(held);
-                        // It may have been synced while the frame was on its way here.
-                        self.let_go();
+                    Write::Turn(batch, held) => {
+                        self.held.extend(held);
+                        if let Some(batch) = batch {
+                            self.make_room(&mut items)?;
+                            written.gather(&self.snapshots, &mut items, &batch)?;
+                        } else {
+                            // It may have been synced while the frames were on their way here.
+                            self.let_go();
+                        }
                     }
                     Write::Note(note) => {
                         self.make_room(&mut items)?;

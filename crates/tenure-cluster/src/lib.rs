@@ -6,6 +6,9 @@
 //!              other nodes ◀──▶ └──────────▶ inbox
 //! ```
 //!
+//! While the node's thread sleeps, whoever brings something small takes its turn (`seat.rs`), and
+//! whoever has a frame for a peer writes it (`peers/outlet.rs`).
+//!
 //! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
@@ -248,6 +251,8 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         mesh: mesh.clone(),
         stop_at_ms: None,
         jobs: Vec::new(),
+        batch: None,
+        held: Vec::new(),
         inputs: Vec::new(),
         due_ms: 0,
         over: None,
