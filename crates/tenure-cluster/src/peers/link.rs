@@ -19,6 +19,8 @@ use super::seal::{HEAD, Opener, Sealer};
 
 /// A handshake takes no longer.
 const HANDSHAKE: Duration = Duration::from_secs(3);
+/// How an alert of TLS begins.
+const TLS_ALERT: u16 = u16::from_le_bytes([21, 3]);
 /// Bytes handed to the socket at once.
 pub(super) const WRITE_AT_ONCE: usize = 64 * 1024;
 
@@ -55,8 +57,10 @@ impl Pace {
 pub(crate) enum LinkError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("no TLS with it ({0}); peer_tls_ca_path is set on all nodes or on none")]
+    #[error("no TLS with it ({0}); the three peer_tls keys are set on all nodes or on none")]
     Tls(io::Error),
+    #[error("it speaks TLS; the three peer_tls keys are set on all nodes or on none")]
+    SpeaksTls,
     #[error("it did not answer in time")]
     Slow,
     #[error("it was closed")]
@@ -187,13 +191,18 @@ async fn write_hello(writer: &mut WriteHalf, hello: &[u8], proof: &[u8]) -> Resu
 }
 
 async fn read_hello(reader: &mut ReadHalf) -> Result<Vec<u8>, LinkError> {
-    let length = usize::from(reader.read_u16_le().await?);
-    if length > MAX_HELLO {
+    let length = reader.read_u16_le().await?;
+    if usize::from(length) > MAX_HELLO {
         return Err(LinkError::Rubbish);
     }
-    let mut bytes = vec![0; length];
-    reader.read_exact(&mut bytes).await?;
-    Ok(bytes)
+    let mut bytes = vec![0; usize::from(length)];
+    match reader.read_exact(&mut bytes).await {
+        // Not a long hello that breaks off, but a short alert about ours.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && length == TLS_ALERT => {
+            Err(LinkError::SpeaksTls)
+        }
+        read => Ok(read.map(|_| bytes)?),
+    }
 }
 
 async fn read_proof(reader: &mut ReadHalf) -> Result<[u8; PROOF], LinkError> {
@@ -389,6 +398,18 @@ mod tests {
         let (dialed, answered) = connect(4096, &ours, &ours, Ok(())).await;
         assert_eq!(dialed.unwrap().theirs, hello(2));
         assert_eq!(answered.unwrap().theirs, hello(1));
+    }
+
+    /// A node without TLS that dials one with it says what is wrong.
+    #[tokio::test]
+    async fn an_alert_is_no_hello() {
+        let (near, mut far) = tokio::io::duplex(4096);
+        let (reader, writer) = tokio::io::split(near);
+        far.write_all(&[21, 3, 3, 0, 2, 2, 50]).await.unwrap();
+        far.shutdown().await.unwrap();
+        let token = Token::new(&[1; 32]);
+        let dialed = dial(Box::new(reader), Box::new(writer), &hello(1), &token).await;
+        assert!(matches!(dialed, Err(LinkError::SpeaksTls)));
     }
 
     /// R170: a frame that takes longer than any silence is allowed to last still arrives: whoever
