@@ -285,6 +285,14 @@ impl Consensus for Replica {
             let membership = convert::membership_out(&state);
             self.raw.mut_store().set_membership(membership);
         }
+        let raft = &mut self.raw.raft;
+        if raft.state == StateRole::Leader && !raft.promotable() {
+            // The library would lead on, and panic at the next acknowledgement: it keeps no count of
+            // itself any more. The others hear that it is decided, and elect one of them.
+            raft.bcast_append();
+            let term = raft.term;
+            raft.become_follower(term, raft::INVALID_ID);
+        }
         self.draw_timeout();
         self.raw.store().membership().clone()
     }

@@ -123,6 +123,9 @@ impl Room {
                     seat.applied.push((entry.place.index, data.clone()));
                 }
                 seat.replica.applied(entry.place.index);
+                if let Payload::Membership(change) = &entry.payload {
+                    seat.replica.enact(change);
+                }
             }
             seat.confirmed.extend(work.confirmed);
             seat.unsynced.push_back((
@@ -282,6 +285,39 @@ fn a_lone_voter_leads_at_once() {
     let work = take(&mut replica).unwrap();
     assert_eq!(work.confirmed, vec![(round, 2)]);
     assert!(work.messages.is_empty());
+}
+
+/// A leader that has decided its own removal leads no more: the library would go on, and panic at
+/// the next acknowledgement.
+#[test]
+fn a_leader_that_is_removed_steps_down() {
+    for seed in 1..=20 {
+        let mut room = Room::new(seed, 0);
+        let removed = loop {
+            room.step();
+            if let Some(at) = room.leader() {
+                break at;
+            }
+        };
+        let leader = &mut room.seats[removed];
+        let me = leader.me;
+        let change = MembershipChange {
+            steps: vec![MembershipStep::Remove(me)],
+        };
+        leader.replica.change(&change).unwrap();
+        for _ in 0..3 {
+            leader.replica.propose(Bytes::from_static(b"x")).unwrap();
+        }
+        room.work(removed);
+        for _ in 0..5_000 {
+            room.step();
+        }
+        let leader = room.leader().unwrap();
+        assert_ne!(leader, removed, "seed {seed}");
+        let membership = room.seats[leader].replica.store().membership();
+        assert!(!membership.voters.contains(&me), "seed {seed}");
+        assert_eq!(room.seats[leader].applied.len(), 3, "seed {seed}");
+    }
 }
 
 /// The library acknowledged entries it did not have when an append had a gap; both ends check.
