@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde_json::json;
-use tenure_bench::{Plan, Report, Scenario, Target};
+use tenure_bench::{Measured, Plan, Report, Scenario, Target};
 
 use crate::Run;
 use aims::{Held, Verdicts};
@@ -53,6 +53,11 @@ const SPEED: [(Scenario, u32); 7] = [
     (Scenario::ReadHeavy, 256),
 ];
 
+/// What is measured is measured in so many parts, all targets in turns.
+const ROUNDS: u32 = 3;
+
+const SESSION: Target = Target::Session { token: None };
+
 pub(crate) fn run(arguments: &Run) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&arguments.directory);
     std::fs::create_dir_all(&arguments.directory)
@@ -65,6 +70,46 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
     let result = Comparison::new(arguments).and_then(|mut comparison| comparison.parts());
     let _ = std::fs::remove_dir_all(&arguments.directory);
     result
+}
+
+/// Who is measured, with what.
+struct Runner {
+    plan: Plan,
+    name: &'static str,
+    target: Target,
+    /// Which server.
+    at: usize,
+}
+
+impl Runner {
+    fn row(&self, sum: &Round) -> Row {
+        let measured = &sum.measured;
+        // The server's use is of the whole run, the units are without the warm-up.
+        let share = measured.elapsed.as_secs_f64() / sum.took.as_secs_f64();
+        let per_unit = share / measured.units.max(1) as f64;
+        Row {
+            report: Report::new(&self.plan, self.name, measured),
+            cpu_us: sum.used.cpu.as_secs_f64() * 1e6 * per_unit,
+            written: sum.used.written as f64 * per_unit,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone)]
+struct Round {
+    measured: Measured,
+    /// With the warm-up.
+    took: Duration,
+    used: Usage,
+}
+
+impl Round {
+    fn merge(&mut self, other: &Round) {
+        self.measured.merge(&other.measured);
+        self.took += other.took;
+        self.used = self.used.and(&other.used);
+    }
 }
 
 struct Comparison<'a> {
@@ -160,6 +205,7 @@ impl<'a> Comparison<'a> {
         targets
     }
 
+    /// One round, or the whole of what is measured only once.
     fn plan(&mut self, scenario: Scenario, in_flight: u32) -> Plan {
         self.runs += 1;
         Plan {
@@ -167,7 +213,7 @@ impl<'a> Comparison<'a> {
             in_flight,
             connections: 4,
             namespaces: 16,
-            time: Duration::from_secs_f64(self.arguments.seconds),
+            time: Duration::from_secs_f64(self.arguments.seconds / f64::from(ROUNDS)),
             locks: 0,
             patience: Duration::MAX,
             run: self.runs,
@@ -180,40 +226,72 @@ impl<'a> Comparison<'a> {
         name: &'static str,
         target: &Target,
         at: usize,
-    ) -> Result<Row, String> {
+    ) -> Result<Round, String> {
         let server = &self.servers[at];
         let before = Usage::of(server.pid(), &self.arguments.directory);
         let start = Instant::now();
         let measured = tenure_bench::run(plan.clone(), target, server.address)
             .map_err(|error| format!("{} on {name}: {}", plan.scenario.name(), chain(&error)))?;
-        let share = measured.elapsed.as_secs_f64() / start.elapsed().as_secs_f64();
-        let used = Usage::of(server.pid(), &self.arguments.directory).since(&before);
-        let row = Row {
-            report: Report::new(plan, name, &measured),
-            // The server's use is of the whole run, the units are without the warm-up.
-            cpu_us: used.cpu.as_secs_f64() * 1e6 * share / measured.units.max(1) as f64,
-            written: used.written as f64 * share / measured.units.max(1) as f64,
-        };
-        if self.arguments.json {
-            println!("{}", row.json());
+        Ok(Round {
+            took: start.elapsed(),
+            measured,
+            used: Usage::of(server.pid(), &self.arguments.directory).since(&before),
+        })
+    }
+
+    /// Measures several in turns: a machine that is slower for some seconds is so for all of them.
+    fn in_turns(&mut self, runners: &[Runner]) -> Result<Vec<Row>, String> {
+        let mut sums: Vec<Option<Round>> = vec![None; runners.len()];
+        for _ in 0..ROUNDS {
+            for (sum, runner) in sums.iter_mut().zip(runners) {
+                let Runner {
+                    plan,
+                    name,
+                    target,
+                    at,
+                } = runner;
+                let mut plan = plan.clone();
+                self.runs += 1;
+                plan.run = self.runs;
+                if *name == "redis" && plan.scenario == Scenario::HotHandoff {
+                    server::push_token(&self.servers[*at], plan.run)?;
+                }
+                let round = self.measure(&plan, name, target, *at)?;
+                match sum {
+                    Some(sum) => sum.merge(&round),
+                    None => *sum = Some(round),
+                }
+            }
         }
-        Ok(row)
+        let rows = runners.iter().zip(sums.into_iter().flatten());
+        let rows: Vec<Row> = rows.map(|(runner, sum)| runner.row(&sum)).collect();
+        if self.arguments.json {
+            for row in &rows {
+                println!("{}", row.json());
+            }
+        } else {
+            table::speed(&rows);
+        }
+        Ok(rows)
     }
 
     fn speed(&mut self) -> Result<(), String> {
         for (scenario, in_flight) in SPEED {
-            let mut rows = Vec::new();
+            let mut runners = Vec::new();
             for (name, target, at) in self.targets() {
                 // A ZooKeeper session renews itself.
                 if scenario == Scenario::Renew && name == "zookeeper" {
                     continue;
                 }
                 let plan = self.plan(scenario, in_flight);
-                rows.push(self.measure(&plan, name, &target, at)?);
+                runners.push(Runner {
+                    plan,
+                    name,
+                    target,
+                    at,
+                });
             }
-            if !self.arguments.json {
-                table::speed(&rows);
-            }
+            let rows = self.in_turns(&runners)?;
             self.verdicts.judge(scenario, in_flight, &rows);
         }
         Ok(())
@@ -221,7 +299,7 @@ impl<'a> Comparison<'a> {
 
     fn handoff(&mut self) -> Result<(), String> {
         for in_flight in [8, 64, 256] {
-            let mut rows = Vec::new();
+            let mut runners = Vec::new();
             for (name, target, at) in self.targets() {
                 // An echo hands nothing over; ZooKeeper's line is a recipe of several calls; a waiter
                 // of Redis blocks a connection, which nobody can share then.
@@ -235,14 +313,14 @@ impl<'a> Comparison<'a> {
                 let mut plan = self.plan(Scenario::HotHandoff, in_flight);
                 // A waiter of Redis blocks its connection.
                 plan.connections = if name == "redis" { in_flight } else { 1 };
-                if name == "redis" {
-                    server::push_token(&self.servers[at], plan.run)?;
-                }
-                rows.push(self.measure(&plan, name, &target, at)?);
+                runners.push(Runner {
+                    plan,
+                    name,
+                    target,
+                    at,
+                });
             }
-            if !self.arguments.json {
-                table::speed(&rows);
-            }
+            let rows = self.in_turns(&runners)?;
             if let Some(rate) = table::rate(&rows, "session") {
                 let what = format!("hot-handoff {in_flight}: session, per second");
                 self.verdicts.at_least(what, rate, aims::HANDOFFS);
@@ -355,61 +433,62 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// A minute of contention and a minute of plain load must leave no trace.
+    /// A minute of contention and a minute of plain load must leave no trace: the daemon has the memory that
+    /// it had, and does as well as one that has just been started, in turns with it.
     fn wear(&mut self) -> Result<(), String> {
-        let directory = self.arguments.directory.join("wear");
-        let server = Server::tenure(&self.arguments.tenure, &directory)?;
-        let session = Target::Session { token: None };
-        self.servers.push(server);
-        let at = self.servers.len() - 1;
-        let plan = self.plan(Scenario::UniqueLock, 256);
-        let look = |comparison: &Self| -> Result<(Row, u64), String> {
-            let row = comparison.measure(&plan, "session", &session, at)?;
-            let server = &comparison.servers[at];
-            let used = Usage::of(server.pid(), &comparison.arguments.directory);
-            Ok((row, used.resident))
-        };
         let mut loads = Vec::new();
         for (scenario, in_flight) in [(Scenario::HotHandoff, 64), (Scenario::UniqueLock, 256)] {
             let mut plan = self.plan(scenario, in_flight);
             plan.connections = 1;
             loads.push(plan);
         }
-        // A short round of everything first: groups that are used for the first time take memory once,
-        // and that is no wear. Looks and loads have the same paths every time, for the same reason.
-        for plan in &loads {
-            self.measure(plan, "session", &session, at)?;
+        let before = self.warmed_up("worn", &loads)?;
+        let worn = self.servers.len() - 1;
+        for load in &loads {
+            let time = Duration::from_secs(50);
+            let plan = Plan {
+                time,
+                ..load.clone()
+            };
+            self.measure(&plan, "session", &SESSION, worn)?;
         }
-        let (before, memory_before) = look(self)?;
-        for plan in &mut loads {
-            plan.time = Duration::from_secs(50);
-            self.measure(plan, "session", &session, at)?;
-        }
-        let (after, memory_after) = look(self)?;
+        let after = self.resident(worn);
+        self.warmed_up("fresh", &loads)?;
+        let plan = self.plan(Scenario::UniqueLock, 256);
+        let runner = |name, at| Runner {
+            plan: plan.clone(),
+            name,
+            target: SESSION,
+            at,
+        };
+        let rows = self.in_turns(&[runner("worn", worn), runner("fresh", worn + 1)])?;
+        self.servers.truncate(worn);
+        let [now, fresh] = &rows[..] else {
+            return Err("two daemons were to be measured".to_owned());
+        };
         let change = |before: f64, after: f64| (after / before.max(1.0) - 1.0) * 100.0;
         let (rate, written, memory) = (
-            change(before.report.rate, after.report.rate),
-            change(before.written, after.written),
-            change(memory_before as f64, memory_after as f64),
+            change(fresh.report.rate, now.report.rate),
+            change(fresh.written, now.written),
+            change(before as f64, after as f64),
         );
         self.say(
             &format!(
                 "wear: after a minute of hot-handoff and a minute of unique-lock: throughput \
                  {rate:+.0} % ({:.0} pairs/s), bytes written per pair {written:+.0} % ({:.0}), \
                  memory {memory:+.0} % ({:.1} MB, {:.1} before)",
-                after.report.rate,
-                after.written,
-                memory_after as f64 / 1e6,
-                memory_before as f64 / 1e6
+                now.report.rate,
+                now.written,
+                after as f64 / 1e6,
+                before as f64 / 1e6
             ),
             json!({
                 "part": "wear", "rate_percent": rate, "written_percent": written,
-                "memory_percent": memory, "rate": after.report.rate,
-                "written": after.written, "resident_mb": memory_after as f64 / 1e6,
-                "resident_before_mb": memory_before as f64 / 1e6,
+                "memory_percent": memory, "rate": now.report.rate,
+                "written": now.written, "resident_mb": after as f64 / 1e6,
+                "resident_before_mb": before as f64 / 1e6,
             }),
         );
-        self.servers.pop();
         for (what, change) in [
             ("wear: throughput lost, per cent", -rate),
             ("wear: bytes written per pair, per cent more", written),
@@ -418,6 +497,29 @@ impl<'a> Comparison<'a> {
             self.verdicts.at_most(what, change, aims::WEAR);
         }
         Ok(())
+    }
+
+    /// Starts a daemon that has done a little of everything, and says what memory it has then: groups that
+    /// are used for the first time take some once, and that is no wear. For the same reason the load itself
+    /// has the same paths.
+    fn warmed_up(&mut self, name: &str, loads: &[Plan]) -> Result<u64, String> {
+        let directory = self.arguments.directory.join(name);
+        let server = Server::tenure(&self.arguments.tenure, &directory)?;
+        self.servers.push(server);
+        let at = self.servers.len() - 1;
+        for load in loads {
+            let time = load.time * ROUNDS;
+            let plan = Plan {
+                time,
+                ..load.clone()
+            };
+            self.measure(&plan, "session", &SESSION, at)?;
+        }
+        Ok(self.resident(at))
+    }
+
+    fn resident(&self, at: usize) -> u64 {
+        Usage::of(self.servers[at].pid(), &self.arguments.directory).resident
     }
 
     fn say(&self, line: &str, object: serde_json::Value) {

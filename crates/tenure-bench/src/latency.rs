@@ -31,6 +31,14 @@ impl Latencies {
         self.total += 1;
     }
 
+    /// All of another's.
+    pub fn merge(&mut self, other: &Latencies) {
+        for (ours, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *ours += theirs;
+        }
+        self.total += other.total;
+    }
+
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.total
@@ -84,6 +92,18 @@ mod tests {
             assert!((found / micros - 1.0).abs() < 0.04, "{part}: {found}");
         }
         assert_eq!(latencies.count(), 1000);
+    }
+
+    #[test]
+    fn two_halves_are_a_whole() {
+        let (mut all, mut odd, mut even) = <(Latencies, Latencies, Latencies)>::default();
+        for micros in 1..=1000 {
+            let took = Duration::from_micros(micros * micros);
+            all.add(took);
+            if micros % 2 == 0 { &mut even } else { &mut odd }.add(took);
+        }
+        odd.merge(&even);
+        assert_eq!((odd.counts, odd.total), (all.counts, all.total));
     }
 
     #[test]

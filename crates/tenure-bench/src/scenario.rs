@@ -172,6 +172,16 @@ pub struct Measured {
     pub elapsed: Duration,
 }
 
+impl Measured {
+    /// Counts what another run of the same plan has counted.
+    pub fn merge(&mut self, other: &Measured) {
+        self.units += other.units;
+        self.latencies.merge(&other.latencies);
+        self.overtakes += other.overtakes;
+        self.elapsed += other.elapsed;
+    }
+}
+
 impl Script {
     /// A script that begins now.
     pub(crate) fn new(plan: Plan) -> Script {

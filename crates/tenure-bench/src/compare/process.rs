@@ -49,6 +49,15 @@ impl Usage {
             written: self.written.saturating_sub(before.written),
         }
     }
+
+    /// With what it used at another time.
+    pub(crate) fn and(&self, later: &Usage) -> Usage {
+        Usage {
+            cpu: self.cpu + later.cpu,
+            resident: later.resident,
+            written: self.written + later.written,
+        }
+    }
 }
 
 /// Bytes written by the device that a directory is on, since the machine started.
