@@ -355,6 +355,71 @@ async fn a_session_answers_by_id_and_carries_events() {
     );
 }
 
+/// E10, R73: fence-checks of a session are each answered once and rightly, however many come together.
+#[tokio::test]
+async fn fence_checks_of_a_session_say_what_is_so() {
+    use v1::session_request::Op;
+    use v1::session_response::Result as Answer;
+    let data = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(data.path());
+    let mut client = client(&daemon).await;
+    let (requests, stream) = tokio::sync::mpsc::unbounded_channel();
+    let stream = tokio_stream::wrappers::UnboundedReceiverStream::new(stream);
+    let mut answers = client.session(stream).await.unwrap().into_inner();
+    // Sends what is asked, in one go, and waits for the answers.
+    let mut ask = async |asked: Vec<Op>| {
+        for (at, op) in asked.iter().enumerate() {
+            let (id, op) = (at as u64 + 1, Some(op.clone()));
+            requests.send(v1::SessionRequest { id, op }).unwrap();
+        }
+        let mut found = std::collections::BTreeMap::new();
+        while found.len() != asked.len() {
+            let answer = answers.message().await.unwrap().unwrap();
+            let earlier = found.insert(answer.id, answer.result.unwrap());
+            assert!(earlier.is_none(), "{} is answered twice", answer.id);
+        }
+        found.into_values().collect::<Vec<_>>()
+    };
+    let check = |owner: &str, fencing_token| {
+        Op::AssertFencing(v1::AssertFencingRequest {
+            owner_id: owner.into(),
+            fencing_token,
+            paths: vec!["t:/a".into()],
+        })
+    };
+    for (round, checks) in [3_000, 1, 3, 300].into_iter().enumerate() {
+        let taken = ask(vec![Op::Acquire(acquire("amy", "t:/a"))]).await;
+        let [Answer::Acquire(taken)] = &taken[..] else {
+            panic!("{taken:?}")
+        };
+        let fence = taken.fencing_token;
+        let is_amy_s = |at: usize| at % 3 != 1;
+        let is_in_force = |at: usize| at % 4 != 2;
+        let asked = (0..checks).map(|at| {
+            let owner = if is_amy_s(at) { "amy" } else { "bob" };
+            check(owner, if is_in_force(at) { fence } else { fence + 9 })
+        });
+        for (at, found) in ask(asked.collect()).await.into_iter().enumerate() {
+            let Answer::AssertFencing(found) = found else {
+                panic!("{found:?}")
+            };
+            let wanted = is_amy_s(at) && is_in_force(at);
+            let ok = found.status() == v1::AssertStatus::Ok;
+            assert_eq!(ok, wanted, "round {round}, check {at}: {found:?}");
+        }
+        let release = v1::ReleaseAllRequest {
+            owner_id: "amy".into(),
+            ..Default::default()
+        };
+        ask(vec![Op::ReleaseAll(release)]).await;
+        let late = ask(vec![check("amy", fence)]).await;
+        let [Answer::AssertFencing(late)] = &late[..] else {
+            panic!("{late:?}")
+        };
+        assert_ne!(late.status(), v1::AssertStatus::Ok, "round {round}");
+    }
+}
+
 /// R169: a polite end is an end with 0, and everything is there at the next start.
 #[tokio::test]
 async fn a_stop_and_a_start_keep_everything() {

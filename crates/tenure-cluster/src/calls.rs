@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tenure_core::event::Event;
 use tenure_core::value::OwnerId;
-use tenure_node::{Answer, ClientRequest, Failure, Input, StreamId};
+use tenure_node::{Answer, ClientRequest, Failure, Input, Node, StreamId};
 
 use crate::handle::{Stopped, gone};
 use crate::inbox::{Inbox, Job, Reply};
@@ -130,6 +130,12 @@ impl Calls {
         }
     }
 
+    /// Lets the caller look at the node, if that can be had at once, for reads that have come by now. Calls that
+    /// are under way are not waited for.
+    pub fn look(&self, look: impl FnOnce(Sight<'_>)) {
+        self.seat.look(|node| look(Sight(node)));
+    }
+
     /// Takes everything that was heard; waits if there is nothing.
     pub fn poll(&mut self, cx: &mut Context<'_>, heard: &mut Vec<Heard>) -> Poll<()> {
         let mut state = self.ear.lock();
@@ -155,6 +161,16 @@ impl Drop for Calls {
         if self.is_listening {
             self.inbox.push(Job::Unlisten { id: self.id });
         }
+    }
+}
+
+/// The node, as one who only looks sees it. See [`Calls::look`].
+pub struct Sight<'a>(&'a mut Node);
+
+impl Sight<'_> {
+    /// The answer to a read, unless it has to be called.
+    pub fn answer(&mut self, request: &ClientRequest) -> Option<Answer> {
+        self.0.answer_now(request)
     }
 }
 

@@ -57,7 +57,7 @@ use peers::{Joined, Remembered};
 use seat::Seat;
 
 pub use begin::BeginError;
-pub use calls::{Calls, Heard};
+pub use calls::{Calls, Heard, Sight};
 pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
 pub use journal::{Durable, ReplayError};

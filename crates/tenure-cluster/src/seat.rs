@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-use tenure_node::Output;
+use tenure_node::{Node, Output};
 
 use crate::driver::Driver;
 use crate::inbox::{Inbox, Needed};
@@ -96,8 +96,28 @@ impl Seat {
         }
     }
 
+    /// Takes a turn for a client that looks at the node afterwards, unless the node is busy.
+    pub(crate) fn look(&self, look: impl FnOnce(&mut Node)) {
+        if self.inbox.calls() >= FEW {
+            return;
+        }
+        let mut look = Some(look);
+        self.inbox.stand_in(|| {
+            self.turn_and(|driver| {
+                if let Some(look) = look.take() {
+                    look(&mut driver.node);
+                }
+            })
+        });
+    }
+
     /// A turn of a stand-in.
     fn turn(&self) -> Needed {
+        self.turn_and(|_| {})
+    }
+
+    /// A turn of a stand-in, and what it is for.
+    fn turn_and(&self, then: impl FnOnce(&mut Driver)) -> Needed {
         let mut place = match self.place.try_lock() {
             Ok(place) => place,
             // The node's thread woke up by itself.
@@ -111,6 +131,9 @@ impl Seat {
         };
         if driver.over.is_none() {
             driver.turn();
+        }
+        if driver.over.is_none() {
+            then(driver);
         }
         if driver.over.is_some() || driver.due_ms < wakes_ms {
             Needed::Yes

@@ -252,6 +252,11 @@ impl Node {
         self.finish()
     }
 
+    /// Whether nothing more comes out.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.stopped
+    }
+
     /// Not later than in so many milliseconds the node wants to be stepped again.
     pub fn wake_in(&self) -> u64 {
         if !self.again.is_empty() {

@@ -13,6 +13,15 @@ use crate::node::Node;
 use crate::request::{Answer, AssertAnswer, ClientRequest};
 
 impl Node {
+    /// The answer to a read that needs no call: as of the last step, which must have come after the read. Nothing
+    /// where the read has to be called after all.
+    pub fn answer_now(&mut self, request: &ClientRequest) -> Option<Answer> {
+        if self.has_stopped() {
+            return None;
+        }
+        self.read_at_once(request)
+    }
+
     /// The answer to a read, if everything that it rests on is here and applied. Otherwise it waits
     /// its turn as a call.
     pub(super) fn read_at_once(&mut self, request: &ClientRequest) -> Option<Answer> {
