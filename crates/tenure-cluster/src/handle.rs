@@ -94,6 +94,23 @@ impl Handle {
         self.inbox.together(work, || self.seat.serve())
     }
 
+    /// The same, unless the node is busy: then `busy` has to see to it that somebody calls
+    /// [`serve`](Handle::serve) soon.
+    pub fn together_unless_busy<T>(&self, work: impl FnOnce() -> T, busy: impl Fn()) -> T {
+        self.inbox.together(work, || {
+            if self.seat.is_busy() {
+                busy();
+            } else {
+                self.seat.stand_in();
+            }
+        })
+    }
+
+    /// Lets the node see to the calls that were made.
+    pub fn serve(&self) {
+        self.seat.serve();
+    }
+
     /// Makes a call, before it returns. The node answers before the timeout, or says that it passed.
     pub fn call(
         &self,

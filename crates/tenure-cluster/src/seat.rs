@@ -89,16 +89,21 @@ impl Seat {
     /// Sees to what was left in the inbox on behalf of a client: while few calls are under way nobody gains
     /// from waiting for more of them.
     pub(crate) fn serve(&self) {
-        if self.inbox.calls() < FEW {
-            self.stand_in();
-        } else {
+        if self.is_busy() {
             self.inbox.wake();
+        } else {
+            self.stand_in();
         }
+    }
+
+    /// Whether many calls are under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.inbox.calls() >= FEW
     }
 
     /// Takes a turn for a client that looks at the node afterwards, unless the node is busy.
     pub(crate) fn look(&self, look: impl FnOnce(&mut Node)) {
-        if self.inbox.calls() >= FEW {
+        if self.is_busy() {
             return;
         }
         let mut look = Some(look);
@@ -166,12 +171,9 @@ mod tests {
         }
     }
 
-    /// A node that sleeps has its turn where it is called, and whoever called has its answer at once.
-    #[test]
-    fn a_caller_stands_in_for_a_node_that_sleeps() {
-        let directory = tempfile::tempdir().unwrap();
-        let node = crate::start(Options {
-            data_dir: directory.path().to_owned(),
+    fn lone(directory: &std::path::Path) -> crate::Running {
+        let options = Options {
+            data_dir: directory.to_owned(),
             node: NodeId::new(1).unwrap(),
             name: "lone".to_owned(),
             cluster: ClusterConfig {
@@ -182,8 +184,40 @@ mod tests {
             limits: Limits::default(),
             durable: Durable::Yes,
             peers: None,
-        })
-        .unwrap();
+        };
+        crate::start(options).unwrap()
+    }
+
+    /// A node that is busy is not told of calls before somebody says so.
+    #[tokio::test]
+    async fn a_busy_node_hears_of_calls_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = lone(directory.path());
+        let handle = node.handle();
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is not busy");
+            // The node says otherwise after each of its turns.
+            handle.inbox.set_calls(FEW);
+            let mut answer = None;
+            let told = std::cell::Cell::new(false);
+            let call = || handle.call(Box::new(ClientRequest::Health), Duration::from_secs(60));
+            handle.together_unless_busy(|| answer = Some(call()), || told.set(true));
+            handle.serve();
+            let answer = answer.unwrap().await;
+            assert!(answer.is_ok(), "{answer:?}");
+            if told.get() {
+                break;
+            }
+        }
+        node.stop();
+    }
+
+    /// A node that sleeps has its turn where it is called, and whoever called has its answer at once.
+    #[test]
+    fn a_caller_stands_in_for_a_node_that_sleeps() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = lone(directory.path());
         let handle = node.handle();
         let asks = || {
             let woken = Arc::new(Woken::default());

@@ -8,6 +8,7 @@ pub(crate) mod connection;
 pub mod grpc;
 pub mod h3;
 pub(crate) mod health;
+pub(crate) mod herd;
 pub(crate) mod http2;
 pub mod json;
 pub mod openapi;

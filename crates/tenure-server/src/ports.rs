@@ -22,6 +22,7 @@ use crate::faces::admission::Admission;
 use crate::faces::cluster::Operators;
 use crate::faces::connection::{GrpcPort, WebConnection};
 use crate::faces::grpc::Grpc;
+use crate::faces::herd::Herd;
 use crate::faces::json::{self, Facade};
 use crate::faces::sse::{self, Sse};
 use crate::faces::tcp::{self, Door, Plain};
@@ -109,6 +110,7 @@ impl<'a> Ports<'a> {
             .max_encoding_message_size(usize::MAX);
         let port = Arc::new(GrpcPort {
             node: self.node.clone(),
+            herd: Herd::new(self.node.clone()),
             service: service.clone(),
             path_lock: path_lock.clone(),
             routes: grpc_routes(&service, path_lock, operators)?,

@@ -24,6 +24,7 @@ use super::admission::Admission;
 use super::auth::Guard;
 use super::body::{Budget, Limited};
 use super::grpc::{self, Grpc};
+use super::herd::Herd;
 use super::streams::Received;
 use super::unary::{Answered, Common, Peeked};
 use crate::telemetry::Rpc;
@@ -63,6 +64,8 @@ pub(crate) struct GrpcConnection {
 pub(crate) struct GrpcPort {
     /// Who answers in the end.
     pub(crate) node: Handle,
+    /// How calls get there.
+    pub(crate) herd: Herd,
     /// The service, for what needs no more than its messages.
     pub(crate) service: Grpc,
     /// The same for all of its calls.

@@ -1,7 +1,7 @@
 //! A connection of the gRPC port, on HTTP/2 itself.
 //!
 //! ```text
-//!   socket ──▶ h2 ──common call, whole──▶ calls under way ──all of a read──▶ node
+//!   socket ──▶ h2 ──common call, whole──▶ calls under way ──all of a read──▶ herd ──▶ node
 //!               └──anything else──▶ a future of its own
 //!   socket ◀── h2 ◀──all of a turn── calls under way ◀──one wake-up a turn── node
 //! ```
@@ -120,9 +120,8 @@ impl Served {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // What one read brings goes to the node at once.
         let port = Arc::clone(self.client.port());
-        port.node.together(|| self.turn(cx))
+        port.herd.with(|| self.turn(cx))
     }
 
     /// Answers what the node has decided, then reads and writes, then begins what was read.
