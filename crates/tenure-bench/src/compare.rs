@@ -306,10 +306,6 @@ impl<'a> Comparison<'a> {
                 if ["echo", "zookeeper", REDIS_LIBRARY].contains(&name) {
                     continue;
                 }
-                // Its lock service hands over twice a second then, and every waiter would be waited for.
-                if name == "etcd" && in_flight > 64 {
-                    continue;
-                }
                 let mut plan = self.plan(Scenario::HotHandoff, in_flight);
                 // A waiter of Redis blocks its connection.
                 plan.connections = if name == "redis" { in_flight } else { 1 };

@@ -145,6 +145,14 @@ impl Plan {
     pub fn warm_up(&self) -> Duration {
         self.time / 5
     }
+
+    /// How long it takes, if there are answers.
+    pub(crate) fn longest(&self) -> Duration {
+        match self.scenario {
+            Scenario::ManyHeld => self.patience,
+            _ => self.warm_up() + self.time,
+        }
+    }
 }
 
 /// What all lanes do, and what came of it.

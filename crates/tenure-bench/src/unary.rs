@@ -16,6 +16,9 @@ use crate::BenchError;
 use crate::message;
 use crate::scenario::{Ask, Lane, Measured, Plan, Reply, Scenario, Script};
 
+/// A server that answers nobody is waited for no longer than this.
+const GRACE: Duration = Duration::from_secs(3);
+
 /// What one lane calls with.
 pub(crate) trait Caller {
     /// Makes one call.
@@ -54,7 +57,8 @@ pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
         for _ in 0..plan.connections.clamp(1, plan.in_flight.max(1)) {
             channels.push(connect().await?);
         }
-        let in_flight = plan.in_flight;
+        let (in_flight, warm_up) = (plan.in_flight, plan.warm_up());
+        let longest = plan.longest().saturating_add(GRACE);
         let script = Rc::new(RefCell::new(Script::new(plan)));
         let tasks = LocalSet::new();
         let mut lanes = JoinSet::new();
@@ -67,18 +71,20 @@ pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
         }
         // When one lane has seen the end, or an error, all have enough: others may wait in line for
         // somebody who has stopped.
-        let first = tasks.run_until(lanes.join_next()).await;
+        let first = tokio::time::timeout(longest, tasks.run_until(lanes.join_next())).await;
         drop(lanes);
         drop(tasks);
-        if let Some(Ok(ended)) = first {
-            ended?;
-        }
         let script = Rc::into_inner(script).ok_or(BenchError::Closed)?;
-        Ok(Measured {
-            // Calls on streams of their own are answered in any order, so a client cannot tell.
-            overtakes: 0,
-            ..script.into_inner().finish()
-        })
+        let mut measured = script.into_inner().finish();
+        match first {
+            Ok(Some(Ok(ended))) => ended?,
+            Ok(_) => {}
+            // Nobody is answered any more: all of that time counts.
+            Err(_) => measured.elapsed = longest.saturating_sub(warm_up),
+        }
+        // Calls on streams of their own are answered in any order, so a client cannot tell.
+        measured.overtakes = 0;
+        Ok(measured)
     })
 }
 

@@ -9,6 +9,7 @@
 //! channel of its own, and a client that does not read its answers is not read either. Events of every
 //! owner that the session has used arrive on the same stream, with id 0.
 
+mod asked;
 mod short;
 
 use std::pin::Pin;
@@ -34,6 +35,7 @@ use crate::handlers::{self, wire};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Face, Rpc, Telemetry};
 use crate::under_way::{Slots, Spare};
+use asked::AskedBefore;
 
 /// Operations of one session that are under way; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
@@ -63,6 +65,7 @@ pub(crate) struct Session<B> {
     /// Where the node puts what it has said, between two looks.
     heard: Vec<Heard>,
     spare: Spare,
+    asked_before: AskedBefore,
     responses: BytesMut,
     is_over: bool,
 }
@@ -78,6 +81,7 @@ where
             slots: Slots::default(),
             heard: Vec::new(),
             spare: Spare::default(),
+            asked_before: AskedBefore::default(),
             responses: BytesMut::new(),
             is_over: false,
         }
@@ -86,47 +90,42 @@ where
     /// Reads what has come, as far as there is room.
     fn read(&mut self, cx: &mut Context<'_>) {
         let now = Instant::now();
-        while self.slots.len() < IN_FLIGHT
-            && self.responses.len() < PIECE
-            && let Poll::Ready(Some(asked)) = self.requests.poll_next(cx)
-        {
-            if let Some(asked) = self.look(asked, now, cx) {
+        while self.slots.len() < IN_FLIGHT && self.responses.len() < PIECE {
+            self.look(now);
+            if let Some(asked) = self.requests.next() {
                 self.take(asked, now);
+            } else if self.requests.poll_more(cx).is_pending() || self.requests.are_over() {
+                break;
             }
         }
         self.means.calls.flush();
     }
 
-    /// Answers fence-checks by looking, one after the other. Returns what has to be called. Where something is
-    /// under way the node has a turn for all of it anyway.
-    fn look(&mut self, asked: Asked, now: Instant, cx: &mut Context<'_>) -> Option<Asked> {
-        let is_check = matches!(asked.what, Ok((Kind::AssertFencing, _)));
-        if !is_check || self.slots.len() > 0 {
-            return Some(asked);
+    /// Answers fence-checks that have come by looking, one after the other, up to one that has to be called. Where
+    /// something is under way the node has a turn for all of it anyway.
+    fn look(&mut self, now: Instant) {
+        if self.slots.len() > 0 || self.requests.check().is_none() {
+            return;
         }
         let Means {
             calls, telemetry, ..
         } = &self.means;
         let (requests, responses) = (&mut self.requests, &mut self.responses);
-        let mut next = Some(asked);
+        let before = &mut self.asked_before;
         calls.look(|mut node| {
             let took = now.elapsed();
-            while let Some(Asked { id, what }) = &next
-                && let Ok((kind @ Kind::AssertFencing, request)) = what
+            while responses.len() < PIECE
+                && let Some(Check { id, fields, end }) = requests.check()
+                && let Some(request) = before.request(fields)
                 && let Some(answer) = node.answer(request)
             {
-                let result = respond(*kind, answer);
+                let kind = Kind::AssertFencing;
+                let result = respond(kind, answer);
                 telemetry.record(Face::Grpc, kind.rpc(), took, &result);
-                put(responses, *id, result.unwrap_or_else(error));
-                next = None;
-                if responses.len() < PIECE
-                    && let Poll::Ready(asked) = requests.poll_next(cx)
-                {
-                    next = asked;
-                }
+                put(responses, id, result.unwrap_or_else(error));
+                requests.bytes.advance(end);
             }
         });
-        next
     }
 
     fn take(&mut self, Asked { id, what }: Asked, now: Instant) {
@@ -258,30 +257,47 @@ where
         self.body.is_none()
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Asked>> {
-        loop {
-            let Some(body) = &mut self.body else {
-                return Poll::Ready(None);
-            };
-            match next(&mut self.bytes) {
-                Ok(Some(asked)) => return Poll::Ready(Some(asked)),
-                Ok(None) => {}
-                Err(Unreadable) => {
-                    self.body = None;
-                    continue;
-                }
-            }
-            match ready!(Pin::new(body).poll_frame(cx)) {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.bytes.extend_from_slice(&data);
-                    }
-                }
-                // A request that breaks off ends the session; its operations still finish.
-                Some(Err(_)) | None => self.body = None,
-            }
-        }
+    /// The first message, if all of it has come.
+    fn next(&mut self) -> Option<Asked> {
+        next(&mut self.bytes).unwrap_or_else(|Unreadable| {
+            self.body = None;
+            self.bytes.clear();
+            None
+        })
     }
+
+    /// The first message, if all of it has come and it is a fence-check such as most are.
+    fn check(&self) -> Option<Check<'_>> {
+        let (message, end) = message(&self.bytes).ok()??;
+        let (id, fields) = short::split(message)?;
+        Some(Check { id, fields, end })
+    }
+
+    /// Waits for more to come, unless it is all.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(());
+        };
+        match ready!(Pin::new(body).poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    self.bytes.extend_from_slice(&data);
+                }
+            }
+            // A request that breaks off ends the session; its operations still finish.
+            Some(Err(_)) | None => self.body = None,
+        }
+        Poll::Ready(())
+    }
+}
+
+/// A fence-check.
+struct Check<'a> {
+    id: u64,
+    /// Of its message.
+    fields: &'a [u8],
+    /// Where what follows begins.
+    end: usize,
 }
 
 /// What a message asks, under the client's id.
@@ -293,8 +309,8 @@ struct Asked {
 /// What has come is no message of this protocol.
 struct Unreadable;
 
-/// The first message, if all of it has come.
-fn next(bytes: &mut BytesMut) -> Result<Option<Asked>, Unreadable> {
+/// The bytes of the first message, if all of it has come, and where what follows begins.
+fn message(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Unreadable> {
     let Some((&[flag, a, b, c, d], rest)) = bytes.split_first_chunk() else {
         return Ok(None);
     };
@@ -302,7 +318,13 @@ fn next(bytes: &mut BytesMut) -> Result<Option<Asked>, Unreadable> {
     if flag != 0 || length > MESSAGE {
         return Err(Unreadable);
     }
-    let Some(message) = rest.get(..length) else {
+    let message = rest.get(..length);
+    Ok(message.map(|message| (message, PREFIX + length)))
+}
+
+/// What the first message asks, if all of it has come.
+fn next(bytes: &mut BytesMut) -> Result<Option<Asked>, Unreadable> {
+    let Some((message, end)) = message(bytes)? else {
         return Ok(None);
     };
     let asked = match short::fence_check(message) {
@@ -318,7 +340,7 @@ fn next(bytes: &mut BytesMut) -> Result<Option<Asked>, Unreadable> {
             }
         }
     };
-    bytes.advance(PREFIX + length);
+    bytes.advance(end);
     Ok(Some(asked))
 }
 

@@ -20,19 +20,31 @@ const PATH: u8 = 3 << 3 | 2;
 /// The id of a fence-check and what it asks. Nothing where a field is missing, repeated, out of order or
 /// unknown.
 pub(super) fn fence_check(message: &[u8]) -> Option<(u64, Result<ClientRequest, Failure>)> {
+    let (id, check) = split(message)?;
+    Some((id, parse(check)?))
+}
+
+/// The id of a fence-check, and its fields: equal ones ask the same.
+pub(super) fn split(message: &[u8]) -> Option<(u64, &[u8])> {
     let mut message = Fields(message);
     message.key(ID)?;
     let id = message.number().filter(|id| *id != 0)?;
     message.key(ASSERT_FENCING)?;
-    let mut check = Fields(message.bytes()?);
+    let check = message.bytes()?;
+    message.0.is_empty().then_some((id, check))
+}
+
+/// What the fields of a fence-check ask.
+pub(super) fn parse(check: &[u8]) -> Option<Result<ClientRequest, Failure>> {
+    let mut check = Fields(check);
     check.key(OWNER)?;
     let owner = check.text()?;
     check.key(TOKEN)?;
     let token = check.number()?.cast_signed();
     check.key(PATH)?;
     let path = check.text()?;
-    let is_all = message.0.is_empty() && check.0.is_empty();
-    is_all.then(|| (id, wire::check_fencing(owner, token, &[path])))
+    let is_all = check.0.is_empty();
+    is_all.then(|| wire::check_fencing(owner, token, &[path]))
 }
 
 /// What is left of a message.
