@@ -5,9 +5,10 @@
 //! served in 64 namespaces by a node that was left alone.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -171,6 +172,8 @@ struct Cluster {
     name: &'static str,
     children: Vec<Child>,
     clients: Vec<SocketAddr>,
+    /// What they say, a file each.
+    logs: Vec<PathBuf>,
 }
 
 impl Drop for Cluster {
@@ -195,12 +198,16 @@ fn free(count: usize) -> Result<Vec<SocketAddr>, String> {
 
 impl Cluster {
     fn tenure(binary: &Path, directory: &Path) -> Result<Cluster, String> {
-        let (clients, webs) = (free(NODES)?, free(NODES)?);
-        let (peers, gossip) = (free(NODES)?, free(NODES)?);
+        // All at once: what was let go may be offered again.
+        let ports = free(4 * NODES)?;
+        let (clients, rest) = ports.split_at(NODES);
+        let (webs, rest) = rest.split_at(NODES);
+        let (peers, gossip) = rest.split_at(NODES);
         let mut cluster = Cluster {
             name: "tenure",
             children: Vec::new(),
-            clients,
+            clients: clients.to_vec(),
+            logs: Vec::new(),
         };
         for node in 0..NODES {
             let mut command = Command::new(binary);
@@ -219,7 +226,7 @@ impl Cluster {
                 .env("TENURE_MAX_CONCURRENT_RECONCILES", "64")
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
-                .stderr(Stdio::null());
+                .stderr(cluster.log(directory)?);
             match node {
                 0 => command.env("TENURE_BOOTSTRAP", "true"),
                 _ => command.env("TENURE_SEED_NODES", gossip[0].to_string()),
@@ -261,7 +268,8 @@ impl Cluster {
     }
 
     fn etcd(directory: &Path) -> Result<Cluster, String> {
-        let (clients, peers) = (free(NODES)?, free(NODES)?);
+        let mut clients = free(2 * NODES)?;
+        let peers = clients.split_off(NODES);
         let all: Vec<String> = (0..NODES)
             .map(|node| format!("etcd-{node}=http://{}", peers[node]))
             .collect();
@@ -269,6 +277,7 @@ impl Cluster {
             name: "etcd",
             children: Vec::new(),
             clients,
+            logs: Vec::new(),
         };
         for (node, peer) in peers.iter().enumerate() {
             let client = format!("http://{}", cluster.clients[node]);
@@ -285,7 +294,7 @@ impl Cluster {
                 .args(["--log-level", "error"])
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
-                .stderr(Stdio::null())
+                .stderr(cluster.log(directory)?)
                 .spawn()
                 .map_err(|error| format!("etcd: {error}"))?;
             cluster.children.push(child);
@@ -304,12 +313,22 @@ impl Cluster {
         self.clients[0]
     }
 
+    /// Where the next one says what it has to say.
+    fn log(&mut self, directory: &Path) -> Result<File, String> {
+        let path = directory.join(format!("{}-{}.log", self.name, self.logs.len()));
+        let file = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        self.logs.push(path);
+        Ok(file)
+    }
+
     fn until(&mut self, what: &str, is_so: impl Fn(&Cluster) -> bool) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         while !is_so(self) {
-            for child in &mut self.children {
+            for (child, log) in self.children.iter_mut().zip(&self.logs) {
                 if let Ok(Some(status)) = child.try_wait() {
-                    return Err(format!("{} ended: {status}", self.name));
+                    let said = std::fs::read_to_string(log).unwrap_or_default();
+                    let last = said.lines().last().unwrap_or_default();
+                    return Err(format!("{} ended: {status}: {last}", self.name));
                 }
             }
             if Instant::now() > end {
