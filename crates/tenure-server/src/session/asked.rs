@@ -13,9 +13,9 @@ const PLACES: usize = 128;
 /// Longer ones are not.
 const LONGEST: usize = 256;
 
-/// See the module.
+/// See the module. Most sessions ask for little, so a place is small until it is taken.
 #[derive(Default)]
-pub(super) struct AskedBefore(Vec<Option<Known>>);
+pub(super) struct AskedBefore(Vec<Option<Box<Known>>>);
 
 struct Known {
     bytes: Box<[u8]>,
@@ -35,10 +35,10 @@ impl AskedBefore {
         hasher.write(bytes);
         let place = &mut self.0[hasher.finish() as usize % PLACES];
         if place.as_ref().is_none_or(|known| *known.bytes != *bytes) {
-            *place = Some(Known {
+            *place = Some(Box::new(Known {
                 request: short::parse(bytes)?.ok()?,
                 bytes: bytes.into(),
-            });
+            }));
         }
         place.as_ref().map(|known| &known.request)
     }
