@@ -68,6 +68,18 @@ impl Terminal {
         self.keys.write_all(b"\r").unwrap();
     }
 
+    /// Brings the job back with `fg`, and waits until the shell has given it the terminal.
+    pub(crate) fn fg(&mut self) {
+        let foreground = |terminal: &Terminal| rustix::termios::tcgetpgrp(&terminal.keys).unwrap();
+        let shell = foreground(self);
+        self.line("fg");
+        let limit = Instant::now() + Duration::from_secs(60);
+        while foreground(self) == shell {
+            assert!(Instant::now() < limit, "the shell keeps the terminal");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Types one key: `\x03` is Ctrl-C, `\x1a` Ctrl-Z, `\x1c` Ctrl-\.
     pub(crate) fn key(&mut self, key: u8) {
         self.keys.write_all(&[key]).unwrap();
