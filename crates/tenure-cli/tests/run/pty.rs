@@ -15,7 +15,7 @@ use super::shell::{Place, TENURE};
 /// An interactive shell on a terminal of its own. `$T` is the binary.
 pub(crate) struct Terminal {
     shell: Child,
-    keys: File,
+    pub(crate) keys: File,
     screen: Receiver<Vec<u8>>,
     seen: String,
 }
@@ -66,18 +66,6 @@ impl Terminal {
     pub(crate) fn line(&mut self, text: &str) {
         self.keys.write_all(text.as_bytes()).unwrap();
         self.keys.write_all(b"\r").unwrap();
-    }
-
-    /// Brings the job back with `fg`, and waits until the shell has given it the terminal.
-    pub(crate) fn fg(&mut self) {
-        let foreground = |terminal: &Terminal| rustix::termios::tcgetpgrp(&terminal.keys).unwrap();
-        let shell = foreground(self);
-        self.line("fg");
-        let limit = Instant::now() + Duration::from_secs(60);
-        while foreground(self) == shell {
-            assert!(Instant::now() < limit, "the shell keeps the terminal");
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     /// Types one key: `\x03` is Ctrl-C, `\x1a` Ctrl-Z, `\x1c` Ctrl-\.

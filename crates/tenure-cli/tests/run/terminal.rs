@@ -128,6 +128,14 @@ fn control_z_again_and_again() {
     terminal.expect("code=130");
 }
 
+/// Brings the job back, and waits until the shell has given it the terminal.
+fn fg(terminal: &mut Terminal) {
+    let group = |terminal: &Terminal| rustix::termios::tcgetpgrp(&terminal.keys).unwrap();
+    let shell = group(terminal);
+    terminal.line("fg");
+    eventually("the job has the terminal", || group(terminal) != shell);
+}
+
 /// C19: `bg`, then `fg`: the command gets the terminal back and reads from it.
 #[test]
 fn bg_then_fg() {
@@ -142,7 +150,7 @@ fn bg_then_fg() {
     terminal.line("bg");
     terminal.expect("ready> ");
     // A command that wants the terminal before it is given stops once more: the shell does not know, and nobody's `fg` helps.
-    terminal.fg();
+    fg(&mut terminal);
     place.say("go");
     terminal.line("word");
     terminal.expect("got-word");
