@@ -82,6 +82,15 @@ struct Runner {
 }
 
 impl Runner {
+    fn new(plan: Plan, name: &'static str, target: Target, at: usize) -> Runner {
+        Runner {
+            plan,
+            name,
+            target,
+            at,
+        }
+    }
+
     fn row(&self, sum: &Round) -> Row {
         let measured = &sum.measured;
         // The server's use is of the whole run, the units are without the warm-up.
@@ -284,12 +293,7 @@ impl<'a> Comparison<'a> {
                     continue;
                 }
                 let plan = self.plan(scenario, in_flight);
-                runners.push(Runner {
-                    plan,
-                    name,
-                    target,
-                    at,
-                });
+                runners.push(Runner::new(plan, name, target, at));
             }
             let rows = self.in_turns(&runners)?;
             self.verdicts.judge(scenario, in_flight, &rows);
@@ -309,12 +313,7 @@ impl<'a> Comparison<'a> {
                 let mut plan = self.plan(Scenario::HotHandoff, in_flight);
                 // A waiter of Redis blocks its connection.
                 plan.connections = if name == "redis" { in_flight } else { 1 };
-                runners.push(Runner {
-                    plan,
-                    name,
-                    target,
-                    at,
-                });
+                runners.push(Runner::new(plan, name, target, at));
             }
             let rows = self.in_turns(&runners)?;
             if let Some(rate) = table::rate(&rows, "session") {
@@ -451,12 +450,7 @@ impl<'a> Comparison<'a> {
         let after = self.resident(worn);
         self.warmed_up("fresh", &loads)?;
         let plan = self.plan(Scenario::UniqueLock, 256);
-        let runner = |name, at| Runner {
-            plan: plan.clone(),
-            name,
-            target: SESSION,
-            at,
-        };
+        let runner = |name, at| Runner::new(plan.clone(), name, SESSION, at);
         let rows = self.in_turns(&[runner("worn", worn), runner("fresh", worn + 1)])?;
         self.servers.truncate(worn);
         let [now, fresh] = &rows[..] else {
