@@ -228,6 +228,12 @@ impl Inbox {
         self.jobs().is_empty()
     }
 
+    /// Whether nobody looks after what is here.
+    #[cfg(test)]
+    pub(crate) fn is_unattended(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == state::ASLEEP && !self.is_empty()
+    }
+
     /// The node's thread sleeps, until somebody wakes it or for so long.
     pub(crate) fn sleep(&self, longest: Duration) {
         if !self.is_empty() {

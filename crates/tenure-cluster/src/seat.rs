@@ -203,10 +203,13 @@ mod tests {
             let told = std::cell::Cell::new(false);
             let call = || handle.call(Box::new(ClientRequest::Health), Duration::from_secs(60));
             handle.together_unless_busy(|| answer = Some(call()), || told.set(true));
+            // Otherwise its thread was awake, or woke up by itself.
+            let waited = told.get() && handle.inbox.is_unattended();
             handle.serve();
+            assert!(!handle.inbox.is_unattended(), "nobody was told");
             let answer = answer.unwrap().await;
             assert!(answer.is_ok(), "{answer:?}");
-            if told.get() {
+            if waited {
                 break;
             }
         }
