@@ -374,7 +374,8 @@ async fn fence_checks_of_a_session_say_what_is_so() {
         }
         let mut found = std::collections::BTreeMap::new();
         while found.len() != asked.len() {
-            let answer = answers.message().await.unwrap().unwrap();
+            let next = tokio::time::timeout(Duration::from_secs(60), answers.message());
+            let answer = next.await.expect("an answer").unwrap().unwrap();
             let earlier = found.insert(answer.id, answer.result.unwrap());
             assert!(earlier.is_none(), "{} is answered twice", answer.id);
         }
