@@ -101,10 +101,7 @@ pub(crate) mod tests {
 
     pub(crate) fn card(node: u32, life: u32) -> Card {
         Card {
-            member: Member {
-                node: NodeId::new(node).unwrap(),
-                life,
-            },
+            member: Member::new(NodeId::new(node).unwrap(), life),
             born_ms: 1,
             start: 1,
             revision: 0,

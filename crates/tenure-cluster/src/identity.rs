@@ -186,7 +186,7 @@ mod tests {
             default_algorithm: Algorithm::RecursiveRw,
         };
         let node = NodeId::new(3).unwrap();
-        Identity::born(Member { node, life: 77 }, 12, cluster, Some(5))
+        Identity::born(Member::new(node, 77), 12, cluster, Some(5))
     }
 
     /// A directory of the first release is a cluster of its own.

@@ -176,10 +176,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             identity
         }
         None => {
-            let me = Member {
-                node: options.node,
-                life: random()? as u32,
-            };
+            let me = Member::new(options.node, random()? as u32);
             let cluster = options.cluster.clone();
             let born = Identity::born(me, clock.now().wall_ms, cluster, Some(random()? | 1));
             let founds = match (&options.peers, &doors) {

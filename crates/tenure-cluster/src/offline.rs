@@ -217,10 +217,10 @@ fn extract(data_dir: &Path) -> Result<(Identity, States), OfflineError> {
 
 /// The states of groups that have nothing.
 fn empty_states(facts: &ClusterConfig, lost: &[u32]) -> Result<Vec<SavedGroup>, OfflineError> {
-    let me = Member {
-        node: NodeId::new(1).unwrap_or_else(|| unreachable!("one is not zero")),
-        life: 1,
-    };
+    let me = Member::new(
+        NodeId::new(1).unwrap_or_else(|| unreachable!("one is not zero")),
+        1,
+    );
     let mut recovery = tenure_node::Recovery::new();
     for group in lost {
         recovery.born(GroupId(*group), vec![me]);
@@ -292,10 +292,7 @@ fn write(
     })?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     let drawn = || random().map_err(at(Path::new("/dev/urandom")));
-    let me = Member {
-        node,
-        life: drawn()? as u32,
-    };
+    let me = Member::new(node, drawn()? as u32);
     let wall = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -22,10 +22,7 @@ fn token() -> Token {
 }
 
 fn member(node: u32) -> Member {
-    Member {
-        node: NodeId::new(node).unwrap(),
-        life: 0x1234_5678,
-    }
+    Member::new(NodeId::new(node).unwrap(), 0x1234_5678)
 }
 
 fn card(node: u32) -> Card {

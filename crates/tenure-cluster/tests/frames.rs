@@ -27,10 +27,7 @@ const ROUNDS: u64 = 400;
 const LISTENER: u32 = 2;
 
 fn member(node: u32) -> Member {
-    Member {
-        node: NodeId::new(node).unwrap(),
-        life: 7,
-    }
+    Member::new(NodeId::new(node).unwrap(), 7)
 }
 
 /// A node on a disk that never fails.

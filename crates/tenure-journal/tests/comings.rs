@@ -13,10 +13,7 @@ use tenure_node::{
 const GROUP: GroupId = GroupId(3);
 
 fn installed(index: u64) -> (Snapshot, Record) {
-    let member = Member {
-        node: NodeId::new(1).unwrap(),
-        life: 1,
-    };
+    let member = Member::new(NodeId::new(1).unwrap(), 1);
     let snapshot = Snapshot {
         group: GROUP,
         index,

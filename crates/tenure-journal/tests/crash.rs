@@ -22,7 +22,7 @@ fn base(index: u64) -> Base {
     Base {
         place: Place { term: 1, index },
         membership: Membership {
-            voters: vec![Member { node, life: 1 }],
+            voters: vec![Member::new(node, 1)],
             ..Membership::default()
         },
     }

@@ -200,10 +200,7 @@ struct Cluster {
 
 impl Cluster {
     fn start(count: u32) -> Cluster {
-        let member = |number| Member {
-            node: NodeId::new(number).expect("not zero"),
-            life: 1,
-        };
+        let member = |number| Member::new(NodeId::new(number).expect("not zero"), 1);
         let members: Vec<Member> = (1..=count).map(member).collect();
         let mut cluster = Cluster {
             nodes: Vec::new(),

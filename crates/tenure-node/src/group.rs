@@ -25,7 +25,8 @@ use tenure_core::value::Stamp;
 
 use crate::batch::{Batch, Commands, Decoder};
 use crate::consensus::{
-    Consensus, Entry, Membership, MembershipChange, Message, Payload, Place, Replica, Role, Work,
+    Consensus, Entry, Membership, MembershipChange, Message, Numbering, Payload, Place, Replica,
+    Role, Work,
 };
 use crate::machine::{AnyCommand, AnyOutcome, Machine};
 use crate::op::{Op, OpAnswer, Ticket};
@@ -35,6 +36,9 @@ use crate::{GroupId, Member, NodeId, Record};
 
 use lead::Lead;
 pub(crate) use lead::Waiting;
+
+/// By these rules every addition makes a replica with an identity of its own.
+const NUMBERED_REPLICAS: u32 = 2;
 
 /// The loop over what consensus wants is left after this many rounds; the rest is the next turn's.
 const WORK_PER_TURN: usize = 16;
@@ -137,13 +141,23 @@ pub(crate) struct Group {
     known: (u64, Role, Option<Member>),
     /// Writes handed out whose durability was not reported yet.
     unsynced: usize,
-    /// A snapshot that arrived and waits for consensus to accept it.
-    pub(crate) arrived: Option<(Place, Machine)>,
+    /// The state of the snapshot that consensus has accepted and will have installed, and its bytes, to be
+    /// saved with the batch that installs it.
+    arrived: Option<Arrived>,
     /// Where the log on disk begins, and how large the state was there.
     pub(crate) cut_at: u64,
     pub(crate) state_bytes: usize,
-    /// Its bytes, to be saved with the batch that installs it.
-    pub(crate) arrived_data: Option<Bytes>,
+    /// The bytes of the state that was installed in this turn.
+    pub(crate) installed_data: Option<Bytes>,
+    /// The last change of membership that this replica has applied, or, if that is later, the entry with
+    /// which its leadership began.
+    pub(crate) changed_at: u64,
+    /// The same for changes that removed a member.
+    pub(crate) removed_at: u64,
+    /// Members that were removed and are sent a hint once that is known widely enough.
+    pub(crate) to_hint: Vec<Member>,
+    /// The last change of membership in the log, applied or not.
+    change_written: u64,
     /// Who replicated the group when a leader last looked.
     members: Vec<Member>,
     /// A snapshot whose installation is not durable yet: the number of its work, and its index.
@@ -153,6 +167,12 @@ pub(crate) struct Group {
     namespace: Option<Namespace>,
     /// Committed entries that are applied in the next turn: see [`Group::carry_out`].
     backlog: Vec<Entry>,
+}
+
+struct Arrived {
+    place: Place,
+    machine: Machine,
+    data: Bytes,
 }
 
 struct Proposed {
@@ -184,7 +204,11 @@ impl Group {
             arrived: None,
             cut_at: applied.index,
             state_bytes: 0,
-            arrived_data: None,
+            installed_data: None,
+            changed_at: 0,
+            removed_at: 0,
+            to_hint: Vec::new(),
+            change_written: 0,
             members: replica.store().membership().everybody(),
             replica,
             installing: None,
@@ -304,6 +328,36 @@ impl Group {
         self.replica.receive(message);
     }
 
+    /// Takes a complete state from a leader. Consensus may refuse it, and keep one that another leader sent in
+    /// the same turn.
+    pub(crate) fn receive_state(
+        &mut self,
+        message: Message,
+        place: Place,
+        machine: Machine,
+        data: Bytes,
+    ) {
+        self.receive(message);
+        if self.replica.accepted_snapshot() == Some(place) {
+            self.arrived = Some(Arrived {
+                place,
+                machine,
+                data,
+            });
+        }
+    }
+
+    /// Whether anything that was written still waits for the disk.
+    pub(crate) fn has_unsynced(&self) -> bool {
+        self.unsynced > 0
+    }
+
+    /// Whether no voter that is needed now can still count on a member that was removed: a majority knows
+    /// durably that every removal is committed.
+    pub(crate) fn removals_are_known(&self) -> bool {
+        self.replica.quorum_knows_committed(self.removed_at)
+    }
+
     pub(crate) fn tick(&mut self, number: u64, turn: &mut Turn) {
         self.replica.tick(number);
         if self.leads() {
@@ -384,7 +438,9 @@ impl Group {
             wrote = true;
         }
         let is_change = |entry: &Entry| matches!(entry.payload, Payload::Membership(_));
-        let has_change = work.entries.iter().any(is_change);
+        let change = work.entries.iter().rev().find(|entry| is_change(entry));
+        let has_change = change.is_some();
+        self.change_written = change.map_or(self.change_written, |entry| entry.place.index);
         let changes_members = work.committed.iter().any(is_change);
         if !work.entries.is_empty() {
             let entries = std::mem::take(&mut work.entries);
@@ -395,6 +451,12 @@ impl Group {
         // know after a restart which changes of membership were decided: with one that is new,
         // that the one before it was, or a founder would elect itself; with one that is decided,
         // that it is, or it would count on members that may be gone for good.
+        // And the leader counts on it: an answer that says so must not leave before.
+        let commits_change = self.change_written > self.applied.index
+            && work
+                .hard_state
+                .is_some_and(|state| state.commit >= self.change_written);
+        let changes_members = changes_members || commits_change;
         turn.must_sync |= changes_members;
         let hint = (has_change || changes_members).then(|| self.replica.store().hard_state());
         if let Some(state) = work.hard_state.or(hint)
@@ -573,13 +635,28 @@ impl Group {
                 }
             }
             Payload::Membership(change) => {
-                self.replica.enact(&change);
+                let before = self.membership().everybody();
+                let numbering = self.numbering(entry.place.index);
+                let after = self.replica.enact(&change, numbering).everybody();
+                self.changed_at = entry.place.index;
+                if before.iter().any(|member| !after.contains(member)) {
+                    self.removed_at = entry.place.index;
+                }
                 turn.news.push((self.id, News::Membership));
             }
         }
         self.applied = entry.place;
         self.replica.applied(entry.place.index);
         self.begin_leading(entry.place.term, turn);
+    }
+
+    /// How a change of membership at this index names the replicas that it adds.
+    pub(crate) fn numbering(&self, index: u64) -> Numbering {
+        if self.machine.rules() >= NUMBERED_REPLICAS {
+            Numbering::ByIndex(index)
+        } else {
+            Numbering::None
+        }
     }
 
     /// Step 1, when the first entry of the own term is applied.
@@ -596,6 +673,9 @@ impl Group {
             leading.join(waiting, &self.machine);
         }
         self.lead = Lead::Leading(Box::new(leading));
+        // What its predecessors changed is not known to be known.
+        self.changed_at = self.applied.index;
+        self.removed_at = self.applied.index;
         turn.news.push((self.id, News::Led));
     }
 
@@ -726,8 +806,9 @@ impl Group {
     /// A snapshot replaces the state. What was proposed and is covered by it can no longer be told.
     fn install(&mut self, place: Place, turn: &mut Turn) {
         match self.arrived.take() {
-            Some((arrived, machine)) if arrived == place => {
-                self.machine = machine;
+            Some(arrived) if arrived.place == place => {
+                self.machine = arrived.machine;
+                self.installed_data = Some(arrived.data);
                 self.applied = place;
                 while let Some(front) = self.proposed.front() {
                     let covered = front.place.index <= place.index;

@@ -25,18 +25,43 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A node in one of its lives. Votes and acknowledgements count for a life, not for a name: a node
-/// that lost its disk starts a new one and can never vote again under the old.
+/// A replica of a group: the node, its life, and the number of the replica. A replica's identity is never
+/// used twice (docs/design/replica-identity.md): votes and acknowledgements count for one replica, and a
+/// replica that was removed and comes back, or whose node lost its disk, is another one.
+///
+/// Where no group is meant (the sender of a frame, the node of a configuration) the replica number is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member {
     /// Which node.
     pub node: NodeId,
     /// A number drawn when its data directory was made, and kept there.
     pub life: u32,
+    /// The index of the committed entry that added the replica to its group. 0 for the first replicas of
+    /// a group and for those that were added under the rules of release 0.1.0.
+    pub replica: u64,
 }
 
 impl Member {
-    /// Both numbers in one, never zero.
+    /// A node in one of its lives, or its replica with the number 0.
+    pub const fn new(node: NodeId, life: u32) -> Member {
+        Member {
+            node,
+            life,
+            replica: 0,
+        }
+    }
+
+    /// The replica with this number on the same node in the same life.
+    pub const fn numbered(self, replica: u64) -> Member {
+        Member { replica, ..self }
+    }
+
+    /// Whether both are on the same node in the same life: a group has at most one of them at a time.
+    pub fn shares_disk(self, other: Member) -> bool {
+        self.node == other.node && self.life == other.life
+    }
+
+    /// Node and life in one number, never zero. The replica number is not in it.
     pub fn pack(self) -> u64 {
         u64::from(self.node.number()) << 32 | u64::from(self.life)
     }
@@ -45,13 +70,17 @@ impl Member {
     pub fn unpack(number: u64) -> Option<Member> {
         let node = NodeId::new(u32::try_from(number >> 32).ok()?)?;
         let life = u32::try_from(number & u64::from(u32::MAX)).ok()?;
-        Some(Member { node, life })
+        Some(Member::new(node, life))
     }
 }
 
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (life {})", self.node, self.life)
+        write!(f, "{} (life {}", self.node, self.life)?;
+        if self.replica != 0 {
+            write!(f, ", replica {}", self.replica)?;
+        }
+        f.write_str(")")
     }
 }
 

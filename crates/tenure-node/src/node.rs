@@ -127,13 +127,8 @@ impl Node {
             }
             if opened.found.is_blank() {
                 let hard_state = opened.found.hard_state;
-                node.tombs.insert(
-                    id,
-                    Tomb {
-                        hard_state,
-                        index: 0,
-                    },
-                );
+                let index = 0;
+                node.tombs.insert(id, Tomb { hard_state, index });
                 continue;
             }
             let machine = match &opened.state {
@@ -184,7 +179,8 @@ impl Node {
     fn open(&mut self, id: GroupId, found: Found, mut machine: Machine) {
         machine.number_events(self.lane(id));
         let random = self.random.split(u64::from(id.0));
-        let mut replica = found.open(self.me, random);
+        let me = self.me.numbered(found.hard_state.replica);
+        let mut replica = found.open(me, random);
         if id == self.system() {
             // Every node routes by its own copy of the namespace table.
             replica.announce_commits();
@@ -194,17 +190,25 @@ impl Node {
             replica.campaign();
         }
         self.replicas_opened += 1;
-        let group = Group::new(id, self.replicas_opened, self.me, replica, machine);
+        let group = Group::new(id, self.replicas_opened, me, replica, machine);
         self.groups[id.0 as usize] = Some(group);
         self.activate(id);
     }
 
-    /// A replica that knows nothing yet: a leader has spoken to it for the first time.
-    pub(crate) fn open_empty(&mut self, id: GroupId) {
+    /// A replica that knows nothing yet: a leader has spoken to it for the first time. A new identity begins
+    /// with a term and a vote of its own; one that was here already goes on with those it had.
+    pub(crate) fn open_empty(&mut self, id: GroupId, replica: u64) {
         let tomb = self.tombs.remove(&id);
+        let hard_state = match tomb {
+            Some(tomb) if tomb.hard_state.replica == replica => tomb.hard_state,
+            _ => crate::HardState {
+                replica,
+                ..crate::HardState::default()
+            },
+        };
         let found = Found {
             base: crate::Base::default(),
-            hard_state: tomb.map_or_else(crate::HardState::default, |tomb| tomb.hard_state),
+            hard_state,
             entries: Vec::new(),
         };
         let machine = Machine::new(&self.blank(id));
@@ -505,13 +509,26 @@ pub(crate) fn keep_room<T>(empty: Vec<T>, list: &mut Vec<T>) {
     }
 }
 
-/// What is left of a removed replica: its term and vote, so that it cannot vote twice in a term
-/// should it come back, and the index of its removal, so that a straggling message does not
-/// revive it.
+/// What is left of a removed replica, or known of one that is still empty after a restart: its number
+/// and whether it was removed. Under the rules of release 0.1.0, where it may come back under the same
+/// identity, also its term and vote, so that it cannot vote twice in a term, and where its log ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tomb {
     pub(crate) hard_state: crate::HardState,
+    /// The leader had committed this much when it confirmed the removal; unknown, and 0, after a restart.
     pub(crate) index: u64,
+}
+
+impl Tomb {
+    /// Whether a leader that has committed this much in this term may have added the replica again under the
+    /// same identity (rules of release 0.1.0). What was under way before the removal must not revive it: that
+    /// leader had committed less than the removal, and no more than the deleted log can tell of.
+    pub(crate) fn may_be_over(&self, term: u64, commit: u64) -> bool {
+        let floor = self.hard_state.floor;
+        !self.hard_state.removed
+            && commit > self.index
+            && (commit > floor.index || term > floor.term)
+    }
 }
 
 /// When a message may leave.

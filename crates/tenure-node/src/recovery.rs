@@ -88,11 +88,14 @@ impl Recovery {
             let payload = codec::payload(payload).map_err(codec)?;
             entries.push(Entry { place, payload });
         }
-        let found = Found {
+        let mut found = Found {
             base,
             hard_state,
             entries,
         };
+        if found.is_blank() {
+            found.hard_state = codec::floor_of_empty(found.hard_state);
+        }
         let opened = Opened {
             found,
             state: None,
@@ -144,6 +147,7 @@ impl Recovery {
                 voters: vec![me],
                 ..Membership::default()
             };
+            found.hard_state.replica = me.replica;
             for entry in &mut found.entries {
                 if matches!(entry.payload, Payload::Membership(_)) {
                     entry.payload = Payload::Empty;

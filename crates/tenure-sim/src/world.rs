@@ -381,5 +381,5 @@ impl World {
 pub(crate) fn member(at: usize, life: u32) -> Member {
     let number = u32::try_from(at + 1).expect("a handful of nodes");
     let node = NodeId::new(number).expect("numbers begin at one");
-    Member { node, life }
+    Member::new(node, life)
 }

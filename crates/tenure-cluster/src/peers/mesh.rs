@@ -260,7 +260,7 @@ impl Mesh {
                     version,
                     outlet,
                 };
-                self.out_up(Member { node, life }, lane, out);
+                self.out_up(Member::new(node, life), lane, out);
             }
             Event::OutDown {
                 node,

@@ -4,10 +4,7 @@ use super::*;
 use tenure_node::{Membership, Progress};
 
 fn member(node: u32) -> Member {
-    Member {
-        node: NodeId::new(node).unwrap(),
-        life: 1,
-    }
+    Member::new(NodeId::new(node).unwrap(), 1)
 }
 
 fn rules() -> Rules {

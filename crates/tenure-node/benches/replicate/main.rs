@@ -90,10 +90,7 @@ fn main() {
 }
 
 fn member(number: u32) -> Member {
-    Member {
-        node: NodeId::new(number).expect("not zero"),
-        life: 1,
-    }
+    Member::new(NodeId::new(number).expect("not zero"), 1)
 }
 
 /// So many nodes that all replicate so many groups, in directories of their own.

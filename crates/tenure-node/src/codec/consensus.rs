@@ -35,12 +35,29 @@ pub(crate) fn payload(bytes: Bytes) -> Read<Payload> {
     }
 }
 
-fn write_member(writer: &mut Writer, member: Member) {
+/// A replica with the number 0 is written as release 0.1.0 writes every member: node and life in one
+/// number, which is never zero. Any other begins with a zero, which 0.1.0 refuses to read.
+pub(crate) fn write_member(writer: &mut Writer, member: Member) {
+    if member.replica != 0 {
+        writer.number(0);
+        writer.number(member.replica);
+    }
     writer.number(member.pack());
 }
 
-fn read_member(reader: &mut Reader) -> Read<Member> {
-    Member::unpack(reader.number()?).ok_or(CodecError::Invalid("member"))
+pub(crate) fn read_member(reader: &mut Reader) -> Read<Member> {
+    let invalid = CodecError::Invalid("member");
+    match reader.number()? {
+        0 => {
+            let replica = reader.number()?;
+            let member = Member::unpack(reader.number()?).ok_or(invalid)?;
+            // One identity has one form.
+            (replica != 0)
+                .then_some(member.numbered(replica))
+                .ok_or(invalid)
+        }
+        packed => Member::unpack(packed).ok_or(invalid),
+    }
 }
 
 fn write_place(writer: &mut Writer, place: Place) {
@@ -106,26 +123,73 @@ fn read_entries(reader: &mut Reader) -> Read<Vec<Entry>> {
     Ok(list)
 }
 
+/// A floor is written in the place of the commit index, in these bits of it: the term above the index. Only
+/// an empty replica has a floor, and its commit index means nothing: 0.1.0 writes 0 and takes any number
+/// for 0, so it reads the record of a floor as it reads its own.
+const FLOOR_INDEX_BITS: u32 = 40;
+const FLOOR_INDEX_MOST: u64 = (1 << FLOOR_INDEX_BITS) - 1;
+const FLOOR_TERM_MOST: u64 = (1 << (u64::BITS - FLOOR_INDEX_BITS)) - 1;
+
 pub(crate) fn encode_hard_state(state: &HardState) -> Bytes {
     let mut writer = Writer::with_version();
     writer.number(state.term);
-    writer.maybe(state.vote.map(Member::pack));
-    writer.number(state.commit);
+    match state.vote {
+        None => writer.byte(0),
+        Some(member) => {
+            writer.byte(1);
+            write_member(&mut writer, member);
+        }
+    }
+    if state.floor == Place::default() {
+        writer.number(state.commit);
+    } else {
+        let term = state.floor.term.min(FLOOR_TERM_MOST);
+        let index = state.floor.index.min(FLOOR_INDEX_MOST);
+        writer.number(term << FLOOR_INDEX_BITS | index);
+    }
+    // Release 0.1.0 refuses what follows. Both appear only after newer rules are on in the group.
+    if state.replica != 0 || state.removed {
+        writer.number(state.replica);
+        writer.byte(u8::from(state.removed));
+    }
     writer.finish()
 }
 
+/// Reads a hard state. That of an empty replica goes on to [`floor_of_empty`].
 pub(crate) fn hard_state(bytes: Bytes) -> Read<HardState> {
     let mut reader = Reader::versioned(bytes)?;
-    let state = HardState {
+    let mut state = HardState {
         term: reader.number()?,
-        vote: match reader.maybe()? {
-            None => None,
-            Some(id) => Some(Member::unpack(id).ok_or(CodecError::Invalid("member"))?),
+        vote: match reader.byte()? {
+            0 => None,
+            1 => Some(read_member(&mut reader)?),
+            _ => return Err(CodecError::Invalid("vote")),
         },
         commit: reader.number()?,
+        ..HardState::default()
     };
+    if !reader.is_empty() {
+        state.replica = reader.number()?;
+        state.removed = match reader.byte()? {
+            0 if state.replica != 0 => false,
+            1 => true,
+            _ => return Err(CodecError::Invalid("tombstone")),
+        };
+    }
     reader.end()?;
     Ok(state)
+}
+
+/// The hard state of a replica without a log: what stands for the commit index is the floor.
+pub(crate) fn floor_of_empty(state: HardState) -> HardState {
+    HardState {
+        commit: 0,
+        floor: Place {
+            term: state.commit >> FLOOR_INDEX_BITS,
+            index: state.commit & FLOOR_INDEX_MOST,
+        },
+        ..state
+    }
 }
 
 fn write_members(writer: &mut Writer, members: &[Member]) {

@@ -13,7 +13,8 @@ use bytes::{Buf, Bytes};
 
 pub(crate) use consensus::{
     encode_hard_state, encode_membership, encode_membership_change, encode_message, encode_payload,
-    hard_state, membership, membership_change, message, payload,
+    floor_of_empty, hard_state, membership, membership_change, message, payload, read_member,
+    write_member,
 };
 pub(crate) use frame::{Frame, FrameWriter};
 

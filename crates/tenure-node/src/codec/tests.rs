@@ -12,9 +12,12 @@ use crate::random::Random;
 use crate::{Member, NodeId};
 
 fn member(random: &mut Random) -> Member {
-    Member {
-        node: NodeId::new(1 + random.below(5) as u32).unwrap(),
-        life: random.next() as u32,
+    let node = NodeId::new(1 + random.below(5) as u32).unwrap();
+    let member = Member::new(node, random.next() as u32);
+    if random.below(2) == 0 {
+        member
+    } else {
+        member.numbered(number(random))
     }
 }
 
@@ -118,8 +121,20 @@ fn messages_and_records_are_read_back() {
             term: number(&mut random),
             vote: (random.below(2) == 0).then(|| member(&mut random)),
             commit: number(&mut random),
+            replica: number(&mut random),
+            removed: random.below(2) == 0,
+            ..HardState::default()
         };
         assert_eq!(hard_state(state.to_bytes()), Ok(state));
+        let empty = HardState {
+            commit: 0,
+            floor: Place {
+                term: random.below(1 << 24),
+                index: random.below(1 << 40),
+            },
+            ..state
+        };
+        assert_eq!(hard_state(empty.to_bytes()).map(floor_of_empty), Ok(empty));
         let members = membership_of(&mut random);
         assert_eq!(membership(members.to_bytes()), Ok(members));
         let content = payload_of(&mut random);
@@ -174,10 +189,7 @@ fn a_hostile_length_costs_nothing() {
 /// A newer release may say more in a frame than this one knows.
 #[test]
 fn an_unknown_item_is_skipped() {
-    let me = Member {
-        node: NodeId::new(1).unwrap(),
-        life: 1,
-    };
+    let me = Member::new(NodeId::new(1).unwrap(), 1);
     let mut writer = FrameWriter::new(me, 3, 2, 4, 0);
     writer.item(250, |out| out.text("from the future"));
     writer.item(6, |out| out.number(5));
@@ -190,4 +202,40 @@ fn an_unknown_item_is_skipped() {
     assert!(frame.next().unwrap().is_none());
     let other = Bytes::from_static(&[9, 1, 1]);
     assert!(matches!(Frame::open(other), Err(CodecError::Version(9))));
+}
+
+/// Release 0.1.0 reads what this release writes before newer rules are on: a replica with the number 0 and
+/// a tombstone with a floor have the form that they had there.
+#[test]
+fn members_and_hard_states_keep_their_first_form() {
+    let me = Member::new(NodeId::new(3).unwrap(), 0x0102_0304);
+    let mut writer = Writer::new();
+    write_member(&mut writer, me);
+    let mut first = Writer::new();
+    first.number(3 << 32 | 0x0102_0304);
+    assert_eq!(writer.finish(), first.finish());
+    let state = HardState {
+        term: 5,
+        vote: Some(me),
+        floor: Place { term: 4, index: 9 },
+        ..HardState::default()
+    };
+    let mut first = Writer::with_version();
+    first.number(5);
+    first.maybe(Some(me.pack()));
+    first.number(4 << 40 | 9);
+    assert_eq!(state.to_bytes(), first.finish());
+    // What it wrote itself for a removed replica has no floor.
+    let mut first = Writer::with_version();
+    first.number(5);
+    first.maybe(Some(me.pack()));
+    first.number(0);
+    let read = hard_state(first.finish()).map(floor_of_empty);
+    assert_eq!(
+        read,
+        Ok(HardState {
+            floor: Place::default(),
+            ..state
+        })
+    );
 }

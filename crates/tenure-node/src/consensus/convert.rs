@@ -6,6 +6,7 @@ use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb;
 
+use super::ids::Ids;
 use super::{
     Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Message, MessageKind,
     Payload, Place,
@@ -13,16 +14,15 @@ use super::{
 use crate::Member;
 use crate::codec;
 
-pub(super) fn member(id: u64) -> Option<Member> {
-    Member::unpack(id)
+fn members(numbers: &[u64], ids: &Ids) -> Vec<Member> {
+    let mut members: Vec<Member> = numbers.iter().filter_map(|id| ids.member(*id)).collect();
+    // The library keeps them in hash sets; the order must not depend on that.
+    members.sort_unstable();
+    members
 }
 
-fn members(ids: &[u64]) -> Vec<Member> {
-    ids.iter().copied().filter_map(member).collect()
-}
-
-fn ids(members: &[Member]) -> Vec<u64> {
-    members.iter().map(|member| member.pack()).collect()
+fn numbers(members: &[Member], ids: &mut Ids) -> Vec<u64> {
+    members.iter().map(|member| ids.id(*member)).collect()
 }
 
 pub(super) fn entry_out(entry: &eraftpb::Entry) -> Entry {
@@ -75,7 +75,8 @@ pub(super) fn entry_in(entry: Entry) -> eraftpb::Entry {
 pub(super) fn membership_entry(change: &MembershipChange) -> eraftpb::Entry {
     let mut out = eraftpb::Entry::default();
     out.set_entry_type(eraftpb::EntryType::EntryConfChangeV2);
-    out.data = change_in(change)
+    // Of the change the library reads here only whether it leaves a joint configuration.
+    out.data = change_in(change, &mut Ids::default())
         .write_to_bytes()
         .expect("writing to memory cannot fail")
         .into();
@@ -83,7 +84,7 @@ pub(super) fn membership_entry(change: &MembershipChange) -> eraftpb::Entry {
     out
 }
 
-pub(super) fn change_in(change: &MembershipChange) -> eraftpb::ConfChangeV2 {
+pub(super) fn change_in(change: &MembershipChange, ids: &mut Ids) -> eraftpb::ConfChangeV2 {
     let mut out = eraftpb::ConfChangeV2::default();
     // Explicit: whoever leads leaves the joint configuration by a proposal of its own. The
     // library's automatic way can get stuck when the leader steps down at the wrong moment.
@@ -104,7 +105,7 @@ pub(super) fn change_in(change: &MembershipChange) -> eraftpb::ConfChangeV2 {
                 MembershipStep::Remove(member) => (eraftpb::ConfChangeType::RemoveNode, member),
             };
             single.set_change_type(kind);
-            single.node_id = member.pack();
+            single.node_id = ids.id(member);
             single
         })
         .collect::<Vec<_>>();
@@ -112,62 +113,62 @@ pub(super) fn change_in(change: &MembershipChange) -> eraftpb::ConfChangeV2 {
     out
 }
 
-pub(super) fn membership_out(state: &eraftpb::ConfState) -> Membership {
-    let mut membership = Membership {
-        voters: members(&state.voters),
-        learners: members(&state.learners),
-        outgoing: members(&state.voters_outgoing),
-        learners_next: members(&state.learners_next),
-    };
-    // The library keeps them in hash sets; the order must not depend on that.
-    membership.voters.sort_unstable();
-    membership.learners.sort_unstable();
-    membership.outgoing.sort_unstable();
-    membership.learners_next.sort_unstable();
-    membership
+pub(super) fn membership_out(state: &eraftpb::ConfState, ids: &Ids) -> Membership {
+    Membership {
+        voters: members(&state.voters, ids),
+        learners: members(&state.learners, ids),
+        outgoing: members(&state.voters_outgoing, ids),
+        learners_next: members(&state.learners_next, ids),
+    }
 }
 
-pub(super) fn membership_in(membership: &Membership) -> eraftpb::ConfState {
+pub(super) fn membership_in(membership: &Membership, ids: &mut Ids) -> eraftpb::ConfState {
     let mut state = eraftpb::ConfState::default();
-    state.set_voters(ids(&membership.voters));
-    state.set_learners(ids(&membership.learners));
-    state.set_voters_outgoing(ids(&membership.outgoing));
-    state.set_learners_next(ids(&membership.learners_next));
+    state.set_voters(numbers(&membership.voters, ids));
+    state.set_learners(numbers(&membership.learners, ids));
+    state.set_voters_outgoing(numbers(&membership.outgoing, ids));
+    state.set_learners_next(numbers(&membership.learners_next, ids));
     state
 }
 
-pub(super) fn base_in(base: &Base) -> eraftpb::Snapshot {
+pub(super) fn base_in(base: &Base, ids: &mut Ids) -> eraftpb::Snapshot {
     let mut snapshot = eraftpb::Snapshot::default();
     let metadata = snapshot.mut_metadata();
-    metadata.set_conf_state(membership_in(&base.membership));
+    metadata.set_conf_state(membership_in(&base.membership, ids));
     metadata.index = base.place.index;
     metadata.term = base.place.term;
     snapshot
 }
 
-pub(super) fn base_out(snapshot: &eraftpb::Snapshot) -> Base {
+pub(super) fn base_out(snapshot: &eraftpb::Snapshot, ids: &Ids) -> Base {
     let metadata = snapshot.get_metadata();
     Base {
         place: Place {
             term: metadata.term,
             index: metadata.index,
         },
-        membership: membership_out(metadata.get_conf_state()),
+        membership: membership_out(metadata.get_conf_state(), ids),
     }
 }
 
-pub(super) fn hard_state_out(state: &eraftpb::HardState) -> HardState {
+/// What the library knows of a hard state; the rest is what `before` has.
+pub(super) fn hard_state_out(
+    state: &eraftpb::HardState,
+    before: HardState,
+    ids: &Ids,
+) -> HardState {
     HardState {
         term: state.term,
-        vote: member(state.vote),
+        vote: ids.member(state.vote),
         commit: state.commit,
+        ..before
     }
 }
 
-pub(super) fn hard_state_in(state: &HardState) -> eraftpb::HardState {
+pub(super) fn hard_state_in(state: &HardState, ids: &mut Ids) -> eraftpb::HardState {
     eraftpb::HardState {
         term: state.term,
-        vote: state.vote.map_or(0, Member::pack),
+        vote: state.vote.map_or(0, |member| ids.id(member)),
         commit: state.commit,
         ..eraftpb::HardState::default()
     }
@@ -217,10 +218,10 @@ fn kind_out(kind: eraftpb::MessageType) -> Option<MessageKind> {
 }
 
 /// `None` for what never leaves a process.
-pub(super) fn message_out(mut message: eraftpb::Message) -> Option<Message> {
+pub(super) fn message_out(mut message: eraftpb::Message, ids: &Ids) -> Option<Message> {
     Some(Message {
-        from: member(message.from)?,
-        to: member(message.to)?,
+        from: ids.member(message.from)?,
+        to: ids.member(message.to)?,
         term: message.term,
         kind: kind_out(message.get_msg_type())?,
         index: message.index,
@@ -233,15 +234,15 @@ pub(super) fn message_out(mut message: eraftpb::Message) -> Option<Message> {
         context: std::mem::take(&mut message.context),
         snapshot: message
             .has_snapshot()
-            .then(|| Box::new(base_out(message.get_snapshot()))),
+            .then(|| Box::new(base_out(message.get_snapshot(), ids))),
     })
 }
 
-pub(super) fn message_in(message: Message) -> eraftpb::Message {
+pub(super) fn message_in(message: Message, ids: &mut Ids) -> eraftpb::Message {
     let mut out = eraftpb::Message::default();
     out.set_msg_type(kind_in(message.kind));
-    out.from = message.from.pack();
-    out.to = message.to.pack();
+    out.from = ids.id(message.from);
+    out.to = ids.id(message.to);
     out.term = message.term;
     out.index = message.index;
     out.log_term = message.log_term;
@@ -254,7 +255,7 @@ pub(super) fn message_in(message: Message) -> eraftpb::Message {
     out.set_entries(entries.into());
     out.context = message.context;
     if let Some(base) = message.snapshot.as_deref() {
-        out.set_snapshot(base_in(base));
+        out.set_snapshot(base_in(base, ids));
     }
     out
 }

@@ -12,6 +12,7 @@
 //! caller can never be "between ready and advance".
 
 mod convert;
+mod ids;
 mod replica;
 mod store;
 #[cfg(test)]
@@ -61,7 +62,8 @@ pub enum Payload {
     Membership(MembershipChange),
 }
 
-/// What a replica must not forget: its term, its vote in it, and (as a hint) what is committed.
+/// What a replica must not forget: its term, its vote in it, and (as a hint) what is committed. Beside it,
+/// which replica that is: what is left on disk of a removed replica is this record alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {
     /// The latest term it has seen.
@@ -70,6 +72,14 @@ pub struct HardState {
     pub vote: Option<Member>,
     /// The highest index known to be committed; may be old after a crash.
     pub commit: u64,
+    /// The number of the replica that all of this is about ([`Member::replica`]).
+    pub replica: u64,
+    /// Tombstone: this replica was removed and its log deleted. No replica with this number or a lower one
+    /// is ever opened here again.
+    pub removed: bool,
+    /// For an empty replica that had a log under the same identity before, which only the rules of release
+    /// 0.1.0 allow: where that log ended. It takes no state from before this place.
+    pub floor: Place,
 }
 
 impl HardState {
@@ -129,11 +139,12 @@ pub struct MembershipChange {
 /// One part of a [`MembershipChange`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipStep {
-    /// Make it a voter.
+    /// Promote this learner to a voter.
     Voter(Member),
-    /// Make it (or demote it to) a learner.
+    /// Demote this voter to a learner; or, with the replica number 0, add a replica on this node in this
+    /// life as a learner. The new replica's number is the index of the entry ([`Member::replica`]).
     Learner(Member),
-    /// Take it out.
+    /// Remove this replica.
     Remove(Member),
 }
 
@@ -143,6 +154,51 @@ impl MembershipStep {
         match self {
             Self::Voter(member) | Self::Learner(member) | Self::Remove(member) => member,
         }
+    }
+}
+
+/// How additions name the new replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbering {
+    /// By the rules of release 0.1.0 every replica has the number 0: one that is removed and added again
+    /// has the same identity.
+    None,
+    /// The number is the index of the entry that adds the replica. A committed entry has one index, so the
+    /// identity is never used twice in its group, and every replica that applies the entry agrees on it.
+    ByIndex(u64),
+}
+
+impl MembershipChange {
+    /// The change with the identities of the replicas that it adds. `None` if it does not fit the present
+    /// membership: then it changes nothing, the same on every replica.
+    pub(crate) fn resolve(
+        &self,
+        present: &Membership,
+        numbering: Numbering,
+    ) -> Option<MembershipChange> {
+        let Numbering::ByIndex(index) = numbering else {
+            return Some(self.clone());
+        };
+        let mut members = present.everybody();
+        let mut steps = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            let is_present = members.contains(&step.member());
+            steps.push(match *step {
+                MembershipStep::Learner(member) if !is_present => {
+                    // A node has one replica of a group: the old one must be out before a new one comes.
+                    let occupied = members.iter().any(|one| one.shares_disk(member));
+                    if member.replica != 0 || occupied {
+                        return None;
+                    }
+                    let added = member.numbered(index);
+                    members.push(added);
+                    MembershipStep::Learner(added)
+                }
+                MembershipStep::Voter(_) if !is_present => return None,
+                step => step,
+            });
+        }
+        Some(MembershipChange { steps })
     }
 }
 
@@ -235,6 +291,17 @@ impl MessageKind {
         MessageKind::TimeoutNow,
         MessageKind::TransferLeader,
     ];
+
+    /// Whether it answers a message of the receiver, which therefore knows the sender.
+    pub(crate) fn is_answer(self) -> bool {
+        matches!(
+            self,
+            MessageKind::AppendAnswer
+                | MessageKind::VoteAnswer
+                | MessageKind::PreVoteAnswer
+                | MessageKind::HeartbeatAnswer
+        )
+    }
 
     /// Whether only a leader says this, and only to a member.
     pub(crate) fn is_of_leader(self) -> bool {
@@ -349,7 +416,7 @@ pub(crate) trait Consensus {
     /// Entries up to this index are applied.
     fn applied(&mut self, index: u64);
     /// A committed change of membership takes effect.
-    fn enact(&mut self, change: &MembershipChange) -> Membership;
+    fn enact(&mut self, change: &MembershipChange, numbering: Numbering) -> Membership;
     /// The part it plays.
     fn role(&self) -> Role;
     /// Its term.
@@ -366,4 +433,9 @@ pub(crate) trait Consensus {
     fn store_mut(&mut self) -> &mut Store;
     /// How far a member has come; leaders only.
     fn progress(&self, member: Member) -> Option<Progress>;
+    /// Whether a majority of the voters (of both configurations, if joint) has acknowledged that the
+    /// entries up to this index are committed; leaders only.
+    fn quorum_knows_committed(&self, index: u64) -> bool;
+    /// The snapshot that was received and accepted, and is installed by the next [`Consensus::take`].
+    fn accepted_snapshot(&self) -> Option<Place>;
 }

@@ -11,7 +11,7 @@ use raft::{RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 
 use super::{
     Consensus, Dropped, Entry, HardState, Membership, MembershipChange, Message, MessageKind,
-    Place, Progress, Role, Round, Store, Work, convert,
+    Numbering, Place, Progress, Role, Round, Store, Work, convert,
 };
 use crate::Member;
 use crate::random::Random;
@@ -44,9 +44,9 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(me: Member, store: Store, applied: u64, random: Random) -> Replica {
+    pub(crate) fn new(me: Member, mut store: Store, applied: u64, random: Random) -> Replica {
         let config = raft::Config {
-            id: me.pack(),
+            id: store.ids.id(me),
             election_tick: ELECTION_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
             applied,
@@ -105,13 +105,35 @@ impl Replica {
         }
     }
 
+    /// Whether it has nothing at all: no entry, and no state.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.raw.store().last_index() == 0
+    }
+
+    /// The library lets a lone voter lead as soon as it stands, and asserts that its log is durable then.
+    /// Where others vote, the request for their votes waits for the disk.
+    fn may_stand(&self) -> bool {
+        let raft = &self.raw.raft;
+        let log = &raft.raft_log;
+        raft.state == StateRole::Leader || !self.is_alone() || log.persisted == log.last_index()
+    }
+
+    /// Whether a state may replace what is here: it must know this replica, and hold at least what this
+    /// identity had before its log was deleted.
+    fn takes(&self, message: &Message) -> bool {
+        message.snapshot.as_ref().is_some_and(|base| {
+            base.membership.everybody().contains(&self.me)
+                && base.place >= self.raw.store().hard_state().floor
+        })
+    }
+
     fn propose_entry(&mut self, entry: eraftpb::Entry) -> Result<Place, Dropped> {
         // A follower's library would forward the proposal by itself, and nobody could tell what
         // became of it.
         if self.raw.raft.state != StateRole::Leader {
             return Err(Dropped);
         }
-        let message = convert::proposal(entry, self.me.pack());
+        let message = convert::proposal(entry, self.raw.raft.id);
         self.raw.raft.step(message).map_err(|_| Dropped)?;
         self.draw_timeout();
         Ok(Place {
@@ -122,7 +144,7 @@ impl Replica {
 
     fn messages_out(&mut self, mut messages: Vec<eraftpb::Message>, out: &mut Vec<Message>) {
         for message in messages.drain(..) {
-            if let Some(message) = convert::message_out(message) {
+            if let Some(message) = convert::message_out(message, &self.raw.store().ids) {
                 if message.is_contiguous() {
                     out.push(message);
                 } else {
@@ -144,27 +166,43 @@ impl Consensus for Replica {
         let phase = number % HEARTBEAT_TICKS as u64;
         let early = self.raw.raft.state == StateRole::Leader
             && self.raw.raft.heartbeat_elapsed() as u64 != phase;
-        if self.installing.is_none() && !early {
+        if self.installing.is_none() && !early && self.may_stand() {
             self.raw.tick();
             self.draw_timeout();
         }
     }
 
-    fn receive(&mut self, message: Message) {
+    fn receive(&mut self, mut message: Message) {
         if message.to != self.me || !message.is_contiguous() {
             self.malformed += u64::from(message.to == self.me);
             return;
         }
-        if self.installing.is_some() && message.kind == MessageKind::TimeoutNow {
+        match message.kind {
+            MessageKind::TimeoutNow if self.installing.is_some() || !self.may_stand() => return,
+            // A replica without a log has promised nothing that a vote could rest on; no configuration
+            // that needs its vote can have come about honestly.
+            MessageKind::Vote | MessageKind::PreVote if self.is_empty() => return,
+            MessageKind::Snapshot if !self.takes(&message) => return,
+            MessageKind::Heartbeat if message.commit > self.raw.raft.raft_log.last_index() => {
+                // The leader counts an acknowledgement that this replica never gave, of a predecessor
+                // under the same identity. The library would panic.
+                message.commit = 0;
+            }
+            _ => {}
+        }
+        let ids = &mut self.raw.mut_store().ids;
+        if message.kind.is_answer() && ids.known(message.from).is_none() {
+            // No member now, and none before: the library would refuse it.
             return;
         }
         // Answers of members that were removed are refused by the library; nothing is lost by it.
-        let _ = self.raw.step(convert::message_in(message));
+        let message = convert::message_in(message, ids);
+        let _ = self.raw.step(message);
         self.draw_timeout();
     }
 
     fn campaign(&mut self) {
-        if self.installing.is_some() {
+        if self.installing.is_some() || !self.may_stand() {
             return;
         }
         let _ = self.raw.campaign();
@@ -209,12 +247,16 @@ impl Consensus for Replica {
 
     fn transfer(&mut self, to: Member) {
         if self.raw.raft.state == StateRole::Leader {
-            self.raw.transfer_leader(to.pack());
+            if let Some(to) = self.raw.store().ids.known(to) {
+                self.raw.transfer_leader(to);
+            }
         }
     }
 
     fn unreachable(&mut self, peer: Member) {
-        self.raw.report_unreachable(peer.pack());
+        if let Some(peer) = self.raw.store().ids.known(peer) {
+            self.raw.report_unreachable(peer);
+        }
     }
 
     fn snapshot_sent(&mut self, peer: Member, arrived: bool) {
@@ -223,7 +265,9 @@ impl Consensus for Replica {
         } else {
             SnapshotStatus::Failure
         };
-        self.raw.report_snapshot(peer.pack(), status);
+        if let Some(peer) = self.raw.store().ids.known(peer) {
+            self.raw.report_snapshot(peer, status);
+        }
     }
 
     fn has_work(&self) -> bool {
@@ -246,7 +290,7 @@ impl Consensus for Replica {
         self.messages_out(ready.take_persisted_messages(), &mut work.after);
         work.snapshot = None;
         if !ready.snapshot().is_empty() {
-            let base = convert::base_out(ready.snapshot());
+            let base = convert::base_out(ready.snapshot(), &self.raw.store().ids);
             self.raw.mut_store().install(base.clone());
             self.installing = Some(base.place.index);
             work.snapshot = Some(base);
@@ -254,7 +298,10 @@ impl Consensus for Replica {
         let entries = ready.take_entries();
         work.entries.extend(entries.iter().map(convert::entry_out));
         self.raw.mut_store().append(entries.into_iter());
-        work.hard_state = ready.hs().map(convert::hard_state_out);
+        let store = self.raw.store();
+        work.hard_state = ready
+            .hs()
+            .map(|state| convert::hard_state_out(state, store.hard_state(), &store.ids));
         if let Some(state) = work.hard_state {
             self.raw.mut_store().set_hard_state(state);
         }
@@ -277,13 +324,14 @@ impl Consensus for Replica {
         }
     }
 
-    fn enact(&mut self, change: &MembershipChange) -> Membership {
-        let change = convert::change_in(change);
-        // A change that does not fit the present membership changes nothing, the same on every
-        // replica; the library has to be told that it is over either way.
-        if let Ok(state) = self.raw.apply_conf_change(&change) {
-            let membership = convert::membership_out(&state);
-            self.raw.mut_store().set_membership(membership);
+    fn enact(&mut self, change: &MembershipChange, numbering: Numbering) -> Membership {
+        // A change that does not fit the present membership changes nothing, the same on every replica.
+        if let Some(change) = change.resolve(self.raw.store().membership(), numbering) {
+            let change = convert::change_in(&change, &mut self.raw.mut_store().ids);
+            if let Ok(state) = self.raw.apply_conf_change(&change) {
+                let membership = convert::membership_out(&state, &self.raw.store().ids);
+                self.raw.mut_store().set_membership(membership);
+            }
         }
         let raft = &mut self.raw.raft;
         if raft.state == StateRole::Leader && !raft.promotable() {
@@ -310,7 +358,7 @@ impl Consensus for Replica {
     }
 
     fn leader(&self) -> Option<Member> {
-        convert::member(self.raw.raft.leader_id)
+        self.raw.store().ids.member(self.raw.raft.leader_id)
     }
 
     fn is_alone(&self) -> bool {
@@ -332,10 +380,40 @@ impl Consensus for Replica {
     }
 
     fn progress(&self, member: Member) -> Option<Progress> {
-        let progress = self.raw.raft.prs().get(member.pack())?;
+        let id = self.raw.store().ids.known(member)?;
+        let progress = self.raw.raft.prs().get(id)?;
         Some(Progress {
             matched: progress.matched,
             recent: progress.recent_active,
+        })
+    }
+
+    fn quorum_knows_committed(&self, index: u64) -> bool {
+        let raft = &self.raw.raft;
+        let knows = |member: &&Member| {
+            let id = self.raw.store().ids.known(**member);
+            let progress = id.and_then(|id| raft.prs().get(id));
+            let known = if **member == self.me {
+                raft.raft_log.committed
+            } else {
+                progress.map_or(0, |one| one.committed_index)
+            };
+            known >= index
+        };
+        let membership = self.raw.store().membership();
+        [&membership.voters, &membership.outgoing]
+            .into_iter()
+            .all(|voters| {
+                voters.is_empty() || voters.iter().filter(knows).count() * 2 > voters.len()
+            })
+    }
+
+    fn accepted_snapshot(&self) -> Option<Place> {
+        let snapshot = self.raw.raft.raft_log.unstable.snapshot.as_ref()?;
+        let metadata = snapshot.get_metadata();
+        Some(Place {
+            term: metadata.term,
+            index: metadata.index,
         })
     }
 }
@@ -361,8 +439,8 @@ impl Found {
             },
             hard_state: HardState {
                 term: super::Base::BIRTH.term,
-                vote: None,
                 commit: super::Base::BIRTH.index,
+                ..HardState::default()
             },
             entries: Vec::new(),
         }

@@ -14,10 +14,13 @@ use std::collections::VecDeque;
 use raft::eraftpb;
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
+use super::ids::Ids;
 use super::{Base, Entry, HardState, Membership, Place, convert};
 
 /// See the module.
 pub(crate) struct Store {
+    /// The numbers that the library has for replicas.
+    pub(super) ids: Ids,
     base: Base,
     entries: VecDeque<eraftpb::Entry>,
     bytes: usize,
@@ -26,7 +29,8 @@ pub(crate) struct Store {
     hard_state: HardState,
     /// The membership at the applied index; what a snapshot made now must carry.
     membership: Membership,
-    offered: Option<Base>,
+    /// The base of a snapshot that is at hand, and the same as the library reads it.
+    offered: Option<(Place, eraftpb::Snapshot)>,
     wanted: Cell<bool>,
 }
 
@@ -39,7 +43,12 @@ pub(crate) struct Weight {
 
 impl Store {
     pub(crate) fn new(base: Base, hard_state: HardState, entries: Vec<Entry>) -> Store {
+        let mut ids = Ids::default();
+        // So that reading finds them all: see `initial_state`.
+        convert::membership_in(&base.membership, &mut ids);
+        convert::hard_state_in(&hard_state, &mut ids);
         let mut store = Store {
+            ids,
             membership: base.membership.clone(),
             base,
             entries: VecDeque::new(),
@@ -104,8 +113,11 @@ impl Store {
         self.hard_state = hard_state;
     }
 
+    /// A snapshot from before the change is not given to a replica that was added by it: it would be older
+    /// than the replica, and say nothing of it.
     pub(super) fn set_membership(&mut self, membership: Membership) {
         self.membership = membership;
+        self.offered = None;
     }
 
     /// The term of an entry that is kept, or of the base.
@@ -123,7 +135,7 @@ impl Store {
 
     /// A snapshot of the state up to here is at hand, or not any more.
     pub(crate) fn offer(&mut self, base: Option<Base>) {
-        self.offered = base;
+        self.offered = base.map(|base| (base.place, convert::base_in(&base, &mut self.ids)));
     }
 
     /// Forgets entries up to `index`, which a durable snapshot covers. `membership` is that of `index`.
@@ -167,6 +179,8 @@ impl Store {
         self.bytes = 0;
         self.forgotten = Weight::default();
         self.hard_state.commit = self.hard_state.commit.max(base.place.index);
+        // Reached: only a state at or behind the floor is taken.
+        self.hard_state.floor = Place::default();
         self.membership = base.membership.clone();
         self.base = base;
         self.offered = None;
@@ -202,9 +216,11 @@ impl Store {
 
 impl Storage for Store {
     fn initial_state(&self) -> raft::Result<RaftState> {
+        // The copy meets nothing new: all of this has its number since the store was made.
+        let mut ids = self.ids.clone();
         Ok(RaftState::new(
-            convert::hard_state_in(&self.hard_state),
-            convert::membership_in(&self.base.membership),
+            convert::hard_state_in(&self.hard_state, &mut ids),
+            convert::membership_in(&self.base.membership, &mut ids),
         ))
     }
 
@@ -253,8 +269,8 @@ impl Storage for Store {
 
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {
         match &self.offered {
-            Some(base) if base.place.index >= request_index.max(self.base.place.index) => {
-                Ok(convert::base_in(base))
+            Some((place, snapshot)) if place.index >= request_index.max(self.base.place.index) => {
+                Ok(snapshot.clone())
             }
             _ => {
                 self.wanted.set(true);

@@ -15,10 +15,7 @@ fn take(replica: &mut Replica) -> Option<Work> {
 }
 
 fn member(number: u32) -> Member {
-    Member {
-        node: NodeId::new(number).unwrap(),
-        life: 7,
-    }
+    Member::new(NodeId::new(number).unwrap(), 7)
 }
 
 /// What one replica has on disk, and what is on its way there.
@@ -124,7 +121,7 @@ impl Room {
                 }
                 seat.replica.applied(entry.place.index);
                 if let Payload::Membership(change) = &entry.payload {
-                    seat.replica.enact(change);
+                    seat.replica.enact(change, Numbering::None);
                 }
             }
             seat.confirmed.extend(work.confirmed);

@@ -24,6 +24,8 @@ pub(crate) mod item {
     pub(crate) const REMOVED: u8 = 13;
     pub(crate) const AM_I_MEMBER: u8 = 14;
     pub(crate) const NOT_A_MEMBER: u8 = 15;
+    /// [`AM_I_MEMBER`] of a replica whose number is not 0.
+    pub(crate) const IS_REPLICA_MEMBER: u8 = 24;
 }
 
 /// A frame is closed when it has this many bytes; the next item begins another.

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::consensus::{Consensus, Message, MessageKind};
 use crate::node::frames::item;
 use crate::node::{Due, Node};
+use crate::span::Addressed;
 use crate::{GroupId, Member, NodeId, codec};
 
 /// Frames older than so many behind the newest are taken for seen.
@@ -181,23 +182,33 @@ impl Node {
         let id = GroupId(content.small()?);
         let message = codec::message(content)?;
         // A message for an earlier life of this node must not reach the present one.
-        if message.to != self.me || message.from != from || id > self.system() {
+        let is_for_us = message.to.shares_disk(self.me) && message.from.shares_disk(from);
+        if !is_for_us || id > self.system() {
             return Ok(());
         }
-        if self.group_ref(id).is_none() {
-            // Only a leader that has us in its membership sends these; one that was under way when
-            // we were removed does not know more than we knew then.
-            let known = self.tombs.get(&id).map_or(0, |tomb| tomb.index);
+        let replica = message.to.replica;
+        let opens = match self.addressed(id, replica) {
+            Addressed::Present => false,
+            // Neither a vote nor an acknowledgement is ever given for a replica that is gone.
+            Addressed::Past => return Ok(()),
+            Addressed::New => true,
+            Addressed::Again => {
+                let tomb = self.tombs.get(&id);
+                tomb.is_some_and(|tomb| tomb.may_be_over(message.term, message.commit))
+            }
+        };
+        if self.addressed(id, replica) != Addressed::Present {
             if message.kind == MessageKind::Heartbeat {
                 self.answer_unknown_leader(id, &message);
             }
-            if message.kind != MessageKind::Append || message.commit <= known {
+            // Only a leader that has us in its membership sends these.
+            if message.kind != MessageKind::Append || message.commit == 0 || !opens {
                 return Ok(());
             }
-            self.open_empty(id);
+            self.open_new(id, replica);
         }
         if matches!(message.kind, MessageKind::Vote | MessageKind::PreVote) {
-            self.answer_stranger(id, from);
+            self.answer_stranger(id, message.from);
         }
         if let Some(group) = self.group(id) {
             group.receive(message);
@@ -210,12 +221,13 @@ impl Node {
     /// other before it hears from us: so it does. Without the context of a round this confirms
     /// nothing.
     fn answer_unknown_leader(&mut self, id: GroupId, message: &Message) {
-        let term = self.tombs.get(&id).map_or(0, |tomb| tomb.hard_state.term);
-        if message.term < term {
+        let tomb = self.tombs.get(&id).map(|tomb| tomb.hard_state);
+        let tomb = tomb.filter(|state| state.replica == message.to.replica);
+        if message.term < tomb.map_or(0, |state| state.term) {
             return;
         }
         let answer = Message {
-            from: self.me,
+            from: message.to,
             to: message.from,
             term: message.term,
             kind: MessageKind::HeartbeatAnswer,
@@ -300,10 +312,7 @@ mod tests {
     use tenure_core::policy::Algorithm;
 
     fn member(life: u32) -> Member {
-        Member {
-            node: NodeId::new(2).unwrap(),
-            life,
-        }
+        Member::new(NodeId::new(2).unwrap(), life)
     }
 
     fn peers() -> Peers {

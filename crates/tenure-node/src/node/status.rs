@@ -22,6 +22,8 @@ pub struct Status {
 pub struct GroupStatus {
     /// Of which group.
     pub group: GroupId,
+    /// Its identity.
+    pub member: Member,
     /// Its part.
     pub role: Role,
     /// Whether it is a leader that has done step 1 of leases.md: it serves.
@@ -59,6 +61,7 @@ impl Node {
                 let known = |member| Some((member, group.replica.progress(member)?));
                 GroupStatus {
                     group: group.id,
+                    member: group.me,
                     role: group.replica.role(),
                     serves: group.is_led(),
                     term: group.replica.term(),
@@ -93,7 +96,8 @@ impl Node {
         Some((group.applied.index, crate::snapshot::encode(&group.machine)))
     }
 
-    /// Who this is.
+    /// Which node this is, in which life. The replica number is 0: each replica here has its own
+    /// ([`GroupStatus::member`]).
     pub fn member(&self) -> Member {
         self.me
     }

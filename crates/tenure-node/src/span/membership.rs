@@ -40,17 +40,32 @@ impl Node {
         if busy || membership.is_joint() {
             return Err(ChangeRefused::Busy);
         }
+        let me = group.me;
+        let last = group.replica.store().last_index();
+        let everybody = membership.everybody();
+        let adds = |step: &MembershipStep| match step {
+            MembershipStep::Learner(member) => !everybody.contains(member),
+            MembershipStep::Voter(_) | MembershipStep::Remove(_) => false,
+        };
+        // The first message to a new replica deletes an older one on the same node. Nobody may still need
+        // the vote of that one: see `removal.rs`.
+        if change.steps.iter().any(adds) && !group.removals_are_known() {
+            return Err(ChangeRefused::Busy);
+        }
         let mut voters = membership.voters.clone();
         for step in &change.steps {
             match *step {
                 MembershipStep::Voter(member) => {
                     if !membership.voters.contains(&member) {
-                        // A voter that has nothing yet would count for a quorum it cannot help.
-                        let last = group.replica.store().last_index();
+                        // A voter that has nothing yet would count for a quorum it cannot help. One that
+                        // has the entry that added it has a state that knows it, and everything that
+                        // was committed before.
+                        let added = member.replica.max(group.changed_at);
                         let progress = group.replica.progress(member);
-                        // One that has not answered yet has matched nothing, however short the log.
                         let near = progress.is_some_and(|one| {
-                            one.recent && one.matched > 0 && one.matched + CAUGHT_UP_WITHIN >= last
+                            one.recent
+                                && one.matched >= added
+                                && one.matched + CAUGHT_UP_WITHIN >= last
                         });
                         if !membership.learners.contains(&member) || !near {
                             return Err(ChangeRefused::Behind);
@@ -66,8 +81,12 @@ impl Node {
         if voters.is_empty() || change.steps.is_empty() {
             return Err(ChangeRefused::Senseless);
         }
+        let numbering = group.numbering(last + 1);
+        if change.resolve(&membership, numbering).is_none() {
+            return Err(ChangeRefused::Senseless);
+        }
         let mut change = change.clone();
-        if !voters.contains(&self.me) {
+        if !voters.contains(&me) {
             // A leader does not remove itself: nobody would be left to tell the others that it is
             // decided. It hands over to one that stays; whoever leads next is asked again.
             voters.retain(|voter| membership.voters.contains(voter));
@@ -76,7 +95,6 @@ impl Node {
                 return Err(ChangeRefused::Busy);
             }
             // Nobody who stays may lead yet: those who come are promoted first.
-            let me = self.me;
             change.steps.retain(|step| step.member() != me);
         }
         let group = self.group(id).ok_or(ChangeRefused::NotLeader)?;
@@ -104,12 +122,21 @@ impl Node {
                 result: Ok(membership.clone()),
             });
         }
-        // A replica that finds itself removed stays until a leader says so: somebody who does not
-        // know yet that this was decided may still need its vote.
-        if leads {
-            for member in gone {
-                self.hint_removed(id, member);
-            }
+        // A replica that finds itself removed stays until a leader says so: a voter that does not know yet
+        // that this was decided may still need its vote.
+        if leads && let Some(group) = self.group(id) {
+            group.to_hint.extend(gone);
+        }
+    }
+
+    /// The leader that took a change does not lead any more: the next one decides what becomes of it, so
+    /// it must not stand in the way of later ones.
+    pub(crate) fn change_is_lost(&mut self, id: GroupId) {
+        if let Some((asked, _)) = self.changes_asked.remove(&id) {
+            self.outputs.push(Output::Changed {
+                id: asked,
+                result: Err(ChangeRefused::NotLeader),
+            });
         }
     }
 
@@ -150,7 +177,7 @@ impl Node {
         let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
             return;
         };
-        let me = self.me;
+        let me = group.me;
         let down = |member: &&Member| !self.peers.is_down(member.node);
         let best = voters
             .iter()

@@ -41,7 +41,7 @@ use crate::op::OpAnswer;
 use crate::request::{AcquireRequest, Answer, Certain, ClientRequest, Failure};
 use crate::{GroupId, Member, NodeId, Output, RequestId};
 
-pub(crate) use removal::Silence;
+pub(crate) use removal::{Addressed, Silence};
 pub(crate) use transfer::Transfers;
 
 /// Names a call on this node.
@@ -435,6 +435,7 @@ impl Node {
         self.tick_transfers();
         self.tick_watches();
         self.leave_joint();
+        self.hint_all_removed();
         self.ask_in_silence();
     }
 
@@ -464,6 +465,7 @@ impl Node {
     pub(crate) fn group_not_led(&mut self, id: GroupId) {
         let me = self.me.node;
         self.peers.forget_leader(id, me);
+        self.change_is_lost(id);
         self.events_not_led(id);
         self.watches_not_led(id);
     }
@@ -495,6 +497,7 @@ impl Node {
             item::CHUNK_TAKEN => self.receive_chunk_taken(from, content),
             item::REMOVED => self.receive_removed(from, content),
             item::AM_I_MEMBER => self.receive_am_i_member(from, content),
+            item::IS_REPLICA_MEMBER => self.receive_am_i_member(from, content),
             item::NOT_A_MEMBER => self.receive_not_a_member(content),
             // Of a later release: it says more than we know.
             _ => Ok(()),
@@ -532,7 +535,7 @@ mod tests {
     fn deadlines_of_calls_that_are_over_do_not_pile_up() {
         let node = NodeId::new(1).unwrap();
         let config = Config {
-            me: Member { node, life: 1 },
+            me: Member::new(node, 1),
             cluster: ClusterConfig {
                 group_count: 1,
                 prefix_segments: 1,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   a leader's hint, or silence ──▶ "am I still a member?" ──▶ whoever leads ──▶ "no" ──▶ deleted
+//!   a message for a later replica of the same node ───────────────────────────────────▶ deleted
 //! ```
 //!
 //! A removed replica may never see the entry that removed it: it was cut off, or its leader died
@@ -9,18 +10,27 @@
 //! would. So whoever hears from no leader for a while asks everybody, and a leader that does not
 //! have the asker says so, once a round has shown that it leads still.
 //!
-//! A "no" that comes late must not meet a replica that was added again. It counts only as the answer
-//! to the last question, and if no leader spoke since: what the replica may have acknowledged before
-//! the question, the answerer knew; and since then it acknowledged nothing.
+//! The leader answers "no" only when a majority of the voters has acknowledged a commit index that covers
+//! the removal. Before that, a voter that knows the entry and not that it is committed still counts by the
+//! configuration before it, and may need the vote of the removed replica to elect anyone.
+//!
+//! A deleted replica leaves a tombstone: its number. Whatever is addressed to this number or a lower one is
+//! dropped from then on. A replica that is added again has a higher number (docs/design/replica-identity.md).
+//!
+//! Under the rules of release 0.1.0 a replica that is added again has the same identity, so a "no" that comes
+//! late must not meet it. It counts only as the answer to the last question, and if no leader spoke since:
+//! what the replica may have acknowledged before the question, the answerer knew; and since then it
+//! acknowledged nothing.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use crate::codec::{Read, Reader};
-use crate::consensus::Consensus;
-use crate::group::Vouched;
+use crate::codec::{Read, Reader, read_member, write_member};
+use crate::consensus::{Consensus, Numbering};
+use crate::group::{Group, Vouched};
 use crate::node::frames_item as item;
 use crate::node::{Node, Tomb};
-use crate::{GroupId, HardState, Member, NodeId, Record};
+use crate::{GroupId, HardState, Member, NodeId, Place, Record};
 
 /// After so many ticks of silence a replica asks, and again and again: long enough for an election.
 const SILENT_TICKS: u64 = 20;
@@ -68,11 +78,29 @@ impl Node {
             return;
         };
         group.silence.question = Some(number);
+        let replica = group.me.replica;
+        // What this replica has acknowledged leaves before the question: under the rules of release 0.1.0
+        // a late acknowledgement would count for a replica that was added again.
+        let after_writes = group.has_unsynced();
         for node in nodes {
-            self.frames().say(*node, item::AM_I_MEMBER, |out| {
+            // Release 0.1.0 knows no replica numbers, and ignores an item that it does not know.
+            let kind = if replica == 0 {
+                item::AM_I_MEMBER
+            } else {
+                item::IS_REPLICA_MEMBER
+            };
+            let content = |out: &mut crate::codec::Writer| {
                 out.number(u64::from(id.0));
                 out.number(number);
-            });
+                if replica != 0 {
+                    out.number(replica);
+                }
+            };
+            if after_writes {
+                self.frames().say_after_writes(*node, kind, content);
+            } else {
+                self.frames().say(*node, kind, content);
+            }
         }
     }
 
@@ -80,7 +108,13 @@ impl Node {
     pub(crate) fn receive_am_i_member(&mut self, from: Member, mut content: Reader) -> Read<()> {
         let id = GroupId(content.small()?);
         let question = content.number()?;
+        let replica = if content.is_empty() {
+            0
+        } else {
+            content.number()?
+        };
         content.end()?;
+        let from = from.numbered(replica);
         if self.leads_without(id, from) {
             let number = self.span.next_number();
             self.span.strangers.insert(number, (from, question));
@@ -109,6 +143,10 @@ impl Node {
         let Some(group) = self.group_ref(id) else {
             return;
         };
+        if !group.removals_are_known() {
+            // It asks again, or gets a hint as soon as they are.
+            return;
+        }
         let index = group.applied.index;
         let hard_state = group.replica.store().hard_state();
         // After a restart the membership is that of the commit index on disk: without the removal in
@@ -122,7 +160,7 @@ impl Node {
         self.frames()
             .say_after_writes(stranger.node, item::NOT_A_MEMBER, |out| {
                 out.number(u64::from(id.0));
-                out.number(stranger.pack());
+                write_member(out, stranger);
                 out.number(question);
                 out.number(index);
             });
@@ -130,17 +168,38 @@ impl Node {
 
     pub(crate) fn receive_not_a_member(&mut self, mut content: Reader) -> Read<()> {
         let id = GroupId(content.small()?);
-        let (member, question) = (content.number()?, content.number()?);
+        let (member, question) = (read_member(&mut content)?, content.number()?);
         let index = content.number()?;
         content.end()?;
-        let asked = self.group_ref(id).and_then(|group| group.silence.question);
-        if asked == Some(question) && member == self.me.pack() {
+        let is_meant = self
+            .group_ref(id)
+            .is_some_and(|group| group.silence.question == Some(question) && group.me == member);
+        if is_meant {
             self.remove_replica(id, index);
         }
         Ok(())
     }
 
-    /// Tells somebody who was removed that it may want to ask.
+    /// Sends the hints that wait until removals are widely known.
+    pub(crate) fn hint_all_removed(&mut self) {
+        for at in 0..self.groups.len() {
+            let Some(group) = &mut self.groups[at] else {
+                continue;
+            };
+            if group.to_hint.is_empty() || (group.is_led() && !group.removals_are_known()) {
+                continue;
+            }
+            // Whoever is not the leader any more forgets them: the removed replica asks by itself.
+            let (id, leads) = (group.id, group.is_led());
+            for member in std::mem::take(&mut group.to_hint) {
+                if leads {
+                    self.hint_removed(id, member);
+                }
+            }
+        }
+    }
+
+    /// Sends a removed replica the hint that it may want to ask.
     pub(crate) fn hint_removed(&mut self, id: GroupId, member: Member) {
         if member.node == self.me.node {
             return;
@@ -151,7 +210,7 @@ impl Node {
         let index = group.applied.index;
         self.frames().say(member.node, item::REMOVED, |out| {
             out.number(u64::from(id.0));
-            out.number(member.pack());
+            write_member(out, member);
             out.number(index);
         });
     }
@@ -165,9 +224,10 @@ impl Node {
 
     pub(crate) fn receive_removed(&mut self, from: Member, mut content: Reader) -> Read<()> {
         let id = GroupId(content.small()?);
-        let (member, _index) = (content.number()?, content.number()?);
+        let (member, _index) = (read_member(&mut content)?, content.number()?);
         content.end()?;
-        if member == self.me.pack() && self.group_ref(id).is_some_and(|group| !group.leads()) {
+        let is_meant = |group: &Group| group.me == member && !group.leads();
+        if self.group_ref(id).is_some_and(is_meant) {
             self.ask_membership(id, &[from.node]);
         }
         Ok(())
@@ -178,18 +238,81 @@ impl Node {
         let Some(group) = self.groups.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };
-        let hard_state = HardState {
-            commit: 0,
-            ..group.replica.store().hard_state()
-        };
+        let hard_state = tombstone(&group);
         group.close(&mut self.turn);
         self.turn.writes.push((id, Record::Removed));
-        // Its term and vote are kept: it must not vote twice in a term if it ever comes back.
         self.turn.writes.push((id, Record::HardState(hard_state)));
         self.tombs.insert(id, Tomb { hard_state, index });
         self.transfers.forget(id);
         self.turn.must_sync = true;
         let me = self.me.node;
         self.peers.forget_leader(id, me);
+    }
+
+    /// Whether a message for the replica with this number is for the one that is here.
+    pub(crate) fn addressed(&self, id: GroupId, replica: u64) -> Addressed {
+        if let Some(group) = self.group_ref(id) {
+            return match replica.cmp(&group.me.replica) {
+                Ordering::Less => Addressed::Past,
+                Ordering::Equal => Addressed::Present,
+                Ordering::Greater => Addressed::New,
+            };
+        }
+        let Some(tomb) = self.tombs.get(&id) else {
+            return Addressed::New;
+        };
+        match replica.cmp(&tomb.hard_state.replica) {
+            Ordering::Less => Addressed::Past,
+            Ordering::Equal if tomb.hard_state.removed => Addressed::Past,
+            Ordering::Equal => Addressed::Again,
+            Ordering::Greater => Addressed::New,
+        }
+    }
+
+    /// Opens the empty replica that a leader counts on. If there is an older one here, a committed change
+    /// has removed it before this one was added: it is deleted, and its tombstone is written first.
+    pub(crate) fn open_new(&mut self, id: GroupId, replica: u64) {
+        self.remove_replica(id, 0);
+        self.open_empty(id, replica);
+    }
+}
+
+/// What the number of a replica means on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Addressed {
+    /// The replica that is here.
+    Present,
+    /// One that is gone for good.
+    Past,
+    /// One that is not here yet. Its number is proof that it was added by a committed entry.
+    New,
+    /// One that was here and may be again: empty since the node restarted, or removed and added again under
+    /// the rules of release 0.1.0.
+    Again,
+}
+
+/// What a removed replica leaves behind.
+fn tombstone(group: &Group) -> HardState {
+    let store = group.replica.store();
+    let now = store.hard_state();
+    if group.me.replica != 0 || group.numbering(0) != Numbering::None {
+        // The identity is never used again. Its term and vote mean nothing any more.
+        return HardState {
+            replica: group.me.replica,
+            removed: true,
+            ..HardState::default()
+        };
+    }
+    // It may come back under the same identity: then it must not vote twice in a term, and must not help
+    // anyone to lead who lacks what it has acknowledged.
+    let index = store.last_index();
+    let end = Place {
+        term: store.term_of(index).unwrap_or(now.term),
+        index,
+    };
+    HardState {
+        commit: 0,
+        floor: end.max(now.floor),
+        ..now
     }
 }

@@ -13,6 +13,7 @@ use crate::codec::{CodecError, Read, Reader};
 use crate::consensus::{Consensus, Membership, Message, Weight};
 use crate::node::frames_item as item;
 use crate::node::{Node, keep_room};
+use crate::span::Addressed;
 use crate::{Base, GroupId, Member, NodeId, Output, Place, Record, Snapshot, codec, snapshot};
 
 /// One chunk.
@@ -61,6 +62,7 @@ struct Outgoing {
 #[derive(Debug)]
 struct Incoming {
     from: Member,
+    to: Member,
     place: Place,
     total: usize,
     data: BytesMut,
@@ -235,7 +237,7 @@ impl Node {
         for (offset, chunk) in chunks {
             self.frames().bulk(to.node, item::CHUNK, |out| {
                 out.number(u64::from(id.0));
-                out.number(to.pack());
+                codec::write_member(out, to);
                 out.number(place.term);
                 out.number(place.index);
                 out.count(total);
@@ -248,7 +250,7 @@ impl Node {
 
     pub(crate) fn receive_chunk(&mut self, from: Member, mut content: Reader) -> Read<()> {
         let id = GroupId(content.small()?);
-        let to = content.number()?;
+        let to = codec::read_member(&mut content)?;
         let place = Place {
             term: content.number()?,
             index: content.number()?,
@@ -256,12 +258,19 @@ impl Node {
         let (total, offset) = (content.number()?, content.number()?);
         let chunk = content.slice()?;
         let message = codec::message(&mut content)?;
-        if message.to != self.me || to != self.me.pack() {
+        if message.to != to || !to.shares_disk(self.me) {
             // For an earlier life of this node.
             return Ok(());
         }
         if id > self.system() || total > MAX_STATE_BYTES {
             return Err(CodecError::Limit(total));
+        }
+        // A state that does not know the replica is older than the replica.
+        let knows = |base: &Base| base.place == place && base.membership.everybody().contains(&to);
+        if !message.snapshot.as_deref().is_some_and(knows)
+            || self.addressed(id, to.replica) == Addressed::Past
+        {
+            return Ok(());
         }
         let total = usize::try_from(total).map_err(|_| CodecError::Limit(total))?;
         let offset = usize::try_from(offset).map_err(|_| CodecError::Limit(offset))?;
@@ -271,6 +280,7 @@ impl Node {
                 id,
                 Incoming {
                     from,
+                    to,
                     place,
                     total,
                     data,
@@ -281,6 +291,7 @@ impl Node {
             return Ok(());
         };
         let continues = incoming.from == from
+            && incoming.to == to
             && incoming.place == place
             && incoming.total == total
             && incoming.data.len() == offset
@@ -300,6 +311,9 @@ impl Node {
             out.number(place.term);
             out.number(place.index);
             out.count(taken);
+            if to.replica != 0 {
+                out.number(to.replica);
+            }
         });
         Ok(())
     }
@@ -309,13 +323,21 @@ impl Node {
             self.peers.unreadable += 1;
             return;
         };
-        if self.group_ref(id).is_none() {
-            self.open_empty(id);
+        let replica = message.to.replica;
+        match self.addressed(id, replica) {
+            Addressed::Present => {}
+            Addressed::Past => return,
+            Addressed::New => self.open_new(id, replica),
+            Addressed::Again => {
+                let tomb = self.tombs.get(&id);
+                if !tomb.is_some_and(|tomb| tomb.may_be_over(message.term, place.index)) {
+                    return;
+                }
+                self.open_new(id, replica);
+            }
         }
         if let Some(group) = self.group(id) {
-            group.arrived = Some((place, machine));
-            group.receive(message);
-            group.arrived_data = Some(data);
+            group.receive_state(message, place, machine, data);
             self.activate(id);
         }
     }
@@ -326,7 +348,7 @@ impl Node {
             return;
         };
         let index = group.applied.index;
-        if let Some(data) = group.arrived_data.take() {
+        if let Some(data) = group.installed_data.take() {
             self.installs.push(Snapshot {
                 group: id,
                 index,
@@ -349,6 +371,11 @@ impl Node {
             index: content.number()?,
         };
         let taken = content.number()?;
+        let from = if content.is_empty() {
+            from
+        } else {
+            from.numbered(content.number()?)
+        };
         let reading = self.reading();
         let Some(outgoing) = self.transfers.outgoing.get_mut(&(id, from)) else {
             return Ok(());

@@ -113,6 +113,8 @@ pub struct Cluster {
     pub duplicate: bool,
     /// What cut links did not carry, for a test to bring it after all.
     pub lost: Vec<(NodeId, NodeId, Bytes)>,
+    /// Every group stays by the rules of release 0.1.0: one of the nodes never says what it knows.
+    pub first_rules: bool,
 }
 
 impl Cluster {
@@ -150,7 +152,26 @@ impl Cluster {
             frames: 0,
             duplicate: false,
             lost: Vec::new(),
+            first_rules: false,
         }
+    }
+
+    /// Three voters of every group, and more nodes that have no replica yet.
+    pub fn fill_with_trio(&mut self, guests: u32) {
+        let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+        for me in &members {
+            let born = (0..=self.groups)
+                .map(|group| (GroupId(group), members.clone()))
+                .collect();
+            self.add(*me, born);
+        }
+        for number in 4..4 + guests {
+            self.add(member(number, 1), Vec::new());
+        }
+        for at in 0..self.seats.len() {
+            self.start(at);
+        }
+        self.settle();
     }
 
     pub fn add(&mut self, member: Member, born: Vec<(GroupId, Vec<Member>)>) -> usize {
@@ -185,7 +206,10 @@ impl Cluster {
 
     /// Starts a node from its disk.
     pub fn start(&mut self, at: usize) {
-        let nodes = self.seats.iter().map(|seat| seat.member.node).collect();
+        let mut nodes: Vec<NodeId> = self.seats.iter().map(|seat| seat.member.node).collect();
+        if self.first_rules {
+            nodes.push(node_id(99));
+        }
         let moment = self.moment(at);
         let (groups, limits, seed) = (self.groups, self.limits.clone(), self.seed);
         let seat = &mut self.seats[at];
@@ -499,6 +523,87 @@ impl Cluster {
     }
 }
 
+pub fn small_logs() -> Limits {
+    Limits {
+        log_entries: 20,
+        log_kept: 5,
+        ..Limits::default()
+    }
+}
+
+/// Three voters, and more nodes that have no replica yet.
+pub fn trio_and(guests: u32, limits: Limits) -> Cluster {
+    let mut cluster = Cluster::empty(1, limits);
+    cluster.fill_with_trio(guests);
+    cluster
+}
+
+/// The same where every group stays by the rules of release 0.1.0.
+pub fn trio_of_the_first_release(guests: u32, limits: Limits) -> Cluster {
+    let mut cluster = Cluster::empty(1, limits);
+    cluster.first_rules = true;
+    cluster.fill_with_trio(guests);
+    cluster
+}
+
+pub fn change(
+    cluster: &mut Cluster,
+    group: GroupId,
+    steps: Vec<MembershipStep>,
+) -> Result<Membership, ChangeRefused> {
+    let leader = cluster.leader(group).unwrap();
+    let id = cluster.fresh_id();
+    cluster.input(
+        leader,
+        Input::Change {
+            id,
+            group,
+            change: MembershipChange { steps },
+        },
+    );
+    let find = |cluster: &Cluster| {
+        cluster.seats[leader]
+            .outputs
+            .iter()
+            .find_map(|output| match output {
+                Output::Changed { id: done, result } if *done == id => Some(result.clone()),
+                _ => None,
+            })
+    };
+    cluster.until(10_000, "the change", |cluster| find(cluster).is_some());
+    find(cluster).unwrap()
+}
+
+pub fn status(cluster: &Cluster, at: usize, group: GroupId) -> Option<GroupStatus> {
+    let status = cluster.seats[at].node.as_ref()?.status();
+    status.groups.into_iter().find(|one| one.group == group)
+}
+
+/// The replica of a node in a life, as its group's leader knows it.
+pub fn seated(cluster: &Cluster, group: GroupId, on: Member) -> Member {
+    let known = status(cluster, cluster.leader(group).unwrap(), group).unwrap();
+    let everybody = known.membership.everybody();
+    let mut here = everybody
+        .into_iter()
+        .filter(|one| one.node == on.node && one.life == on.life);
+    here.next().unwrap()
+}
+
+/// Asks for a change until nothing stands in its way, as the driver does.
+pub fn change_soon(
+    cluster: &mut Cluster,
+    group: GroupId,
+    steps: Vec<MembershipStep>,
+) -> Result<Membership, ChangeRefused> {
+    for _ in 0..50 {
+        match change(cluster, group, steps.clone()) {
+            Err(ChangeRefused::Busy) => cluster.run(100),
+            other => return other,
+        }
+    }
+    Err(ChangeRefused::Busy)
+}
+
 /// Three replicas, and a fourth node that has none and only forwards.
 pub fn trio_and_a_guest() -> Cluster {
     let mut cluster = Cluster::empty(8, Limits::default());
@@ -518,10 +623,7 @@ pub fn trio_and_a_guest() -> Cluster {
 }
 
 pub fn member(number: u32, life: u32) -> Member {
-    Member {
-        node: node_id(number),
-        life,
-    }
+    Member::new(node_id(number), life)
 }
 
 pub fn acquire(who: &str, what: &str, ttl: u64) -> AcquireRequest {

@@ -212,10 +212,7 @@ fn answers() -> Vec<OpAnswer> {
         })),
         OpAnswer::Renewed(Err(Missing::OwnerSet)),
         OpAnswer::NotHere {
-            leader: Some(Member {
-                node: NodeId::new(3).unwrap(),
-                life: 9,
-            }),
+            leader: Some(Member::new(NodeId::new(3).unwrap(), 9)),
         },
         OpAnswer::Busy,
         OpAnswer::Unknown,
