@@ -28,7 +28,9 @@ fn a_replica_is_replaced_step_by_step() {
         "never promoted before it has caught up"
     );
     let with = change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    let new = seated(&cluster, group, new);
     assert_eq!(with.learners, [new]);
+    assert!(new.replica > 1, "it has a number of its own");
     cluster.until(10_000, "the learner has everything", |cluster| {
         let leader = cluster.leader(group).unwrap();
         let known = status(cluster, leader, group).unwrap();
@@ -87,7 +89,8 @@ fn a_founder_comes_back_as_one_of_many() {
     let others = [member(2, 1), member(3, 1)];
     for id in [group, cluster.system()] {
         let learners = others.map(MembershipStep::Learner).to_vec();
-        change(&mut cluster, id, learners).unwrap();
+        change_soon(&mut cluster, id, learners).unwrap();
+        let others = others.map(|other| seated(&cluster, id, other));
         cluster.until(10_000, "learners have everything", |cluster| {
             let known = status(cluster, 0, id).unwrap();
             let near = |one: &Member| {
@@ -151,6 +154,7 @@ fn trio_and_learner() -> (Cluster, Member) {
     cluster.until(5_000, "the learner is there", |cluster| {
         status(cluster, seat, group).is_some()
     });
+    let new = seated(&cluster, group, new);
     (cluster, new)
 }
 
@@ -192,6 +196,7 @@ fn a_lone_leader_is_replaced() {
     fill(&mut cluster, 5);
     let group = GroupId(0);
     change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    let new = seated(&cluster, group, new);
     cluster.until(5_000, "the learner has caught up", |cluster| {
         status(cluster, 1, group).is_some_and(|one| one.applied > 5)
     });
@@ -247,7 +252,9 @@ fn a_late_word_of_a_removal_spares_a_replica_that_is_back() {
     cluster.run(5_000);
     let late = std::mem::take(&mut cluster.lost);
     assert!(status(&cluster, away, group).is_some());
-    change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    let again = vec![MembershipStep::Learner(member(4, 1))];
+    change(&mut cluster, group, again).unwrap();
+    let new = seated(&cluster, group, new);
     cluster.heal();
     cluster.until(5_000, "it has caught up", |cluster| {
         let known = status(cluster, cluster.leader(group).unwrap(), group).unwrap();
@@ -293,6 +300,7 @@ fn a_wiped_voter_never_votes_again_under_its_old_identity() {
     assert_eq!(cluster.holder(other, "t:/x/3").as_deref(), Some("amy"));
     // Replaced properly: learner under the new life, then one step with the old one's removal.
     change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    let new = seated(&cluster, group, new);
     cluster.until(10_000, "it has caught up", |cluster| {
         status(cluster, wiped, group).is_some_and(|one| one.applied > 5)
     });
@@ -327,6 +335,7 @@ fn a_lone_replica_forgets_what_it_has_applied() {
     let known = status(&cluster, 0, group).unwrap();
     assert!(known.base <= 1, "the log was not cut");
     change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
+    let new = seated(&cluster, group, new);
     cluster.until(10_000, "the learner has everything", |cluster| {
         let known = status(cluster, 0, group).unwrap();
         let mut progress = known.progress.iter();

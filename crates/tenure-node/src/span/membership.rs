@@ -6,7 +6,7 @@
 
 use crate::consensus::{Consensus, MembershipChange, MembershipStep, Role};
 use crate::node::Node;
-use crate::{ChangeRefused, GroupId, Member, Output, RequestId};
+use crate::{ChangeRefused, GroupId, Member, NodeId, Output, RequestId};
 
 /// A learner so many entries behind the leader has caught up.
 const CAUGHT_UP_WITHIN: u64 = 64;
@@ -40,18 +40,24 @@ impl Node {
         if busy || membership.is_joint() {
             return Err(ChangeRefused::Busy);
         }
-        let me = group.me;
-        let last = group.replica.store().last_index();
         let everybody = membership.everybody();
-        let adds = |step: &MembershipStep| match step {
-            MembershipStep::Learner(member) => !everybody.contains(member),
-            MembershipStep::Voter(_) | MembershipStep::Remove(_) => false,
+        let added = |step: &MembershipStep| {
+            let adds = matches!(step, MembershipStep::Learner(_) | MembershipStep::Voter(_));
+            (adds && !everybody.contains(&step.member())).then_some(step.member().node)
         };
-        // The first message to a new replica deletes an older one on the same node. Nobody may still need
+        // The first message to a new replica deletes an older one on the same node. No voter may still need
         // the vote of that one: see `removal.rs`.
-        if change.steps.iter().any(adds) && !group.removals_are_known() {
+        if change.steps.iter().any(|step| added(step).is_some()) && !group.removals_are_known() {
             return Err(ChangeRefused::Busy);
         }
+        let rules = group.machine.rules();
+        let older = |node: NodeId| node != self.me.node && self.peers.rules(node) < rules;
+        if change.steps.iter().filter_map(added).any(older) {
+            return Err(ChangeRefused::OlderRelease);
+        }
+        let group = self.group(id).ok_or(ChangeRefused::NotLeader)?;
+        let me = group.me;
+        let last = group.replica.store().last_index();
         let mut voters = membership.voters.clone();
         for step in &change.steps {
             match *step {

@@ -172,6 +172,17 @@ impl Cluster {
             self.start(at);
         }
         self.settle();
+        if !self.first_rules {
+            self.until(10_000, "every group has the newest rules", |cluster| {
+                let newest = |group| {
+                    let leader = cluster.leader(GroupId(group))?;
+                    let known = status(cluster, leader, GroupId(group))?;
+                    Some(known.rules == tenure_core::space::RULES)
+                };
+                (0..=cluster.groups).all(|group| newest(group) == Some(true))
+            });
+            self.run(50);
+        }
     }
 
     pub fn add(&mut self, member: Member, born: Vec<(GroupId, Vec<Member>)>) -> usize {
