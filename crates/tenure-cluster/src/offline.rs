@@ -321,8 +321,8 @@ fn write(
         save(&snapshots, &snapshot).map_err(|error| failed(&error))?;
         let hard_state = HardState {
             term: 1,
-            vote: None,
             commit: index,
+            ..HardState::default()
         };
         let id = u64::from(saved.group);
         batch

@@ -146,7 +146,12 @@ impl World<'_> {
 
     fn seen(&self, member: Member) -> Option<&Seen> {
         let seen = self.view.nodes.get(&member.node);
-        seen.filter(|seen| seen.member == member)
+        seen.filter(|seen| seen.member.shares_disk(member))
+    }
+
+    /// Whether an operator ended this life.
+    fn is_removed(&self, member: Member) -> bool {
+        self.view.removed.contains(&member.numbered(0))
     }
 
     fn is_up(&self, member: Member) -> bool {
@@ -160,9 +165,8 @@ impl World<'_> {
 
     /// Whether an operator ended this life, or the node itself has begun another.
     fn is_past(&self, member: Member) -> bool {
-        let removed = self.view.removed.contains(&member);
         let newer = self.view.nodes.get(&member.node);
-        removed || newer.is_some_and(|seen| seen.member != member)
+        self.is_removed(member) || newer.is_some_and(|seen| !seen.member.shares_disk(member))
     }
 
     /// Whether a replica stays where it is as long as the ranking wants it there.
@@ -178,6 +182,12 @@ impl World<'_> {
     fn wanted(&self, group: &GroupStatus) -> BTreeSet<Member> {
         let present = &group.membership;
         let voters: Vec<Member> = present.voters.clone();
+        let everybody = present.everybody();
+        // The replica that a node has already, or the node itself, which is given one.
+        let replica = |node: Member| {
+            let mut here = everybody.iter().filter(|member| member.shares_disk(node));
+            here.next().copied().unwrap_or(node)
+        };
         let sound = |member: &&Member| self.is_sound(**member);
         let mut pool: BTreeMap<NodeId, Member> = voters
             .iter()
@@ -186,12 +196,12 @@ impl World<'_> {
             .collect();
         let stable = self.view.nodes.values().filter(|seen| {
             self.is_stable(seen)
-                || (seen.up && !seen.draining && present.learners.contains(&seen.member))
+                || (seen.up && !seen.draining && present.learners.contains(&replica(seen.member)))
         });
         let mut stable_count = 0;
         for seen in stable {
             stable_count += 1;
-            pool.insert(seen.member.node, seen.member);
+            pool.insert(seen.member.node, replica(seen.member));
         }
         let count = self.count(&voters, stable_count);
         if let ([lone], 1) = (voters.as_slice(), count)
@@ -210,7 +220,7 @@ impl World<'_> {
         let mut rest: Vec<Member> = voters
             .iter()
             .copied()
-            .filter(|member| !wanted.contains(member) && !self.view.removed.contains(member))
+            .filter(|member| !wanted.contains(member) && !self.is_removed(*member))
             .collect();
         rest.sort_by_key(|member| (!self.is_up(*member), *member));
         for member in rest {
@@ -231,8 +241,7 @@ impl World<'_> {
         };
         // Whom an operator removes or drains does not count; who remains keeps its copy.
         let leaves = |member: &Member| {
-            self.view.removed.contains(member)
-                || self.seen(*member).is_some_and(|seen| seen.draining)
+            self.is_removed(*member) || self.seen(*member).is_some_and(|seen| seen.draining)
         };
         let remain = voters.iter().filter(|member| !leaves(member)).count();
         odd.max(remain.min(self.rules.replication_factor)).max(1)
@@ -284,7 +293,7 @@ impl World<'_> {
         let going = voters
             .difference(wanted)
             .copied()
-            .filter(|member| !(nobody_stays && *member == me));
+            .filter(|member| !(nobody_stays && member.shares_disk(me)));
         let steps: Vec<MembershipStep> = coming
             .map(MembershipStep::Voter)
             .chain(going.map(MembershipStep::Remove))
@@ -307,7 +316,7 @@ impl World<'_> {
             let sound = self
                 .seen(*member)
                 .is_some_and(|seen| seen.up && !seen.draining);
-            sound && (*member == me || self.is_near(group, *member))
+            sound && (member.shares_disk(me) || self.is_near(group, *member))
         };
         let fit: BTreeMap<NodeId, Member> = group
             .membership
@@ -323,7 +332,7 @@ impl World<'_> {
         let nodes: Vec<NodeId> = fit.keys().copied().collect();
         let first = placement::voters_of(group.group, &nodes, 1);
         let preferred = first.first().and_then(|node| fit.get(node).copied());
-        preferred.filter(|member| *member != me)
+        preferred.filter(|member| !member.shares_disk(me))
     }
 }
 

@@ -225,7 +225,7 @@ impl World {
                 let Some((_, membership)) = self.leader(id) else {
                     return Err(format!("{id} has no leader"));
                 };
-                if !membership.everybody().contains(&self.seats[seat].member) {
+                if !membership.everybody().contains(&group.member) {
                     return Err(format!("seat {seat} has a replica of {id}: it was removed"));
                 }
             }

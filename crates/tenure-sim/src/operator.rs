@@ -123,12 +123,18 @@ impl World {
                 old_lives = true;
                 continue;
             };
-            let wanted: Vec<Member> = self.operator.wanted[at]
-                .iter()
-                .map(|seat| self.seats[*seat].member)
-                .collect();
             let everybody = membership.everybody();
-            let current = |one: &Member| self.seats[one.node.number() as usize - 1].member == *one;
+            // The replica that a seat has, or the seat itself, which is to be given one.
+            let replica = |seat: &usize| {
+                let here = self.seats[*seat].member;
+                let mut found = everybody.iter().filter(|one| one.shares_disk(here));
+                found.next().copied().unwrap_or(here)
+            };
+            let wanted: Vec<Member> = self.operator.wanted[at].iter().map(replica).collect();
+            let current = |one: &Member| {
+                let here = self.seats[one.node.number() as usize - 1].member;
+                here.shares_disk(*one)
+            };
             if !everybody.iter().all(current)
                 || wanted.iter().any(|one| !membership.voters.contains(one))
             {
@@ -151,7 +157,7 @@ impl World {
                 .copied()
                 .collect();
             // Past lives first: they help nobody.
-            surplus.sort_by_key(|one| self.seats[one.node.number() as usize - 1].member == *one);
+            surplus.sort_by_key(|one| current(one));
             let steps = if let Some(one) = missing {
                 vec![MembershipStep::Learner(*one)]
             } else if let Some(one) = waiting {

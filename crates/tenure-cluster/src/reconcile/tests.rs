@@ -56,10 +56,12 @@ fn group(number: u32, voters: &[u32], learners: &[u32]) -> GroupStatus {
     };
     GroupStatus {
         group: GroupId(number),
+        member: member(voters[0]),
         role: Role::Leader,
         serves: true,
         term: 3,
         leader: Some(member(voters[0])),
+        rules: 1,
         applied: 100,
         last: 100,
         base: 1,
@@ -221,6 +223,42 @@ fn a_new_life_takes_the_old_ones_seat() {
     );
 }
 
+/// A node is added by its life; the replica that it got is promoted and removed by its own number.
+#[test]
+fn a_replica_is_named_by_its_number() {
+    let mut joined = group(7, &[1, 2, 3], &[]);
+    let mut four = stable([1, 2, 3, 4]);
+    if let Some(seen) = four.nodes.get_mut(&member(3).node) {
+        seen.draining = true;
+    }
+    assert_eq!(next(&joined, &four), change(7, vec![Learner(member(4))]));
+    let replica = member(4).numbered(50);
+    let caught_up = Progress {
+        matched: 100,
+        recent: true,
+    };
+    joined.membership.learners = vec![replica];
+    joined.progress.push((replica, caught_up));
+    assert_eq!(
+        next(&joined, &four),
+        change(7, vec![Voter(replica), Remove(member(3))])
+    );
+    joined.membership.learners.clear();
+    joined.membership.voters = vec![member(1), member(2), replica];
+    if let Some(seen) = four.nodes.get_mut(&member(3).node) {
+        seen.draining = false;
+    }
+    if let Some(seen) = four.nodes.get_mut(&member(4).node) {
+        seen.draining = true;
+    }
+    joined.membership.learners = vec![member(3).numbered(60)];
+    joined.progress.push((member(3).numbered(60), caught_up));
+    assert_eq!(
+        next(&joined, &four),
+        change(7, vec![Voter(member(3).numbered(60)), Remove(replica)])
+    );
+}
+
 /// R166: replicas and leaderships leave a draining node while it is up.
 #[test]
 fn a_draining_node_is_emptied() {
@@ -372,18 +410,26 @@ fn enact(group: &mut GroupStatus, change: &MembershipChange) {
         membership.voters.iter().any(|voter| stays(&voter)),
         "nobody could take over: {membership:?} {change:?}"
     );
+    group.last += 1;
     for step in &change.steps {
         let (Voter(one) | Learner(one) | Remove(one)) = *step;
+        let members = membership.voters.iter().chain(&membership.learners);
+        let is_member = members.copied().any(|member| member == one);
+        assert_eq!(
+            is_member,
+            !matches!(step, Learner(_)),
+            "{membership:?} {step:?}"
+        );
         membership.voters.retain(|voter| *voter != one);
         membership.learners.retain(|learner| *learner != one);
         match step {
             Voter(one) => membership.voters.push(*one),
-            Learner(one) => membership.learners.push(*one),
+            Learner(one) => membership.learners.push(one.numbered(group.last)),
             Remove(_) => {}
         }
     }
     let progress = Progress {
-        matched: 100,
+        matched: group.last,
         recent: true,
     };
     group.progress = membership

@@ -25,7 +25,10 @@ pub(super) fn forsake(world: &mut World, random: &mut Random) -> Option<String> 
     let everybody = membership.everybody();
     let strangers: Vec<usize> = (0..world.seats.len())
         .filter(|seat| !world.operator.wanted[at].contains(seat))
-        .filter(|seat| !everybody.contains(&world.seats[*seat].member))
+        .filter(|seat| {
+            let here = world.seats[*seat].member;
+            !everybody.iter().any(|one| one.shares_disk(here))
+        })
         .filter(|seat| world.seats[*seat].is_up())
         .collect();
     if strangers.is_empty() {
