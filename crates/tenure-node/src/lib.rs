@@ -60,6 +60,7 @@ mod identity;
 mod leases;
 mod machine;
 mod node;
+pub mod observe;
 mod op;
 pub mod placement;
 mod random;

@@ -14,6 +14,8 @@ pub(crate) struct Link {
     pub(crate) cut: bool,
     /// Per mille.
     pub(crate) loss: u64,
+    /// The same for what is large: states that travel in pieces.
+    pub(crate) bulk_loss: u64,
     /// Per mille.
     pub(crate) duplicates: u64,
     /// A frame takes from the first to the second of these.
@@ -27,6 +29,7 @@ impl Link {
         Link {
             cut: false,
             loss: 0,
+            bulk_loss: 0,
             duplicates: 0,
             delay: (100, 2 * MILLISECOND),
             last: [0; 2],
@@ -65,7 +68,11 @@ impl Network {
     ) -> Vec<Time> {
         let link = &mut self.links[from * self.nodes + to];
         let random = &mut self.random;
-        if link.cut || random.chance(link.loss) {
+        let loss = match lane {
+            Lane::Main => link.loss,
+            Lane::Bulk => link.loss.max(link.bulk_loss),
+        };
+        if link.cut || random.chance(loss) {
             return Vec::new();
         }
         let lane_number = match lane {

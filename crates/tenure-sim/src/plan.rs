@@ -49,6 +49,7 @@ impl Plan {
             Weather::Deposed => plan.depose(random),
             Weather::Brink => plan.brink(random),
             Weather::Tangle => plan.tangle(random),
+            Weather::Returning => plan.come_back(random),
         }
         plan
     }
@@ -108,6 +109,15 @@ impl Plan {
             tanglers: 7,
             ..self.habits
         };
+    }
+
+    /// Replicas that come back need a node to be replaced by.
+    fn come_back(&mut self, random: &mut Random) {
+        self.nodes = 5;
+        self.replicas = 3;
+        self.faults.retain(|_| random.chance(300));
+        let kind = Kind::Returning;
+        self.faults.push((kind, kind.mean_pause()));
     }
 
     fn mixed(random: &mut Random, storm: Time, breach: Option<Breach>) -> Plan {

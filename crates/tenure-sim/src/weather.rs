@@ -19,22 +19,26 @@ pub enum Weather {
     Brink,
     /// Clients want several locks one after the other, and block each other.
     Tangle,
+    /// Replicas are removed and added again on the same node, while voters that know little come back.
+    Returning,
 }
 
 impl Weather {
     /// All of them.
-    pub const ALL: [Weather; 5] = [
+    pub const ALL: [Weather; 6] = [
         Weather::Mixed,
         Weather::Founder,
         Weather::Deposed,
         Weather::Brink,
         Weather::Tangle,
+        Weather::Returning,
     ];
 
     /// The weather of a seed.
     pub fn of(seed: u64) -> Weather {
         match Random::new(seed ^ 0x77ea_7e25).below(20) {
-            0..10 => Weather::Mixed,
+            0..9 => Weather::Mixed,
+            9 => Weather::Returning,
             10..13 => Weather::Founder,
             13..15 => Weather::Deposed,
             15..18 => Weather::Brink,
@@ -56,6 +60,7 @@ impl Weather {
             Weather::Deposed => "deposed",
             Weather::Brink => "brink",
             Weather::Tangle => "tangle",
+            Weather::Returning => "returning",
         }
     }
 }

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use tenure_sim::{Counts, Options, Weather, run_all};
 
 const SEEDS: u64 = 200;
-const FAULT_KINDS: usize = 26;
+const FAULT_KINDS: usize = 27;
 
 /// What came of many runs.
 #[derive(Default)]
@@ -78,6 +78,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
     assert_eq!(sizes.keys().copied().collect::<Vec<_>>(), [3, 5]);
     assert_eq!(total.faults.len(), FAULT_KINDS, "{:?}", total.faults);
     for judge in [
+        "committed",
         "converge",
         "deadlocks",
         "durable",
@@ -85,8 +86,10 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         "exclusion",
         "fences",
         "fifo",
+        "leader",
         "leases",
         "linearizable",
+        "memory",
         "owners",
         "watch",
     ] {

@@ -128,6 +128,11 @@ impl Store {
         self.entries.get(self.slot(index)?).map(|entry| entry.term)
     }
 
+    /// An entry that is kept.
+    pub(crate) fn entry(&self, index: u64) -> Option<Entry> {
+        self.entries.get(self.slot(index)?).map(convert::entry_out)
+    }
+
     /// Whether a peer waits for a snapshot; asked once.
     pub(crate) fn take_wanted(&self) -> bool {
         self.wanted.replace(false)

@@ -4,12 +4,14 @@
 mod converge;
 mod deadlocks;
 mod durable;
+mod entries;
 mod events;
 mod exclusion;
 mod fences;
 mod fifo;
 mod leases;
 mod linearizable;
+mod memory;
 mod owners;
 mod releases;
 mod watch;
@@ -21,7 +23,8 @@ use tenure_core::event::Event;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
-use tenure_node::{Answer, ClientRequest, Failure, Member, Snapshot, WatchEvent};
+use tenure_node::observe::Promised;
+use tenure_node::{Answer, ClientRequest, Failure, Member, Node, Snapshot, WatchEvent};
 
 use crate::plan::Plan;
 use crate::time::{SECOND, Time};
@@ -117,6 +120,8 @@ pub(crate) struct Judges {
     events: events::Events,
     deadlocks: deadlocks::Deadlocks,
     converge: converge::Converge,
+    entries: entries::Entries,
+    memory: memory::Memory,
     pub(crate) verdict: Option<Violation>,
     pub(crate) judged: BTreeMap<&'static str, u64>,
 }
@@ -145,6 +150,8 @@ impl Judges {
             events: events::Events::new(plan),
             deadlocks: deadlocks::Deadlocks::default(),
             converge: converge::Converge::default(),
+            entries: entries::Entries::default(),
+            memory: memory::Memory::default(),
             verdict: None,
             judged: BTreeMap::new(),
         }
@@ -173,6 +180,31 @@ impl Judges {
     pub(crate) fn snapshot(&mut self, now: Time, of: Member, snapshot: &Snapshot) {
         let finding = self.converge.see(of, snapshot);
         self.note("converge", now, finding);
+    }
+
+    /// A process begins, with the replicas that its disk has.
+    pub(crate) fn started(&mut self, now: Time, node: &Node) {
+        for view in node.replicas() {
+            self.entries.started(&view);
+            let finding = self.memory.started(&view);
+            self.note("memory", now, finding);
+        }
+    }
+
+    /// A node has taken a turn.
+    pub(crate) fn stepped(&mut self, now: Time, node: &Node) {
+        for view in node.replicas() {
+            let finding = self.entries.committed(node, &view);
+            self.note("committed", now, finding);
+            let finding = self.entries.leader(node, &view);
+            self.note("leader", now, finding);
+        }
+    }
+
+    /// A node says something that safety rests on.
+    pub(crate) fn sent(&mut self, now: Time, node: &Node, promised: &Promised) {
+        let finding = self.memory.sent(node, promised);
+        self.note("memory", now, finding);
     }
 
     fn note(&mut self, judge: &'static str, now: Time, finding: Finding) {

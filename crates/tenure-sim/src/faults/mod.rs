@@ -41,6 +41,7 @@ pub(crate) enum Kind {
     ClockStep,
     Membership,
     Forsaken,
+    Returning,
     Drain,
     Transfer,
     ClientPause,
@@ -48,7 +49,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Those that any cluster can be struck by: all but [`Kind::Forsaken`].
+    /// Those that any cluster can be struck by: all but [`Kind::Forsaken`] and [`Kind::Returning`].
     pub(crate) const ANYWHERE: [Kind; 25] = [
         Kind::Partition,
         Kind::PartialPartition,
@@ -101,6 +102,7 @@ impl Kind {
             Kind::ClockStep => "clock step",
             Kind::Membership => "membership",
             Kind::Forsaken => "forsaken learner",
+            Kind::Returning => "returning replica",
             Kind::Drain => "drain",
             Kind::Transfer => "transfer",
             Kind::ClientPause => "client pause",
@@ -121,7 +123,7 @@ impl Kind {
             Kind::SlowDisk | Kind::Pause => 20 * SECOND,
             Kind::ClockRate | Kind::ClockStep => 15 * SECOND,
             Kind::Membership | Kind::Forsaken => 20 * SECOND,
-            Kind::Drain | Kind::Transfer => 15 * SECOND,
+            Kind::Drain | Kind::Transfer | Kind::Returning => 15 * SECOND,
             Kind::ClientPause | Kind::ClientDeath => 6 * SECOND,
         }
     }
@@ -146,6 +148,15 @@ pub(crate) enum Undo {
     Silence(usize),
     /// Not an end yet: this seat is cut off before it can hear that nobody wants its replica.
     Forsake(usize),
+    /// Not an end yet: the seat that was replaced in this group gets a replica again.
+    Return { group: usize, seat: usize },
+    /// Not an end yet: the leader of this group dies, unless it is one of these seats, and the first of them
+    /// comes back.
+    Succeed {
+        group: usize,
+        away: usize,
+        back: usize,
+    },
 }
 
 impl Fault {
@@ -191,6 +202,7 @@ impl World {
             Kind::ClockStep => clock::step(self, &mut random),
             Kind::Membership => membership::change(self),
             Kind::Forsaken => membership::forsake(self, &mut random),
+            Kind::Returning => membership::come_back(self, &mut random),
             Kind::Drain => membership::drain(self, &mut random),
             Kind::Transfer => membership::transfer(self, &mut random),
             Kind::ClientPause => load::pause(self, &mut random),
@@ -213,6 +225,8 @@ impl World {
             Undo::Disk(seat) => disk::heal(self, seat),
             Undo::Silence(seat) => net::silence(self, seat),
             Undo::Forsake(seat) => net::isolate(self, seat),
+            Undo::Return { group, seat } => membership::want_again(self, group, seat),
+            Undo::Succeed { group, away, back } => membership::succeed(self, group, away, back),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Processes: nodes that start, take turns, and say what they want done.
 
 use bytes::Bytes;
+use tenure_node::observe::promises_in;
 use tenure_node::{
     After, ChangeRefused, Config, Input, Lane, Membership, Node, NodeId, Output, RequestId,
     StreamId,
@@ -96,6 +97,7 @@ impl World {
         let who = seat.member;
         match Node::start(config, recovery, moment) {
             Ok((node, outputs)) => {
+                self.judges.started(self.now, &node);
                 seat.node = Some(node);
                 seat.journal = Some(journal);
                 self.trace
@@ -176,6 +178,7 @@ impl World {
         let Some(node) = &mut seat.node else { return };
         self.counts.steps += 1;
         let outputs = node.step(moment, inputs);
+        self.judges.stepped(now, node);
         self.take(at, outputs);
         self.reschedule(at);
     }
@@ -288,6 +291,11 @@ impl World {
         let to = to.number() as usize - 1;
         self.counts.frames += 1;
         self.trace.feed(&frame);
+        if let Some(node) = &self.seats[from].node {
+            for promised in promises_in(frame.clone()) {
+                self.judges.sent(self.now, node, &promised);
+            }
+        }
         if to >= self.seats.len() {
             return;
         }

@@ -1,0 +1,88 @@
+//! A replica does not forget what it has acknowledged: it votes for no candidate whose log ends before its
+//! own, and its log ends no earlier after a restart.
+//!
+//! Replicas are told apart by their whole identity. The end of a log may go back for one reason only: a
+//! leader of a later term has replaced a part of it that was never committed, and the replica acknowledges
+//! that.
+
+use std::collections::BTreeMap;
+
+use tenure_node::observe::{Promise, Promised, ReplicaView, Vote};
+use tenure_node::{GroupId, Member, Node, Place};
+
+use super::{Finding, Seen};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Memory {
+    /// The end of each replica's log, as it last acknowledged it, and the term it was in.
+    ends: BTreeMap<(GroupId, Member), (u64, Place)>,
+    /// Where the logs of candidates ended.
+    candidates: BTreeMap<(GroupId, Member, Vote), Place>,
+}
+
+impl Memory {
+    /// A process begins.
+    pub(super) fn started(&mut self, view: &ReplicaView) -> Finding {
+        let Some((term, end)) = self.ends.get_mut(&(view.group, view.member)) else {
+            return Ok(Seen::Passed);
+        };
+        if view.last >= *end {
+            return Ok(Seen::Checked);
+        }
+        if view.term <= *term {
+            return Err(format!(
+                "{} of {} ends at {:?} after a restart, and has acknowledged {end:?} in term {term}",
+                view.group, view.member, view.last
+            ));
+        }
+        (*term, *end) = (view.term, view.last);
+        Ok(Seen::Checked)
+    }
+
+    /// Something leaves a node.
+    pub(super) fn sent(&mut self, node: &Node, promised: &Promised) -> Finding {
+        let Promised {
+            group,
+            from,
+            to,
+            promise,
+        } = *promised;
+        match promise {
+            Promise::AsksForVote { end, vote } => {
+                self.candidates.insert((group, from, vote), end);
+                Ok(Seen::Passed)
+            }
+            Promise::Holds { term, index } => {
+                let is_still = |view: ReplicaView| {
+                    view.group == group && view.member == from && view.term == term
+                };
+                // What it waited for the disk with may be replaced by now.
+                let place = node
+                    .term_of(group, index)
+                    .map(|term| Place { term, index })
+                    .filter(|_| node.replicas().any(is_still));
+                if let Some(place) = place {
+                    let end = self.ends.entry((group, from)).or_insert((term, place));
+                    if term > end.0 || place > end.1 {
+                        *end = (term, place);
+                    }
+                }
+                Ok(Seen::Passed)
+            }
+            Promise::Votes(vote) => {
+                let candidate = self.candidates.get(&(group, to, vote));
+                let own = self.ends.get(&(group, from));
+                match (candidate, own) {
+                    (Some(theirs), Some((_, own))) if theirs < own => Err(format!(
+                        "{from} votes in {group} for {to} of term {}, whose log ends at {theirs:?}; its own \
+                         ends at {own:?}",
+                        vote.term
+                    )),
+                    (Some(_), Some(_)) => Ok(Seen::Checked),
+                    _ => Ok(Seen::Passed),
+                }
+            }
+        }
+    }
+}
