@@ -30,15 +30,18 @@ pub struct ReplicaView {
 /// Something in a message between replicas that safety rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// A candidate whose log ends here asks for a vote.
+    /// A candidate of this term, whose log ends here, asks for a vote.
     AsksForVote {
+        /// In which term it would lead.
+        term: u64,
         /// Where its log ends.
         end: Place,
-        /// Which vote.
-        vote: Vote,
     },
-    /// The sender grants this vote to the receiver.
-    Votes(Vote),
+    /// The sender votes for the receiver.
+    Votes {
+        /// In which term.
+        term: u64,
+    },
     /// The sender's log has the entries of the receiver up to this index.
     Holds {
         /// The sender's term.
@@ -46,15 +49,6 @@ pub enum Promise {
         /// The last of the entries.
         index: u64,
     },
-}
-
-/// A vote that is asked for or given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Vote {
-    /// In which term the candidate would lead.
-    pub term: u64,
-    /// Whether it only asks whether it would get the vote.
-    pub is_pre_vote: bool,
 }
 
 /// A [`Promise`], and between whom.
@@ -127,27 +121,20 @@ pub fn promises_in(frame: Bytes) -> Vec<Promised> {
     found
 }
 
+/// Answers to the question before an election bind no voter, so they are not among them.
 fn promise_of(message: &Message) -> Option<Promise> {
-    let vote = |is_pre_vote| Vote {
-        term: message.term,
-        is_pre_vote,
-    };
-    let end = Place {
-        term: message.log_term,
-        index: message.index,
-    };
+    let (term, index) = (message.term, message.index);
     match message.kind {
-        MessageKind::Vote | MessageKind::PreVote => Some(Promise::AsksForVote {
-            end,
-            vote: vote(message.kind == MessageKind::PreVote),
+        MessageKind::Vote => Some(Promise::AsksForVote {
+            term,
+            end: Place {
+                term: message.log_term,
+                index,
+            },
         }),
         _ if message.reject.is_some() => None,
-        MessageKind::VoteAnswer => Some(Promise::Votes(vote(false))),
-        MessageKind::PreVoteAnswer => Some(Promise::Votes(vote(true))),
-        MessageKind::AppendAnswer => Some(Promise::Holds {
-            term: message.term,
-            index: message.index,
-        }),
+        MessageKind::VoteAnswer => Some(Promise::Votes { term }),
+        MessageKind::AppendAnswer => Some(Promise::Holds { term, index }),
         _ => None,
     }
 }

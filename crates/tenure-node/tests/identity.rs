@@ -285,3 +285,148 @@ fn a_lost_change_does_not_block_the_next() {
     assert_eq!(cluster.leader(GROUP), Some(first));
     change_soon(&mut cluster, GROUP, steps).unwrap();
 }
+
+/// A replica that heard nothing of its removal is deleted when the next one of its node is spoken to, and what
+/// is under way for it, or comes from it, counts for nothing.
+#[test]
+fn a_new_replica_takes_the_place_of_one_that_heard_nothing() {
+    let mut cluster = trio_and(1, small_logs());
+    let leader = cluster.leader(GROUP).unwrap();
+    let back = (leader + 2) % 3;
+    let old = cluster.seats[back].member;
+    cluster.isolate(back);
+    change(&mut cluster, GROUP, vec![MembershipStep::Remove(old)]).unwrap();
+    change_soon(&mut cluster, GROUP, vec![MembershipStep::Learner(old)]).unwrap();
+    let new = seated(&cluster, GROUP, old);
+    assert!(new.replica > old.replica);
+    cluster.run(3_000);
+    assert_eq!(status(&cluster, back, GROUP).unwrap().member, old);
+    let late = std::mem::take(&mut cluster.lost);
+    cluster.heal();
+    cluster.until(10_000, "the new replica has everything", |cluster| {
+        let known = status(cluster, leader, GROUP).unwrap();
+        let mut progress = known.progress.iter();
+        progress.any(|(one, progress)| *one == new && progress.matched == known.last)
+    });
+    assert_eq!(status(&cluster, back, GROUP).unwrap().member, new);
+    let voters = change(&mut cluster, GROUP, vec![MembershipStep::Voter(new)]).unwrap();
+    assert!(voters.voters.contains(&new));
+    // Votes that the old one asked for, and what the leader said to both.
+    let seats: Vec<NodeId> = cluster.seats.iter().map(|seat| seat.member.node).collect();
+    for (from, to, bytes) in late {
+        let at = seats.iter().position(|node| *node == to).unwrap();
+        cluster.input(at, Input::Frame { from, bytes });
+    }
+    cluster.run(5_000);
+    assert_eq!(status(&cluster, back, GROUP).unwrap().member, new);
+    // It counts: with it alone the leader decides.
+    let other = (leader + 1) % 3;
+    cluster.crash(other);
+    cluster.tell_down(other);
+    granted(&cluster.acquire(back, acquire("amy", "t:/x", 600_000)));
+    // Its number is on its disk.
+    cluster.crash(back);
+    cluster.start(back);
+    cluster.run(3_000);
+    assert_eq!(status(&cluster, back, GROUP).unwrap().member, new);
+    assert_eq!(cluster.holder(back, "t:/x").as_deref(), Some("amy"));
+}
+
+/// A tombstone has the number of the replica: what was addressed to it is dropped, and one with a higher
+/// number is let in, also after a restart.
+#[test]
+fn a_tombstone_keeps_out_its_own_replica_and_no_later_one() {
+    let mut cluster = trio_and(1, small_logs());
+    let (guest, seat) = (member(4, 1), 3);
+    let mut late = Vec::new();
+    let mut last = 0;
+    for round in 0..3 {
+        change_soon(&mut cluster, GROUP, vec![MembershipStep::Learner(guest)]).unwrap();
+        let replica = seated(&cluster, GROUP, guest);
+        assert!(replica.replica > last, "never used before");
+        last = replica.replica;
+        cluster.until(5_000, "the learner is there", |cluster| {
+            status(cluster, seat, GROUP).is_some_and(|one| one.applied >= last)
+        });
+        assert_eq!(status(&cluster, seat, GROUP).unwrap().member, replica);
+        let leader = cluster.leader(GROUP).unwrap();
+        // Something is under way to it that arrives after its end.
+        cluster.cut(leader, seat);
+        let what = format!("t:/x/{round}");
+        granted(&cluster.acquire(leader, acquire("amy", &what, 600_000)));
+        late.append(&mut cluster.lost);
+        cluster.heal();
+        change(&mut cluster, GROUP, vec![MembershipStep::Remove(replica)]).unwrap();
+        cluster.until(5_000, "it is gone", |cluster| {
+            status(cluster, seat, GROUP).is_none()
+        });
+        cluster.crash(seat);
+        cluster.start(seat);
+        for (from, to, bytes) in late.clone() {
+            assert_eq!(to, guest.node);
+            cluster.input(seat, Input::Frame { from, bytes });
+            assert!(status(&cluster, seat, GROUP).is_none(), "revived");
+        }
+    }
+}
+
+/// An addition is refused while a replica of that node is still a member, and a promotion of one that is gone.
+#[test]
+fn a_node_has_one_replica_of_a_group() {
+    let mut cluster = trio_and(1, small_logs());
+    let guest = member(4, 1);
+    let add = vec![MembershipStep::Learner(guest)];
+    change_soon(&mut cluster, GROUP, add.clone()).unwrap();
+    let first = seated(&cluster, GROUP, guest);
+    let twice = change_soon(&mut cluster, GROUP, add.clone());
+    assert_eq!(twice, Err(ChangeRefused::Senseless));
+    cluster.run(1_000);
+    change(&mut cluster, GROUP, vec![MembershipStep::Remove(first)]).unwrap();
+    change_soon(&mut cluster, GROUP, add).unwrap();
+    let second = seated(&cluster, GROUP, guest);
+    assert!(second.replica > first.replica);
+    cluster.run(1_000);
+    let gone = change(&mut cluster, GROUP, vec![MembershipStep::Voter(first)]);
+    assert_eq!(gone, Err(ChangeRefused::Behind));
+    let voters = change(&mut cluster, GROUP, vec![MembershipStep::Voter(second)]).unwrap();
+    assert!(voters.voters.contains(&second));
+}
+
+/// Two leaders, one of them deposed, have each sent a state, and both arrive at once: the later one is
+/// installed, the other is refused, and the node goes on.
+#[test]
+fn two_states_at_once_do_not_stop_a_node() {
+    let mut cluster = trio_and(1, small_logs());
+    let (guest, seat) = (member(4, 1), 3);
+    let first = cluster.leader(GROUP).unwrap();
+    cluster.bulk_lost = true;
+    change_soon(&mut cluster, GROUP, vec![MembershipStep::Learner(guest)]).unwrap();
+    cluster.until(5_000, "a state is under way", |cluster| {
+        !cluster.lost.is_empty()
+    });
+    let mut old = std::mem::take(&mut cluster.lost);
+    cluster.crash(first);
+    cluster.tell_down(first);
+    cluster.until(5_000, "another one is under way", |cluster| {
+        !cluster.lost.is_empty()
+    });
+    let mut frames = std::mem::take(&mut cluster.lost);
+    assert_ne!(frames[0].0, old[0].0, "from another leader");
+    frames.append(&mut old);
+    assert_eq!(
+        status(&cluster, seat, GROUP).unwrap().base,
+        0,
+        "no state yet"
+    );
+    let frames = frames.into_iter();
+    let frames = frames.map(|(from, _, bytes)| Input::Frame { from, bytes });
+    cluster.inputs(seat, frames.collect());
+    assert_eq!(cluster.seats[seat].stopped, None);
+    let base = status(&cluster, seat, GROUP).unwrap().base;
+    assert!(base > 0, "a state was installed");
+    cluster.until(10_000, "it goes on", |cluster| {
+        let leader = cluster.leader(GROUP).unwrap();
+        let known = status(cluster, leader, GROUP).unwrap();
+        status(cluster, seat, GROUP).is_some_and(|one| one.applied == known.applied)
+    });
+}

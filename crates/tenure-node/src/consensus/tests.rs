@@ -383,3 +383,97 @@ fn a_message_to_an_earlier_life_is_not_received() {
     assert!(take(&mut room.seats[0].replica).is_none());
     assert_eq!(room.seats[0].replica.term(), 1);
 }
+
+/// A follower that becomes the only voter while a part of its log is not durable stands for election when it
+/// is. The library would panic before.
+#[test]
+fn a_lone_voter_stands_when_its_log_is_durable() {
+    let mut random = Random::new(3);
+    let (me, leader) = (member(1), member(2));
+    let mut replica = Found::newborn(Membership {
+        voters: vec![me, leader],
+        ..Membership::default()
+    })
+    .open(me, random.split(1));
+    let removal = MembershipChange {
+        steps: vec![MembershipStep::Remove(leader)],
+    };
+    let append = |index: u64, payload: Payload| Message {
+        from: leader,
+        to: me,
+        term: 2,
+        kind: MessageKind::Append,
+        index: index - 1,
+        log_term: if index == 2 { 1 } else { 2 },
+        commit: 2,
+        commit_term: 0,
+        reject: None,
+        request_snapshot: 0,
+        entries: vec![Entry {
+            place: Place { term: 2, index },
+            payload,
+        }],
+        context: Bytes::new(),
+        snapshot: None,
+    };
+    replica.receive(append(2, Payload::Membership(removal.clone())));
+    let work = take(&mut replica).unwrap();
+    replica.persisted(work.number);
+    let work = take(&mut replica).unwrap();
+    assert_eq!(work.committed.len(), 1);
+    // Behind the removal comes an entry that is not durable yet.
+    replica.receive(append(3, Payload::Commands(Bytes::from_static(b"x"))));
+    let unsynced = take(&mut replica).unwrap();
+    replica.enact(&removal, Numbering::None);
+    replica.applied(2);
+    assert!(replica.is_alone());
+    replica.leader_is_gone(0);
+    for number in 0..100 {
+        replica.tick(number);
+    }
+    assert_eq!(replica.role(), Role::Follower);
+    replica.persisted(unsynced.number);
+    replica.campaign();
+    assert_eq!(replica.role(), Role::Leader);
+}
+
+fn changed(steps: Vec<MembershipStep>, numbering: Numbering) -> Option<Vec<MembershipStep>> {
+    let present = Membership {
+        voters: vec![member(1), member(2).numbered(5)],
+        learners: vec![member(3).numbered(8)],
+        ..Membership::default()
+    };
+    let change = MembershipChange { steps };
+    Some(change.resolve(&present, numbering)?.steps)
+}
+
+/// An addition is named by the index of its entry; everything else names a member.
+#[test]
+fn additions_are_numbered_by_their_entry() {
+    use MembershipStep::{Learner, Remove, Voter};
+    let by = |steps| changed(steps, Numbering::ByIndex(9));
+    assert_eq!(
+        by(vec![Learner(member(4)), Voter(member(3).numbered(8))]),
+        Some(vec![
+            Learner(member(4).numbered(9)),
+            Voter(member(3).numbered(8))
+        ])
+    );
+    let demoted = vec![Learner(member(2).numbered(5)), Remove(member(1))];
+    assert_eq!(by(demoted.clone()), Some(demoted));
+    assert_eq!(by(vec![Learner(member(1))]), Some(vec![Learner(member(1))]));
+    for wrong in [
+        // A replica of that node is there, or comes with the same change.
+        vec![Learner(member(3))],
+        vec![Learner(member(4)), Learner(member(4))],
+        vec![Remove(member(3).numbered(8)), Learner(member(3))],
+        // Named by a number that is not its own.
+        vec![Learner(member(4).numbered(7))],
+        vec![Voter(member(3))],
+        vec![Voter(member(4))],
+    ] {
+        assert_eq!(by(wrong.clone()), None, "{wrong:?}");
+        // Release 0.1.0 takes all of these as they are.
+        assert_eq!(changed(wrong.clone(), Numbering::None), Some(wrong));
+    }
+}

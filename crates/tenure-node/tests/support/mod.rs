@@ -113,6 +113,8 @@ pub struct Cluster {
     pub duplicate: bool,
     /// What cut links did not carry, for a test to bring it after all.
     pub lost: Vec<(NodeId, NodeId, Bytes)>,
+    /// No link carries states.
+    pub bulk_lost: bool,
     /// Every group stays by the rules of release 0.1.0: one of the nodes never says what it knows.
     pub first_rules: bool,
 }
@@ -152,6 +154,7 @@ impl Cluster {
             frames: 0,
             duplicate: false,
             lost: Vec::new(),
+            bulk_lost: false,
             first_rules: false,
         }
     }
@@ -295,6 +298,12 @@ impl Cluster {
             let seat = &mut self.seats[at];
             match output {
                 Output::Write(batch) => seat.disk.pending.push_back(batch),
+                Output::Send {
+                    to,
+                    lane: Lane::Bulk,
+                    frame,
+                    ..
+                } if self.bulk_lost => self.lost.push((from, to, frame)),
                 Output::Send {
                     to, after, frame, ..
                 } => match after {

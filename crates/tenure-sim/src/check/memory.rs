@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_node::observe::{Promise, Promised, ReplicaView, Vote};
+use tenure_node::observe::{Promise, Promised, ReplicaView};
 use tenure_node::{GroupId, Member, Node, Place};
 
 use super::{Finding, Seen};
@@ -17,8 +17,8 @@ use super::{Finding, Seen};
 pub(super) struct Memory {
     /// The end of each replica's log, as it last acknowledged it, and the term it was in.
     ends: BTreeMap<(GroupId, Member), (u64, Place)>,
-    /// Where the logs of candidates ended.
-    candidates: BTreeMap<(GroupId, Member, Vote), Place>,
+    /// Where the logs of candidates ended, by term.
+    candidates: BTreeMap<(GroupId, Member, u64), Place>,
 }
 
 impl Memory {
@@ -49,8 +49,8 @@ impl Memory {
             promise,
         } = *promised;
         match promise {
-            Promise::AsksForVote { end, vote } => {
-                self.candidates.insert((group, from, vote), end);
+            Promise::AsksForVote { term, end } => {
+                self.candidates.insert((group, from, term), end);
                 Ok(Seen::Passed)
             }
             Promise::Holds { term, index } => {
@@ -70,14 +70,15 @@ impl Memory {
                 }
                 Ok(Seen::Passed)
             }
-            Promise::Votes(vote) => {
-                let candidate = self.candidates.get(&(group, to, vote));
+            Promise::Votes { term } => {
+                let candidate = self.candidates.get(&(group, to, term));
+                // What it acknowledges in the term of the vote, it may have got after it.
                 let own = self.ends.get(&(group, from));
+                let own = own.filter(|(acknowledged_in, _)| *acknowledged_in < term);
                 match (candidate, own) {
                     (Some(theirs), Some((_, own))) if theirs < own => Err(format!(
-                        "{from} votes in {group} for {to} of term {}, whose log ends at {theirs:?}; its own \
-                         ends at {own:?}",
-                        vote.term
+                        "{from} votes in {group} for {to} of term {term}, whose log ends at {theirs:?}; its own \
+                         ends at {own:?}"
                     )),
                     (Some(_), Some(_)) => Ok(Seen::Checked),
                     _ => Ok(Seen::Passed),
