@@ -208,7 +208,7 @@ impl Group {
             changed_at: 0,
             removed_at: 0,
             to_hint: Vec::new(),
-            change_written: 0,
+            change_written: replica.store().last_change(),
             members: replica.store().membership().everybody(),
             replica,
             installing: None,

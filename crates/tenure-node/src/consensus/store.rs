@@ -128,6 +128,14 @@ impl Store {
         self.entries.get(self.slot(index)?).map(|entry| entry.term)
     }
 
+    /// The last change of membership among the entries; 0 if there is none.
+    pub(crate) fn last_change(&self) -> u64 {
+        let is_change =
+            |entry: &&eraftpb::Entry| entry.get_entry_type() != eraftpb::EntryType::EntryNormal;
+        let mut changes = self.entries.iter().rev().filter(is_change);
+        changes.next().map_or(0, |entry| entry.index)
+    }
+
     /// An entry that is kept.
     pub(crate) fn entry(&self, index: u64) -> Option<Entry> {
         self.entries.get(self.slot(index)?).map(convert::entry_out)
