@@ -246,10 +246,9 @@ impl Consensus for Replica {
     }
 
     fn transfer(&mut self, to: Member) {
-        if self.raw.raft.state == StateRole::Leader {
-            if let Some(to) = self.raw.store().ids.known(to) {
-                self.raw.transfer_leader(to);
-            }
+        let to = self.raw.store().ids.known(to);
+        if let (StateRole::Leader, Some(to)) = (self.raw.raft.state, to) {
+            self.raw.transfer_leader(to);
         }
     }
 
