@@ -81,7 +81,7 @@ pub use consensus::{
     Role,
 };
 pub use identity::{GroupId, Mark, Member, Moment, NodeId};
-pub use node::{GroupStatus, Node, Status};
+pub use node::{GroupStatus, MAX_BATCH_BYTES, Node, Status};
 pub use recovery::{Recovery, RecoveryError, Remains};
 pub use request::{
     AcquireAnswer, AcquireRequest, Answer, AssertAnswer, Certain, ClientRequest, Deadlock,

@@ -39,6 +39,8 @@ pub(crate) struct Replica {
     /// A snapshot that is not durable yet: until then the library knows neither what is applied nor
     /// the entries before it, and must not be made to look.
     installing: Option<u64>,
+    /// See [`Consensus::hold_back`].
+    held_back: bool,
     /// Messages that broke the rule of contiguous appends, in either direction.
     malformed: u64,
 }
@@ -74,6 +76,7 @@ impl Replica {
             me,
             random,
             installing: None,
+            held_back: false,
             malformed: 0,
         };
         replica.draw_timeout();
@@ -103,6 +106,11 @@ impl Replica {
                 .raft
                 .set_randomized_election_timeout(ELECTION_TICKS + spread);
         }
+    }
+
+    /// A lone voter has nobody to leave the election to.
+    fn refrains(&self) -> bool {
+        self.held_back && self.raw.raft.state != StateRole::Leader && !self.is_alone()
     }
 
     fn propose_entry(&mut self, entry: eraftpb::Entry) -> Result<Place, Dropped> {
@@ -144,10 +152,22 @@ impl Consensus for Replica {
         let phase = number % HEARTBEAT_TICKS as u64;
         let early = self.raw.raft.state == StateRole::Leader
             && self.raw.raft.heartbeat_elapsed() as u64 != phase;
-        if self.installing.is_none() && !early {
-            self.raw.tick();
-            self.draw_timeout();
+        if self.installing.is_some() || early {
+            return;
         }
+        let refrains = self.refrains();
+        let raft = &mut self.raw.raft;
+        if refrains && raft.election_elapsed + 1 >= raft.randomized_election_timeout() {
+            // The timeout is not allowed to pass, but the leader counts as gone: others get its vote.
+            raft.election_elapsed = raft.election_elapsed.max(ELECTION_TICKS);
+            return;
+        }
+        self.raw.tick();
+        self.draw_timeout();
+    }
+
+    fn hold_back(&mut self, yes: bool) {
+        self.held_back = yes;
     }
 
     fn receive(&mut self, message: Message) {
@@ -155,7 +175,8 @@ impl Consensus for Replica {
             self.malformed += u64::from(message.to == self.me);
             return;
         }
-        if self.installing.is_some() && message.kind == MessageKind::TimeoutNow {
+        let refuses = self.installing.is_some() || self.refrains();
+        if refuses && message.kind == MessageKind::TimeoutNow {
             return;
         }
         // Answers of members that were removed are refused by the library; nothing is lost by it.
@@ -164,7 +185,7 @@ impl Consensus for Replica {
     }
 
     fn campaign(&mut self) {
-        if self.installing.is_some() {
+        if self.installing.is_some() || self.refrains() {
             return;
         }
         let _ = self.raw.campaign();

@@ -496,6 +496,8 @@ impl Node {
             item::REMOVED => self.receive_removed(from, content),
             item::AM_I_MEMBER => self.receive_am_i_member(from, content),
             item::NOT_A_MEMBER => self.receive_not_a_member(content),
+            item::SLOW_DISK => self.receive_slow_disk(from, content),
+            item::DISK => self.receive_disk(from, content),
             // Of a later release: it says more than we know.
             _ => Ok(()),
         }

@@ -42,6 +42,9 @@ pub struct Disk {
     held: Vec<(Mark, NodeId, Bytes)>,
     pub syncs: u64,
     pub born: Vec<(GroupId, Vec<Member>)>,
+    /// Batches written so far, and the bytes of entries in the longest.
+    pub batches: u64,
+    pub longest_batch: usize,
 }
 
 impl Disk {
@@ -259,7 +262,16 @@ impl Cluster {
         for output in outputs {
             let seat = &mut self.seats[at];
             match output {
-                Output::Write(batch) => seat.disk.pending.push_back(batch),
+                Output::Write(batch) => {
+                    let entries = batch.records.iter().map(|(_, record)| match record {
+                        Record::Entries(entries) => entries.iter(),
+                        _ => [].iter(),
+                    });
+                    let bytes = entries.flatten().map(|entry| entry.payload_bytes().len());
+                    seat.disk.longest_batch = bytes.sum::<usize>().max(seat.disk.longest_batch);
+                    seat.disk.batches += 1;
+                    seat.disk.pending.push_back(batch);
+                }
                 Output::Send {
                     to, after, frame, ..
                 } => match after {
