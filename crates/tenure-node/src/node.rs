@@ -335,6 +335,7 @@ impl Node {
             Input::Frame { from, bytes } => self.receive(from, bytes),
             Input::PeerUp { node } => self.peer_up(node),
             Input::PeerDown { node } => self.peer_down(node),
+            Input::BulkLost { node } => self.transfers_lost(node),
             Input::Cluster { nodes } => self.set_cluster(nodes),
             Input::Persisted { mark } => self.durable(mark),
             Input::WriteFailed { why } => {

@@ -154,4 +154,6 @@ pub(crate) enum OpAnswer {
     Busy,
     /// It may have happened, or may still happen.
     Unknown,
+    /// It was read on another node, and what was found is longer than one item of a frame may be.
+    TooLong,
 }

@@ -26,6 +26,7 @@ pub(crate) mod item {
     pub(crate) const NOT_A_MEMBER: u8 = 15;
     pub(crate) const SLOW_DISK: u8 = 16;
     pub(crate) const DISK: u8 = 17;
+    pub(crate) const WATCH_PAGES: u8 = 18;
 }
 
 /// A frame is closed when it has this many bytes; the next item begins another.

@@ -34,7 +34,7 @@ const ASK_EVERY_MS: u64 = 2 * TICK_MS;
 /// A node with a slow disk is no target for this long.
 const RECOVERED_AFTER_MS: u64 = 60_000;
 /// A write that takes longer is not waited for.
-const HUNG_MS: u64 = 25_000;
+const HUNG_MS: u64 = 20_000;
 /// A write of many bytes has more time: a disk slower than this counts as hung.
 const LEAST_BYTES_PER_MS: u64 = 4 * 1024;
 
@@ -121,6 +121,11 @@ impl Node {
     /// Whether writes take longer than an election timeout.
     pub(crate) fn has_slow_disk(&self) -> bool {
         self.unsynced_ms() >= SLOW_MS
+    }
+
+    /// Whether a write takes so long that the node stops, or has stopped.
+    pub fn has_hung_disk(&self) -> bool {
+        self.storage.is_hung(self.reading())
     }
 
     /// Whether leadership may be given to a member: not if its disk was slow a short while ago.

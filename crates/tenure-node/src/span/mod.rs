@@ -152,6 +152,13 @@ fn failure_of(answer: &OpAnswer) -> Option<Failure> {
             "the leader was lost before it answered: the request may have been applied",
             Certain::No,
         ),
+        OpAnswer::TooLong => {
+            return Some(Failure::ResourceExhausted(
+                "the answer is too long to be sent between nodes: ask for less at a time, or ask \
+                 the node that leads this group"
+                    .to_owned(),
+            ));
+        }
         OpAnswer::Applied { .. }
         | OpAnswer::System(_)
         | OpAnswer::Renewed(_)
@@ -498,6 +505,7 @@ impl Node {
             item::NOT_A_MEMBER => self.receive_not_a_member(content),
             item::SLOW_DISK => self.receive_slow_disk(from, content),
             item::DISK => self.receive_disk(from, content),
+            item::WATCH_PAGES => self.receive_watch_pages(from, content),
             // Of a later release: it says more than we know.
             _ => Ok(()),
         }

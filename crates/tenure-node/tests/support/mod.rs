@@ -114,8 +114,22 @@ pub struct Cluster {
     seed: u64,
     pub frames: u64,
     pub duplicate: bool,
+    /// How many bytes a millisecond the bulk lane to each node carries, and how many may wait for it: beyond it
+    /// the connection breaks, as on real machines.
+    pub bulk: Option<BulkLine>,
+    /// When the bulk lane to a node is free again, in microseconds.
+    bulk_free: BTreeMap<NodeId, u64>,
+    /// How often a bulk lane broke, and the longest frame of all.
+    pub bulk_broke: u64,
+    pub longest_frame: usize,
     /// What cut links did not carry, for a test to bring it after all.
     pub lost: Vec<(NodeId, NodeId, Bytes)>,
+}
+
+#[derive(Clone, Copy)]
+pub struct BulkLine {
+    pub bytes_per_ms: u64,
+    pub most_waiting: u64,
 }
 
 impl Cluster {
@@ -152,6 +166,10 @@ impl Cluster {
             seed: 7,
             frames: 0,
             duplicate: false,
+            bulk: None,
+            bulk_free: BTreeMap::new(),
+            bulk_broke: 0,
+            longest_frame: 0,
             lost: Vec::new(),
         }
     }
@@ -273,6 +291,11 @@ impl Cluster {
                     seat.disk.pending.push_back(batch);
                 }
                 Output::Send {
+                    to, lane, frame, ..
+                } if lane == Lane::Bulk && self.bulk.is_some() => {
+                    self.send_bulk(at, to, frame);
+                }
+                Output::Send {
                     to, after, frame, ..
                 } => match after {
                     After::Nothing => self.send(from, to, frame),
@@ -300,7 +323,29 @@ impl Cluster {
         }
     }
 
+    fn send_bulk(&mut self, at: usize, to: NodeId, frame: Bytes) {
+        let Some(line) = self.bulk else { return };
+        let from = self.seats[at].member.node;
+        let now = self.now * 1_000;
+        let free = self.bulk_free.get(&to).copied().unwrap_or(0).max(now);
+        if (free - now) * line.bytes_per_ms / 1_000 + frame.len() as u64 > line.most_waiting {
+            self.bulk_broke += 1;
+            let lost =
+                |(_, one, other, _): &(u64, NodeId, NodeId, Bytes)| (*one, *other) == (from, to);
+            self.wire.retain(|frame| !lost(frame));
+            self.bulk_free.remove(&to);
+            self.input(at, Input::BulkLost { node: to });
+            return;
+        }
+        let free = free + frame.len() as u64 * 1_000 / line.bytes_per_ms;
+        self.bulk_free.insert(to, free);
+        self.longest_frame = self.longest_frame.max(frame.len());
+        let arrives = free / 1_000 + self.latency_ms;
+        self.wire.push_back((arrives, from, to, frame));
+    }
+
     fn send(&mut self, from: NodeId, to: NodeId, frame: Bytes) {
+        self.longest_frame = self.longest_frame.max(frame.len());
         self.frames += 1;
         if self.cut.contains(&(from, to)) {
             self.lost.push((from, to, frame));

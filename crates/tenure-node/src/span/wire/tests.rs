@@ -219,6 +219,7 @@ fn answers() -> Vec<OpAnswer> {
         },
         OpAnswer::Busy,
         OpAnswer::Unknown,
+        OpAnswer::TooLong,
     ]);
     answers
 }
