@@ -39,6 +39,10 @@ pub(crate) use lead::Waiting;
 /// The loop over what consensus wants is left after this many rounds; the rest is the next turn's.
 const WORK_PER_TURN: usize = 16;
 
+/// No entry is longer: the log refuses longer ones, and stops the node. The largest request that a client can
+/// make is a third of it.
+const MAX_PROPOSAL_BYTES: usize = 12 * 1024 * 1024;
+
 /// What one turn of the node gathers from its groups.
 #[derive(Debug)]
 pub(crate) struct Turn {
@@ -540,7 +544,16 @@ impl Group {
                 time: leading.lease_time(turn.reading),
                 wall: turn.wall,
             };
-            let (bytes, commands) = self.batch.next(stamp, &mut turn.scratch);
+            let (bytes, mut commands) = self.batch.next(stamp, &mut turn.scratch);
+            if bytes.len() > MAX_PROPOSAL_BYTES
+                && let Some((Some(ticket), _)) =
+                    commands.commands.pop_if(|(ticket, _)| ticket.is_some())
+            {
+                // An entry is closed behind the command that fills it: the last one is the long one.
+                turn.answers.push((ticket, OpAnswer::TooLong));
+                self.batch.put_back(commands);
+                continue;
+            }
             match self.replica.propose(bytes) {
                 Ok(place) => {
                     leading.stamped(turn.reading);

@@ -297,3 +297,25 @@ fn a_turn_is_cut_into_batches_that_the_log_takes() {
         assert!(seat.disk.longest_batch <= MAX_BATCH_BYTES);
     }
 }
+
+/// R150: a command that is longer than an entry may be is refused to its caller; the node goes on.
+#[test]
+fn a_command_that_is_too_long_is_refused() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.settle();
+    let segment = "x".repeat(4_000);
+    let mut request = acquire("amy", "t:/a", 60_000);
+    let one = request.requests.pop().unwrap();
+    request.requests = (0..4_000)
+        .map(|at| Request {
+            path: path(&format!("t:/a/{at}{segment}")),
+            ..one.clone()
+        })
+        .collect();
+    let refused = cluster.call(0, ClientRequest::Acquire(request));
+    assert!(
+        matches!(refused, Err(Failure::ResourceExhausted(_))),
+        "{refused:?}"
+    );
+    granted(&cluster.write(0, "amy", "t:/a"));
+}

@@ -19,20 +19,27 @@ pub enum Weather {
     Brink,
     /// Clients want several locks one after the other, and block each other.
     Tangle,
+    /// Disks hang, and nothing else happens: groups whose majority can write must answer (gray failures).
+    Stalled,
 }
 
 impl Weather {
     /// All of them.
-    pub const ALL: [Weather; 5] = [
+    pub const ALL: [Weather; 6] = [
         Weather::Mixed,
         Weather::Founder,
         Weather::Deposed,
         Weather::Brink,
         Weather::Tangle,
+        Weather::Stalled,
     ];
 
     /// The weather of a seed.
     pub fn of(seed: u64) -> Weather {
+        // Dice of its own, so that the other seeds keep the weather that they had before this kind was added.
+        if Random::new(seed ^ 0x57a1_1ed0).below(16) == 0 {
+            return Weather::Stalled;
+        }
         match Random::new(seed ^ 0x77ea_7e25).below(20) {
             0..10 => Weather::Mixed,
             10..13 => Weather::Founder,
@@ -56,6 +63,7 @@ impl Weather {
             Weather::Deposed => "deposed",
             Weather::Brink => "brink",
             Weather::Tangle => "tangle",
+            Weather::Stalled => "stalled",
         }
     }
 }

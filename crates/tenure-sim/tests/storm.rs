@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use tenure_sim::{Counts, Options, Weather, run_all};
 
 const SEEDS: u64 = 200;
-const FAULT_KINDS: usize = 26;
+const FAULT_KINDS: usize = 27;
 
 /// What came of many runs.
 #[derive(Default)]

@@ -15,7 +15,7 @@ pub(crate) use consensus::{
     encode_hard_state, encode_membership, encode_membership_change, encode_message, encode_payload,
     hard_state, membership, membership_change, message, payload,
 };
-pub(crate) use frame::{Frame, FrameWriter};
+pub(crate) use frame::{Frame, FrameWriter, MAX_FRAME_BYTES};
 
 /// The version of every record written by this release.
 pub(crate) const VERSION: u8 = 1;
@@ -77,6 +77,11 @@ impl Writer {
 
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Takes back what was written behind this length.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.bytes.truncate(length);
     }
 
     pub(crate) fn finish(self) -> Bytes {

@@ -154,8 +154,8 @@ fn failure_of(answer: &OpAnswer) -> Option<Failure> {
         ),
         OpAnswer::TooLong => {
             return Some(Failure::ResourceExhausted(
-                "the answer is too long to be sent between nodes: ask for less at a time, or ask \
-                 the node that leads this group"
+                "the request or its answer is too long for one message between nodes: ask for \
+                 less at a time"
                     .to_owned(),
             ));
         }
