@@ -418,3 +418,34 @@ enum Next {
     Input(Input),
     Nothing,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(bytes: usize) -> Job {
+        Job::Input(Input::Frame {
+            from: NodeId::new(1).unwrap(),
+            bytes: Bytes::from(vec![0; bytes]),
+        })
+    }
+
+    /// Frames that piled up are taken in several turns, each at least one; everything else is taken at once.
+    #[test]
+    fn a_turn_takes_a_bounded_amount_of_frames() {
+        let third = BYTES_A_TURN / 3;
+        let jobs = vec![
+            frame(third),
+            Job::Stop,
+            frame(third),
+            frame(third),
+            frame(third),
+        ];
+        assert_eq!(count_for_a_turn(&jobs), 4);
+        assert_eq!(count_for_a_turn(&jobs[4..]), 1);
+        assert_eq!(count_for_a_turn(&[frame(BYTES_A_TURN + 1), Job::Stop]), 1);
+        assert_eq!(count_for_a_turn(&[]), 0);
+        let many: Vec<Job> = (0..10_000).map(|_| Job::Stop).collect();
+        assert_eq!(count_for_a_turn(&many), 10_000);
+    }
+}

@@ -378,6 +378,8 @@ impl Node {
                     if group.settle(&mut self.turn) == Settled::More {
                         self.again.insert(id);
                     }
+                    // Installed, or refused by consensus.
+                    group.arrived = None;
                     self.register_due(id);
                     self.touched.push(id);
                 }

@@ -200,3 +200,67 @@ fn an_answer_that_is_too_long_is_refused() {
     );
     granted(&cluster.write(asker, "bob", "m:/a"));
 }
+
+/// The states of two leaders in one turn: one of them is installed, and the node goes on.
+#[test]
+fn states_of_two_leaders_may_come_together() {
+    let limits = Limits {
+        log_entries: 1,
+        log_bytes: 1,
+        log_kept: 0,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::with(3, 1, limits);
+    cluster.settle();
+    let group = GroupId(0);
+    let away = (0..3)
+        .find(|at| Some(*at) != cluster.leader(group))
+        .unwrap();
+    cluster.crash(away);
+    cluster.tell_down(away);
+    cluster.settle();
+    for number in 0..4 {
+        granted(&cluster.write((away + 1) % 3, "amy", &format!("t:/a/{number}")));
+    }
+    cluster.hold_bulk = true;
+    cluster.start(away);
+    let mut states: Vec<Input> = Vec::new();
+    for _ in 0..2 {
+        let leader = cluster.leader(group).unwrap();
+        let from = cluster.seats[leader].member.node;
+        let is_from = |lost: &&(NodeId, NodeId, bytes::Bytes)| lost.0 == from;
+        cluster.until(5_000, "a state is sent", |cluster| {
+            cluster.lost.iter().any(|lost| is_from(&lost))
+        });
+        // All that it has sent by then, the states of both groups.
+        let sent = cluster.lost.iter().filter(is_from);
+        let sent = sent.map(|(from, _, bytes)| Input::Frame {
+            from: *from,
+            bytes: bytes.clone(),
+        });
+        // The newer one first.
+        states = sent.chain(states.clone()).collect();
+        let next = (0..3).find(|at| *at != leader && *at != away).unwrap();
+        let to = cluster.seats[next].member;
+        cluster.input(leader, Input::Transfer { group, to });
+        cluster.until(5_000, "the other one leads", |cluster| {
+            cluster.leader(group) == Some(next)
+        });
+    }
+    assert!(states.len() >= 2);
+    cluster.inputs(away, states);
+    assert_eq!(cluster.seats[away].stopped, None);
+    cluster.hold_bulk = false;
+    let applied = |cluster: &Cluster, at: usize| {
+        let groups = cluster.seats[at].node.as_ref().unwrap().status().groups;
+        groups
+            .iter()
+            .find(|one| one.group == group)
+            .unwrap()
+            .applied
+    };
+    cluster.until(40_000, "it catches up", |cluster| {
+        let leader = cluster.leader(group);
+        leader.is_some_and(|leader| applied(cluster, away) >= applied(cluster, leader))
+    });
+}

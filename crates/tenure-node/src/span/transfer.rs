@@ -360,7 +360,8 @@ impl Node {
         if self.group_ref(id).is_none() {
             self.open_empty(id);
         }
-        if let Some(group) = self.group(id) {
+        // Of two states in one turn the first is handed to consensus: it must find that one when it installs.
+        if let Some(group) = self.group(id).filter(|group| group.arrived.is_none()) {
             group.arrived = Some((place, machine));
             group.receive(message);
             group.arrived_data = Some(data);

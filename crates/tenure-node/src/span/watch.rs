@@ -418,9 +418,10 @@ impl Node {
             .heard
             .insert(word.group, ((word.term, from), word.count + 1));
         let wants_start = watch.start == WatchStart::Snapshot;
-        watch.since = reading;
         let group = word.group;
         let was_missing = if word.kind == WordKind::Page {
+            // Pages of a large snapshot over a slow line may take long.
+            watch.since = reading;
             watch.missing.contains(&group)
         } else {
             watch.missing.remove(&group)

@@ -117,6 +117,8 @@ pub struct Cluster {
     /// How many bytes a millisecond the bulk lane to each node carries, and how many may wait for it: beyond it
     /// the connection breaks, as on real machines.
     pub bulk: Option<BulkLine>,
+    /// Bulk frames are kept in `lost`.
+    pub hold_bulk: bool,
     /// When the bulk lane to a node is free again, in microseconds.
     bulk_free: BTreeMap<NodeId, u64>,
     /// How often a bulk lane broke, and the longest frame of all.
@@ -167,6 +169,7 @@ impl Cluster {
             frames: 0,
             duplicate: false,
             bulk: None,
+            hold_bulk: false,
             bulk_free: BTreeMap::new(),
             bulk_broke: 0,
             longest_frame: 0,
@@ -290,6 +293,9 @@ impl Cluster {
                     seat.disk.batches += 1;
                     seat.disk.pending.push_back(batch);
                 }
+                Output::Send {
+                    to, lane, frame, ..
+                } if lane == Lane::Bulk && self.hold_bulk => self.lost.push((from, to, frame)),
                 Output::Send {
                     to, lane, frame, ..
                 } if lane == Lane::Bulk && self.bulk.is_some() => {
