@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,9 +23,10 @@ use tenure_node::{After, Batch, Input, Lane, Moment, Node, NodeId, Output, Reque
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::chores::Chore;
-use crate::handle::Stopped;
+use crate::handle::{Ended, Stopped};
 use crate::inbox::{Inbox, Job, Reply};
 use crate::journal::{Held, Write};
+use crate::measure::{LogGauges, Vitals};
 use crate::mover::Mover;
 use crate::peers::{Event, Outlet, Parcel};
 use crate::stream::{Full, Listener, StreamEnd};
@@ -34,6 +36,9 @@ const LONGEST_SLEEP_MS: u64 = 500;
 
 /// A node that is stopping hands its groups over first, for no longer than this (R169).
 const HAND_OVER: Duration = Duration::from_secs(3);
+
+/// A turn takes frames of at most so many bytes, or one.
+const BYTES_A_TURN: usize = 16 * 1024 * 1024;
 
 /// Reads the clocks of this machine.
 #[derive(Clone, Copy)]
@@ -65,6 +70,7 @@ pub(crate) struct Driver {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) stopped: Arc<Stopped>,
     pub(crate) journal: Sender<Write>,
+    pub(crate) gauges: Arc<LogGauges>,
     pub(crate) chores: Sender<Chore>,
     // Our own numbers: nobody can aim at collisions.
     pub(crate) replies: HashMap<u64, Reply, FxBuildHasher>,
@@ -79,7 +85,7 @@ pub(crate) struct Driver {
     pub(crate) stop_at_ms: Option<u64>,
     /// Who is woken at the end of a turn: by then all that the turn tells them is there.
     pub(crate) wakers: Vec<Waker>,
-    /// Empty between turns; their room is used again.
+    /// Jobs that were taken and are left for the next turn, usually none; their room is used again.
     pub(crate) jobs: Vec<Job>,
     /// For the journal, until all that leaves at once has left.
     pub(crate) batch: Option<Batch>,
@@ -96,13 +102,17 @@ impl Driver {
     /// Takes what has come and does what follows from it.
     pub(crate) fn turn(&mut self) {
         let mut jobs = std::mem::take(&mut self.jobs);
-        self.inbox.take(&mut jobs);
-        for job in jobs.drain(..) {
+        if jobs.is_empty() {
+            self.inbox.take(&mut jobs);
+        }
+        let now = count_for_a_turn(&jobs);
+        for job in jobs.drain(..now) {
             match self.input(job) {
                 Next::Input(input) => self.inputs.push(input),
                 Next::Nothing => {}
             }
         }
+        // What is left goes first in the next turn, which is due at once.
         self.jobs = jobs;
         let outputs = self.node.step(self.clock.now(), self.inputs.drain(..));
         self.finish(outputs);
@@ -136,7 +146,7 @@ impl Driver {
                 .append(&mut mover.turn(&self.node, now.monotonic_ms));
             sleep = sleep.min(mover.wake_in(now.monotonic_ms));
         }
-        if !self.inputs.is_empty() {
+        if !self.inputs.is_empty() || !self.jobs.is_empty() {
             sleep = 0;
         }
         self.due_ms = now.monotonic_ms + sleep;
@@ -150,7 +160,12 @@ impl Driver {
 
     /// Tells everybody that it is over.
     pub(crate) fn end(self, why: String) {
-        self.stopped.set(why.clone());
+        let how = if self.node.has_hung_disk() {
+            Ended::Hung
+        } else {
+            Ended::Otherwise
+        };
+        self.stopped.set(why.clone(), how);
         for listener in self.listeners.values() {
             listener.end(StreamEnd::Stopped);
         }
@@ -197,8 +212,13 @@ impl Driver {
                 Next::Nothing
             }
             Job::Vitals(reply) => {
-                // The journal adds what it knows, and answers.
-                let _ = self.journal.send(Write::Vitals(self.node.status(), reply));
+                // The log thread is not asked: it may hang, and that is what the report is for.
+                let _ = reply.send(Vitals {
+                    status: self.node.status(),
+                    log_files: self.gauges.files.load(Ordering::Relaxed),
+                    log_bytes: self.gauges.bytes.load(Ordering::Relaxed),
+                    syncs: self.gauges.syncs.read(),
+                });
                 Next::Nothing
             }
             Job::Input(input) => Next::Input(input),
@@ -211,11 +231,13 @@ impl Driver {
                 Next::Nothing
             }
             Job::Connected { node, lane, outlet } => {
-                self.outlets.insert((node, lane), outlet);
+                let before = self.outlets.insert((node, lane), outlet);
+                self.bulk_lost(node, lane, before.is_some());
                 Next::Nothing
             }
             Job::Disconnected { node, lane } => {
-                self.outlets.remove(&(node, lane));
+                let before = self.outlets.remove(&(node, lane));
+                self.bulk_lost(node, lane, before.is_some());
                 Next::Nothing
             }
             Job::View(view) => {
@@ -264,6 +286,8 @@ impl Driver {
     /// knows: it was told when the connection broke.
     fn send(&mut self, to: NodeId, lane: Lane, frame: Bytes) {
         let Some(outlet) = self.outlets.get(&(to, lane)) else {
+            // The two lanes are connected one after the other.
+            self.bulk_lost(to, lane, true);
             return;
         };
         if outlet.send(Parcel::Frame(frame)).is_err() {
@@ -285,10 +309,19 @@ impl Driver {
     /// A peer does not keep up.
     fn lose(&mut self, node: NodeId, lane: Lane) {
         self.outlets.remove(&(node, lane));
+        self.bulk_lost(node, lane, true);
         if let Some(mesh) = &self.mesh
             && lane == Lane::Main
         {
             let _ = mesh.send(Event::Overflow { node });
+        }
+    }
+
+    /// The node hears at once of frames that were lost on the bulk lane, or a transfer would wait for them until
+    /// it counts as stalled. (On the main lane it hears of the peer.)
+    fn bulk_lost(&mut self, node: NodeId, lane: Lane, lost: bool) {
+        if lost && lane == Lane::Bulk {
+            self.inputs.push(Input::BulkLost { node });
         }
     }
 
@@ -366,7 +399,53 @@ impl Driver {
     }
 }
 
+/// How many of these jobs one turn takes: frames of so many bytes, and all that came before them. Frames may wait
+/// in large numbers while the node is busy with a snapshot; in one turn they would become one long write, and
+/// heartbeats would wait for the end of it.
+fn count_for_a_turn(jobs: &[Job]) -> usize {
+    let mut bytes = 0;
+    let fits = |job: &&Job| {
+        if let Job::Input(Input::Frame { bytes: frame, .. }) = job {
+            bytes += frame.len();
+        }
+        bytes <= BYTES_A_TURN
+    };
+    let count = jobs.iter().take_while(fits).count();
+    count.max(usize::from(!jobs.is_empty()))
+}
+
 enum Next {
     Input(Input),
     Nothing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(bytes: usize) -> Job {
+        Job::Input(Input::Frame {
+            from: NodeId::new(1).unwrap(),
+            bytes: Bytes::from(vec![0; bytes]),
+        })
+    }
+
+    /// Frames that piled up are taken in several turns, each at least one; everything else is taken at once.
+    #[test]
+    fn a_turn_takes_a_bounded_amount_of_frames() {
+        let third = BYTES_A_TURN / 3;
+        let jobs = vec![
+            frame(third),
+            Job::Stop,
+            frame(third),
+            frame(third),
+            frame(third),
+        ];
+        assert_eq!(count_for_a_turn(&jobs), 4);
+        assert_eq!(count_for_a_turn(&jobs[4..]), 1);
+        assert_eq!(count_for_a_turn(&[frame(BYTES_A_TURN + 1), Job::Stop]), 1);
+        assert_eq!(count_for_a_turn(&[]), 0);
+        let many: Vec<Job> = (0..10_000).map(|_| Job::Stop).collect();
+        assert_eq!(count_for_a_turn(&many), 10_000);
+    }
 }

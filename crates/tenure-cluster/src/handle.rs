@@ -45,25 +45,42 @@ pub enum Draining {
     No,
 }
 
+/// How a node has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Its disk hangs. Nothing can be known about the log before the process has ended and another one has read
+    /// it.
+    Hung,
+    Otherwise,
+}
+
 /// Whether the node has ended, and why.
 #[derive(Default)]
 pub(crate) struct Stopped {
     is_set: AtomicBool,
     why: Mutex<Option<String>>,
+    hung: watch::Sender<bool>,
 }
 
 impl Stopped {
-    pub(crate) fn set(&self, why: String) {
+    pub(crate) fn set(&self, why: String, how: Ended) {
         self.why
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert(why);
         self.is_set.store(true, Ordering::SeqCst);
+        if how == Ended::Hung {
+            self.hung.send_replace(true);
+        }
     }
 
     /// Whether it has. Asked with every call, so without a lock.
     pub(crate) fn is_set(&self) -> bool {
         self.is_set.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_hung(&self) -> bool {
+        *self.hung.borrow()
     }
 
     pub(crate) fn get(&self) -> Option<String> {
@@ -253,6 +270,17 @@ impl Handle {
         let gone = || "the node has stopped".to_owned();
         mesh.send(event(done)).map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Waits until the node has ended because its disk hangs, and says so. The process should end then: a
+    /// supervisor starts it again, and a client connects to another node.
+    pub async fn hung(&self) -> String {
+        let mut hung = self.stopped.hung.subscribe();
+        if hung.wait_for(|hung| *hung).await.is_err() {
+            // The sender is in `self`.
+            std::future::pending::<()>().await;
+        }
+        self.stopped().unwrap_or_default()
     }
 
     /// Why the node has ended, if it has (R145).

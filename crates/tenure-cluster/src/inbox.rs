@@ -5,7 +5,7 @@
 //! node costs no system call here.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::thread::{self, Thread};
@@ -109,17 +109,29 @@ impl<F: Fn()> Drop for Later<F> {
     }
 }
 
+/// Frames of so many bytes take no time worth speaking of.
+pub(crate) const MUCH: usize = 64 * 1024;
+
 /// So many turns are taken by a stand-in, if more comes meanwhile.
 const TURNS: usize = 2;
 
-/// Who looks after what is dropped in.
+/// Who looks after what is dropped in: the low bits of [`Inbox::state`].
+///
+/// The bits above count stand-ins. Without the count, the end of one stand-in could be taken for that of a later
+/// one (ABA): the first has done its turn and is descheduled, the node's thread wakes and sleeps again, a second
+/// stands in, and the compare-and-swap of the first succeeds on the state of the second, which then finds its own
+/// state gone and does not wake the thread that its turn needs.
 mod state {
     /// The node's thread, which looks again before it sleeps.
-    pub(super) const AWAKE: u8 = 0;
+    pub(super) const AWAKE: u64 = 0;
     /// Nobody: whoever drops something in sees to it.
-    pub(super) const ASLEEP: u8 = 1;
+    pub(super) const ASLEEP: u64 = 1;
     /// A stand-in for the node's thread, who looks again before it goes.
-    pub(super) const STOOD_IN: u8 = 2;
+    pub(super) const STOOD_IN: u64 = 2;
+    /// Which bits say so.
+    pub(super) const WHO: u64 = 3;
+    /// One stand-in more.
+    pub(super) const NEXT: u64 = 4;
 }
 
 #[derive(Default)]
@@ -127,8 +139,17 @@ pub(crate) struct Inbox {
     jobs: Mutex<Vec<Job>>,
     /// Bytes of frames that were dropped in and not taken yet.
     frame_bytes: AtomicUsize,
-    /// One of [`state`].
-    state: AtomicU8,
+    /// Whether one of them is a part of a state: what follows from it may take long.
+    has_bulk: AtomicBool,
+    /// One of [`state`], and a count.
+    ///
+    /// Memory order: a producer pushes a job (under the mutex of `jobs`) and then reads `state`; a consumer
+    /// publishes in `state` that it goes and then looks at `jobs` again. This is the store-buffering pattern:
+    /// with sequential consistency on both accesses of `state`, at least one of the two sees the other, so no
+    /// job is left without a thread that takes it. The mutex orders the accesses to `jobs` themselves. All
+    /// changes of `state` are read-modify-writes, except that of the node's thread from AWAKE, when no other
+    /// thread may change it.
+    state: AtomicU64,
     /// How many calls were under way after the last turn.
     calls: AtomicUsize,
     thread: OnceLock<Thread>,
@@ -178,21 +199,43 @@ impl Inbox {
         }
         // Whoever looks after the inbox says that it goes before it looks a last time, so either it
         // sees what was dropped in, or we see that it went.
-        if self.change(state::ASLEEP, state::AWAKE)
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
+        let mut seen = self.state.load(Ordering::SeqCst);
+        while seen & state::WHO == state::ASLEEP {
+            match self.change(seen, seen & !state::WHO | state::AWAKE) {
+                Ok(()) => {
+                    if let Some(thread) = self.thread.get() {
+                        thread.unpark();
+                    }
+                    return;
+                }
+                Err(now) => seen = now,
+            }
         }
     }
 
-    fn change(&self, from: u8, to: u8) -> bool {
+    fn change(&self, from: u64, to: u64) -> Result<(), u64> {
         self.state
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
+            .map(|_| ())
+    }
+
+    /// Says that the node's thread goes. Only that thread does, while it is awake.
+    fn fall_asleep(&self) {
+        let count = self.state.load(Ordering::SeqCst) & !state::WHO;
+        self.state.store(count | state::ASLEEP, Ordering::SeqCst);
+    }
+
+    /// Says that the node's thread is there, whoever stands in for it.
+    fn awake(&self) {
+        const { assert!(state::AWAKE == 0) };
+        self.state.fetch_and(!state::WHO, Ordering::SeqCst);
     }
 
     /// Drops a peer's frame in, as [`leave`](Inbox::leave). Says how many bytes of frames wait now.
-    pub(crate) fn leave_frame(&self, from: NodeId, bytes: Bytes) -> usize {
+    pub(crate) fn leave_frame(&self, from: NodeId, lane: Lane, bytes: Bytes) -> usize {
+        if lane == Lane::Bulk {
+            self.has_bulk.store(true, Ordering::Relaxed);
+        }
         let waiting = self.frame_bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         self.leave(Job::Input(Input::Frame { from, bytes }));
         waiting
@@ -212,6 +255,11 @@ impl Inbox {
         self.frame_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether a turn would take long: it is left to the node's own thread. A hint, so its order does not matter.
+    pub(crate) fn holds_much(&self) -> bool {
+        self.has_bulk.load(Ordering::Relaxed) || self.frame_bytes() > MUCH
+    }
+
     /// The calling thread is the node's.
     pub(crate) fn attach(&self) {
         let _ = self.thread.set(thread::current());
@@ -221,6 +269,7 @@ impl Inbox {
     pub(crate) fn take(&self, taken: &mut Vec<Job>) {
         std::mem::swap(&mut *self.jobs(), taken);
         self.frame_bytes.store(0, Ordering::Relaxed);
+        self.has_bulk.store(false, Ordering::Relaxed);
     }
 
     /// Whether nothing is here.
@@ -228,10 +277,15 @@ impl Inbox {
         self.jobs().is_empty()
     }
 
+    #[cfg(test)]
+    fn who(&self) -> u64 {
+        self.state.load(Ordering::SeqCst) & state::WHO
+    }
+
     /// Whether nobody looks after what is here.
     #[cfg(test)]
     pub(crate) fn is_unattended(&self) -> bool {
-        self.state.load(Ordering::SeqCst) == state::ASLEEP && !self.is_empty()
+        self.who() == state::ASLEEP && !self.is_empty()
     }
 
     /// The node's thread sleeps, until somebody wakes it or for so long.
@@ -239,23 +293,30 @@ impl Inbox {
         if !self.is_empty() {
             return;
         }
-        self.state.store(state::ASLEEP, Ordering::SeqCst);
+        self.fall_asleep();
         if self.is_empty() {
             thread::park_timeout(longest);
         }
-        self.state.store(state::AWAKE, Ordering::SeqCst);
+        self.awake();
     }
 
     /// Sees to what was left here: the caller takes turns while the node's thread sleeps and there is
     /// something, for a while. A turn says whether that thread is needed.
     pub(crate) fn stand_in(&self, mut turn: impl FnMut() -> Needed) {
         for _ in 0..TURNS {
-            if !self.change(state::ASLEEP, state::STOOD_IN) {
+            let seen = self.state.load(Ordering::SeqCst);
+            let count = (seen & !state::WHO).wrapping_add(state::NEXT);
+            if seen & state::WHO != state::ASLEEP
+                || self.change(seen, count | state::STOOD_IN).is_err()
+            {
                 // Somebody looks after it who will look again.
                 return;
             }
             let needed = turn();
-            if !self.change(state::STOOD_IN, state::ASLEEP) {
+            if self
+                .change(count | state::STOOD_IN, count | state::ASLEEP)
+                .is_err()
+            {
                 // The node's thread woke up by itself.
                 return;
             }
@@ -285,9 +346,9 @@ mod tests {
     #[test]
     fn the_node_is_woken_when_the_work_is_done() {
         let (inbox, other) = (Inbox::default(), Inbox::default());
-        let sleeps = |inbox: &Inbox| inbox.state.load(Ordering::SeqCst) == state::ASLEEP;
+        let sleeps = |inbox: &Inbox| inbox.who() == state::ASLEEP;
         for inbox in [&inbox, &other] {
-            inbox.state.store(state::ASLEEP, Ordering::SeqCst);
+            inbox.fall_asleep();
         }
         inbox.together(
             || {
@@ -299,7 +360,7 @@ mod tests {
             || inbox.wake(),
         );
         assert!(!sleeps(&inbox));
-        inbox.state.store(state::ASLEEP, Ordering::SeqCst);
+        inbox.fall_asleep();
         inbox.together(|| {}, || inbox.wake());
         assert!(sleeps(&inbox), "there was nothing to wake it for");
     }
@@ -308,9 +369,9 @@ mod tests {
     #[test]
     fn whoever_stands_in_looks_again_before_it_goes() {
         let inbox = Inbox::default();
-        let state = || inbox.state.load(Ordering::SeqCst);
+        let state = || inbox.who();
         inbox.stand_in(|| panic!("the node is awake"));
-        inbox.state.store(state::ASLEEP, Ordering::SeqCst);
+        inbox.fall_asleep();
         let mut turns = 0;
         inbox.stand_in(|| {
             turns += 1;
@@ -328,9 +389,40 @@ mod tests {
             Needed::No
         });
         assert_eq!(state(), state::AWAKE, "there was no end to it");
-        inbox.state.store(state::ASLEEP, Ordering::SeqCst);
+        inbox.fall_asleep();
         inbox.stand_in(|| Needed::Yes);
         assert_eq!(state(), state::AWAKE);
+    }
+
+    /// A stand-in that comes late does not end the turn of the next one: the thread that this turn needs is
+    /// woken.
+    #[test]
+    fn the_end_of_one_stand_in_is_not_that_of_the_next() {
+        let inbox = Inbox::default();
+        inbox.fall_asleep();
+        let both = std::sync::Barrier::new(2);
+        let (first_is_done, second_waits) = std::sync::mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                inbox.stand_in(|| {
+                    both.wait();
+                    // The node's thread wakes and sleeps again, and another one stands in.
+                    both.wait();
+                    Needed::No
+                });
+                first_is_done.send(()).unwrap();
+            });
+            both.wait();
+            inbox.awake();
+            inbox.fall_asleep();
+            inbox.stand_in(|| {
+                both.wait();
+                second_waits.recv().unwrap();
+                assert_eq!(inbox.who(), state::STOOD_IN, "it ended the turn of another");
+                Needed::Yes
+            });
+        });
+        assert_eq!(inbox.who(), state::AWAKE, "the node's thread was not woken");
     }
 
     /// Whoever drops something in, in whatever way, need not see to it that it is taken.

@@ -7,18 +7,19 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 use bytes::Bytes;
 use tenure_journal::{Synced, WriteError, Written, held_back};
 use tenure_log::{FileLog, Log as _, RealDisk, Snapshots, SpareDone};
-use tenure_node::{Batch, Input, Lane, Mark, NodeId, Status};
+use tenure_node::{Batch, Input, Lane, Mark, NodeId};
 use tokio::sync::oneshot;
 
 use crate::chores::Chore;
 use crate::inbox::{Inbox, Job};
-use crate::measure::{Histogram, Vitals};
+use crate::measure::LogGauges;
 use crate::peers::{Outlet, Parcel};
 use crate::seat::Seat;
 
@@ -31,6 +32,8 @@ const MOST_FILES: usize = 3;
 const RECORD_IS_FULL: usize = 1 << 20;
 /// How often that is looked at, in turns.
 const LOOK_EVERY: u64 = 256;
+/// How often others are told how large the log is, in turns.
+const PUBLISH_EVERY: u64 = 16;
 
 /// What the journal is asked to do.
 pub(crate) enum Write {
@@ -40,8 +43,6 @@ pub(crate) enum Write {
     Note(Note),
     /// The log's next file is ready, or could not be made.
     Spare(SpareDone),
-    /// Complete a report and hand it over.
-    Vitals(Status, oneshot::Sender<Vitals>),
     /// Nothing more comes. (The chores thread has a sender too, so the channel does not end by itself.)
     End,
 }
@@ -76,8 +77,11 @@ pub(crate) struct Journal {
     pub(crate) synced: Mark,
     /// How often it has written.
     pub(crate) turns: u64,
-    /// How long its syncs took.
-    pub(crate) syncs: Histogram,
+    /// What others may know about the log.
+    pub(crate) gauges: Arc<LogGauges>,
+    /// Where the log is, for tests in which its disk hangs.
+    #[cfg(test)]
+    pub(crate) place: std::path::PathBuf,
 }
 
 /// Whether answers wait for the disk.
@@ -92,6 +96,7 @@ pub enum Durable {
 impl Journal {
     /// Writes until the node is gone, or the disk fails: then the node is over (R145).
     pub(crate) fn run(mut self, writes: &Receiver<Write>) {
+        self.publish();
         if let Err(error) = self.serve(writes) {
             let why = error.to_string();
             tracing::error!(why, "the log failed: this node stops");
@@ -120,11 +125,16 @@ impl Journal {
                     }
                     Write::Note(note) => {
                         self.make_room(&mut items)?;
-                        written.note(&mut items, note.key, &note.value)?;
-                        notes.extend(note.done);
+                        match written.note(&mut items, note.key, &note.value) {
+                            Ok(()) => notes.extend(note.done),
+                            // Nothing of it was put into the batch: the log is as good as before.
+                            Err(WriteError::TooLong(error)) => {
+                                tracing::error!(%error, "a record about this node is not kept");
+                            }
+                            Err(error) => return Err(error),
+                        }
                     }
                     Write::Spare(done) => self.log.spare_done(done),
-                    Write::Vitals(status, reply) => self.report(status, reply),
                     Write::End => end = true,
                 }
             }
@@ -135,9 +145,11 @@ impl Journal {
             let synced = match self.durable {
                 Durable::Yes => {
                     let begun = Instant::now();
+                    #[cfg(test)]
+                    crate::stall::wait(&self.place);
                     let synced = written.sync(&mut self.log)?;
                     if synced.mark().is_some() {
-                        self.syncs.record(begun.elapsed());
+                        self.gauges.syncs.record(begun.elapsed());
                     }
                     synced
                 }
@@ -191,6 +203,9 @@ impl Journal {
         if let Err(error) = synced.clean(&self.snapshots) {
             tracing::warn!(%error, "a superfluous snapshot stays");
         }
+        if self.turns.is_multiple_of(PUBLISH_EVERY) {
+            self.publish();
+        }
         self.turns += 1;
         if self.turns.is_multiple_of(LOOK_EVERY) {
             // Whoever holds back the oldest file is asked for a snapshot, so that it can be reused.
@@ -206,15 +221,13 @@ impl Journal {
 }
 
 impl Journal {
-    fn report(&self, status: Status, reply: oneshot::Sender<Vitals>) {
+    /// Tells others how large the log is.
+    fn publish(&self) {
         let usage = self.log.usage();
-        // Whoever asked may have left.
-        let _ = reply.send(Vitals {
-            status,
-            log_files: usage.files as u64,
-            log_bytes: usage.bytes,
-            syncs: self.syncs.read(),
-        });
+        self.gauges
+            .files
+            .store(usage.files as u64, Ordering::Relaxed);
+        self.gauges.bytes.store(usage.bytes, Ordering::Relaxed);
     }
 
     /// What has been gathered goes to the log before it could grow longer than a record may be.

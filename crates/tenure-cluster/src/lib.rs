@@ -33,6 +33,8 @@ mod reconcile;
 mod recorded;
 mod report;
 mod seat;
+#[cfg(test)]
+mod stall;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
@@ -41,6 +43,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use tenure_log::{Log, OpenError, RealDisk};
 use tenure_node::{ClusterConfig, Config, GroupId, Limits, Mark, Member, Node, NodeId};
@@ -52,6 +55,7 @@ use handle::Stopped;
 use identity::Identity;
 use inbox::{Inbox, Job};
 use journal::Journal;
+use measure::LogGauges;
 use mover::Mover;
 use peers::{Joined, Remembered};
 use seat::Seat;
@@ -143,12 +147,32 @@ impl Running {
     /// Ends it: what was answered is durable, what is under way may or may not have happened.
     pub fn stop(self) {
         self.handle.inbox.push(Job::Stop);
-        for thread in self.threads {
+        let mut threads = self.threads.into_iter();
+        if let Some(node) = threads.next() {
             // A thread that panicked has said so already.
-            let _ = thread.join();
+            let _ = node.join();
+        }
+        // The others wait for the disk, which may hang: the end of the process does not wait for it. What was
+        // answered is durable without them.
+        let begun = Instant::now();
+        let mut left: Vec<JoinHandle<()>> = threads.collect();
+        let longest = if self.handle.stopped.is_hung() {
+            Duration::ZERO
+        } else {
+            LONGEST_END
+        };
+        while !left.is_empty() && begun.elapsed() < longest {
+            left.retain(|thread| !thread.is_finished());
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        if !left.is_empty() {
+            tracing::warn!("the log is not closed: its disk hangs");
         }
     }
 }
+
+/// The threads of a node that has ended have so long to write what is left.
+const LONGEST_END: Duration = Duration::from_secs(10);
 
 /// Starts a node on its data directory: alone, as the beginning of a cluster, or as one of many.
 pub fn start(options: Options) -> Result<Running, StartError> {
@@ -223,6 +247,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     let (node, first) = Node::start(config, recovery, clock.now()).map_err(ReplayError::Records)?;
 
     let inbox = Arc::new(Inbox::default());
+    let gauges = Arc::new(LogGauges::default());
     let stopped = Arc::new(Stopped::default());
     let (journal, writes) = mpsc::channel();
     let (chores, todo) = mpsc::channel();
@@ -238,6 +263,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         inbox: Arc::clone(&inbox),
         stopped: Arc::clone(&stopped),
         journal: journal.clone(),
+        gauges: Arc::clone(&gauges),
         chores: chores.clone(),
         replies: HashMap::default(),
         listeners: HashMap::default(),
@@ -265,7 +291,9 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             held: VecDeque::new(),
             synced: Mark(0),
             turns: 0,
-            syncs: Histogram::default(),
+            gauges,
+            #[cfg(test)]
+            place: place.clone(),
         };
         spawn("journal", move || journal.run(&writes))?
     };

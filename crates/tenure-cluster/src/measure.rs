@@ -54,6 +54,15 @@ impl Histogram {
     }
 }
 
+/// What the log thread says about the log, for whoever cannot wait for it: it may hang with its disk.
+#[derive(Debug, Default)]
+pub(crate) struct LogGauges {
+    pub(crate) files: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// How long its syncs took.
+    pub(crate) syncs: Histogram,
+}
+
 /// A node at one moment, for operators.
 #[derive(Clone, Debug)]
 pub struct Vitals {

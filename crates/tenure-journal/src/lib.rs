@@ -20,6 +20,10 @@ use tenure_node::{Base, Batch, GroupId, Mark, Record, Snapshot};
 
 pub use replay::{ReplayError, replay};
 
+// A batch of a node is one record of the log, behind at most a megabyte that was gathered before it; a record
+// takes more than two of the longest entries.
+const _: () = assert!(tenure_node::MAX_BATCH_BYTES + (1 << 20) <= 2 * tenure_log::MAX_ENTRY);
+
 /// Why a batch cannot be written. The node is over: nothing is tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {

@@ -43,6 +43,10 @@ const NUMBERED_REPLICAS: u32 = 2;
 /// The loop over what consensus wants is left after this many rounds; the rest is the next turn's.
 const WORK_PER_TURN: usize = 16;
 
+/// No entry is longer: the log refuses longer ones, and stops the node. The largest request that a client can
+/// make is a third of it.
+const MAX_PROPOSAL_BYTES: usize = 12 * 1024 * 1024;
+
 /// What one turn of the node gathers from its groups.
 #[derive(Debug)]
 pub(crate) struct Turn {
@@ -51,8 +55,8 @@ pub(crate) struct Turn {
     pub(crate) rounds: RoundCounter,
     pub(crate) writes: Vec<(GroupId, Record)>,
     pub(crate) must_sync: bool,
-    /// Which work of which replica this turn's writes complete.
-    pub(crate) numbers: Vec<Written>,
+    /// Which work of which replica this turn's writes complete, and with how many of them.
+    pub(crate) numbers: Vec<(usize, Written)>,
     pub(crate) messages: Vec<(GroupId, Message)>,
     pub(crate) after: Vec<(GroupId, Message)>,
     pub(crate) answers: Vec<(Ticket, OpAnswer)>,
@@ -272,6 +276,13 @@ impl Group {
         (at + left.len() - first) % left.len()
     }
 
+    /// A number that orders voters, differently for each group.
+    pub(crate) fn rank_of(&self, member: Member) -> usize {
+        let voters = &self.membership().voters;
+        let at = voters.iter().position(|voter| *voter == member);
+        at.map_or(0, |at| (at + self.id.0 as usize) % voters.len())
+    }
+
     /// How much waits here, for the budget (R151).
     pub(crate) fn load(&self) -> usize {
         self.batch.len() + self.proposed_commands + self.lead.load()
@@ -442,11 +453,7 @@ impl Group {
         let has_change = change.is_some();
         self.change_written = change.map_or(self.change_written, |entry| entry.place.index);
         let changes_members = work.committed.iter().any(is_change);
-        if !work.entries.is_empty() {
-            let entries = std::mem::take(&mut work.entries);
-            turn.writes.push((self.id, Record::Entries(entries)));
-            wrote = true;
-        }
+        wrote |= !work.entries.is_empty();
         // A commit index alone is a hint that is not worth a write of its own. But a replica must
         // know after a restart which changes of membership were decided: with one that is new,
         // that the one before it was, or a founder would elect itself; with one that is decided,
@@ -465,14 +472,21 @@ impl Group {
             turn.writes.push((self.id, Record::HardState(state)));
             wrote = true;
         }
+        if !work.entries.is_empty() {
+            // Behind the hard state: a long turn is cut into several batches, and no entry may be durable
+            // before its term is.
+            let entries = std::mem::take(&mut work.entries);
+            turn.writes.push((self.id, Record::Entries(entries)));
+        }
         turn.must_sync |= work.must_sync;
         if wrote {
             self.unsynced += 1;
-            turn.numbers.push(Written {
+            let written = Written {
                 group: self.id,
                 replica: self.number,
                 number: work.number,
-            });
+            };
+            turn.numbers.push((turn.writes.len(), written));
         } else if self.unsynced == 0 {
             self.replica.persisted(work.number);
         }
@@ -592,7 +606,16 @@ impl Group {
                 time: leading.lease_time(turn.reading),
                 wall: turn.wall,
             };
-            let (bytes, commands) = self.batch.next(stamp, &mut turn.scratch);
+            let (bytes, mut commands) = self.batch.next(stamp, &mut turn.scratch);
+            if bytes.len() > MAX_PROPOSAL_BYTES
+                && let Some((Some(ticket), _)) =
+                    commands.commands.pop_if(|(ticket, _)| ticket.is_some())
+            {
+                // An entry is closed behind the command that fills it: the last one is the long one.
+                turn.answers.push((ticket, OpAnswer::TooLong));
+                self.batch.put_back(commands);
+                continue;
+            }
             match self.replica.propose(bytes) {
                 Ok(place) => {
                     leading.stamped(turn.reading);
@@ -714,6 +737,14 @@ impl Group {
                 (Some(ticket), Fate::Unknown) => turn.answers.push((ticket, OpAnswer::Unknown)),
                 (None, _) => {}
             }
+        }
+    }
+
+    /// This node cannot learn soon what became of its proposals, because it applies nothing that it has not
+    /// written: those who wait are told so, as if the node had crashed.
+    pub(crate) fn give_up_proposals(&mut self, turn: &mut Turn) {
+        while !self.leads() && !self.proposed.is_empty() {
+            self.resolve_front(Fate::Unknown, turn);
         }
     }
 

@@ -38,7 +38,7 @@
 //! **Sending.** [`Output::Send`] frames leave in the order given, per peer and lane; one with
 //! [`After::Persisted`] leaves when that mark is durable and not before, and when the node is sure
 //! to be told of the mark before it is told of any answer. Frames may be lost; a driver that knows
-//! that it lost some says so with [`Input::PeerDown`]. A frame that arrives twice or late is
+//! that it lost some says so with [`Input::PeerDown`], or with [`Input::BulkLost`] on that lane. A frame that arrives twice or late is
 //! recognised and does no harm.
 //!
 //! **Answering.** Each [`Input::Request`] gets exactly one [`Output::Answer`], unless it is
@@ -82,7 +82,7 @@ pub use consensus::{
     Role,
 };
 pub use identity::{GroupId, Mark, Member, Moment, NodeId};
-pub use node::{GroupStatus, Node, Status};
+pub use node::{GroupStatus, MAX_BATCH_BYTES, Node, Status};
 pub use recovery::{Recovery, RecoveryError, Remains};
 pub use request::{
     AcquireAnswer, AcquireRequest, Answer, AssertAnswer, Certain, ClientRequest, Deadlock,
@@ -158,6 +158,11 @@ pub enum Input {
     /// A connection broke: frames may be lost, and if it led something, that is news.
     PeerDown {
         /// Which.
+        node: NodeId,
+    },
+    /// Frames on the bulk lane to a peer were lost: transfers to it begin anew.
+    BulkLost {
+        /// To whom.
         node: NodeId,
     },
     /// Which nodes there are, this one included, as far as the driver knows.

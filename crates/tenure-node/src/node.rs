@@ -4,12 +4,14 @@
 //!   due endings ─▶ ticks ─▶ inputs ─▶ settle groups ⇄ answers, calls ─▶ one batch, one frame a peer
 //! ```
 
+mod cut;
 mod frames;
 mod peers;
 mod status;
+mod storage;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use tenure_core::event::EventLane;
 use tenure_core::space::HashSeed;
@@ -17,8 +19,8 @@ use tenure_core::table::NamespaceTable;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::consensus::{Consensus, Found, Message};
-use crate::group::{Group, News, Settled, Turn, Written};
+use crate::consensus::{Consensus, Found, Message, MessageKind};
+use crate::group::{Group, News, Settled, Turn};
 use crate::machine::{Blank, Machine};
 use crate::random::Random;
 use crate::reads::RoundCounter;
@@ -27,6 +29,7 @@ use crate::snapshot;
 use crate::span::Span;
 use crate::{Batch, GroupId, Input, Mark, Member, Moment, Output, Record, Snapshot, Sync};
 
+pub use cut::MAX_BATCH_BYTES;
 pub(crate) use frames::item as frames_item;
 pub(crate) use peers::Announced;
 pub use status::{GroupStatus, Status};
@@ -61,7 +64,7 @@ pub struct Node {
     next_tick: u64,
     last_mark: Mark,
     persisted: Mark,
-    unsynced: VecDeque<(Mark, Vec<Written>)>,
+    storage: storage::Storage,
     replicas_opened: u64,
     /// Snapshots that must be durable before this turn's batch.
     pub(crate) installs: Vec<Snapshot>,
@@ -104,7 +107,7 @@ impl Node {
             next_tick: clock.reading() + TICK_MS,
             last_mark: Mark(0),
             persisted: Mark(0),
-            unsynced: VecDeque::new(),
+            storage: storage::Storage::default(),
             replicas_opened: 0,
             installs: Vec::new(),
             transfers: crate::span::Transfers::default(),
@@ -307,6 +310,7 @@ impl Node {
             // One tick a step: what a stuck process missed is not made up for, or it would take
             // its own sleep for the silence of others.
             self.next_tick = (self.next_tick + TICK_MS).max(reading);
+            self.storage_tick();
             let number = self.span.ticks();
             for at in 0..self.groups.len() {
                 if let Some(group) = &mut self.groups[at] {
@@ -336,6 +340,7 @@ impl Node {
             Input::Frame { from, bytes } => self.receive(from, bytes),
             Input::PeerUp { node } => self.peer_up(node),
             Input::PeerDown { node } => self.peer_down(node),
+            Input::BulkLost { node } => self.transfers_lost(node),
             Input::Cluster { nodes } => self.set_cluster(nodes),
             Input::Persisted { mark } => self.durable(mark),
             Input::WriteFailed { why } => {
@@ -345,7 +350,9 @@ impl Node {
             Input::CutLog { group } => self.cut_log(group),
             Input::Change { id, group, change } => self.ask_change(id, group, change),
             Input::Transfer { group, to } => {
-                if let Some(group) = self.group(group) {
+                if self.may_be_given(to)
+                    && let Some(group) = self.group(group)
+                {
                     group.replica.transfer(to);
                     let id = group.id;
                     self.activate(id);
@@ -357,17 +364,11 @@ impl Node {
 
     fn durable(&mut self, mark: Mark) {
         self.persisted = self.persisted.max(mark);
-        while self
-            .unsynced
-            .front()
-            .is_some_and(|(written, _)| *written <= mark)
-        {
-            if let Some((_, numbers)) = self.unsynced.pop_front() {
-                for written in numbers {
-                    if let Some(group) = self.group(written.group) {
-                        group.persisted(written);
-                        self.activate(written.group);
-                    }
+        while let Some(numbers) = self.storage.synced(mark) {
+            for written in numbers {
+                if let Some(group) = self.group(written.group) {
+                    group.persisted(written);
+                    self.activate(written.group);
                 }
             }
         }
@@ -444,20 +445,7 @@ impl Node {
         // What is written and sent comes first: others wait for it, or can begin.
         let mut first = Vec::new();
         if !self.turn.writes.is_empty() {
-            self.last_mark = Mark(self.last_mark.0 + 1);
-            let numbers = take_as_long(&mut self.turn.numbers);
-            self.unsynced.push_back((self.last_mark, numbers));
-            let sync = if std::mem::take(&mut self.turn.must_sync) {
-                Sync::Now
-            } else {
-                Sync::Lazy
-            };
-            first.push(Output::Write(Batch {
-                mark: self.last_mark,
-                sync,
-                snapshots: std::mem::take(&mut self.installs),
-                records: take_as_long(&mut self.turn.writes),
-            }));
+            self.write(&mut first);
         }
         let mut messages = std::mem::take(&mut self.turn.messages);
         for (group, message) in messages.drain(..) {
@@ -471,6 +459,12 @@ impl Node {
             Due::Now
         };
         for (group, message) in after.drain(..) {
+            // An answer to a heartbeat says that the sender is followed, and promises nothing that a crash
+            // could undo. If it waited for the disk, leaders would lose followers with slow disks.
+            let due = match message.kind {
+                MessageKind::HeartbeatAnswer => Due::Now,
+                _ => due,
+            };
             self.send_message(group, message, due);
         }
         keep_room(after, &mut self.turn.after);
@@ -484,8 +478,41 @@ impl Node {
         outputs
     }
 
+    /// Hands out what the turn writes: one batch, or several where one would be longer than the log takes.
+    /// What waits for the disk waits for the last of them.
+    fn write(&mut self, outputs: &mut Vec<Output>) {
+        let sync = if std::mem::take(&mut self.turn.must_sync) {
+            Sync::Now
+        } else {
+            Sync::Lazy
+        };
+        let records = take_as_long(&mut self.turn.writes);
+        let mut numbers = take_as_long(&mut self.turn.numbers);
+        // All snapshots go with the first batch: they have to be durable before the batch that installs them.
+        let mut snapshots = std::mem::take(&mut self.installs);
+        let reading = self.clock.reading();
+        let mut before = 0;
+        for part in cut::cut(records) {
+            self.last_mark = Mark(self.last_mark.0 + 1);
+            before += part.taken;
+            let done = numbers.partition_point(|(end, _)| *end <= before);
+            let later = numbers.split_off(done);
+            let done = std::mem::replace(&mut numbers, later);
+            let done = done.into_iter().map(|(_, written)| written).collect();
+            let installed: usize = snapshots.iter().map(|snapshot| snapshot.data.len()).sum();
+            let bytes = (part.bytes + installed) as u64;
+            self.storage.wrote(self.last_mark, reading, bytes, done);
+            outputs.push(Output::Write(Batch {
+                mark: self.last_mark,
+                sync,
+                snapshots: std::mem::take(&mut snapshots),
+                records: part.records,
+            }));
+        }
+    }
+
     fn send_message(&mut self, group: GroupId, message: Message, due: Due) {
-        if message.kind == crate::consensus::MessageKind::Snapshot {
+        if message.kind == MessageKind::Snapshot {
             self.send_snapshot(group, message);
             return;
         }

@@ -154,4 +154,7 @@ pub(crate) enum OpAnswer {
     Busy,
     /// It may have happened, or may still happen.
     Unknown,
+    /// It has not happened: it is longer than an entry may be. Or it was read on another node, and what was
+    /// found is longer than an item of a frame may be.
+    TooLong,
 }

@@ -51,6 +51,9 @@ pub enum DaemonError {
     /// The internal address makes no sense.
     #[error("raft_addr = {0}: must be a URL such as http://10.0.0.1:50052")]
     Internal(String),
+    /// The node has stopped by itself.
+    #[error("the node has stopped: {0}")]
+    Stopped(String),
     /// The description of the protocol cannot be offered.
     #[error("server reflection cannot be offered: {0}")]
     Reflection(String),
@@ -110,15 +113,21 @@ impl Daemon {
         })
     }
 
-    /// Serves until `shutdown` resolves, then ends in order.
-    pub async fn serve(self, shutdown: impl Future<Output = ()>) {
+    /// Serves until `shutdown` resolves, then ends in order. Fails if the node ends because its disk hangs: the
+    /// process has to end then.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let mut tasks = tokio::task::JoinSet::new();
         for face in self.faces {
             tasks.spawn(face);
         }
-        shutdown.await;
+        let handle = self.node.handle().clone();
+        let ended = tokio::select! {
+            () = shutdown => Ok(()),
+            why = handle.hung() => Err(DaemonError::Stopped(why)),
+        };
         tracing::info!("stopping");
         let _ = self.stop.send(true);
+        // A node that has stopped answers every call at once, so this does not take long.
         while tasks.join_next().await.is_some() {}
         let (node, telemetry) = (self.node, self.telemetry);
         // It joins threads.
@@ -127,6 +136,7 @@ impl Daemon {
             node.stop();
         };
         let _ = tokio::task::spawn_blocking(stop).await;
+        ended
     }
 }
 

@@ -19,6 +19,7 @@ pub mod museum;
 mod network;
 mod operator;
 mod plan;
+mod pulse;
 mod random;
 mod seat;
 mod time;

@@ -50,6 +50,7 @@ impl Plan {
             Weather::Brink => plan.brink(random),
             Weather::Tangle => plan.tangle(random),
             Weather::Returning => plan.come_back(random),
+            Weather::Stalled => plan.stall(random),
         }
         plan
     }
@@ -96,6 +97,19 @@ impl Plan {
             late_events: 250,
             ..self.habits
         };
+    }
+
+    /// Disks hang for seconds to minutes. Every node replicates every group, so it is known which groups have a
+    /// majority that can write.
+    fn stall(&mut self, random: &mut Random) {
+        self.replicas = self.nodes;
+        self.client_loss = 0;
+        self.limits.group_inflight = Limits::default().group_inflight;
+        self.faults = vec![
+            (Kind::HungDisk, random.pick(&[10, 25, 60]) * SECOND),
+            (Kind::ClientPause, 20 * SECOND),
+            (Kind::ClockRate, 30 * SECOND),
+        ];
     }
 
     /// Hold and wait: cycles come by themselves, and are asked about.

@@ -41,6 +41,8 @@ pub(crate) struct Seat {
     pub(crate) disk_begins: bool,
     /// How long a write takes, and a sync.
     pub(crate) disk_delay: (Time, Time),
+    /// Its disk hangs until then.
+    pub(crate) hangs_until: Time,
     /// Which clients wait for what.
     pub(crate) calls: BTreeMap<RequestId, (usize, u64)>,
     pub(crate) streams: BTreeMap<StreamId, (usize, Stream)>,
@@ -88,6 +90,7 @@ impl Seat {
             held: VecDeque::new(),
             disk_begins: false,
             disk_delay: HEALTHY_DISK,
+            hangs_until: 0,
             calls: BTreeMap::new(),
             streams: BTreeMap::new(),
             needs_new_life: false,

@@ -21,21 +21,28 @@ pub enum Weather {
     Tangle,
     /// Replicas are removed and added again on the same node, while voters that know little come back.
     Returning,
+    /// Disks hang, and nothing else happens: groups whose majority can write must answer (gray failures).
+    Stalled,
 }
 
 impl Weather {
     /// All of them.
-    pub const ALL: [Weather; 6] = [
+    pub const ALL: [Weather; 7] = [
         Weather::Mixed,
         Weather::Founder,
         Weather::Deposed,
         Weather::Brink,
         Weather::Tangle,
         Weather::Returning,
+        Weather::Stalled,
     ];
 
     /// The weather of a seed.
     pub fn of(seed: u64) -> Weather {
+        // Dice of its own, so that the other seeds keep the weather that they had before this kind was added.
+        if Random::new(seed ^ 0x57a1_1ed0).below(16) == 0 {
+            return Weather::Stalled;
+        }
         match Random::new(seed ^ 0x77ea_7e25).below(20) {
             0..9 => Weather::Mixed,
             9 => Weather::Returning,
@@ -61,6 +68,7 @@ impl Weather {
             Weather::Brink => "brink",
             Weather::Tangle => "tangle",
             Weather::Returning => "returning",
+            Weather::Stalled => "stalled",
         }
     }
 }

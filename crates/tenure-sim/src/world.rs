@@ -27,10 +27,12 @@ use crate::load::{Client, Store};
 use crate::network::Network;
 use crate::operator::Operator;
 use crate::plan::Plan;
+use crate::pulse::Pulses;
 use crate::random::Random;
 use crate::seat::{HEALTHY_DISK, Seat};
 use crate::time::{Clock, SECOND, Time};
 use crate::trace::Trace;
+use crate::weather::Weather;
 
 /// All that can happen.
 pub(crate) enum Event {
@@ -86,6 +88,8 @@ pub(crate) enum Event {
     Look,
     /// A leadership is handed over, in the calm.
     Stir,
+    /// The judge of gray failures asks again.
+    Pulse,
 }
 
 struct Scheduled {
@@ -136,6 +140,7 @@ pub(crate) struct World {
     pub(crate) favourite: Option<usize>,
     /// Leaderships are handed over, though all is well.
     pub(crate) stirring: bool,
+    pub(crate) pulses: Pulses,
 }
 
 impl World {
@@ -170,6 +175,7 @@ impl World {
             storm: true,
             stirring: false,
             favourite: None,
+            pulses: Pulses::default(),
             random,
             plan,
         };
@@ -186,6 +192,9 @@ impl World {
         }
         world.at(world.now + 3 * SECOND, Event::Operate);
         world.at(world.now + SECOND, Event::Look);
+        if world.plan.weather == Weather::Stalled {
+            world.at(world.now + 5 * SECOND, Event::Pulse);
+        }
         world
     }
 
@@ -287,6 +296,7 @@ impl World {
                     self.at(self.now + pause, Event::Stir);
                 }
             }
+            Event::Pulse => self.pulse(),
             Event::Look => {
                 self.look();
                 self.at(self.now + SECOND, Event::Look);
@@ -364,6 +374,7 @@ impl World {
         self.network.heal();
         for at in 0..self.seats.len() {
             self.seats[at].disk_delay = HEALTHY_DISK;
+            self.disk_recovers(at);
             self.seats[at].disk.set_capacity(None);
             if self.seats[at].paused {
                 self.seats[at].paused = false;

@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let _ = std::io::read_to_string(std::io::stdin());
             drop(over);
         });
-        daemon.serve(async move { drop(end.await) }).await;
+        daemon.serve(async move { drop(end.await) }).await?;
         Ok(())
     })
 }

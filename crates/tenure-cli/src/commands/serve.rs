@@ -115,7 +115,7 @@ impl Serve {
                     _ = tokio::signal::ctrl_c() => {}
                 }
             };
-            daemon.serve(shutdown).await;
+            daemon.serve(shutdown).await?;
             Ok(())
         })
     }

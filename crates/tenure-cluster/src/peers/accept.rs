@@ -15,13 +15,12 @@ use super::link::{self, LinkError, Pace};
 use super::mesh::{Event, Pass};
 use super::outlet::Parcel;
 use super::tls;
+use crate::inbox::MUCH;
 
 /// Connections that may be in their handshake at once; strangers wait.
 const HANDSHAKES: usize = 64;
 /// So many bytes of frames may wait for the node before its peers have to.
 const MOST_WAITING: usize = 64 * 1024 * 1024;
-/// What waits for the node takes it no time worth speaking of, if it is no more than this.
-const SMALL: usize = 64 * 1024;
 /// The other direction stands after this long, or the pair is given up.
 const OTHER_DIRECTION: Duration = Duration::from_secs(5);
 
@@ -129,8 +128,8 @@ async fn admit(home: &Home, theirs: Hello) -> Result<Pass, String> {
 async fn take(home: &Home, from: NodeId, lane: Lane, parcel: Parcel) {
     match parcel {
         Parcel::Frame(bytes) => {
-            let mut waiting = home.inbox.leave_frame(from, bytes);
-            if lane == Lane::Bulk || waiting > SMALL {
+            let mut waiting = home.inbox.leave_frame(from, lane, bytes);
+            if lane == Lane::Bulk || waiting > MUCH {
                 home.inbox.wake();
             }
             while waiting > MOST_WAITING {
@@ -142,9 +141,12 @@ async fn take(home: &Home, from: NodeId, lane: Lane, parcel: Parcel) {
     }
 }
 
-/// All that came was passed on: the node takes its turn, here if it sleeps.
+/// All that came was passed on: the node takes its turn, here if it sleeps and the turn is short. This thread
+/// sends the pings of all connections: a turn that decodes the state of a large group would break them.
 fn rest(home: &Home) {
-    if !home.inbox.is_empty() {
+    if home.inbox.holds_much() {
+        home.inbox.wake();
+    } else if !home.inbox.is_empty() {
         home.seat.stand_in();
     }
 }

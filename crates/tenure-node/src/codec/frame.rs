@@ -38,9 +38,14 @@ impl FrameWriter {
         FrameWriter { writer }
     }
 
-    pub(crate) fn item(&mut self, kind: u8, content: impl FnOnce(&mut Writer)) {
+    /// Adds an item, unless it is longer than this.
+    pub(crate) fn item(&mut self, kind: u8, most: usize, content: impl FnOnce(&mut Writer)) {
+        let before = self.writer.len();
         self.writer.byte(kind);
         self.writer.sized(content);
+        if self.writer.len() - before > most {
+            self.writer.truncate(before);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

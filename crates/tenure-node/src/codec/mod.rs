@@ -16,7 +16,7 @@ pub(crate) use consensus::{
     floor_of_empty, hard_state, membership, membership_change, message, payload, read_member,
     write_member,
 };
-pub(crate) use frame::{Frame, FrameWriter};
+pub(crate) use frame::{Frame, FrameWriter, MAX_FRAME_BYTES};
 
 /// The version of every record written by this release.
 pub(crate) const VERSION: u8 = 1;
@@ -78,6 +78,11 @@ impl Writer {
 
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Takes back what was written behind this length.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.bytes.truncate(length);
     }
 
     pub(crate) fn finish(self) -> Bytes {

@@ -191,8 +191,8 @@ fn a_hostile_length_costs_nothing() {
 fn an_unknown_item_is_skipped() {
     let me = Member::new(NodeId::new(1).unwrap(), 1);
     let mut writer = FrameWriter::new(me, 3, 2, 4, 0);
-    writer.item(250, |out| out.text("from the future"));
-    writer.item(6, |out| out.number(5));
+    writer.item(250, 100, |out| out.text("from the future"));
+    writer.item(6, 100, |out| out.number(5));
     let mut frame = Frame::open(writer.finish()).unwrap();
     assert_eq!((frame.sender, frame.start), (me, 3));
     assert_eq!((frame.slot, frame.number), (2, 4));

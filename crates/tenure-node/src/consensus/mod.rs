@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use crate::{Member, NodeId, codec};
 
-pub(crate) use replica::{Found, Replica};
+pub(crate) use replica::{ELECTION_TICKS, Found, Replica};
 pub(crate) use store::{Store, Weight};
 
 /// Where an entry stands. Two entries at one index are the same entry iff their terms agree.
@@ -399,6 +399,8 @@ pub(crate) trait Consensus {
     fn propose(&mut self, data: Bytes) -> Result<Place, Dropped>;
     /// Appends a change of membership; only a leader without an unfinished change may.
     fn change(&mut self, change: &MembershipChange) -> Result<Place, Dropped>;
+    /// Whether it refrains from campaigning, because it could not write its own vote in time.
+    fn hold_back(&mut self, yes: bool);
     /// Starts a round. It may be dropped without a word.
     fn read(&mut self, round: Round);
     /// Hands leadership over, if the other is up to date in time.

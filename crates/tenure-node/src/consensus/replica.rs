@@ -39,6 +39,8 @@ pub(crate) struct Replica {
     /// A snapshot that is not durable yet: until then the library knows neither what is applied nor
     /// the entries before it, and must not be made to look.
     installing: Option<u64>,
+    /// See [`Consensus::hold_back`].
+    held_back: bool,
     /// Messages that broke the rule of contiguous appends, in either direction.
     malformed: u64,
 }
@@ -74,6 +76,7 @@ impl Replica {
             me,
             random,
             installing: None,
+            held_back: false,
             malformed: 0,
         };
         replica.draw_timeout();
@@ -127,6 +130,11 @@ impl Replica {
         })
     }
 
+    /// A lone voter has nobody to leave the election to.
+    fn refrains(&self) -> bool {
+        self.held_back && self.raw.raft.state != StateRole::Leader && !self.is_alone()
+    }
+
     fn propose_entry(&mut self, entry: eraftpb::Entry) -> Result<Place, Dropped> {
         // A follower's library would forward the proposal by itself, and nobody could tell what
         // became of it.
@@ -166,10 +174,22 @@ impl Consensus for Replica {
         let phase = number % HEARTBEAT_TICKS as u64;
         let early = self.raw.raft.state == StateRole::Leader
             && self.raw.raft.heartbeat_elapsed() as u64 != phase;
-        if self.installing.is_none() && !early && self.may_stand() {
-            self.raw.tick();
-            self.draw_timeout();
+        if self.installing.is_some() || early || !self.may_stand() {
+            return;
         }
+        let refrains = self.refrains();
+        let raft = &mut self.raw.raft;
+        if refrains && raft.election_elapsed + 1 >= raft.randomized_election_timeout() {
+            // The timeout is not allowed to pass, but the leader counts as gone: others get its vote.
+            raft.election_elapsed = raft.election_elapsed.max(ELECTION_TICKS);
+            return;
+        }
+        self.raw.tick();
+        self.draw_timeout();
+    }
+
+    fn hold_back(&mut self, yes: bool) {
+        self.held_back = yes;
     }
 
     fn receive(&mut self, mut message: Message) {
@@ -178,7 +198,11 @@ impl Consensus for Replica {
             return;
         }
         match message.kind {
-            MessageKind::TimeoutNow if self.installing.is_some() || !self.may_stand() => return,
+            MessageKind::TimeoutNow
+                if self.installing.is_some() || !self.may_stand() || self.refrains() =>
+            {
+                return;
+            }
             // A replica without a log has promised nothing that a vote could rest on; no configuration
             // that needs its vote can have come about honestly.
             MessageKind::Vote | MessageKind::PreVote if self.is_empty() => return,
@@ -202,7 +226,7 @@ impl Consensus for Replica {
     }
 
     fn campaign(&mut self) {
-        if self.installing.is_some() || !self.may_stand() {
+        if self.installing.is_some() || !self.may_stand() || self.refrains() {
             return;
         }
         let _ = self.raw.campaign();

@@ -27,10 +27,17 @@ pub(crate) mod item {
     pub(crate) const RULES: u8 = 16;
     /// [`AM_I_MEMBER`] of a replica whose number is not 0.
     pub(crate) const IS_REPLICA_MEMBER: u8 = 24;
+    pub(crate) const SLOW_DISK: u8 = 17;
+    pub(crate) const DISK: u8 = 18;
+    pub(crate) const WATCH_PAGES: u8 = 19;
 }
 
 /// A frame is closed when it has this many bytes; the next item begins another.
 const FULL_FRAME_BYTES: usize = 4 * 1024 * 1024;
+/// An item that is longer is left out: a frame that the peer refuses would cost the connection, which all groups
+/// share. Senders keep their items far below it.
+const MAX_ITEM_BYTES: usize = 32 * 1024 * 1024;
+const _: () = assert!(FULL_FRAME_BYTES + MAX_ITEM_BYTES < codec::MAX_FRAME_BYTES);
 /// A frame begins with room for this many bytes.
 const LEAST_ROOM: usize = 256;
 /// Larger frames are too rare to make room for the next.
@@ -111,7 +118,7 @@ impl Frames {
             *number += 1;
             FrameWriter::new(me, start, slot as u8, *number, room)
         });
-        frame.item(kind, content);
+        frame.item(kind, MAX_ITEM_BYTES, content);
         if frame.len() >= FULL_FRAME_BYTES
             && let Some(frame) = self.open.remove(&(to, slot))
         {

@@ -15,6 +15,8 @@ pub struct Status {
     pub unreadable_frames: u64,
     /// Messages of peers with a gap in their entries.
     pub malformed_appends: u64,
+    /// How long the oldest write has not been durable, in milliseconds; zero if there is none.
+    pub unsynced_ms: u64,
 }
 
 /// One replica at this moment.
@@ -87,6 +89,7 @@ impl Node {
         Status {
             calls: self.span.waiting_calls(),
             unreadable_frames: self.peers.unreadable,
+            unsynced_ms: self.unsynced_ms(),
             malformed_appends: malformed.map(|group| group.replica.malformed()).sum(),
             groups,
         }

@@ -30,6 +30,11 @@ use crate::{GroupId, NodeId, Output, StreamId};
 /// So many sweeps for standing grants run at once: each asks every group, and a client that
 /// subscribes for many owners must not use up the budget of calls.
 const MAX_SWEEPING: usize = 16;
+/// One item of a frame has at most so many events.
+const EVENTS_AT_ONCE: usize = 256;
+/// So many bytes of events are sent to a node that follows anew. What is older is lost to it, as if the group
+/// had not kept it: a connection takes no more at once.
+const MOST_BYTES: usize = 32 * 1024 * 1024;
 /// How long the sweep for standing grants may take.
 const GRANTS_TIMEOUT_MS: u64 = 10_000;
 
@@ -274,15 +279,35 @@ impl Node {
         Ok(())
     }
 
+    /// Sends events, in several items where there are many.
     fn send_events(&mut self, to: NodeId, id: GroupId, run: &Run) {
-        let events = wire::encode_events(&run.events);
-        self.frames().say(to, item::EVENTS, |out| {
-            out.number(u64::from(id.0));
-            out.number(run.term);
-            out.number(run.after);
-            out.number(run.last);
-            out.raw(&events);
-        });
+        let mut parts = Vec::new();
+        let mut bytes = 0;
+        // The newest first: where there is too much, the oldest is left out.
+        for part in run.events.rchunks(EVENTS_AT_ONCE) {
+            let encoded = wire::encode_events(part);
+            bytes += encoded.len();
+            if bytes > MOST_BYTES {
+                break;
+            }
+            let last = part.last().map_or(run.last, |event| event.sequence);
+            parts.push((last, encoded));
+        }
+        match parts.first_mut() {
+            Some((last, _)) => *last = run.last,
+            None => parts.push((run.last, wire::encode_events(&[]))),
+        }
+        let mut after = run.after;
+        for (last, events) in parts.into_iter().rev() {
+            self.frames().say(to, item::EVENTS, |out| {
+                out.number(u64::from(id.0));
+                out.number(run.term);
+                out.number(after);
+                out.number(last);
+                out.raw(&events);
+            });
+            after = last;
+        }
     }
 
     pub(crate) fn receive_events(&mut self, from: NodeId, mut content: Reader) -> Read<()> {

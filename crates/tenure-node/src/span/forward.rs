@@ -27,6 +27,8 @@ use crate::{GroupId, Member, NodeId};
 const MAX_HOPS: u8 = 8;
 /// A repeatable operation whose answer does not come is sent again after this.
 const RESEND_AFTER_MS: u64 = 1500;
+/// An answer to a peer is at most this long.
+const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// Who waits for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,7 +273,11 @@ impl Node {
         match pending.origin {
             Origin::Call { call, part } => self.span.tell(call, Happened::Op(part, answer)),
             Origin::Peer { from, id } => {
-                let answer = wire::encode_answer(&answer);
+                let mut answer = wire::encode_answer(&answer);
+                if answer.len() > MAX_ANSWER_BYTES {
+                    // One answer must not take the connection down: all groups share it.
+                    answer = wire::encode_answer(&OpAnswer::TooLong);
+                }
                 self.frames().say(from.node, item::ANSWER, |out| {
                     out.number(u64::from(from.life));
                     out.number(id);

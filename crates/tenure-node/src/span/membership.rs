@@ -178,10 +178,10 @@ impl Node {
         }
     }
 
-    /// Hands a group over to that one of these voters that is furthest.
-    fn hand_over(&mut self, id: GroupId, voters: &[Member]) {
+    /// Hands a group over to that one of these voters that is furthest. False if there is none.
+    pub(crate) fn hand_over(&mut self, id: GroupId, voters: &[Member]) -> bool {
         let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
-            return;
+            return false;
         };
         let me = group.me;
         let down = |member: &&Member| !self.peers.is_down(member.node);
@@ -189,11 +189,17 @@ impl Node {
             .iter()
             .filter(|member| **member != me)
             .filter(down)
-            .filter_map(|member| Some((group.replica.progress(*member)?.matched, *member)))
+            .filter_map(|member| {
+                let matched = group.replica.progress(*member)?.matched;
+                // Many groups are handed over together: equal voters share them.
+                Some((matched, group.rank_of(*member), *member))
+            })
             .max();
-        if let Some((_, to)) = best {
-            group.replica.transfer(to);
-            self.activate(id);
-        }
+        let Some((_, _, to)) = best else {
+            return false;
+        };
+        group.replica.transfer(to);
+        self.activate(id);
+        true
     }
 }

@@ -154,6 +154,13 @@ fn failure_of(answer: &OpAnswer) -> Option<Failure> {
             "the leader was lost before it answered: the request may have been applied",
             Certain::No,
         ),
+        OpAnswer::TooLong => {
+            return Some(Failure::ResourceExhausted(
+                "the request or its answer is too long for one message between nodes: ask for \
+                 less at a time"
+                    .to_owned(),
+            ));
+        }
         OpAnswer::Applied { .. }
         | OpAnswer::System(_)
         | OpAnswer::Renewed(_)
@@ -509,6 +516,9 @@ impl Node {
             item::IS_REPLICA_MEMBER => self.receive_am_i_member(from, content),
             item::NOT_A_MEMBER => self.receive_not_a_member(content),
             item::RULES => self.receive_rules(from.node, content),
+            item::SLOW_DISK => self.receive_slow_disk(from, content),
+            item::DISK => self.receive_disk(from, content),
+            item::WATCH_PAGES => self.receive_watch_pages(from, content),
             // Of a later release: it says more than we know.
             _ => Ok(()),
         }

@@ -16,7 +16,7 @@ use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::GroupId;
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
-use crate::request::{Answer, AssertAnswer, ClientRequest, Failure};
+use crate::request::{Answer, AssertAnswer, Certain, ClientRequest, Failure};
 
 /// A read is resolved anew so often when the table changes under it.
 const MAX_MISSES: u8 = 8;
@@ -85,6 +85,11 @@ impl Node {
                 };
                 self.ask(cx, 0, system, Op::Read(query))
             }
+            // R145 (healthy storage): a node whose writes hang cannot serve, whatever its peers answer.
+            ClientRequest::Health if self.has_slow_disk() => Progress::fail(Failure::Unavailable {
+                why: "the disk is slow: writes of the log take longer than an election timeout",
+                nothing_happened: Certain::Yes,
+            }),
             ClientRequest::Health => self.ask(cx, 0, system, Op::Read(Query::Nothing)),
             ClientRequest::SetWaitEdge { .. } | ClientRequest::ClearWaitEdge { .. } => {
                 match edge_command(&call.request) {

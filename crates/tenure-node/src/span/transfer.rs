@@ -5,7 +5,7 @@
 //!   peer too far behind ─▶ chunks on the bulk lane, a few at a time ─▶ installed there ─▶ reported
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 
@@ -18,8 +18,12 @@ use crate::{Base, GroupId, Member, NodeId, Output, Place, Record, Snapshot, code
 
 /// One chunk.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// So many chunks are under way at once to one replica.
-const WINDOW: usize = 4;
+/// So many bytes are under way at once to one node, for all groups together: enough for a long fast line, and
+/// a fraction of what the queue of a connection holds.
+const WINDOW_BYTES: usize = 4 * 1024 * 1024;
+/// So many bytes of states may wait to be sent, to all nodes together. Groups beyond it are asked again with
+/// the next heartbeat.
+const QUEUED_BYTES: usize = 64 * 1024 * 1024;
 /// A transfer without progress for so long has failed (R170: no limit on the whole).
 const STALLED_AFTER_MS: u64 = 15_000;
 /// A state larger than this is refused before memory is given to it.
@@ -35,6 +39,9 @@ pub(crate) struct Transfers {
     /// States that were made for a peer, by group.
     offered: BTreeMap<GroupId, (Place, Bytes)>,
     outgoing: BTreeMap<(GroupId, Member), Outgoing>,
+    /// Transfers to each node that have something left to send, in the order in which they began: one after
+    /// the other uses the whole line, and the first state arrives early.
+    queues: BTreeMap<NodeId, VecDeque<(GroupId, Member)>>,
     incoming: BTreeMap<GroupId, Incoming>,
     /// Snapshots that are being saved to cut a log.
     saving: BTreeMap<GroupId, Saving>,
@@ -75,6 +82,30 @@ impl Transfers {
         self.incoming.remove(&id);
         self.saving.remove(&id);
         self.outgoing.retain(|(group, _), _| *group != id);
+        for queue in self.queues.values_mut() {
+            queue.retain(|(group, _)| *group != id);
+        }
+    }
+
+    /// Whether another state may be made for a peer.
+    fn has_room(&self) -> bool {
+        let queued = self.outgoing.values();
+        let queued: usize = queued.map(|one| one.data.len() - one.sent).sum();
+        queued < QUEUED_BYTES
+    }
+
+    /// How many bytes are under way to a node.
+    fn in_flight(&self, node: NodeId) -> usize {
+        let outgoing = self.outgoing.iter();
+        let to_node = outgoing.filter(|((_, member), _)| member.node == node);
+        to_node.map(|(_, one)| one.sent - one.taken).sum()
+    }
+
+    fn end(&mut self, id: GroupId, to: Member) {
+        self.outgoing.remove(&(id, to));
+        if let Some(queue) = self.queues.get_mut(&to.node) {
+            queue.retain(|one| *one != (id, to));
+        }
     }
 }
 
@@ -89,7 +120,9 @@ impl Node {
             };
             let wanted = group.replica.store().take_wanted();
             if wanted {
-                self.offer_state(id);
+                if self.transfers.has_room() {
+                    self.offer_state(id);
+                }
                 continue;
             }
             let store = group.replica.store();
@@ -203,6 +236,7 @@ impl Node {
         let mut out = codec::Writer::new();
         codec::encode_message(&mut out, &message);
         let last_progress = self.reading();
+        self.transfers.end(id, to);
         self.transfers.outgoing.insert(
             (id, to),
             Outgoing {
@@ -214,28 +248,41 @@ impl Node {
                 last_progress,
             },
         );
-        self.send_chunks(id, to);
+        let queue = self.transfers.queues.entry(to.node).or_default();
+        queue.push_back((id, to));
+        self.send_chunks(to.node);
     }
 
-    fn send_chunks(&mut self, id: GroupId, to: Member) {
-        let Some(outgoing) = self.transfers.outgoing.get_mut(&(id, to)) else {
-            return;
-        };
-        let mut chunks = Vec::new();
-        while outgoing.sent < outgoing.data.len()
-            && outgoing.sent < outgoing.taken + WINDOW * CHUNK_BYTES
+    /// Fills the window of a node with what waits for it.
+    fn send_chunks(&mut self, node: NodeId) {
+        let reading = self.reading();
+        let mut in_flight = self.transfers.in_flight(node);
+        while in_flight < WINDOW_BYTES
+            && let Some(queue) = self.transfers.queues.get_mut(&node)
+            && let Some((id, to)) = queue.front().copied()
         {
-            let end = (outgoing.sent + CHUNK_BYTES).min(outgoing.data.len());
-            chunks.push((outgoing.sent, outgoing.data.slice(outgoing.sent..end)));
+            let Some(outgoing) = self.transfers.outgoing.get_mut(&(id, to)) else {
+                queue.pop_front();
+                continue;
+            };
+            let offset = outgoing.sent;
+            let end = (offset + CHUNK_BYTES).min(outgoing.data.len());
+            let chunk = outgoing.data.slice(offset..end);
+            if outgoing.sent == outgoing.taken {
+                // It has waited for its turn, not for the peer.
+                outgoing.last_progress = reading;
+            }
             outgoing.sent = end;
-        }
-        let (message, total, place) = (
-            outgoing.message.clone(),
-            outgoing.data.len(),
-            outgoing.place,
-        );
-        for (offset, chunk) in chunks {
-            self.frames().bulk(to.node, item::CHUNK, |out| {
+            in_flight += chunk.len();
+            let (message, total, place) = (
+                outgoing.message.clone(),
+                outgoing.data.len(),
+                outgoing.place,
+            );
+            if end == total {
+                queue.pop_front();
+            }
+            self.frames().bulk(node, item::CHUNK, |out| {
                 out.number(u64::from(id.0));
                 codec::write_member(out, to);
                 out.number(place.term);
@@ -306,7 +353,8 @@ impl Node {
         {
             self.state_arrived(id, place, incoming.data.freeze(), message);
         }
-        self.frames().bulk(from.node, item::CHUNK_TAKEN, |out| {
+        // Small and waited for: it does not go with the bulk, whose connection may not stand in this direction.
+        self.frames().say(from.node, item::CHUNK_TAKEN, |out| {
             out.number(u64::from(id.0));
             out.number(place.term);
             out.number(place.index);
@@ -389,15 +437,14 @@ impl Node {
         outgoing.last_progress = reading;
         if outgoing.taken >= outgoing.data.len() {
             self.report_snapshot(id, from, Arrival::Arrived);
-        } else {
-            self.send_chunks(id, from);
         }
+        self.send_chunks(from.node);
         Ok(())
     }
 
     /// Consensus must be told how every snapshot ended, or the peer stays paused.
     fn report_snapshot(&mut self, id: GroupId, to: Member, arrival: Arrival) {
-        self.transfers.outgoing.remove(&(id, to));
+        self.transfers.end(id, to);
         let busy = self
             .transfers
             .outgoing
@@ -435,11 +482,15 @@ impl Node {
             .transfers
             .outgoing
             .iter()
-            .filter(|(_, outgoing)| outgoing.last_progress + STALLED_AFTER_MS <= reading)
+            .filter(|(_, outgoing)| {
+                outgoing.sent > outgoing.taken
+                    && outgoing.last_progress + STALLED_AFTER_MS <= reading
+            })
             .map(|(key, _)| *key)
             .collect();
         for (id, to) in stalled {
             self.report_snapshot(id, to, Arrival::Failed);
+            self.send_chunks(to.node);
         }
     }
 }

@@ -3,8 +3,12 @@
 //! A watch is registered with the leader of every group and lives as long as all of them lead and
 //! every word of theirs arrives: each numbers what it says. Anything else closes it; whoever
 //! watches begins again with a snapshot.
+//!
+//! Paging: the holds of a group can be more than a connection takes at once. The leader sends a page, keeps the
+//! rest of the snapshot and the changes since, and goes on when the watcher asks for the next page. A watcher of
+//! release 0.1.0 knows no pages: it gets everything in one piece, or its watch is closed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_core::event::LockChange;
 use tenure_core::path::Namespace;
@@ -18,6 +22,12 @@ use crate::{GroupId, Member, NodeId, Output, StreamId, WatchEvent, WatchStart};
 
 /// A watch that not all groups have confirmed by then is closed.
 const START_TIMEOUT_MS: u64 = 10_000;
+/// A page of a snapshot.
+const PAGE_BYTES: usize = 512 * 1024;
+/// Changes that may wait behind a snapshot; a watcher that is slower starts again.
+const MOST_WAITING: usize = 4096;
+/// A snapshot in one piece is at most this long.
+const MOST_IN_ONE_PIECE: usize = 16 * 1024 * 1024;
 
 /// See the module.
 #[derive(Debug)]
@@ -25,6 +35,8 @@ pub(crate) struct Watches {
     streams: BTreeMap<StreamId, Watch>,
     /// Who watches the groups that are led here.
     served: BTreeMap<(Member, u64), Served>,
+    /// Watches of peers that know pages.
+    paged: BTreeSet<(Member, u64)>,
     last_number: u64,
 }
 
@@ -33,6 +45,7 @@ impl Watches {
         Watches {
             streams: BTreeMap::new(),
             served: BTreeMap::new(),
+            paged: BTreeSet::new(),
             last_number: first,
         }
     }
@@ -54,6 +67,15 @@ struct Served {
     prefix: Namespace,
     /// How many words were said for each group.
     said: BTreeMap<GroupId, u64>,
+    /// What waits for the watcher to ask for the next page.
+    waiting: BTreeMap<GroupId, Paging>,
+}
+
+/// The rest of a snapshot, and what changed since.
+#[derive(Debug)]
+struct Paging {
+    pages: VecDeque<Vec<LockChange>>,
+    changes: Vec<LockChange>,
 }
 
 /// What a leader says to a watch.
@@ -71,11 +93,44 @@ pub(crate) struct Word {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WordKind {
-    /// What is there; the first word.
+    /// What is there; the first word, or the last page.
     Present,
+    /// A page of what is there; more follows when it is asked for.
+    Page,
     Changed,
     /// It does not lead any more.
     Over,
+}
+
+/// About how many bytes a change takes in a frame.
+fn bytes_of(change: &LockChange) -> usize {
+    let path = change.path.as_ref().map_or(0, |path| path.as_str().len());
+    let owner = change.owner.as_ref().map_or(0, |name| name.as_str().len());
+    let holder = change.holder.as_ref().map_or(0, |who| {
+        let labels = who
+            .labels
+            .iter()
+            .map(|(key, value)| key.len() + value.len());
+        who.name.len() + who.host.len() + who.purpose.len() + labels.sum::<usize>()
+    });
+    64 + change.namespace.as_str().len() + path + owner + holder
+}
+
+/// Cuts a snapshot into pages; there is at least one.
+fn pages_of(changes: Vec<LockChange>) -> VecDeque<Vec<LockChange>> {
+    let mut pages = VecDeque::new();
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for change in changes {
+        let more = bytes_of(&change);
+        if bytes + more > PAGE_BYTES && !page.is_empty() {
+            pages.push_back(std::mem::take(&mut page));
+            bytes = 0;
+        }
+        bytes += more;
+        page.push(change);
+    }
+    pages.push_back(page);
+    pages
 }
 
 /// Whether a change concerns a prefix: it happened in a namespace below it, or on a path below it.
@@ -129,6 +184,12 @@ impl Node {
                     self.serve_watch(me, number, group, &prefix, start);
                 }
             } else {
+                if start == WatchStart::Snapshot {
+                    self.frames().say(leader, item::WATCH_PAGES, |out| {
+                        out.number(number);
+                        out.maybe(None);
+                    });
+                }
                 self.frames().say(leader, item::WATCH, |out| {
                     out.number(number);
                     out.byte(u8::from(start == WatchStart::Snapshot));
@@ -149,6 +210,7 @@ impl Node {
             1 => WatchStart::Snapshot,
             2 => {
                 self.span.watches.served.remove(&(from, number));
+                self.span.watches.paged.remove(&(from, number));
                 return Ok(());
             }
             other => {
@@ -176,13 +238,18 @@ impl Node {
         prefix: &Namespace,
         start: WatchStart,
     ) {
+        let key = (from, number);
+        let served = self.span.watches.served.get(&key);
+        if served.is_some_and(|served| served.waiting.contains_key(&id)) {
+            // Asked again, because the pages take long: they go on.
+            return;
+        }
         let Some(group) = self.group(id).filter(|group| group.is_led()) else {
             return;
         };
         // What is there by the log, not by the leader's clock: an entry that is under way may still
         // grant a place whose time is over now, and its change must fit what was shown (E8).
         let now = group.machine.time();
-        let term = group.term();
         let Some(space) = group.machine.space_mut() else {
             return;
         };
@@ -199,26 +266,96 @@ impl Node {
             .or_insert_with(|| Served {
                 prefix: prefix.clone(),
                 said: BTreeMap::new(),
+                waiting: BTreeMap::new(),
             });
         // Who asks again, because the first word was slow or lost, is told again; one count goes
         // through all words, so that nothing between the two can be missed.
-        let said = served.said.entry(id).or_insert(0);
-        let count = *said;
-        *said += 1;
-        self.say_watch(
-            from,
-            Word {
-                number,
-                group: id,
-                term,
-                count,
-                kind: WordKind::Present,
-                changes,
-            },
-        );
+        served.said.entry(id).or_insert(0);
+        if from != self.me && !self.span.watches.paged.contains(&key) {
+            let bytes: usize = changes.iter().map(bytes_of).sum();
+            if bytes > MOST_IN_ONE_PIECE {
+                self.refuse_watch(key, id);
+            } else {
+                self.say_watch(key, id, WordKind::Present, changes);
+            }
+            return;
+        }
+        let paging = Paging {
+            pages: pages_of(changes),
+            changes: Vec::new(),
+        };
+        served.waiting.insert(id, paging);
+        self.say_page(key, id);
     }
 
-    fn say_watch(&mut self, to: Member, word: Word) {
+    /// Sends the next page of a snapshot, and with the last one what changed since.
+    fn say_page(&mut self, key: (Member, u64), id: GroupId) {
+        let Some(served) = self.span.watches.served.get_mut(&key) else {
+            return;
+        };
+        let Some(paging) = served.waiting.get_mut(&id) else {
+            return;
+        };
+        let page = paging.pages.pop_front().unwrap_or_default();
+        if !paging.pages.is_empty() {
+            self.say_watch(key, id, WordKind::Page, page);
+            return;
+        }
+        let changes = std::mem::take(&mut paging.changes);
+        served.waiting.remove(&id);
+        self.say_watch(key, id, WordKind::Present, page);
+        for change in changes {
+            self.say_watch(key, id, WordKind::Changed, vec![change]);
+        }
+    }
+
+    /// The watch of a peer cannot go on.
+    fn refuse_watch(&mut self, key: (Member, u64), id: GroupId) {
+        self.say_watch(key, id, WordKind::Over, Vec::new());
+        if let Some(served) = self.span.watches.served.get_mut(&key) {
+            served.said.remove(&id);
+            served.waiting.remove(&id);
+        }
+    }
+
+    /// A watcher knows pages, or wants the next one of a group.
+    pub(crate) fn receive_watch_pages(&mut self, from: Member, mut content: Reader) -> Read<()> {
+        let number = content.number()?;
+        match content.maybe()? {
+            None => {
+                self.span.watches.paged.insert((from, number));
+            }
+            Some(group) => {
+                let group = u32::try_from(group).map_err(|_| CodecError::Limit(group))?;
+                self.say_page((from, number), GroupId(group));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says the next word about a group to a watch.
+    fn say_watch(
+        &mut self,
+        (to, number): (Member, u64),
+        id: GroupId,
+        kind: WordKind,
+        changes: Vec<LockChange>,
+    ) {
+        let term = self.group_ref(id).map_or(0, |group| group.term());
+        let served = self.span.watches.served.get_mut(&(to, number));
+        let Some(said) = served.and_then(|served| served.said.get_mut(&id)) else {
+            return;
+        };
+        let count = *said;
+        *said += 1;
+        let word = Word {
+            number,
+            group: id,
+            term,
+            count,
+            kind,
+            changes,
+        };
         if to == self.me {
             self.hear_watch(to.node, word);
         } else {
@@ -239,7 +376,21 @@ impl Node {
         Ok(())
     }
 
+    /// Asks for the next page of a group.
+    fn ask_page(&mut self, leader: NodeId, number: u64, group: GroupId) {
+        if leader == self.me.node {
+            let me = self.me;
+            self.say_page((me, number), group);
+            return;
+        }
+        self.frames().say(leader, item::WATCH_PAGES, |out| {
+            out.number(number);
+            out.maybe(Some(u64::from(group.0)));
+        });
+    }
+
     fn hear_watch(&mut self, from: NodeId, word: Word) {
+        let reading = self.reading();
         let streams = &mut self.span.watches.streams;
         let Some((id, watch)) = streams
             .iter_mut()
@@ -253,8 +404,8 @@ impl Node {
         let id = *id;
         let expected = watch.heard.get(&word.group).copied();
         let fits = match (word.kind, expected) {
-            (WordKind::Present, None) => true,
-            (WordKind::Present | WordKind::Changed, Some((leader, count))) => {
+            (WordKind::Present | WordKind::Page, None) => true,
+            (WordKind::Present | WordKind::Page | WordKind::Changed, Some((leader, count))) => {
                 leader == (word.term, from) && count == word.count
             }
             (WordKind::Changed, None) | (WordKind::Over, _) => false,
@@ -267,8 +418,23 @@ impl Node {
             .heard
             .insert(word.group, ((word.term, from), word.count + 1));
         let wants_start = watch.start == WatchStart::Snapshot;
-        let was_missing = watch.missing.remove(&word.group);
+        let group = word.group;
+        let was_missing = if word.kind == WordKind::Page {
+            // Pages of a large snapshot over a slow line may take long.
+            watch.since = reading;
+            watch.missing.contains(&group)
+        } else {
+            watch.missing.remove(&group)
+        };
         let complete = was_missing && watch.missing.is_empty() && wants_start;
+        if word.kind == WordKind::Page {
+            if was_missing {
+                let change = WatchEvent::Present(word.changes);
+                self.outputs.push(Output::Change { id, change });
+            }
+            self.ask_page(from, word.number, group);
+            return;
+        }
         if word.kind == WordKind::Present && !was_missing {
             // Asked twice because the answer was slow: nothing new.
             return;
@@ -279,7 +445,7 @@ impl Node {
                 let change = WatchEvent::Present(word.changes);
                 self.outputs.push(Output::Change { id, change });
             }
-            WordKind::Changed | WordKind::Over => {
+            WordKind::Page | WordKind::Changed | WordKind::Over => {
                 for change in word.changes {
                     let change = WatchEvent::Changed(change);
                     self.outputs.push(Output::Change { id, change });
@@ -333,26 +499,22 @@ impl Node {
 
     /// Something changed in a group that is led here.
     pub(crate) fn change_made(&mut self, id: GroupId, change: LockChange) {
-        let term = self.group_ref(id).map_or(0, |group| group.term());
-        let mut words = Vec::new();
-        for ((node, number), served) in &mut self.span.watches.served {
-            if let Some(said) = served.said.get_mut(&id)
-                && concerns(&served.prefix, &change)
-            {
-                words.push((*node, *number, *said));
-                *said += 1;
+        let (mut now, mut slow) = (Vec::new(), Vec::new());
+        for (key, served) in &mut self.span.watches.served {
+            if !served.said.contains_key(&id) || !concerns(&served.prefix, &change) {
+                continue;
+            }
+            match served.waiting.get_mut(&id) {
+                None => now.push(*key),
+                Some(paging) if paging.changes.len() >= MOST_WAITING => slow.push(*key),
+                Some(paging) => paging.changes.push(change.clone()),
             }
         }
-        for (node, number, count) in words {
-            let word = Word {
-                number,
-                group: id,
-                term,
-                count,
-                kind: WordKind::Changed,
-                changes: vec![change.clone()],
-            };
-            self.say_watch(node, word);
+        for key in now {
+            self.say_watch(key, id, WordKind::Changed, vec![change.clone()]);
+        }
+        for key in slow {
+            self.refuse_watch(key, id);
         }
     }
 
@@ -365,26 +527,14 @@ impl Node {
     }
 
     pub(crate) fn watches_not_led(&mut self, id: GroupId) {
-        let term = self.group_ref(id).map_or(0, |group| group.term());
         if let Some(space) = self.group(id).and_then(|group| group.machine.space_mut()) {
             space.unwatch();
         }
-        let mut words = Vec::new();
-        for ((node, number), served) in &mut self.span.watches.served {
-            if let Some(count) = served.said.remove(&id) {
-                words.push((*node, *number, count));
-            }
-        }
-        for (node, number, count) in words {
-            let word = Word {
-                number,
-                group: id,
-                term,
-                count,
-                kind: WordKind::Over,
-                changes: Vec::new(),
-            };
-            self.say_watch(node, word);
+        let served = self.span.watches.served.iter();
+        let told = served.filter(|(_, served)| served.said.contains_key(&id));
+        let told: Vec<(Member, u64)> = told.map(|(key, _)| *key).collect();
+        for key in told {
+            self.refuse_watch(key, id);
         }
     }
 
@@ -416,6 +566,10 @@ impl Node {
             .watches
             .served
             .retain(|(watcher, _), _| watcher.node != node);
+        self.span
+            .watches
+            .paged
+            .retain(|(watcher, _)| watcher.node != node);
         let broken: Vec<StreamId> = self
             .span
             .watches

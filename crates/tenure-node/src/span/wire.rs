@@ -241,6 +241,7 @@ pub(crate) fn encode_answer(answer: &OpAnswer) -> Bytes {
         }
         OpAnswer::Busy => out.byte(8),
         OpAnswer::Unknown => out.byte(9),
+        OpAnswer::TooLong => out.byte(10),
     })
 }
 
@@ -260,6 +261,7 @@ pub(crate) fn decode_answer(bytes: &[u8]) -> Read<OpAnswer> {
             },
             8 => OpAnswer::Busy,
             9 => OpAnswer::Unknown,
+            10 => OpAnswer::TooLong,
             found => return unknown("answer", found),
         })
     })
@@ -659,6 +661,7 @@ pub(crate) fn encode_word(word: &Word) -> Bytes {
             WordKind::Present => 0,
             WordKind::Changed => 1,
             WordKind::Over => 2,
+            WordKind::Page => 3,
         });
         out.length(word.changes.len());
         for change in &word.changes {
@@ -677,6 +680,7 @@ pub(crate) fn decode_word(bytes: &[u8]) -> Read<Word> {
             0 => WordKind::Present,
             1 => WordKind::Changed,
             2 => WordKind::Over,
+            3 => WordKind::Page,
             found => return unknown("word", found),
         };
         let length = input.length()?;

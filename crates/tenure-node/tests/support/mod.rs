@@ -42,6 +42,9 @@ pub struct Disk {
     held: Vec<(Mark, NodeId, Bytes)>,
     pub syncs: u64,
     pub born: Vec<(GroupId, Vec<Member>)>,
+    /// Batches written so far, and the bytes of entries in the longest.
+    pub batches: u64,
+    pub longest_batch: usize,
 }
 
 impl Disk {
@@ -111,12 +114,28 @@ pub struct Cluster {
     seed: u64,
     pub frames: u64,
     pub duplicate: bool,
+    /// How many bytes a millisecond the bulk lane to each node carries, and how many may wait for it: beyond it
+    /// the connection breaks, as on real machines.
+    pub bulk: Option<BulkLine>,
+    /// Bulk frames are kept in `lost`.
+    pub hold_bulk: bool,
+    /// When the bulk lane to a node is free again, in microseconds.
+    bulk_free: BTreeMap<NodeId, u64>,
+    /// How often a bulk lane broke, and the longest frame of all.
+    pub bulk_broke: u64,
+    pub longest_frame: usize,
     /// What cut links did not carry, for a test to bring it after all.
     pub lost: Vec<(NodeId, NodeId, Bytes)>,
     /// No link carries states.
     pub bulk_lost: bool,
     /// Every group stays by the rules of release 0.1.0: one of the nodes never says what it knows.
     pub first_rules: bool,
+}
+
+#[derive(Clone, Copy)]
+pub struct BulkLine {
+    pub bytes_per_ms: u64,
+    pub most_waiting: u64,
 }
 
 impl Cluster {
@@ -153,6 +172,11 @@ impl Cluster {
             seed: 7,
             frames: 0,
             duplicate: false,
+            bulk: None,
+            hold_bulk: false,
+            bulk_free: BTreeMap::new(),
+            bulk_broke: 0,
+            longest_frame: 0,
             lost: Vec::new(),
             bulk_lost: false,
             first_rules: false,
@@ -297,7 +321,24 @@ impl Cluster {
         for output in outputs {
             let seat = &mut self.seats[at];
             match output {
-                Output::Write(batch) => seat.disk.pending.push_back(batch),
+                Output::Write(batch) => {
+                    let entries = batch.records.iter().map(|(_, record)| match record {
+                        Record::Entries(entries) => entries.iter(),
+                        _ => [].iter(),
+                    });
+                    let bytes = entries.flatten().map(|entry| entry.payload_bytes().len());
+                    seat.disk.longest_batch = bytes.sum::<usize>().max(seat.disk.longest_batch);
+                    seat.disk.batches += 1;
+                    seat.disk.pending.push_back(batch);
+                }
+                Output::Send {
+                    to, lane, frame, ..
+                } if lane == Lane::Bulk && self.hold_bulk => self.lost.push((from, to, frame)),
+                Output::Send {
+                    to, lane, frame, ..
+                } if lane == Lane::Bulk && self.bulk.is_some() => {
+                    self.send_bulk(at, to, frame);
+                }
                 Output::Send {
                     to,
                     lane: Lane::Bulk,
@@ -332,7 +373,29 @@ impl Cluster {
         }
     }
 
+    fn send_bulk(&mut self, at: usize, to: NodeId, frame: Bytes) {
+        let Some(line) = self.bulk else { return };
+        let from = self.seats[at].member.node;
+        let now = self.now * 1_000;
+        let free = self.bulk_free.get(&to).copied().unwrap_or(0).max(now);
+        if (free - now) * line.bytes_per_ms / 1_000 + frame.len() as u64 > line.most_waiting {
+            self.bulk_broke += 1;
+            let lost =
+                |(_, one, other, _): &(u64, NodeId, NodeId, Bytes)| (*one, *other) == (from, to);
+            self.wire.retain(|frame| !lost(frame));
+            self.bulk_free.remove(&to);
+            self.input(at, Input::BulkLost { node: to });
+            return;
+        }
+        let free = free + frame.len() as u64 * 1_000 / line.bytes_per_ms;
+        self.bulk_free.insert(to, free);
+        self.longest_frame = self.longest_frame.max(frame.len());
+        let arrives = free / 1_000 + self.latency_ms;
+        self.wire.push_back((arrives, from, to, frame));
+    }
+
     fn send(&mut self, from: NodeId, to: NodeId, frame: Bytes) {
+        self.longest_frame = self.longest_frame.max(frame.len());
         self.frames += 1;
         if self.cut.contains(&(from, to)) {
             self.lost.push((from, to, frame));

@@ -99,6 +99,11 @@ pub(crate) fn of_node(report: &Vitals) -> Vec<Family> {
         ),
         gauge("log.bytes", "Bytes of log files in use.", report.log_bytes),
         gauge("log.files", "Log files in use.", report.log_files),
+        gauge(
+            "log.unsynced_age",
+            "Milliseconds since the oldest write of the log that is not durable.",
+            status.unsynced_ms,
+        ),
         Family {
             name: "log.sync_duration",
             help: "How long syncs of the log took.",
@@ -270,6 +275,7 @@ mod tests {
                 calls: 0,
                 unreadable_frames: 0,
                 malformed_appends: 0,
+                unsynced_ms: 0,
             },
             log_files: 0,
             log_bytes: 0,

@@ -39,6 +39,26 @@ pub(super) fn slow(world: &mut World, random: &mut Random) -> Option<String> {
     Some(format!("seat {at}, {} ms a sync", sync / MILLISECOND))
 }
 
+/// Writes and syncs take no end for a while, of one disk or of all; reads go on.
+pub(super) fn hang(world: &mut World, random: &mut Random) -> Option<String> {
+    let most = random.pick(&[3 * SECOND, 15 * SECOND, 120 * SECOND]);
+    let length = random.between(SECOND, most);
+    let end = world.now + length;
+    let all = random.chance(150);
+    let one = random.index(world.seats.len());
+    for (at, seat) in world.seats.iter_mut().enumerate() {
+        if all || at == one {
+            seat.hangs_until = seat.hangs_until.max(end);
+        }
+    }
+    let who = if all {
+        "all seats".to_owned()
+    } else {
+        format!("seat {one}")
+    };
+    Some(format!("{who} for {} ms", length / MILLISECOND))
+}
+
 pub(super) fn heal(world: &mut World, at: usize) {
     world.seats[at].disk_delay = crate::seat::HEALTHY_DISK;
     world.seats[at].disk.set_capacity(None);

@@ -35,6 +35,7 @@ pub(crate) enum Kind {
     BitFlip,
     FullDisk,
     SlowDisk,
+    HungDisk,
     Wipe,
     Pause,
     ClockRate,
@@ -49,7 +50,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Those that any cluster can be struck by: all but [`Kind::Forsaken`] and [`Kind::Returning`].
+    /// Those that any cluster can be struck by. [`Kind::Forsaken`], [`Kind::Returning`] and [`Kind::HungDisk`] are
+    /// planned apart.
     pub(crate) const ANYWHERE: [Kind; 25] = [
         Kind::Partition,
         Kind::PartialPartition,
@@ -96,6 +98,7 @@ impl Kind {
             Kind::BitFlip => "bit flip",
             Kind::FullDisk => "full disk",
             Kind::SlowDisk => "slow disk",
+            Kind::HungDisk => "hung disk",
             Kind::Wipe => "wiped disk",
             Kind::Pause => "pause",
             Kind::ClockRate => "clock rate",
@@ -120,7 +123,7 @@ impl Kind {
             Kind::PowerLoss | Kind::Kill | Kind::PowerDuringWrite => 25 * SECOND,
             Kind::SyncError | Kind::WriteError | Kind::FullDisk => 45 * SECOND,
             Kind::BitFlip | Kind::Wipe => 60 * SECOND,
-            Kind::SlowDisk | Kind::Pause => 20 * SECOND,
+            Kind::SlowDisk | Kind::HungDisk | Kind::Pause => 20 * SECOND,
             Kind::ClockRate | Kind::ClockStep => 15 * SECOND,
             Kind::Membership | Kind::Forsaken => 20 * SECOND,
             Kind::Drain | Kind::Transfer | Kind::Returning => 15 * SECOND,
@@ -196,6 +199,7 @@ impl World {
             }
             Kind::BitFlip => disk::flip(self, &mut random),
             Kind::SlowDisk => disk::slow(self, &mut random),
+            Kind::HungDisk => disk::hang(self, &mut random),
             Kind::Wipe => disk::wipe(self, &mut random),
             Kind::Pause => pause::pause(self, &mut random),
             Kind::ClockRate => clock::rate(self, &mut random),

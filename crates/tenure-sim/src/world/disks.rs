@@ -25,6 +25,14 @@ impl World {
 
     pub(super) fn disk_begins(&mut self, at: usize) {
         let seat = &mut self.seats[at];
+        if seat.syncing.is_some() || !seat.disk_begins {
+            return;
+        }
+        if self.now < seat.hangs_until {
+            let (when, process) = (seat.hangs_until, seat.process);
+            self.at(when, Event::DiskBegins { seat: at, process });
+            return;
+        }
         seat.disk_begins = false;
         let jobs = std::mem::take(&mut seat.jobs);
         let Some(journal) = &mut seat.journal else {
@@ -65,6 +73,11 @@ impl World {
 
     pub(super) fn disk_ends(&mut self, at: usize) {
         let seat = &mut self.seats[at];
+        if self.now < seat.hangs_until {
+            let (when, process) = (seat.hangs_until, seat.process);
+            self.at(when, Event::DiskEnds { seat: at, process });
+            return;
+        }
         let (Some(syncing), Some(journal)) = (seat.syncing.take(), &mut seat.journal) else {
             return;
         };
@@ -87,6 +100,21 @@ impl World {
             self.input(at, Input::CutLog { group });
         }
         self.disk_wanted(at);
+    }
+
+    /// A disk that hung goes on at once.
+    pub(super) fn disk_recovers(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        if self.now >= std::mem::take(&mut seat.hangs_until) {
+            return;
+        }
+        let process = seat.process;
+        let event = if seat.syncing.is_some() {
+            Event::DiskEnds { seat: at, process }
+        } else {
+            Event::DiskBegins { seat: at, process }
+        };
+        self.at(self.now, event);
     }
 
     fn durable(&mut self, at: usize, mark: Mark) {

@@ -13,12 +13,18 @@ use crate::calm::is_probe;
 use crate::check::Fact;
 use crate::journal::{Blank, Journal, Unusable};
 use crate::load::Client;
+use crate::pulse::is_pulse;
 use crate::seat::Job;
 use crate::time::{MILLISECOND, SECOND, Time};
 
 impl World {
     pub(super) fn start(&mut self, at: usize) {
         if self.seats[at].is_up() {
+            return;
+        }
+        if self.now < self.seats[at].hangs_until {
+            // The log cannot be opened before it is synced.
+            self.at(self.seats[at].hangs_until, Event::Start(at));
             return;
         }
         if self.seats[at].needs_new_life {
@@ -206,6 +212,9 @@ impl World {
                 },
                 Output::Answer { id, answer, .. } if is_probe(id) => {
                     self.probes.insert(id, answer);
+                }
+                Output::Answer { id, answer, .. } if is_pulse(id) => {
+                    self.pulse_answered(id, &answer)
                 }
                 Output::Answer { id, answer, .. } => {
                     if let Some((client, ask)) = self.seats[at].calls.remove(&id) {

@@ -216,6 +216,7 @@ fn answers() -> Vec<OpAnswer> {
         },
         OpAnswer::Busy,
         OpAnswer::Unknown,
+        OpAnswer::TooLong,
     ]);
     answers
 }

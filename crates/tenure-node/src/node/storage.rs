@@ -1,0 +1,236 @@
+//! Disk stall detection.
+//!
+//! Heartbeats need no disk, so a leader whose disk hangs looks healthy to its followers while it can neither
+//! commit nor answer. Only the node itself knows how old its oldest write is that has not become durable:
+//!
+//! ```text
+//!   half an election timeout ─▶ tells its peers and asks how their disks are
+//!   an election timeout      ─▶ does not campaign, Health fails, hands over to voters with a healthy disk
+//!   two election timeouts    ─▶ calls whose entries it has handed over are answered: unknown outcome
+//!   half a minute            ─▶ the node stops
+//! ```
+//!
+//! A hand-over needs no disk here: followers have acknowledged the entries, and the target campaigns with their
+//! votes. Where all disks are slow there is no target, so leaderships stay: a node that was slow within the last
+//! minute is none, and each node can hand a group over only once before it is a target again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::TICK_MS;
+use super::frames::item;
+use crate::codec::{Read, Reader};
+use crate::consensus::{Consensus, ELECTION_TICKS};
+use crate::group::Written;
+use crate::node::Node;
+use crate::{GroupId, Mark, Member, NodeId, Role};
+
+/// A disk is slow when a write takes this long: one election timeout.
+const SLOW_MS: u64 = ELECTION_TICKS as u64 * TICK_MS;
+/// From here on peers are asked, so that their answers are there when the disk counts as slow. A peer whose
+/// writes take longer is no target.
+const SUSPECT_MS: u64 = SLOW_MS / 2;
+/// How often peers are asked.
+const ASK_EVERY_MS: u64 = 2 * TICK_MS;
+/// A node with a slow disk is no target for this long.
+const RECOVERED_AFTER_MS: u64 = 60_000;
+/// A write that takes longer is not waited for.
+const HUNG_MS: u64 = 20_000;
+/// A write of many bytes has more time: a disk slower than this counts as hung.
+const LEAST_BYTES_PER_MS: u64 = 4 * 1024;
+
+/// What the node knows about disks, its own and those of its peers.
+#[derive(Debug, Default)]
+pub(crate) struct Storage {
+    /// Writes that are not durable yet, the oldest first.
+    unsynced: VecDeque<Unsynced>,
+    /// When its own disk was last suspected.
+    suspected_at: Option<u64>,
+    asked_at: Option<u64>,
+    peers: BTreeMap<NodeId, PeerDisk>,
+    /// When groups were last handed over because of a slow disk.
+    handed_over: BTreeMap<GroupId, u64>,
+}
+
+#[derive(Debug)]
+struct Unsynced {
+    mark: Mark,
+    /// The reading when it was handed out.
+    since: u64,
+    bytes: u64,
+    numbers: Vec<Written>,
+}
+
+/// What a peer last said about its disk.
+#[derive(Clone, Copy, Debug)]
+struct PeerDisk {
+    heard_at: u64,
+    /// When it was slow, if it ever was while this process listened, by this node's clock.
+    slow_at: Option<u64>,
+}
+
+impl Storage {
+    /// A batch was handed out for writing.
+    pub(super) fn wrote(&mut self, mark: Mark, since: u64, bytes: u64, numbers: Vec<Written>) {
+        self.unsynced.push_back(Unsynced {
+            mark,
+            since,
+            bytes,
+            numbers,
+        });
+    }
+
+    /// The next write that is durable when this mark is.
+    pub(super) fn synced(&mut self, mark: Mark) -> Option<Vec<Written>> {
+        let next = self.unsynced.pop_front_if(|one| one.mark <= mark)?;
+        Some(next.numbers)
+    }
+
+    /// How long the oldest write has not been durable.
+    pub(super) fn age(&self, reading: u64) -> u64 {
+        let oldest = self.unsynced.front();
+        oldest.map_or(0, |oldest| reading.saturating_sub(oldest.since))
+    }
+
+    fn is_hung(&self, reading: u64) -> bool {
+        let bytes: u64 = self.unsynced.iter().map(|one| one.bytes).sum();
+        self.age(reading) >= HUNG_MS + bytes / LEAST_BYTES_PER_MS
+    }
+
+    /// Whether a peer's disk was slow a short while ago.
+    fn was_slow(&self, node: NodeId, reading: u64) -> bool {
+        let slow_at = self.peers.get(&node).and_then(|peer| peer.slow_at);
+        slow_at.is_some_and(|at| reading.saturating_sub(at) < RECOVERED_AFTER_MS)
+    }
+
+    /// Whether a peer has just said that its disk is, and was, fast.
+    fn is_healthy(&self, node: NodeId, reading: u64) -> bool {
+        let heard = self.peers.get(&node).is_some_and(|peer| {
+            let age = reading.saturating_sub(peer.heard_at);
+            age < SUSPECT_MS
+        });
+        heard && !self.was_slow(node, reading)
+    }
+}
+
+impl Node {
+    /// How long the oldest write of this node has not been durable, in milliseconds.
+    pub(crate) fn unsynced_ms(&self) -> u64 {
+        self.storage.age(self.reading())
+    }
+
+    /// Whether writes take longer than an election timeout.
+    pub(crate) fn has_slow_disk(&self) -> bool {
+        self.unsynced_ms() >= SLOW_MS
+    }
+
+    /// Whether a write takes so long that the node stops, or has stopped.
+    pub fn has_hung_disk(&self) -> bool {
+        self.storage.is_hung(self.reading())
+    }
+
+    /// Whether leadership may be given to a member: not if its disk was slow a short while ago.
+    pub(crate) fn may_be_given(&self, to: Member) -> bool {
+        !self.storage.was_slow(to.node, self.reading())
+    }
+
+    /// Before the groups tick: those of a node with a slow disk do not campaign.
+    pub(crate) fn storage_tick(&mut self) {
+        let reading = self.reading();
+        if self.storage.is_hung(reading) {
+            let age = self.storage.age(reading) / 1000;
+            self.turn.stop = Some(format!(
+                "the disk has not completed a write of the log for {age} s: \
+                 check the disk under the data directory, then start this node again"
+            ));
+            return;
+        }
+        let age = self.storage.age(reading);
+        let slow = age >= SLOW_MS;
+        for group in self.groups.iter_mut().flatten() {
+            group.replica.hold_back(slow);
+        }
+        if age < SUSPECT_MS {
+            return;
+        }
+        self.storage.suspected_at = Some(reading);
+        let asked = self.storage.asked_at;
+        if asked.is_none_or(|at| at + ASK_EVERY_MS <= reading) {
+            self.storage.asked_at = Some(reading);
+            for node in self.peers.others(self.me.node) {
+                self.frames()
+                    .say(node, item::SLOW_DISK, |out| out.number(age));
+            }
+        }
+        if slow {
+            self.leave_slow_disk(reading);
+        }
+        if age >= 2 * SLOW_MS {
+            for group in self.groups.iter_mut().flatten() {
+                group.give_up_proposals(&mut self.turn);
+            }
+        }
+    }
+
+    /// Hands over what is led here, where a voter has a healthy disk.
+    fn leave_slow_disk(&mut self, reading: u64) {
+        for at in 0..self.groups.len() {
+            let Some(group) = &self.groups[at] else {
+                continue;
+            };
+            let id = group.id;
+            let before = self.storage.handed_over.get(&id);
+            // Consensus gives a hand-over up after an election timeout; another one meanwhile would make
+            // two candidates.
+            let under_way = before.is_some_and(|at| at + SLOW_MS > reading);
+            if group.replica.role() != Role::Leader || under_way {
+                continue;
+            }
+            let healthy = |member: &&Member| self.storage.is_healthy(member.node, reading);
+            let voters = &group.membership().voters;
+            let voters: Vec<Member> = voters.iter().filter(healthy).copied().collect();
+            if self.hand_over(id, &voters) {
+                self.storage.handed_over.insert(id, reading);
+            }
+        }
+    }
+
+    /// A peer has a slow disk, and asks how that of this node is.
+    pub(crate) fn receive_slow_disk(&mut self, from: Member, mut content: Reader) -> Read<()> {
+        let age = content.number()?;
+        let reading = self.reading();
+        let slow_at = Some(reading).filter(|_| age >= SUSPECT_MS);
+        self.heard_of_disk(from.node, slow_at);
+        let own = self.storage.age(reading);
+        let suspected = self.storage.suspected_at;
+        let suspected = if own >= SUSPECT_MS {
+            Some(reading)
+        } else {
+            suspected
+        };
+        let suspected_ago = suspected.map(|at| reading.saturating_sub(at));
+        self.frames().say(from.node, item::DISK, |out| {
+            out.number(own);
+            out.maybe(suspected_ago);
+        });
+        Ok(())
+    }
+
+    /// How the disk of a peer is.
+    pub(crate) fn receive_disk(&mut self, from: Member, mut content: Reader) -> Read<()> {
+        let (_age, suspected_ago) = (content.number()?, content.maybe()?);
+        let reading = self.reading();
+        let slow_at = suspected_ago.map(|ago| reading.saturating_sub(ago));
+        self.heard_of_disk(from.node, slow_at);
+        Ok(())
+    }
+
+    fn heard_of_disk(&mut self, node: NodeId, slow_at: Option<u64>) {
+        let heard_at = self.reading();
+        let peer = self.storage.peers.entry(node).or_insert(PeerDisk {
+            heard_at,
+            slow_at: None,
+        });
+        peer.heard_at = heard_at;
+        peer.slow_at = peer.slow_at.max(slow_at);
+    }
+}
