@@ -112,7 +112,7 @@ impl Journal {
                         self.held.extend(held);
                         if let Some(batch) = batch {
                             self.make_room(&mut items)?;
-                            written.gather(&self.snapshots, &mut items, &batch)?;
+                            written.gather(&mut self.log, &self.snapshots, &mut items, &batch)?;
                         } else {
                             // It may have been synced while the frames were on their way here.
                             self.let_go();
@@ -120,8 +120,16 @@ impl Journal {
                     }
                     Write::Note(note) => {
                         self.make_room(&mut items)?;
-                        written.note(&mut items, note.key, &note.value)?;
-                        notes.extend(note.done);
+                        match written.note(&mut items, note.key, &note.value) {
+                            Ok(()) => notes.extend(note.done),
+                            // Nothing was written and the log is sound, so the node goes on with the
+                            // note it had. `done` is dropped: its sender learns that it failed.
+                            Err(WriteError::TooLong(error)) => {
+                                let key = String::from_utf8_lossy(note.key);
+                                tracing::error!(%key, %error, "a note of this node is not written");
+                            }
+                            Err(error) => return Err(error),
+                        }
                     }
                     Write::Spare(done) => self.log.spare_done(done),
                     Write::Vitals(status, reply) => self.report(status, reply),

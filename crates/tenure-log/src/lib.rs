@@ -72,7 +72,10 @@ mod recover;
 mod snapshot;
 mod spare;
 
-pub use batch::{Batch, GroupId, MAX_ENTRY, MAX_KEY, MAX_NOTE, MAX_STATE, MAX_VALUE, TooLong};
+pub use batch::{
+    Batch, GroupId, Limit, MAX_BATCH_BYTES, MAX_ENTRY, MAX_KEY, MAX_NOTE, MAX_STATE, MAX_VALUE,
+    TooLong,
+};
 pub use disk::{Disk, DiskFile, RealDisk, SimDisk, SimFile, SimLock, SyncPoint};
 pub use error::{LogError, OpenError};
 pub use index::{Base, BaseKind, Misuse};
