@@ -17,7 +17,7 @@
 //! ```
 
 use crate::index::{Base, BaseKind};
-use crate::record::{ALIGN, MAX_BODY, RECORD_HEADER};
+use crate::record::{ALIGN, MAX_BODY, RECORD_HEADER, ZEROS};
 
 /// The id of a group.
 pub type GroupId = u64;
@@ -205,11 +205,12 @@ impl Batch {
         &self.buffer[RECORD_HEADER..]
     }
 
-    /// The whole record with its padding, the header still to be filled in, and the body's length.
+    /// The whole record with its padding and with the zeros behind it, the header still to be filled
+    /// in, and the body's length. To be cleared afterwards.
     pub(crate) fn as_record(&mut self) -> (&mut [u8], u32) {
         let length = u32::try_from(self.bytes()).expect("a body is at most MAX_BODY long");
-        self.buffer
-            .resize(self.buffer.len().next_multiple_of(ALIGN), 0);
+        let padded = self.buffer.len().next_multiple_of(ALIGN);
+        self.buffer.resize(padded + ZEROS, 0);
         (&mut self.buffer, length)
     }
 

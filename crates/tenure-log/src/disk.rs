@@ -54,6 +54,10 @@ pub trait Disk: Clone + Debug + Send + 'static {
     /// Makes all names durable.
     fn sync_dir(&self) -> io::Result<()>;
 
+    /// Identifies this run of the operating system: another one means that the machine was started
+    /// again in between. `None`: the system does not say.
+    fn boot(&self) -> Option<u128>;
+
     /// A number nobody outside can guess (simulated: one that follows from the seed).
     fn random(&self) -> u64;
 }

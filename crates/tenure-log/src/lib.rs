@@ -61,6 +61,7 @@
 
 mod batch;
 mod disk;
+mod end;
 mod error;
 mod index;
 mod log;
@@ -81,6 +82,6 @@ pub use error::{LogError, OpenError};
 pub use index::{Base, BaseKind, Misuse};
 pub use log::{FileLog, Log, Mark, Options, SyncTicket, Usage};
 pub use open::{Opened, open};
-pub use recover::{Entry, Recovered, RecoveredGroup};
+pub use recover::{Cut, CutKind, Entry, Recovered, RecoveredGroup};
 pub use snapshot::{SnapshotError, SnapshotId, SnapshotReader, SnapshotWriter, Snapshots};
 pub use spare::{SpareDone, SpareJob};

@@ -123,6 +123,11 @@ impl Disk for RealDisk {
         self.directory.sync_all()
     }
 
+    fn boot(&self) -> Option<u128> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+    }
+
     fn random(&self) -> u64 {
         // The keys of the standard hasher come from the operating system's generator.
         RandomState::new().hash_one(0_u8)
