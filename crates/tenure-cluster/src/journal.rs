@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tenure_journal::{Synced, WriteError, Written, held_back};
@@ -31,6 +31,11 @@ const MOST_FILES: usize = 3;
 const RECORD_IS_FULL: usize = 1 << 20;
 /// How often that is looked at, in turns.
 const LOOK_EVERY: u64 = 256;
+
+/// A log that has had nothing to write for so long confirms its end, once: so that damage to its last
+/// records is noticed also if the process never ends in order. Long enough that a node with a little to
+/// do does not pay for it with every batch.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// What the journal is asked to do.
 pub(crate) enum Write {
@@ -78,6 +83,8 @@ pub(crate) struct Journal {
     pub(crate) turns: u64,
     /// How long its syncs took.
     pub(crate) syncs: Histogram,
+    /// When the end of the log is confirmed, unless something is written before. None: it is.
+    pub(crate) confirm_at: Option<Instant>,
 }
 
 /// Whether answers wait for the disk.
@@ -103,7 +110,15 @@ impl Journal {
         let mut items = tenure_log::Batch::new();
         let mut notes = Vec::new();
         let mut next = None;
-        while let Some(first) = next.take().or_else(|| writes.recv().ok()) {
+        loop {
+            let first = match next.take() {
+                Some(first) => first,
+                None => match self.wait(writes)? {
+                    Some(first) => first,
+                    None => break,
+                },
+            };
+            let before = self.log.appended();
             let mut written = Written::default();
             let mut end = false;
             for write in std::iter::once(first).chain(writes.try_iter()) {
@@ -174,8 +189,29 @@ impl Journal {
             if end {
                 break;
             }
+            if self.log.appended() != before && self.durable == Durable::Yes {
+                self.confirm_at = Some(Instant::now() + IDLE);
+            }
         }
+        // Nothing comes behind it: later damage to the last records cannot pass for a torn write.
+        self.log.confirm_end()?;
         Ok(())
+    }
+
+    /// Waits for something to write, and confirms the end of the log if nothing comes for a while.
+    fn wait(&mut self, writes: &Receiver<Write>) -> Result<Option<Write>, WriteError> {
+        while let Some(at) = self.confirm_at {
+            // What is not written does not put it off: a report may be asked for every second.
+            match writes.recv_timeout(at.saturating_duration_since(Instant::now())) {
+                Ok(write) => return Ok(Some(write)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.log.confirm_end()?;
+                    self.confirm_at = None;
+                }
+            }
+        }
+        Ok(writes.recv().ok())
     }
 
     /// Sends the frames that waited for what is durable now.

@@ -12,9 +12,11 @@
 use std::fmt::Debug;
 use std::io;
 
+mod directory;
 mod real;
 mod sim;
 
+pub use directory::create_directory;
 pub use real::RealDisk;
 pub use sim::{SimDisk, SimFile, SimLock};
 

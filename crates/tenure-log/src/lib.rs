@@ -77,7 +77,7 @@ pub use batch::{
     Batch, GroupId, Limit, MAX_BATCH_BYTES, MAX_ENTRY, MAX_KEY, MAX_NOTE, MAX_STATE, MAX_VALUE,
     TooLong,
 };
-pub use disk::{Disk, DiskFile, RealDisk, SimDisk, SimFile, SimLock, SyncPoint};
+pub use disk::{Disk, DiskFile, RealDisk, SimDisk, SimFile, SimLock, SyncPoint, create_directory};
 pub use error::{LogError, OpenError};
 pub use index::{Base, BaseKind, Misuse};
 pub use log::{FileLog, Log, Mark, Options, SyncTicket, Usage};
