@@ -196,8 +196,15 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     identity.starts += 1;
     let mut batch = tenure_log::Batch::new();
     let (key, value) = identity.record();
+    // In the same record as the first word of this start: the log forgets the cut with it.
+    let suspects = tenure_journal::suspects(&opened.recovered);
+    let noted = tenure_journal::suspects_value(suspects.iter().copied());
     batch
         .node(key, &value)
+        .and_then(|()| match suspects.is_empty() {
+            true => Ok(()),
+            false => batch.node(tenure_journal::SUSPECTS, &noted),
+        })
         .map_err(|error| StartError::Write(error.to_string()))?;
     log.append(&mut batch)
         .and_then(|_| log.sync())
@@ -255,6 +262,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         held: Vec::new(),
         inputs: Vec::new(),
         due_ms: 0,
+        suspects: suspects.len(),
         over: None,
     });
     let journal_thread = {

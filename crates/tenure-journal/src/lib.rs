@@ -11,6 +11,7 @@
 
 mod replay;
 mod split;
+mod suspects;
 
 use std::collections::BTreeSet;
 
@@ -20,6 +21,7 @@ use tenure_log::{
 use tenure_node::{Base, Batch, Entry, GroupId, Mark, Record, Snapshot};
 
 pub use replay::{ReplayError, replay};
+pub use suspects::{SUSPECTS, suspects, suspects_value};
 
 /// Why a batch cannot be written. After a failure of the log or of a snapshot the node is over:
 /// nothing is tried again.

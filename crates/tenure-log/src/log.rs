@@ -131,6 +131,8 @@ pub struct FileLog<D: Disk> {
     durable: Mark,
     checkpoint: Batch,
     end_file: EndFile<D>,
+    /// The end of the log was cut off suspiciously, and nothing was appended since.
+    after_cut: bool,
     /// The end that the marker and a close record have confirmed.
     confirmed: u64,
     failure: Option<String>,
@@ -172,6 +174,7 @@ pub(crate) struct Start<D: Disk> {
     pub(crate) spares: Vec<Spare>,
     pub(crate) next_spare: u64,
     pub(crate) end_file: EndFile<D>,
+    pub(crate) after_cut: bool,
 }
 
 impl<D: Disk> Log for FileLog<D> {
@@ -256,6 +259,7 @@ impl<D: Disk> FileLog<D> {
             durable: start.mark,
             checkpoint: Batch::new(),
             end_file: start.end_file,
+            after_cut: start.after_cut,
             confirmed: 0,
             failure: None,
             _lock: start.lock,
@@ -286,8 +290,9 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// Begins the first file of a new log, so that there is no directory with anything else in it and
-    /// without a log: one that has lost its log can be told from a new one.
+    /// Begins the next file before there is anything to append. A new log does so, so that there is no
+    /// directory with anything else in it and without a log: one that has lost its log can be told
+    /// from a new one.
     pub(crate) fn begin(&mut self) -> Result<(), LogError> {
         let begun = self.rotate(0);
         self.fatal(begun)
@@ -377,6 +382,7 @@ impl<D: Disk> FileLog<D> {
         current.checksums.seal(record, length, self.end, place);
         current.write(self.end, record)?;
         self.end += need;
+        self.after_cut = false;
         self.appended = mark;
         Ok(mark)
     }
@@ -449,6 +455,7 @@ impl<D: Disk> FileLog<D> {
         let supplement = Supplement {
             boot: self.disk.boot(),
             has_zeros: true,
+            after_cut: self.after_cut,
         };
         supplement.encode(&mut head[..FILE_HEADER_ALL]);
         let place = Place {

@@ -13,7 +13,7 @@ use crate::index::BaseKind;
 use crate::log::{FileLog, Options, Start};
 use crate::names::Name;
 use crate::record::FILE_HEADER;
-use crate::recover::{Recovered, Recovery, recover};
+use crate::recover::{Cut, CutKind, Recovered, Recovery, recover};
 use crate::snapshot::{SnapshotId, Snapshots};
 use crate::spare::Spare;
 
@@ -100,6 +100,8 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         .filter(|_| !is_new)
         .map_or(FIRST_SPARE, |highest| highest + 1);
     let mark = recovered.mark;
+    let is_suspicious = |cut: &Cut| cut.kind == CutKind::Suspicious;
+    let after_cut = recovered.cut.as_ref().is_some_and(is_suspicious);
     let snapshots = Snapshots::new(disk.clone(), Arc::clone(&lock));
     let start = Start {
         disk,
@@ -112,9 +114,12 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         spares,
         next_spare,
         end_file,
+        after_cut,
     };
     let mut log = FileLog::start(start);
-    if is_new {
+    if is_new || after_cut {
+        // The next file remembers a suspicious cut. After another start of the machine the file that was
+        // cut would look like one that was torn by a loss of power.
         log.begin().map_err(begin_error)?;
     }
     Ok(Opened {

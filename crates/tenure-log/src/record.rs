@@ -102,18 +102,23 @@ pub(crate) struct Supplement {
     pub(crate) boot: Option<u128>,
     /// Zeros were written behind every record ([`ZEROS`]).
     pub(crate) has_zeros: bool,
+    /// The file before was cut off suspiciously when this one was begun. That is known from here until
+    /// the first batch of this file is durable.
+    pub(crate) after_cut: bool,
 }
 
 impl Supplement {
     const HAS_ZEROS: u32 = 1;
     const HAS_BOOT: u32 = 2;
+    const AFTER_CUT: u32 = 4;
 
     /// Writes it into the header of a file, whose other fields are already there.
     pub(crate) fn encode(&self, header: &mut [u8]) {
         header[72..88].copy_from_slice(&self.boot.unwrap_or(0).to_le_bytes());
         let zeros = if self.has_zeros { Self::HAS_ZEROS } else { 0 };
         let boot = self.boot.map_or(0, |_| Self::HAS_BOOT);
-        header[88..92].copy_from_slice(&(zeros | boot).to_le_bytes());
+        let cut = if self.after_cut { Self::AFTER_CUT } else { 0 };
+        header[88..92].copy_from_slice(&(zeros | boot | cut).to_le_bytes());
         let checksum = supplement_checksum(header);
         header[92..96].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -124,6 +129,7 @@ impl Supplement {
             return Supplement {
                 boot: None,
                 has_zeros: false,
+                after_cut: false,
             };
         }
         let flags = u32_at(header, 88);
@@ -131,6 +137,7 @@ impl Supplement {
         Supplement {
             boot: (flags & Self::HAS_BOOT != 0).then_some(boot),
             has_zeros: flags & Self::HAS_ZEROS != 0,
+            after_cut: flags & Self::AFTER_CUT != 0,
         }
     }
 }
@@ -335,6 +342,7 @@ mod tests {
         let silent = Supplement {
             boot: None,
             has_zeros: false,
+            after_cut: false,
         };
         assert_eq!(
             Supplement::decode(&all),
@@ -344,6 +352,7 @@ mod tests {
         let supplement = Supplement {
             boot: Some(7 << 70),
             has_zeros: true,
+            after_cut: true,
         };
         supplement.encode(&mut all);
         assert_eq!(Supplement::decode(&all), supplement);

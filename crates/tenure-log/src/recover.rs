@@ -63,7 +63,8 @@ pub enum CutKind {
     /// Everything that was confirmed is there.
     Torn,
     /// No crash explains it: the machine was not started again since, no write or sync failed, and a
-    /// process that is killed leaves no such bytes. Confirmed records may be lost.
+    /// process that is killed leaves no such bytes. Confirmed records may be lost. It is reported at
+    /// every start until a batch is appended; that batch has to carry what the caller needs to remember.
     Suspicious,
 }
 
@@ -197,6 +198,14 @@ impl<D: Disk> Replay<'_, D> {
         }
         self.check_claim(reader, reached)?;
         self.cut = self.judge(reader, reached, tail);
+        if self.cut.is_none() && reader.supplement.after_cut && self.mark == reader.header.mark {
+            self.cut = Some(Cut {
+                file: Name::Log(number.saturating_sub(1)).to_string(),
+                offset: reader.header.previous_end,
+                bytes: 0,
+                kind: CutKind::Suspicious,
+            });
+        }
         Ok(reached)
     }
 

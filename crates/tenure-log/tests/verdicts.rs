@@ -374,3 +374,43 @@ fn an_idle_log_confirms_its_end_once() {
     opened.log.confirm_end().unwrap();
     assert!(disk.operations() > operations);
 }
+
+/// Whoever has to be careful after a suspicious cut hears of it again at every start, also after a loss of
+/// power, until the batch is durable in which that can be remembered.
+#[test]
+fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
+    let (image, _) = image(Ended::Busy);
+    inflict(&image, Fault::LastBody);
+    let is_suspicious = |disk: &SimDisk| {
+        let recovered = open(disk.clone(), TINY).unwrap().recovered;
+        let is_noted = recovered.node.contains_key(&b"noted"[..]);
+        let cut = recovered.cut.map(|cut| cut.kind);
+        assert!(cut.is_none() || cut == Some(CutKind::Suspicious), "{cut:?}");
+        assert_ne!(cut.is_some(), is_noted, "either it is reported or noted");
+        cut.is_some()
+    };
+    let (mut reported, mut noted) = (0, 0);
+    for step in 1.. {
+        let disk = image.copy();
+        let mut log = open(disk.clone(), TINY).unwrap().log;
+        disk.power_ends_at(disk.operations() + step);
+        let mut batch = tenure_log::Batch::new();
+        batch.node(b"noted", b"carefully").unwrap();
+        let done = log.append(&mut batch).and_then(|_| log.sync()).is_ok();
+        drop(log);
+        for keeps in [false, true] {
+            let disk = disk.copy().crash(&mut || keeps);
+            if is_suspicious(&disk) {
+                assert!(!done);
+                reported += 1;
+                assert!(is_suspicious(&disk.kill()), "again and again");
+            } else {
+                noted += 1;
+            }
+        }
+        if done {
+            break;
+        }
+    }
+    assert!(reported >= 2 && noted >= 2, "{reported}, {noted}");
+}

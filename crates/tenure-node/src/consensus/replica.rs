@@ -26,6 +26,10 @@ const MAX_MESSAGE_BYTES: u64 = 512 * 1024;
 const MAX_IN_FLIGHT: usize = 128;
 const MAX_UNCOMMITTED_BYTES: u64 = 8 * 1024 * 1024;
 const MAX_COMMITTED_BYTES: u64 = 1024 * 1024;
+/// The votes of so many terms may be among what a suspect replica has lost. It has lost at most what one
+/// sync made durable, and a term takes at least an election timeout, so this covers a sync of
+/// more than a minute.
+const SUSPECT_TERMS: u64 = 64;
 /// A replica keeps room for so many messages.
 const KEPT_MESSAGES: usize = 8;
 
@@ -39,6 +43,9 @@ pub(crate) struct Replica {
     /// A snapshot that is not durable yet: until then the library knows neither what is applied nor
     /// the entries before it, and must not be made to look.
     installing: Option<u64>,
+    /// It may have lost what it confirmed in an earlier life, and has neither heard from a leader of
+    /// this term or a later one nor caught up with it: see [`Found::suspect`].
+    suspect_until: Option<u64>,
     /// Messages that broke the rule of contiguous appends, in either direction.
     malformed: u64,
 }
@@ -74,10 +81,17 @@ impl Replica {
             me,
             random,
             installing: None,
+            suspect_until: None,
             malformed: 0,
         };
         replica.draw_timeout();
         replica
+    }
+
+    /// It takes no part in elections until it has caught up with a leader: see [`Found::suspect`].
+    pub(crate) fn doubt(&mut self) {
+        self.suspect_until = Some(self.raw.raft.term);
+        self.clear_doubt();
     }
 
     /// From now on followers are told of every commit at once, for a group that is rarely written
@@ -102,6 +116,26 @@ impl Replica {
             self.raw
                 .raft
                 .set_randomized_election_timeout(ELECTION_TICKS + spread);
+        }
+    }
+
+    /// Whether it takes no part in elections, because it may have lost what it confirmed.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect_until.is_some()
+    }
+
+    /// Ends the doubt when an entry is committed that a leader made who was elected without this
+    /// replica, after it came back: by the rules of consensus, the log then has everything that was
+    /// committed before. A lone voter has nobody who could know more.
+    fn clear_doubt(&mut self) {
+        let Some(term) = self.suspect_until else {
+            return;
+        };
+        let log = &self.raw.raft.raft_log;
+        let caught_up = log.term(log.committed).is_ok_and(|found| found >= term);
+        let alone = self.is_alone() && !self.raw.store().changes_members_behind(log.applied);
+        if caught_up || alone {
+            self.suspect_until = None;
         }
     }
 
@@ -144,6 +178,10 @@ impl Consensus for Replica {
         let phase = number % HEARTBEAT_TICKS as u64;
         let early = self.raw.raft.state == StateRole::Leader
             && self.raw.raft.heartbeat_elapsed() as u64 != phase;
+        self.clear_doubt();
+        if self.is_suspect() {
+            self.raw.raft.election_elapsed = 0;
+        }
         if self.installing.is_none() && !early {
             self.raw.tick();
             self.draw_timeout();
@@ -158,13 +196,22 @@ impl Consensus for Replica {
         if self.installing.is_some() && message.kind == MessageKind::TimeoutNow {
             return;
         }
+        let is_election = matches!(
+            message.kind,
+            MessageKind::Vote | MessageKind::PreVote | MessageKind::TimeoutNow
+        );
+        if is_election && self.is_suspect() {
+            return;
+        }
         // Answers of members that were removed are refused by the library; nothing is lost by it.
         let _ = self.raw.step(convert::message_in(message));
+        self.clear_doubt();
         self.draw_timeout();
     }
 
     fn campaign(&mut self) {
-        if self.installing.is_some() {
+        self.clear_doubt();
+        if self.installing.is_some() || self.is_suspect() {
             return;
         }
         let _ = self.raw.campaign();
@@ -173,6 +220,9 @@ impl Consensus for Replica {
 
     fn leader_is_gone(&mut self, rank: usize) {
         if self.raw.raft.state == StateRole::Leader || !self.raw.raft.promotable() {
+            return;
+        }
+        if self.is_suspect() {
             return;
         }
         // Check-quorum makes a follower ignore votes while it believes in a leader; every follower
@@ -366,6 +416,21 @@ impl Found {
             },
             entries: Vec::new(),
         }
+    }
+
+    /// For a replica that may have lost what it confirmed: entries that count towards a commit, or a
+    /// vote. It comes back in a later term, in which it has voted for itself, so that it cannot give
+    /// away a second time a vote that it has forgotten. See docs/formats/log.md for the argument.
+    pub(crate) fn suspect(&mut self, me: Member) {
+        self.hard_state.term += SUSPECT_TERMS;
+        self.hard_state.vote = Some(me);
+    }
+
+    /// Whether, as far as the log tells, no other replica ever voted since the base.
+    pub(crate) fn is_alone(&self, me: Member) -> bool {
+        let members = &self.base.membership;
+        let is_change = |entry: &Entry| matches!(entry.payload, super::Payload::Membership(_));
+        members.voters == [me] && !members.is_joint() && !self.entries.iter().any(is_change)
     }
 
     /// Whether there is nothing but, perhaps, a term and a vote.

@@ -28,6 +28,7 @@ impl World {
             }
             seat.starts = 0;
             seat.needs_new_life = false;
+            seat.suspects.clear();
         }
         let (journal, mut recovery, blank) = match Journal::open(self.seats[at].disk.clone()) {
             Ok(opened) => opened,
@@ -84,6 +85,9 @@ impl World {
         } else {
             self.operator.newborn.remove(&at);
         }
+        for group in &seat.suspects {
+            recovery.suspect(*group);
+        }
         let config = Config {
             me: seat.member,
             cluster: self.plan.cluster.clone(),
@@ -96,6 +100,7 @@ impl World {
         let who = seat.member;
         match Node::start(config, recovery, moment) {
             Ok((node, outputs)) => {
+                seat.suspects = node.suspects().collect();
                 seat.node = Some(node);
                 seat.journal = Some(journal);
                 self.trace
@@ -176,6 +181,9 @@ impl World {
         let Some(node) = &mut seat.node else { return };
         self.counts.steps += 1;
         let outputs = node.step(moment, inputs);
+        if !seat.suspects.is_empty() {
+            seat.suspects = node.suspects().collect();
+        }
         self.take(at, outputs);
         self.reschedule(at);
     }
