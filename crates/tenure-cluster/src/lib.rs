@@ -201,9 +201,11 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     let noted = tenure_journal::suspects_value(suspects.iter().copied());
     batch
         .node(key, &value)
-        .and_then(|()| match suspects.is_empty() {
-            true => Ok(()),
-            false => batch.node(tenure_journal::SUSPECTS, &noted),
+        .and_then(|()| {
+            if suspects.is_empty() {
+                return Ok(());
+            }
+            batch.node(tenure_journal::SUSPECTS, &noted)
         })
         .map_err(|error| StartError::Write(error.to_string()))?;
     log.append(&mut batch)
@@ -350,8 +352,8 @@ fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
     match kind {
         CutKind::Torn => tracing::warn!(
             %place, %file, offset, bytes,
-            "the end of the log was cut off: a write that was not finished. Nothing that was \
-             confirmed is lost"
+            "the end of the log was cut off: a write that was not finished. Nothing that a sync \
+             had confirmed is lost"
         ),
         CutKind::Suspicious => tracing::error!(
             %place, %file, offset, bytes,

@@ -414,3 +414,23 @@ fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
     }
     assert!(reported >= 2 && noted >= 2, "{reported}, {noted}");
 }
+
+/// A release that does not know the marker leaves it as it was while the log goes on: it claims less then,
+/// and nothing that is wrong. What that release cut off below the claim is seen.
+#[test]
+fn a_marker_that_stayed_behind_is_still_true() {
+    let (disk, _) = image(Ended::Idle);
+    let old = disk.bytes("end").unwrap();
+    let claimed_file = names(&disk, "log").pop().unwrap();
+    let mut opened = open(disk.clone(), TINY).unwrap();
+    let mut model = Model::of(&opened.recovered);
+    while names(&disk, "log").contains(&claimed_file) {
+        let ops = model.next_ops(&LOAD);
+        append(&mut opened.log, &opened.snapshots, &ops).unwrap();
+        model.apply(&ops);
+        opened.log.sync().unwrap();
+        let now = disk.copy().kill();
+        now.put("end", old.clone());
+        assert_eq!(verdict(&now, &model), Verdict::Intact);
+    }
+}
