@@ -25,7 +25,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::chores::Chore;
 use crate::handle::{Ended, Stopped};
 use crate::inbox::{Inbox, Job, Reply};
-use crate::journal::{Held, Write};
+use crate::journal::{Held, Note, Write};
 use crate::measure::{LogGauges, Vitals};
 use crate::mover::Mover;
 use crate::peers::{Event, Outlet, Parcel};
@@ -94,6 +94,8 @@ pub(crate) struct Driver {
     pub(crate) inputs: Vec<Input>,
     /// When the next turn is due, if nothing comes.
     pub(crate) due_ms: u64,
+    /// How many groups the log lists as suspect: see [`Driver::note_suspects`].
+    pub(crate) suspects: usize,
     /// Why there are no more turns.
     pub(crate) over: Option<String>,
 }
@@ -131,6 +133,9 @@ impl Driver {
             }
         }
         self.hand_over();
+        if self.suspects > 0 {
+            self.note_suspects();
+        }
         self.inbox.set_calls(self.replies.len());
         for waker in self.wakers.drain(..) {
             waker.wake();
@@ -150,6 +155,25 @@ impl Driver {
             sleep = 0;
         }
         self.due_ms = now.monotonic_ms + sleep;
+    }
+
+    /// Replicas that have caught up are struck off the list that the log keeps across restarts.
+    fn note_suspects(&mut self) {
+        let left: Vec<_> = self.node.suspects().collect();
+        if left.len() == self.suspects {
+            return;
+        }
+        self.suspects = left.len();
+        let note = Note {
+            key: tenure_journal::SUSPECTS,
+            value: tenure_journal::suspects_value(left),
+            done: None,
+        };
+        // A journal that is gone ends this node; it stays suspect.
+        let _ = self.journal.send(Write::Note(note));
+        if self.suspects == 0 {
+            tracing::info!("all groups of this node have caught up: it takes part in elections");
+        }
     }
 
     /// How long nothing has to be done, as far as it is known.

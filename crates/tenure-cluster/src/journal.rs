@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tenure_journal::{Synced, WriteError, Written, held_back};
@@ -34,6 +34,11 @@ const RECORD_IS_FULL: usize = 1 << 20;
 const LOOK_EVERY: u64 = 256;
 /// How often others are told how large the log is, in turns.
 const PUBLISH_EVERY: u64 = 16;
+
+/// A log that has had nothing to write for so long confirms its end, once: so that damage to its last
+/// records is noticed also if the process never ends in order. Long enough that a node with a little to
+/// do does not pay for it with every batch.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// What the journal is asked to do.
 pub(crate) enum Write {
@@ -82,6 +87,8 @@ pub(crate) struct Journal {
     /// Where the log is, for tests in which its disk hangs.
     #[cfg(test)]
     pub(crate) place: std::path::PathBuf,
+    /// When the end of the log is confirmed, unless something is written before. None: it is.
+    pub(crate) confirm_at: Option<Instant>,
 }
 
 /// Whether answers wait for the disk.
@@ -108,7 +115,15 @@ impl Journal {
         let mut items = tenure_log::Batch::new();
         let mut notes = Vec::new();
         let mut next = None;
-        while let Some(first) = next.take().or_else(|| writes.recv().ok()) {
+        loop {
+            let first = match next.take() {
+                Some(first) => first,
+                None => match self.wait(writes)? {
+                    Some(first) => first,
+                    None => break,
+                },
+            };
+            let before = self.log.appended();
             let mut written = Written::default();
             let mut end = false;
             for write in std::iter::once(first).chain(writes.try_iter()) {
@@ -117,7 +132,7 @@ impl Journal {
                         self.held.extend(held);
                         if let Some(batch) = batch {
                             self.make_room(&mut items)?;
-                            written.gather(&self.snapshots, &mut items, &batch)?;
+                            written.gather(&mut self.log, &self.snapshots, &mut items, &batch)?;
                         } else {
                             // It may have been synced while the frames were on their way here.
                             self.let_go();
@@ -127,9 +142,11 @@ impl Journal {
                         self.make_room(&mut items)?;
                         match written.note(&mut items, note.key, &note.value) {
                             Ok(()) => notes.extend(note.done),
-                            // Nothing of it was put into the batch: the log is as good as before.
+                            // Nothing was written and the log is sound, so the node goes on with the
+                            // note it had. `done` is dropped: its sender learns that it failed.
                             Err(WriteError::TooLong(error)) => {
-                                tracing::error!(%error, "a record about this node is not kept");
+                                let key = String::from_utf8_lossy(note.key);
+                                tracing::error!(%key, %error, "a note of this node is not written");
                             }
                             Err(error) => return Err(error),
                         }
@@ -178,8 +195,29 @@ impl Journal {
             if end {
                 break;
             }
+            if self.log.appended() != before && self.durable == Durable::Yes {
+                self.confirm_at = Some(Instant::now() + IDLE);
+            }
         }
+        // Nothing comes behind it: later damage to the last records cannot pass for a torn write.
+        self.log.confirm_end()?;
         Ok(())
+    }
+
+    /// Waits for something to write, and confirms the end of the log if nothing comes for a while.
+    fn wait(&mut self, writes: &Receiver<Write>) -> Result<Option<Write>, WriteError> {
+        while let Some(at) = self.confirm_at {
+            // What is not written does not put it off: a report may be asked for every second.
+            match writes.recv_timeout(at.saturating_duration_since(Instant::now())) {
+                Ok(write) => return Ok(Some(write)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.log.confirm_end()?;
+                    self.confirm_at = None;
+                }
+            }
+        }
+        Ok(writes.recv().ok())
     }
 
     /// Sends the frames that waited for what is durable now.

@@ -39,13 +39,13 @@ mod stream;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tenure_log::{Log, OpenError, RealDisk};
+use tenure_log::{CutKind, Log, OpenError, RealDisk};
 use tenure_node::{ClusterConfig, Config, GroupId, Limits, Mark, Member, Node, NodeId};
 use tokio::sync::watch;
 
@@ -102,7 +102,7 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// What it holds is in use, damaged, or of another release.
-    #[error("the log in {path} cannot be opened: {source}")]
+    #[error("the log in {path} cannot be opened: {source}; {}", source.hint())]
     Log {
         /// Which directory.
         path: PathBuf,
@@ -181,7 +181,6 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         path: place.clone(),
         source,
     };
-    std::fs::create_dir_all(&place).map_err(in_directory)?;
     let disk = RealDisk::open(&place).map_err(in_directory)?;
     let opened = tenure_log::open(disk, tenure_log::Options::default()).map_err(|source| {
         StartError::Log {
@@ -190,6 +189,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         }
     })?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
+    report_end(&place, &opened.recovered);
     let clock = Clock::new();
     let doors = options.peers.as_ref().map(Doors::open).transpose()?;
 
@@ -217,8 +217,17 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     identity.starts += 1;
     let mut batch = tenure_log::Batch::new();
     let (key, value) = identity.record();
+    // In the same record as the first word of this start: the log forgets the cut with it.
+    let suspects = tenure_journal::suspects(&opened.recovered);
+    let noted = tenure_journal::suspects_value(suspects.iter().copied());
     batch
         .node(key, &value)
+        .and_then(|()| {
+            if suspects.is_empty() {
+                return Ok(());
+            }
+            batch.node(tenure_journal::SUSPECTS, &noted)
+        })
         .map_err(|error| StartError::Write(error.to_string()))?;
     log.append(&mut batch)
         .and_then(|_| log.sync())
@@ -278,6 +287,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         held: Vec::new(),
         inputs: Vec::new(),
         due_ms: 0,
+        suspects: suspects.len(),
         over: None,
     });
     let journal_thread = {
@@ -294,6 +304,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             gauges,
             #[cfg(test)]
             place: place.clone(),
+            confirm_at: None,
         };
         spawn("journal", move || journal.run(&writes))?
     };
@@ -345,6 +356,38 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         threads,
         addresses,
     })
+}
+
+/// Says what was odd about the end of a log that could be opened all the same.
+fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
+    let place = place.display();
+    if recovered.end_unreadable {
+        tracing::warn!(
+            %place,
+            "the end marker of the log is damaged: lost files and a lost end would not be noticed"
+        );
+    }
+    let Some(cut) = &recovered.cut else { return };
+    let tenure_log::Cut {
+        file,
+        offset,
+        bytes,
+        kind,
+    } = cut;
+    match kind {
+        CutKind::Torn => tracing::warn!(
+            %place, %file, offset, bytes,
+            "the end of the log was cut off: a write that was not finished. Nothing that a sync \
+             had confirmed is lost"
+        ),
+        CutKind::Suspicious => tracing::error!(
+            %place, %file, offset, bytes,
+            "the end of the log was cut off, and no crash explains it: records that were confirmed \
+             may be lost. Check the disk. One of several nodes takes no part in elections until a \
+             leader has brought it up to date; for a new start: tenure cluster rejoin. The only \
+             node goes on with what it has; to go back to a backup: tenure cluster restore"
+        ),
+    }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {

@@ -160,8 +160,13 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> OfflineError {
     move |source| OfflineError::Io { path, source }
 }
 
+/// Gives a directory another name beside its old one, durably.
 fn rename(from: &Path, to: &Path) -> Result<(), OfflineError> {
-    std::fs::rename(from, to).map_err(at(from))
+    let renamed = std::fs::rename(from, to).and_then(|()| {
+        let above = to.parent().unwrap_or(Path::new("."));
+        std::fs::File::open(above)?.sync_all()
+    });
+    renamed.map_err(at(from))
 }
 
 fn remove(path: &Path) -> Result<(), OfflineError> {
@@ -284,7 +289,6 @@ fn write(
     groups: Vec<SavedGroup>,
 ) -> Result<(), OfflineError> {
     let failed = |error: &dyn std::fmt::Display| OfflineError::Write(error.to_string());
-    std::fs::create_dir_all(db).map_err(at(db))?;
     let disk = RealDisk::open(db).map_err(at(db))?;
     let opened = tenure_log::open(disk, options()).map_err(|source| OfflineError::Log {
         path: db.to_owned(),

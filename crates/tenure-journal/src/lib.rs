@@ -10,21 +10,25 @@
 //! cannot do it too early. (A node that is told not to wait for its disk says so: [`Written::trusted`].)
 
 mod replay;
+mod split;
+mod suspects;
 
 use std::collections::BTreeSet;
 
 use tenure_log::{
     Disk, FileLog, Log as _, LogError, SnapshotError, SnapshotId, Snapshots, SyncTicket, TooLong,
 };
-use tenure_node::{Base, Batch, GroupId, Mark, Record, Snapshot};
+use tenure_node::{Base, Batch, Entry, GroupId, Mark, Record, Snapshot};
 
 pub use replay::{ReplayError, replay};
+pub use suspects::{SUSPECTS, suspects, suspects_value};
 
 // A batch of a node is one record of the log, behind at most a megabyte that was gathered before it; a record
 // takes more than two of the longest entries.
 const _: () = assert!(tenure_node::MAX_BATCH_BYTES + (1 << 20) <= 2 * tenure_log::MAX_ENTRY);
 
-/// Why a batch cannot be written. The node is over: nothing is tried again.
+/// Why a batch cannot be written. After a failure of the log or of a snapshot the node is over:
+/// nothing is tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The log cannot be written or synced.
@@ -33,7 +37,8 @@ pub enum WriteError {
     /// A snapshot cannot be saved.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// Something is longer than the log takes.
+    /// One item is longer than the log takes. Nothing of it was written, and the log is sound: this is
+    /// no failed sync. A batch that is long because it has many items never meets this.
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
@@ -56,15 +61,20 @@ impl Written {
         items: &mut tenure_log::Batch,
         batch: &Batch,
     ) -> Result<(), WriteError> {
-        self.gather(snapshots, items, batch)?;
+        self.gather(log, snapshots, items, batch)?;
         log.append(items)?;
         Ok(())
     }
 
     /// Adds a batch to `items`, which its caller appends to the log before it syncs: several batches
     /// may become one record. The snapshots that it stands on are written at once.
+    ///
+    /// A batch may have any length. What does not fit into one record
+    /// ([`MAX_BATCH_BYTES`](tenure_log::MAX_BATCH_BYTES)) becomes several, and each group's part of
+    /// the batch stays in one record as long as it fits (`split.rs`).
     pub fn gather<D: Disk>(
         &mut self,
+        log: &mut FileLog<D>,
         snapshots: &Snapshots<D>,
         items: &mut tenure_log::Batch,
         batch: &Batch,
@@ -72,8 +82,10 @@ impl Written {
         for snapshot in &batch.snapshots {
             save(snapshots, snapshot)?;
         }
+        split::put_all(items, &batch.records, &mut |items| {
+            log.append(items).map(drop).map_err(WriteError::from)
+        })?;
         for (group, record) in &batch.records {
-            put(items, *group, record)?;
             match record {
                 Record::Cut(base) | Record::Installed(base) => {
                     self.retire.push(snapshot_id(*group, base.place.index));
@@ -224,11 +236,16 @@ fn put(items: &mut tenure_log::Batch, group: GroupId, record: &Record) -> Result
             let (index, term, note) = note(base);
             items.snapshot_installed(id, index, term, &note)
         }
-        Record::Entries(entries) => entries.iter().try_for_each(|entry| {
-            let (index, term) = (entry.place.index, entry.place.term);
-            items.entry(id, index, term, &entry.payload_bytes())
-        }),
+        Record::Entries(entries) => {
+            let mut entries = entries.iter();
+            entries.try_for_each(|entry| put_entry(items, group, entry))
+        }
         Record::HardState(state) => items.state(id, &state.to_bytes()),
         Record::Removed => items.remove(id),
     }
+}
+
+fn put_entry(items: &mut tenure_log::Batch, group: GroupId, entry: &Entry) -> Result<(), TooLong> {
+    let (index, term) = (entry.place.index, entry.place.term);
+    items.entry(u64::from(group.0), index, term, &entry.payload_bytes())
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tenure_log::{Disk, Recovered, SnapshotError, Snapshots};
 use tenure_node::{GroupId, Place, Recovery, RecoveryError, Remains};
 
-use crate::snapshot_id;
+use crate::{snapshot_id, suspects};
 
 /// Why what a disk holds cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,7 @@ pub fn replay<D: Disk>(
     snapshots: &Snapshots<D>,
 ) -> Result<Recovery, ReplayError> {
     let mut recovery = Recovery::new();
+    let suspects = suspects::suspects(&recovered);
     for (id, held) in recovered.groups {
         let group = GroupId(u32::try_from(id).map_err(|_| ReplayError::Group(id))?);
         let place = |index, term| Place { index, term };
@@ -42,6 +43,7 @@ pub fn replay<D: Disk>(
         };
         recovery.group(group, remains)?;
     }
+    suspects::mark(&mut recovery, suspects);
     for (group, index) in recovery.snapshots() {
         let mut reader = snapshots.open(snapshot_id(group, index))?;
         let mut data = Vec::new();

@@ -70,7 +70,9 @@ fn a_replica_that_is_back_at_once_keeps_its_snapshot() {
         for turn in [vec![begin]].iter().chain(&turns) {
             let mut written = Written::default();
             for batch in turn {
-                written.gather(&snapshots, &mut items, batch).unwrap();
+                written
+                    .gather(&mut log, &snapshots, &mut items, batch)
+                    .unwrap();
             }
             use tenure_log::Log as _;
             log.append(&mut items).unwrap();

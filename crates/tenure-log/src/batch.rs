@@ -17,10 +17,19 @@
 //! ```
 
 use crate::index::{Base, BaseKind};
-use crate::record::{ALIGN, MAX_BODY, RECORD_HEADER};
+use crate::record::{ALIGN, MAX_BODY, RECORD_HEADER, ZEROS};
 
 /// The id of a group.
 pub type GroupId = u64;
+
+/// The items of one [`Batch`] take at most so many bytes together, because a batch is one record.
+///
+/// The contract for a caller that has more to write: an item that does not fit into what is left is
+/// refused with [`Limit::Batch`] before anything of it is in the batch, and nothing has failed. The
+/// caller appends what the batch holds, which empties it, and goes on. A single item has its own,
+/// smaller limit ([`Limit::Item`]), so an empty batch takes every legal item. What must be atomic
+/// (the items of one group) has to be put into one batch; `tenure-journal` does that.
+pub const MAX_BATCH_BYTES: usize = MAX_BODY;
 
 /// No payload of an entry is longer.
 pub const MAX_ENTRY: usize = 16 << 20;
@@ -50,6 +59,17 @@ pub struct TooLong {
     pub length: usize,
     /// The longest that fits.
     pub limit: usize,
+    /// Which limit it exceeds.
+    pub exceeds: Limit,
+}
+
+/// The limit that something exceeds: see [`TooLong`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The item is too long for any batch.
+    Item,
+    /// The batch is full ([`MAX_BATCH_BYTES`]): the item fits into the next one.
+    Batch,
 }
 
 impl Default for Batch {
@@ -79,6 +99,11 @@ impl Batch {
     /// Empties it and keeps its buffer.
     pub fn clear(&mut self) {
         self.buffer.truncate(RECORD_HEADER);
+    }
+
+    /// Takes back every item that was added since [`Batch::bytes`] returned `bytes`.
+    pub fn take_back(&mut self, bytes: usize) {
+        self.buffer.truncate(RECORD_HEADER + bytes);
     }
 
     /// An entry of a group. One at an index that the group has replaces it and all that follow.
@@ -180,11 +205,12 @@ impl Batch {
         &self.buffer[RECORD_HEADER..]
     }
 
-    /// The whole record with its padding, the header still to be filled in, and the body's length.
+    /// The whole record with its padding and with the zeros behind it, the header still to be filled
+    /// in, and the body's length. To be cleared afterwards.
     pub(crate) fn as_record(&mut self) -> (&mut [u8], u32) {
         let length = u32::try_from(self.bytes()).expect("a body is at most MAX_BODY long");
-        self.buffer
-            .resize(self.buffer.len().next_multiple_of(ALIGN), 0);
+        let padded = self.buffer.len().next_multiple_of(ALIGN);
+        self.buffer.resize(padded + ZEROS, 0);
         (&mut self.buffer, length)
     }
 
@@ -208,12 +234,14 @@ impl Batch {
                 what,
                 length,
                 limit,
+                exceeds: Limit::Item,
             })
         } else if length > left || self.bytes() + fields > MAX_BODY {
             Err(TooLong {
                 what: "an item for what is left of the batch",
                 length,
                 limit: left,
+                exceeds: Limit::Batch,
             })
         } else {
             Ok(())
@@ -570,7 +598,14 @@ mod tests {
             batch.entry(1, index, 1, &entry).unwrap();
         }
         let bytes = batch.bytes();
-        assert!(batch.entry(1, 4, 1, &entry).is_err(), "64 MiB are full");
+        let full = batch.entry(1, 4, 1, &entry).unwrap_err();
+        assert_eq!(full.exceeds, Limit::Batch, "64 MiB are full");
         assert_eq!(batch.bytes(), bytes);
+        batch.entry(1, 4, 1, b"short").unwrap();
+        batch.take_back(bytes);
+        assert_eq!(batch.bytes(), bytes);
+        batch.clear();
+        let never = batch.entry(1, 4, 1, &vec![0; MAX_ENTRY + 1]).unwrap_err();
+        assert_eq!(never.exceeds, Limit::Item);
     }
 }

@@ -12,9 +12,11 @@
 use std::fmt::Debug;
 use std::io;
 
+mod directory;
 mod real;
 mod sim;
 
+pub use directory::create_directory;
 pub use real::RealDisk;
 pub use sim::{SimDisk, SimFile, SimLock};
 
@@ -53,6 +55,10 @@ pub trait Disk: Clone + Debug + Send + 'static {
 
     /// Makes all names durable.
     fn sync_dir(&self) -> io::Result<()>;
+
+    /// Identifies this run of the operating system: another one means that the machine was started
+    /// again in between. `None`: the system does not say.
+    fn boot(&self) -> Option<u128>;
 
     /// A number nobody outside can guess (simulated: one that follows from the seed).
     fn random(&self) -> u64;

@@ -91,6 +91,13 @@ pub enum OpenError {
         /// The groups that may have lost something.
         groups: Vec<GroupId>,
     },
+    /// Something of a node is here, and its log is not. An empty log must not take its place: the node
+    /// would forget what it has promised.
+    #[error("there was a node here: {found} is there, but all log files are missing")]
+    NoLog {
+        /// What is there of it.
+        found: String,
+    },
     /// A file or record was written by a release with another format.
     #[error("{file} has format version {found} at offset {offset}; this release knows {known}")]
     Version {
@@ -113,9 +120,11 @@ impl OpenError {
             OpenError::Locked { .. } => {
                 "stop the other process, or give this one its own directory"
             }
-            OpenError::Damaged { .. } | OpenError::Missing { .. } => {
-                "do not repair the files by hand: let the node rejoin as an empty learner under a \
-                 new identity, or restore the whole directory of the stopped node"
+            OpenError::Damaged { .. } | OpenError::Missing { .. } | OpenError::NoLog { .. } => {
+                "do not repair or delete the files by hand. If this is one of several nodes, let it \
+                 rejoin as an empty learner under a new identity: `tenure cluster rejoin`. If it is \
+                 the only one, put back the missing files, or restore a backup: `tenure cluster \
+                 restore`"
             }
             OpenError::Version { .. } => "start the release that wrote it, or a newer one",
         }

@@ -61,6 +61,7 @@
 
 mod batch;
 mod disk;
+mod end;
 mod error;
 mod index;
 mod log;
@@ -72,12 +73,15 @@ mod recover;
 mod snapshot;
 mod spare;
 
-pub use batch::{Batch, GroupId, MAX_ENTRY, MAX_KEY, MAX_NOTE, MAX_STATE, MAX_VALUE, TooLong};
-pub use disk::{Disk, DiskFile, RealDisk, SimDisk, SimFile, SimLock, SyncPoint};
+pub use batch::{
+    Batch, GroupId, Limit, MAX_BATCH_BYTES, MAX_ENTRY, MAX_KEY, MAX_NOTE, MAX_STATE, MAX_VALUE,
+    TooLong,
+};
+pub use disk::{Disk, DiskFile, RealDisk, SimDisk, SimFile, SimLock, SyncPoint, create_directory};
 pub use error::{LogError, OpenError};
 pub use index::{Base, BaseKind, Misuse};
 pub use log::{FileLog, Log, Mark, Options, SyncTicket, Usage};
 pub use open::{Opened, open};
-pub use recover::{Entry, Recovered, RecoveredGroup};
+pub use recover::{Cut, CutKind, Entry, Recovered, RecoveredGroup};
 pub use snapshot::{SnapshotError, SnapshotId, SnapshotReader, SnapshotWriter, Snapshots};
 pub use spare::{SpareDone, SpareJob};

@@ -23,10 +23,14 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, GroupId, Items};
 use crate::disk::{Disk, DiskFile, SyncPoint};
+use crate::end::{Claim, EndFile};
 use crate::error::LogError;
 use crate::index::Index;
 use crate::names::Name;
-use crate::record::{Checksums, FILE_HEADER, FileHeader, Place, RecordKind, padded};
+use crate::record::{
+    Checksums, FILE_HEADER, FILE_HEADER_ALL, FileHeader, Place, RecordKind, Supplement, ZEROS,
+    padded,
+};
 use crate::spare::{Spare, SpareDone, SpareJob};
 
 /// The number of a batch, counted from the birth of the log. A batch is durable when the durable
@@ -126,6 +130,11 @@ pub struct FileLog<D: Disk> {
     appended: Mark,
     durable: Mark,
     checkpoint: Batch,
+    end_file: EndFile<D>,
+    /// The end of the log was cut off suspiciously, and nothing was appended since.
+    after_cut: bool,
+    /// The end that the marker and a close record have confirmed.
+    confirmed: u64,
     failure: Option<String>,
     _lock: Arc<D::Lock>,
 }
@@ -141,6 +150,7 @@ struct Current<F> {
     file: F,
     number: u64,
     size: u64,
+    salt: u64,
     checksums: Checksums,
     synced: u64,
 }
@@ -163,6 +173,8 @@ pub(crate) struct Start<D: Disk> {
     pub(crate) mark: Mark,
     pub(crate) spares: Vec<Spare>,
     pub(crate) next_spare: u64,
+    pub(crate) end_file: EndFile<D>,
+    pub(crate) after_cut: bool,
 }
 
 impl<D: Disk> Log for FileLog<D> {
@@ -246,6 +258,9 @@ impl<D: Disk> FileLog<D> {
             appended: start.mark,
             durable: start.mark,
             checkpoint: Batch::new(),
+            end_file: start.end_file,
+            after_cut: start.after_cut,
+            confirmed: 0,
             failure: None,
             _lock: start.lock,
         }
@@ -275,30 +290,68 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// Syncs, and says so in the log, so that later damage to the last batch cannot be taken for a
-    /// torn write. For an orderly end; a log that is merely dropped loses nothing.
+    /// Begins the next file before there is anything to append. A new log does so, so that there is no
+    /// directory with anything else in it and without a log: one that has lost its log can be told
+    /// from a new one.
+    pub(crate) fn begin(&mut self) -> Result<(), LogError> {
+        let begun = self.rotate(0);
+        self.fatal(begun)
+    }
+
+    /// For an orderly end: see [`FileLog::confirm_end`]. A log that is merely dropped loses nothing.
     pub fn close(mut self) -> Result<(), LogError> {
+        self.confirm_end()
+    }
+
+    /// Syncs, and says so: with a close record in the log and in the end marker. From then on, damage to
+    /// what was appended so far cannot be taken for a torn write. Does nothing if nothing was appended
+    /// since the last time. For an orderly end, and for a log that has nothing to do: it costs
+    /// up to three syncs.
+    pub fn confirm_end(&mut self) -> Result<(), LogError> {
         self.sync()?;
+        let confirmed = self.confirm_synced();
+        self.fatal(confirmed)
+    }
+
+    fn confirm_synced(&mut self) -> Result<(), LogError> {
         let Some(current) = &mut self.current else {
             return Ok(());
         };
-        let length = padded(0);
-        if self.end + length as u64 > current.size {
+        if self.confirmed == self.end {
             return Ok(());
         }
-        let mut record = vec![0; length];
-        let place = Place {
-            kind: RecordKind::Close,
+        // The marker claims what comes before the close record: damage to that record loses nothing.
+        let claim = Claim {
+            file: current.number,
+            salt: current.salt,
+            offset: self.end,
             mark: self.appended.0,
-            synced: self.end,
+            failed: false,
         };
-        current.checksums.seal(&mut record, 0, self.end, place);
-        let name = Name::Log(current.number);
-        current
-            .file
-            .write_at(self.end, &record)
-            .map_err(io_error("write to", name))?;
-        current.file.sync().map_err(io_error("sync", name))
+        let length = padded(0);
+        if self.end + length as u64 <= current.size {
+            let mut record = vec![0; length + ZEROS];
+            let place = Place {
+                kind: RecordKind::Close,
+                mark: self.appended.0,
+                synced: self.end,
+            };
+            current.checksums.seal(&mut record, 0, self.end, place);
+            current.write(self.end, &record)?;
+            let name = Name::Log(current.number);
+            current.file.sync().map_err(io_error("sync", name))?;
+            self.end += length as u64;
+            current.synced = self.end;
+        }
+        self.write_end(&claim)?;
+        self.confirmed = self.end;
+        Ok(())
+    }
+
+    fn write_end(&mut self, claim: &Claim) -> Result<(), LogError> {
+        self.end_file
+            .write(&self.disk, claim)
+            .map_err(io_error("write to", Name::End))
     }
 
     fn append_sound(&mut self, batch: &mut Batch) -> Result<Mark, LogError> {
@@ -327,12 +380,9 @@ impl<D: Disk> FileLog<D> {
         };
         let (record, length) = batch.as_record();
         current.checksums.seal(record, length, self.end, place);
-        let name = Name::Log(current.number);
-        current
-            .file
-            .write_at(self.end, record)
-            .map_err(io_error("write to", name))?;
-        self.end += record.len() as u64;
+        current.write(self.end, record)?;
+        self.end += need;
+        self.after_cut = false;
         self.appended = mark;
         Ok(mark)
     }
@@ -379,11 +429,21 @@ impl<D: Disk> FileLog<D> {
             file,
             number,
             size: spare.size,
+            salt: header.salt,
             checksums,
             synced: born_end,
         });
         self.end = born_end;
         self.spare_job = SpareJobState::Idle;
+        // The file has its name, durably: from here on its loss shows.
+        self.write_end(&Claim {
+            file: number,
+            salt: header.salt,
+            offset: born_end,
+            mark: header.mark,
+            failed: false,
+        })?;
+        self.confirmed = born_end;
         self.free(header.oldest)
     }
 
@@ -392,6 +452,12 @@ impl<D: Disk> FileLog<D> {
         let mut head = vec![0; FILE_HEADER as usize];
         let encoded = header.encode();
         head[..encoded.len()].copy_from_slice(&encoded);
+        let supplement = Supplement {
+            boot: self.disk.boot(),
+            has_zeros: true,
+            after_cut: self.after_cut,
+        };
+        supplement.encode(&mut head[..FILE_HEADER_ALL]);
         let place = Place {
             kind: RecordKind::Checkpoint,
             mark: header.mark,
@@ -400,6 +466,7 @@ impl<D: Disk> FileLog<D> {
         let (record, length) = self.checkpoint.as_record();
         Checksums::new(header.number, header.salt).seal(record, length, FILE_HEADER, place);
         head.extend_from_slice(record);
+        head.truncate(usize::try_from(spare.size).unwrap_or(usize::MAX));
 
         let name = spare.name;
         let mut file = self
@@ -483,8 +550,38 @@ impl<D: Disk> FileLog<D> {
         if let Err(error) = &result {
             let source = std::error::Error::source(error).map(|source| format!(": {source}"));
             self.failure = Some(format!("{error}{}", source.unwrap_or_default()));
+            if matches!(error, LogError::Io { .. }) {
+                self.note_failure();
+            }
         }
         result
+    }
+}
+
+impl<D: Disk> FileLog<D> {
+    /// Says in the end marker that a write or sync failed, which may tear the tail although the machine
+    /// is not started again. If this fails as well, the next start finds the tail suspicious.
+    fn note_failure(&mut self) {
+        if let Some(current) = &self.current {
+            let claim = Claim {
+                file: current.number,
+                salt: current.salt,
+                offset: current.synced,
+                mark: self.durable.0,
+                failed: true,
+            };
+            let _ = self.end_file.write(&self.disk, &claim);
+        }
+    }
+}
+
+impl<F: DiskFile> Current<F> {
+    /// Writes a record and the zeros behind it, as many as there is room for.
+    fn write(&mut self, offset: u64, record: &[u8]) -> Result<(), LogError> {
+        let room = usize::try_from(self.size - offset).unwrap_or(usize::MAX);
+        self.file
+            .write_at(offset, &record[..record.len().min(room)])
+            .map_err(io_error("write to", Name::Log(self.number)))
     }
 }
 

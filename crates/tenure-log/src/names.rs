@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! lock                                  the directory lock
+//! end                                   the end marker
 //! log-00000000000000000007              a log file and its number
 //! spare-00000000000000000003            a file to become a log file; its bytes mean nothing
 //! snapshot-12-4711                      group, index
@@ -18,6 +19,7 @@ pub(crate) enum Name {
     Spare(u64),
     Snapshot(SnapshotId),
     Partial(SnapshotId),
+    End,
 }
 
 impl std::fmt::Display for Name {
@@ -27,6 +29,7 @@ impl std::fmt::Display for Name {
             Name::Spare(number) => write!(out, "spare-{number:020}"),
             Name::Snapshot(SnapshotId { group, index }) => write!(out, "snapshot-{group}-{index}"),
             Name::Partial(id) => write!(out, "{}.partial", Name::Snapshot(*id)),
+            Name::End => out.write_str("end"),
         }
     }
 }
@@ -36,6 +39,8 @@ impl Name {
     pub(crate) fn parse(text: &str) -> Option<Name> {
         let name = if let Some(number) = text.strip_prefix("log-") {
             Name::Log(number.parse().ok()?)
+        } else if text == "end" {
+            Name::End
         } else if let Some(number) = text.strip_prefix("spare-") {
             Name::Spare(number.parse().ok()?)
         } else {
@@ -73,6 +78,7 @@ mod tests {
             Name::Spare(3),
             Name::Snapshot(id),
             Name::Partial(id),
+            Name::End,
         ] {
             assert_eq!(Name::parse(&name.to_string()), Some(name));
         }

@@ -7,12 +7,13 @@ use std::io;
 use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile};
-use crate::error::OpenError;
+use crate::end::{EndFile, Found};
+use crate::error::{LogError, OpenError};
 use crate::index::BaseKind;
 use crate::log::{FileLog, Options, Start};
 use crate::names::Name;
 use crate::record::FILE_HEADER;
-use crate::recover::{Recovered, Recovery, recover};
+use crate::recover::{Cut, CutKind, Recovered, Recovery, recover};
 use crate::snapshot::{SnapshotId, Snapshots};
 use crate::spare::Spare;
 
@@ -28,7 +29,7 @@ pub struct Opened<D: Disk> {
 }
 
 /// Opens the log and the snapshots on a disk and recovers what they hold. An empty directory is a
-/// new log.
+/// new log; one that holds anything of a node but no log file has lost its log and is refused.
 pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> {
     let lock = disk
         .lock()
@@ -40,12 +41,26 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
 
     let mut numbers: Vec<u64> = names.iter().filter_map(log_number).collect();
     numbers.sort_unstable();
+    let (end_file, found) = if names.contains(&Name::End) {
+        EndFile::open(&disk).map_err(io_error("read", Name::End))?
+    } else {
+        (EndFile::none(), Found::Nothing)
+    };
+    let is_new = numbers.is_empty();
+    if is_new {
+        ensure_nothing_was_here(&disk, &names, found, &options)?;
+    }
+    let claim = match found {
+        Found::Claim(claim) => Some(claim),
+        Found::Nothing | Found::Unreadable => None,
+    };
     let Recovery {
         index,
-        recovered,
+        mut recovered,
         files,
         end,
-    } = recover(&disk, &numbers)?;
+    } = recover(&disk, &numbers, claim)?;
+    recovered.end_unreadable = found == Found::Unreadable;
     let marked: Vec<SnapshotId> = marks(&recovered).collect();
     for &id in &marked {
         if !names.contains(&Name::Snapshot(id)) {
@@ -62,10 +77,15 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         Name::Log(number) => *number < oldest,
         Name::Snapshot(id) => !marked.contains(id),
         Name::Partial(_) => true,
-        Name::Spare(_) => false,
+        Name::Spare(_) => is_new,
+        Name::End => false,
     };
     let mut leftovers: Vec<Name> = names.iter().copied().filter(is_leftover).collect();
-    let spares = spares(&disk, &names, &options, &mut leftovers)?;
+    let spares = if is_new {
+        Vec::new()
+    } else {
+        spares(&disk, &names, &options, &mut leftovers)?
+    };
     for name in &leftovers {
         disk.remove(&name.to_string())
             .map_err(io_error("remove", name))?;
@@ -75,12 +95,13 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
             .map_err(io_error("sync", "the data directory"))?;
     }
 
-    let next_spare = names
-        .iter()
-        .filter_map(spare_number)
-        .max()
-        .map_or(1, |highest| highest + 1);
+    let taken = names.iter().filter_map(spare_number).max();
+    let next_spare = taken
+        .filter(|_| !is_new)
+        .map_or(FIRST_SPARE, |highest| highest + 1);
     let mark = recovered.mark;
+    let is_suspicious = |cut: &Cut| cut.kind == CutKind::Suspicious;
+    let after_cut = recovered.cut.as_ref().is_some_and(is_suspicious);
     let snapshots = Snapshots::new(disk.clone(), Arc::clone(&lock));
     let start = Start {
         disk,
@@ -92,12 +113,70 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         mark,
         spares,
         next_spare,
+        end_file,
+        after_cut,
     };
+    let mut log = FileLog::start(start);
+    if is_new || after_cut {
+        // The next file remembers a suspicious cut. After another start of the machine the file that was
+        // cut would look like one that was torn by a loss of power.
+        log.begin().map_err(begin_error)?;
+    }
     Ok(Opened {
-        log: FileLog::start(start),
+        log,
         snapshots,
         recovered,
     })
+}
+
+/// The number of the spare that becomes the first file of a new log.
+const FIRST_SPARE: u64 = 1;
+
+/// A directory without a log file is a new one only if it holds nothing else of a node. The log has a
+/// file before anything else is written, so all that a crash at birth can leave is the spare that
+/// was to become that file, and an end marker that claims nothing.
+fn ensure_nothing_was_here<D: Disk>(
+    disk: &D,
+    names: &[Name],
+    found: Found,
+    options: &Options,
+) -> Result<(), OpenError> {
+    for &name in names {
+        let is_left_by_birth = match name {
+            Name::End => found == Found::Nothing,
+            Name::Spare(FIRST_SPARE) => {
+                let file = disk.open(&name.to_string());
+                let size = file.and_then(|file| file.len());
+                size.map_err(io_error("read", name))? <= options.first_file
+            }
+            Name::Spare(_) | Name::Snapshot(_) | Name::Partial(_) | Name::Log(_) => false,
+        };
+        if !is_left_by_birth {
+            let found = name.to_string();
+            return Err(OpenError::NoLog { found });
+        }
+    }
+    Ok(())
+}
+
+fn begin_error(error: LogError) -> OpenError {
+    let why = error.to_string();
+    match error {
+        LogError::Io {
+            action,
+            file,
+            source,
+        } => OpenError::Io {
+            action,
+            file,
+            source,
+        },
+        LogError::Misuse(_) | LogError::Poisoned { .. } => OpenError::Io {
+            action: "begin",
+            file: "the log".to_owned(),
+            source: io::Error::other(why),
+        },
+    }
 }
 
 /// Sorts the spares into those to keep and, as leftovers, those of the wrong size or too many.
@@ -145,14 +224,14 @@ fn marks(recovered: &Recovered) -> impl Iterator<Item = SnapshotId> + '_ {
 fn log_number(name: &Name) -> Option<u64> {
     match name {
         Name::Log(number) => Some(*number),
-        Name::Spare(_) | Name::Snapshot(_) | Name::Partial(_) => None,
+        Name::Spare(_) | Name::Snapshot(_) | Name::Partial(_) | Name::End => None,
     }
 }
 
 fn spare_number(name: &Name) -> Option<u64> {
     match name {
         Name::Spare(number) => Some(*number),
-        Name::Log(_) | Name::Snapshot(_) | Name::Partial(_) => None,
+        Name::Log(_) | Name::Snapshot(_) | Name::Partial(_) | Name::End => None,
     }
 }
 

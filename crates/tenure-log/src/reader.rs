@@ -5,8 +5,8 @@ use std::io;
 use crate::disk::{Disk, DiskFile};
 use crate::names::Name;
 use crate::record::{
-    ALIGN, BadHeader, Checksums, FILE_HEADER, FILE_HEADER_USED, FileHeader, RECORD_HEADER,
-    RecordHeader, padded, u64_at,
+    ALIGN, BadHeader, Checksums, FILE_HEADER, FILE_HEADER_ALL, FILE_HEADER_USED, FileHeader,
+    RECORD_HEADER, RecordHeader, Supplement, ZEROS, padded, u64_at,
 };
 
 /// What is read from the disk at once.
@@ -17,9 +17,23 @@ pub(crate) struct Reader<D: Disk> {
     file: D::File,
     checksums: Checksums,
     pub(crate) header: FileHeader,
+    pub(crate) supplement: Supplement,
     pub(crate) size: u64,
     window: Vec<u8>,
     window_start: u64,
+}
+
+/// What stands where the last whole record of a file ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tail {
+    /// A record says that the file was durable beyond this place.
+    pub(crate) was_durable: bool,
+    /// Something stands where zeros are written behind a last record.
+    pub(crate) written_at: bool,
+    /// A header of this file stands right here; where its record would end.
+    pub(crate) header_at: Option<u64>,
+    /// Headers of this file stand further behind; where the last of their records would end.
+    pub(crate) behind: Option<u64>,
 }
 
 /// A record that is whole and as it was written.
@@ -38,9 +52,10 @@ impl<D: Disk> Reader<D> {
         if size < FILE_HEADER {
             return Ok(Err(BadHeader::Damaged));
         }
-        let mut bytes = [0; FILE_HEADER_USED];
-        file.read_at(0, &mut bytes)?;
-        let header = match FileHeader::decode(&bytes) {
+        let mut all = [0; FILE_HEADER_ALL];
+        file.read_at(0, &mut all)?;
+        let bytes: &[u8; FILE_HEADER_USED] = all.first_chunk().expect("the first of its bytes");
+        let header = match FileHeader::decode(bytes) {
             Ok(header) if header.number == number && header.size <= size => header,
             Ok(_) => return Ok(Err(BadHeader::Damaged)),
             Err(bad) => return Ok(Err(bad)),
@@ -50,6 +65,7 @@ impl<D: Disk> Reader<D> {
             file,
             checksums,
             header,
+            supplement: Supplement::decode(&all),
             size,
             window: Vec::new(),
             window_start: 0,
@@ -84,23 +100,38 @@ impl<D: Disk> Reader<D> {
         Ok(Ok(Record { header, body, end }))
     }
 
-    /// Whether a record behind `offset` says that the file was durable beyond `offset`. Its header
-    /// is enough: it was written when that was so, whatever became of its body.
-    pub(crate) fn was_durable(&mut self, offset: u64) -> io::Result<bool> {
+    /// What stands at `offset`, where the last whole record ends, and behind it.
+    pub(crate) fn tail(&mut self, offset: u64) -> io::Result<Tail> {
+        let left = usize::try_from(self.size - offset).unwrap_or(usize::MAX);
+        let next = self.bytes(offset, left.min(ZEROS))?;
+        let mut tail = Tail {
+            was_durable: false,
+            written_at: next.iter().any(|byte| *byte != 0),
+            header_at: None,
+            behind: None,
+        };
         let mut at = offset;
         while at + (RECORD_HEADER as u64) <= self.size {
             let bytes = self.bytes(at, RECORD_HEADER)?;
             let synced = u64_at(bytes, 24);
             // Cheap first; and it leaves a chance match of the checksum alone no chance.
-            if synced > offset && synced <= at {
+            if bytes[8] != 0 && synced >= FILE_HEADER && synced <= at {
                 let bytes: [u8; RECORD_HEADER] = bytes.try_into().expect("as long as asked for");
-                if self.checksums.open(&bytes, at).is_ok() {
-                    return Ok(true);
+                if let Ok(header) = self.checksums.open(&bytes, at) {
+                    let end = at + padded(header.length as usize) as u64;
+                    // Its header is enough: it was written when that was so, whatever became of its
+                    // body.
+                    tail.was_durable |= synced > offset;
+                    if at == offset {
+                        tail.header_at = Some(end);
+                    } else {
+                        tail.behind = tail.behind.max(Some(end));
+                    }
                 }
             }
             at += ALIGN as u64;
         }
-        Ok(false)
+        Ok(tail)
     }
 
     /// Calls `visit` with the body of every whole record that stands at `offset` or behind it,

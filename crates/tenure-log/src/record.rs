@@ -10,12 +10,16 @@ use crc32fast::Hasher;
 pub(crate) const VERSION: u8 = 1;
 /// Records start here; the header has the first page for itself.
 pub(crate) const FILE_HEADER: u64 = 4096;
-/// Bytes of the file header that mean something.
+/// Bytes of the file header that every release reads.
 pub(crate) const FILE_HEADER_USED: usize = 72;
+/// Bytes of the file header with its supplement, which release 0.1.0 neither wrote nor reads.
+pub(crate) const FILE_HEADER_ALL: usize = 96;
 /// Bytes before the body of a record.
 pub(crate) const RECORD_HEADER: usize = 32;
 /// Records start at multiples of this, so that a search for them has few places to look at.
 pub(crate) const ALIGN: usize = 8;
+/// Zeros behind the last record, where the next one will stand: what is not zero there was written.
+pub(crate) const ZEROS: usize = RECORD_HEADER;
 /// No body is longer. Checked before a buffer of the stated length is made.
 pub(crate) const MAX_BODY: usize = 64 << 20;
 
@@ -88,6 +92,63 @@ impl FileHeader {
             born_end: u64_at(bytes, 64),
         })
     }
+}
+
+/// What the header of a file says beside what release 0.1.0 wrote: bytes 72 to 95.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Supplement {
+    /// The run of the operating system in which the file was written: see [`Disk::boot`](crate::Disk).
+    /// A file is written by one process, so by one run.
+    pub(crate) boot: Option<u128>,
+    /// Zeros were written behind every record ([`ZEROS`]).
+    pub(crate) has_zeros: bool,
+    /// The file before was cut off suspiciously when this one was begun. That is known from here until
+    /// the first batch of this file is durable.
+    pub(crate) after_cut: bool,
+}
+
+impl Supplement {
+    const HAS_ZEROS: u32 = 1;
+    const HAS_BOOT: u32 = 2;
+    const AFTER_CUT: u32 = 4;
+
+    /// Writes it into the header of a file, whose other fields are already there.
+    pub(crate) fn encode(&self, header: &mut [u8]) {
+        header[72..88].copy_from_slice(&self.boot.unwrap_or(0).to_le_bytes());
+        let zeros = if self.has_zeros { Self::HAS_ZEROS } else { 0 };
+        let boot = self.boot.map_or(0, |_| Self::HAS_BOOT);
+        let cut = if self.after_cut { Self::AFTER_CUT } else { 0 };
+        header[88..92].copy_from_slice(&(zeros | boot | cut).to_le_bytes());
+        let checksum = supplement_checksum(header);
+        header[92..96].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Reads it. One that is damaged or was never written says nothing.
+    pub(crate) fn decode(header: &[u8; FILE_HEADER_ALL]) -> Supplement {
+        if u32_at(header, 92) != supplement_checksum(header) {
+            return Supplement {
+                boot: None,
+                has_zeros: false,
+                after_cut: false,
+            };
+        }
+        let flags = u32_at(header, 88);
+        let boot = u128::from_le_bytes(header[72..88].try_into().expect("sixteen bytes"));
+        Supplement {
+            boot: (flags & Self::HAS_BOOT != 0).then_some(boot),
+            has_zeros: flags & Self::HAS_ZEROS != 0,
+            after_cut: flags & Self::AFTER_CUT != 0,
+        }
+    }
+}
+
+/// Covers number and salt too: a supplement belongs to one use of one file.
+fn supplement_checksum(header: &[u8]) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(b"supplement");
+    hasher.update(&header[16..32]);
+    hasher.update(&header[72..92]);
+    hasher.finalize()
 }
 
 fn header_checksum(bytes: &[u8; FILE_HEADER_USED]) -> u32 {
@@ -276,6 +337,30 @@ mod tests {
             born_end: 4200,
         };
         assert_eq!(FileHeader::decode(&header.encode()), Ok(header));
+        let mut all = [0; FILE_HEADER_ALL];
+        all[..FILE_HEADER_USED].copy_from_slice(&header.encode());
+        let silent = Supplement {
+            boot: None,
+            has_zeros: false,
+            after_cut: false,
+        };
+        assert_eq!(
+            Supplement::decode(&all),
+            silent,
+            "as release 0.1.0 wrote it"
+        );
+        let supplement = Supplement {
+            boot: Some(7 << 70),
+            has_zeros: true,
+            after_cut: true,
+        };
+        supplement.encode(&mut all);
+        assert_eq!(Supplement::decode(&all), supplement);
+        for bit in (72 * 8)..(FILE_HEADER_ALL * 8) {
+            let mut flipped = all;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Supplement::decode(&flipped), silent, "bit {bit}");
+        }
         for bit in 0..FILE_HEADER_USED * 8 {
             let mut flipped = header.encode();
             flipped[bit / 8] ^= 1 << (bit % 8);

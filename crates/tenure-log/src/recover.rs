@@ -6,9 +6,10 @@
 //!             the end that the next header names; the newest ends where its last whole record ends
 //! ```
 //!
-//! Only the newest file may have a bad tail, and only if nothing in it says that the tail was
-//! durable. A torn write always passes that test, because a record is durable before a later one
-//! says so. Damage to durable bytes fails it as soon as anything was appended after the sync.
+//! Only the newest file may have a bad tail, and only if nothing says that the tail was durable:
+//! neither a record of the file nor the end marker. A torn write always passes that test, because a
+//! record is durable before anything says so. Damage to durable bytes fails it as soon as anything was
+//! appended after the sync, or the end was confirmed. What passes is cut, and reported ([`Cut`]).
 //! Whatever else is wrong makes the node refuse to start: it must not vote on what is left.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,12 +17,16 @@ use std::io;
 
 use crate::batch::{GroupId, Item, Items};
 use crate::disk::Disk;
+use crate::end::Claim;
 use crate::error::OpenError;
 use crate::index::{Base, Index};
 use crate::log::{LogFile, Mark};
 use crate::names::Name;
-use crate::reader::{Reader, Record};
-use crate::record::{BadHeader, FILE_HEADER, RecordKind, VERSION};
+use crate::reader::{Reader, Record, Tail};
+use crate::record::{BadHeader, FILE_HEADER, RecordKind, VERSION, ZEROS};
+
+/// A kernel interrupts a write of a killed process only at multiples of this.
+const PAGE: u64 = 4096;
 
 /// What the log held when its last process ended.
 #[derive(Debug, Default)]
@@ -32,6 +37,35 @@ pub struct Recovered {
     pub node: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The mark of the last batch.
     pub mark: Mark,
+    /// What was cut off behind it; to be reported to the operator.
+    pub cut: Option<Cut>,
+    /// The end marker is damaged: it could not be used to check the end of the log.
+    pub end_unreadable: bool,
+}
+
+/// Bytes behind the last whole record that are not part of the log any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The log file.
+    pub file: String,
+    /// Where the log ends.
+    pub offset: u64,
+    /// How many bytes stand behind that, as far as that can be told.
+    pub bytes: u64,
+    /// What they are.
+    pub kind: CutKind,
+}
+
+/// What was cut off at the end of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutKind {
+    /// A write that was not confirmed: the machine or the process ended before it was durable.
+    /// Everything that was confirmed is there.
+    Torn,
+    /// No crash explains it: the machine was not started again since, no write or sync failed, and a
+    /// process that is killed leaves no such bytes. Confirmed records may be lost. It is reported at
+    /// every start until a batch is appended; that batch has to carry what the caller needs to remember.
+    Suspicious,
 }
 
 /// What the log held of one group.
@@ -66,8 +100,13 @@ pub(crate) struct Recovery {
     pub(crate) end: u64,
 }
 
-/// Reads the log files with these numbers (ascending). Changes nothing.
-pub(crate) fn recover<D: Disk>(disk: &D, numbers: &[u64]) -> Result<Recovery, OpenError> {
+/// Reads the log files with these numbers (ascending), and checks them against what the end marker
+/// claims. Changes nothing.
+pub(crate) fn recover<D: Disk>(
+    disk: &D,
+    numbers: &[u64],
+    claim: Option<Claim>,
+) -> Result<Recovery, OpenError> {
     let Some(&newest) = numbers.last() else {
         return Ok(Recovery {
             index: Index::default(),
@@ -77,6 +116,9 @@ pub(crate) fn recover<D: Disk>(disk: &D, numbers: &[u64]) -> Result<Recovery, Op
         });
     };
     let damage = Trouble { disk, numbers };
+    if let Some(claim) = claim.filter(|claim| claim.file > newest) {
+        return Err(damage.missing(claim.file));
+    }
     let oldest = damage.open(newest)?.header.oldest;
     if oldest > newest || oldest == 0 {
         return Err(damage.at(newest, 0, "the header names an oldest file that cannot be"));
@@ -90,6 +132,8 @@ pub(crate) fn recover<D: Disk>(disk: &D, numbers: &[u64]) -> Result<Recovery, Op
         index: None,
         entries: BTreeMap::new(),
         mark: 0,
+        claim,
+        cut: None,
     };
     let mut files = VecDeque::new();
     let mut reader = replay.damage.open(oldest)?;
@@ -122,6 +166,9 @@ struct Replay<'a, D> {
     index: Option<Index>,
     entries: BTreeMap<GroupId, Vec<Entry>>,
     mark: u64,
+    /// What the end marker claims.
+    claim: Option<Claim>,
+    cut: Option<Cut>,
 }
 
 impl<D: Disk> Replay<'_, D> {
@@ -137,7 +184,7 @@ impl<D: Disk> Replay<'_, D> {
         if reached != end {
             return Err(self.damage.at(number, reached, "a durable record is bad"));
         }
-        Ok(())
+        self.check_claim(reader, end)
     }
 
     /// The newest file: returns where its records end.
@@ -145,12 +192,68 @@ impl<D: Disk> Replay<'_, D> {
         let number = reader.header.number;
         let size = reader.size;
         let reached = self.records(reader, size)?;
-        if reached < reader.header.born_end
-            || reader.was_durable(reached).map_err(read_error(number))?
-        {
+        let tail = reader.tail(reached).map_err(read_error(number))?;
+        if reached < reader.header.born_end || tail.was_durable {
             return Err(self.damage.at(number, reached, "a durable record is bad"));
         }
+        self.check_claim(reader, reached)?;
+        self.cut = self.judge(reader, reached, tail);
+        if self.cut.is_none() && reader.supplement.after_cut && self.mark == reader.header.mark {
+            self.cut = Some(Cut {
+                file: Name::Log(number.saturating_sub(1)).to_string(),
+                offset: reader.header.previous_end,
+                bytes: 0,
+                kind: CutKind::Suspicious,
+            });
+        }
         Ok(reached)
+    }
+
+    /// The end marker is written after what it claims is durable, so a log that is shorter lost it.
+    fn check_claim(&self, reader: &Reader<D>, end: u64) -> Result<(), OpenError> {
+        let number = reader.header.number;
+        match self.claim.filter(|claim| claim.file == number) {
+            Some(claim) if claim.salt != reader.header.salt => {
+                let what = "it is not the file that the end marker was written for";
+                Err(self.damage.at(number, 0, what))
+            }
+            Some(claim) if claim.offset > end || claim.mark > self.mark => {
+                let what = "the end marker says that more was durable";
+                Err(self.damage.at(number, end, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is cut off at `end`, if something was written there.
+    fn judge(&self, reader: &Reader<D>, end: u64, tail: Tail) -> Option<Cut> {
+        let number = reader.header.number;
+        let written_at = tail.written_at && reader.supplement.has_zeros;
+        let written_to = tail
+            .behind
+            .max(tail.header_at)
+            .or(written_at.then_some(end + ZEROS as u64))?;
+        let boot = self.damage.disk.boot();
+        let same_boot = boot.is_some() && boot == reader.supplement.boot;
+        let failed = self
+            .claim
+            .is_some_and(|claim| claim.file == number && claim.failed);
+        // One write was under way when the process was killed. It ended at a page.
+        let killed = tail.behind.is_none()
+            && match tail.header_at {
+                Some(to) => end / PAGE != (to - 1) / PAGE,
+                None => end.is_multiple_of(PAGE) || end / PAGE != (end + ZEROS as u64 - 1) / PAGE,
+            };
+        Some(Cut {
+            file: Name::Log(number).to_string(),
+            offset: end,
+            bytes: written_to.min(reader.size) - end,
+            kind: if same_boot && !failed && !killed {
+                CutKind::Suspicious
+            } else {
+                CutKind::Torn
+            },
+        })
     }
 
     /// Takes in records up to the first bad one or to `limit`; returns where that is.
@@ -295,6 +398,8 @@ impl<D: Disk> Replay<'_, D> {
             groups,
             node: index.node().clone(),
             mark: Mark(self.mark),
+            cut: self.cut,
+            end_unreadable: false,
         };
         Ok((index, recovered))
     }

@@ -69,6 +69,11 @@ fn go_on(
                 unretired.clear();
             }
         }
+        // An idle moment, in the middle of a file.
+        if model.batches.is_multiple_of(7) {
+            log.confirm_end()?;
+            run.confirmed = Mark(model.batches);
+        }
         if let Some(job) = log.spare_wanted() {
             log.spare_done(job.run());
         }
@@ -242,7 +247,7 @@ fn a_hundred_lives_in_a_row() {
         let mut disk = SimDisk::new(seed);
         let mut model = Model::default();
         for life in 0..100 {
-            disk.power_ends_at(disk.operations() + 1 + dice.below(60));
+            disk.power_ends_at(disk.operations() + 1 + dice.below(80));
             let run = run(&disk, &model, model.batches + 30, &load);
             disk = disk.crash(&mut || dice.below(3) > 0);
             let probe = disk.copy();

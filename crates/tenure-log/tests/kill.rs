@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Dice, Load, Model, TINY, append, check_snapshots, retire};
-use tenure_log::{Log, RealDisk, open};
+use tenure_log::{CutKind, Log, RealDisk, open};
 
 const CHILD: &str = "TENURE_LOG_KILL_CHILD";
 const LOAD: Load = Load {
@@ -82,13 +82,17 @@ fn parent(kills: u64) -> String {
     let data = directory.path().join("data");
     let mut dice = Dice::new(7);
     let mut model = Model::default();
-    let (mut unconfirmed, mut confirmed_in_all) = (0, 0);
+    let (mut unconfirmed, mut confirmed_in_all, mut cuts) = (0, 0, 0);
     let started = Instant::now();
     for kill in 0..kills {
         let confirmed = one_child(&data, &mut dice).unwrap_or(model.batches);
         let opened = open(RealDisk::open(&data).expect("a directory"), TINY)
             .unwrap_or_else(|error| panic!("after kill {kill}: {error}"));
         let found = Model::of(&opened.recovered);
+        if let Some(cut) = &opened.recovered.cut {
+            assert_eq!(cut.kind, CutKind::Torn, "after kill {kill}: {cut:?}");
+            cuts += 1;
+        }
         assert!(
             found.batches >= confirmed,
             "after kill {kill}: batch {confirmed} was confirmed, {} are there",
@@ -110,7 +114,7 @@ fn parent(kills: u64) -> String {
     assert!(confirmed_in_all > kills, "the children came to work");
     format!(
         "{kills} kills, {confirmed_in_all} batches confirmed and found, {unconfirmed} found that \
-         were not confirmed, {:.1} s",
+         were not confirmed, {cuts} writes cut short, {:.1} s",
         started.elapsed().as_secs_f64()
     )
 }

@@ -75,7 +75,7 @@ fn files_belong_to_their_owner_alone() {
         assert_eq!(mode(&entry.unwrap().path()), 0o600);
         files += 1;
     }
-    assert_eq!(files, 2, "the lock and a log file");
+    assert_eq!(files, 3, "the lock, a log file and the end marker");
 }
 
 /// A link put in the place of a file is refused; what it points to is not touched.

@@ -19,7 +19,7 @@ use tenure_core::table::NamespaceTable;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::consensus::{Consensus, Found, Message, MessageKind};
+use crate::consensus::{Consensus, Found, Message, MessageKind, Replica};
 use crate::group::{Group, News, Settled, Turn};
 use crate::machine::{Blank, Machine};
 use crate::random::Random;
@@ -140,12 +140,31 @@ impl Node {
                     .map_err(|error| RecoveryError::Codec { group: id, error })?,
                 None => Machine::new(&node.blank(id)),
             };
-            node.open(id, opened.found, machine);
+            let mut found = opened.found;
+            if opened.suspect && !found.is_alone(me) {
+                found.suspect(me);
+                node.turn
+                    .writes
+                    .push((id, Record::HardState(found.hard_state)));
+                node.turn.must_sync = true;
+                node.open_with(id, found, machine, Replica::doubt);
+            } else {
+                node.open(id, found, machine);
+            }
         }
         node.span_started();
         node.settle();
         let outputs = node.finish();
         Ok((node, outputs))
+    }
+
+    /// The groups whose replica here may have lost what it confirmed and has not caught up since
+    /// ([`Recovery::suspect`]).
+    pub fn suspects(&self) -> impl Iterator<Item = GroupId> {
+        let groups = self.groups.iter().flatten();
+        groups
+            .filter(|group| group.replica.is_suspect())
+            .map(|group| group.id)
     }
 
     fn hash_seed(&self) -> HashSeed {
@@ -180,11 +199,23 @@ impl Node {
         EventLane::new(id.0, self.config.cluster.group_count + 1)
     }
 
-    fn open(&mut self, id: GroupId, found: Found, mut machine: Machine) {
+    fn open(&mut self, id: GroupId, found: Found, machine: Machine) {
+        self.open_with(id, found, machine, |_| {});
+    }
+
+    /// Opens a replica, with something to be done to it before anything else.
+    fn open_with(
+        &mut self,
+        id: GroupId,
+        found: Found,
+        mut machine: Machine,
+        first: impl FnOnce(&mut Replica),
+    ) {
         machine.number_events(self.lane(id));
         let random = self.random.split(u64::from(id.0));
         let me = self.me.numbered(found.hard_state.replica);
         let mut replica = found.open(me, random);
+        first(&mut replica);
         if id == self.system() {
             // Every node routes by its own copy of the namespace table.
             replica.announce_commits();

@@ -100,6 +100,7 @@ impl Recovery {
             found,
             state: None,
             newborn: false,
+            suspect: false,
         };
         self.groups.insert(group, opened);
         Ok(())
@@ -116,8 +117,22 @@ impl Recovery {
             found,
             state: None,
             newborn: true,
+            suspect: false,
         };
         self.groups.insert(group, opened);
+    }
+
+    /// The log may have lost what this group's replica had confirmed. Where others vote as well, the
+    /// replica takes no part in elections until it has caught up with a leader that was elected
+    /// without it ([`Node::suspects`](crate::Node::suspects)). A driver has to say so again after the
+    /// next restart for the groups that are still suspect then.
+    ///
+    /// Not for an ordinary torn tail: when all machines lose power, all logs may have one, none has
+    /// lost anything that was confirmed, and the groups must come back by themselves.
+    pub fn suspect(&mut self, group: GroupId) {
+        if let Some(opened) = self.groups.get_mut(&group) {
+            opened.suspect = true;
+        }
     }
 
     /// The snapshots that are needed: group and index.
@@ -187,4 +202,6 @@ pub(crate) struct Opened {
     pub(crate) state: Option<Bytes>,
     /// Its birth is not written yet.
     pub(crate) newborn: bool,
+    /// It may have lost what it confirmed.
+    pub(crate) suspect: bool,
 }

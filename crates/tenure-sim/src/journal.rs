@@ -50,9 +50,10 @@ impl Journal {
     pub(crate) fn open(disk: SimDisk) -> Result<(Journal, Recovery, Blank), Unusable> {
         let opened = open(disk, FILES).map_err(|error| match error {
             OpenError::Io { .. } | OpenError::Locked { .. } => Unusable::Later(error.to_string()),
-            OpenError::Damaged { .. } | OpenError::Missing { .. } | OpenError::Version { .. } => {
-                Unusable::Never(error.to_string())
-            }
+            OpenError::Damaged { .. }
+            | OpenError::Missing { .. }
+            | OpenError::NoLog { .. }
+            | OpenError::Version { .. } => Unusable::Never(error.to_string()),
         })?;
         let blank = if opened.recovered.groups.is_empty() {
             Blank::Yes

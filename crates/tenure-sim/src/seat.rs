@@ -1,6 +1,6 @@
 //! One node's place in the cluster: its process, its disk, its clock, and the driver between them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use tenure_core::value::OwnerId;
@@ -48,6 +48,8 @@ pub(crate) struct Seat {
     pub(crate) streams: BTreeMap<StreamId, (usize, Stream)>,
     /// Its data is lost or damaged; it may start only in a new life.
     pub(crate) needs_new_life: bool,
+    /// Groups that may have lost what was confirmed. (A real driver keeps this list in its log.)
+    pub(crate) suspects: BTreeSet<GroupId>,
     /// The machine itself is about to lose power.
     pub(crate) power_ends: bool,
     /// Terms seen, to count elections.
@@ -94,6 +96,7 @@ impl Seat {
             calls: BTreeMap::new(),
             streams: BTreeMap::new(),
             needs_new_life: false,
+            suspects: BTreeSet::new(),
             power_ends: false,
             terms: BTreeMap::new(),
         }

@@ -19,22 +19,11 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens the directory, making it (and what is missing above it) if need be.
+    /// Opens the directory, making it (and what is missing above it) if need be: see
+    /// [`create_directory`](crate::create_directory).
     pub fn open(path: impl AsRef<Path>) -> io::Result<RealDisk> {
         let path = path.as_ref();
-        if !path.is_dir() {
-            if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
-                std::fs::create_dir_all(above)?;
-            }
-            match rustix::fs::mkdir(path, Mode::RWXU) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
-                // The directory itself must survive a crash as well.
-                File::open(above)?.sync_all()?;
-            }
-        }
+        super::create_directory(path)?;
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let directory = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         Ok(RealDisk {
@@ -121,6 +110,11 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         self.directory.sync_all()
+    }
+
+    fn boot(&self) -> Option<u128> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
     }
 
     fn random(&self) -> u64 {

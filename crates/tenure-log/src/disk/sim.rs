@@ -43,6 +43,8 @@ struct World {
     sector: usize,
     /// Counts crashes: handles of an earlier life can do nothing any more.
     life: u64,
+    /// Counts losses of power.
+    boot: u128,
     locked: bool,
     names: BTreeMap<String, u64>,
     durable_names: BTreeMap<String, u64>,
@@ -93,6 +95,7 @@ impl SimDisk {
         let world = World {
             sector: sector.max(1),
             life: 0,
+            boot: 1,
             locked: false,
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
@@ -138,6 +141,7 @@ impl SimDisk {
         world.power_ends_at = None;
         world.syncs_until_failure = None;
         world.writes_until_failure = None;
+        world.boot += 1;
         world.begin_life();
         SimDisk {
             world: Arc::clone(&self.world),
@@ -488,6 +492,10 @@ impl Disk for SimDisk {
             change.apply(&mut world.durable_names);
         }
         Ok(())
+    }
+
+    fn boot(&self) -> Option<u128> {
+        Some(self.world().boot)
     }
 
     fn random(&self) -> u64 {

@@ -26,6 +26,10 @@ const MAX_MESSAGE_BYTES: u64 = 512 * 1024;
 const MAX_IN_FLIGHT: usize = 128;
 const MAX_UNCOMMITTED_BYTES: u64 = 8 * 1024 * 1024;
 const MAX_COMMITTED_BYTES: u64 = 1024 * 1024;
+/// The votes of so many terms may be among what a suspect replica has lost. It has lost at most what one
+/// sync made durable, and a term takes at least an election timeout, so this covers a sync of
+/// more than a minute.
+const SUSPECT_TERMS: u64 = 64;
 /// A replica keeps room for so many messages.
 const KEPT_MESSAGES: usize = 8;
 
@@ -41,6 +45,9 @@ pub(crate) struct Replica {
     installing: Option<u64>,
     /// See [`Consensus::hold_back`].
     held_back: bool,
+    /// It may have lost what it confirmed in an earlier life, and has neither heard from a leader of
+    /// this term or a later one nor caught up with it: see [`Found::suspect`].
+    suspect_until: Option<u64>,
     /// Messages that broke the rule of contiguous appends, in either direction.
     malformed: u64,
 }
@@ -77,10 +84,17 @@ impl Replica {
             random,
             installing: None,
             held_back: false,
+            suspect_until: None,
             malformed: 0,
         };
         replica.draw_timeout();
         replica
+    }
+
+    /// It takes no part in elections until it has caught up with a leader: see [`Found::suspect`].
+    pub(crate) fn doubt(&mut self) {
+        self.suspect_until = Some(self.raw.raft.term);
+        self.clear_doubt();
     }
 
     /// From now on followers are told of every commit at once, for a group that is rarely written
@@ -135,6 +149,26 @@ impl Replica {
         self.held_back && self.raw.raft.state != StateRole::Leader && !self.is_alone()
     }
 
+    /// Whether it takes no part in elections, because it may have lost what it confirmed.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect_until.is_some()
+    }
+
+    /// Ends the doubt when an entry is committed that a leader made who was elected without this
+    /// replica, after it came back: by the rules of consensus, the log then has everything that was
+    /// committed before. A lone voter has nobody who could know more.
+    fn clear_doubt(&mut self) {
+        let Some(term) = self.suspect_until else {
+            return;
+        };
+        let log = &self.raw.raft.raft_log;
+        let caught_up = log.term(log.committed).is_ok_and(|found| found >= term);
+        let alone = self.is_alone() && !self.raw.store().changes_members_behind(log.applied);
+        if caught_up || alone {
+            self.suspect_until = None;
+        }
+    }
+
     fn propose_entry(&mut self, entry: eraftpb::Entry) -> Result<Place, Dropped> {
         // A follower's library would forward the proposal by itself, and nobody could tell what
         // became of it.
@@ -174,6 +208,10 @@ impl Consensus for Replica {
         let phase = number % HEARTBEAT_TICKS as u64;
         let early = self.raw.raft.state == StateRole::Leader
             && self.raw.raft.heartbeat_elapsed() as u64 != phase;
+        self.clear_doubt();
+        if self.is_suspect() {
+            self.raw.raft.election_elapsed = 0;
+        }
         if self.installing.is_some() || early || !self.may_stand() {
             return;
         }
@@ -198,6 +236,11 @@ impl Consensus for Replica {
             return;
         }
         match message.kind {
+            MessageKind::Vote | MessageKind::PreVote | MessageKind::TimeoutNow
+                if self.is_suspect() =>
+            {
+                return;
+            }
             MessageKind::TimeoutNow
                 if self.installing.is_some() || !self.may_stand() || self.refrains() =>
             {
@@ -222,11 +265,14 @@ impl Consensus for Replica {
         // Answers of members that were removed are refused by the library; nothing is lost by it.
         let message = convert::message_in(message, ids);
         let _ = self.raw.step(message);
+        self.clear_doubt();
         self.draw_timeout();
     }
 
     fn campaign(&mut self) {
-        if self.installing.is_some() || !self.may_stand() || self.refrains() {
+        self.clear_doubt();
+        let barred = self.is_suspect() || self.refrains() || !self.may_stand();
+        if self.installing.is_some() || barred {
             return;
         }
         let _ = self.raw.campaign();
@@ -235,6 +281,9 @@ impl Consensus for Replica {
 
     fn leader_is_gone(&mut self, rank: usize) {
         if self.raw.raft.state == StateRole::Leader || !self.raw.raft.promotable() {
+            return;
+        }
+        if self.is_suspect() {
             return;
         }
         // Check-quorum makes a follower ignore votes while it believes in a leader; every follower
@@ -467,6 +516,21 @@ impl Found {
             },
             entries: Vec::new(),
         }
+    }
+
+    /// For a replica that may have lost what it confirmed: entries that count towards a commit, or a
+    /// vote. It comes back in a later term, in which it has voted for itself, so that it cannot give
+    /// away a second time a vote that it has forgotten. See docs/formats/log.md for the argument.
+    pub(crate) fn suspect(&mut self, me: Member) {
+        self.hard_state.term += SUSPECT_TERMS;
+        self.hard_state.vote = Some(me);
+    }
+
+    /// Whether, as far as the log tells, no other replica ever voted since the base.
+    pub(crate) fn is_alone(&self, me: Member) -> bool {
+        let members = &self.base.membership;
+        let is_change = |entry: &Entry| matches!(entry.payload, super::Payload::Membership(_));
+        members.voters == [me] && !members.is_joint() && !self.entries.iter().any(is_change)
     }
 
     /// Whether there is nothing but, perhaps, a term and a vote.

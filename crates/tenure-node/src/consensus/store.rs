@@ -120,6 +120,13 @@ impl Store {
         self.offered = None;
     }
 
+    /// Whether an entry behind this index changes who replicates the group.
+    pub(super) fn changes_members_behind(&self, index: u64) -> bool {
+        self.entries.iter().any(|entry| {
+            entry.index > index && entry.get_entry_type() != eraftpb::EntryType::EntryNormal
+        })
+    }
+
     /// The term of an entry that is kept, or of the base.
     pub(crate) fn term_of(&self, index: u64) -> Option<u64> {
         if index == self.base.place.index {

@@ -45,6 +45,8 @@ pub struct Disk {
     /// Batches written so far, and the bytes of entries in the longest.
     pub batches: u64,
     pub longest_batch: usize,
+    /// The log may have lost what was confirmed, and says so at the next start.
+    pub suspect: bool,
 }
 
 impl Disk {
@@ -52,6 +54,16 @@ impl Disk {
     pub fn holds(&self, group: GroupId) -> bool {
         let held = self.groups.get(&group);
         held.is_some_and(|held| held.base.is_some() || !held.entries.is_empty())
+    }
+
+    /// What the log holds of a group, to be put back with [`Disk::go_back`].
+    pub fn remains(&self, group: GroupId) -> Remains {
+        self.groups[&group].clone()
+    }
+
+    /// The log of a group is as it was: what was written since is lost.
+    pub fn go_back(&mut self, group: GroupId, remains: Remains) {
+        self.groups.insert(group, remains);
     }
 
     fn write(&mut self, group: GroupId, record: Record) {
@@ -264,6 +276,10 @@ impl Cluster {
         for (group, index) in recovery.snapshots() {
             let data = seat.disk.snapshots[&(group, index)].clone();
             recovery.state(group, data);
+        }
+        if seat.disk.suspect {
+            let groups: Vec<GroupId> = recovery.groups().collect();
+            groups.into_iter().for_each(|one| recovery.suspect(one));
         }
         let config = Config {
             me: seat.member,

@@ -35,6 +35,7 @@ impl World {
             }
             seat.starts = 0;
             seat.needs_new_life = false;
+            seat.suspects.clear();
         }
         let (journal, mut recovery, blank) = match Journal::open(self.seats[at].disk.clone()) {
             Ok(opened) => opened,
@@ -91,6 +92,9 @@ impl World {
         } else {
             self.operator.newborn.remove(&at);
         }
+        for group in &seat.suspects {
+            recovery.suspect(*group);
+        }
         let config = Config {
             me: seat.member,
             cluster: self.plan.cluster.clone(),
@@ -104,6 +108,7 @@ impl World {
         match Node::start(config, recovery, moment) {
             Ok((node, outputs)) => {
                 self.judges.started(self.now, &node);
+                seat.suspects = node.suspects().collect();
                 seat.node = Some(node);
                 seat.journal = Some(journal);
                 self.trace
@@ -185,6 +190,9 @@ impl World {
         self.counts.steps += 1;
         let outputs = node.step(moment, inputs);
         self.judges.stepped(now, node);
+        if !seat.suspects.is_empty() {
+            seat.suspects = node.suspects().collect();
+        }
         self.take(at, outputs);
         self.reschedule(at);
     }

@@ -1,0 +1,42 @@
+//! Which replicas may have lost what they confirmed, remembered across restarts.
+//!
+//! A log whose end was cut off for no known reason makes all replicas of its node suspect
+//! ([`Recovery::suspect`]). They stay so until each has caught up, however often the node is started
+//! in between. The first batch after the cut carries the list; the log itself reports the cut again
+//! as long as that batch is not there.
+
+use tenure_log::{CutKind, Recovered};
+use tenure_node::{GroupId, Recovery};
+
+/// The key of the node's record with the suspect groups. Its value: their numbers, 4 bytes each,
+/// little-endian.
+pub const SUSPECTS: &[u8] = b"suspects";
+
+/// The value of the record for these groups.
+pub fn suspects_value(groups: impl IntoIterator<Item = GroupId>) -> Vec<u8> {
+    let numbers = groups.into_iter().map(|group| group.0.to_le_bytes());
+    numbers.flatten().collect()
+}
+
+/// The groups that are suspect at this start.
+pub fn suspects(recovered: &Recovered) -> Vec<GroupId> {
+    let is_suspicious = |cut: &tenure_log::Cut| cut.kind == CutKind::Suspicious;
+    if recovered.cut.as_ref().is_some_and(is_suspicious) {
+        let all = recovered.groups.keys();
+        return all
+            .filter_map(|id| u32::try_from(*id).ok().map(GroupId))
+            .collect();
+    }
+    let listed = recovered.node.get(SUSPECTS).map_or(&[][..], Vec::as_slice);
+    let numbers = listed.as_chunks::<4>().0.iter();
+    numbers
+        .map(|number| GroupId(u32::from_le_bytes(*number)))
+        .collect()
+}
+
+/// Tells the node of them.
+pub(crate) fn mark(recovery: &mut Recovery, suspects: Vec<GroupId>) {
+    for group in suspects {
+        recovery.suspect(group);
+    }
+}

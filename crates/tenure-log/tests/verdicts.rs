@@ -1,0 +1,436 @@
+//! The table of storage faults: what was done to the files of a log that ended in some way, and what
+//! the next start makes of it.
+//!
+//! Whatever is lost is refused or reported. The rows that say [`Verdict::Unnoticed`] are what no log can
+//! tell, and docs/formats/log.md names them.
+
+#![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
+
+mod common;
+
+use common::{Load, Model, TINY, append, names};
+use tenure_log::{CutKind, Disk, Log, OpenError, SimDisk, open};
+
+/// How the last process ended. All of its batches were confirmed, but for the last one of `Torn`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// In order.
+    Closed,
+    /// Killed when it had nothing to do.
+    Idle,
+    /// Killed right after a sync.
+    Busy,
+    /// The machine lost power right after a sync.
+    Power,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Nothing,
+    /// A bit of the body, or of the header, of the last batch.
+    LastBody,
+    LastHeader,
+    /// A bit of a batch in the middle.
+    Middle,
+    /// The last 512 bytes that were written are zeros.
+    ZeroTail,
+    /// All of the last batch, and what stands behind it, is zeros.
+    ZeroBatch,
+    /// A bit of the close record.
+    CloseRecord,
+    NewestGone,
+    OldestGone,
+    LogsGone,
+    LogsAndEndGone,
+    LogsSnapshotsAndEndGone,
+    SnapshotGone,
+    EndGone,
+    NewestAndEndGone,
+    EndSlot,
+    EndSlots,
+    EndSlotsAndLastBody,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Everything is there, and nothing is reported.
+    Intact,
+    /// Everything is there, and something odd is reported.
+    Warned,
+    /// Refused as damage, a missing file, or a lost log.
+    Damaged,
+    Missing,
+    NoLog,
+    /// Started without the last batch, which may have been confirmed, and said so.
+    Reported(CutKind),
+    /// Started without batches that were confirmed, and without a word.
+    Unnoticed,
+}
+
+const LOAD: Load = Load {
+    seed: 5,
+    groups: 3,
+    payload: 700,
+};
+
+/// A log of at least three files with snapshots and a spare.
+fn image(ended: Ended) -> (SimDisk, Model) {
+    let disk = SimDisk::new(11);
+    let opened = open(disk.clone(), TINY).unwrap();
+    let (mut log, snapshots) = (opened.log, opened.snapshots);
+    let mut model = Model::default();
+    loop {
+        let ops = model.next_ops(&LOAD);
+        append(&mut log, &snapshots, &ops).unwrap();
+        model.apply(&ops);
+        log.sync().unwrap();
+        if let Some(job) = log.spare_wanted() {
+            log.spare_done(job.run());
+        }
+        let has_snapshot = model.groups.values().any(|held| held.snapshot().is_some());
+        let newest = names(&disk, "log").pop().unwrap();
+        let batches = records(&disk, &newest)
+            .iter()
+            .filter(|record| record.kind == 1)
+            .count();
+        let has_spare = !names(&disk, "spare").is_empty();
+        if names(&disk, "log").len() >= 3 && has_snapshot && has_spare && batches >= 3 {
+            break;
+        }
+    }
+    let disk = match ended {
+        Ended::Closed => {
+            log.close().unwrap();
+            disk.kill()
+        }
+        Ended::Idle => {
+            log.confirm_end().unwrap();
+            disk.kill()
+        }
+        Ended::Busy => disk.kill(),
+        Ended::Power => disk.crash(&mut || true),
+    };
+    (disk, model)
+}
+
+struct Record {
+    kind: u8,
+    offset: usize,
+    length: usize,
+}
+
+/// The records of a log file.
+fn records(disk: &SimDisk, name: &str) -> Vec<Record> {
+    let bytes = disk.bytes(name).unwrap();
+    let mut records = Vec::new();
+    let mut offset = 4096;
+    while offset + 32 <= bytes.len() && bytes[offset + 8] == 1 {
+        let length = u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap()) as usize;
+        let kind = bytes[offset + 9];
+        records.push(Record {
+            kind,
+            offset,
+            length,
+        });
+        offset += (32 + length).next_multiple_of(8);
+    }
+    records
+}
+
+fn inflict(disk: &SimDisk, fault: Fault) {
+    let logs = names(disk, "log");
+    let newest = logs.last().unwrap().clone();
+    let batches: Vec<Record> = records(disk, &newest)
+        .into_iter()
+        .filter(|record| record.kind == 1)
+        .collect();
+    let last = batches.last().unwrap();
+    let gone = |names: Vec<String>| {
+        for name in names {
+            disk.remove(&name).unwrap();
+        }
+        disk.sync_dir().unwrap();
+    };
+    let flip = |name: &str, offset| assert!(disk.flip_bit(name, offset, 2));
+    match fault {
+        Fault::Nothing => {}
+        Fault::LastBody => flip(&newest, last.offset + 32 + last.length / 2),
+        Fault::LastHeader => flip(&newest, last.offset + 17),
+        Fault::Middle => flip(&newest, batches[1].offset + 33),
+        Fault::ZeroTail => {
+            let mut bytes = disk.bytes(&newest).unwrap();
+            let end = 1 + bytes.iter().rposition(|byte| *byte != 0).unwrap();
+            bytes[end - 512..end].fill(0);
+            disk.put(&newest, bytes);
+        }
+        Fault::ZeroBatch => {
+            let mut bytes = disk.bytes(&newest).unwrap();
+            bytes[last.offset..].fill(0);
+            disk.put(&newest, bytes);
+        }
+        Fault::CloseRecord => {
+            let all = records(disk, &newest);
+            let close = all.iter().find(|record| record.kind == 3).unwrap();
+            flip(&newest, close.offset + 20);
+        }
+        Fault::NewestGone => gone(vec![newest]),
+        Fault::OldestGone => gone(vec![logs[0].clone()]),
+        Fault::LogsGone => gone(logs),
+        Fault::LogsAndEndGone => gone([logs, vec!["end".into()]].concat()),
+        Fault::LogsSnapshotsAndEndGone => {
+            let rest = [names(disk, "snapshot"), vec!["end".into()]].concat();
+            gone([logs, rest].concat());
+        }
+        Fault::SnapshotGone => gone(names(disk, "snapshot")),
+        Fault::EndGone => gone(vec!["end".into()]),
+        Fault::NewestAndEndGone => gone(vec![newest, "end".into()]),
+        Fault::EndSlot => flip("end", 30),
+        Fault::EndSlots => {
+            flip("end", 30);
+            flip("end", 4096 + 30);
+        }
+        Fault::EndSlotsAndLastBody => {
+            inflict(disk, Fault::EndSlots);
+            inflict(disk, Fault::LastBody);
+        }
+    }
+}
+
+fn verdict(disk: &SimDisk, model: &Model) -> Verdict {
+    let before: Vec<_> = names(disk, "")
+        .into_iter()
+        .map(|name| (disk.bytes(&name), name))
+        .collect();
+    let error = match open(disk.clone(), TINY) {
+        Ok(opened) => {
+            let is_whole = Model::of(&opened.recovered) == *model;
+            let cut = opened.recovered.cut;
+            let is_odd = cut.is_some() || opened.recovered.end_unreadable;
+            return match cut {
+                _ if is_whole && is_odd => Verdict::Warned,
+                _ if is_whole => Verdict::Intact,
+                None => Verdict::Unnoticed,
+                Some(cut) => {
+                    assert!(cut.offset >= 4096 && cut.bytes >= 32, "{cut:?}");
+                    Verdict::Reported(cut.kind)
+                }
+            };
+        }
+        Err(error) => error,
+    };
+    for (bytes, name) in before {
+        assert_eq!(disk.bytes(&name), bytes, "a refusal changes nothing");
+    }
+    let hint = error.hint();
+    assert!(hint.contains("tenure cluster rejoin") && hint.contains("tenure cluster restore"));
+    match error {
+        OpenError::Damaged { .. } => Verdict::Damaged,
+        OpenError::Missing { .. } => Verdict::Missing,
+        OpenError::NoLog { .. } => Verdict::NoLog,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn every_fault_gets_its_verdict() {
+    use Ended::{Busy, Closed, Idle, Power};
+    use Verdict::{Damaged, Intact, Missing, NoLog, Reported, Unnoticed, Warned};
+    let suspicious = || Reported(CutKind::Suspicious);
+    let torn = || Reported(CutKind::Torn);
+    // What was done; what comes of it after an orderly end or when the node was idle; when it was
+    // killed right after a sync; when the machine lost power right after a sync.
+    let table = [
+        (Fault::Nothing, Intact, Intact, Intact),
+        (Fault::LastBody, Damaged, suspicious(), torn()),
+        (Fault::LastHeader, Damaged, suspicious(), torn()),
+        (Fault::Middle, Damaged, Damaged, Damaged),
+        (Fault::ZeroTail, Damaged, suspicious(), torn()),
+        (Fault::ZeroBatch, Damaged, Unnoticed, Unnoticed),
+        (Fault::NewestGone, Missing, Missing, Missing),
+        (Fault::OldestGone, Missing, Missing, Missing),
+        (Fault::LogsGone, NoLog, NoLog, NoLog),
+        (Fault::LogsAndEndGone, NoLog, NoLog, NoLog),
+        (Fault::LogsSnapshotsAndEndGone, NoLog, NoLog, NoLog),
+        (Fault::SnapshotGone, Missing, Missing, Missing),
+        (Fault::EndGone, Intact, Intact, Intact),
+        (Fault::NewestAndEndGone, Unnoticed, Unnoticed, Unnoticed),
+        (Fault::EndSlot, Intact, Intact, Intact),
+        (Fault::EndSlots, Warned, Warned, Warned),
+        (Fault::EndSlotsAndLastBody, Damaged, suspicious(), torn()),
+    ];
+    let mut wrong = Vec::new();
+    for (fault, at_rest, busy, power) in table {
+        for (ended, expected) in [
+            (Closed, &at_rest),
+            (Idle, &at_rest),
+            (Busy, &busy),
+            (Power, &power),
+        ] {
+            let (disk, model) = image(ended);
+            inflict(&disk, fault);
+            let found = verdict(&disk, &model);
+            if found != *expected {
+                wrong.push(format!("{fault:?}, {ended:?}: {found:?}, not {expected:?}"));
+            }
+        }
+    }
+    for ended in [Closed, Idle] {
+        let (disk, model) = image(ended);
+        inflict(&disk, Fault::CloseRecord);
+        assert_eq!(verdict(&disk, &model), Warned, "nothing is lost with it");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// After an orderly end, every single flipped bit in any file is refused, or nothing is lost.
+#[test]
+fn after_an_orderly_end_no_flipped_bit_costs_a_batch() {
+    let (disk, model) = image(Ended::Closed);
+    let mut refused = 0;
+    for name in names(&disk, "log").into_iter().chain(names(&disk, "end")) {
+        for offset in 0..disk.bytes(&name).unwrap().len() {
+            assert!(disk.flip_bit(&name, offset, (offset % 8) as u8));
+            match verdict(&disk.copy(), &model) {
+                Verdict::Intact | Verdict::Warned => {}
+                Verdict::Damaged => refused += 1,
+                other => panic!("{name} at {offset}: {other:?}"),
+            }
+            assert!(disk.flip_bit(&name, offset, (offset % 8) as u8), "and back");
+        }
+    }
+    assert!(refused > 5000, "{refused}");
+}
+
+/// A kernel stops writing for a killed process at the end of a page. What is left of that record is
+/// cut off and reported, and it is no reason to doubt what was confirmed.
+#[test]
+fn a_write_that_a_kill_cut_short_is_no_damage() {
+    let (disk, model) = image(Ended::Busy);
+    let newest = names(&disk, "log").pop().unwrap();
+    let all = records(&disk, &newest);
+    let last = all.last().unwrap();
+    let end = last.offset + (32 + last.length).next_multiple_of(8);
+    // The header of a record that is longer than the page has room for, as this file seals it.
+    let mut bytes = disk.bytes(&newest).unwrap();
+    let mut header = [0; 32];
+    header[0..4].copy_from_slice(&9000_u32.to_le_bytes());
+    header[8] = 1;
+    header[9] = 1;
+    header[16..24].copy_from_slice(&(model.batches + 1).to_le_bytes());
+    header[24..32].copy_from_slice(&(end as u64).to_le_bytes());
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[16..32]);
+    hasher.update(&(end as u64).to_le_bytes());
+    hasher.update(&header[0..4]);
+    hasher.update(&header[8..]);
+    header[4..8].copy_from_slice(&hasher.finalize().to_le_bytes());
+    bytes[end..end + 32].copy_from_slice(&header);
+    disk.put(&newest, bytes);
+    let recovered = open(disk, TINY).unwrap().recovered;
+    assert_eq!(Model::of(&recovered), model);
+    let cut = recovered.cut.unwrap();
+    assert_eq!((cut.offset, cut.kind), (end as u64, CutKind::Torn));
+}
+
+/// A sync that fails may tear the tail of a machine that runs on. The log notes the failure, so that
+/// the next start takes the tail for what it is.
+#[test]
+fn a_tail_behind_a_failed_sync_is_torn_and_not_suspicious() {
+    let mut torn = 0;
+    for seed in 0..40 {
+        let disk = SimDisk::new(seed);
+        let mut opened = open(disk.clone(), TINY).unwrap();
+        let mut model = Model::default();
+        for _ in 0..4 {
+            let ops = model.next_ops(&LOAD);
+            append(&mut opened.log, &opened.snapshots, &ops).unwrap();
+            model.apply(&ops);
+        }
+        disk.fail_sync_after(0);
+        opened.log.sync().unwrap_err();
+        drop(opened);
+        if let Some(cut) = open(disk.kill(), TINY).unwrap().recovered.cut {
+            assert_eq!(cut.kind, CutKind::Torn, "{cut:?}");
+            torn += 1;
+        }
+    }
+    assert!(torn > 5, "{torn} tails were torn");
+}
+
+/// The marker of an idle log is written once, not again and again.
+#[test]
+fn an_idle_log_confirms_its_end_once() {
+    let (disk, _) = image(Ended::Busy);
+    let mut opened = open(disk.clone(), TINY).unwrap();
+    let mut batch = tenure_log::Batch::new();
+    batch.node(b"key", b"value").unwrap();
+    opened.log.append(&mut batch).unwrap();
+    opened.log.confirm_end().unwrap();
+    let operations = disk.operations();
+    opened.log.confirm_end().unwrap();
+    assert_eq!(disk.operations(), operations);
+    batch.node(b"key", b"other").unwrap();
+    opened.log.append(&mut batch).unwrap();
+    opened.log.confirm_end().unwrap();
+    assert!(disk.operations() > operations);
+}
+
+/// Whoever has to be careful after a suspicious cut hears of it again at every start, also after a loss of
+/// power, until the batch is durable in which that can be remembered.
+#[test]
+fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
+    let (image, _) = image(Ended::Busy);
+    inflict(&image, Fault::LastBody);
+    let is_suspicious = |disk: &SimDisk| {
+        let recovered = open(disk.clone(), TINY).unwrap().recovered;
+        let is_noted = recovered.node.contains_key(&b"noted"[..]);
+        let cut = recovered.cut.map(|cut| cut.kind);
+        assert!(cut.is_none() || cut == Some(CutKind::Suspicious), "{cut:?}");
+        assert_ne!(cut.is_some(), is_noted, "either it is reported or noted");
+        cut.is_some()
+    };
+    let (mut reported, mut noted) = (0, 0);
+    for step in 1.. {
+        let disk = image.copy();
+        let mut log = open(disk.clone(), TINY).unwrap().log;
+        disk.power_ends_at(disk.operations() + step);
+        let mut batch = tenure_log::Batch::new();
+        batch.node(b"noted", b"carefully").unwrap();
+        let done = log.append(&mut batch).and_then(|_| log.sync()).is_ok();
+        drop(log);
+        for keeps in [false, true] {
+            let disk = disk.copy().crash(&mut || keeps);
+            if is_suspicious(&disk) {
+                assert!(!done);
+                reported += 1;
+                assert!(is_suspicious(&disk.kill()), "again and again");
+            } else {
+                noted += 1;
+            }
+        }
+        if done {
+            break;
+        }
+    }
+    assert!(reported >= 2 && noted >= 2, "{reported}, {noted}");
+}
+
+/// A release that does not know the marker leaves it as it was while the log goes on: it claims less then,
+/// and nothing that is wrong. What that release cut off below the claim is seen.
+#[test]
+fn a_marker_that_stayed_behind_is_still_true() {
+    let (disk, _) = image(Ended::Idle);
+    let old = disk.bytes("end").unwrap();
+    let claimed_file = names(&disk, "log").pop().unwrap();
+    let mut opened = open(disk.clone(), TINY).unwrap();
+    let mut model = Model::of(&opened.recovered);
+    while names(&disk, "log").contains(&claimed_file) {
+        let ops = model.next_ops(&LOAD);
+        append(&mut opened.log, &opened.snapshots, &ops).unwrap();
+        model.apply(&ops);
+        opened.log.sync().unwrap();
+        let now = disk.copy().kill();
+        now.put("end", old.clone());
+        assert_eq!(verdict(&now, &model), Verdict::Intact);
+    }
+}
