@@ -48,7 +48,7 @@ pub(crate) enum Write {
 
 /// See [`Write::Note`].
 pub(crate) struct Note {
-    pub(crate) key: &'static [u8],
+    pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) done: Option<oneshot::Sender<()>>,
 }
@@ -120,7 +120,7 @@ impl Journal {
                     }
                     Write::Note(note) => {
                         self.make_room(&mut items)?;
-                        written.note(&mut items, note.key, &note.value)?;
+                        written.note(&mut items, &note.key, &note.value)?;
                         notes.extend(note.done);
                     }
                     Write::Spare(done) => self.log.spare_done(done),
