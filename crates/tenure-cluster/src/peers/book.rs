@@ -212,7 +212,7 @@ mod tests {
     fn the_cards_of_500_nodes_with_long_names_fit() {
         let book = Book {
             cards: (2..=501).map(long).collect(),
-            removed: (1..=2000).map(|life| short(7, life).member).collect(),
+            removed: (1..=2000).map(|life| short(600, life).member).collect(),
             standing: Standing {
                 members: 900,
                 supersedes: (1..=32).collect(),

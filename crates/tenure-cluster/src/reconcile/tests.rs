@@ -58,6 +58,7 @@ fn group(number: u32, voters: &[u32], learners: &[u32]) -> GroupStatus {
         recent: true,
     };
     GroupStatus {
+        rules: 1,
         group: GroupId(number),
         role: Role::Leader,
         serves: true,
