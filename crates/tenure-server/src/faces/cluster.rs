@@ -58,10 +58,13 @@ impl Cluster for Operators {
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         let survey = self.survey().await?;
         let cluster = self.node.cluster();
+        let other_clusters = self.node.rivals();
+        let picture = picture(&survey, &self.fixed);
         Ok(Response::new(StatusResponse {
             cluster_id: cluster.map_or_else(String::new, |id| format!("{id:016x}")),
-            other_clusters: self.node.rivals(),
-            ..picture(&survey, &self.fixed)
+            healthy: picture.healthy && other_clusters.is_empty(),
+            other_clusters,
+            ..picture
         }))
     }
 
