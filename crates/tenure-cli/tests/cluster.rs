@@ -371,6 +371,83 @@ async fn strangers_stay_out() {
     assert_eq!(status.nodes.len(), 1, "nobody remembers them: {status:#?}");
 }
 
+/// R167: as the guide has it, every node has seeds, waits, and one is ordered to found the cluster. The
+/// founder comes back into it after `rejoin` and with a lost disk: what is held stays held.
+#[tokio::test]
+async fn a_cluster_is_founded_once() {
+    let data = tempfile::tempdir().unwrap();
+    let free: Vec<(String, String, String)> = (0..3)
+        .map(|_| (free_address(), free_address(), free_address()))
+        .collect();
+    let directory = |at: usize| data.path().join(format!("node-{at}"));
+    let start = |at: usize| {
+        let (listen, internal, gossip) = &free[at];
+        let others = (0..3).filter(|other| *other != at);
+        let seeds: Vec<&str> = others.map(|other| free[other].2.as_str()).collect();
+        Daemon::start_with(
+            &directory(at),
+            &[
+                ("TENURE_NODE_ID", &format!("node-{at}")),
+                ("TENURE_LISTEN", listen),
+                ("TENURE_PUBLIC_ADDR", &format!("http://{listen}")),
+                ("TENURE_INTERNAL_AUTH_TOKEN", TOKEN),
+                ("TENURE_RAFT_ADDR", &format!("http://{internal}")),
+                ("TENURE_GOSSIP_ADDR", gossip),
+                ("TENURE_SEED_NODES", &seeds.join(",")),
+                ("TENURE_STABILITY_WINDOW_SECS", "0"),
+                ("TENURE_MAX_CONCURRENT_RECONCILES", "64"),
+                ("TENURE_GOSSIP_SEED_ANNOUNCE_INTERVAL_MS", "200"),
+            ],
+        )
+    };
+    let init = || command("", &["init", "--data-dir", directory(0).to_str().unwrap()]);
+    let (first, second, third) = std::thread::scope(|scope| {
+        let waiting = [0, 1, 2].map(|at| scope.spawn(move || start(at)));
+        init();
+        let [first, second, third] = waiting.map(|one| one.join().unwrap());
+        (first, second, third)
+    });
+    let mut cluster = Cluster {
+        data: tempfile::tempdir().unwrap(),
+        nodes: vec![Some(first), Some(second), Some(third)],
+        groups: "4".to_owned(),
+    };
+    let whole = |status: &StatusResponse| settled_on(status, &[1, 2, 3]) && status.healthy;
+    let founded = until(&cluster, 1, "on three nodes", whole).await.cluster_id;
+    assert_eq!(founded.len(), 16);
+    let mut client = cluster.client(1).await;
+    let amy = acquire_soon(&mut client, "amy", "t:/a").await;
+    assert_eq!(amy.status(), v1::AcquireStatus::Ok);
+    let held = [("amy".to_owned(), "t:/a".to_owned())];
+    let (rejoined, wiped) = (true, false);
+    for is_rejoined in [rejoined, wiped] {
+        cluster.terminate(0);
+        if is_rejoined {
+            command(
+                "",
+                &["rejoin", "--data-dir", directory(0).to_str().unwrap()],
+            );
+        } else {
+            std::fs::remove_dir_all(directory(0)).unwrap();
+        }
+        cluster.nodes[0] = Some(start(0));
+        let status = until(&cluster, 0, "whole again", whole).await;
+        assert_eq!(status.cluster_id, founded);
+        assert_held(&cluster, 0, &held).await;
+    }
+    let mut client = cluster.client(0).await;
+    let release = v1::ReleaseAllRequest {
+        owner_id: "amy".into(),
+        ..Default::default()
+    };
+    client.release_all(release).await.unwrap();
+    let bob = acquire_soon(&mut client, "bob", "t:/a").await;
+    assert!(
+        bob.fencing_token > amy.fencing_token,
+        "{bob:?} after {amy:?}"
+    );
+}
+
 /// Locks on 16 paths, taken by way of a node.
 async fn hold(cluster: &Cluster, at: usize, name: &str) -> Vec<(String, String)> {
     let mut client = cluster.client(at).await;

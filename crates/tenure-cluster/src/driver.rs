@@ -19,12 +19,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rustc_hash::FxBuildHasher;
-use tenure_node::{After, Batch, Input, Lane, Moment, Node, NodeId, Output, RequestId, Role};
+use tenure_node::{
+    After, Batch, GroupId, Input, Lane, Moment, Node, NodeId, Output, RequestId, Role,
+};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::chores::Chore;
 use crate::handle::{Ended, Stopped};
-use crate::inbox::{Inbox, Job, Reply};
+use crate::inbox::{Inbox, Job, LedState, Reply};
 use crate::journal::{Held, Note, Write};
 use crate::measure::{LogGauges, Vitals};
 use crate::mover::Mover;
@@ -116,6 +118,10 @@ impl Driver {
         }
         // What is left goes first in the next turn, which is due at once.
         self.jobs = jobs;
+        if self.over.is_some() {
+            // Calls that came with the order to end are not stepped: nothing is granted any more.
+            return;
+        }
         let outputs = self.node.step(self.clock.now(), self.inputs.drain(..));
         self.finish(outputs);
     }
@@ -165,7 +171,7 @@ impl Driver {
         }
         self.suspects = left.len();
         let note = Note {
-            key: tenure_journal::SUSPECTS,
+            key: tenure_journal::SUSPECTS.to_vec(),
             value: tenure_journal::suspects_value(left),
             done: None,
         };
@@ -274,8 +280,20 @@ impl Driver {
                 let _ = reply.send(self.node.status());
                 Next::Nothing
             }
+            Job::LedTerm(group, reply) => {
+                let _ = reply.send(self.node.led_term(group));
+                Next::Nothing
+            }
             Job::State(group, reply) => {
-                let _ = reply.send(self.node.state_of(group));
+                let _ = reply.send(self.led_state(group));
+                Next::Nothing
+            }
+            Job::SystemApplied(reply) => {
+                let _ = reply.send(self.node.system_applied());
+                Next::Nothing
+            }
+            Job::Exclude(why) => {
+                self.over.get_or_insert(why);
                 Next::Nothing
             }
             Job::Stop => {
@@ -289,6 +307,12 @@ impl Driver {
                 Next::Input(Input::Drain)
             }
         }
+    }
+
+    fn led_state(&self, group: GroupId) -> Option<LedState> {
+        let term = self.node.led_term(group)?;
+        let (index, state) = self.node.state_of(group)?;
+        Some(LedState { term, index, state })
     }
 
     /// Whether a node that was told to stop has nothing left to hand over, or no more time.

@@ -14,7 +14,7 @@ mod swim;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foca::Timer;
 use tenure_node::ClusterConfig;
@@ -23,55 +23,16 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::card::Card;
-use crate::peers::{Event, Home, PeerOptions, Token, same_facts};
+use crate::peers::{Event, Home, PeerOptions, same_facts};
 pub(crate) use packet::{Packet, Tell};
 use swim::{Swim, Wants};
 
 /// How often seeds are asked while this node has no cluster.
-const ASK_EVERY: Duration = Duration::from_millis(300);
+pub(crate) const ASK_EVERY: Duration = Duration::from_millis(300);
 /// No packet is longer.
-const MAX_PACKET: usize = 65_536;
+pub(crate) const MAX_PACKET: usize = 65_536;
 
-/// Asks the seeds whether there is a cluster, for as long as `patience` (R167).
-pub(crate) fn find_cluster(
-    socket: &UdpSocket,
-    seeds: &[String],
-    token: &Token,
-    card: &Card,
-    patience: Duration,
-) -> std::io::Result<Option<Tell>> {
-    let nonce = crate::random()?;
-    let ask = Packet::Ask {
-        nonce,
-        cluster: None,
-        card: card.clone(),
-    };
-    let ask = ask.seal(token);
-    let end = Instant::now() + patience;
-    let mut buffer = vec![0; MAX_PACKET];
-    socket.set_read_timeout(Some(ASK_EVERY))?;
-    while Instant::now() < end {
-        for address in seeds.iter().flat_map(|seed| resolve(seed)) {
-            // A seed that is not there yet may be later.
-            let _ = socket.send_to(&ask, address);
-        }
-        let pause = Instant::now() + ASK_EVERY;
-        while Instant::now() < pause {
-            let Ok((length, _)) = socket.recv_from(&mut buffer) else {
-                break;
-            };
-            if let Some(Packet::Tell(tell)) = Packet::open(&buffer[..length], token)
-                && tell.nonce == nonce
-                && tell.cluster.is_some()
-            {
-                return Ok(Some(tell));
-            }
-        }
-    }
-    Ok(None)
-}
-
-fn resolve(seed: &str) -> Vec<SocketAddr> {
+pub(crate) fn resolve(seed: &str) -> Vec<SocketAddr> {
     use std::net::ToSocketAddrs;
     seed.to_socket_addrs()
         .map_or_else(|_| Vec::new(), Iterator::collect)
@@ -216,13 +177,16 @@ impl Gossip {
                 // Whoever has no cluster yet comes by itself, and shows then that it fits.
                 if ours.is_some() && cluster == ours {
                     self.home.tell(Event::Cards(vec![card]));
+                } else if cluster.is_some() {
+                    self.home.tell(Event::Foreign(card));
                 }
             }
-            // Otherwise: an answer to an earlier question, a node that has no cluster either, or
-            // another cluster that has the same token.
-            Packet::Tell(tell) if tell.nonce == self.nonce && tell.cluster.is_some() => {
+            // Otherwise: an answer to an earlier question, or a node that has no cluster either.
+            Packet::Tell(mut tell) if tell.nonce == self.nonce && tell.cluster.is_some() => {
                 if ours.is_none() || ours == tell.cluster {
                     self.told(tell, ours).await;
+                } else if let Some(card) = tell.cards.pop() {
+                    self.home.tell(Event::Foreign(card));
                 }
             }
             Packet::Tell(_) => {}

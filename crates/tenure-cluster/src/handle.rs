@@ -17,9 +17,9 @@ use tokio::sync::{oneshot, watch};
 
 use crate::answer;
 use crate::calls::Calls;
-use crate::inbox::{Inbox, Job, Reply};
+use crate::inbox::{Inbox, Job, LedState, Reply};
 use crate::measure::Vitals;
-use crate::peers::{self, Joined, NodeInfo};
+use crate::peers::{self, Joined, Known, NodeInfo};
 use crate::report::{Report, Survey};
 use crate::seat::Seat;
 use crate::stream::{self, Listener, Stream};
@@ -32,6 +32,7 @@ pub struct Handle {
     pub(crate) stopped: Arc<Stopped>,
     pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
     pub(crate) joined: watch::Sender<Joined>,
+    pub(crate) known: watch::Sender<Known>,
     pub(crate) me: Member,
     pub(crate) name: Arc<str>,
 }
@@ -238,14 +239,41 @@ impl Handle {
         answer.await.ok()
     }
 
-    /// The state of a replica as a snapshot holds it, and the entry it is at.
-    pub async fn state(&self, group: GroupId) -> Option<(u64, Bytes)> {
+    /// The state of a group as a snapshot holds it, and the entry it is at: everything that was
+    /// answered before this call is in it. `None`: this node does not lead the group, or cannot show
+    /// that it still does.
+    pub async fn state(&self, group: GroupId, timeout: Duration) -> Option<(u64, Bytes)> {
+        let term = self
+            .ask(|reply| Job::LedTerm(group, reply))
+            .await
+            .flatten()?;
+        let confirm = ClientRequest::Confirm { group };
+        self.call(Box::new(confirm), timeout).await.ok()?;
+        // A leader that was deposed never leads in the same term again. So a node that leads before
+        // and after in one term led all the while, and the round was its own.
+        let led = self.ask(|reply| Job::State(group, reply)).await.flatten()?;
+        let LedState { index, state, .. } = led;
+        (led.term == term).then_some((index, state))
+    }
+
+    /// Asks the node thread. `None`: the node has ended.
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.inbox.push(Job::State(group, reply));
+        self.inbox.push(job(reply));
         if self.stopped.get().is_some() {
             return None;
         }
-        answer.await.ok()?
+        answer.await.ok()
+    }
+
+    /// Which cluster the node belongs to, once it does.
+    pub fn cluster(&self) -> Option<u64> {
+        self.known.borrow().cluster
+    }
+
+    /// Other clusters with the same token that were met, in sentences for an operator.
+    pub fn rivals(&self) -> Vec<String> {
+        self.known.borrow().rivals.clone()
     }
 
     /// Moves everything off a node, or lets it have replicas again (R166).

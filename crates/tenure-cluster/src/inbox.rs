@@ -62,10 +62,25 @@ pub(crate) enum Job {
     View(View),
     /// Somebody wants to know how the node is.
     Inspect(oneshot::Sender<Status>),
-    /// Somebody wants the state of a replica, and the entry it is at.
-    State(GroupId, oneshot::Sender<Option<(u64, Bytes)>>),
+    /// A backup wants to know the term in which a replica leads.
+    LedTerm(GroupId, oneshot::Sender<Option<u64>>),
+    /// A backup wants the state of a replica that leads.
+    State(GroupId, oneshot::Sender<Option<LedState>>),
+    /// A handshake wants to know how many entries of the system group are applied here.
+    SystemApplied(oneshot::Sender<u64>),
+    /// This node's cluster gave way to another one: the node ends at once and hands nothing over.
+    Exclude(String),
     /// Hand over what is led and end.
     Stop,
+}
+
+/// The state of a replica that leads and serves, as a snapshot holds it.
+pub(crate) struct LedState {
+    /// The term that it leads in.
+    pub(crate) term: u64,
+    /// The last entry in it.
+    pub(crate) index: u64,
+    pub(crate) state: Bytes,
 }
 
 /// Where an answer goes. Dropped, it tells that the node is gone.

@@ -54,7 +54,7 @@ pub(crate) enum Write {
 
 /// See [`Write::Note`].
 pub(crate) struct Note {
-    pub(crate) key: &'static [u8],
+    pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) done: Option<oneshot::Sender<()>>,
 }
@@ -140,12 +140,12 @@ impl Journal {
                     }
                     Write::Note(note) => {
                         self.make_room(&mut items)?;
-                        match written.note(&mut items, note.key, &note.value) {
+                        match written.note(&mut items, &note.key, &note.value) {
                             Ok(()) => notes.extend(note.done),
                             // Nothing was written and the log is sound, so the node goes on with the
                             // note it had. `done` is dropped: its sender learns that it failed.
                             Err(WriteError::TooLong(error)) => {
-                                let key = String::from_utf8_lossy(note.key);
+                                let key = String::from_utf8_lossy(&note.key);
                                 tracing::error!(%key, %error, "a note of this node is not written");
                             }
                             Err(error) => return Err(error),

@@ -18,6 +18,7 @@ mod begin;
 mod calls;
 mod card;
 mod chores;
+mod directory;
 mod driver;
 mod gossip;
 mod handle;
@@ -27,6 +28,7 @@ mod journal;
 mod measure;
 mod mover;
 pub mod offline;
+mod order;
 mod peers;
 mod reconcile;
 #[cfg(test)]
@@ -57,7 +59,8 @@ use inbox::{Inbox, Job};
 use journal::Journal;
 use measure::LogGauges;
 use mover::Mover;
-use peers::{Joined, Remembered};
+use order::{Because, Order, What};
+use peers::{Book, Joined, Known};
 use seat::Seat;
 
 pub use begin::BeginError;
@@ -131,12 +134,29 @@ pub struct Running {
     handle: Handle,
     threads: Vec<JoinHandle<()>>,
     addresses: Option<(SocketAddr, SocketAddr)>,
+    origin: Origin,
+}
+
+/// How a node came to its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Its directory belonged to a cluster already.
+    Resumed,
+    /// It has founded a cluster.
+    Founded,
+    /// It has no data yet and joins a cluster.
+    Joins,
 }
 
 impl Running {
     /// How to reach it.
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// How it came to its data.
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Where it listens for peers and for gossip, if it does.
@@ -181,6 +201,12 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         path: place.clone(),
         source,
     };
+    let order = Order::read(&options.data_dir).map_err(order_failed(&options.data_dir))?;
+    let set_aside = directory::set_aside(&options.data_dir).map_err(in_directory)?;
+    if !place.exists() {
+        begin::check_set_aside(&options.data_dir, order.as_ref(), &set_aside)?;
+    }
+    tenure_log::create_directory(&options.data_dir).map_err(in_directory)?;
     let disk = RealDisk::open(&place).map_err(in_directory)?;
     let opened = tenure_log::open(disk, tenure_log::Options::default()).map_err(|source| {
         StartError::Log {
@@ -193,27 +219,53 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     let clock = Clock::new();
     let doors = options.peers.as_ref().map(Doors::open).transpose()?;
 
+    let book = Book::find(&opened.recovered.node)?;
     let known = Identity::find(&opened.recovered.node)?;
-    let mut identity = match known {
-        Some(identity) => {
-            identity.check(options.node, &options.cluster)?;
-            identity
+    if let Some(identity) = &known {
+        identity.check(options.node, &options.cluster)?;
+    }
+    let expected = options.peers.as_ref().and_then(|one| one.expected_cluster);
+    let (mut identity, origin, hints) = match known {
+        Some(identity) if identity.cluster_id.is_some() => {
+            check_membership(&identity, expected, &book)?;
+            (identity, Origin::Resumed, Vec::new())
         }
-        None => {
+        // A node that has not found a cluster yet has nothing that it could lose.
+        unjoined => {
             let me = Member::new(options.node, random()? as u32);
             let cluster = options.cluster.clone();
-            let born = Identity::born(me, clock.now().wall_ms, cluster, Some(random()? | 1));
-            let founds = match (&options.peers, &doors) {
-                (Some(peers), Some(doors)) => begin::founds(&options.name, peers, doors, &born)?,
-                _ => true,
-            };
-            Identity {
-                cluster_id: born.cluster_id.filter(|_| founds),
-                founder: founds,
-                ..born
+            let fresh = Identity::born(me, clock.now().wall_ms, cluster, None);
+            let born = unjoined.unwrap_or(fresh);
+            let decision = begin::decide(&begin::Beginning {
+                data_dir: &options.data_dir,
+                name: &options.name,
+                peers: options.peers.as_ref(),
+                doors: doors.as_ref(),
+                born: &born,
+                order: order.as_ref(),
+                set_aside: &set_aside,
+            })?;
+            match decision {
+                begin::Decision::Found => {
+                    let identity = Identity {
+                        cluster_id: Some(random()? | 1),
+                        founder: true,
+                        ..born
+                    };
+                    (identity, Origin::Founded, Vec::new())
+                }
+                begin::Decision::Join(hints) => (born, Origin::Joins, hints),
             }
         }
     };
+    if origin == Origin::Joins && !order.as_ref().is_some_and(|one| one.what == What::Join) {
+        // From here on the directory says that the node waits. An order to found ends here as well: a
+        // cluster has answered.
+        let waits = Order::new(What::Join, Because::Waiting);
+        waits
+            .write(&options.data_dir)
+            .map_err(order_failed(&options.data_dir))?;
+    }
     identity.starts += 1;
     let mut batch = tenure_log::Batch::new();
     let (key, value) = identity.record();
@@ -233,7 +285,16 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         .and_then(|_| log.sync())
         .map_err(|e| StartError::Write(e.to_string()))?;
 
-    let remembered = Remembered::find(&opened.recovered.node)?;
+    if origin != Origin::Joins {
+        // What it ordered has happened, durably.
+        Order::remove(&options.data_dir).map_err(order_failed(&options.data_dir))?;
+    }
+    if let (Origin::Founded, Some(id)) = (origin, identity.cluster_id) {
+        tracing::info!(
+            cluster = format!("{id:016x}"),
+            "this node has founded a cluster"
+        );
+    }
     // All births are one write: a founder that has nothing was stopped before it, and has
     // promised nothing to anybody.
     let is_new = identity.founder && opened.recovered.groups.is_empty();
@@ -244,7 +305,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         }
     }
     let me = identity.me;
-    let known_nodes = remembered.cards.iter().map(|card| card.member.node);
+    let known_nodes = book.cards.iter().map(|card| card.member.node);
     let config = Config {
         me: identity.me,
         cluster: options.cluster,
@@ -317,7 +378,18 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     let mut threads = vec![journal_thread, chores_thread];
     let mut addresses = None;
     let joined = watch::Sender::new(Joined::Yes);
-    if let (Some(peers), Some(doors), Some(events)) = (options.peers, doors, mesh_events) {
+    let known = watch::Sender::new(Known {
+        cluster: identity.cluster_id,
+        rivals: Vec::new(),
+    });
+    if let (Some(mut peers), Some(doors), Some(events)) = (options.peers, doors, mesh_events) {
+        if let Some(order) = order.filter(|_| origin == Origin::Joins) {
+            // Nodes of the cluster that it was in are as good as seeds.
+            let more = order.peers.into_iter().map(|peer| peer.gossip);
+            let more = more.filter(|address| !address.is_empty());
+            peers.seeds.extend(more);
+            peers.seeds.dedup();
+        }
         if identity.cluster_id.is_none() {
             joined.send_replace(Joined::NotYet);
         }
@@ -326,8 +398,9 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             card: doors.card(&options.name, &peers, &identity),
             options: peers,
             identity,
-            book: remembered.cards,
-            removed: remembered.removed.into_iter().collect(),
+            data_dir: options.data_dir,
+            book,
+            hints,
             listener: doors.listener,
             socket: doors.socket,
             inbox: Arc::clone(&inbox),
@@ -335,6 +408,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             journal,
             clock,
             joined: joined.clone(),
+            known: known.clone(),
         };
         threads.push(spawn("peers", move || peers::run(start, events))?);
     }
@@ -348,6 +422,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         stopped,
         mesh,
         joined,
+        known,
         me,
         name: options.name.into(),
     };
@@ -355,6 +430,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         handle,
         threads,
         addresses,
+        origin,
     })
 }
 
@@ -388,6 +464,28 @@ fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
              node goes on with what it has; to go back to a backup: tenure cluster restore"
         ),
     }
+}
+
+/// Whether a node may go on in the cluster that its directory belongs to.
+fn check_membership(
+    identity: &Identity,
+    expected: Option<u64>,
+    book: &Book,
+) -> Result<(), BeginError> {
+    let ours = identity.cluster_id.unwrap_or(0);
+    if let Some(expected) = expected.filter(|expected| *expected != ours) {
+        let found = format!("the data directory belongs to cluster {ours:016x}");
+        return Err(BeginError::Unexpected { expected, found });
+    }
+    match &book.standing.gave_way_to {
+        Some(rival) => Err(BeginError::GaveWay(rival.sentence(ours))),
+        None => Ok(()),
+    }
+}
+
+fn order_failed(data_dir: &std::path::Path) -> impl FnOnce(std::io::Error) -> BeginError {
+    let path = data_dir.join(order::FILE);
+    move |source| BeginError::Order { path, source }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {

@@ -11,15 +11,19 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use tenure_log::{Log, OpenError, RealDisk};
+use tenure_log::{Log, OpenError, Opened, RealDisk};
 use tenure_node::{
     ClusterConfig, Config, GroupId, HardState, Input, Limits, Member, Membership, Moment, Node,
     NodeId, Output, Place,
 };
 
 use crate::archive::SavedGroup;
+use crate::card::Card;
+use crate::directory::{self, BEFORE_RECOVER, DAMAGED, LIVE, STAGING, UNFINISHED};
 use crate::identity::{Identity, IdentityError};
 use crate::journal::{ReplayError, replay, save};
+use crate::order::{self, Because, Order, What};
+use crate::peers::{Book, Standing, book, supersede};
 use crate::random;
 
 /// By how much counters and floors are raised.
@@ -69,6 +73,23 @@ pub enum OfflineError {
     /// The directories are of different clusters.
     #[error("{0} belongs to another cluster")]
     Other(PathBuf),
+    /// Nothing is to be founded where a node has a cluster.
+    #[error("the data directory belongs to cluster {0:016x} already: nothing is to be founded")]
+    Belongs(u64),
+    /// A daemon that has a cluster runs on it.
+    #[error("a daemon runs on {0} and is in a cluster already: nothing is to be founded")]
+    Runs(PathBuf),
+    /// A node was here before.
+    #[error(
+        "{0} shows that the node was in a cluster. To join it again: tenure cluster rejoin. To found a new one \
+         and give the old locks up: add --forget-old-data"
+    )]
+    OldData(PathBuf),
+    /// The cluster did not give way to another one.
+    #[error(
+        "the cluster of this data directory did not give way to another one: nothing is to be decided"
+    )]
+    NothingToDecide,
     /// The new directory cannot be written.
     #[error("cannot write the new data: {0}")]
     Write(String),
@@ -92,19 +113,28 @@ pub fn restore(
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
 ) -> Result<(), OfflineError> {
-    let db = data_dir.join("db");
+    let db = data_dir.join(LIVE);
     if db.exists() {
         return Err(OfflineError::NotEmpty(db));
     }
-    write(&db, node, facts, groups)
+    tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
+    discard_staging(data_dir)?;
+    stage(data_dir, node, facts, groups, &Standing::default())?;
+    let order = Order::new(What::Join, Because::Restore);
+    order.write(data_dir).map_err(at(data_dir))?;
+    directory::rename(data_dir, STAGING, LIVE).map_err(at(data_dir))
 }
 
 /// Goes on with what these directories of one cluster hold, when the other nodes are lost for good:
 /// the first becomes the beginning of a new cluster, its old data stays beside it.
+///
+/// At every moment `db` is the old data or the new data, each complete, or it is missing and `db.new`
+/// says that a recovery was interrupted: then a node refuses to start, and this can be done again.
 pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineError> {
-    let (identity, mut best) = extract(data_dir)?;
+    put_back(data_dir)?;
+    let (identity, book, mut best) = extract(data_dir)?;
     for other in also {
-        let (found, groups) = extract(other)?;
+        let (found, _, groups) = extract(other)?;
         if found.cluster_id != identity.cluster_id || found.cluster != identity.cluster {
             return Err(OfflineError::Other(other.clone()));
         }
@@ -121,14 +151,24 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
         .collect();
     let mut groups: Vec<SavedGroup> = best.into_values().map(|(_, saved)| saved).collect();
     groups.extend(empty_states(&facts, &lost)?);
-    let db = data_dir.join("db");
-    let fresh = data_dir.join("db.new");
-    if fresh.exists() {
-        remove(&fresh)?;
+    discard_staging(data_dir)?;
+    // Nodes of the old cluster that come back must give way to the new one, however much they have seen.
+    let mut standing = Standing {
+        members: book.standing.members + 1,
+        supersedes: book.standing.supersedes,
+        gave_way_to: None,
+    };
+    supersede(&mut standing.supersedes, identity.cluster_id.as_slice());
+    stage(data_dir, identity.me.node, &facts, groups, &standing)?;
+    let order = Order::new(What::Join, Because::Recover).of(identity.cluster_id, &book.cards);
+    order.write(data_dir).map_err(at(data_dir))?;
+    let aside = directory::free_name(data_dir, BEFORE_RECOVER);
+    if directory::exchange(data_dir, STAGING, LIVE).map_err(at(data_dir))? {
+        directory::rename(data_dir, STAGING, &aside).map_err(at(data_dir))?;
+    } else {
+        directory::rename(data_dir, LIVE, &aside).map_err(at(data_dir))?;
+        directory::rename(data_dir, STAGING, LIVE).map_err(at(data_dir))?;
     }
-    write(&fresh, identity.me.node, &facts, groups)?;
-    set_aside(data_dir, "db.before-recover")?;
-    rename(&fresh, &db)?;
     Ok(Recovered {
         facts,
         node: identity.me.node,
@@ -139,16 +179,167 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
 /// After damage: the old data is set aside, and the node joins again, empty and in a new life.
 /// Returns where the old data is.
 pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
-    let db = data_dir.join("db");
+    let db = data_dir.join(LIVE);
+    if db.exists() {
+        let (old_cluster, cards) = last_known(&db)?;
+        discard_staging(data_dir)?;
+        let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
+        // First the order, then the move: in between the node still has its old data.
+        order.write(data_dir).map_err(at(data_dir))?;
+        let aside = directory::free_name(data_dir, DAMAGED);
+        directory::rename(data_dir, LIVE, &aside).map_err(at(data_dir))?;
+        return Ok(data_dir.join(aside));
+    }
+    // An earlier release, or an interrupted command, has moved it already.
+    discard_staging(data_dir)?;
+    let set_aside = directory::set_aside(data_dir).map_err(at(data_dir))?;
+    let found = [DAMAGED, BEFORE_RECOVER]
+        .into_iter()
+        .filter_map(|kind| directory::newest(data_dir, kind).ok().flatten())
+        .next();
+    let newest = found.or_else(|| set_aside.into_iter().next_back());
+    let aside = newest.ok_or_else(|| OfflineError::Nothing(data_dir.to_owned()))?;
+    let (old_cluster, cards) = last_known(&aside)?;
+    let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
+    order.write(data_dir).map_err(at(data_dir))?;
+    Ok(aside)
+}
+
+/// Orders the next start on an empty directory, or the daemon that waits on it, to found a cluster.
+pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
+    tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
+    let db = data_dir.join(LIVE);
+    let order = Order::read(data_dir).map_err(at(&data_dir.join(order::FILE)))?;
+    if db.exists() {
+        match open(&db) {
+            Ok(opened) => {
+                let identity = Identity::find(&opened.recovered.node)?;
+                if let Some(id) = identity.and_then(|identity| identity.cluster_id) {
+                    return Err(OfflineError::Belongs(id));
+                }
+            }
+            // A daemon runs on it: it waits for a cluster, or it has one.
+            Err(OfflineError::Log {
+                source: OpenError::Locked { .. },
+                ..
+            }) if order.is_some() => {}
+            Err(OfflineError::Log {
+                source: OpenError::Locked { .. },
+                ..
+            }) => return Err(OfflineError::Runs(data_dir.to_owned())),
+            Err(error) => return Err(error),
+        }
+    }
+    let set_aside = directory::set_aside(data_dir).map_err(at(data_dir))?;
+    let was_in_a_cluster = order.is_some_and(|order| order.forbids_founding());
+    let what = match old_data {
+        OldData::Forget => What::FoundDespiteOldData,
+        OldData::Keep if was_in_a_cluster || !set_aside.is_empty() => {
+            let found = set_aside.into_iter().next();
+            return Err(OfflineError::OldData(
+                found.unwrap_or_else(|| data_dir.join(order::FILE)),
+            ));
+        }
+        OldData::Keep => What::Found,
+    };
+    let order = Order::new(what, Because::Init);
+    order.write(data_dir).map_err(at(data_dir))
+}
+
+/// Whether data of an earlier life may be given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldData {
+    /// It may not.
+    Keep,
+    /// It may: locks that it holds are granted again.
+    Forget,
+}
+
+/// Whether a daemon that waits for a cluster on this directory, or the next one, is ordered to found one.
+pub fn is_ordered_to_found(data_dir: &Path) -> bool {
+    let order = Order::read(data_dir);
+    matches!(order, Ok(Some(order)) if order.what != What::Join)
+}
+
+/// Decides for the cluster of this directory, which gave way to another one. Returns that other one.
+pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
+    let db = data_dir.join(LIVE);
     if !db.exists() {
         return Err(OfflineError::Nothing(data_dir.to_owned()));
     }
-    // Whoever runs on it holds its lock.
-    let disk = RealDisk::open(&db).map_err(at(&db))?;
-    if let Err(source @ OpenError::Locked { .. }) = tenure_log::open(disk, options()) {
-        return Err(OfflineError::Log { path: db, source });
+    let opened = open(&db)?;
+    let mut standing = Book::find(&opened.recovered.node)?.standing;
+    let rival = standing
+        .gave_way_to
+        .take()
+        .ok_or(OfflineError::NothingToDecide)?;
+    supersede(&mut standing.supersedes, &[rival.cluster]);
+    let failed = |error: &dyn std::fmt::Display| OfflineError::Write(error.to_string());
+    let mut log = opened.log;
+    let mut batch = tenure_log::Batch::new();
+    let (key, value) = book::standing(&standing);
+    batch.node(&key, &value).map_err(|error| failed(&error))?;
+    log.append(&mut batch).map_err(|error| failed(&error))?;
+    log.sync().map_err(|error| failed(&error))?;
+    Ok(rival.cluster)
+}
+
+/// What a directory's log still says about its cluster; nothing, if it cannot be read. Fails if a node
+/// runs on it.
+fn last_known(db: &Path) -> Result<(Option<u64>, Vec<Card>), OfflineError> {
+    match open(db) {
+        Ok(opened) => {
+            let records = &opened.recovered.node;
+            let identity = Identity::find(records).ok().flatten();
+            let cards = Book::find(records).map(|book| book.cards);
+            let cluster = identity.and_then(|identity| identity.cluster_id);
+            Ok((cluster, cards.unwrap_or_default()))
+        }
+        Err(
+            error @ OfflineError::Log {
+                source: OpenError::Locked { .. },
+                ..
+            },
+        ) => Err(error),
+        Err(_) => Ok((None, Vec::new())),
     }
-    set_aside(data_dir, "db.damaged")
+}
+
+/// A recovery that was interrupted between two renames has moved the live data away: it comes back.
+fn put_back(data_dir: &Path) -> Result<(), OfflineError> {
+    let db = data_dir.join(LIVE);
+    let newest = directory::newest(data_dir, BEFORE_RECOVER).map_err(at(data_dir))?;
+    let staging = data_dir.join(STAGING);
+    let (Some(newest), true) = (newest, staging.exists()) else {
+        return Ok(());
+    };
+    if db.exists() {
+        if last_known(&db)?.0.is_some() {
+            return Ok(());
+        }
+        // Made by a daemon that was started meanwhile; there is nothing in it.
+        let aside = directory::free_name(data_dir, UNFINISHED);
+        directory::rename(data_dir, LIVE, &aside).map_err(at(data_dir))?;
+    }
+    std::fs::rename(&newest, &db).map_err(at(&newest))?;
+    directory::sync(data_dir).map_err(at(data_dir))
+}
+
+/// Data that was being built, or that a swap left there, is never deleted: it may be the only copy.
+fn discard_staging(data_dir: &Path) -> Result<(), OfflineError> {
+    if data_dir.join(STAGING).exists() {
+        let aside = directory::free_name(data_dir, UNFINISHED);
+        directory::rename(data_dir, STAGING, &aside).map_err(at(data_dir))?;
+    }
+    Ok(())
+}
+
+fn open(db: &Path) -> Result<Opened<RealDisk>, OfflineError> {
+    let disk = RealDisk::open(db).map_err(at(db))?;
+    tenure_log::open(disk, options()).map_err(|source| OfflineError::Log {
+        path: db.to_owned(),
+        source,
+    })
 }
 
 fn options() -> tenure_log::Options {
@@ -160,41 +351,16 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> OfflineError {
     move |source| OfflineError::Io { path, source }
 }
 
-/// Gives a directory another name beside its old one, durably.
-fn rename(from: &Path, to: &Path) -> Result<(), OfflineError> {
-    let renamed = std::fs::rename(from, to).and_then(|()| {
-        let above = to.parent().unwrap_or(Path::new("."));
-        std::fs::File::open(above)?.sync_all()
-    });
-    renamed.map_err(at(from))
-}
-
-fn remove(path: &Path) -> Result<(), OfflineError> {
-    std::fs::remove_dir_all(path).map_err(at(path))
-}
-
-fn set_aside(data_dir: &Path, name: &str) -> Result<PathBuf, OfflineError> {
-    let free = (0..)
-        .map(|number| data_dir.join(format!("{name}.{number}")))
-        .find(|path| !path.exists());
-    let aside = free.unwrap_or_else(|| data_dir.join(name));
-    rename(&data_dir.join("db"), &aside)?;
-    Ok(aside)
-}
-
 type States = BTreeMap<u32, (Place, SavedGroup)>;
 
 /// Applies everything that a directory's log holds, decided or not, and takes the states.
-fn extract(data_dir: &Path) -> Result<(Identity, States), OfflineError> {
-    let db = data_dir.join("db");
+fn extract(data_dir: &Path) -> Result<(Identity, Book, States), OfflineError> {
+    let db = data_dir.join(LIVE);
     if !db.exists() {
         return Err(OfflineError::Nothing(data_dir.to_owned()));
     }
-    let disk = RealDisk::open(&db).map_err(at(&db))?;
-    let opened = tenure_log::open(disk, options()).map_err(|source| OfflineError::Log {
-        path: db.clone(),
-        source,
-    })?;
+    let opened = open(&db)?;
+    let book = Book::find(&opened.recovered.node)?;
     let identity = Identity::find(&opened.recovered.node)?
         .ok_or_else(|| OfflineError::Nothing(data_dir.to_owned()))?;
     let mut recovery = replay(opened.recovered, &opened.snapshots)?;
@@ -217,7 +383,7 @@ fn extract(data_dir: &Path) -> Result<(Identity, States), OfflineError> {
         };
         states.insert(group.0, (place, saved));
     }
-    Ok((identity, states))
+    Ok((identity, book, states))
 }
 
 /// The states of groups that have nothing.
@@ -281,19 +447,17 @@ fn run(
     Err(OfflineError::Write("the log cannot be applied".to_owned()))
 }
 
-/// Writes a directory that a node can be started on.
-fn write(
-    db: &Path,
+/// Writes data that a node can be started on, durably, but not where a node looks for it.
+fn stage(
+    data_dir: &Path,
     node: NodeId,
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
+    standing: &Standing,
 ) -> Result<(), OfflineError> {
     let failed = |error: &dyn std::fmt::Display| OfflineError::Write(error.to_string());
-    let disk = RealDisk::open(db).map_err(at(db))?;
-    let opened = tenure_log::open(disk, options()).map_err(|source| OfflineError::Log {
-        path: db.to_owned(),
-        source,
-    })?;
+    let db = data_dir.join(STAGING);
+    let opened = open(&db)?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     let drawn = || random().map_err(at(Path::new("/dev/urandom")));
     let me = Member::new(node, drawn()? as u32);
@@ -338,7 +502,10 @@ fn write(
     // The identity comes last: a directory without one is no node's.
     let (key, value) = identity.record();
     batch.node(key, &value).map_err(|error| failed(&error))?;
+    let (key, value) = book::standing(standing);
+    batch.node(&key, &value).map_err(|error| failed(&error))?;
     log.append(&mut batch).map_err(|error| failed(&error))?;
     log.sync().map_err(|error| failed(&error))?;
-    Ok(())
+    directory::sync(&db).map_err(at(&db))?;
+    directory::sync(data_dir).map_err(at(data_dir))
 }

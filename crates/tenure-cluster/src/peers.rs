@@ -10,41 +10,47 @@
 //! node hears of connections that stand or broke.
 
 mod accept;
+pub(crate) mod book;
 mod dial;
 mod hello;
 mod link;
 mod mesh;
 mod outlet;
+mod rival;
 mod seal;
 mod survey;
 mod talk;
 mod tls;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use tenure_node::{ClusterConfig, Lane, Member, NodeId};
+use tenure_node::{ClusterConfig, Lane, NodeId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::card::Card;
 use crate::driver::Clock;
 use crate::identity::Identity;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Job};
 use crate::journal::{Note, Write};
+use crate::order::{self, Order};
 use crate::seat::Seat;
 
+pub(crate) use book::{Book, Item, Standing};
+pub(crate) use dial::REDIAL_WITHIN;
 pub use hello::Versions;
 pub(crate) use hello::{Hello, Refusal, Token, same_facts};
 pub(crate) use mesh::Event;
 pub use mesh::NodeInfo;
 pub(crate) use outlet::{Outlet, Parcel};
+pub(crate) use rival::{Claim, History, supersede};
 #[cfg(test)]
 pub(crate) use talk::Talk;
-pub(crate) use talk::{Remembered, put_members, take_members};
+pub(crate) use talk::{put_members, take_members};
 pub use tls::{PeerTls, PeerTlsError};
 
 /// How a node finds and meets the others.
@@ -75,6 +81,8 @@ pub struct PeerOptions {
     pub public: String,
     /// Whether this node begins a cluster (R167).
     pub begin: Begin,
+    /// The only cluster that this node may belong to; `None`: any.
+    pub expected_cluster: Option<u64>,
     /// How eagerly groups are moved.
     pub rules: crate::Rules,
     /// What it says it speaks: [`Versions::OURS`], except where another release is to be played.
@@ -122,13 +130,24 @@ pub(crate) enum Joined {
     Excluded(String),
 }
 
+/// What is known of a node's cluster while it runs, for operators.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Which cluster the node belongs to.
+    pub(crate) cluster: Option<u64>,
+    /// Other clusters with the same token, in sentences.
+    pub(crate) rivals: Vec<String>,
+}
+
 /// What the thread starts with.
 pub(crate) struct Start {
     pub(crate) options: PeerOptions,
+    pub(crate) data_dir: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) card: Card,
-    pub(crate) book: Vec<Card>,
-    pub(crate) removed: BTreeSet<Member>,
+    pub(crate) book: Book,
+    /// Nodes that may be in the cluster that this node is to join.
+    pub(crate) hints: Vec<Card>,
     pub(crate) listener: TcpListener,
     pub(crate) socket: UdpSocket,
     pub(crate) inbox: Arc<Inbox>,
@@ -136,7 +155,11 @@ pub(crate) struct Start {
     pub(crate) journal: Sender<Write>,
     pub(crate) clock: Clock,
     pub(crate) joined: watch::Sender<Joined>,
+    pub(crate) known: watch::Sender<Known>,
 }
+
+/// A node waits no longer for what its own node thread has applied.
+const OWN_NODE: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// What every task of the thread knows.
 pub(crate) struct Home {
@@ -152,6 +175,14 @@ pub(crate) struct Home {
     pub(crate) seat: Arc<Seat>,
     pub(crate) journal: Sender<Write>,
     pub(crate) joined: watch::Sender<Joined>,
+    pub(crate) known: watch::Sender<Known>,
+    data_dir: PathBuf,
+    expected: Option<u64>,
+    /// The cluster that a node without one has chosen to join.
+    chosen: Cell<Option<u64>>,
+    pub(crate) standing: RefCell<Standing>,
+    /// The most entries of the system group that are known to be applied anywhere in this cluster.
+    applied: Cell<u64>,
     connections: Cell<u64>,
     adopting: tokio::sync::Mutex<()>,
 }
@@ -173,6 +204,23 @@ pub(crate) fn run(
     }
 }
 
+/// The listener's half of a handshake with a node that is sent away after it.
+pub(crate) async fn answer_hello(
+    tls: Option<&PeerTls>,
+    stream: tokio::net::TcpStream,
+    mine: impl FnOnce(&Hello) -> Hello,
+    token: &Token,
+    admit: impl AsyncFnOnce(Hello, Result<u8, Refusal>) -> Result<u8, String>,
+) {
+    let shaken = async {
+        let (reader, writer) = tls::accepted(tls, stream).await?;
+        link::answer(reader, writer, mine, token, admit).await
+    };
+    if let Err(error) = shaken.await {
+        tracing::debug!("incoming connection: {error}");
+    }
+}
+
 impl Home {
     fn new(start: &Start, events: mpsc::UnboundedSender<Event>) -> Rc<Home> {
         Rc::new(Home {
@@ -188,6 +236,12 @@ impl Home {
             seat: Arc::clone(&start.seat),
             journal: start.journal.clone(),
             joined: start.joined.clone(),
+            known: start.known.clone(),
+            data_dir: start.data_dir.clone(),
+            expected: start.options.expected_cluster,
+            chosen: Cell::new(None),
+            standing: RefCell::new(start.book.standing.clone()),
+            applied: Cell::new(0),
             connections: Cell::new(0),
             adopting: tokio::sync::Mutex::new(()),
         })
@@ -203,8 +257,27 @@ impl Home {
         self.connections.get()
     }
 
+    /// What this node says of its cluster: nothing, before it has one.
+    pub(crate) async fn claim(&self) -> Option<Claim> {
+        self.identity.borrow().cluster_id?;
+        let (reply, answer) = oneshot::channel();
+        self.inbox.push(Job::SystemApplied(reply));
+        // A node that has ended does not answer; what was known last is still true.
+        if let Ok(Ok(applied)) = tokio::time::timeout(OWN_NODE, answer).await {
+            self.applied.set(self.applied.get().max(applied));
+        }
+        let standing = self.standing.borrow();
+        Some(Claim {
+            history: History {
+                members: standing.members,
+                applied: self.applied.get(),
+            },
+            supersedes: standing.supersedes.clone(),
+        })
+    }
+
     /// What this node says first on a connection.
-    pub(crate) fn hello(
+    pub(crate) async fn hello(
         &self,
         lane: Lane,
         connection: u64,
@@ -222,20 +295,25 @@ impl Home {
         );
         Ok(Hello {
             versions: self.versions,
+            claim: self.claim().await,
             ..hello
         })
     }
 
     /// Makes sure that both belong to one cluster. A node that joins remembers which, durably,
     /// before it says anything more.
-    pub(crate) async fn agree(&self, theirs: Option<u64>) -> Result<(), String> {
+    pub(crate) async fn agree(&self, hello: &Hello) -> Result<(), String> {
         let _one_at_a_time = self.adopting.lock().await;
         let ours = self.identity.borrow().cluster_id;
-        match (ours, theirs) {
+        match (ours, hello.cluster) {
             (Some(_), None) => Ok(()),
             (None, None) => Err("neither node belongs to a cluster yet".to_owned()),
             (Some(ours), Some(theirs)) if ours == theirs => Ok(()),
             (Some(_), Some(_)) => Err(Refusal::Cluster.to_string()),
+            (None, Some(theirs)) if self.chosen.get() != Some(theirs) => {
+                self.tell(Event::Candidate(Box::new(hello.clone())));
+                Err("it has not chosen its cluster yet".to_owned())
+            }
             (None, Some(theirs)) => {
                 let identity = Identity {
                     cluster_id: Some(theirs),
@@ -243,23 +321,40 @@ impl Home {
                 };
                 self.note(identity.record()).await?;
                 *self.identity.borrow_mut() = identity;
+                // Only now: until the membership is durable the order to join must survive a crash.
+                if let Err(error) = Order::remove(&self.data_dir) {
+                    tracing::warn!(%error, "{} stays; the next start removes it", order::FILE);
+                }
+                self.known.send_modify(|known| known.cluster = Some(theirs));
                 self.joined.send_replace(Joined::Yes);
-                tracing::info!("this node has joined the cluster");
+                tracing::info!(
+                    cluster = format!("{theirs:016x}"),
+                    "this node has joined the cluster"
+                );
                 Ok(())
             }
         }
     }
 
     /// Writes something about this node to its log and waits until it is durable.
-    pub(crate) async fn note(&self, record: (&'static [u8], Vec<u8>)) -> Result<(), String> {
+    pub(crate) async fn note(&self, record: (&[u8], Vec<u8>)) -> Result<(), String> {
         let (done, written) = oneshot::channel();
         let note = Note {
-            key: record.0,
+            key: record.0.to_vec(),
             value: record.1,
             done: Some(done),
         };
         let gone = "this node is stopping";
         self.journal.send(Write::Note(note)).map_err(|_| gone)?;
         Ok(written.await.map_err(|_| gone)?)
+    }
+
+    /// Writes records to the log without waiting for them.
+    pub(crate) fn write(&self, items: impl IntoIterator<Item = Item>) {
+        for (key, value) in items {
+            let done = None;
+            // A journal that is gone has said why already.
+            let _ = self.journal.send(Write::Note(Note { key, value, done }));
+        }
     }
 }

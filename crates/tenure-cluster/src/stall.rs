@@ -70,6 +70,7 @@ fn options(data: &Path, number: u32, seeds: Vec<String>) -> Options {
                 Begin::Join
             },
             seeds,
+            expected_cluster: None,
             announce_every: Duration::from_millis(200),
             expected_nodes: 8,
             max_packet: 1400,

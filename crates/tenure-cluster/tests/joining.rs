@@ -47,6 +47,7 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
             expected_nodes: 8,
             max_packet: 1400,
             public: String::new(),
+            expected_cluster: None,
             versions: Versions::OURS,
             rules: Rules {
                 replication_factor: 3,

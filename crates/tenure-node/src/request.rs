@@ -12,6 +12,8 @@ use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
 use tenure_core::query::{Explanation, HeldLock, Inspection, OwnerLocks};
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 
+use crate::GroupId;
+
 /// One call of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientRequest {
@@ -159,6 +161,12 @@ pub enum ClientRequest {
     },
     /// Health (R145).
     Health,
+    /// A read of nothing, confirmed by a round of this group's leader: for those who look at the
+    /// leader's state afterwards (backups).
+    Confirm {
+        /// Which group.
+        group: GroupId,
+    },
     /// Explain (E7).
     Explain {
         /// What would be acquired.

@@ -112,6 +112,8 @@ pub struct ClusterConfig {
     pub start: Start,
     /// Gossip addresses of others, `host:port`.
     pub seeds: Vec<String>,
+    /// The only cluster that this node may belong to.
+    pub expected_cluster: Option<u64>,
     /// The URL that peers use.
     pub raft_addr: String,
     /// Where gossip listens.
@@ -358,11 +360,8 @@ impl Config {
                 "an even one adds no safety",
             );
         }
-        let bootstrap = w.flag("bootstrap", false);
-        let start = match (
-            w.flag("force_bootstrap", false),
-            bootstrap || seeds.is_empty(),
-        ) {
+        let bootstrap = bootstrap(&mut w, &seeds);
+        let start = match (w.flag("force_bootstrap", false), bootstrap) {
             (true, _) => Start::ForceBootstrap,
             (false, true) => Start::Bootstrap,
             (false, false) => Start::Join,
@@ -390,9 +389,19 @@ impl Config {
             );
         }
         let peer_tls = peer_tls(&mut w);
+        let expected_cluster = expected_cluster(&mut w);
+        if expected_cluster.is_some() && token.is_none() {
+            w.mistake(
+                "expected_cluster_id",
+                "",
+                "needs internal_auth_token",
+                "a node without one is a cluster of its own",
+            );
+        }
         let cluster = ClusterConfig {
             start,
             seeds,
+            expected_cluster,
             raft_addr: w.text("raft_addr", "http://localhost:50052"),
             gossip_addr: w.address("gossip_addr", bind(7946)),
             gossip_advertise: w.optional_text("gossip_advertise_addr"),
@@ -540,6 +549,39 @@ fn peer_tls(w: &mut written::Written) -> Option<PeerTlsFiles> {
         }
     }
     None
+}
+
+/// R167, R182: a node without seeds founds a cluster, unless `bootstrap` is written out as false.
+fn bootstrap(w: &mut written::Written, seeds: &[String]) -> bool {
+    let bootstrap = w.flag("bootstrap", false);
+    if bootstrap || !seeds.is_empty() {
+        return bootstrap;
+    }
+    if w.is_written("bootstrap") {
+        let hint = "name other nodes in seed_nodes, or leave bootstrap out";
+        w.mistake("bootstrap", "false", "needs seed_nodes", hint);
+    }
+    // What is printed is what is in force, and can be read back.
+    w.show("bootstrap", "true");
+    true
+}
+
+/// The number of a cluster as `tenure cluster status` prints it.
+fn expected_cluster(w: &mut written::Written) -> Option<u64> {
+    let text = w.optional_text("expected_cluster_id")?;
+    let number = u64::from_str_radix(&text, 16).ok();
+    let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = number.filter(|number| *number != 0 && digits);
+    if number.is_none() {
+        let hint = "tenure cluster status prints it";
+        w.mistake(
+            "expected_cluster_id",
+            &text,
+            "must be 16 hexadecimal digits",
+            hint,
+        );
+    }
+    number
 }
 
 fn log_format(w: &mut written::Written) -> LogFormat {

@@ -6,19 +6,23 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use tenure_cluster::{Durable, Running, StartError};
+use tenure_cluster::{Durable, Origin, Running, StartError};
 use tenure_node::{ClusterConfig, Limits, NodeId};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-use crate::config::{Config, Sync};
+use crate::config::{self, Config, Sync};
 use crate::faces::tls::TlsError;
 use crate::peers;
 use crate::ports::{Ports, Serving};
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::Signals;
+
+/// How often a node that waits for a cluster looks for an operator's order.
+const ORDER_EVERY: Duration = Duration::from_millis(300);
 
 /// Why the daemon does not start.
 #[derive(Debug, Error)]
@@ -88,11 +92,9 @@ pub struct Daemon {
 impl Daemon {
     /// Opens the data directory and all ports.
     pub async fn start(config: &Config, signals: Signals) -> Result<Daemon, DaemonError> {
-        let node = start_node(config)?;
+        let node = joined_node(config).await?;
+        say_without_effect(config, &node);
         let telemetry = Telemetry::new(node.handle().clone(), signals.tracing);
-        // A node that joins serves clients as soon as it has a cluster, before it has replicas (R167).
-        let joined = node.handle().joined().await;
-        joined.map_err(DaemonError::Excluded)?;
         let (stop, stopped) = watch::channel(false);
         let mut ports = Ports::new(config, node.handle(), &telemetry, &stopped);
         let grpc = ports.open_grpc().await?;
@@ -137,6 +139,52 @@ impl Daemon {
         };
         let _ = tokio::task::spawn_blocking(stop).await;
         ended
+    }
+}
+
+/// Starts the node and waits until it has a cluster: it serves clients from then on, before it has
+/// replicas (R167). While it waits, `tenure cluster init` can order it to found one.
+async fn joined_node(config: &Config) -> Result<Running, DaemonError> {
+    loop {
+        let node = start_node(config)?;
+        if node.origin() == Origin::Joins {
+            tracing::info!(
+                "this node waits for its cluster; if there is none yet, run on one node: \
+                 tenure cluster init --data-dir {}",
+                config.disk.data_dir.display()
+            );
+        }
+        tokio::select! {
+            joined = node.handle().joined() => {
+                joined.map_err(DaemonError::Excluded)?;
+                return Ok(node);
+            }
+            () = ordered_to_found(config), if node.origin() == Origin::Joins => {}
+        }
+        tracing::info!("this node is ordered to found a cluster");
+        // It joins threads. A node that has no cluster has nothing to hand over.
+        let _ = tokio::task::spawn_blocking(move || node.stop()).await;
+    }
+}
+
+/// Waits for the order of an operator. It comes as a file, from another process that may run before the
+/// daemon does, so there is no event to wait for.
+async fn ordered_to_found(config: &Config) {
+    while !tenure_cluster::offline::is_ordered_to_found(&config.disk.data_dir) {
+        tokio::time::sleep(ORDER_EVERY).await;
+    }
+}
+
+/// A setting that is for a node without data says nothing to one that has a cluster.
+fn say_without_effect(config: &Config, node: &Running) {
+    if node.origin() != Origin::Resumed {
+        return;
+    }
+    for key in ["bootstrap", "force_bootstrap"] {
+        let entry = config.effective.iter().find(|entry| entry.key == key);
+        if entry.is_some_and(|one| one.origin != config::Origin::Default && one.value == "true") {
+            tracing::warn!("{key} is set and has no effect: this node is in a cluster. Remove it");
+        }
     }
 }
 

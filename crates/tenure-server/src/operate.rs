@@ -6,7 +6,7 @@ use tenure_node::ClusterConfig;
 use tenure_wire::cluster::StatusResponse;
 
 pub use tenure_cluster::archive::{ArchiveWriter, read_archive};
-pub use tenure_cluster::offline::{recover, rejoin, restore};
+pub use tenure_cluster::offline::{OldData, found, keep, recover, rejoin, restore};
 pub use tenure_node::NodeId;
 
 /// The facts of the cluster that gave this status, if they make sense.

@@ -39,6 +39,7 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
         expected_nodes: u32::try_from(cluster.gossip_cluster_size).unwrap_or(u32::MAX),
         max_packet: number(cluster.gossip_max_packet_size),
         public: config.faces.public_addr.clone(),
+        expected_cluster: cluster.expected_cluster,
         begin: match cluster.start {
             Start::Join => Begin::Join,
             Start::Bootstrap => Begin::Bootstrap,

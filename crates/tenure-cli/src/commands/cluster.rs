@@ -25,6 +25,8 @@ pub(crate) enum Cluster {
     Restore(offline::Restore),
     Recover(offline::Recover),
     Rejoin(offline::Rejoin),
+    Init(offline::Init),
+    Keep(offline::Keep),
 }
 
 /// Which daemon is asked.
@@ -96,6 +98,8 @@ impl Cluster {
             Cluster::Restore(verb) => verb.run(),
             Cluster::Recover(verb) => verb.run(),
             Cluster::Rejoin(verb) => verb.run(),
+            Cluster::Init(verb) => verb.run(),
+            Cluster::Keep(verb) => verb.run(),
         };
         done.unwrap_or_else(|why| {
             eprintln!("error: {why}");

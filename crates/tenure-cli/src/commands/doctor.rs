@@ -53,14 +53,19 @@ impl Doctor {
             Where::Sidecar(file) => directory(parent(file))?,
             Where::Exclusive(dir) | Where::Upload { dir, .. } => directory(dir)?,
             Where::Repository(address) => store(address)?,
-            Where::Daemon { .. } => {
+            Where::Daemon { nodes, .. } => {
+                // First: a daemon that does not serve says why.
+                let health = blocking::wait(tenure.health_of(nodes))?;
                 let state = blocking::wait(tenure.inspect(&place))?;
                 let rule = state.rule.unwrap_or_default();
-                vec![(
-                    "daemon",
-                    format!("answers; {rule}"),
-                    json!({ "answers": true, "rule": rule }),
-                )]
+                vec![
+                    (
+                        "daemon",
+                        format!("answers; {rule}"),
+                        json!({ "answers": true, "rule": rule }),
+                    ),
+                    ("health", health.clone(), json!(health)),
+                ]
             }
             other => {
                 return Err(Failed::usage(format!(

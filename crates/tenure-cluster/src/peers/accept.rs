@@ -10,10 +10,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::Home;
-use super::hello::Hello;
+use super::hello::{Hello, Refusal};
 use super::link::{self, LinkError, Pace};
 use super::mesh::{Event, Pass};
 use super::outlet::Parcel;
+use super::rival::Claim;
 use super::tls;
 use crate::inbox::MUCH;
 
@@ -56,18 +57,23 @@ async fn serve(
 ) -> Result<(), LinkError> {
     stream.set_nodelay(true)?;
     let (reader, writer) = tls::accepted(home.tls.as_ref(), stream).await?;
-    let blank = home.hello(Lane::Main, 0, None)?;
+    let blank = home.hello(Lane::Main, 0, None).await?;
+    let ours = blank.claim.clone();
     let mine = |theirs: &Hello| Hello {
         lane: theirs.lane,
         connection: theirs.connection,
         ..blank
     };
     let mut pass = None;
-    let admit = async |theirs: Hello| {
-        home.agree(theirs.cluster).await?;
+    let admit = async |theirs: Hello, judged: Result<u8, Refusal>| {
+        let version = judged.map_err(|refusal| {
+            refused(home, ours, &theirs, &refusal);
+            refusal.to_string()
+        })?;
+        home.agree(&theirs).await?;
         let (node, lane) = (theirs.card.node(), theirs.lane);
         pass = Some((node, lane, admit(home, theirs).await?));
-        Ok(())
+        Ok(version)
     };
     let answer = link::answer(reader, writer, mine, &home.token, admit).await;
     drop(place);
@@ -112,6 +118,25 @@ async fn serve(
     tracing::debug!(%node, ?lane, "incoming connection: {why}");
     home.tell(Event::InDown { node, lane, id });
     Ok(())
+}
+
+/// A proven node cannot come in: this node may have to draw conclusions (R161).
+fn refused(home: &Home, ours: Option<Claim>, theirs: &Hello, refusal: &Refusal) {
+    match refusal {
+        Refusal::Cluster => home.tell(Event::Rival {
+            ours,
+            theirs: Box::new(theirs.clone()),
+        }),
+        Refusal::Facts { .. } | Refusal::Version { .. }
+            if theirs.cluster.is_some() && home.identity.borrow().cluster_id.is_none() =>
+        {
+            home.tell(Event::Excluded(format!(
+                "{}: {refusal}",
+                theirs.card.node()
+            )));
+        }
+        _ => {}
+    }
 }
 
 async fn admit(home: &Home, theirs: Hello) -> Result<Pass, String> {

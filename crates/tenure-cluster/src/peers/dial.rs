@@ -11,13 +11,15 @@ use tokio::time::{sleep, timeout};
 
 use super::link::{self, LinkError, Pace};
 use super::mesh::Event;
-use super::{Home, Refusal, tls};
+use super::{Hello, Home, Refusal, tls};
 use crate::card::Card;
 
 const CONNECT: Duration = Duration::from_secs(2);
 /// Between attempts: at first, and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A node that knows another dials it again within this time, also when an attempt is lost.
+pub(crate) const REDIAL_WITHIN: Duration = Duration::from_millis(2500);
 
 /// Keeps a connection until the card is taken away.
 pub(crate) async fn keep(
@@ -43,11 +45,7 @@ pub(crate) async fn keep(
         if text != said {
             tracing::info!(%node, ?lane, address = target.internal, "connection: {text}");
             said = text;
-            if let LinkError::Refused(refusal @ (Refusal::Facts { .. } | Refusal::Version { .. })) =
-                &error
-            {
-                home.tell(Event::Excluded(format!("{node}: {refusal}")));
-            }
+            tell_misfit(&home, &target, &error);
         }
         tokio::select! {
             () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -55,6 +53,47 @@ pub(crate) async fn keep(
             changed = card.changed() => if changed.is_err() { return },
         }
     }
+}
+
+/// A node that can never talk to the others is excluded (R161).
+fn tell_misfit(home: &Home, card: &Card, error: &LinkError) {
+    if let LinkError::Refused(refusal @ (Refusal::Facts { .. } | Refusal::Version { .. })) = error {
+        home.tell(Event::Excluded(format!("{}: {refusal}", card.node())));
+    }
+}
+
+/// Finds out which cluster a node belongs to, without joining it. Gossip may name one of another
+/// cluster; a datagram may be an old one, sent again, so only a handshake counts.
+pub(crate) async fn identify(home: Rc<Home>, card: Card) {
+    let identify = async {
+        let stream = timeout(CONNECT, TcpStream::connect(&card.internal))
+            .await
+            .map_err(|_| LinkError::Slow)??;
+        let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &card.internal).await?;
+        let mine = home.hello(Lane::Main, home.next_connection(), None).await?;
+        let theirs = link::identify(reader, writer, &mine, &home.token).await;
+        tell_rival(&home, &mine, theirs)
+    };
+    match identify.await {
+        Ok(theirs) if theirs.cluster.is_some() => home.tell(Event::Candidate(Box::new(theirs))),
+        // It waits for a cluster itself.
+        Ok(_) => {}
+        Err(error) => {
+            tracing::debug!(address = card.internal, "which cluster is it in? {error}");
+            tell_misfit(&home, &card, &error);
+        }
+    }
+}
+
+/// Passes on what a handshake gave; the mesh hears of another cluster.
+fn tell_rival<T>(home: &Home, mine: &Hello, met: Result<T, LinkError>) -> Result<T, LinkError> {
+    if let Err(LinkError::Rival(theirs)) = &met {
+        home.tell(Event::Rival {
+            ours: mine.claim.clone(),
+            theirs: theirs.clone(),
+        });
+    }
+    met
 }
 
 /// One connection, from the attempt to its end.
@@ -70,10 +109,11 @@ async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<Link
         (Lane::Main, Some(_)) | (Lane::Bulk, _) => None,
     };
     let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &card.internal).await?;
-    let mine = home.hello(lane, connection, Some(node))?;
-    let proven = link::dial(reader, writer, &mine, &home.token).await?;
+    let mine = home.hello(lane, connection, Some(node)).await?;
+    let proven = link::dial(reader, writer, &mine, &home.token).await;
+    let proven = tell_rival(home, &mine, proven)?;
     let theirs = &proven.theirs;
-    if let Err(why) = home.agree(theirs.cluster).await {
+    if let Err(why) = home.agree(theirs).await {
         return Err(LinkError::RefusedUs(why));
     }
     home.tell(Event::Cards(vec![theirs.card.clone()]));

@@ -15,10 +15,11 @@
 use std::fmt;
 
 use aws_lc_rs::hmac;
-use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::codec::{DecodeError, Reader, Record, Writer, from_bytes, to_bytes};
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClusterConfig, Lane, NodeId};
 
+use super::rival::Claim;
 use crate::card::Card;
 
 /// The versions of the peer protocol that a node speaks. Two nodes speak the newest that both know, so
@@ -76,7 +77,13 @@ pub(crate) struct Hello {
     /// Whom the dialer wants to reach, if it knows.
     pub(crate) wanted: Option<NodeId>,
     pub(crate) nonce: [u8; 32],
+    /// What it says of its cluster's history. The first release says nothing.
+    pub(crate) claim: Option<Claim>,
 }
+
+/// What follows the nonce: fields with a number and a length, so that each release skips those that it
+/// does not know. The first release does not look behind the nonce.
+const CLAIM: u64 = 1;
 
 /// Why two nodes do not talk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,6 +100,8 @@ pub(crate) enum Refusal {
     },
     #[error("it belongs to another cluster that has the same token")]
     Cluster,
+    #[error("its cluster is {theirs:016x}, and expected_cluster_id is {expected:016x}")]
+    Unexpected { expected: u64, theirs: u64 },
     #[error("it is node {0}, which is this node's own number")]
     SameNumber(u32),
     #[error("node {found} answers where node {wanted} should")]
@@ -117,6 +126,7 @@ impl Hello {
             connection,
             wanted,
             nonce,
+            claim: None,
         }
     }
 
@@ -136,10 +146,14 @@ impl Hello {
         out.number(self.connection);
         out.number(self.wanted.map_or(0, |node| u64::from(node.number())));
         out.slice(&self.nonce);
+        if let Some(claim) = &self.claim {
+            out.number(CLAIM);
+            out.slice(&to_bytes(claim));
+        }
         out.into_bytes()
     }
 
-    /// Reads a hello. What a later release says behind it is not looked at.
+    /// Reads a hello. Fields of a later release are skipped.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Hello, DecodeError> {
         let rest = bytes
             .strip_prefix(MAGIC)
@@ -165,6 +179,7 @@ impl Hello {
         let wanted = NodeId::new(input.small()?);
         let nonce = input.slice()?;
         let nonce = nonce.try_into().map_err(|_| DecodeError::Truncated)?;
+        let claim = later_fields(&mut input)?;
         Ok(Hello {
             versions,
             cluster,
@@ -174,22 +189,24 @@ impl Hello {
             connection,
             wanted,
             nonce,
+            claim,
         })
     }
 
     /// Whether this node may talk to the one that said `theirs`, and in which version.
     pub(crate) fn judge(&self, theirs: &Hello) -> Result<u8, Refusal> {
+        // First of all: another cluster with this token is a danger, whatever else differs.
+        if let (Some(ours), Some(theirs)) = (self.cluster, theirs.cluster)
+            && ours != theirs
+        {
+            return Err(Refusal::Cluster);
+        }
         let common = self.versions.common(theirs.versions);
         let spoken = common.ok_or(Refusal::Version {
             ours: self.versions,
             theirs: theirs.versions,
         })?;
         same_facts(&self.facts, &theirs.facts)?;
-        if let (Some(ours), Some(theirs)) = (self.cluster, theirs.cluster)
-            && ours != theirs
-        {
-            return Err(Refusal::Cluster);
-        }
         let (ours, found) = (self.card.node(), theirs.card.node());
         if ours == found {
             return Err(Refusal::SameNumber(found.number()));
@@ -206,6 +223,18 @@ impl Hello {
         }
         Ok(spoken)
     }
+}
+
+fn later_fields(input: &mut Reader<'_>) -> Result<Option<Claim>, DecodeError> {
+    let mut claim = None;
+    while input.remaining() > 0 {
+        let field = input.number()?;
+        let bytes = input.slice()?;
+        if field == CLAIM {
+            claim = Some(from_bytes(bytes)?);
+        }
+    }
+    Ok(claim)
 }
 
 /// R161: what must be the same on every node.
@@ -308,6 +337,7 @@ impl Transcript<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rival::History;
     use super::*;
     use crate::card::tests::card;
 
@@ -338,9 +368,27 @@ mod tests {
         for end in 0..bytes.len() {
             assert!(Hello::from_bytes(&bytes[..end]).is_err());
         }
-        let mut later = bytes;
-        later.extend_from_slice(b"what a later release says");
-        assert_eq!(Hello::from_bytes(&later), Ok(hello(2, 5)));
+        let claimed = Hello {
+            claim: Some(Claim {
+                history: History {
+                    members: 3,
+                    applied: 900,
+                },
+                supersedes: vec![8, 9],
+            }),
+            ..hello(2, 5)
+        };
+        // What the first release reads of it is unchanged.
+        assert!(claimed.to_bytes().starts_with(&bytes));
+        let mut later = Writer::append_to(claimed.to_bytes());
+        later.number(77);
+        later.slice(b"what a later release says");
+        let later = later.into_bytes();
+        assert_eq!(Hello::from_bytes(&later), Ok(claimed));
+        for end in bytes.len() + 1..later.len() {
+            let read = Hello::from_bytes(&later[..end]);
+            assert!(read.is_err() || end == later.len() - 27, "cut at {end}");
+        }
     }
 
     /// R168: a proof is worth nothing for another token, side, node or connection.
@@ -386,6 +434,9 @@ mod tests {
         newborn.cluster = None;
         assert_eq!(hello(1, 1).judge(&newborn), Ok(1));
         newborn.cluster = Some(8);
+        assert_eq!(hello(1, 1).judge(&newborn), Err(Refusal::Cluster));
+        // Also where it could not be talked to anyway.
+        newborn.facts.group_count = 4;
         assert_eq!(hello(1, 1).judge(&newborn), Err(Refusal::Cluster));
         assert_eq!(hello(1, 1).judge(&hello(1, 1)), Err(Refusal::SameNumber(1)));
         let mut lost = hello(2, 1);

@@ -73,6 +73,9 @@ pub(crate) enum LinkError {
     Refused(#[from] Refusal),
     #[error("it refused this node: {0}")]
     RefusedUs(String),
+    /// It has proved the token, and belongs to another cluster. Both sides know by now.
+    #[error("{}", Refusal::Cluster)]
+    Rival(Box<Hello>),
 }
 
 /// A connection whose other end has proved itself.
@@ -106,10 +109,17 @@ pub(crate) async fn dial(
             return Err(LinkError::Stranger);
         }
         let theirs = Hello::from_bytes(&answer).map_err(|_| LinkError::Rubbish)?;
-        let version = mine.judge(&theirs)?;
-        writer
-            .write_all(transcript.proof(token, Side::Dialer).as_ref())
-            .await?;
+        let judged = mine.judge(&theirs);
+        if matches!(judged, Ok(_) | Err(Refusal::Cluster)) {
+            // Also where it is of another cluster: it must learn that, and believes only a proof.
+            let proof = transcript.proof(token, Side::Dialer);
+            writer.write_all(proof.as_ref()).await?;
+            writer.flush().await?;
+        }
+        if let Err(Refusal::Cluster) = judged {
+            return Err(LinkError::Rival(Box::new(theirs)));
+        }
+        let version = judged?;
         let mut proven = Proven {
             theirs,
             version,
@@ -132,13 +142,50 @@ pub(crate) async fn dial(
         .map_err(|_| LinkError::Slow)?
 }
 
-/// The listener's half. `mine` makes the answer to a hello; `admit` decides about a proven node.
+/// The beginning of the dialer's half: who listens there? The listener has proved the token. This side
+/// ends the connection instead of proving it, so the listener takes no notice, unless the two belong
+/// to different clusters: then both must know.
+pub(crate) async fn identify(
+    mut reader: ReadHalf,
+    mut writer: WriteHalf,
+    mine: &Hello,
+    token: &Token,
+) -> Result<Hello, LinkError> {
+    let shake = async {
+        let ours = mine.to_bytes();
+        write_hello(&mut writer, &ours, &[]).await?;
+        let answer = read_hello(&mut reader).await?;
+        let proof = read_proof(&mut reader).await?;
+        let transcript = Transcript {
+            dialer: &ours,
+            listener: &answer,
+        };
+        if !transcript.is_proof(token, Side::Listener, &proof) {
+            return Err(LinkError::Stranger);
+        }
+        let theirs = Hello::from_bytes(&answer).map_err(|_| LinkError::Rubbish)?;
+        if let Err(Refusal::Cluster) = mine.judge(&theirs) {
+            let proof = transcript.proof(token, Side::Dialer);
+            writer.write_all(proof.as_ref()).await?;
+            writer.flush().await?;
+            return Err(LinkError::Rival(Box::new(theirs)));
+        }
+        mine.judge(&theirs)?;
+        Ok(theirs)
+    };
+    timeout(HANDSHAKE, shake)
+        .await
+        .map_err(|_| LinkError::Slow)?
+}
+
+/// The listener's half. `mine` makes the answer to a hello; `admit` decides about a proven node, and
+/// is told what speaks against it already.
 pub(crate) async fn answer(
     mut reader: ReadHalf,
     mut writer: WriteHalf,
     mine: impl FnOnce(&Hello) -> Hello,
     token: &Token,
-    admit: impl AsyncFnOnce(Hello) -> Result<(), String>,
+    admit: impl AsyncFnOnce(Hello, Result<u8, Refusal>) -> Result<u8, String>,
 ) -> Result<Proven, LinkError> {
     let shake = async {
         let offer = read_hello(&mut reader).await?;
@@ -155,10 +202,7 @@ pub(crate) async fn answer(
         if !transcript.is_proof(token, Side::Dialer, &proof) {
             return Err(LinkError::Stranger);
         }
-        let verdict = match mine.judge(&theirs) {
-            Ok(version) => admit(theirs.clone()).await.map(|()| version),
-            Err(refusal) => Err(refusal.to_string()),
-        };
+        let verdict = admit(theirs.clone(), mine.judge(&theirs)).await;
         let version = *verdict.as_ref().unwrap_or(&mine.versions.oldest);
         let mut proven = Proven {
             theirs,
@@ -380,7 +424,9 @@ mod tests {
                 Box::new(far_writer),
                 |_| two,
                 listener,
-                async |_| verdict
+                async |_, judged: Result<u8, Refusal>| {
+                    verdict.and(judged.map_err(|refusal| refusal.to_string()))
+                }
             )
         )
     }
@@ -442,7 +488,7 @@ mod tests {
                 Box::new(far_writer),
                 |_| two,
                 &token,
-                async |_| Ok(())
+                async |_, judged: Result<u8, Refusal>| judged.map_err(|_| String::new())
             )
         );
         let pace = Pace::of(Lane::Main);

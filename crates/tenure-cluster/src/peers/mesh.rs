@@ -6,22 +6,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::codec::to_bytes;
 use tenure_node::{Input, Lane, Member, NodeId};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::hello::Hello;
+use super::hello::{Hello, Refusal};
 use super::outlet::{Outlet, Parcel};
+use super::rival::{Claim, Rival, Verdict, decide, supersede};
 use super::survey::{self, Surveys};
-use super::talk::{Remembered, Talk};
-use super::{Home, Joined, Start, accept, dial};
+use super::talk::Talk;
+use super::{Home, Joined, Start, accept, book, dial};
 use crate::card::Card;
 use crate::driver::Clock;
 use crate::identity::Identity;
 use crate::inbox::Job;
-use crate::journal::{Note, Write};
 use crate::reconcile::{Seen, View};
 use crate::report::Report;
 
@@ -68,6 +68,17 @@ pub(crate) enum Event {
     },
     /// A peer says that this node does not fit in its cluster.
     Excluded(String),
+    /// Gossip names a node that may be of another cluster.
+    Foreign(Card),
+    /// A proven node of a cluster, met while this node has none.
+    Candidate(Box<Hello>),
+    /// Every cluster that answers has done so by now.
+    Choose,
+    /// A proven node of another cluster, and what this node claimed in the same handshake.
+    Rival {
+        ours: Option<Claim>,
+        theirs: Box<Hello>,
+    },
     /// Somebody wants to know.
     Inspect(oneshot::Sender<Vec<NodeInfo>>),
     /// Somebody wants to know it all.
@@ -79,6 +90,11 @@ pub(crate) enum Event {
         report: Report,
     },
     SurveyEnds(u64),
+    /// What this node knows of its cluster's history, for another node of it.
+    Claimed {
+        to: NodeId,
+        claim: Claim,
+    },
     /// An operator's orders.
     Drain {
         node: NodeId,
@@ -176,7 +192,18 @@ struct Mesh {
     told: Vec<NodeId>,
     told_view: Option<View>,
     surveys: Surveys,
+    /// Clusters that this node could join, while it has none; `None` before the first is met.
+    candidates: Option<BTreeMap<u64, (Option<Claim>, Vec<Card>)>>,
+    /// Other clusters with this cluster's token that were met.
+    rivals: BTreeMap<u64, Rival>,
+    /// Whether this node's cluster gave way: it says nothing more than that.
+    gave_way: bool,
 }
+
+/// Clusters that answer have done so after this long: seeds are asked three times meanwhile.
+const CHOOSE_AFTER: Duration = Duration::from_secs(1);
+/// What was said last leaves within this time.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Runs until told to stop.
 pub(crate) async fn run(
@@ -204,12 +231,18 @@ pub(crate) async fn run(
         started_ms: start.clock.now().monotonic_ms,
         clock: start.clock,
         pairs: BTreeMap::new(),
-        removed: start.removed,
+        removed: start.book.removed.clone(),
         last_pass: 0,
         told: Vec::new(),
         told_view: None,
         surveys: Surveys::default(),
+        candidates: None,
+        rivals: BTreeMap::new(),
+        gave_way: false,
     };
+    if start.book.is_legacy {
+        home.write(start.book.items());
+    }
     let acceptor = tokio::task::spawn_local(accept::run(Rc::clone(&home), listener));
     let gossip = match tokio::net::UdpSocket::from_std(start.socket) {
         Ok(socket) => {
@@ -221,13 +254,17 @@ pub(crate) async fn run(
             return;
         }
     };
-    mesh.learn(start.book);
-    mesh.look();
+    mesh.begin(start.book.cards);
+    mesh.ask_which_cluster(start.hints);
     while let Some(event) = events.recv().await {
         if matches!(event, Event::Stop) {
             break;
         }
         mesh.handle(event);
+    }
+    if mesh.gave_way {
+        // The other nodes of this cluster have to hear it, and connections end with this task.
+        tokio::time::sleep(LAST_WORDS).await;
     }
     acceptor.abort();
     gossip.abort();
@@ -236,7 +273,14 @@ pub(crate) async fn run(
 impl Mesh {
     fn handle(&mut self, event: Event) {
         match event {
+            Event::Cards(cards) if self.home.identity.borrow().cluster_id.is_none() => {
+                self.ask_which_cluster(cards);
+            }
             Event::Cards(cards) => self.learn(cards),
+            Event::Foreign(card) => self.ask_which_cluster(vec![card]),
+            Event::Candidate(theirs) => self.candidate(*theirs),
+            Event::Choose => self.choose(),
+            Event::Rival { ours, theirs } => self.met_rival(ours, &theirs),
             Event::Admit { theirs, reply } => {
                 let _ = reply.send(self.admit(&theirs));
             }
@@ -290,6 +334,9 @@ impl Mesh {
                 self.say(to, &Talk::Told(id, report));
             }
             Event::SurveyEnds(id) => self.surveys.end(id),
+            Event::Claimed { to, claim } => {
+                self.say(to, &Talk::Claim(claim));
+            }
             Event::Drain { node, wanted, done } => {
                 let _ = done.send(self.drain(node, wanted));
             }
@@ -308,6 +355,161 @@ impl Mesh {
         self.home.card.borrow().node()
     }
 
+    /// Cards that are known already.
+    fn begin(&mut self, book: Vec<Card>) {
+        for card in book {
+            if card.node() != self.me() {
+                self.meet(card);
+            }
+        }
+        self.look();
+    }
+
+    /// Asks nodes which cluster they belong to: while this node has none, or because they seem to be of
+    /// another one.
+    fn ask_which_cluster(&mut self, cards: Vec<Card>) {
+        for card in cards {
+            if card.node() != self.me() || self.home.identity.borrow().cluster_id.is_some() {
+                tokio::task::spawn_local(dial::identify(Rc::clone(&self.home), card));
+            }
+        }
+    }
+
+    /// A node of a cluster that this node could join. Others may follow: clusters that share a token by
+    /// mistake are compared before one of them is joined.
+    fn candidate(&mut self, theirs: Hello) {
+        let Some(cluster) = theirs.cluster else {
+            return;
+        };
+        if self.home.identity.borrow().cluster_id.is_some() {
+            // It has joined meanwhile.
+            return;
+        }
+        if let Some(expected) = self.home.expected
+            && expected != cluster
+        {
+            let refusal = Refusal::Unexpected {
+                expected,
+                theirs: cluster,
+            };
+            tracing::error!(node = theirs.card.name, "not joined: {refusal}");
+            return;
+        }
+        let candidates = self.candidates.get_or_insert_with(|| {
+            let home = Rc::clone(&self.home);
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(CHOOSE_AFTER).await;
+                home.tell(Event::Choose);
+            });
+            BTreeMap::new()
+        });
+        let (claim, cards) = candidates.entry(cluster).or_default();
+        if theirs.claim.is_some() {
+            *claim = theirs.claim;
+        }
+        cards.push(theirs.card);
+    }
+
+    /// Joins the one cluster there is, or the one that goes on.
+    fn choose(&mut self) {
+        let candidates = self.candidates.take().unwrap_or_default();
+        let goes_on = |(cluster, (claim, _)): &(&u64, &(Option<Claim>, Vec<Card>))| {
+            let mut others = candidates.iter().filter(|(other, _)| other != cluster);
+            others.all(|(other, (theirs, _))| {
+                let verdict = decide((**cluster, claim.as_ref()), (*other, theirs.as_ref()));
+                verdict == Verdict::GoesOn
+            })
+        };
+        if candidates.len() > 1 {
+            let names: Vec<String> = candidates.keys().map(|id| format!("{id:016x}")).collect();
+            let clusters = names.join(" ");
+            tracing::error!(clusters, "several clusters have this token");
+        }
+        let Some((cluster, (_, cards))) = candidates.iter().find(goes_on) else {
+            // The seeds are asked again, until an operator has decided between the clusters.
+            return;
+        };
+        self.home.chosen.set(Some(*cluster));
+        self.learn(cards.clone());
+    }
+
+    /// Another cluster has the same token, so both could grant the same lock (R161).
+    fn met_rival(&mut self, ours: Option<Claim>, theirs: &Hello) {
+        let our_cluster = self.home.identity.borrow().cluster_id;
+        let (Some(our_cluster), Some(cluster)) = (our_cluster, theirs.cluster) else {
+            return;
+        };
+        let verdict = decide(
+            (our_cluster, ours.as_ref()),
+            (cluster, theirs.claim.as_ref()),
+        );
+        let node = format!("{} at {}", theirs.card.name, theirs.card.internal);
+        let rival = Rival {
+            cluster,
+            number: theirs.card.node().number(),
+            node,
+            verdict,
+        };
+        self.heard_of_rival(rival);
+    }
+
+    fn heard_of_rival(&mut self, rival: Rival) {
+        let Some(ours) = self.home.identity.borrow().cluster_id else {
+            return;
+        };
+        let known = self.rivals.get(&rival.cluster);
+        if self.gave_way || known.is_some_and(|known| known.verdict == rival.verdict) {
+            return;
+        }
+        let sentence = rival.sentence(ours);
+        tracing::error!("{sentence}");
+        self.rivals.insert(rival.cluster, rival.clone());
+        self.publish();
+        self.say_all(&Talk::Rival(rival.clone()));
+        if rival.verdict != Verdict::GoesOn {
+            self.gave_way = true;
+            let standing = {
+                let mut standing = self.home.standing.borrow_mut();
+                standing.gave_way_to = Some(rival);
+                book::standing(&standing)
+            };
+            // The journal takes what it is given in order: it writes this before it ends, so that the
+            // next start does not serve either.
+            self.home.write([standing]);
+            self.home.inbox.push(Job::Exclude(sentence));
+        }
+    }
+
+    /// Operators see which other clusters were met.
+    fn publish(&self) {
+        let Some(ours) = self.home.identity.borrow().cluster_id else {
+            return;
+        };
+        let rivals = self.rivals.values().map(|rival| rival.sentence(ours));
+        let rivals = rivals.collect();
+        self.home.known.send_modify(|known| known.rivals = rivals);
+    }
+
+    /// A node of this cluster knows more of its history.
+    fn heard_claim(&mut self, claim: &Claim) {
+        self.home
+            .applied
+            .set(self.home.applied.get().max(claim.history.applied));
+        let mut standing = self.home.standing.borrow_mut();
+        let grown = claim.history.members > standing.members;
+        standing.members = standing.members.max(claim.history.members);
+        if supersede(&mut standing.supersedes, &claim.supersedes) || grown {
+            self.home.write([book::standing(&standing)]);
+        }
+    }
+
+    /// A member that was never seen before: the cluster's history grows (see `rival.rs`).
+    fn count_member(&mut self) {
+        let mut standing = self.home.standing.borrow_mut();
+        standing.members += 1;
+        self.home.write([book::standing(&standing)]);
+    }
+
     /// Takes in cards, and passes on those that were news.
     fn learn(&mut self, cards: Vec<Card>) {
         let mut news = Vec::new();
@@ -320,20 +522,40 @@ impl Mesh {
                     let known = pair.card.borrow().clone();
                     // Whoever is connected has said itself which life it is in.
                     let other_life = |known: &Card| known.member != card.member && pair.up;
-                    if known.is_some_and(|known| !card.is_newer_than(&known) || other_life(&known))
+                    if known
+                        .as_ref()
+                        .is_some_and(|known| !card.is_newer_than(known) || other_life(known))
                     {
                         continue;
                     }
+                    let is_new_life = known.is_some_and(|known| known.member != card.member);
                     pair.card.send_replace(Some(card.clone()));
+                    if is_new_life {
+                        self.count_member();
+                        self.came_over(card.node());
+                    }
                 }
-                None => self.meet(card.clone()),
+                None => {
+                    self.meet(card.clone());
+                    self.count_member();
+                    self.came_over(card.node());
+                }
             }
             news.push(card);
         }
         if !news.is_empty() {
-            self.remember();
+            self.home.write(news.iter().map(book::card));
             self.say_all(&Talk::Cards(news));
             self.look();
+        }
+    }
+
+    /// A node has come into this cluster: if it was of another one, that one is not met there any more.
+    fn came_over(&mut self, node: NodeId) {
+        let before = self.rivals.len();
+        self.rivals.retain(|_, rival| rival.number != node.number());
+        if self.rivals.len() < before {
+            self.publish();
         }
     }
 
@@ -512,6 +734,18 @@ impl Mesh {
             Ok(Some(Talk::Told(id, report))) if report.member.node == from => {
                 self.surveys.heard(id, report);
             }
+            Ok(Some(Talk::Claim(claim))) => self.heard_claim(&claim),
+            Ok(Some(Talk::Rival(rival))) => {
+                // An operator's decision for this cluster counts more than what a peer has seen.
+                let standing = self.home.standing.borrow();
+                let verdict = if standing.supersedes.contains(&rival.cluster) {
+                    Verdict::GoesOn
+                } else {
+                    rival.verdict
+                };
+                drop(standing);
+                self.heard_of_rival(Rival { verdict, ..rival });
+            }
             Ok(Some(Talk::Told(..)) | None) => {}
             Err(error) => tracing::warn!(%from, %error, "a peer said something odd"),
         }
@@ -564,6 +798,12 @@ impl Mesh {
         for talk in [Talk::Cards(cards), Talk::Removed(removed)] {
             self.say(node, &talk);
         }
+        let home = Rc::clone(&self.home);
+        tokio::task::spawn_local(async move {
+            if let Some(claim) = home.claim().await {
+                home.tell(Event::Claimed { to: node, claim });
+            }
+        });
     }
 
     fn say(&self, node: NodeId, talk: &Talk) -> bool {
@@ -638,24 +878,6 @@ impl Mesh {
         nodes
     }
 
-    /// Cards and orders survive a restart.
-    fn remember(&self) {
-        let cards = self
-            .pairs
-            .values()
-            .filter_map(|pair| pair.card.borrow().clone());
-        let remembered = Remembered {
-            cards: cards.collect(),
-            removed: self.removed.iter().copied().collect(),
-        };
-        let note = Note {
-            key: Remembered::KEY,
-            value: to_bytes(&remembered),
-            done: None,
-        };
-        let _ = self.home.journal.send(Write::Note(note));
-    }
-
     /// R166: a node says itself that it is leaving, in its card.
     fn drain(&mut self, node: NodeId, wanted: bool) -> Result<(), String> {
         if node != self.me() {
@@ -673,16 +895,7 @@ impl Mesh {
             ..self.home.identity.borrow().clone()
         };
         let (key, value) = identity.record();
-        let note = Note {
-            key,
-            value,
-            done: None,
-        };
-        let gone = "this node is stopping";
-        self.home
-            .journal
-            .send(Write::Note(note))
-            .map_err(|_| gone)?;
+        self.home.write([(key.to_vec(), value)]);
         *self.home.identity.borrow_mut() = identity;
         let card = {
             let mut card = self.home.card.borrow_mut();
@@ -727,10 +940,14 @@ impl Mesh {
                 self.fall(member.node);
                 if let Some(pair) = self.pairs.remove(&member.node) {
                     pair.card.send_replace(None);
+                    self.home.write([book::no_card(member.node)]);
                 }
             }
         }
-        self.remember();
+        let removed = news
+            .iter()
+            .map(|member| book::removed(member.node, &self.removed));
+        self.home.write(removed);
         self.say_all(&Talk::Removed(news));
         self.look();
     }

@@ -1,12 +1,10 @@
 //! What meshes say to each other beside the frames of their nodes.
 
-use std::collections::BTreeMap;
-
-use tenure_core::codec::{DecodeError, Reader, Record, Writer, from_bytes};
+use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_node::Member;
 
+use super::rival::{Claim, Rival};
 use crate::card::Card;
-use crate::identity::IdentityError;
 use crate::report::Report;
 
 /// One thing to say.
@@ -22,6 +20,10 @@ pub(crate) enum Talk {
     Ask(u64),
     /// The answer to it.
     Told(u64, Report),
+    /// How long our cluster has been there, and which others it supersedes. (Not in the first release.)
+    Claim(Claim),
+    /// Another cluster has our token. (Not in the first release.)
+    Rival(Rival),
 }
 
 impl Talk {
@@ -49,6 +51,14 @@ impl Talk {
                 out.number(*id);
                 out.put(report);
             }
+            Talk::Claim(claim) => {
+                out.byte(6);
+                out.put(claim);
+            }
+            Talk::Rival(rival) => {
+                out.byte(7);
+                out.put(rival);
+            }
         }
         out.into_bytes()
     }
@@ -62,6 +72,8 @@ impl Talk {
             3 => Talk::Drain(input.byte()? != 0),
             4 => Talk::Ask(input.number()?),
             5 => Talk::Told(input.number()?, input.take()?),
+            6 => Talk::Claim(input.take()?),
+            7 => Talk::Rival(input.take()?),
             _ => return Ok(None),
         };
         input.finish()?;
@@ -83,46 +95,12 @@ pub(crate) fn take_members(input: &mut Reader<'_>) -> Result<Vec<Member>, Decode
         .collect()
 }
 
-/// What a node remembers of the others between its starts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Remembered {
-    pub(crate) cards: Vec<Card>,
-    pub(crate) removed: Vec<Member>,
-}
-
-impl Remembered {
-    /// Where the log keeps it.
-    pub(crate) const KEY: &'static [u8] = b"peers";
-
-    /// What the log holds of it.
-    pub(crate) fn find(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Remembered, IdentityError> {
-        let Some(bytes) = records.get(Remembered::KEY) else {
-            return Ok(Remembered::default());
-        };
-        from_bytes(bytes).map_err(|error| IdentityError::Unreadable(error.to_string()))
-    }
-}
-
-impl Record for Remembered {
-    fn put(&self, out: &mut Writer) {
-        out.list(&self.cards);
-        put_members(out, self.removed.iter().copied());
-    }
-
-    fn take(input: &mut Reader<'_>) -> Result<Remembered, DecodeError> {
-        Ok(Remembered {
-            cards: input.list()?,
-            removed: take_members(input)?,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::card::tests::card;
+    use crate::peers::rival::{History, Verdict};
     use crate::report::GroupReport;
-    use tenure_core::codec::to_bytes;
 
     #[test]
     fn what_is_said_is_heard() {
@@ -149,6 +127,19 @@ mod tests {
             Talk::Drain(true),
             Talk::Ask(7),
             Talk::Told(7, report),
+            Talk::Claim(Claim {
+                history: History {
+                    members: 4,
+                    applied: 1 << 40,
+                },
+                supersedes: vec![1, u64::MAX],
+            }),
+            Talk::Rival(Rival {
+                cluster: 9,
+                number: 1,
+                node: "tenure-0".to_owned(),
+                verdict: Verdict::Undecided,
+            }),
         ] {
             let bytes = talk.to_bytes();
             assert_eq!(Talk::from_bytes(&bytes), Ok(Some(talk)));
@@ -157,10 +148,5 @@ mod tests {
             }
         }
         assert_eq!(Talk::from_bytes(&[200, 1, 2]), Ok(None));
-        let remembered = Remembered {
-            cards: vec![card(4, 4)],
-            removed: members,
-        };
-        assert_eq!(from_bytes(&to_bytes(&remembered)), Ok(remembered));
     }
 }

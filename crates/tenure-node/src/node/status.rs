@@ -102,6 +102,19 @@ impl Node {
         Some((group.applied.index, crate::snapshot::encode(&group.machine)))
     }
 
+    /// The term in which this node leads and serves a group, as far as it knows.
+    pub fn led_term(&self, group: GroupId) -> Option<u64> {
+        let group = self.groups.get(group.0 as usize)?.as_ref()?;
+        group.is_led().then(|| group.replica.term())
+    }
+
+    /// The applied entries of the system group; zero without a replica of it.
+    pub fn system_applied(&self) -> u64 {
+        let group = self.groups.get(self.system().0 as usize);
+        let group = group.and_then(|group| group.as_ref());
+        group.map_or(0, |group| group.applied.index)
+    }
+
     /// Which node this is, in which life. The replica number is 0: each replica here has its own
     /// ([`GroupStatus::member`]).
     pub fn member(&self) -> Member {

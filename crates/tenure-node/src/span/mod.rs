@@ -286,6 +286,7 @@ fn kind_of(request: Box<ClientRequest>) -> Kind {
         | ClientRequest::GetNamespacePolicy { .. }
         | ClientRequest::ListNamespacePolicies { .. }
         | ClientRequest::Health
+        | ClientRequest::Confirm { .. }
         | ClientRequest::SetWaitEdge { .. }
         | ClientRequest::ClearWaitEdge { .. }
         | ClientRequest::Break { .. } => Kind::Read(read::ReadCall::new(request)),

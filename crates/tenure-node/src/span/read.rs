@@ -91,6 +91,13 @@ impl Node {
                 nothing_happened: Certain::Yes,
             }),
             ClientRequest::Health => self.ask(cx, 0, system, Op::Read(Query::Nothing)),
+            ClientRequest::Confirm { group } if *group > system => {
+                Progress::fail(Failure::InvalidArgument("there is no such group".into()))
+            }
+            ClientRequest::Confirm { group } => {
+                let group = *group;
+                self.ask(cx, 0, group, Op::Read(Query::Nothing))
+            }
             ClientRequest::SetWaitEdge { .. } | ClientRequest::ClearWaitEdge { .. } => {
                 match edge_command(&call.request) {
                     Some(command) => self.ask(cx, 0, system, Op::System(Box::new(command))),

@@ -94,6 +94,49 @@ fn exposure_needs_a_word() {
     assert!(read(Some(""), &[("TENURE_CLIENT_AUTH_TOKEN", "s3cret")]).is_ok());
 }
 
+/// R167: `bootstrap = false` needs seeds when it is written out; where it is not set it is implied.
+#[test]
+fn a_node_that_may_not_found_needs_seeds() {
+    let file = "allow_anonymous = true\nbootstrap = false\n";
+    assert_eq!(mistakes(Some(file), &[]), ["bootstrap"]);
+    let keys = mistakes(None, &[("TENURE_BOOTSTRAP", "false")]);
+    assert!(keys.contains(&"bootstrap".to_owned()), "{keys:?}");
+    let token = (
+        "TENURE_INTERNAL_AUTH_TOKEN",
+        "0123456789abcdef0123456789abcdef",
+    );
+    let seeded = [token, ("TENURE_SEED_NODES", "10.0.0.1:7946")];
+    let config = read(Some(file), &seeded).unwrap();
+    assert_eq!(config.cluster.start, Start::Join);
+    let config = read(Some("allow_anonymous = true"), &[token]).unwrap();
+    assert_eq!(config.cluster.start, Start::Bootstrap);
+}
+
+/// A cluster's number is 16 hexadecimal digits, and means nothing to a node that meets no others.
+#[test]
+fn the_expected_cluster_is_a_number() {
+    let token = (
+        "TENURE_INTERNAL_AUTH_TOKEN",
+        "0123456789abcdef0123456789abcdef",
+    );
+    let reading = |text: &str| {
+        let file = format!("allow_anonymous = true\nexpected_cluster_id = '{text}'");
+        read(Some(&file), &[token]).map(|config| config.cluster.expected_cluster)
+    };
+    assert_eq!(reading("00000000000000ff").unwrap(), Some(255));
+    assert_eq!(reading("").unwrap(), None);
+    for bad in [
+        "ff",
+        "000000000000000g",
+        "0000000000000000",
+        "+00000000000000f",
+    ] {
+        assert!(reading(bad).is_err(), "{bad}");
+    }
+    let file = "allow_anonymous = true\nexpected_cluster_id = '00000000000000ff'";
+    assert_eq!(mistakes(Some(file), &[]), ["expected_cluster_id"]);
+}
+
 /// R180: every mistake is reported, each with its key; nothing is guessed.
 #[test]
 fn all_mistakes_are_reported_at_once() {

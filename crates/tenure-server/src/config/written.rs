@@ -25,6 +25,7 @@ const NETWORK_KEYS: &[&str] = &[
     "node_id",
     "bootstrap",
     "force_bootstrap",
+    "expected_cluster_id",
 ];
 
 /// Where a value came from.
@@ -204,6 +205,20 @@ impl Written {
             && NETWORK_KEYS
                 .iter()
                 .all(|key| self.settings.variable(key).is_none())
+    }
+
+    /// Whether a key was set in the file or in the environment.
+    pub(super) fn is_written(&self, key: &str) -> bool {
+        let entry = self.effective.iter().find(|entry| entry.key == key);
+        entry.is_some_and(|entry| entry.origin != Origin::Default)
+    }
+
+    /// Shows another value of a key than the one that was read: the one in force.
+    pub(super) fn show(&mut self, key: &str, value: &str) {
+        let entry = self.effective.iter_mut().find(|entry| entry.key == key);
+        if let Some(entry) = entry {
+            entry.value = value.to_owned();
+        }
     }
 
     pub(super) fn mistake(&mut self, key: &str, value: &str, problem: &str, hint: &str) {

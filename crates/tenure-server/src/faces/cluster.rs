@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures_util::Stream;
 use tenure_cluster::{Draining, GroupReport, Handle, Survey};
@@ -21,6 +22,9 @@ use crate::operate::algorithm_name;
 /// One chunk of a backup.
 const CHUNK: usize = 256 * 1024;
 
+/// A leader shows within this time that it still leads.
+const ROUND: Duration = Duration::from_secs(5);
+
 /// The operators' service.
 pub(crate) struct Operators {
     node: Handle,
@@ -36,8 +40,16 @@ impl Operators {
     }
 
     async fn survey(&self) -> Result<Survey, Status> {
-        let gone = || Status::unavailable("the node has stopped");
-        self.node.survey().await.ok_or_else(gone)
+        // Nothing is served any more, but whoever asks learns why.
+        let survey = self.node.survey().await;
+        survey.ok_or_else(|| self.gone())
+    }
+
+    fn gone(&self) -> Status {
+        match self.node.stopped() {
+            Some(why) => Status::unavailable(format!("the node has stopped: {why}")),
+            None => Status::unavailable("the node has stopped"),
+        }
     }
 }
 
@@ -45,7 +57,15 @@ impl Operators {
 impl Cluster for Operators {
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         let survey = self.survey().await?;
-        Ok(Response::new(picture(&survey, &self.fixed)))
+        let cluster = self.node.cluster();
+        let other_clusters = self.node.rivals();
+        let picture = picture(&survey, &self.fixed);
+        Ok(Response::new(StatusResponse {
+            cluster_id: cluster.map_or_else(String::new, |id| format!("{id:016x}")),
+            healthy: picture.healthy && other_clusters.is_empty(),
+            other_clusters,
+            ..picture
+        }))
     }
 
     async fn drain(
@@ -96,7 +116,7 @@ impl Cluster for Operators {
     ) -> Result<Response<Self::BackupStream>, Status> {
         let wanted = request.into_inner().groups;
         let status = self.node.status().await;
-        let status = status.ok_or_else(|| Status::unavailable("the node has stopped"))?;
+        let status = status.ok_or_else(|| self.gone())?;
         let led = status.groups.into_iter().filter(|group| group.serves);
         let groups: Vec<GroupId> = led
             .map(|group| group.group)
@@ -106,8 +126,8 @@ impl Cluster for Operators {
         let node = self.node.clone();
         tokio::spawn(async move {
             for group in groups {
-                // A replica that has gone meanwhile is asked for where it is now.
-                let Some((index, state)) = node.state(group).await else {
+                // A group that is not led here any more, or not for certain, is asked for where it is now.
+                let Some((index, state)) = node.state(group, ROUND).await else {
                     continue;
                 };
                 for offset in (0..state.len().max(1)).step_by(CHUNK) {
@@ -199,6 +219,7 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
         group_count,
         routing_prefix_segments: u32::try_from(fixed.routing_prefix_segments).unwrap_or(u32::MAX),
         default_lock_algorithm: algorithm_name(fixed.default_algorithm).to_owned(),
+        ..StatusResponse::default()
     }
 }
 

@@ -96,7 +96,10 @@ impl Handlers {
         match self.ask(call, ClientRequest::Health).await {
             Ok(Answer::Ready) => v1::HealthResponse {
                 ok: true,
-                detail: "ready".into(),
+                detail: std::iter::once("ready".to_owned())
+                    .chain(self.node().rivals())
+                    .collect::<Vec<_>>()
+                    .join("; "),
             },
             Ok(other) => v1::HealthResponse {
                 ok: false,
@@ -104,7 +107,8 @@ impl Handlers {
             },
             Err(failure) => v1::HealthResponse {
                 ok: false,
-                detail: failure.message,
+                // A node that has ended knows why.
+                detail: self.node().stopped().unwrap_or(failure.message),
             },
         }
     }

@@ -1,4 +1,5 @@
-//! The verbs for a data directory that no daemon runs on: restore, recover, rejoin.
+//! The verbs for a data directory: restore, recover, rejoin and keep while no daemon runs on it, init also
+//! while one waits on it.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -56,6 +57,65 @@ pub(crate) struct Rejoin {
     data_dir: PathBuf,
 }
 
+/// Found a new cluster on this node, once.
+///
+/// Orders the daemon that waits for a cluster on this directory, or the next one that is started on it,
+/// to found one. The daemon asks its seeds and listens for other nodes with its token first; if a
+/// cluster answers, it joins that instead.
+///
+/// Examples:
+///   tenure cluster init --data-dir /var/lib/tenure
+///   docker compose exec tenure-0 tenure cluster init --data-dir /data
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Init {
+    /// The data directory.
+    #[arg(long, env = "TENURE_DATA_DIR", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Found a cluster although data of an earlier one stands there: the locks in that data are granted
+    /// again.
+    #[arg(long)]
+    forget_old_data: bool,
+}
+
+/// Decide that the cluster of this stopped node is the right one of two.
+///
+/// Two clusters with one token cannot both serve: one of them has given way, or both have. Run this on
+/// every node of the cluster that is right, and `tenure cluster rejoin` on every node of the other one.
+#[derive(Args)]
+pub(crate) struct Keep {
+    /// The data directory.
+    #[arg(long, env = "TENURE_DATA_DIR", value_name = "DIR")]
+    data_dir: PathBuf,
+}
+
+impl Init {
+    pub(super) fn run(self) -> Result<ExitCode, String> {
+        let old_data = if self.forget_old_data {
+            operate::OldData::Forget
+        } else {
+            operate::OldData::Keep
+        };
+        operate::found(&self.data_dir, old_data).map_err(|error| error.to_string())?;
+        println!(
+            "the daemon on {} founds a cluster, now if it is waiting, otherwise when it is started",
+            self.data_dir.display()
+        );
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Keep {
+    pub(super) fn run(self) -> Result<ExitCode, String> {
+        let other = operate::keep(&self.data_dir).map_err(|error| error.to_string())?;
+        println!(
+            "kept against cluster {other:016x}; start the node, and run tenure cluster rejoin on the nodes of \
+             the other cluster"
+        );
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 impl Restore {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.file.display());
@@ -67,7 +127,7 @@ impl Restore {
         operate::restore(&self.data_dir, node, &facts, groups)
             .map_err(|error| error.to_string())?;
         println!(
-            "{} groups restored; start {} on {} with bootstrap = true and group_count = {}",
+            "{} groups restored; start {} on {} with group_count = {}",
             facts.group_count + 1,
             self.node_id,
             self.data_dir.display(),
@@ -81,7 +141,7 @@ impl Recover {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let found = operate::recover(&self.data_dir, &self.also).map_err(|e| e.to_string())?;
         println!(
-            "recovered {} of {} groups; start the node with bootstrap = true",
+            "recovered {} of {} groups; start the node",
             found.facts.group_count as usize + 1 - found.lost.len(),
             found.facts.group_count + 1
         );
@@ -99,7 +159,8 @@ impl Rejoin {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let aside = operate::rejoin(&self.data_dir).map_err(|error| error.to_string())?;
         println!(
-            "the old data is in {}; the node joins by its seeds when it is started",
+            "the old data is in {}; when the node is started, it joins its cluster again, by its seeds and by \
+             the nodes that it knew",
             aside.display()
         );
         Ok(ExitCode::SUCCESS)

@@ -29,6 +29,8 @@ pub(super) fn json(status: &StatusResponse) -> Value {
         "group_count": status.group_count,
         "routing_prefix_segments": status.routing_prefix_segments,
         "default_lock_algorithm": status.default_lock_algorithm,
+        "cluster_id": status.cluster_id,
+        "other_clusters": status.other_clusters,
         "nodes": status.nodes.iter().map(node).collect::<Vec<_>>(),
         "groups": status.groups.iter().map(group).collect::<Vec<_>>(),
     })
@@ -49,6 +51,12 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
         status.nodes.len(),
         status.group_count
     );
+    for other in &status.other_clusters {
+        let _ = writeln!(out, "  ERROR: {other}");
+    }
+    if !status.cluster_id.is_empty() {
+        let _ = writeln!(out, "  cluster {}", status.cluster_id);
+    }
     let _ = writeln!(
         out,
         "  {:<16} {:<8} {:>8} {:>6} {:>9}  address",
@@ -168,6 +176,8 @@ mod tests {
             nodes: vec![node(1, true), node(2, false)],
             groups: vec![lost, fine],
             group_count: 256,
+            cluster_id: "00000000000000ff".into(),
+            other_clusters: vec!["another cluster has the same token".into()],
             ..StatusResponse::default()
         };
         let words = words(&status, false);
@@ -183,6 +193,11 @@ mod tests {
             words.contains("tenure-1         down        1 min      ?         ?"),
             "{words}"
         );
+        assert!(
+            words.contains("\n  ERROR: another cluster has the same token\n"),
+            "{words}"
+        );
+        assert!(words.contains("\n  cluster 00000000000000ff\n"), "{words}");
         let trouble = "group 7: led by nobody, on tenure-0, tenure-1, node 9 (gone)";
         assert!(words.contains(trouble), "{words}");
         assert!(!words.contains("group 8"), "{words}");

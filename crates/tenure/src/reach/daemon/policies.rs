@@ -4,6 +4,7 @@ use tenure_wire::v1;
 
 use super::client::{Client, new_key};
 use super::{failed, look};
+use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::policy::{Algorithm, Policy};
 use crate::tenure::Tenure;
@@ -64,11 +65,17 @@ impl Tenure {
 
     /// Whether the daemon can serve, in its own words (R145).
     pub async fn health(&self) -> Result<String, Error> {
-        let health = self.default_client()?.policy(v1::HealthRequest {}).await?;
+        self.health_of(&[]).await
+    }
+
+    /// Whether the daemon at these addresses can serve, in its own words; none means those of the
+    /// settings.
+    pub async fn health_of(&self, nodes: &[Endpoint]) -> Result<String, Error> {
+        let health = self.client(nodes)?.policy(v1::HealthRequest {}).await?;
         match health.ok {
             true => Ok(health.detail),
             false => Err(Error::refused(
-                &look::everything(&[]),
+                &look::everything(nodes),
                 crate::Class::Io,
                 health.detail,
             )),

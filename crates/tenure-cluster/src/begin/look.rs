@@ -1,0 +1,221 @@
+//! Looking for a cluster before one is founded: this node asks its seeds, and listens for members.
+//!
+//! A founder that lost its disk knows no other node, but the others know it: each of them dials its
+//! address again and again, and names itself to its seeds. So a node that listens long enough on its own
+//! address hears of the cluster that it was in, also without seeds.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tenure_node::ClusterConfig;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::{BeginError, Doors};
+use crate::card::Card;
+use crate::gossip::{self, ASK_EVERY, MAX_PACKET, Packet};
+use crate::peers::{Hello, PeerOptions, REDIAL_WITHIN, Refusal, Token, answer_hello};
+
+/// Seeds are asked for so long before a node gives up on them (R167).
+const SEEDS: Duration = Duration::from_secs(10);
+/// Room for a busy machine at the other end.
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    /// Nodes that belong to a cluster with this node's token.
+    pub(crate) cards: Vec<Card>,
+    /// Why this node does not fit in a cluster that was found (R161).
+    pub(crate) misfit: Option<String>,
+    /// Seeds that did not answer.
+    pub(crate) silent: Vec<String>,
+}
+
+/// Asks and listens until a cluster is found, or long enough. Called outside of any event loop or within
+/// one, so it has a thread of its own.
+pub(crate) fn look(
+    options: &PeerOptions,
+    doors: &Doors,
+    card: &Card,
+    facts: &ClusterConfig,
+) -> Result<Looked, BeginError> {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let listener = doors.listener.try_clone()?;
+        let socket = doors.socket.try_clone()?;
+        listener.set_nonblocking(true)?;
+        socket.set_nonblocking(true)?;
+        let looking = Rc::new(Looking {
+            token: options.token.token(),
+            options: options.clone(),
+            card: card.clone(),
+            facts: facts.clone(),
+        });
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async {
+            let listener = TcpListener::from_std(listener)?;
+            looking.run(listener, UdpSocket::from_std(socket)?).await
+        })
+    };
+    std::thread::scope(|scope| scope.spawn(run).join())
+        .unwrap_or_else(|_| Err(std::io::Error::other("the search broke off")))
+        .map_err(BeginError::Ask)
+}
+
+struct Looking {
+    token: Token,
+    options: PeerOptions,
+    card: Card,
+    facts: ClusterConfig,
+}
+
+/// A proven node that was met.
+struct Met {
+    cluster: Option<u64>,
+    card: Option<Card>,
+    misfit: Option<String>,
+}
+
+impl Looking {
+    async fn run(
+        self: &Rc<Self>,
+        listener: TcpListener,
+        socket: UdpSocket,
+    ) -> std::io::Result<Looked> {
+        // As long as the slowest member takes to name itself to its seeds, or to dial this node.
+        let listen = self.options.announce_every.max(REDIAL_WITHIN) + MARGIN;
+        let begun = Instant::now();
+        let (listened, given_up) = (begun + listen, begun + listen.max(SEEDS));
+        let nonce = crate::random()?;
+        let ask = Packet::Ask {
+            nonce,
+            cluster: None,
+            card: self.card.clone(),
+        };
+        let ask = ask.seal(&self.token);
+        let (sender, mut met) = mpsc::unbounded_channel();
+        let mut buffer = vec![0; MAX_PACKET];
+        let mut answered: BTreeSet<usize> = BTreeSet::new();
+        let mut tick = tokio::time::interval(ASK_EVERY);
+        // Members that asked this node: their answer to a fresh question counts, an old datagram does not.
+        let mut hints: BTreeSet<SocketAddr> = BTreeSet::new();
+        let mut seeds: Vec<(usize, SocketAddr)> = Vec::new();
+        let seed_count = self.options.seeds.len();
+        loop {
+            let end = if answered.len() == seed_count {
+                listened
+            } else {
+                given_up
+            };
+            let found = tokio::select! {
+                () = sleep_until(end) => break,
+                _ = tick.tick() => {
+                    seeds = self.resolve().await;
+                    for address in seeds.iter().map(|(_, address)| address).chain(&hints) {
+                        // A seed that is not there yet may be later.
+                        let _ = socket.send_to(&ask, address).await;
+                    }
+                    None
+                }
+                Ok((stream, _)) = listener.accept() => {
+                    let (looking, sender) = (Rc::clone(self), sender.clone());
+                    // A stranger that says nothing must not keep members waiting.
+                    tokio::task::spawn_local(async move {
+                        if let Some(found) = looking.handshake(stream).await {
+                            let _ = sender.send(found);
+                        }
+                    });
+                    None
+                }
+                Some(found) = met.recv() => Some(found),
+                Ok((length, from)) = socket.recv_from(&mut buffer) => {
+                    match Packet::open(&buffer[..length], &self.token) {
+                        Some(Packet::Tell(tell)) if tell.nonce == nonce => {
+                            let names = seeds.iter().filter(|(_, address)| *address == from);
+                            answered.extend(names.map(|(seed, _)| *seed));
+                            let misfit = gossip::fits(&self.facts, &tell).err();
+                            Some(Met {
+                                cluster: tell.cluster,
+                                card: tell.cards.into_iter().next(),
+                                misfit,
+                            })
+                        }
+                        // A seed that names this very node has nothing to add.
+                        Some(Packet::Ask { nonce: own, .. }) if own == nonce => {
+                            let names = seeds.iter().filter(|(_, address)| *address == from);
+                            answered.extend(names.map(|(seed, _)| *seed));
+                            None
+                        }
+                        Some(Packet::Ask { cluster: Some(_), .. } | Packet::Swim { .. }) => {
+                            if hints.len() < 64 && hints.insert(from) {
+                                let _ = socket.send_to(&ask, from).await;
+                            }
+                            None
+                        }
+                        _ => None,
+                    }
+                }
+            };
+            if let Some(found) = found.filter(|found| found.cluster.is_some()) {
+                return Ok(Looked {
+                    cards: found.card.into_iter().collect(),
+                    misfit: found.misfit,
+                    silent: Vec::new(),
+                });
+            }
+        }
+        let silent = (0..seed_count).filter(|seed| !answered.contains(seed));
+        let silent = silent.map(|seed| self.options.seeds[seed].clone());
+        Ok(Looked {
+            silent: silent.collect(),
+            ..Looked::default()
+        })
+    }
+
+    async fn resolve(&self) -> Vec<(usize, SocketAddr)> {
+        let mut addresses = Vec::new();
+        for (at, seed) in self.options.seeds.iter().enumerate() {
+            if let Ok(found) = tokio::net::lookup_host(seed).await {
+                addresses.extend(found.map(|address| (at, address)));
+            }
+        }
+        addresses
+    }
+
+    /// Lets a node that dials prove itself, learns its cluster, and sends it away for now.
+    async fn handshake(&self, stream: TcpStream) -> Option<Met> {
+        let mut random = [0; 32];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
+        let mine = |theirs: &Hello| Hello {
+            versions: self.options.versions,
+            ..Hello::new(
+                self.facts.clone(),
+                None,
+                self.card.clone(),
+                (theirs.lane, theirs.connection),
+                None,
+                random,
+            )
+        };
+        let mut met = None;
+        let admit = async |theirs: Hello, judged: Result<u8, Refusal>| {
+            let misfit = judged.err().filter(|refusal| {
+                matches!(refusal, Refusal::Facts { .. } | Refusal::Version { .. })
+            });
+            met = Some(Met {
+                cluster: theirs.cluster,
+                card: Some(theirs.card),
+                misfit: misfit.map(|refusal| refusal.to_string()),
+            });
+            Err("it looks for its cluster".to_owned())
+        };
+        answer_hello(self.options.tls.as_ref(), stream, mine, &self.token, admit).await;
+        met
+    }
+}

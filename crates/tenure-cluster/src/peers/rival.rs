@@ -1,0 +1,258 @@
+//! Two clusters with one token: which of them goes on.
+//!
+//! Both would grant the same locks, so when a node proves the token and names another cluster, one of
+//! the two clusters must stop. Each side decides by itself, from the same two claims of one handshake,
+//! and comes to the mirrored result. No clock takes part: clocks of machines that lost their disks are
+//! often wrong, too.
+
+use std::cmp::Ordering;
+
+use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+
+/// A cluster supersedes at most so many others by an operator's order; the oldest are dropped.
+pub(crate) const MOST_SUPERSEDED: usize = 32;
+
+/// How long a cluster has been there, in what it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct History {
+    /// Members that were ever seen, counting each life of a node.
+    pub(crate) members: u64,
+    /// Applied entries of the system group.
+    pub(crate) applied: u64,
+}
+
+/// What a node says of its cluster in the handshake, covered by the proofs of both sides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) history: History,
+    /// Clusters that an operator gave up for this one (`recover`, `keep`).
+    pub(crate) supersedes: Vec<u64>,
+}
+
+/// What follows for our cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It goes on; the other one must stop.
+    GoesOn,
+    /// It stops; the other one goes on.
+    GivesWay,
+    /// Neither may grant anything before an operator has decided.
+    Undecided,
+}
+
+/// Another cluster that was met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rival {
+    pub(crate) cluster: u64,
+    /// The number of the node that was met, and its name and address for people.
+    pub(crate) number: u32,
+    pub(crate) node: String,
+    pub(crate) verdict: Verdict,
+}
+
+/// Decides between two clusters. A node of the first release says no claim: its history is unknown.
+pub(crate) fn decide(
+    (our_cluster, ours): (u64, Option<&Claim>),
+    (their_cluster, theirs): (u64, Option<&Claim>),
+) -> Verdict {
+    let supersedes = |claim: Option<&Claim>, cluster| {
+        claim.is_some_and(|claim| claim.supersedes.contains(&cluster))
+    };
+    match (
+        supersedes(ours, their_cluster),
+        supersedes(theirs, our_cluster),
+    ) {
+        (true, false) => return Verdict::GoesOn,
+        (false, true) => return Verdict::GivesWay,
+        (true, true) => return Verdict::Undecided,
+        (false, false) => {}
+    }
+    let (Some(ours), Some(theirs)) = (ours, theirs) else {
+        return Verdict::Undecided;
+    };
+    match ours.history.cmp(&theirs.history) {
+        Ordering::Greater => Verdict::GoesOn,
+        Ordering::Less => Verdict::GivesWay,
+        Ordering::Equal => Verdict::Undecided,
+    }
+}
+
+impl Rival {
+    /// What an operator reads, with the commands that decide.
+    pub(crate) fn sentence(&self, ours: u64) -> String {
+        let met = format!(
+            "another cluster has the same token: {} belongs to cluster {:016x}, this node to {ours:016x}",
+            self.node, self.cluster
+        );
+        let rest = match self.verdict {
+            Verdict::GoesOn => {
+                "this cluster goes on; on the nodes of the other one stop the daemon and run: \
+                 tenure cluster rejoin"
+            }
+            Verdict::GivesWay => {
+                "the other one has the longer history, so this node has stopped serving; stop the \
+                 daemon, then run tenure cluster rejoin to join the other cluster, or tenure cluster \
+                 keep if this one is right"
+            }
+            Verdict::Undecided => {
+                "neither has the longer history, so this node has stopped serving; stop the daemon, \
+                 then run tenure cluster keep on every node of the cluster that is right, and tenure \
+                 cluster rejoin on every node of the other one"
+            }
+        };
+        format!("{met}; {rest}")
+    }
+}
+
+impl Record for History {
+    fn put(&self, out: &mut Writer) {
+        out.number(self.members);
+        out.number(self.applied);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<History, DecodeError> {
+        Ok(History {
+            members: input.number()?,
+            applied: input.number()?,
+        })
+    }
+}
+
+impl Record for Claim {
+    fn put(&self, out: &mut Writer) {
+        out.put(&self.history);
+        out.length(self.supersedes.len());
+        for cluster in &self.supersedes {
+            out.number(*cluster);
+        }
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Claim, DecodeError> {
+        let history = input.take()?;
+        let count = input.length()?;
+        if count > MOST_SUPERSEDED {
+            return Err(DecodeError::Inconsistent(
+                "too many clusters are superseded",
+            ));
+        }
+        let supersedes = (0..count)
+            .map(|_| input.number())
+            .collect::<Result<_, _>>()?;
+        Ok(Claim {
+            history,
+            supersedes,
+        })
+    }
+}
+
+impl Record for Rival {
+    fn put(&self, out: &mut Writer) {
+        out.number(self.cluster);
+        out.number(u64::from(self.number));
+        out.text(&self.node);
+        out.byte(match self.verdict {
+            Verdict::GoesOn => 0,
+            Verdict::GivesWay => 1,
+            Verdict::Undecided => 2,
+        });
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Rival, DecodeError> {
+        let (cluster, number) = (input.number()?, input.small()?);
+        let node = input.text()?.to_owned();
+        let verdict = match input.byte()? {
+            0 => Verdict::GoesOn,
+            1 => Verdict::GivesWay,
+            2 => Verdict::Undecided,
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "verdict",
+                    found,
+                });
+            }
+        };
+        Ok(Rival {
+            cluster,
+            number,
+            node,
+            verdict,
+        })
+    }
+}
+
+/// Adds clusters to a list of superseded ones; the newest stay.
+pub(crate) fn supersede(known: &mut Vec<u64>, more: &[u64]) -> bool {
+    let before = known.len();
+    for cluster in more {
+        if !known.contains(cluster) {
+            known.push(*cluster);
+        }
+    }
+    let grown = known.len() > before;
+    if known.len() > MOST_SUPERSEDED {
+        known.drain(..known.len() - MOST_SUPERSEDED);
+    }
+    grown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(members: u64, applied: u64, supersedes: &[u64]) -> Claim {
+        Claim {
+            history: History { members, applied },
+            supersedes: supersedes.to_vec(),
+        }
+    }
+
+    /// R161: of two clusters at most one goes on, whichever side asks.
+    #[test]
+    fn both_sides_decide_alike() {
+        let claims = [
+            claim(1, 5, &[]),
+            claim(3, 2, &[]),
+            claim(3, 9, &[]),
+            claim(1, 1, &[2]),
+            claim(9, 9, &[1]),
+        ];
+        for one in &claims {
+            for other in &claims {
+                let here = decide((1, Some(one)), (2, Some(other)));
+                let there = decide((2, Some(other)), (1, Some(one)));
+                let mirrored = match here {
+                    Verdict::GoesOn => Verdict::GivesWay,
+                    Verdict::GivesWay => Verdict::GoesOn,
+                    Verdict::Undecided => Verdict::Undecided,
+                };
+                assert_eq!(there, mirrored, "{one:?} {other:?}");
+            }
+        }
+        let (small, large) = (claim(1, 900, &[]), claim(3, 2, &[]));
+        assert_eq!(
+            decide((1, Some(&small)), (2, Some(&large))),
+            Verdict::GivesWay
+        );
+        assert_eq!(
+            decide((1, Some(&large)), (2, Some(&large))),
+            Verdict::Undecided
+        );
+        // An operator's order counts more than any history.
+        let kept = claim(1, 1, &[2]);
+        assert_eq!(decide((1, Some(&kept)), (2, Some(&large))), Verdict::GoesOn);
+        // A node of the first release tells no history.
+        assert_eq!(decide((1, Some(&large)), (2, None)), Verdict::Undecided);
+        assert_eq!(decide((1, Some(&kept)), (2, None)), Verdict::GoesOn);
+    }
+
+    #[test]
+    fn the_list_of_superseded_clusters_is_bounded() {
+        let mut known = Vec::new();
+        for cluster in 1..=100 {
+            assert!(supersede(&mut known, &[cluster]));
+            assert!(!supersede(&mut known, &[cluster]));
+        }
+        assert_eq!(known.len(), MOST_SUPERSEDED);
+        assert_eq!(known.last(), Some(&100));
+    }
+}

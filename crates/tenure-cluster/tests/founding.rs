@@ -1,0 +1,641 @@
+//! R167: a node never founds a cluster where one was.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails where something is not as it must be"
+)]
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tenure_cluster::offline::OldData;
+use tenure_cluster::{
+    Begin, Durable, Options, Origin, PeerOptions, Rules, Running, Secret, Survey, Versions, offline,
+};
+use tenure_core::policy::Algorithm;
+use tenure_node::{ClientRequest, ClusterConfig, GroupId, Limits, NodeId};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const GROUPS: u32 = 4;
+
+/// Nodes of one token on addresses that stay the same over restarts, as in production.
+struct Place {
+    data: tempfile::TempDir,
+    addresses: Vec<(SocketAddr, SocketAddr)>,
+}
+
+impl Place {
+    fn new(count: u32) -> Place {
+        Place {
+            data: tempfile::tempdir().unwrap(),
+            addresses: (0..count).map(|_| (free(), free())).collect(),
+        }
+    }
+
+    fn directory(&self, number: u32) -> PathBuf {
+        self.data.path().join(number.to_string())
+    }
+
+    fn gossip(&self, number: u32) -> String {
+        self.addresses[number as usize - 1].1.to_string()
+    }
+
+    fn options(&self, number: u32, begin: Begin, seeds: &[u32]) -> Options {
+        let (listen, gossip_listen) = self.addresses[number as usize - 1];
+        Options {
+            data_dir: self.directory(number),
+            node: NodeId::new(number).unwrap(),
+            name: format!("node-{}", number - 1),
+            cluster: ClusterConfig {
+                group_count: GROUPS,
+                prefix_segments: 1,
+                default_algorithm: Algorithm::RecursiveRw,
+            },
+            limits: Limits::default(),
+            durable: Durable::Yes,
+            peers: Some(PeerOptions {
+                tls: None,
+                token: Secret::new(&[7; 32]),
+                listen,
+                advertise: ("127.0.0.1".to_owned(), listen.port()),
+                gossip_listen,
+                gossip_advertise: None,
+                begin,
+                seeds: seeds.iter().map(|seed| self.gossip(*seed)).collect(),
+                announce_every: Duration::from_millis(200),
+                expected_nodes: 8,
+                max_packet: 1400,
+                public: String::new(),
+                expected_cluster: None,
+                versions: Versions::OURS,
+                rules: Rules {
+                    replication_factor: 3,
+                    stability_ms: 0,
+                    eviction_ms: 60_000,
+                    balance_ms: 1_000,
+                    at_once: 16,
+                },
+            }),
+        }
+    }
+
+    fn start(&self, number: u32, begin: Begin, seeds: &[u32]) -> Running {
+        tenure_cluster::start(self.options(number, begin, seeds)).unwrap()
+    }
+
+    /// Three nodes, founded as the first release's guide said: the first has no seeds.
+    async fn three(&self) -> [Running; 3] {
+        let first = self.start(1, Begin::Bootstrap, &[]);
+        let second = self.start(2, Begin::Join, &[1]);
+        let third = self.start(3, Begin::Join, &[1, 2]);
+        second.handle().joined().await.unwrap();
+        third.handle().joined().await.unwrap();
+        until(&third, "on three nodes", |survey| {
+            survey.nodes.iter().filter(|node| node.up).count() == 3 && on_three(survey)
+        })
+        .await;
+        [first, second, third]
+    }
+}
+
+/// Every group is led and has three voters at rest.
+fn on_three(survey: &Survey) -> bool {
+    let all = survey.reports.iter().flat_map(|report| &report.groups);
+    let led = all.filter(|group| group.leads && group.voters.len() == 3 && !group.changing);
+    led.count() == GROUPS as usize + 1
+}
+
+fn free() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+async fn until(node: &Running, what: &str, is_so: impl Fn(&Survey) -> bool) -> Survey {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let survey = node.handle().survey().await.unwrap();
+        if is_so(&survey) {
+            return survey;
+        }
+        assert!(Instant::now() < end, "never {what}: {survey:#?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn stop(nodes: impl IntoIterator<Item = Running>) {
+    for node in nodes {
+        tokio::task::spawn_blocking(move || node.stop())
+            .await
+            .unwrap();
+    }
+}
+
+fn life(survey: &Survey, number: u32) -> u32 {
+    let node = survey
+        .nodes
+        .iter()
+        .find(|node| node.member.node.number() == number);
+    node.unwrap().member.life
+}
+
+/// The first node comes back in a new life into the cluster that it founded.
+async fn comes_back(place: &Place, first: Running, others: [Running; 2], lose: impl Fn(&Path)) {
+    let before = others[0].handle().survey().await.unwrap();
+    stop([first]).await;
+    lose(&place.directory(1));
+    // Configured as it was when it founded the cluster.
+    let first = place.start(1, Begin::Bootstrap, &[]);
+    tokio::time::timeout(PATIENCE, first.handle().joined())
+        .await
+        .unwrap()
+        .unwrap();
+    let after = until(&others[0], "whole again", |survey| {
+        survey.nodes.len() == 3 && survey.nodes.iter().all(|node| node.up) && on_three(survey)
+    })
+    .await;
+    assert_ne!(life(&before, 1), life(&after, 1));
+    assert_eq!(first.handle().survey().await.unwrap().nodes.len(), 3);
+    stop([first]).await;
+    stop(others).await;
+}
+
+/// R167: `tenure cluster rejoin` on the founder makes it a member again, not a founder.
+#[tokio::test]
+async fn a_founder_that_rejoins_does_not_found_again() {
+    let place = Place::new(3);
+    let [first, second, third] = place.three().await;
+    comes_back(&place, first, [second, third], |directory| {
+        offline::rejoin(directory).unwrap();
+    })
+    .await;
+    assert!(!place.directory(1).join("next-start").exists());
+}
+
+/// R167: a founder whose disk is lost, or not mounted, finds the cluster that it founded.
+#[tokio::test]
+async fn a_founder_that_lost_its_disk_does_not_found_again() {
+    let place = Place::new(3);
+    let [first, second, third] = place.three().await;
+    comes_back(&place, first, [second, third], |directory| {
+        std::fs::remove_dir_all(directory).unwrap();
+    })
+    .await;
+}
+
+/// R167: data that was set aside beside a missing `db` keeps a node from founding.
+#[test]
+fn data_that_was_set_aside_keeps_a_node_from_founding() {
+    for name in ["db.damaged.0", "db.before-recover.3", "db.new"] {
+        let place = Place::new(1);
+        std::fs::create_dir_all(place.directory(1).join(name)).unwrap();
+        for begin in [Begin::Bootstrap, Begin::Force] {
+            let refused = tenure_cluster::start(place.options(1, begin, &[])).map(Running::stop);
+            let why = refused.unwrap_err().to_string();
+            assert!(
+                why.contains(name) && why.contains("tenure cluster"),
+                "{why}"
+            );
+        }
+        let mut alone = place.options(1, Begin::Bootstrap, &[]);
+        alone.peers = None;
+        let refused = tenure_cluster::start(alone).map(Running::stop);
+        let why = refused.unwrap_err().to_string();
+        assert!(
+            why.contains(name) && why.contains("tenure cluster"),
+            "{why}"
+        );
+    }
+}
+
+/// R167: an order to join that cannot be read, or that nothing can carry out, keeps a node from starting.
+#[test]
+fn an_order_is_never_ignored() {
+    let place = Place::new(1);
+    let directory = place.directory(1);
+    let mut alone = place.options(1, Begin::Bootstrap, &[]);
+    alone.peers = None;
+    tenure_cluster::start(alone.clone()).unwrap().stop();
+    offline::rejoin(&directory).unwrap();
+    let why = refused(alone.clone());
+    assert!(
+        why.contains("tenure cluster rejoin") && why.contains("seed_nodes"),
+        "{why}"
+    );
+    let file = directory.join("next-start");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, &text[..text.len() / 2]).unwrap();
+    let why = refused(alone);
+    assert!(why.contains("next-start"), "{why}");
+}
+
+fn refused(options: Options) -> String {
+    let started = tenure_cluster::start(options).map(Running::stop);
+    started.unwrap_err().to_string()
+}
+
+/// R167: with seeds that do not answer, only an operator's order founds, and it founds once.
+#[tokio::test]
+async fn an_operators_order_founds_once() {
+    let place = Place::new(2);
+    let directory = place.directory(1);
+    let why = refused(place.options(1, Begin::Bootstrap, &[2]));
+    assert!(why.contains("no seed has answered"), "{why}");
+    offline::found(&directory, OldData::Keep).unwrap();
+    assert!(offline::is_ordered_to_found(&directory));
+    let first = place.start(1, Begin::Join, &[2]);
+    assert_eq!(first.origin(), Origin::Founded);
+    let cluster = first.handle().cluster().unwrap();
+    assert!(!offline::is_ordered_to_found(&directory));
+    // A daemon that is in a cluster is not to be made a founder.
+    let why = offline::found(&directory, OldData::Forget).unwrap_err();
+    assert!(why.to_string().contains("in a cluster already"), "{why}");
+    stop([first]).await;
+    let why = offline::found(&directory, OldData::Forget).unwrap_err();
+    assert!(why.to_string().contains("belongs to cluster"), "{why}");
+    let first = place.start(1, Begin::Force, &[2]);
+    assert_eq!(first.origin(), Origin::Resumed);
+    assert_eq!(first.handle().cluster(), Some(cluster));
+    // An order elsewhere does not found a second one while the first answers.
+    offline::found(&place.directory(2), OldData::Keep).unwrap();
+    let second = place.start(2, Begin::Bootstrap, &[1]);
+    assert_eq!(second.origin(), Origin::Joins);
+    second.handle().joined().await.unwrap();
+    assert_eq!(second.handle().cluster(), Some(cluster));
+    assert!(!offline::is_ordered_to_found(&place.directory(2)));
+    stop([first, second]).await;
+}
+
+/// R167: nodes that wait for a cluster answer their seeds, so that a founder need not wait for others.
+#[tokio::test]
+async fn a_waiting_node_is_ordered_to_found() {
+    let place = Place::new(2);
+    let first = place.start(1, Begin::Join, &[2]);
+    let second = place.start(2, Begin::Join, &[1]);
+    assert_eq!(first.origin(), Origin::Joins);
+    // While it waits.
+    offline::found(&place.directory(1), OldData::Keep).unwrap();
+    stop([first]).await;
+    let first = place.start(1, Begin::Join, &[2]);
+    assert_eq!(first.origin(), Origin::Founded);
+    second.handle().joined().await.unwrap();
+    assert_eq!(second.handle().cluster(), first.handle().cluster());
+    stop([first, second]).await;
+}
+
+/// R167: old data is given up only by an operator's word.
+#[test]
+fn old_data_is_given_up_by_order_only() {
+    let place = Place::new(1);
+    let directory = place.directory(1);
+    std::fs::create_dir_all(directory.join("db.damaged.0")).unwrap();
+    let why = offline::found(&directory, OldData::Keep).unwrap_err();
+    assert!(why.to_string().contains("--forget-old-data"), "{why}");
+    offline::found(&directory, OldData::Forget).unwrap();
+    let first = place.start(1, Begin::Join, &[]);
+    assert_eq!(first.origin(), Origin::Founded);
+    first.stop();
+}
+
+/// `expected_cluster_id` refuses any other cluster, the directory's own included, and founds none.
+#[tokio::test]
+async fn an_unexpected_cluster_is_refused() {
+    let place = Place::new(2);
+    let first = place.start(1, Begin::Bootstrap, &[]);
+    let cluster = first.handle().cluster().unwrap();
+    let expecting = |number, seeds: &[u32], expected| {
+        let mut options = place.options(number, Begin::Force, seeds);
+        options.peers.as_mut().unwrap().expected_cluster = Some(expected);
+        options
+    };
+    let second = tenure_cluster::start(expecting(2, &[1], cluster ^ 2)).unwrap();
+    assert_eq!(second.origin(), Origin::Joins);
+    let joined = tokio::time::timeout(Duration::from_secs(4), second.handle().joined()).await;
+    assert!(joined.is_err(), "{joined:?}");
+    stop([second]).await;
+    let second = tenure_cluster::start(expecting(2, &[1], cluster)).unwrap();
+    second.handle().joined().await.unwrap();
+    stop([first, second]).await;
+    let why = refused(expecting(1, &[], cluster ^ 2));
+    assert!(why.contains("expected_cluster_id"), "{why}");
+    let first = tenure_cluster::start(expecting(1, &[], cluster)).unwrap();
+    assert_eq!(first.origin(), Origin::Resumed);
+    stop([first]).await;
+}
+
+/// The same node in a directory of its own, as if it had founded a cluster while the others were away.
+fn founded_apart(place: &Place, number: u32) {
+    let mut apart = place.options(number, Begin::Bootstrap, &[]);
+    // Nobody knows this address.
+    let peers = apart.peers.as_mut().unwrap();
+    (peers.listen, peers.gossip_listen) = (free(), free());
+    tenure_cluster::start(apart).unwrap().stop();
+}
+
+async fn until_stopped(node: &Running) -> String {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(why) = node.handle().stopped() {
+            return why;
+        }
+        assert!(Instant::now() < end, "it goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn until_met(node: &Running) -> String {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(rival) = node.handle().rivals().pop() {
+            return rival;
+        }
+        assert!(Instant::now() < end, "it has met no other cluster");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// R161: of two clusters with one token the one with the shorter history stops serving, durably, and
+/// both say so. A node with seeds into both joins the other one.
+#[tokio::test]
+async fn two_clusters_with_one_token_notice_each_other() {
+    let place = Place::new(4);
+    let [first, second, third] = place.three().await;
+    let cluster = second.handle().cluster().unwrap();
+    stop([first]).await;
+    std::fs::remove_dir_all(place.directory(1)).unwrap();
+    founded_apart(&place, 1);
+    let lost = place.start(1, Begin::Join, &[]);
+    assert_eq!(lost.origin(), Origin::Resumed);
+    let why = until_stopped(&lost).await;
+    assert!(
+        why.contains("tenure cluster rejoin") && why.contains("keep"),
+        "{why}"
+    );
+    let health = ClientRequest::Health;
+    let health = lost.handle().call(Box::new(health), PATIENCE).await;
+    assert!(health.is_err());
+    let met = until_met(&second).await;
+    assert!(met.contains("node-0") && met.contains("goes on"), "{met}");
+    assert_eq!(second.handle().stopped(), None);
+    let fourth = place.start(4, Begin::Join, &[1, 2]);
+    fourth.handle().joined().await.unwrap();
+    assert_eq!(fourth.handle().cluster(), Some(cluster));
+    stop([lost]).await;
+    // It does not serve for a moment either when it is started again.
+    assert_eq!(refused(place.options(1, Begin::Join, &[])), why);
+    offline::rejoin(&place.directory(1)).unwrap();
+    let first = place.start(1, Begin::Join, &[]);
+    first.handle().joined().await.unwrap();
+    assert_eq!(first.handle().cluster(), Some(cluster));
+    let end = Instant::now() + PATIENCE;
+    while !second.handle().rivals().is_empty() {
+        assert!(Instant::now() < end, "{:?}", second.handle().rivals());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    stop([first, second, third, fourth]).await;
+}
+
+/// R161: a node that has no cluster yet and is offered two chooses the one that goes on.
+#[tokio::test]
+async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
+    let place = Place::new(4);
+    let [first, second, third] = place.three().await;
+    let cluster = first.handle().cluster();
+    // A cluster of another node, which knows nobody and whom nobody knows.
+    let alone = Place {
+        data: tempfile::tempdir().unwrap(),
+        addresses: (0..4).map(|_| (free(), free())).collect(),
+    };
+    let other = alone.start(3, Begin::Bootstrap, &[]);
+    assert_ne!(other.handle().cluster(), cluster);
+    let mut options = place.options(4, Begin::Join, &[2]);
+    // The shorter history answers first.
+    let seeds = &mut options.peers.as_mut().unwrap().seeds;
+    seeds.insert(0, alone.gossip(3));
+    let fourth = tenure_cluster::start(options).unwrap();
+    fourth.handle().joined().await.unwrap();
+    assert_eq!(fourth.handle().cluster(), cluster);
+    stop([first, second, third, fourth, other]).await;
+}
+
+/// R161: an operator's decision for a cluster counts more than its history; two such decisions against
+/// each other stop both, until there is one.
+#[tokio::test]
+async fn an_operator_decides_between_two_clusters() {
+    let place = Place::new(2);
+    for number in [1, 2] {
+        founded_apart(&place, number);
+    }
+    let both = || [1, 2].map(|number| place.start(number, Begin::Join, &[3 - number]));
+    let [one, two] = both();
+    let clusters = [one.handle().cluster(), two.handle().cluster()];
+    // Which of these two newborns did more is a matter of chance, and it may be neither.
+    let end = Instant::now() + PATIENCE;
+    let stopped = loop {
+        let stopped = [&one, &two].map(|node| node.handle().stopped());
+        if stopped.iter().any(Option::is_some) {
+            break stopped;
+        }
+        assert!(Instant::now() < end, "both go on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    until_met(&one).await;
+    until_met(&two).await;
+    stop([one, two]).await;
+    let kept = if stopped[0].is_some() { 1 } else { 2 };
+    let other = 3 - kept;
+    let why = refused(place.options(kept, Begin::Join, &[other]));
+    assert!(why.contains("tenure cluster keep"), "{why}");
+    offline::keep(&place.directory(kept)).unwrap();
+    assert!(offline::keep(&place.directory(kept)).is_err());
+    // If both had stopped, the other one is still stopped by its directory.
+    if let Ok(two) = tenure_cluster::start(place.options(other, Begin::Join, &[kept])) {
+        let one = place.start(kept, Begin::Join, &[other]);
+        until_stopped(&two).await;
+        assert_eq!(one.handle().stopped(), None);
+        stop([one, two]).await;
+    }
+    offline::keep(&place.directory(other)).unwrap();
+    let [one, two] = both();
+    for node in [&one, &two] {
+        let why = until_stopped(node).await;
+        assert!(why.contains("tenure cluster keep"), "{why}");
+    }
+    stop([one, two]).await;
+    offline::keep(&place.directory(kept)).unwrap();
+    offline::rejoin(&place.directory(other)).unwrap();
+    let [one, two] = both();
+    for node in [&one, &two] {
+        node.handle().joined().await.unwrap();
+        assert_eq!(node.handle().cluster(), clusters[kept as usize - 1]);
+    }
+    stop([one, two]).await;
+}
+
+/// R164: a recovered cluster goes on although nodes of the old one, which has seen more, come back.
+#[tokio::test]
+async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
+    let place = Place::new(3);
+    let [first, second, third] = place.three().await;
+    stop([first, second, third]).await;
+    offline::recover(&place.directory(1), &[]).unwrap();
+    let recovered = place.start(1, Begin::Join, &[2]);
+    let old = place.start(2, Begin::Join, &[1]);
+    until_stopped(&old).await;
+    until_met(&recovered).await;
+    assert_eq!(recovered.handle().stopped(), None);
+    stop([recovered, old]).await;
+}
+
+/// Where a node's live data, new data and old data are.
+fn states(place: &Place, number: u32) -> (PathBuf, PathBuf, PathBuf) {
+    let directory = place.directory(number);
+    let at = |name: &str| directory.join(name);
+    (at("db"), at("db.new"), at("db.before-recover.0"))
+}
+
+/// A crash at any point of a recovery leaves the old data, the new data, or a start that is refused.
+#[test]
+fn a_recovery_can_be_interrupted_anywhere() {
+    let place = Place::new(1);
+    let mut options = place.options(1, Begin::Bootstrap, &[]);
+    options.peers = None;
+    let start = || tenure_cluster::start(options.clone()).unwrap();
+    let (db, staging, aside) = states(&place, 1);
+    let first = start();
+    let old = first.handle().cluster();
+    first.stop();
+    offline::recover(&place.directory(1), &[]).unwrap();
+    assert!(aside.exists() && !staging.exists());
+    let order = place.directory(1).join("next-start");
+    assert!(order.exists());
+    let recovered = start();
+    let new = recovered.handle().cluster();
+    recovered.stop();
+    assert_ne!(old, new);
+    assert!(!order.exists(), "its directory belongs to a cluster");
+
+    let (rename, save) = (
+        std::fs::rename::<&Path, &Path>,
+        place.data.path().join("save"),
+    );
+    // Where two directories cannot be exchanged: the old data is away, the new not yet there.
+    rename(&db, &staging).unwrap();
+    for _ in 0..2 {
+        let why = refused(options.clone());
+        assert!(why.contains("tenure cluster recover"), "{why}");
+        assert!(!db.exists(), "a refused start leaves no trace");
+    }
+    // Also if a start of another release has made an empty directory.
+    std::fs::create_dir(&db).unwrap();
+    assert!(refused(options.clone()).contains("tenure cluster recover"));
+    // The recovery can be done again, from the old data.
+    offline::recover(&place.directory(1), &[]).unwrap();
+    let again = start();
+    assert!(again.handle().cluster() != new && again.handle().cluster() != old);
+    again.stop();
+
+    // The directories are exchanged, the old one has not got its name yet.
+    rename(&aside, &staging).unwrap();
+    rename(&db, &save).unwrap();
+    rename(&save, &db).unwrap();
+    start().stop();
+    // The new data is half written: the old data is in place.
+    rename(&db, &save).unwrap();
+    rename(&staging, &db).unwrap();
+    std::fs::create_dir(&staging).unwrap();
+    let resumed = start();
+    assert_eq!(resumed.handle().cluster(), old);
+    resumed.stop();
+    offline::recover(&place.directory(1), &[]).unwrap();
+    assert!(aside.exists() && !staging.exists());
+    start().stop();
+}
+
+/// A restore that is interrupted leaves nothing that a node would start on.
+#[test]
+fn a_restore_can_be_interrupted_anywhere() {
+    let place = Place::new(1);
+    let mut options = place.options(1, Begin::Force, &[]);
+    options.peers = None;
+    let directory = place.directory(1);
+    let (db, staging, _) = states(&place, 1);
+    let facts = options.cluster.clone();
+    let node = options.node;
+    // An archive without groups is enough to show the moves.
+    offline::restore(&directory, node, &facts, Vec::new()).unwrap();
+    assert!(db.exists() && !staging.exists() && directory.join("next-start").exists());
+    std::fs::rename(&db, &staging).unwrap();
+    assert!(refused(options.clone()).contains("tenure cluster restore"));
+    assert!(!db.exists());
+    offline::restore(&directory, node, &facts, Vec::new()).unwrap();
+    assert!(directory.join("db.unfinished.0").exists());
+    let again = offline::restore(&directory, node, &facts, Vec::new());
+    assert!(again.unwrap_err().to_string().contains("not empty"));
+}
+
+/// `rejoin` completes what another release, or a crash, left half done.
+#[tokio::test]
+async fn a_rejoin_can_be_interrupted_anywhere() {
+    let place = Place::new(3);
+    let [first, second, third] = place.three().await;
+    let cluster = first.handle().cluster();
+    stop([first]).await;
+    let directory = place.directory(1);
+    // The order is written, the data not yet moved: the node still has its data.
+    let order = directory.join("next-start");
+    offline::rejoin(&directory).unwrap();
+    let text = std::fs::read_to_string(&order).unwrap();
+    assert!(
+        text.contains(&place.gossip(2)) && text.contains(&place.gossip(3)),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("{:016x}", cluster.unwrap())),
+        "{text}"
+    );
+    std::fs::rename(directory.join("db.damaged.0"), directory.join("db")).unwrap();
+    let first = place.start(1, Begin::Bootstrap, &[]);
+    assert_eq!(first.origin(), Origin::Resumed);
+    assert!(!order.exists());
+    stop([first]).await;
+    // Moved without an order, as the first release does it.
+    std::fs::rename(directory.join("db"), directory.join("db.damaged.0")).unwrap();
+    offline::rejoin(&directory).unwrap();
+    assert_eq!(
+        std::fs::read_to_string(&order).unwrap().lines().count(),
+        text.lines().count()
+    );
+    let first = place.start(1, Begin::Bootstrap, &[]);
+    first.handle().joined().await.unwrap();
+    assert_eq!(first.handle().cluster(), cluster);
+    stop([first, second, third]).await;
+}
+
+/// A backup is of the leader: a node that cannot show that it still leads gives no state.
+#[tokio::test]
+async fn a_leader_without_a_quorum_gives_no_state() {
+    let place = Place::new(3);
+    let [first, second, third] = place.three().await;
+    let led_by_first = |survey: &Survey| {
+        let report = survey.report(NodeId::new(1).unwrap()).unwrap();
+        let led = report.groups.iter().filter(|group| group.leads);
+        led.map(|group| GroupId(group.group)).collect::<Vec<_>>()
+    };
+    let survey = until(&first, "led by the first", |survey| {
+        !led_by_first(survey).is_empty()
+    })
+    .await;
+    let group = led_by_first(&survey)[0];
+    let (index, state) = first.handle().state(group, PATIENCE).await.unwrap();
+    assert!(index > 0 && !state.is_empty());
+    // A follower gives none either.
+    let followers = [&second, &third];
+    for node in followers {
+        assert!(node.handle().state(group, PATIENCE).await.is_none());
+    }
+    stop([second, third]).await;
+    let alone = first.handle().state(group, Duration::from_secs(1)).await;
+    assert_eq!(alone, None, "nobody confirms it");
+    stop([first]).await;
+}
