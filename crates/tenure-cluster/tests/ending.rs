@@ -65,7 +65,7 @@ fn flip(file: &Path) {
     let batches = records(&bytes)
         .into_iter()
         .filter(|(kind, _)| *kind == BATCH);
-    let (_, last) = batches.last().unwrap();
+    let (_, last) = batches.max().unwrap();
     bytes[last + 33] ^= 4;
     std::fs::write(file, bytes).unwrap();
 }
