@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 fn born() -> Record {
     let node = NodeId::new(1).unwrap();
     let membership = Membership {
-        voters: vec![Member { node, life: 1 }],
+        voters: vec![Member::new(node, 1)],
         ..Membership::default()
     };
     Record::Born(Box::new(Base {
@@ -39,6 +39,7 @@ fn state(term: u64) -> Record {
         term,
         vote: None,
         commit: 2,
+        ..HardState::default()
     })
 }
 

@@ -101,7 +101,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{Base, HardState, Payload, Place};
+    use crate::{HardState, Payload, Place};
 
     fn entries(first: u64, lengths: &[usize]) -> Record {
         let entry = |(index, length): (u64, &usize)| Entry {
@@ -149,7 +149,7 @@ mod tests {
             records.push((group, entries(5, &[mega, 3 * mega, mega / 2])));
             records.push((group, Record::Removed));
             records.push((group, state(3)));
-            records.push((group, Record::Born(Box::new(Base::default()))));
+            records.push((group, Record::Born(Box::default())));
             records.push((group, state(4)));
         }
         // A follower that was far behind.

@@ -27,9 +27,9 @@ pub(crate) mod item {
     pub(crate) const RULES: u8 = 16;
     /// [`AM_I_MEMBER`] of a replica whose number is not 0.
     pub(crate) const IS_REPLICA_MEMBER: u8 = 24;
-    pub(crate) const SLOW_DISK: u8 = 17;
-    pub(crate) const DISK: u8 = 18;
-    pub(crate) const WATCH_PAGES: u8 = 19;
+    pub(crate) const SLOW_DISK: u8 = 26;
+    pub(crate) const DISK: u8 = 27;
+    pub(crate) const WATCH_PAGES: u8 = 28;
 }
 
 /// A frame is closed when it has this many bytes; the next item begins another.
