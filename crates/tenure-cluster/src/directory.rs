@@ -28,6 +28,22 @@ pub(crate) fn write(directory: &Path, name: &str, content: &[u8]) -> io::Result<
     sync(directory)
 }
 
+/// The same, unless a file of that name is there: then nothing changes, and the answer is `false`.
+pub(crate) fn write_new(directory: &Path, name: &str, content: &[u8]) -> io::Result<bool> {
+    // A name of its own: another process may be writing the file under the usual one.
+    let partial = directory.join(format!("{name}.partial.{}", std::process::id()));
+    let mut file = File::create(&partial)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    let linked = std::fs::hard_link(&partial, directory.join(name));
+    std::fs::remove_file(&partial)?;
+    match linked {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+        Ok(()) => sync(directory).map(|()| true),
+    }
+}
+
 /// Removes a file durably. A file that is not there is no error.
 pub(crate) fn remove(directory: &Path, name: &str) -> io::Result<()> {
     match std::fs::remove_file(directory.join(name)) {

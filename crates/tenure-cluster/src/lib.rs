@@ -258,13 +258,16 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             }
         }
     };
-    if origin == Origin::Joins && !order.as_ref().is_some_and(|one| one.what == What::Join) {
-        // From here on the directory says that the node waits. An order to found ends here as well: a
-        // cluster has answered.
+    if origin == Origin::Joins {
+        // From here on the directory says that the node waits.
         let waits = Order::new(What::Join, Because::Waiting);
-        waits
-            .write(&options.data_dir)
-            .map_err(order_failed(&options.data_dir))?;
+        let written = match order.as_ref().map(|order| order.what) {
+            Some(What::Join) => Ok(()),
+            // An order to found ends here: a cluster has answered.
+            Some(What::Found | What::FoundDespiteOldData) => waits.write(&options.data_dir),
+            None => waits.write_new(&options.data_dir).map(drop),
+        };
+        written.map_err(order_failed(&options.data_dir))?;
     }
     identity.starts += 1;
     let mut batch = tenure_log::Batch::new();

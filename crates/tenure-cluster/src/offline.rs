@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tenure_log::{Log, OpenError, Opened, RealDisk};
@@ -28,6 +28,9 @@ use crate::random;
 
 /// By how much counters and floors are raised.
 const LIFT: u64 = 1 << 40;
+/// How often, and how far apart, a daemon that has just been started is looked at.
+const STARTING_LOOKS: usize = 10;
+const STARTING_PAUSE: Duration = Duration::from_millis(100);
 /// A node that has only to apply its log is done after so many turns, or never.
 const MOST_TURNS: usize = 100_000;
 
@@ -209,9 +212,27 @@ pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
 pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     let db = data_dir.join(LIVE);
-    let order = Order::read(data_dir).map_err(at(&data_dir.join(order::FILE)))?;
+    let read = || Order::read(data_dir).map_err(at(&data_dir.join(order::FILE)));
+    let mut order = read()?;
     if db.exists() {
-        match open(&db) {
+        let mut opened = open(&db);
+        for _ in 0..STARTING_LOOKS {
+            let starts = matches!(
+                opened,
+                Err(OfflineError::Log {
+                    source: OpenError::Locked { .. },
+                    ..
+                })
+            ) && order.is_none();
+            if !starts {
+                break;
+            }
+            // A daemon that has just been started says a moment later whether it waits.
+            std::thread::sleep(STARTING_PAUSE);
+            order = read()?;
+            opened = open(&db);
+        }
+        match opened {
             Ok(opened) => {
                 let identity = Identity::find(&opened.recovered.node)?;
                 if let Some(id) = identity.and_then(|identity| identity.cluster_id) {

@@ -138,6 +138,11 @@ impl Order {
         directory::write(data_dir, FILE, self.text().as_bytes())
     }
 
+    /// Writes it durably, unless there is one: an order that an operator gives at the same moment counts.
+    pub(crate) fn write_new(&self, data_dir: &Path) -> io::Result<bool> {
+        directory::write_new(data_dir, FILE, self.text().as_bytes())
+    }
+
     /// Removes it durably.
     pub(crate) fn remove(data_dir: &Path) -> io::Result<()> {
         directory::remove(data_dir, FILE)
@@ -214,6 +219,21 @@ fn parse(text: &str) -> Option<Order> {
 mod tests {
     use super::*;
     use crate::card::tests::card;
+
+    /// A daemon that begins to wait does not replace the order that it is given meanwhile.
+    #[test]
+    fn an_order_that_came_first_stays() {
+        let data = tempfile::tempdir().unwrap();
+        let waits = Order::new(What::Join, Because::Waiting);
+        let found = Order::new(What::Found, Because::Init);
+        found.write(data.path()).unwrap();
+        assert!(!waits.write_new(data.path()).unwrap());
+        assert_eq!(Order::read(data.path()).unwrap(), Some(found));
+        Order::remove(data.path()).unwrap();
+        assert!(waits.write_new(data.path()).unwrap());
+        assert_eq!(Order::read(data.path()).unwrap(), Some(waits));
+        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn an_order_comes_back_and_a_damaged_one_is_an_error() {

@@ -193,12 +193,15 @@ struct Mesh {
     told_view: Option<View>,
     surveys: Surveys,
     /// Clusters that this node could join, while it has none; `None` before the first is met.
-    candidates: Option<BTreeMap<u64, (Option<Claim>, Vec<Card>)>>,
+    candidates: Option<BTreeMap<u64, Candidate>>,
     /// Other clusters with this cluster's token that were met.
     rivals: BTreeMap<u64, Rival>,
     /// Whether this node's cluster gave way: it says nothing more than that.
     gave_way: bool,
 }
+
+/// A cluster that this node could join: what it claims, and nodes of it.
+type Candidate = (Option<Claim>, Vec<Card>);
 
 /// Clusters that answer have done so after this long: seeds are asked three times meanwhile.
 const CHOOSE_AFTER: Duration = Duration::from_secs(1);
@@ -413,7 +416,7 @@ impl Mesh {
     /// Joins the one cluster there is, or the one that goes on.
     fn choose(&mut self) {
         let candidates = self.candidates.take().unwrap_or_default();
-        let goes_on = |(cluster, (claim, _)): &(&u64, &(Option<Claim>, Vec<Card>))| {
+        let goes_on = |(cluster, (claim, _)): &(&u64, &Candidate)| {
             let mut others = candidates.iter().filter(|(other, _)| other != cluster);
             others.all(|(other, (theirs, _))| {
                 let verdict = decide((**cluster, claim.as_ref()), (*other, theirs.as_ref()));
