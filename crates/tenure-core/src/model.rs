@@ -140,6 +140,7 @@ enum Remembered {
 /// The twin.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
+    rules: u32,
     time: u64,
     wall: u64,
     claims: Vec<Claim>,
@@ -203,7 +204,11 @@ impl Model {
             Command::ReleaseAll(all) => self.release_all(all),
             Command::Renew(renew) => Outcome::Renew(self.renew(renew)),
             Command::Expire(expire) => Outcome::Expired(self.expire(expire)),
-            Command::Tick | Command::Rules { .. } => Outcome::Done,
+            Command::Tick => Outcome::Done,
+            Command::Rules { number } => {
+                self.rules = self.rules.max(*number);
+                Outcome::Done
+            }
             Command::Ask(ask) => self.ask(ask),
             Command::Break(order) => Outcome::Break(Box::new(self.break_hold(order))),
             Command::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(withdraw)),
@@ -432,7 +437,7 @@ impl Model {
 
     /// R133, R138: what a region holds, and nobody new gets in.
     fn freeze(&mut self, freeze: &Freeze) -> FreezeReport {
-        self.settled = self.settled.max(freeze.settled);
+        self.settle(freeze.settled);
         let known = self
             .frozen
             .iter()
@@ -473,7 +478,7 @@ impl Model {
 
     /// R131–R134, R138, R139, R71.
     fn change(&mut self, change: &Change) -> Outcome {
-        self.settled = self.settled.max(change.settled);
+        self.settle(change.settled);
         if self.is_over(change.change) {
             return Outcome::Done;
         }
@@ -549,6 +554,41 @@ impl Model {
         self.over.push(change);
     }
 
+    /// All changes up to this one are over: what they still freeze was restored, and thaws.
+    fn settle(&mut self, settled: u64) {
+        self.settled = self.settled.max(settled);
+        if self.rules < 2 {
+            return;
+        }
+        for (region, owners) in self.abandon(settled) {
+            for owner in &owners {
+                self.tell(owner, Some(&region.root), EventKind::Killed);
+            }
+        }
+        self.sweep();
+    }
+
+    /// Thaws the regions of changes up to a number without their waiters, whose paths may be elsewhere.
+    fn abandon(&mut self, up_to: u64) -> Vec<(Region, Vec<OwnerId>)> {
+        let mut thawed = Vec::new();
+        while let Some(at) = self.frozen.iter().position(|frozen| frozen.change <= up_to) {
+            let region = self.frozen.remove(at).region;
+            let mut owners = Vec::new();
+            while let Some(at) = self
+                .waiters
+                .iter()
+                .position(|waiter| waiter.paths().any(|path| region.contains(path)))
+            {
+                owners.push(self.waiters[at].acquire.owner.clone());
+                self.dequeue(at);
+            }
+            owners.sort();
+            owners.dedup();
+            thawed.push((region, owners));
+        }
+        thawed
+    }
+
     /// Whatever was granted and lost lies below what is minted from now on, and is stale if supplied.
     fn lift(&mut self, by: u64) -> Outcome {
         let highest = self.counters.iter().map(|counter| counter.last).max();
@@ -565,6 +605,7 @@ impl Model {
                 *floor = raised;
             }
         }
+        self.abandon(u64::MAX);
         Outcome::Done
     }
 
