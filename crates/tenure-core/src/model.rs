@@ -119,6 +119,16 @@ struct Capacity {
     idle_since: Option<u64>,
 }
 
+/// A hold that its owner did not give back.
+#[derive(Clone, Debug)]
+struct Taken {
+    namespace: Namespace,
+    owner: OwnerId,
+    path: Path,
+    mode: Mode,
+    missing: Missing,
+}
+
 /// A remembered answer (R102).
 #[derive(Clone, Debug)]
 struct Answer {
@@ -149,6 +159,8 @@ pub struct Model {
     counters: Vec<Counter>,
     marks: Vec<Mark>,
     capacities: Vec<Capacity>,
+    /// Holds that were taken from their owners, until these name them again.
+    taken: Vec<Taken>,
     answers: Vec<Answer>,
     frozen: Vec<Freeze>,
     /// Changes that were made, with the table's version since.
@@ -198,6 +210,7 @@ impl Model {
         self.lock_changes.clear();
         self.forget_what_has_ended();
         self.sweep();
+        self.forget_the_gone();
         let outcome = match command {
             Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
             Command::Release(release) => Outcome::Release(self.release(release)),
@@ -218,6 +231,7 @@ impl Model {
             Command::Lift { by } => self.lift(*by),
         };
         self.sweep();
+        self.forget_the_gone();
         self.note_idle_capacities();
         self.kept
             .extend(self.events.iter().map(|event| (self.time, event.clone())));
@@ -242,6 +256,84 @@ impl Model {
                 .idle_since
                 .is_none_or(|since| since + CAPACITY_MS > time)
         });
+    }
+
+    /// What was taken is remembered with the owner's lease or place in line, and no longer.
+    fn forget_the_gone(&mut self) {
+        let (leases, waiters) = (&self.leases, &self.waiters);
+        self.taken.retain(|taken| {
+            let leased = leases
+                .iter()
+                .any(|lease| lease.namespace == taken.namespace && lease.owner == taken.owner);
+            let waits = waiters.iter().any(|waiter| {
+                waiter.acquire.route.namespace == taken.namespace
+                    && waiter.acquire.owner == taken.owner
+            });
+            leased || waits
+        });
+    }
+
+    /// The owner names holds, and is answered how they stand.
+    fn forget_taken<'a>(
+        &mut self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        named: impl Iterator<Item = (&'a Path, Mode)> + Clone,
+    ) {
+        self.taken.retain(|taken| {
+            taken.namespace != *namespace
+                || taken.owner != *owner
+                || !named
+                    .clone()
+                    .any(|(path, mode)| taken.path == *path && taken.mode == mode)
+        });
+    }
+
+    /// Takes holds from an owner that did not give them back: its renewals tell from now on.
+    fn take_away(
+        &mut self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        going: impl Fn(&Claim) -> bool,
+    ) {
+        if self.rules >= 2 {
+            let claims = self.claims.iter().filter(|claim| {
+                claim.namespace == *namespace && claim.owner == *owner && going(claim)
+            });
+            let taken: Vec<Taken> = claims
+                .map(|claim| Taken {
+                    namespace: namespace.clone(),
+                    owner: owner.clone(),
+                    path: claim.path.clone(),
+                    mode: claim.mode,
+                    missing: match claim.mode {
+                        _ if claim.is_permit() => Missing::Semaphore,
+                        Mode::Write => Missing::Write,
+                        Mode::Read | Mode::ReadTree => Missing::Read,
+                    },
+                })
+                .collect();
+            for one in taken {
+                self.forget_taken(namespace, owner, [(&one.path, one.mode)].into_iter());
+                self.taken.push(one);
+            }
+        }
+        self.drop_holds(namespace, owner, End::Killed, going);
+    }
+
+    /// What a renewal in a namespace says, before anything is extended (R90).
+    pub fn renewal(&self, namespace: &Namespace, owner: &OwnerId) -> Result<(), Missing> {
+        if self.lease(namespace, owner).is_none() {
+            return Err(Missing::Alive);
+        }
+        let taken = self
+            .taken
+            .iter()
+            .filter(|taken| taken.namespace == *namespace && taken.owner == *owner);
+        match taken.min_by_key(|taken| (&taken.path, taken.mode)) {
+            Some(taken) => Err(taken.missing),
+            None => Ok(()),
+        }
     }
 
     /// R52: a capacity is idle while its path has neither holder nor waiter.
@@ -282,6 +374,8 @@ impl Model {
             };
         }
         self.take_note(namespace, &release.owner);
+        let named = release.holds.iter().map(|hold| (&hold.path, hold.mode));
+        self.forget_taken(namespace, &release.owner, named);
         let cancelled = self.waiters.iter().position(|waiter| {
             waiter.acquire.owner == release.owner
                 && waiter.acquire.route.namespace == *namespace
@@ -336,6 +430,7 @@ impl Model {
     /// R77, R90–R93.
     fn renew(&mut self, renew: &Renew) -> Result<Renewed, Missing> {
         let time = self.time;
+        self.renewal(&renew.namespace, &renew.owner)?;
         let Some(lease) = self.lease(&renew.namespace, &renew.owner) else {
             return Err(Missing::Alive);
         };
@@ -355,6 +450,8 @@ impl Model {
             .is_some_and(|lease| lease.epoch == expire.epoch);
         if due {
             self.drop_holds(&expire.namespace, &expire.owner, End::Expired, |_| true);
+            self.taken
+                .retain(|taken| taken.namespace != expire.namespace || taken.owner != expire.owner);
         }
         due
     }
@@ -406,7 +503,7 @@ impl Model {
         let Some(mode) = named else {
             return BreakOutcome::NotThatHold(self.present_holder(namespace, &order.path));
         };
-        self.drop_holds(namespace, &order.owner, End::Killed, |claim| {
+        self.take_away(namespace, &order.owner, |claim| {
             claim.path == order.path && claim.mode == mode
         });
         self.tell(&order.owner, Some(namespace), EventKind::Killed);
@@ -504,7 +601,7 @@ impl Model {
                 .cloned()
             {
                 concerned.push(claim.owner.clone());
-                self.drop_holds(&claim.namespace, &claim.owner, End::Killed, |claim| {
+                self.take_away(&claim.namespace, &claim.owner, |claim| {
                     region.contains(&claim.path)
                 });
             }
@@ -834,7 +931,7 @@ impl Model {
 }
 
 impl Waiter {
-    fn new_requests(&self) -> impl Iterator<Item = &crate::command::Request> {
+    fn new_requests(&self) -> impl Iterator<Item = &crate::command::Request> + Clone {
         self.acquire
             .requests
             .iter()

@@ -3,8 +3,8 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use super::Space;
 use super::acquire::all_paths;
-use super::{Ending, Space};
 use crate::command::{Change, Clear, Freeze, Region, Route, Thaw};
 use crate::event::{ChangeKind, EventKind, LockChange};
 use crate::outcome::FreezeReport;
@@ -326,7 +326,7 @@ impl Space {
                     .filter(|(_, path)| region.contains(path))
                     .collect();
                 for (claim, path) in claims {
-                    self.remove_claim(claim, Some(path), Ending::Killed);
+                    self.take_away(claim, path);
                     killed.insert(owner.clone());
                 }
             }

@@ -375,6 +375,10 @@ impl Node {
                 if call.renewed.is_empty() {
                     call.lost = Some(Missing::Alive);
                 }
+                let taken = |(_, born): &(_, u64)| *born == sweep::HOLD_TAKEN;
+                if call.renewed.iter().any(taken) {
+                    call.lost = Some(Missing::OwnerSet);
+                }
                 self.renewals_over(cx, call)
             }
             ClientRequest::ReleaseAll {
