@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::path::Namespace;
+use crate::space::{FIRST_RULES, RULES};
 use crate::value::Invalid;
 
 mod command;
@@ -47,6 +48,32 @@ pub fn from_bytes<T: Record>(bytes: &[u8]) -> Result<T, DecodeError> {
     let record = T::take(&mut input)?;
     input.finish()?;
     Ok(record)
+}
+
+/// The version of a snapshot is the number of the rules that its machine applies by: a release that does
+/// not know these rules refuses the snapshot at its first byte.
+pub(crate) fn snapshot_version(rules: u32) -> u8 {
+    u8::try_from(rules).unwrap_or(u8::MAX)
+}
+
+/// The version of a snapshot, if this release knows its rules.
+pub(crate) fn take_snapshot_version(input: &mut Reader<'_>) -> Result<u8, DecodeError> {
+    let found = input.byte()?;
+    if (FIRST_RULES..=RULES).contains(&u32::from(found)) {
+        Ok(found)
+    } else {
+        Err(DecodeError::Version { found })
+    }
+}
+
+/// The number of the rules in a snapshot, which must be that of its version.
+pub(crate) fn take_rules(version: u8, input: &mut Reader<'_>) -> Result<u32, DecodeError> {
+    let rules = input.small()?;
+    if rules == u32::from(version) {
+        Ok(rules)
+    } else {
+        Err(DecodeError::Inconsistent("the number of the rules"))
+    }
 }
 
 /// Why bytes are not a record.

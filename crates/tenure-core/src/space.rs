@@ -58,8 +58,13 @@ use self::sessions::Sessions;
 pub(crate) use self::answers::KEPT_MS as ANSWER_KEPT_MS;
 pub use crate::hash::HashSeed;
 
-/// The rules that this release applies by.
-pub const RULES: u32 = 1;
+/// The newest rules that this release knows. A change of any outcome, or of the form of a command or a
+/// snapshot, needs a new number.
+pub const RULES: u32 = 2;
+
+/// The rules of release 0.1.0, by which every machine begins. [`Command::Rules`] moves it on, so that the
+/// entries of an older release are applied by the rules under which they were written.
+pub const FIRST_RULES: u32 = 1;
 
 /// How much a space keeps. Part of its state: the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,7 +196,7 @@ impl Space {
     pub fn new(limits: SpaceLimits, seed: HashSeed) -> Space {
         let hasher = Hasher::new(seed);
         Space {
-            rules: RULES,
+            rules: FIRST_RULES,
             time: 0,
             wall: 0,
             namespaces: Namespaces::new(hasher, limits.idle_namespaces),

@@ -31,7 +31,7 @@ use self::changes::Changes;
 use crate::event::{Event, EventKind, EventLane};
 use crate::query::EventsAfter;
 use crate::ring::EventRing;
-use crate::space::RULES;
+use crate::space::FIRST_RULES;
 use crate::table::NamespaceTable;
 use crate::value::{Fence, OwnerId, Stamp, Ttl};
 
@@ -62,7 +62,7 @@ impl System {
     /// A machine without rows, edges or answers.
     pub fn new(table: NamespaceTable) -> System {
         System {
-            rules: RULES,
+            rules: FIRST_RULES,
             time: 0,
             wall: 0,
             table,

@@ -20,7 +20,7 @@ use tenure_core::command::Command;
 use tenure_core::event::{Event, LockChange};
 use tenure_core::outcome::Outcome;
 use tenure_core::path::Namespace;
-use tenure_core::space::Effects;
+use tenure_core::space::{Effects, RULES};
 use tenure_core::value::Stamp;
 
 use crate::batch::{Batch, Commands, Decoder};
@@ -702,6 +702,15 @@ impl Group {
             }
         }
         effects.clear();
+        if self.machine.rules() > RULES {
+            // The other replicas apply what follows by rules that this release does not have.
+            turn.stop = Some(format!(
+                "{} applies by rules {}, and this release knows rules up to {RULES}: start a newer release",
+                self.id,
+                self.machine.rules()
+            ));
+            return None;
+        }
         Some(outcome)
     }
 

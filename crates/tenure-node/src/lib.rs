@@ -289,6 +289,11 @@ pub enum ChangeRefused {
     /// A learner has not caught up yet (R165).
     #[error("the learner has not caught up yet")]
     Behind,
+    /// The node to be added is not known to have the rules that the group applies by.
+    #[error(
+        "the node to be added has not announced the rules of this group: start a newer release there"
+    )]
+    OlderRelease,
     /// It makes no sense for the present membership.
     #[error("the change does not fit the present membership")]
     Senseless,

@@ -92,6 +92,14 @@ impl Machine {
         }
     }
 
+    /// The number of the rules that it applies by.
+    pub(crate) fn rules(&self) -> u32 {
+        match self {
+            Machine::Space(space) => space.rules(),
+            Machine::System(system) => system.rules(),
+        }
+    }
+
     /// The largest stamp seen.
     pub(crate) fn time(&self) -> u64 {
         match self {

@@ -28,6 +28,7 @@ use crate::span::Span;
 use crate::{Batch, GroupId, Input, Mark, Member, Moment, Output, Record, Snapshot, Sync};
 
 pub(crate) use frames::item as frames_item;
+pub(crate) use peers::Announced;
 pub use status::{GroupStatus, Status};
 
 /// The clock of consensus ticks this often. Silence is noticed after ten to twenty of these; what 256 idle groups

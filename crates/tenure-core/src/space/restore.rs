@@ -14,7 +14,7 @@ use super::queue::Waiter;
 use super::sessions::{Lease, StandingGrant};
 use super::terms::Terms;
 use super::{Space, SpaceLimits};
-use crate::codec::{DecodeError, Reader, VERSION};
+use crate::codec::{DecodeError, Reader, take_rules, take_snapshot_version};
 use crate::command::Acquire;
 use crate::hash::HashSeed;
 use crate::lease::SHORT_LEASE_MS;
@@ -28,9 +28,9 @@ impl Space {
     /// Reads a state back. The seed is this process's own.
     pub fn decode_snapshot(bytes: &[u8], seed: HashSeed) -> Result<Space, DecodeError> {
         let mut input = Reader::new(bytes);
-        input.version(VERSION)?;
+        let version = take_snapshot_version(&mut input)?;
         let mut space = Space::new(take_limits(&mut input)?, seed);
-        space.rules = input.small()?;
+        space.rules = take_rules(version, &mut input)?;
         space.time = input.number()?;
         space.epoch = input.number()?;
         space.minted = input.number()?;

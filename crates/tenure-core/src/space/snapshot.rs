@@ -13,14 +13,14 @@ use super::change::RegionFloor;
 use super::queue::Waiter;
 use super::sessions::{Lease, StandingGrant, Taken};
 use super::{Space, SpaceLimits};
-use crate::codec::{VERSION, Writer};
+use crate::codec::{Writer, snapshot_version};
 use crate::value::OwnerId;
 
 impl Space {
     /// Writes the whole state behind what is in `bytes`. Equal states give equal bytes.
     pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
         let mut out = Writer::append_to(bytes);
-        out.byte(VERSION);
+        out.byte(snapshot_version(self.rules));
         put_limits(&mut out, &self.limits);
         for number in [
             u64::from(self.rules),

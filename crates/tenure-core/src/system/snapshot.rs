@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 use super::System;
 use super::answers::Claimed;
 use super::changes::{Phase, Underway};
-use crate::codec::{DecodeError, Reader, VERSION, Writer};
+use crate::codec::{
+    DecodeError, Reader, Writer, snapshot_version, take_rules, take_snapshot_version,
+};
 use crate::path::Namespace;
 use crate::policy::Algorithm;
 use crate::table::{NamespaceTable, Reach, Steps};
@@ -14,7 +16,7 @@ impl System {
     /// Writes the whole state behind what is in `bytes`. Equal states give equal bytes.
     pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
         let mut out = Writer::append_to(bytes);
-        out.byte(VERSION);
+        out.byte(snapshot_version(self.rules));
         for number in [u64::from(self.rules), self.time, self.counter] {
             out.number(number);
         }
@@ -52,8 +54,8 @@ impl System {
     /// Reads a state back.
     pub fn decode_snapshot(bytes: &[u8]) -> Result<System, DecodeError> {
         let mut input = Reader::new(bytes);
-        input.version(VERSION)?;
-        let rules = input.small()?;
+        let version = take_snapshot_version(&mut input)?;
+        let rules = take_rules(version, &mut input)?;
         let (time, counter) = (input.number()?, input.number()?);
         let mut system = System::new(take_table(&mut input)?);
         system.rules = rules;

@@ -5,7 +5,7 @@ use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::query::EventsAfter;
-use tenure_core::space::{HashSeed, Space, SpaceLimits};
+use tenure_core::space::{HashSeed, RULES, Space, SpaceLimits};
 use tenure_core::value::{OwnerId, QueueTtl, Stamp, Ttl};
 
 use crate::codec::most_memory;
@@ -336,7 +336,12 @@ fn nonsense_does_no_harm() {
                 time,
                 wall: dice.number(),
             };
-            space.apply(stamp, crate::codec::command(&mut dice));
+            let mut command = crate::codec::command(&mut dice);
+            if let Command::Rules { number } = &mut command {
+                // A node stops at rules that it does not know: no snapshot of such a state exists.
+                *number = (*number).min(RULES);
+            }
+            space.apply(stamp, command);
             space.check();
         }
         let bytes = space.encode_snapshot(Vec::new());

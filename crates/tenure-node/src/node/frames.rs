@@ -24,6 +24,7 @@ pub(crate) mod item {
     pub(crate) const REMOVED: u8 = 13;
     pub(crate) const AM_I_MEMBER: u8 = 14;
     pub(crate) const NOT_A_MEMBER: u8 = 15;
+    pub(crate) const RULES: u8 = 16;
 }
 
 /// A frame is closed when it has this many bytes; the next item begins another.

@@ -10,6 +10,7 @@ use crate::consensus::{Consensus, Message, MessageKind};
 use crate::node::frames::item;
 use crate::node::{Due, Node};
 use crate::{GroupId, Member, NodeId, codec};
+use tenure_core::space::FIRST_RULES;
 
 /// Frames older than so many behind the newest are taken for seen.
 const WINDOW: u64 = 1024;
@@ -27,6 +28,13 @@ pub(crate) struct Peers {
     pub(crate) unreadable: u64,
 }
 
+/// Whether a process of a peer had announced its rules before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    First,
+    Again,
+}
+
 /// Which frames of a peer have been handled: forwarding at most once rests on it (R106).
 #[derive(Debug)]
 struct Seen {
@@ -34,6 +42,8 @@ struct Seen {
     /// Lives that are over.
     past: BTreeSet<u32>,
     start: u64,
+    /// The newest rules that this process of the peer has announced; zero before it has.
+    rules: u32,
     /// For each slot of the sender: the newest number, and those handled in the window behind it.
     slots: BTreeMap<u8, (u64, BTreeSet<u64>)>,
 }
@@ -57,6 +67,7 @@ impl Peers {
             life: sender.life,
             past: BTreeSet::new(),
             start,
+            rules: 0,
             slots: BTreeMap::new(),
         });
         if seen.life != sender.life {
@@ -66,12 +77,15 @@ impl Peers {
             seen.past.insert(seen.life);
             seen.life = sender.life;
             seen.start = 0;
+            seen.rules = 0;
         }
         if start < seen.start {
             return false;
         }
         if start > seen.start {
             seen.start = start;
+            // Another process may be of another release.
+            seen.rules = 0;
             seen.slots.clear();
         }
         let (newest, recent) = seen.slots.entry(slot).or_default();
@@ -86,6 +100,23 @@ impl Peers {
             recent.pop_first();
         }
         true
+    }
+
+    /// The newest rules that a peer is known to have; those of release 0.1.0 unless it said more.
+    pub(crate) fn rules(&self, node: NodeId) -> u32 {
+        let announced = self.seen.get(&node).map_or(0, |seen| seen.rules);
+        announced.max(FIRST_RULES)
+    }
+
+    /// A process of a peer says which rules it knows.
+    pub(crate) fn note_rules(&mut self, node: NodeId, number: u32) -> Announced {
+        match self.seen.get_mut(&node) {
+            Some(seen) if seen.rules == 0 => {
+                seen.rules = number;
+                Announced::First
+            }
+            _ => Announced::Again,
+        }
     }
 
     pub(crate) fn is_down(&self, node: NodeId) -> bool {
@@ -240,6 +271,7 @@ impl Node {
     pub(crate) fn peer_up(&mut self, node: NodeId) {
         self.peers.down.remove(&node);
         self.peers.nodes.insert(node);
+        self.announce_rules(node);
         self.announce_all(node);
         self.span_peer_up(node);
     }

@@ -30,6 +30,8 @@ pub struct GroupStatus {
     pub term: u64,
     /// Who leads, as far as it knows.
     pub leader: Option<Member>,
+    /// The number of the rules that it applies by.
+    pub rules: u32,
     /// The last entry applied.
     pub applied: u64,
     /// The last entry there is.
@@ -63,6 +65,7 @@ impl Node {
                     serves: group.is_led(),
                     term: group.replica.term(),
                     leader: group.leader(),
+                    rules: group.machine.rules(),
                     applied: group.applied.index,
                     last: group.replica.store().last_index(),
                     base: group.cut_at,

@@ -41,6 +41,8 @@ pub(crate) enum Origin {
     Table,
     /// A driver of a policy change; the number is its group's.
     Driver { change: u64, part: u32 },
+    /// The leader's own proposal to move its group to newer rules.
+    Upgrade { group: GroupId },
 }
 
 #[derive(Debug)]
@@ -140,7 +142,10 @@ impl Node {
         }
         // Whoever asks us to carry an operation out chases the leader by itself.
         if let Some(pending) = self.span.forward.pending.get(&ticket)
-            && matches!(pending.origin, Origin::Peer { .. } | Origin::Sweep(_))
+            && matches!(
+                pending.origin,
+                Origin::Peer { .. } | Origin::Sweep(_) | Origin::Upgrade { .. }
+            )
         {
             let leader = self.known_leader(id);
             self.answered(ticket, OpAnswer::NotHere { leader });
@@ -276,6 +281,7 @@ impl Node {
             Origin::Sweep(part) => self.sweep_part(part, answer),
             Origin::Table => self.table_answer(answer),
             Origin::Driver { change, part } => self.driver_answer(change, part, answer),
+            Origin::Upgrade { group } => self.upgrade_ended(group),
         }
     }
 

@@ -40,6 +40,17 @@ impl Node {
         if busy || membership.is_joint() {
             return Err(ChangeRefused::Busy);
         }
+        let rules = group.machine.rules();
+        let older = |step: &MembershipStep| {
+            let member = step.member();
+            let adds = matches!(step, MembershipStep::Learner(_) | MembershipStep::Voter(_));
+            let is_new = adds && !membership.everybody().contains(&member);
+            is_new && member.node != self.me.node && self.peers.rules(member.node) < rules
+        };
+        if change.steps.iter().any(older) {
+            return Err(ChangeRefused::OlderRelease);
+        }
+        let group = self.group(id).ok_or(ChangeRefused::NotLeader)?;
         let mut voters = membership.voters.clone();
         for step in &change.steps {
             match *step {

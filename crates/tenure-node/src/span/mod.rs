@@ -23,6 +23,7 @@ mod resolve;
 mod subscriptions;
 mod sweep;
 mod transfer;
+mod upgrade;
 mod watch;
 mod wire;
 
@@ -66,6 +67,7 @@ pub(crate) struct Span {
     watches: watch::Watches,
     policy: policy::Drivers,
     strangers: removal::Strangers,
+    upgrades: upgrade::Upgrades,
     ticks: u64,
 }
 
@@ -193,6 +195,7 @@ impl Span {
             watches: watch::Watches::new(first_number(config)),
             policy: policy::Drivers::default(),
             strangers: removal::Strangers::new(),
+            upgrades: upgrade::Upgrades::default(),
             ticks: 0,
         }
     }
@@ -426,9 +429,11 @@ impl Node {
             self.resend_lost();
             self.resume_changes();
             self.follow_again();
+            self.activate_rules();
         }
         if self.span.ticks.is_multiple_of(30) {
             for node in self.peers.others(self.me.node) {
+                self.announce_rules(node);
                 self.announce_all(node);
             }
         }
@@ -439,6 +444,9 @@ impl Node {
     }
 
     pub(crate) fn span_started(&mut self) {
+        for node in self.peers.others(self.me.node) {
+            self.announce_rules(node);
+        }
         self.system_changed();
     }
 
@@ -459,6 +467,7 @@ impl Node {
         if id == self.system() {
             self.resume_changes();
         }
+        self.activate_rules_of(id);
     }
 
     pub(crate) fn group_not_led(&mut self, id: GroupId) {
@@ -496,6 +505,7 @@ impl Node {
             item::REMOVED => self.receive_removed(from, content),
             item::AM_I_MEMBER => self.receive_am_i_member(from, content),
             item::NOT_A_MEMBER => self.receive_not_a_member(content),
+            item::RULES => self.receive_rules(from.node, content),
             // Of a later release: it says more than we know.
             _ => Ok(()),
         }
