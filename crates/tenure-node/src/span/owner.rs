@@ -17,7 +17,7 @@ use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::forward::Origin;
-use super::sweep::{Scope, Sweep, Swept, What};
+use super::sweep::{self, Scope, Sweep, Swept, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
