@@ -8,8 +8,11 @@ use crate::breach::Breach;
 use crate::faults::Kind;
 use crate::load::{Habits, PATHS};
 use crate::random::Random;
-use crate::time::{SECOND, Time};
+use crate::time::{MILLISECOND, SECOND, Time};
 use crate::weather::Weather;
+
+/// How long clients want their places in line to last, in milliseconds: one of these.
+pub(crate) const QUEUE_TTLS: [u64; 3] = [1_500, 6_000, 20_000];
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -164,8 +167,17 @@ impl Plan {
         }
     }
 
-    /// The longest a dead owner may stay once everything is well: its lease by the slowest clock,
-    /// once more for a late change of leaders, two minutes for a long one, and time to breathe.
+    /// The longest a place in line may outlive its owner once everything is well: what it lasts, and
+    /// the call under way that takes it, by the slowest clock, and time to breathe. Until then the
+    /// dead are granted what is free, like everybody (R87).
+    pub(crate) fn place_after(&self) -> Time {
+        let longest = QUEUE_TTLS.into_iter().max().unwrap_or(0) + 5_000;
+        longest * MILLISECOND * 12 / 10 + 3 * SECOND
+    }
+
+    /// The longest a dead owner may hold what it held when it died, or was granted since, once
+    /// everything is well: its lease by the slowest clock, once more for a late change of leaders,
+    /// two minutes for a long one, and time to breathe.
     pub(crate) fn dead_after(&self) -> Time {
         let longest = self.ttls.iter().copied().max().unwrap_or(0) * 1_000;
         let extra = if longest > 60 * SECOND {

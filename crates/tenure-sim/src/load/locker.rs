@@ -23,6 +23,7 @@ use tenure_node::{
 use super::{Action, Env, Me, StoreWrite, modes, path};
 use crate::breach::Breach;
 use crate::check::{Ask, Belief, Fact};
+use crate::plan::QUEUE_TTLS;
 use crate::time::{MILLISECOND, SECOND, Time};
 
 /// See the module.
@@ -223,7 +224,7 @@ impl Locker {
             owner,
             holds,
             ttl,
-            queue_ttl: me.random.pick(&[1_500, 6_000, 20_000]),
+            queue_ttl: me.random.pick(&QUEUE_TTLS),
             wait: me.random.pick(&[
                 Wait::Queue,
                 Wait::Queue,
