@@ -46,10 +46,23 @@ pub(crate) struct Seat {
     pub(crate) streams: BTreeMap<StreamId, (usize, Stream)>,
     /// Its data is lost or damaged; it may start only in a new life.
     pub(crate) needs_new_life: bool,
+    /// Where its process is about to die, and after how many more times of being there.
+    pub(crate) middle: Option<(Middle, u64)>,
     /// The machine itself is about to lose power.
     pub(crate) power_ends: bool,
     /// Terms seen, to count elections.
     pub(crate) terms: BTreeMap<GroupId, u64>,
+}
+
+/// A moment between two things that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Middle {
+    /// So many of the outputs of a turn were carried out, and the others were not.
+    Outputs(usize),
+    /// What was written is durable, and nothing that waited for it was said.
+    Synced,
+    /// It was said, and the node does not know that what it wrote is durable.
+    Said,
 }
 
 /// What a client listens to.
@@ -91,6 +104,7 @@ impl Seat {
             calls: BTreeMap::new(),
             streams: BTreeMap::new(),
             needs_new_life: false,
+            middle: None,
             power_ends: false,
             terms: BTreeMap::new(),
         }
@@ -108,6 +122,7 @@ impl Seat {
         self.inbox.clear();
         self.next_step = Time::MAX;
         self.paused = false;
+        self.middle = None;
         self.jobs.clear();
         self.syncing = None;
         self.held.clear();

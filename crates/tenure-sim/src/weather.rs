@@ -19,16 +19,35 @@ pub enum Weather {
     Brink,
     /// Clients want several locks one after the other, and block each other.
     Tangle,
+    /// Several troubles at once for one group, and processes that die in the middle of something.
+    Combo,
+    /// The same with logs that are cut at every chance, and room for nearly nothing.
+    Tiny,
+    /// The same with frames that arrive up to two minutes late.
+    Late,
+    /// The same with many groups, and renewals that concern all of them.
+    Crowd,
+    /// Policies move paths between groups as fast as they are answered.
+    Moves,
+    /// Clients use their owners again and again, give everything a key, and send every call several times,
+    /// to several nodes; two administrators change policies in the same way.
+    Repeats,
 }
 
 impl Weather {
-    /// All of them.
-    pub const ALL: [Weather; 5] = [
+    /// All of them. Seeds draw the first five; the others are asked for by name.
+    pub const ALL: [Weather; 11] = [
         Weather::Mixed,
         Weather::Founder,
         Weather::Deposed,
         Weather::Brink,
         Weather::Tangle,
+        Weather::Combo,
+        Weather::Tiny,
+        Weather::Late,
+        Weather::Crowd,
+        Weather::Moves,
+        Weather::Repeats,
     ];
 
     /// The weather of a seed.
@@ -56,6 +75,12 @@ impl Weather {
             Weather::Deposed => "deposed",
             Weather::Brink => "brink",
             Weather::Tangle => "tangle",
+            Weather::Combo => "combo",
+            Weather::Tiny => "tiny",
+            Weather::Late => "late",
+            Weather::Crowd => "crowd",
+            Weather::Moves => "moves",
+            Weather::Repeats => "repeats",
         }
     }
 }

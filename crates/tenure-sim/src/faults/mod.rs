@@ -4,6 +4,7 @@
 //! all end when the storm does.
 
 mod clock;
+mod combo;
 mod crash;
 mod disk;
 mod load;
@@ -11,6 +12,7 @@ mod membership;
 mod net;
 mod pause;
 
+use self::combo::Trouble;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::time::{SECOND, Time};
@@ -45,10 +47,14 @@ pub(crate) enum Kind {
     Transfer,
     ClientPause,
     ClientDeath,
+    Combo,
+    Middle,
+    CutLogs,
 }
 
 impl Kind {
-    /// Those that any cluster can be struck by: all but [`Kind::Forsaken`].
+    /// Those that any cluster can be struck by. The others need a spare node ([`Kind::Forsaken`]) or are
+    /// a weather's own.
     pub(crate) const ANYWHERE: [Kind; 25] = [
         Kind::Partition,
         Kind::PartialPartition,
@@ -105,6 +111,9 @@ impl Kind {
             Kind::Transfer => "transfer",
             Kind::ClientPause => "client pause",
             Kind::ClientDeath => "client death",
+            Kind::Combo => "combo",
+            Kind::Middle => "death in the middle",
+            Kind::CutLogs => "cut logs",
         }
     }
 
@@ -123,6 +132,7 @@ impl Kind {
             Kind::Membership | Kind::Forsaken => 20 * SECOND,
             Kind::Drain | Kind::Transfer => 15 * SECOND,
             Kind::ClientPause | Kind::ClientDeath => 6 * SECOND,
+            Kind::Combo | Kind::Middle | Kind::CutLogs => 4 * SECOND,
         }
     }
 }
@@ -146,6 +156,12 @@ pub(crate) enum Undo {
     Silence(usize),
     /// Not an end yet: this seat is cut off before it can hear that nobody wants its replica.
     Forsake(usize),
+    /// Not an end yet: the next trouble of several for a group.
+    Next {
+        group: usize,
+        trouble: Trouble,
+        dice: u64,
+    },
 }
 
 impl Fault {
@@ -195,6 +211,9 @@ impl World {
             Kind::Transfer => membership::transfer(self, &mut random),
             Kind::ClientPause => load::pause(self, &mut random),
             Kind::ClientDeath => load::die(self, &mut random),
+            Kind::Combo => combo::strike(self, &mut random),
+            Kind::Middle => crash::in_the_middle(self, &mut random),
+            Kind::CutLogs => combo::cut_logs(self, &mut random),
         };
         if let Some(what) = struck {
             *self.counts.faults.entry(kind.name()).or_default() += 1;
@@ -213,6 +232,11 @@ impl World {
             Undo::Disk(seat) => disk::heal(self, seat),
             Undo::Silence(seat) => net::silence(self, seat),
             Undo::Forsake(seat) => net::isolate(self, seat),
+            Undo::Next {
+                group,
+                trouble,
+                dice,
+            } => combo::next(self, group, trouble, dice),
         }
     }
 }

@@ -531,7 +531,14 @@ impl Locker {
             let longest = env.plan.ttls.iter().copied().max();
             session.ttl = session.ttl.max(longest.unwrap_or(0));
         }
-        let request = session.renewal();
+        let mut request = session.renewal();
+        let wide = env.plan.habits.wide;
+        if wide > 0
+            && me.random.chance(wide)
+            && let ClientRequest::Renew { domains, .. } = &mut request
+        {
+            domains.clear();
+        }
         let timeout = me.random.pick(&[500, 2_000, 5_000]);
         let id = me.ask(env, request, None, timeout);
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));

@@ -12,7 +12,7 @@ use crate::calm::is_probe;
 use crate::check::Fact;
 use crate::journal::{Blank, Journal, Unusable};
 use crate::load::Client;
-use crate::seat::Job;
+use crate::seat::{Job, Middle};
 use crate::time::{MILLISECOND, SECOND, Time};
 
 impl World {
@@ -84,6 +84,7 @@ impl World {
         } else {
             self.operator.newborn.remove(&at);
         }
+        self.judges.starts(self.now, seat.member, &recovery);
         let config = Config {
             me: seat.member,
             cluster: self.plan.cluster.clone(),
@@ -96,6 +97,9 @@ impl World {
         let who = seat.member;
         match Node::start(config, recovery, moment) {
             Ok((node, outputs)) => {
+                self.see_writes(at, &outputs);
+                self.judges.stepped(self.now, who, &node);
+                let seat = &mut self.seats[at];
                 seat.node = Some(node);
                 seat.journal = Some(journal);
                 self.trace
@@ -176,12 +180,29 @@ impl World {
         let Some(node) = &mut seat.node else { return };
         self.counts.steps += 1;
         let outputs = node.step(moment, inputs);
+        self.see_writes(at, &outputs);
+        let seat = &self.seats[at];
+        if let Some(node) = &seat.node {
+            self.judges.stepped(now, seat.member, node);
+        }
         self.take(at, outputs);
         self.reschedule(at);
     }
 
-    fn take(&mut self, at: usize, outputs: Vec<Output>) {
+    /// The judges know a node's log before they look at what it has applied.
+    fn see_writes(&mut self, at: usize, outputs: &[Output]) {
         for output in outputs {
+            if let Output::Write(batch) = output {
+                self.judges.written(self.now, self.seats[at].member, batch);
+            }
+        }
+    }
+
+    fn take(&mut self, at: usize, outputs: Vec<Output>) {
+        for (done, output) in outputs.into_iter().enumerate() {
+            if self.dies_at(at, Middle::Outputs(done)) {
+                return;
+            }
             match output {
                 Output::Write(batch) => self.disk_job(at, Job::Write(batch)),
                 Output::SaveSnapshot(snapshot) => {
