@@ -109,3 +109,133 @@ fn first<K: Ord + std::fmt::Debug>(
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use tenure_core::command::{Acquire, Request, Route, State, Wait};
+    use tenure_core::path::Path;
+    use tenure_core::policy::{Algorithm, Mode};
+    use tenure_core::space::{HashSeed, Space, SpaceLimits};
+    use tenure_core::system::SystemApplied;
+    use tenure_core::value::{QueueTtl, Stamp, Ttl};
+    use tenure_node::GroupId;
+
+    use super::super::reference::At;
+    use super::*;
+
+    fn at(index: u64) -> At {
+        At {
+            proposed: index,
+            place: Place { term: 1, index },
+            group: GroupId(0),
+        }
+    }
+
+    fn key() -> Key {
+        Key::new("k").unwrap().unwrap()
+    }
+
+    fn acquire() -> Command {
+        Command::Acquire(Acquire {
+            route: Route {
+                namespace: Namespace::parse("t:/a").unwrap(),
+                algorithm: Algorithm::RecursiveRw,
+                version: 0,
+            },
+            owner: OwnerId::new("amy").unwrap(),
+            ttl: Ttl::from_millis(9_000).unwrap(),
+            queue_ttl: QueueTtl::from_millis(9_000).unwrap(),
+            requests: vec![Request {
+                path: Path::parse("t:/a").unwrap(),
+                mode: Mode::Write,
+                state: State::New,
+                permits: None,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: Some(key()),
+            wait: Wait::Queue,
+            holder: None,
+        })
+    }
+
+    fn space() -> Space {
+        let mut space = Space::new(SpaceLimits::default(), HashSeed(1));
+        space.watch();
+        space
+    }
+
+    /// Applies a keyed acquire and shows the judge what came of it.
+    fn apply(judge: &mut Once, space: &mut Space, index: u64) -> Finding {
+        let stamp = Stamp {
+            time: index,
+            wall: 0,
+        };
+        let command = acquire();
+        let applied = space.apply(stamp, command.clone());
+        let what = What::Space {
+            command: &command,
+            applied: &applied,
+            space,
+        };
+        judge.applied(&Step {
+            at: at(index),
+            what,
+        })
+    }
+
+    /// R102: a repeat that does nothing is no effect; a second grant is.
+    #[test]
+    fn a_keyed_acquire_is_granted_once() {
+        let (mut judge, mut first) = (Once::default(), space());
+        assert_eq!(apply(&mut judge, &mut first, 1), Ok(Seen::Checked));
+        assert_eq!(apply(&mut judge, &mut first, 2), Ok(Seen::Passed));
+        // A space that has forgotten the key grants it again.
+        assert!(apply(&mut judge, &mut space(), 3).is_err());
+    }
+
+    /// R102: a change that was refused leaves its key free; one that was made does not.
+    #[test]
+    fn a_keyed_policy_takes_effect_once() {
+        let mut judge = Once::default();
+        let mut see = |index: u64, command: &SystemCommand, outcome: SystemOutcome| {
+            let events = Vec::new();
+            let applied = &SystemApplied { outcome, events };
+            let what = What::System { command, applied };
+            judge.applied(&Step {
+                at: at(index),
+                what,
+            })
+        };
+        let begin = SystemCommand::Begin {
+            namespace: Namespace::parse("t:/a/b").unwrap(),
+            to: Some(Algorithm::PointRw),
+            claim: Some(Claim {
+                call: Call::SetNamespacePolicy,
+                key: key(),
+                fingerprint: 1,
+            }),
+        };
+        let decide = |change| SystemCommand::Decide {
+            change,
+            report: tenure_core::outcome::FreezeReport {
+                live: None,
+                highest: None,
+            },
+        };
+        let started = |change| SystemOutcome::Begun(Begun::Started { change });
+        let live = (Path::parse("t:/a/b").unwrap(), OwnerId::new("amy").unwrap());
+        let refused = SystemOutcome::Decided(Decided::Refused { live });
+        let made = |version| SystemOutcome::Decided(Decided::Committed { version });
+        assert_eq!(see(1, &begin, started(1)), Ok(Seen::Passed));
+        assert_eq!(see(2, &decide(1), refused), Ok(Seen::Passed));
+        assert_eq!(see(3, &begin, started(2)), Ok(Seen::Passed));
+        assert_eq!(see(4, &decide(2), made(1)), Ok(Seen::Checked));
+        // The same decision, repeated by another node.
+        assert_eq!(see(5, &decide(2), made(1)), Ok(Seen::Passed));
+        assert_eq!(see(6, &begin, started(3)), Ok(Seen::Passed));
+        assert!(see(7, &decide(3), made(2)).is_err());
+    }
+}
