@@ -119,6 +119,16 @@ struct Capacity {
     idle_since: Option<u64>,
 }
 
+/// A hold that its owner did not give back.
+#[derive(Clone, Debug)]
+struct Taken {
+    namespace: Namespace,
+    owner: OwnerId,
+    path: Path,
+    mode: Mode,
+    missing: Missing,
+}
+
 /// A remembered answer (R102).
 #[derive(Clone, Debug)]
 struct Answer {
@@ -140,6 +150,7 @@ enum Remembered {
 /// The twin.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
+    rules: u32,
     time: u64,
     wall: u64,
     claims: Vec<Claim>,
@@ -148,6 +159,8 @@ pub struct Model {
     counters: Vec<Counter>,
     marks: Vec<Mark>,
     capacities: Vec<Capacity>,
+    /// Holds that were taken from their owners, until these name them again.
+    taken: Vec<Taken>,
     answers: Vec<Answer>,
     frozen: Vec<Freeze>,
     /// Changes that were made, with the table's version since.
@@ -197,13 +210,18 @@ impl Model {
         self.lock_changes.clear();
         self.forget_what_has_ended();
         self.sweep();
+        self.forget_the_gone();
         let outcome = match command {
             Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
             Command::Release(release) => Outcome::Release(self.release(release)),
             Command::ReleaseAll(all) => self.release_all(all),
             Command::Renew(renew) => Outcome::Renew(self.renew(renew)),
             Command::Expire(expire) => Outcome::Expired(self.expire(expire)),
-            Command::Tick | Command::Rules { .. } => Outcome::Done,
+            Command::Tick => Outcome::Done,
+            Command::Rules { number } => {
+                self.rules = self.rules.max(*number);
+                Outcome::Done
+            }
             Command::Ask(ask) => self.ask(ask),
             Command::Break(order) => Outcome::Break(Box::new(self.break_hold(order))),
             Command::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(withdraw)),
@@ -213,6 +231,7 @@ impl Model {
             Command::Lift { by } => self.lift(*by),
         };
         self.sweep();
+        self.forget_the_gone();
         self.note_idle_capacities();
         self.kept
             .extend(self.events.iter().map(|event| (self.time, event.clone())));
@@ -237,6 +256,84 @@ impl Model {
                 .idle_since
                 .is_none_or(|since| since + CAPACITY_MS > time)
         });
+    }
+
+    /// What was taken is remembered with the owner's lease or place in line, and no longer.
+    fn forget_the_gone(&mut self) {
+        let (leases, waiters) = (&self.leases, &self.waiters);
+        self.taken.retain(|taken| {
+            let leased = leases
+                .iter()
+                .any(|lease| lease.namespace == taken.namespace && lease.owner == taken.owner);
+            let waits = waiters.iter().any(|waiter| {
+                waiter.acquire.route.namespace == taken.namespace
+                    && waiter.acquire.owner == taken.owner
+            });
+            leased || waits
+        });
+    }
+
+    /// The owner names holds, and is answered how they stand.
+    fn forget_taken<'a>(
+        &mut self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        named: impl Iterator<Item = (&'a Path, Mode)> + Clone,
+    ) {
+        self.taken.retain(|taken| {
+            taken.namespace != *namespace
+                || taken.owner != *owner
+                || !named
+                    .clone()
+                    .any(|(path, mode)| taken.path == *path && taken.mode == mode)
+        });
+    }
+
+    /// Takes holds from an owner that did not give them back: its renewals tell from now on.
+    fn take_away(
+        &mut self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        going: impl Fn(&Claim) -> bool,
+    ) {
+        if self.rules >= 2 {
+            let claims = self.claims.iter().filter(|claim| {
+                claim.namespace == *namespace && claim.owner == *owner && going(claim)
+            });
+            let taken: Vec<Taken> = claims
+                .map(|claim| Taken {
+                    namespace: namespace.clone(),
+                    owner: owner.clone(),
+                    path: claim.path.clone(),
+                    mode: claim.mode,
+                    missing: match claim.mode {
+                        _ if claim.is_permit() => Missing::Semaphore,
+                        Mode::Write => Missing::Write,
+                        Mode::Read | Mode::ReadTree => Missing::Read,
+                    },
+                })
+                .collect();
+            for one in taken {
+                self.forget_taken(namespace, owner, [(&one.path, one.mode)].into_iter());
+                self.taken.push(one);
+            }
+        }
+        self.drop_holds(namespace, owner, End::Killed, going);
+    }
+
+    /// What a renewal in a namespace says, before anything is extended (R90).
+    pub fn renewal(&self, namespace: &Namespace, owner: &OwnerId) -> Result<(), Missing> {
+        if self.lease(namespace, owner).is_none() {
+            return Err(Missing::Alive);
+        }
+        let taken = self
+            .taken
+            .iter()
+            .filter(|taken| taken.namespace == *namespace && taken.owner == *owner);
+        match taken.min_by_key(|taken| (&taken.path, taken.mode)) {
+            Some(taken) => Err(taken.missing),
+            None => Ok(()),
+        }
     }
 
     /// R52: a capacity is idle while its path has neither holder nor waiter.
@@ -277,6 +374,8 @@ impl Model {
             };
         }
         self.take_note(namespace, &release.owner);
+        let named = release.holds.iter().map(|hold| (&hold.path, hold.mode));
+        self.forget_taken(namespace, &release.owner, named);
         let cancelled = self.waiters.iter().position(|waiter| {
             waiter.acquire.owner == release.owner
                 && waiter.acquire.route.namespace == *namespace
@@ -331,6 +430,7 @@ impl Model {
     /// R77, R90–R93.
     fn renew(&mut self, renew: &Renew) -> Result<Renewed, Missing> {
         let time = self.time;
+        self.renewal(&renew.namespace, &renew.owner)?;
         let Some(lease) = self.lease(&renew.namespace, &renew.owner) else {
             return Err(Missing::Alive);
         };
@@ -350,6 +450,8 @@ impl Model {
             .is_some_and(|lease| lease.epoch == expire.epoch);
         if due {
             self.drop_holds(&expire.namespace, &expire.owner, End::Expired, |_| true);
+            self.taken
+                .retain(|taken| taken.namespace != expire.namespace || taken.owner != expire.owner);
         }
         due
     }
@@ -401,7 +503,7 @@ impl Model {
         let Some(mode) = named else {
             return BreakOutcome::NotThatHold(self.present_holder(namespace, &order.path));
         };
-        self.drop_holds(namespace, &order.owner, End::Killed, |claim| {
+        self.take_away(namespace, &order.owner, |claim| {
             claim.path == order.path && claim.mode == mode
         });
         self.tell(&order.owner, Some(namespace), EventKind::Killed);
@@ -432,7 +534,7 @@ impl Model {
 
     /// R133, R138: what a region holds, and nobody new gets in.
     fn freeze(&mut self, freeze: &Freeze) -> FreezeReport {
-        self.settled = self.settled.max(freeze.settled);
+        self.settle(freeze.settled);
         let known = self
             .frozen
             .iter()
@@ -473,7 +575,7 @@ impl Model {
 
     /// R131–R134, R138, R139, R71.
     fn change(&mut self, change: &Change) -> Outcome {
-        self.settled = self.settled.max(change.settled);
+        self.settle(change.settled);
         if self.is_over(change.change) {
             return Outcome::Done;
         }
@@ -499,7 +601,7 @@ impl Model {
                 .cloned()
             {
                 concerned.push(claim.owner.clone());
-                self.drop_holds(&claim.namespace, &claim.owner, End::Killed, |claim| {
+                self.take_away(&claim.namespace, &claim.owner, |claim| {
                     region.contains(&claim.path)
                 });
             }
@@ -549,6 +651,41 @@ impl Model {
         self.over.push(change);
     }
 
+    /// All changes up to this one are over: what they still freeze was restored, and thaws.
+    fn settle(&mut self, settled: u64) {
+        self.settled = self.settled.max(settled);
+        if self.rules < 2 {
+            return;
+        }
+        for (region, owners) in self.abandon(settled) {
+            for owner in &owners {
+                self.tell(owner, Some(&region.root), EventKind::Killed);
+            }
+        }
+        self.sweep();
+    }
+
+    /// Thaws the regions of changes up to a number without their waiters, whose paths may be elsewhere.
+    fn abandon(&mut self, up_to: u64) -> Vec<(Region, Vec<OwnerId>)> {
+        let mut thawed = Vec::new();
+        while let Some(at) = self.frozen.iter().position(|frozen| frozen.change <= up_to) {
+            let region = self.frozen.remove(at).region;
+            let mut owners = Vec::new();
+            while let Some(at) = self
+                .waiters
+                .iter()
+                .position(|waiter| waiter.paths().any(|path| region.contains(path)))
+            {
+                owners.push(self.waiters[at].acquire.owner.clone());
+                self.dequeue(at);
+            }
+            owners.sort();
+            owners.dedup();
+            thawed.push((region, owners));
+        }
+        thawed
+    }
+
     /// Whatever was granted and lost lies below what is minted from now on, and is stale if supplied.
     fn lift(&mut self, by: u64) -> Outcome {
         let highest = self.counters.iter().map(|counter| counter.last).max();
@@ -565,6 +702,7 @@ impl Model {
                 *floor = raised;
             }
         }
+        self.abandon(u64::MAX);
         Outcome::Done
     }
 
@@ -793,7 +931,7 @@ impl Model {
 }
 
 impl Waiter {
-    fn new_requests(&self) -> impl Iterator<Item = &crate::command::Request> {
+    fn new_requests(&self) -> impl Iterator<Item = &crate::command::Request> + Clone {
         self.acquire
             .requests
             .iter()

@@ -308,7 +308,11 @@ impl Space {
         self.forget_capacities();
     }
 
-    /// Raises every counter and floor, as far as there are numbers.
+    /// Raises every counter and floor, as far as there are numbers, and unfreezes every region.
+    ///
+    /// A lifted state goes on without the system machine that froze it: that one is restored too, from
+    /// another moment, and may never have heard of the change. `Lift` is not proposed to a group. It
+    /// transforms a saved state while no node runs, so it is the same under all rules.
     fn lift(&mut self, by: u64) {
         let raise = |number: u64| number.saturating_add(by).min(Fence::MINTED_END - 1);
         let numbers: Vec<u32> = self.namespaces.iter().map(|(number, _)| number).collect();
@@ -328,6 +332,9 @@ impl Space {
         self.epoch = self.epoch.saturating_add(by);
         self.next_waiter = self.next_waiter.saturating_add(by);
         self.events.sequence = self.events.sequence.saturating_add(by);
+        // No event: no stream is open while a state is lifted, and its ids would not be of the group's lane.
+        self.abandon_changes(u64::MAX);
+        self.sweep();
     }
 
     /// From now on `apply` tells what those who watch see (E8). Volatile: no part of the state.

@@ -57,6 +57,7 @@ mod early;
 mod group;
 mod groups;
 mod identity;
+mod inspect;
 mod leases;
 mod machine;
 mod node;
@@ -82,6 +83,7 @@ pub use consensus::{
     Role,
 };
 pub use identity::{GroupId, Mark, Member, Moment, NodeId};
+pub use inspect::{FoundView, Logged, Standing, read_entry};
 pub use node::{GroupStatus, MAX_BATCH_BYTES, Node, Status};
 pub use recovery::{Recovery, RecoveryError, Remains};
 pub use request::{

@@ -217,7 +217,8 @@ fn query_space(space: &Space, query: &Query, now: u64) -> Option<Found> {
             Found::Dump(space.dump(*after, usize::try_from(*page).unwrap_or(512)))
         }
         Query::Born { namespace, owner } => {
-            Found::Born(space.lease(namespace, owner).map(|view| view.born))
+            // A lease that a renewal would call lost is none that a repeat may call renewed.
+            Found::Born(space.renewal(namespace, owner).ok().map(|view| view.born))
         }
         Query::Nothing => Found::Nothing,
         Query::Edge { .. }

@@ -89,7 +89,7 @@ pub(crate) enum Query {
     Policy { namespace: Namespace },
     /// E13.
     Policies { after: Option<Namespace>, page: u32 },
-    /// The birth of an owner's lease, if it has one (R105).
+    /// The birth of an owner's lease, if it has one and still has all that it had (R105).
     Born {
         namespace: Namespace,
         owner: OwnerId,

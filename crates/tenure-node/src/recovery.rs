@@ -11,7 +11,7 @@ use crate::{Entry, GroupId, Member, Payload};
 /// Collects what a node left behind. See the driver's contract at the top of the crate.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    groups: BTreeMap<GroupId, Opened>,
+    pub(crate) groups: BTreeMap<GroupId, Opened>,
 }
 
 /// What the log held for one group, in the bytes in which it was written.

@@ -5,6 +5,7 @@
 mod support;
 
 use support::*;
+use tenure_core::space::RULES;
 use tenure_node::*;
 
 /// R152: an acquire is answered, survives the crash of every node, and is still held.
@@ -396,6 +397,139 @@ fn a_lapsed_waiter_is_not_granted() {
     cluster.release(0, "amy", "t:/a");
     cluster.run(20);
     assert_eq!(cluster.holder(0, "t:/a").as_deref(), Some("cid"));
+}
+
+/// R84, R87: a dead waiter looks like one that will ask again, so it is granted what becomes free while its
+/// place lasts, and holds it for one lease. However many there are, all is free a place and a lease after
+/// the last of them was heard of.
+#[test]
+fn a_line_of_dead_waiters_is_over_after_a_place_and_a_lease() {
+    const TTL: u64 = 5_000;
+    const PLACE: u64 = 20_000;
+    let mut cluster = Cluster::new(3, 1);
+    cluster.settle();
+    granted(&cluster.acquire(0, acquire("w0", "t:/a", TTL)));
+    for number in 1..10 {
+        let mut waits = acquire(&format!("w{number}"), "t:/a", TTL);
+        waits.queue_ttl = tenure_core::value::QueueTtl::from_millis(PLACE).unwrap();
+        assert!(is_queued(&cluster.acquire(0, waits)));
+    }
+    // All clients die here.
+    let died = cluster.now;
+    let mut held: Vec<(String, u64, u64)> = Vec::new();
+    while cluster.now < died + PLACE + TTL + 1_000 {
+        let Some(holder) = cluster.holder(1, "t:/a") else {
+            break;
+        };
+        let now = cluster.now - died;
+        match held.last_mut() {
+            Some((last, _, until)) if *last == holder => *until = now,
+            _ => held.push((holder, now, now)),
+        }
+        cluster.run(50);
+    }
+    // In order, each once and for one lease, and none whose place is over.
+    assert!(held.is_sorted(), "{held:?}");
+    for (name, since, until) in &held[1..] {
+        let time = until - since;
+        assert!((TTL - 200..TTL + 200).contains(&time), "{name}: {held:?}");
+        assert!(*since < PLACE + 200, "{name}: {held:?}");
+    }
+    // Five in a row: a bound of four leases would be wrong.
+    assert_eq!(held.len(), 5, "{held:?}");
+    assert_eq!(cluster.holder(2, "t:/a"), None);
+    assert!(cluster.now < died + PLACE + TTL + 200, "{held:?}");
+}
+
+/// R84, R87: a waiter that no stream could tell of its grant is not skipped: it may be a client that only
+/// polls, and whose node is gone.
+#[test]
+fn a_waiter_without_a_stream_finds_its_grant_on_another_node() {
+    let mut cluster = Cluster::new(3, 1);
+    cluster.settle();
+    let (_, leader) = home(&cluster, "t:/a");
+    let (first, second) = (elsewhere(leader), elsewhere(elsewhere(leader)));
+    granted(&cluster.acquire(leader, acquire("amy", "t:/a", 2_000)));
+    assert!(is_queued(
+        &cluster.acquire(first, acquire("bob", "t:/a", 5_000))
+    ));
+    assert!(is_queued(
+        &cluster.acquire(leader, acquire("cid", "t:/a", 5_000))
+    ));
+    cluster.crash(first);
+    cluster.tell_down(first);
+    // Amy's lease ended 4 s ago, and bob's ends in 1 s.
+    cluster.run(6_000);
+    granted(&cluster.acquire(second, acquire("bob", "t:/a", 5_000)));
+    assert!(is_queued(
+        &cluster.acquire(second, acquire("cid", "t:/a", 5_000))
+    ));
+}
+
+/// One acquire of two paths of one namespace.
+fn acquire_two(who: &str, paths: [&str; 2], ttl: u64) -> AcquireRequest {
+    let mut both = acquire(who, paths[0], ttl);
+    let mut second = both.requests[0].clone();
+    second.path = path(paths[1]);
+    both.requests.push(second);
+    both
+}
+
+/// E9, R90: an owner that is broken out of one of two holds, while no stream is open, hears of it when it
+/// renews: a lease does not vouch for a hold that it no longer has.
+#[test]
+fn a_renewal_tells_an_owner_that_was_broken_out_of_one_of_two_holds() {
+    use tenure_core::outcome::BreakOutcome;
+    use tenure_core::policy::Missing;
+    let mut cluster = Cluster::new(3, 2);
+    cluster.settle();
+    cluster.until(10_000, "all groups have the newest rules", |cluster| {
+        let status = |at: usize| cluster.seats[at].node.as_ref().unwrap().status();
+        (0..3).all(|at| status(at).groups.iter().all(|group| group.rules == RULES))
+    });
+    let fence = granted(&cluster.acquire(0, acquire_two("amy", ["t:/2/a", "t:/2/b"], 5_000)));
+    let keyed = |ttl: u64| {
+        let mut renew = renew("amy", &["t:/2"], ttl);
+        if let ClientRequest::Renew { key, .. } = &mut renew {
+            *key = tenure_core::value::Key::new("k").unwrap();
+        }
+        renew
+    };
+    let renewed = Ok(Answer::Renew(RenewAnswer::Renewed { asked: false }));
+    let lost = |missing| Ok(Answer::Renew(RenewAnswer::Lost(missing)));
+    assert_eq!(cluster.call(0, keyed(5_000)), renewed);
+    let breaks = ClientRequest::Break {
+        path: path("t:/2/a"),
+        owner: owner("amy"),
+        fence: Some(fence),
+    };
+    let broken = Ok(Answer::Break(Box::new(BreakOutcome::Broken)));
+    assert_eq!(cluster.call(1, breaks.clone()), broken);
+    // The same break, sent before and applied after it, finds no hold.
+    let late = Ok(Answer::Break(Box::new(BreakOutcome::NotThatHold(None))));
+    assert_eq!(cluster.call(2, breaks), late);
+    granted(&cluster.acquire(1, acquire("bob", "t:/2/a", 60_000)));
+    for at in 0..3 {
+        let answer = cluster.call(at, renew("amy", &["t:/2"], 5_000));
+        assert_eq!(answer, lost(Missing::Write), "by its namespace");
+        let answer = cluster.call(at, keyed(5_000));
+        assert_eq!(answer, lost(Missing::Alive), "repeated under a key (R105)");
+        // R91: the other lease does not make it good.
+        granted(&cluster.acquire(at, acquire("amy", "t:/9/z", 5_000)));
+        let answer = cluster.call(at, renew("amy", &[], 5_000));
+        assert_eq!(answer, lost(Missing::OwnerSet), "everywhere");
+    }
+    // It says so over a change of leader, too.
+    let (_, leader) = home(&cluster, "t:/2");
+    cluster.crash(leader);
+    cluster.tell_down(leader);
+    let other = elsewhere(leader);
+    cluster.run(3_000);
+    let answer = cluster.call(other, renew("amy", &["t:/2"], 5_000));
+    assert_eq!(answer, lost(Missing::Write));
+    cluster.release(other, "amy", "t:/2/a");
+    let answer = cluster.call(other, renew("amy", &["t:/2"], 5_000));
+    assert_eq!(answer, renewed);
 }
 
 /// Lease time belongs to the group: a new leader goes on from the largest stamp, whatever its own

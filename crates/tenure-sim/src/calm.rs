@@ -1,7 +1,7 @@
 //! After the storm: everything is healed, and then the cluster must make progress, let go of the
 //! dead, and agree. These are the judges of liveness; until here only safety was asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::command::{Request, State, Wait};
 use tenure_core::policy::Mode;
@@ -22,6 +22,11 @@ const SETTLE: Time = 30 * SECOND;
 const PROGRESS: Time = 40 * SECOND;
 /// So long leaderships change hands in the calm.
 const STIRRED: Time = 30 * SECOND;
+/// How often the judge looks which of the dead are still there.
+const LOOK: Time = 10 * SECOND;
+
+/// Which owner holds what, and a path that has a waiter.
+type Seen = (BTreeSet<(&'static str, OwnerId)>, Option<&'static str>);
 
 impl World {
     /// The whole run.
@@ -93,19 +98,59 @@ impl World {
         }
     }
 
-    /// All clients die at once. Their leases end within their bound, and no waiter is left.
+    /// All clients die at once. No owner holds anything for longer than a lease, no place in line lasts
+    /// longer than it was asked for, and then all is free.
+    ///
+    /// A dead waiter looks like one that will ask again, and is granted what becomes free while its place
+    /// lasts, each for a lease of its own. So everything is free a place and a lease after the clients
+    /// died, however many of them waited.
     fn the_dead_are_gone(&mut self) -> Result<(), Violation> {
         for client in &mut self.clients {
             client.retire();
         }
         self.judges.see(self.now, &Fact::AllDie);
-        let bound = self.plan.dead_after();
         self.trace.say(
             self.now,
             format_args!("world"),
             format_args!("all clients die"),
         );
-        self.run_until(self.now + bound)?;
+        let died = self.now;
+        let lease = self.plan.dead_after();
+        let lines_end = died + self.plan.place_after();
+        let mut since: BTreeMap<(&str, OwnerId), Time> = BTreeMap::new();
+        loop {
+            let (held, waiting) = self.look_around()?;
+            since.retain(|hold, _| held.contains(hold));
+            for (text, owner) in &held {
+                let first = *since.entry((text, owner.clone())).or_insert(self.now);
+                if self.now > first + lease || self.now > lines_end + LOOK + lease {
+                    let what = format!(
+                        "{owner}, dead since {} s, holds {text} for {} s",
+                        (self.now - died) / SECOND,
+                        (self.now - first) / SECOND
+                    );
+                    return Err(self.objection("liveness", what));
+                }
+            }
+            if self.now > lines_end {
+                if let Some(text) = waiting {
+                    let what = format!(
+                        "dead owners wait for {text}, {} s after their death",
+                        (self.now - died) / SECOND
+                    );
+                    return Err(self.objection("liveness", what));
+                }
+                if held.is_empty() {
+                    return Ok(());
+                }
+            }
+            self.run_until(self.now + LOOK)?;
+        }
+    }
+
+    /// Which owner holds what, and a path that has a waiter.
+    fn look_around(&mut self) -> Result<Seen, Violation> {
+        let (mut held, mut waiting) = (BTreeSet::new(), None);
         for text in PATHS {
             let answer = self.probe(ClientRequest::InspectPath { path: path(text) })?;
             let Answer::Inspect(found) = answer else {
@@ -113,22 +158,14 @@ impl World {
                     self.objection("liveness", format!("an inspection was answered {answer:?}"))
                 );
             };
-            let held = found
-                .writer
-                .iter()
-                .chain(&found.readers)
-                .chain(&found.permit_holders)
-                .next();
-            if let Some(owner) = held {
-                let what = format!("{owner} holds {text}, {} s after its death", bound / SECOND);
-                return Err(self.objection("liveness", what));
-            }
+            let holders = found.writer.iter().chain(&found.readers);
+            let holders = holders.chain(&found.permit_holders);
+            held.extend(holders.map(|owner| (text, owner.clone())));
             if found.waiters > 0 {
-                let what = format!("{} dead owners wait for {text}", found.waiters);
-                return Err(self.objection("liveness", what));
+                waiting = Some(text);
             }
         }
-        Ok(())
+        Ok((held, waiting))
     }
 
     /// Every path can be had, at a fence above all that were given before.

@@ -42,6 +42,8 @@ pub(crate) struct Network {
     nodes: usize,
     links: Vec<Link>,
     random: Random,
+    /// Per mille of frames that arrive up to two minutes late, instead of in time or as well.
+    pub(crate) late: u64,
 }
 
 impl Network {
@@ -50,6 +52,7 @@ impl Network {
             nodes,
             links: vec![Link::healthy(); nodes * nodes],
             random,
+            late: 0,
         }
     }
 
@@ -75,6 +78,14 @@ impl Network {
         if link.cut || random.chance(loss) {
             return Vec::new();
         }
+        if self.late > 0 && random.chance(self.late) {
+            let late = now + random.between(1_000, 120_000) * MILLISECOND;
+            let mut arrivals = vec![late];
+            if random.chance(500) {
+                arrivals.push(now + link.delay.1);
+            }
+            return arrivals;
+        }
         let lane_number = match lane {
             Lane::Main => 0,
             Lane::Bulk => 1,
@@ -97,6 +108,12 @@ impl Network {
     pub(crate) fn reconnect(&mut self, one: usize, other: usize) {
         self.link(one, other).last = [0; 2];
         self.link(other, one).last = [0; 2];
+    }
+
+    /// The storm is over: what is late already still comes.
+    pub(crate) fn calm(&mut self) {
+        self.late = 0;
+        self.heal();
     }
 
     pub(crate) fn heal(&mut self) {

@@ -8,8 +8,11 @@ use crate::breach::Breach;
 use crate::faults::Kind;
 use crate::load::{Habits, PATHS};
 use crate::random::Random;
-use crate::time::{SECOND, Time};
+use crate::time::{MILLISECOND, SECOND, Time};
 use crate::weather::Weather;
+
+/// How long clients want their places in line to last, in milliseconds: one of these.
+pub(crate) const QUEUE_TTLS: [u64; 3] = [1_500, 6_000, 20_000];
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -31,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Kind, Time)>,
     /// Per mille of what clients send and are sent that is lost.
     pub(crate) client_loss: u64,
+    /// Per mille of frames between nodes that arrive up to two minutes late.
+    pub(crate) late: u64,
     pub(crate) breach: Option<Breach>,
 }
 
@@ -51,6 +56,15 @@ impl Plan {
             Weather::Tangle => plan.tangle(random),
             Weather::Returning => plan.come_back(random),
             Weather::Stalled => plan.stall(random),
+            Weather::Combo => plan.combo(random),
+            Weather::Tiny => plan.tiny(random),
+            Weather::Late => {
+                plan.combo(random);
+                plan.late = random.pick(&[5, 30, 100]);
+            }
+            Weather::Crowd => plan.crowd(random),
+            Weather::Moves => plan.moves(random),
+            Weather::Repeats => plan.repeats(random),
         }
         plan
     }
@@ -134,6 +148,89 @@ impl Plan {
         self.faults.push((kind, kind.mean_pause()));
     }
 
+    /// Several troubles at once, all the time.
+    fn combo(&mut self, random: &mut Random) {
+        self.faults.retain(|_| random.chance(250));
+        let often = random.pick(&[1, 2, 4]) * SECOND;
+        self.faults.push((Kind::Combo, often));
+        if random.chance(500) {
+            let often = random.pick(&[2, 6]) * SECOND;
+            self.faults.push((Kind::Middle, often));
+        }
+        if random.chance(500) {
+            let often = random.pick(&[1, 5]) * SECOND;
+            self.faults.push((Kind::CutLogs, often));
+        }
+        if random.chance(500) {
+            self.ttls = vec![1_000, 2_500];
+        }
+    }
+
+    /// Snapshots at every entry, and memories that overflow at once.
+    fn tiny(&mut self, random: &mut Random) {
+        self.combo(random);
+        self.limits.log_entries = random.pick(&[1, 2, 5]);
+        self.limits.log_kept = random.pick(&[0, 1]);
+        self.limits.group_inflight = random.pick(&[2, 8, 64]);
+        self.limits.space = SpaceLimits {
+            marks: random.pick(&[0, 1, 2]),
+            idle_namespaces: random.pick(&[0, 1, 2]),
+            region_floors: random.pick(&[0, 1, 2]),
+            answers: random.pick(&[2, 8, 64]),
+            capacities: random.pick(&[0, 1, 8]),
+            waiting_paths: random.pick(&[2, 4, 64]),
+            events: random.pick(&[2, 64]),
+        };
+        self.faults.push((Kind::CutLogs, SECOND));
+    }
+
+    /// Many groups, so that what concerns an owner everywhere concerns many leaders.
+    fn crowd(&mut self, random: &mut Random) {
+        self.combo(random);
+        self.cluster.group_count = random.pick(&[4, 6, 9]);
+        self.clients = 8;
+        self.observers = 3;
+        self.habits.wide = 500;
+    }
+
+    /// Paths change their groups all the time.
+    fn moves(&mut self, random: &mut Random) {
+        self.combo(random);
+        self.cluster.group_count = random.pick(&[2, 3, 5]);
+        self.faults.retain(|(kind, _)| *kind != Kind::Combo);
+        let often = random.pick(&[3, 8, 20]) * SECOND;
+        self.faults.push((Kind::Combo, often));
+        self.ttls = vec![500, 1_500];
+        self.client_loss = 0;
+        self.habits = Habits {
+            paths: &["q:/a/b", "q:/a/b/c", "p:/0/x", "q:/a/x"],
+            quick: 900,
+            rest_ms: 200,
+            policy_pause: SECOND / 2,
+            ..self.habits
+        };
+    }
+
+    /// What is repeated has one effect.
+    fn repeats(&mut self, random: &mut Random) {
+        self.faults.retain(|_| random.chance(400));
+        if random.chance(500) {
+            let often = random.pick(&[4, 10]) * SECOND;
+            self.faults.push((Kind::Combo, often));
+        }
+        // Copies of one call that take ways of different lengths.
+        self.faults.push((Kind::SlowLink, 8 * SECOND));
+        self.faults.push((Kind::Reconnect, 8 * SECOND));
+        self.faults.push((Kind::Pause, 8 * SECOND));
+        self.cluster.group_count = random.pick(&[1, 2, 3]);
+        self.clients = 2;
+        self.habits = Habits {
+            repeaters: 5,
+            changers: 2,
+            ..self.habits
+        };
+    }
+
     fn mixed(random: &mut Random, storm: Time, breach: Option<Breach>) -> Plan {
         let nodes = random.pick(&[3, 3, 5]);
         let replicas = if nodes == 5 { random.pick(&[3, 5]) } else { 3 };
@@ -179,17 +276,31 @@ impl Plan {
                 brink: 0,
                 late_events: 0,
                 tanglers: 0,
+                repeaters: 0,
+                changers: 0,
+                policy_pause: 10 * SECOND,
+                wide: 0,
             },
             ttls,
             storm,
             faults,
             client_loss: random.pick(&[0, 5, 30, 100]),
+            late: 0,
             breach,
         }
     }
 
-    /// The longest a dead owner may stay once everything is well: its lease by the slowest clock,
-    /// once more for a late change of leaders, two minutes for a long one, and time to breathe.
+    /// The longest a place in line may outlive its owner once everything is well: what it lasts, and
+    /// the call under way that takes it, by the slowest clock, and some slack. Until then dead waiters are
+    /// granted what is free, like all others (R87).
+    pub(crate) fn place_after(&self) -> Time {
+        let longest = QUEUE_TTLS.into_iter().max().unwrap_or(0) + 5_000;
+        longest * MILLISECOND * 12 / 10 + 3 * SECOND
+    }
+
+    /// The longest a dead owner may hold what it held when it died, or was granted since, once
+    /// everything is well: its lease by the slowest clock, once more for a late change of leaders,
+    /// two minutes for a long one, and some slack.
     pub(crate) fn dead_after(&self) -> Time {
         let longest = self.ttls.iter().copied().max().unwrap_or(0) * 1_000;
         let extra = if longest > 60 * SECOND {

@@ -50,10 +50,23 @@ pub(crate) struct Seat {
     pub(crate) needs_new_life: bool,
     /// Groups that may have lost what was confirmed. (A real driver keeps this list in its log.)
     pub(crate) suspects: BTreeSet<GroupId>,
+    /// Where its process is about to die, and after how many more times of being there.
+    pub(crate) middle: Option<(Middle, u64)>,
     /// The machine itself is about to lose power.
     pub(crate) power_ends: bool,
     /// Terms seen, to count elections.
     pub(crate) terms: BTreeMap<GroupId, u64>,
+}
+
+/// A moment between two things that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Middle {
+    /// So many of the outputs of a turn were carried out, and the others were not.
+    Outputs(usize),
+    /// What was written is durable, and nothing that waited for it was said.
+    Synced,
+    /// It was said, and the node does not know that what it wrote is durable.
+    Said,
 }
 
 /// What a client listens to.
@@ -97,6 +110,7 @@ impl Seat {
             streams: BTreeMap::new(),
             needs_new_life: false,
             suspects: BTreeSet::new(),
+            middle: None,
             power_ends: false,
             terms: BTreeMap::new(),
         }
@@ -114,6 +128,7 @@ impl Seat {
         self.inbox.clear();
         self.next_step = Time::MAX;
         self.paused = false;
+        self.middle = None;
         self.jobs.clear();
         self.syncing = None;
         self.held.clear();

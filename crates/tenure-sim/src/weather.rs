@@ -23,11 +23,24 @@ pub enum Weather {
     Returning,
     /// Disks hang, and nothing else happens: groups whose majority can write must answer (gray failures).
     Stalled,
+    /// Several troubles at once for one group, and processes that die in the middle of something.
+    Combo,
+    /// The same with logs that are cut at every chance, and room for nearly nothing.
+    Tiny,
+    /// The same with frames that arrive up to two minutes late.
+    Late,
+    /// The same with many groups, and renewals that concern all of them.
+    Crowd,
+    /// Policies move paths between groups as fast as they are answered.
+    Moves,
+    /// Clients use their owners again and again, give everything a key, and send every call several times,
+    /// to several nodes; two administrators change policies in the same way.
+    Repeats,
 }
 
 impl Weather {
-    /// All of them.
-    pub const ALL: [Weather; 7] = [
+    /// All of them. Seeds draw the first seven; the others are asked for by name.
+    pub const ALL: [Weather; 13] = [
         Weather::Mixed,
         Weather::Founder,
         Weather::Deposed,
@@ -35,6 +48,12 @@ impl Weather {
         Weather::Tangle,
         Weather::Returning,
         Weather::Stalled,
+        Weather::Combo,
+        Weather::Tiny,
+        Weather::Late,
+        Weather::Crowd,
+        Weather::Moves,
+        Weather::Repeats,
     ];
 
     /// The weather of a seed.
@@ -69,6 +88,12 @@ impl Weather {
             Weather::Tangle => "tangle",
             Weather::Returning => "returning",
             Weather::Stalled => "stalled",
+            Weather::Combo => "combo",
+            Weather::Tiny => "tiny",
+            Weather::Late => "late",
+            Weather::Crowd => "crowd",
+            Weather::Moves => "moves",
+            Weather::Repeats => "repeats",
         }
     }
 }

@@ -152,7 +152,8 @@ impl World {
                 Seat::new(member(at, 1), SimDisk::new(random.next()), clock)
             })
             .collect();
-        let network = Network::new(plan.nodes, random.split());
+        let mut network = Network::new(plan.nodes, random.split());
+        network.late = plan.late;
         let clients = Client::all(&plan, &mut random);
         let faults = Fault::all(&plan, &mut random);
         let operator = Operator::new(&plan, &mut random);
@@ -371,7 +372,7 @@ impl World {
     pub(crate) fn heal(&mut self) {
         self.storm = false;
         self.favourite = None;
-        self.network.heal();
+        self.network.calm();
         for at in 0..self.seats.len() {
             self.seats[at].disk_delay = HEALTHY_DISK;
             self.disk_recovers(at);

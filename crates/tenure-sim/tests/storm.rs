@@ -26,6 +26,11 @@ fn run_each(seen: &mut Seen, weather: Option<Weather>, seeds: Vec<u64>) {
         weather,
         ..Options::default()
     };
+    run_with(seen, options, seeds);
+}
+
+fn run_with(seen: &mut Seen, options: Options, seeds: Vec<u64>) {
+    let weather = options.weather;
     run_all(seeds.into_iter(), 2, options, |report| {
         seen.total.add(&report.counts);
         seen.traces.insert((weather, report.seed), report.trace);
@@ -78,6 +83,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
     assert_eq!(sizes.keys().copied().collect::<Vec<_>>(), [3, 5]);
     assert_eq!(total.faults.len(), FAULT_KINDS, "{:?}", total.faults);
     for judge in [
+        "belief",
         "committed",
         "converge",
         "deadlocks",
@@ -87,10 +93,20 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         "fences",
         "fifo",
         "leader",
+        "lease time",
         "leases",
         "linearizable",
         "memory",
+        "model",
+        "once",
+        "one leader",
+        "one vote",
         "owners",
+        "quorum",
+        "restore",
+        "rising",
+        "same entry",
+        "state",
         "watch",
     ] {
         // Deadlocks are the load of one weather in a few.
@@ -101,4 +117,23 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         );
     }
     assert_eq!(traces, run_everything().traces, "a seed is a run");
+}
+
+/// The weathers that seeds do not draw, for a short storm each.
+#[test]
+fn the_other_weathers_are_weathered() {
+    let mut seen = Seen::default();
+    for weather in [Weather::Combo, Weather::Tiny, Weather::Late, Weather::Moves] {
+        let options = Options {
+            weather: Some(weather),
+            storm_seconds: 60,
+            ..Options::default()
+        };
+        run_with(&mut seen, options, (1..=6).collect());
+    }
+    assert!(seen.objections.is_empty(), "{:#?}", seen.objections);
+    for fault in ["combo", "cut logs", "death in the middle"] {
+        let count = seen.total.faults.get(fault).copied().unwrap_or(0);
+        assert!(count > 20, "{fault} struck {count} times");
+    }
 }

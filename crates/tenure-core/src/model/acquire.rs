@@ -64,6 +64,27 @@ impl Model {
             return AcquireOutcome::Refused(refusal);
         }
         self.take_note(namespace, &acquire.owner);
+        let outcome = self.decide(acquire, request);
+        let new = acquire
+            .requests
+            .iter()
+            .filter(|request| request.state == State::New)
+            .map(|request| (&request.path, request.mode));
+        let released = acquire.releases.iter().map(|hold| (&hold.path, hold.mode));
+        match &outcome {
+            AcquireOutcome::Granted { .. } => {
+                self.forget_taken(namespace, &acquire.owner, new.chain(released));
+            }
+            AcquireOutcome::Queued(_) | AcquireOutcome::Conflict(_) => {
+                self.forget_taken(namespace, &acquire.owner, new);
+            }
+            AcquireOutcome::Lost { .. } | AcquireOutcome::Refused(_) => {}
+        }
+        outcome
+    }
+
+    fn decide(&mut self, acquire: &Acquire, request: Command) -> AcquireOutcome {
+        let namespace = &acquire.route.namespace;
         match self.look(acquire, acquire.fence, Stale::Matters) {
             Verdict::Lost(path, missing) => AcquireOutcome::Lost { path, missing },
             Verdict::Never(conflict) => AcquireOutcome::Conflict(Box::new(conflict)),
@@ -503,6 +524,10 @@ impl Model {
                 Ok(fence) => {
                     self.waiters.remove(at);
                     self.take(acquire, fence);
+                    let new = waiter.new_requests();
+                    let released = acquire.releases.iter().map(|hold| (&hold.path, hold.mode));
+                    let named = new.map(|request| (&request.path, request.mode));
+                    self.forget_taken(namespace, &acquire.owner, named.chain(released));
                     let end = self.time + KEPT_MS;
                     for lease in &mut self.leases {
                         if lease.namespace == *namespace && lease.owner == acquire.owner {

@@ -47,7 +47,23 @@ impl Space {
             return AcquireOutcome::Refused(Refusal::Frozen { change });
         }
         let namespace = self.namespaces.ensure(&acquire.route.namespace);
+        let session = self.sessions.find(namespace, &acquire.owner);
+        // Few owners were ever broken out of a hold: the others pay for a look and nothing else.
+        let taken = session.is_some_and(|session| self.sessions[session].taken().is_some());
+        let named = taken.then(|| (acquire.owner.clone(), new_and_released(&acquire)));
         let outcome = self.acquire_in(namespace, acquire, keyed);
+        if let Some((owner, (new, released))) = named
+            && let Some(session) = self.sessions.find(namespace, &owner)
+        {
+            let answered: [&[Hold]; 2] = match &outcome {
+                AcquireOutcome::Granted { .. } => [&new[..], &released[..]],
+                AcquireOutcome::Queued(_) | AcquireOutcome::Conflict(_) => [&new[..], &[]],
+                AcquireOutcome::Lost { .. } | AcquireOutcome::Refused(_) => [&[], &[]],
+            };
+            for hold in answered.into_iter().flatten() {
+                self.sessions[session].forget_taken(&hold.path, hold.mode);
+            }
+        }
         self.sweep();
         self.settle_namespace(namespace);
         outcome
@@ -526,6 +542,19 @@ impl Space {
 /// Whether an acquire's writes get fences (R66).
 fn needs_fence(acquire: &Acquire) -> bool {
     acquire.route.algorithm != Algorithm::Semaphore && written_paths(acquire).next().is_some()
+}
+
+/// The holds that an acquire asks for anew, and those that it gives back.
+pub(super) fn new_and_released(acquire: &Acquire) -> (Vec<Hold>, Vec<Hold>) {
+    let new = acquire
+        .requests
+        .iter()
+        .filter(|request| request.state == State::New);
+    let new = new.map(|request| Hold {
+        path: request.path.clone(),
+        mode: request.mode,
+    });
+    (new.collect(), acquire.releases.clone())
 }
 
 /// Every path that an acquire names.

@@ -3,8 +3,8 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use super::Space;
 use super::acquire::all_paths;
-use super::{Ending, Space};
 use crate::command::{Change, Clear, Freeze, Region, Route, Thaw};
 use crate::event::{ChangeKind, EventKind, LockChange};
 use crate::outcome::FreezeReport;
@@ -127,7 +127,7 @@ impl Space {
     }
 
     pub(super) fn freeze(&mut self, freeze: Freeze) -> FreezeReport {
-        self.routes.settle(freeze.settled);
+        self.settle_changes(freeze.settled);
         let report = self.report(&freeze.region);
         if !self.routes.is_over(freeze.change) {
             self.routes.frozen.entry(freeze.change).or_insert(Frozen {
@@ -145,7 +145,7 @@ impl Space {
     }
 
     pub(super) fn change(&mut self, change: Change) {
-        self.routes.settle(change.settled);
+        self.settle_changes(change.settled);
         if self.routes.is_over(change.change) {
             return;
         }
@@ -177,6 +177,53 @@ impl Space {
             });
         }
         self.sweep();
+    }
+
+    /// All changes up to this one are over everywhere. A region that one of them still freezes here was
+    /// restored from a moment before its end: neither `Change` nor `Thaw` will come for it.
+    fn settle_changes(&mut self, settled: u64) {
+        self.routes.settle(settled);
+        // 0.1.0 keeps such a region frozen, and its replicas must agree with ours.
+        if self.rules < 2 {
+            return;
+        }
+        for (region, owners) in self.abandon_changes(settled) {
+            for owner in owners {
+                self.tell_owner(owner, Some(region.root.clone()), EventKind::Killed);
+            }
+        }
+        // Before the command reports or clears anything: what the waiters blocked is granted now.
+        self.sweep();
+    }
+
+    /// Unfreezes the regions of changes up to a number, whose ends are unknown, and drops their waiters.
+    ///
+    /// The waiters are not woken: if the change was made, their paths may belong to a namespace of another
+    /// group, and a grant here would be a second holder beside that group's. A client that asks again is
+    /// resolved by the table that counts. Returns whose waiters were dropped, by region.
+    pub(super) fn abandon_changes(&mut self, up_to: u64) -> Vec<(Region, BTreeSet<OwnerId>)> {
+        let mut abandoned = Vec::new();
+        while let Some((change, _)) = self.routes.frozen.first_key_value()
+            && *change <= up_to
+            && let Some((_, Frozen { region, .. })) = self.routes.frozen.pop_first()
+        {
+            let mut waiters: Vec<(u64, u32)> = self
+                .waiters
+                .iter()
+                .filter(|(_, waiter)| all_paths(&waiter.request).any(|path| region.contains(path)))
+                .map(|(id, waiter)| (waiter.number, id))
+                .collect();
+            waiters.sort_unstable();
+            let mut owners = BTreeSet::new();
+            for (_, id) in waiters {
+                let session = self.waiters[id].session;
+                owners.insert(self.sessions[session].owner.clone());
+                self.leave(id);
+                self.settle_session(session);
+            }
+            abandoned.push((region, owners));
+        }
+        abandoned
     }
 
     fn unfreeze(&mut self, change: u64) {
@@ -279,7 +326,7 @@ impl Space {
                     .filter(|(_, path)| region.contains(path))
                     .collect();
                 for (claim, path) in claims {
-                    self.remove_claim(claim, Some(path), Ending::Killed);
+                    self.take_away(claim, path);
                     killed.insert(owner.clone());
                 }
             }

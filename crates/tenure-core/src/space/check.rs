@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use super::Space;
 use super::change::Frozen;
 use super::judge::Verdict;
+use super::sessions::Taken;
 use crate::lease::SHORT_LEASE_MS;
 use crate::policy::Mode;
 use crate::segment::below_root;
@@ -27,6 +28,7 @@ impl Space {
         self.check_memory();
         self.check_exclusion();
         self.check_waiting();
+        self.check_taken();
     }
 
     fn check_claims(&self) {
@@ -331,6 +333,17 @@ impl Space {
                     let below = self.tree.is_below(two.node, one.node);
                     assert!(!below, "an owner below another's covering claim");
                 }
+            }
+        }
+    }
+
+    /// What was taken from an owner is not there.
+    fn check_taken(&self) {
+        for (number, session) in self.sessions.iter() {
+            for (path, mode) in session.taken().into_iter().flat_map(Taken::keys) {
+                let node = self.spot(session.namespace, path).at;
+                let there = node.and_then(|node| self.own_claim(number, node, Kind::of(*mode)));
+                assert!(there.is_none(), "{} still holds {path}", session.owner);
             }
         }
     }

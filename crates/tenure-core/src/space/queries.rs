@@ -59,14 +59,20 @@ impl Space {
         self.lease_view(number.0, self.sessions.get(number.0)?)
     }
 
-    /// What an unlogged renewal needs: the lease, or why there is none (R90).
+    /// What an unlogged renewal needs: the lease, or why it is lost (R90).
     pub fn renewal(
         &self,
         namespace: &Namespace,
         owner: &OwnerId,
     ) -> Result<LeaseView<'_>, Missing> {
         // A lease without holds does not exist here, so `Missing::OwnerSet` never does.
-        self.lease(namespace, owner).ok_or(Missing::Alive)
+        let (_, session) = self.session_of(namespace, owner).ok_or(Missing::Alive)?;
+        let view = self.lease_view(session, &self.sessions[session]);
+        let view = view.ok_or(Missing::Alive)?;
+        match self.taken_from(session) {
+            Some(missing) => Err(missing),
+            None => Ok(view),
+        }
     }
 
     /// The lease time at which the next waiter's time is over.

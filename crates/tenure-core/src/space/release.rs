@@ -11,8 +11,8 @@ use crate::command::{
 use crate::event::EventKind;
 use crate::lease::SHORT_LEASE_MS;
 use crate::outcome::{BreakOutcome, LeaseChange, LeaseNumber, Refusal, Renewed, Withdrawn};
-use crate::path::Namespace;
-use crate::policy::Missing;
+use crate::path::{Namespace, Path};
+use crate::policy::{Missing, Mode};
 use crate::slab::NONE;
 use crate::tree::Kind;
 use crate::value::OwnerId;
@@ -47,6 +47,7 @@ impl Space {
         // The owner was heard of (R122).
         self.sessions[session].set_grant(None);
         for hold in release.holds {
+            self.sessions[session].forget_taken(&hold.path, hold.mode);
             let waiter = self.sessions[session].waiter;
             if self.waits_for_hold(waiter, &hold) {
                 self.leave(waiter);
@@ -94,6 +95,8 @@ impl Space {
             return false;
         }
         self.drop_claims(session, Ending::Expired);
+        // By its own clock the owner has counted on nothing of this lease for some time.
+        self.sessions[session].forget_all_taken();
         self.settle_session(session);
         self.sweep();
         self.settle_namespace(namespace);
@@ -107,6 +110,9 @@ impl Space {
             .ok_or(Missing::Alive)?;
         if self.sessions[session].lease.is_none() {
             return Err(Missing::Alive);
+        }
+        if let Some(missing) = self.taken_from(session) {
+            return Err(missing);
         }
         self.set_lease(session, renew.ttl);
         let there = &mut self.sessions[session];
@@ -150,7 +156,7 @@ impl Space {
             let present = self.present_holder(node);
             return BreakOutcome::NotThatHold(present.map(|claim| self.blocker(claim)));
         };
-        self.remove_claim(claim, Some(hold.path), Ending::Killed);
+        self.take_away(claim, hold.path);
         self.tell(session, EventKind::Killed);
         self.settle_session(session);
         self.sweep();
@@ -180,6 +186,37 @@ impl Space {
             }
             _ => Withdrawn::Gone,
         }
+    }
+
+    /// Ends a hold that its owner has not given back, and notes it for the renewals that follow.
+    ///
+    /// A lease vouches for all holds of an owner in a namespace, so a renewal that is answered OK says
+    /// that they are all there. KILLED reaches only the streams that are open at that moment. So renewals
+    /// answer LOST from now on, until the owner names this hold in a release or asks for it anew: by then
+    /// it knows, or is answered, how the path stands. Naming other paths does not count: an owner that
+    /// heard nothing goes on with those, and repeats its place in line. A keyed repeat does not count
+    /// either: it is answered from memory (R105).
+    pub(super) fn take_away(&mut self, claim: u32, path: Path) {
+        let Some(there) = self.claims.get(claim) else {
+            return;
+        };
+        let (session, mode) = (there.session, there.mode());
+        let missing = match mode {
+            _ if there.is_permit() => Missing::Semaphore,
+            Mode::Write => Missing::Write,
+            Mode::Read | Mode::ReadTree => Missing::Read,
+        };
+        // 0.1.0 answers OK, and its replicas must agree with ours.
+        if self.rules >= 2 {
+            self.sessions[session].note_taken(path.clone(), mode, missing);
+        }
+        self.remove_claim(claim, Some(path), Ending::Killed);
+    }
+
+    /// What a renewal says of holds that were taken away; `None` if the lease has all that it had.
+    pub(super) fn taken_from(&self, session: u32) -> Option<Missing> {
+        let taken = self.sessions[session].taken()?;
+        taken.values().next().copied()
     }
 
     /// Removes all claims of a session.

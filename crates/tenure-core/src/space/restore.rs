@@ -19,7 +19,9 @@ use crate::command::Acquire;
 use crate::hash::HashSeed;
 use crate::lease::SHORT_LEASE_MS;
 use crate::path::{Namespace, Path};
+use crate::policy::Mode;
 use crate::slab::{NONE, Slab};
+use crate::tree::Kind;
 use crate::value::{Fence, OwnerId};
 
 impl Space {
@@ -41,6 +43,9 @@ impl Space {
         space.take_memory(&mut input, &names)?;
         space.take_answers(&mut input, &waiters)?;
         space.take_events(&mut input)?;
+        if space.rules >= 2 {
+            space.take_taken(&mut input, &sessions)?;
+        }
         input.finish()?;
         space.hang_all(&waiters);
         Ok(space)
@@ -374,6 +379,44 @@ impl Space {
         for _ in 0..input.length()? {
             let made = input.number()?;
             self.events.kept.push(made, &input.take()?);
+        }
+        Ok(())
+    }
+
+    fn take_taken(&mut self, input: &mut Reader<'_>, sessions: &[u32]) -> Result<(), DecodeError> {
+        let mut last = None;
+        for _ in 0..input.length()? {
+            let at = place(input)?;
+            let session = reference(sessions, at)?;
+            let count = input.length()?;
+            // Equal states give equal bytes, so there is one way to write a state.
+            if last.replace(at).is_some_and(|last| last >= at) || count == 0 {
+                return Err(DecodeError::Inconsistent("the order of what was taken"));
+            }
+            let namespace = self.sessions[session].namespace;
+            let mut before: Option<(Path, Mode)> = None;
+            for _ in 0..count {
+                let (path, mode): (Path, Mode) = (input.take()?, input.take()?);
+                let missing = input.take()?;
+                let hold = (path.clone(), mode);
+                if before
+                    .replace(hold.clone())
+                    .is_some_and(|before| before >= hold)
+                {
+                    return Err(DecodeError::Inconsistent("the order of what was taken"));
+                }
+                if !self.namespaces[namespace].name.contains(&path) {
+                    return Err(DecodeError::Inconsistent(
+                        "a taken hold outside its namespace",
+                    ));
+                }
+                let node = self.spot(namespace, &path).at;
+                if node.is_some_and(|node| self.own_claim(session, node, Kind::of(mode)).is_some())
+                {
+                    return Err(DecodeError::Inconsistent("a hold both taken and there"));
+                }
+                self.sessions[session].note_taken(path, mode, missing);
+            }
         }
         Ok(())
     }

@@ -1,12 +1,15 @@
 //! Sessions: what one owner has in one namespace. Claims under one lease, and at most one place in line.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use hashbrown::{HashMap, HashTable};
 use rustc_hash::FxBuildHasher;
 
 use crate::hash::Hasher;
+use crate::path::Path;
+use crate::policy::{Missing, Mode};
 use crate::slab::{NONE, Slab};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
 
@@ -45,16 +48,22 @@ struct Rare {
     holder: Option<Box<Holder>>,
     grant: Option<StandingGrant>,
     own_below: Option<Box<OwnBelow>>,
+    taken: Taken,
     asked_until: u64,
     next_of_owner: u32,
     previous_of_owner: u32,
 }
+
+/// Holds that a break or a policy change ended, until their owner names them again: by path and mode,
+/// with the reason that a renewal gives.
+pub(super) type Taken = BTreeMap<(Path, Mode), Missing>;
 
 impl Rare {
     const NOTHING: Rare = Rare {
         holder: None,
         grant: None,
         own_below: None,
+        taken: Taken::new(),
         asked_until: 0,
         next_of_owner: NONE,
         previous_of_owner: NONE,
@@ -64,6 +73,7 @@ impl Rare {
         self.holder.is_none()
             && self.grant.is_none()
             && self.own_below.is_none()
+            && self.taken.is_empty()
             && self.asked_until == 0
             && self.next_of_owner == NONE
             && self.previous_of_owner == NONE
@@ -110,12 +120,36 @@ impl Session {
         self.change(until > 0, |rare| rare.asked_until = until);
     }
 
-    /// Ends the lease, and all that is only there with one.
+    pub(super) fn taken(&self) -> Option<&Taken> {
+        let taken = &self.rare.as_ref()?.taken;
+        (!taken.is_empty()).then_some(taken)
+    }
+
+    pub(super) fn note_taken(&mut self, path: Path, mode: Mode, missing: Missing) {
+        self.change(true, |rare| {
+            rare.taken.insert((path, mode), missing);
+        });
+    }
+
+    /// The owner named a hold: it knows, or is answered, how that path stands.
+    pub(super) fn forget_taken(&mut self, path: &Path, mode: Mode) {
+        self.change(false, |rare| {
+            rare.taken.remove(&(path.clone(), mode));
+        });
+    }
+
+    pub(super) fn forget_all_taken(&mut self) {
+        self.change(false, |rare| rare.taken.clear());
+    }
+
+    /// Ends the lease, and all that is only there with one. What was taken stays: a place in line that was
+    /// asked for before may still be granted, and the renewals of that lease must tell.
     pub(super) fn end_lease(&mut self) -> Option<Lease> {
         let lease = self.lease.take()?;
         self.change(false, |rare| {
             let (next_of_owner, previous_of_owner) = (rare.next_of_owner, rare.previous_of_owner);
             *rare = Rare {
+                taken: core::mem::take(&mut rare.taken),
                 next_of_owner,
                 previous_of_owner,
                 ..Rare::NOTHING

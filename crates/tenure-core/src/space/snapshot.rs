@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use super::answers::{Answer, Call};
 use super::change::RegionFloor;
 use super::queue::Waiter;
-use super::sessions::{Lease, StandingGrant};
+use super::sessions::{Lease, StandingGrant, Taken};
 use super::{Space, SpaceLimits};
 use crate::codec::{Writer, snapshot_version};
 use crate::value::OwnerId;
@@ -39,6 +39,9 @@ impl Space {
         self.put_memory(&mut out, &names);
         self.put_answers(&mut out);
         self.put_events(&mut out);
+        if self.rules >= 2 {
+            self.put_taken(&mut out, &sessions);
+        }
         out.into_bytes()
     }
 
@@ -197,6 +200,26 @@ impl Space {
                     out.number(waiter);
                 }
                 Answer::Gone => out.byte(3),
+            }
+        }
+    }
+
+    /// Sessions in the order of their references, holds by path and mode.
+    fn put_taken(&self, out: &mut Writer, sessions: &BTreeMap<u32, usize>) {
+        let mut all: Vec<(usize, &Taken)> = self
+            .sessions
+            .iter()
+            .filter_map(|(number, session)| Some((sessions[&number], session.taken()?)))
+            .collect();
+        all.sort_unstable_by_key(|(place, _)| *place);
+        out.length(all.len());
+        for (place, taken) in all {
+            out.length(place);
+            out.length(taken.len());
+            for ((path, mode), missing) in taken {
+                out.put(path);
+                out.put(mode);
+                out.put(missing);
             }
         }
     }

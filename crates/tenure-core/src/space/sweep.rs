@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
 use super::Space;
+use super::acquire::new_and_released;
 use super::judge::{Verdict, new_requests};
 use super::sessions::StandingGrant;
 use crate::command::Wait;
@@ -79,6 +80,13 @@ impl Space {
             self.answers.granted(key, fence);
         }
         self.grant(session, &waiter.request, fence, &waiter.parts);
+        if self.sessions[session].taken().is_some() {
+            // It has them again, at a fence that the grant tells.
+            let (new, released) = new_and_released(&waiter.request);
+            for hold in new.iter().chain(&released) {
+                self.sessions[session].forget_taken(&hold.path, hold.mode);
+            }
+        }
         self.leave_paths(&waiter);
         let event = self.tell(session, EventKind::Grant { fence });
         let there = &mut self.sessions[session];

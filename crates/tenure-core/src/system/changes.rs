@@ -154,7 +154,11 @@ impl Changes {
             .collect()
     }
 
+    /// Undecided changes end here: the spaces are lifted with this machine and are no longer frozen, so no
+    /// decision may rest on what they reported. Decided ones go on; their groups are told again.
     pub(super) fn lift(&mut self, by: u64) {
+        self.underway
+            .retain(|_, underway| underway.phase != Phase::Freezing);
         self.last = self.last.saturating_add(by);
     }
 

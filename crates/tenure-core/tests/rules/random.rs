@@ -48,6 +48,8 @@ struct Mood {
     /// Without reads, semaphores and the two algorithms that know none get their share.
     reads: bool,
     waiting: Wait,
+    /// The number of the rules that apply.
+    rules: u32,
 }
 
 impl Mood {
@@ -59,6 +61,7 @@ impl Mood {
             policies: dice.one_in(2),
             reads: !dice.one_in(3),
             waiting: dice.pick(&[Wait::Queue, Wait::QueueAndAsk, Wait::Queue]),
+            rules: dice.pick(&[1, 2, 2]),
         }
     }
 
@@ -309,6 +312,7 @@ fn step(dice: &mut Dice, mood: &Mood, sight: &Sight) -> Step {
         95..98 if mood.policies => Step::Decide {
             row: (!dice.one_in(4)).then(|| dice.pick(&Algorithm::ALL)),
         },
+        98 if mood.policies && mood.rules >= 2 && dice.one_in(4) => Step::Forget,
         98 if mood.policies => Step::Thaw,
         _ => Step::Acquire(acquire(dice, mood, sight)),
     }
@@ -318,7 +322,7 @@ fn step(dice: &mut Dice, mood: &Mood, sight: &Sight) -> Step {
 pub(crate) fn story(seed: u64, length: usize) -> Vec<Step> {
     let mut dice = Dice::new(seed);
     let mood = Mood::throw(&mut dice);
-    let mut steps = Vec::new();
+    let mut steps = vec![Step::Rules(mood.rules)];
     for root in &NAMESPACES[..3] {
         if dice.one_in(2) {
             steps.push(Step::Freeze {

@@ -74,6 +74,10 @@ pub(crate) enum Step {
         floor: u64,
     },
     Lift(u64),
+    /// The rules of this number apply from now on.
+    Rules(u32),
+    /// The system machine loses the change under way, as after a restore from an earlier moment.
+    Forget,
     /// The last command that changed something arrives once more, word for word.
     Again,
     /// The last command with a key arrives once more.
@@ -298,6 +302,8 @@ impl fmt::Display for Step {
                 )
             }
             Step::Lift(by) => write!(f, "lift {by}"),
+            Step::Rules(number) => write!(f, "rules {number}"),
+            Step::Forget => write!(f, "forget"),
             Step::Again => write!(f, "again"),
             Step::Retry => write!(f, "retry"),
         }
@@ -410,6 +416,8 @@ pub(crate) fn parse(line: &str) -> Result<Step, String> {
             },
         },
         "lift" => Step::Lift(number(1)?),
+        "rules" => Step::Rules(u32::try_from(number(1)?).map_err(|_| missing())?),
+        "forget" => Step::Forget,
         "again" => Step::Again,
         "retry" => Step::Retry,
         other => return Err(format!("no step `{other}`: {line}")),

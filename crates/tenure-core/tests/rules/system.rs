@@ -131,6 +131,7 @@ impl Twin {
                 self.counter += by;
                 self.version += by;
                 self.begun += by;
+                self.changes.retain(|under| under.decided.is_some());
                 SystemOutcome::Done
             }
             SystemCommand::Tick | SystemCommand::Rules { .. } => SystemOutcome::Done,

@@ -172,6 +172,14 @@ impl Twins {
                 &space.owner_alive(owner, &Selection::All, now),
                 &model.is_alive(owner, &Selection::All),
             )?;
+            for namespace in ["t:/a", "t:/ab", "u:/a", "t:/a/b", "t"] {
+                let namespace = Namespace::parse(namespace).unwrap();
+                same(
+                    &format!("a renewal of {owner} in {namespace}"),
+                    &space.renewal(&namespace, owner).map(|_| ()),
+                    &self.model.renewal(&namespace, owner),
+                )?;
+            }
             let standing = space.standing_grants(owner, now).into_iter();
             let mut standing: Vec<(Namespace, Option<Fence>)> = standing
                 .map(|event| match (event.namespace, event.kind) {

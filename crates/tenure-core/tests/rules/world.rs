@@ -240,7 +240,16 @@ impl World {
                     floor: Fence::from_number(*floor),
                 })
             }
-            Step::Lift(by) => Command::Lift { by: *by },
+            Step::Lift(by) => {
+                // The system machine is lifted with the spaces, and ends what is undecided.
+                self.change = None;
+                Command::Lift { by: *by }
+            }
+            Step::Rules(number) => Command::Rules { number: *number },
+            Step::Forget => {
+                self.change.take()?;
+                return None;
+            }
             Step::Again => self.last.clone()?,
             Step::Retry => self.last_keyed.clone()?,
         })

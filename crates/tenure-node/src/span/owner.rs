@@ -17,7 +17,7 @@ use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::forward::Origin;
-use super::sweep::{Scope, Sweep, Swept, What};
+use super::sweep::{self, Scope, Sweep, Swept, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
@@ -374,6 +374,10 @@ impl Node {
                 call.renewed = swept.renewed;
                 if call.renewed.is_empty() {
                     call.lost = Some(Missing::Alive);
+                }
+                let taken = |(_, born): &(_, u64)| *born == sweep::HOLD_TAKEN;
+                if call.renewed.iter().any(taken) {
+                    call.lost = Some(Missing::OwnerSet);
                 }
                 self.renewals_over(cx, call)
             }

@@ -115,6 +115,10 @@ pub(crate) struct Swept {
     pub(crate) unknown: bool,
 }
 
+/// In the place of a birth: the lease lives, but a break or a policy change took a hold from it, and it was
+/// not extended. No lease has this birth. 0.1.0 takes it for an extended lease, as it did before.
+pub(super) const HOLD_TAKEN: u64 = 0;
+
 impl Swept {
     fn merge(&mut self, other: Swept) {
         self.groups.join(&other.groups);
@@ -636,6 +640,15 @@ impl Node {
             }
             // Gone in between: for an owner-wide renewal that is no loss (R91).
             OpAnswer::Renewed(Err(Missing::Alive | Missing::OwnerSet)) => {}
+            // The lease is there and not what its owner takes it for: the whole renewal is lost.
+            OpAnswer::Renewed(Err(_)) => {
+                if let Step::Renew(at) = part.step
+                    && let Some((_, namespace)) = local.renewing.get(at as usize)
+                {
+                    let lease = (namespace.clone(), HOLD_TAKEN);
+                    local.found.renewed.push(lease);
+                }
+            }
             OpAnswer::Applied {
                 outcome: Outcome::Touched(_),
                 ..

@@ -1,9 +1,12 @@
-//! Judges. They see facts as clients see them, and states as replicas show them; they know neither
-//! faults nor nodes. The first objection ends a run.
+//! Judges. They see facts as clients see them, what nodes write, and states as replicas show them; they know
+//! no faults. The first objection ends a run.
 
+mod belief;
+mod consensus;
 mod converge;
 mod deadlocks;
 mod durable;
+mod early;
 mod entries;
 mod events;
 mod exclusion;
@@ -12,8 +15,11 @@ mod fifo;
 mod leases;
 mod linearizable;
 mod memory;
+mod once;
 mod owners;
+mod reference;
 mod releases;
+mod rising;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -24,7 +30,9 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::observe::Promised;
-use tenure_node::{Answer, ClientRequest, Failure, Member, Node, Snapshot, WatchEvent};
+use tenure_node::{
+    Answer, Batch, ClientRequest, Failure, Mark, Member, Node, Recovery, Snapshot, WatchEvent,
+};
 
 use crate::plan::Plan;
 use crate::time::{SECOND, Time};
@@ -122,6 +130,12 @@ pub(crate) struct Judges {
     converge: converge::Converge,
     entries: entries::Entries,
     memory: memory::Memory,
+    consensus: consensus::Consensus,
+    reference: reference::Reference,
+    rising: rising::Rising,
+    early: early::Early,
+    belief: belief::Beliefs,
+    once: once::Once,
     pub(crate) verdict: Option<Violation>,
     pub(crate) judged: BTreeMap<&'static str, u64>,
 }
@@ -152,6 +166,12 @@ impl Judges {
             converge: converge::Converge::default(),
             entries: entries::Entries::default(),
             memory: memory::Memory::default(),
+            consensus: consensus::Consensus::default(),
+            reference: reference::Reference::new(plan),
+            rising: rising::Rising::default(),
+            early: early::Early::default(),
+            belief: belief::Beliefs::default(),
+            once: once::Once::default(),
             verdict: None,
             judged: BTreeMap::new(),
         }
@@ -171,15 +191,86 @@ impl Judges {
             ("events", self.events.see(now, fact)),
             ("deadlocks", self.deadlocks.see(now, fact)),
         ];
-        for (judge, finding) in findings {
+        self.early.see(fact);
+        let belief = self.belief.see(now, fact, self.reference.spaces());
+        for (judge, finding) in findings.into_iter().chain([("belief", belief)]) {
             self.note(judge, now, finding);
         }
     }
 
-    /// A replica shows its state.
+    /// A fact about a client that uses an owner more than once, or changes policies beside others.
+    pub(crate) fn see_few(&mut self, now: Time, fact: &Fact<'_>) {
+        self.early.see(fact);
+        let exclusion = self.exclusion.see(now, fact);
+        let belief = self.belief.see(now, fact, self.reference.spaces());
+        for (judge, finding) in [("exclusion", exclusion), ("belief", belief)] {
+            self.note(judge, now, finding);
+        }
+    }
+
+    /// A replica saves its state.
     pub(crate) fn snapshot(&mut self, now: Time, of: Member, snapshot: &Snapshot) {
         let finding = self.converge.see(of, snapshot);
         self.note("converge", now, finding);
+        let finding = self.reference.saved(snapshot);
+        self.note("restore", now, finding);
+    }
+
+    /// A process starts with what is on its disk.
+    pub(crate) fn starts(&mut self, now: Time, member: Member, recovery: &Recovery) {
+        let of = consensus::disk(member);
+        for found in recovery.found() {
+            self.reference.starts(now, of, &found);
+            let findings = self.consensus.starts(of, &found);
+            self.note_all(now, findings);
+        }
+    }
+
+    /// A node wants something written.
+    pub(crate) fn written(&mut self, now: Time, member: Member, batch: &Batch) {
+        let of = consensus::disk(member);
+        self.reference.written(now, of, batch);
+        let findings = self.consensus.written(of, batch);
+        self.note_all(now, findings);
+    }
+
+    /// What a node wrote up to a mark is durable.
+    pub(crate) fn durable(&mut self, now: Time, member: Member, mark: Mark) {
+        let findings = self.consensus.durable(consensus::disk(member), mark);
+        self.note_all(now, findings);
+    }
+
+    /// A node has taken a step; what it said is not on its way yet.
+    pub(crate) fn stepped(&mut self, now: Time, member: Member, node: &Node) {
+        let of = consensus::disk(member);
+        for replica in node.standings() {
+            let (group, applied) = (replica.group, replica.applied);
+            let place = self.reference.place(of, group, applied);
+            let mut findings = self.consensus.stepped(of, &replica, place);
+            let (rising, early) = (&mut self.rising, &mut self.early);
+            let (belief, once) = (&self.belief, &mut self.once);
+            let mut effects = Vec::new();
+            findings.extend(self.reference.stepped(of, node, group, applied, |step| {
+                effects.push(("rising", rising.applied(step)));
+                effects.push(("lease time", early.applied(step)));
+                effects.push(("belief", belief.applied(now, step)));
+                effects.push(("once", once.applied(step)));
+            }));
+            findings.extend(effects);
+            self.note_all(now, findings);
+        }
+        for view in node.replicas() {
+            let finding = self.entries.committed(node, &view);
+            self.note("committed", now, finding);
+            let finding = self.entries.leader(node, &view);
+            self.note("leader", now, finding);
+        }
+    }
+
+    fn note_all(&mut self, now: Time, findings: consensus::Findings) {
+        for (judge, finding) in findings {
+            self.note(judge, now, finding);
+        }
     }
 
     /// A process begins, with the replicas that its disk has.
@@ -188,16 +279,6 @@ impl Judges {
             self.entries.started(&view);
             let finding = self.memory.started(&view);
             self.note("memory", now, finding);
-        }
-    }
-
-    /// A node has taken a turn.
-    pub(crate) fn stepped(&mut self, now: Time, node: &Node) {
-        for view in node.replicas() {
-            let finding = self.entries.committed(node, &view);
-            self.note("committed", now, finding);
-            let finding = self.entries.leader(node, &view);
-            self.note("leader", now, finding);
         }
     }
 
@@ -264,8 +345,8 @@ impl Upheavals {
     /// Whether a belief in a path that rests on a request of `sent` may be void.
     fn shake(&self, path: &Path, sent: Time) -> bool {
         let handler = path.handler();
-        // Those of `q` change routes, and are refused where anybody holds anything (R133).
-        handler != "q"
+        // Those of `q` and `r` change routes, and are refused where anything is held (R133).
+        !matches!(handler, "q" | "r")
             && (self.open.contains_key(handler)
                 || self.over.get(handler).is_some_and(|over| sent <= *over))
     }

@@ -22,11 +22,11 @@ use crate::time::Time;
 pub(super) struct Owners {
     believed: BTreeMap<OwnerId, (Time, Belief)>,
     releases: Releases,
-    doomed: BTreeSet<OwnerId>,
+    /// The calls that want to take something from an owner, by number. None of them is ever known to be
+    /// over, because one that is not answered may still arrive.
+    doomed: BTreeMap<OwnerId, BTreeSet<u64>>,
     /// How often each owner asked for something: an earlier acquire that comes late moves its fence.
     acquires: BTreeMap<OwnerId, u32>,
-    /// Breaks of holds that were believed in when they were asked for.
-    sure: BTreeMap<OwnerId, (u64, Time)>,
     broken: BTreeMap<(OwnerId, Path, Option<Fence>), Time>,
     upheavals: Upheavals,
 }
@@ -36,7 +36,7 @@ impl Owners {
         self.upheavals.see(now, fact);
         self.releases.see(now, fact);
         match fact {
-            Fact::Asked(ask) => self.asked(now, ask),
+            Fact::Asked(ask) => self.asked(ask),
             Fact::Answered(ask, Ok(answer)) => return self.answered(now, ask, answer),
             Fact::Believes(belief) => {
                 let since = match self.believed.get(&belief.owner) {
@@ -48,40 +48,55 @@ impl Owners {
             }
             Fact::Stops(owner) => {
                 self.believed.remove(*owner);
-                self.sure.remove(*owner);
             }
             _ => {}
         }
         Ok(Seen::Passed)
     }
 
-    fn asked(&mut self, now: Time, ask: &Ask) {
+    fn asked(&mut self, ask: &Ask) {
         if let ClientRequest::Acquire(acquire) = &*ask.request {
             *self.acquires.entry(acquire.owner.clone()).or_default() += 1;
         }
-        if let ClientRequest::Break { path, owner, fence } = &*ask.request
-            && let Some(belief) = self.believes(now, now, owner)
-            && belief.fence == *fence
-            && self.acquires.get(owner) == Some(&1)
-            && belief
-                .holds
-                .iter()
-                .any(|(held, mode)| held == path && *mode == Mode::Write)
-        {
-            let sure = (ask.id, belief.until);
-            self.sure.insert(owner.clone(), sure);
+        if let Some(victim) = takes_from(&ask.request) {
+            self.doomed
+                .entry(victim.clone())
+                .or_default()
+                .insert(ask.id);
         }
-        self.doomed.extend(takes_from(&ask.request).cloned());
     }
 
     /// What an owner believed from `sent` until `now`, if nothing can have taken it away.
     fn believes(&self, sent: Time, now: Time, owner: &OwnerId) -> Option<&Belief> {
+        let safe = !self.doomed.contains_key(owner);
+        self.stands(sent, now, owner).filter(|_| safe)
+    }
+
+    /// The same, whatever calls wanted to take it away.
+    fn stands(&self, sent: Time, now: Time, owner: &OwnerId) -> Option<&Belief> {
         let (since, belief) = self.believed.get(owner)?;
         let stands = *since <= sent
             && now < belief.until
-            && !self.doomed.contains(owner)
             && !self.upheavals.shake(&belief.holds[0].0, belief.sent);
         stands.then_some(belief)
+    }
+
+    /// Whether a break must have met the hold that it names: its owner believed in it all the time, and no
+    /// other call wanted to take it away until the answer came. Another call may have been applied first,
+    /// also one that was sent after the break.
+    fn must_meet(&self, now: Time, ask: &Ask) -> bool {
+        let ClientRequest::Break { path, owner, fence } = &*ask.request else {
+            return false;
+        };
+        let takers = self.doomed.get(owner);
+        let alone = takers.is_some_and(|takers| takers.iter().eq([&ask.id]));
+        let named = |belief: &Belief| {
+            let mut holds = belief.holds.iter();
+            belief.fence == *fence && holds.any(|(held, mode)| held == path && *mode == Mode::Write)
+        };
+        alone
+            && self.acquires.get(owner) == Some(&1)
+            && self.stands(ask.sent, now, owner).is_some_and(named)
     }
 
     fn answered(&mut self, now: Time, ask: &Ask, answer: &Answer) -> Finding {
@@ -105,12 +120,9 @@ impl Owners {
                         self.broken.insert(hold, now);
                     }
                     BreakOutcome::NotThatHold(present) => {
-                        if let Some((id, until)) = self.sure.get(owner)
-                            && *id == ask.id
-                            && now < *until
-                        {
+                        if self.must_meet(now, ask) {
                             return Err(format!(
-                                "{owner} holds {path} at {fence:?}, but whoever wanted to break it met {present:?}"
+                                "{owner} holds {path} at {fence:?}, but a break of it met {present:?}"
                             ));
                         }
                     }
@@ -222,6 +234,110 @@ impl Owners {
                 "{owner} was broken out of {path} at {when} and is still its writer at {fence:?}"
             )),
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use tenure_core::command::{Request, State, Wait};
+    use tenure_core::path::Namespace;
+    use tenure_core::policy::Algorithm;
+    use tenure_core::value::{QueueTtl, Ttl};
+    use tenure_node::{AcquireRequest, Deadlock};
+
+    use super::*;
+
+    const HELD: &str = "p:/0/x";
+
+    fn amy() -> OwnerId {
+        OwnerId::new("amy").unwrap()
+    }
+
+    fn ask(sent: Time, request: ClientRequest) -> Ask {
+        Ask {
+            id: sent,
+            request: Box::new(request),
+            sent,
+            first_sent: sent,
+        }
+    }
+
+    fn acquire() -> ClientRequest {
+        ClientRequest::Acquire(AcquireRequest {
+            owner: amy(),
+            ttl: Ttl::from_millis(9_000).unwrap(),
+            queue_ttl: QueueTtl::from_millis(9_000).unwrap(),
+            requests: vec![Request {
+                path: Path::parse(HELD).unwrap(),
+                mode: Mode::Write,
+                state: State::New,
+                permits: None,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: None,
+            wait: Wait::Queue,
+            holder: None,
+            deadlock: Deadlock::Ignore,
+        })
+    }
+
+    fn breaks() -> ClientRequest {
+        ClientRequest::Break {
+            path: Path::parse(HELD).unwrap(),
+            owner: amy(),
+            fence: Fence::from_number(7),
+        }
+    }
+
+    /// Amy believes to hold something until 100. A break of it is sent at 10, another call at 20, and then
+    /// the break is answered: it has met no hold.
+    fn missed(meanwhile: Option<ClientRequest>, answered: Time) -> Finding {
+        let mut judge = Owners::default();
+        let first = ask(1, acquire());
+        judge.see(1, &Fact::Asked(&first)).unwrap();
+        let belief = Belief {
+            owner: amy(),
+            holds: vec![(Path::parse(HELD).unwrap(), Mode::Write)],
+            fence: Fence::from_number(7),
+            sent: 1,
+            until: 100,
+        };
+        judge.see(2, &Fact::Believes(&belief)).unwrap();
+        let late = ask(10, breaks());
+        judge.see(10, &Fact::Asked(&late)).unwrap();
+        if let Some(request) = meanwhile {
+            let other = ask(20, request);
+            judge.see(20, &Fact::Asked(&other)).unwrap();
+        }
+        let nobody = Ok(Answer::Break(Box::new(BreakOutcome::NotThatHold(None))));
+        judge.see(answered, &Fact::Answered(&late, &nobody))
+    }
+
+    /// E9: a hold that stands, and that no other call goes for, is met.
+    #[test]
+    fn a_break_must_meet_a_hold_that_stands() {
+        assert!(missed(None, 30).is_err());
+        assert_eq!(missed(None, 100), Ok(Seen::Checked));
+    }
+
+    /// E9: a call that was sent after the break may be applied before it.
+    #[test]
+    fn a_break_may_miss_what_another_call_took_meanwhile() {
+        let kills = ClientRequest::ForceRelease {
+            victim: amy(),
+            key: None,
+        };
+        let changes = ClientRequest::SetNamespacePolicy {
+            namespace: Namespace::parse("p:/0").unwrap(),
+            algorithm: Algorithm::PointWrite,
+            key: None,
+        };
+        for meanwhile in [breaks(), kills, changes, acquire()] {
+            assert_eq!(missed(Some(meanwhile), 30), Ok(Seen::Checked));
         }
     }
 }

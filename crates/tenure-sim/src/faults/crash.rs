@@ -1,8 +1,9 @@
 //! Processes and machines that die.
 
-use tenure_node::Input;
+use tenure_node::{GroupId, Input};
 
 use crate::random::Random;
+use crate::seat::Middle;
 use crate::time::{MILLISECOND, SECOND};
 use crate::world::{Event, World};
 
@@ -49,4 +50,50 @@ pub(super) fn end(world: &mut World, at: usize, random: &mut Random) {
     let rest = random.pick(&[10 * MILLISECOND, SECOND, 5 * SECOND, 15 * SECOND]);
     let pause = rest + random.below(rest);
     world.at(world.now + pause, Event::Start(at));
+}
+
+/// A process will die between two things that belong together, soon.
+pub(super) fn in_the_middle(world: &mut World, random: &mut Random) -> Option<String> {
+    let at = if random.chance(700) {
+        let group = random.index(world.operator.wanted.len());
+        world.leader(GroupId(u32::try_from(group).ok()?))?.0
+    } else {
+        super::running(world, random)?
+    };
+    let middle = match random.below(4) {
+        0 => Middle::Synced,
+        1 => Middle::Said,
+        _ => Middle::Outputs(random.index(5)),
+    };
+    world.seats[at].middle = Some((middle, random.below(6)));
+    Some(format!("seat {at}, {middle:?}"))
+}
+
+impl World {
+    /// Whether the process of a seat dies here: then it is gone.
+    pub(crate) fn dies_at(&mut self, at: usize, here: Middle) -> bool {
+        match &mut self.seats[at].middle {
+            Some((middle, left)) if *middle == here => {
+                if *left > 0 {
+                    *left -= 1;
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+        let mut random = self.random.split();
+        let who = self.seats[at].member;
+        self.trace.say(
+            self.now,
+            format_args!("{who}"),
+            format_args!("dies at {here:?}"),
+        );
+        if random.chance(500) {
+            lose_power(self, at, &mut random);
+        } else {
+            end(self, at, &mut random);
+            self.seats[at].leave_disk(&mut random);
+        }
+        true
+    }
 }

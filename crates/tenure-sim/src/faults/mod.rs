@@ -4,6 +4,7 @@
 //! all end when the storm does.
 
 mod clock;
+mod combo;
 mod crash;
 mod disk;
 mod load;
@@ -11,6 +12,7 @@ mod membership;
 mod net;
 mod pause;
 
+use self::combo::Trouble;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::time::{SECOND, Time};
@@ -47,11 +49,14 @@ pub(crate) enum Kind {
     Transfer,
     ClientPause,
     ClientDeath,
+    Combo,
+    Middle,
+    CutLogs,
 }
 
 impl Kind {
-    /// Those that any cluster can be struck by. [`Kind::Forsaken`], [`Kind::Returning`] and [`Kind::HungDisk`] are
-    /// planned apart.
+    /// Those that any cluster can be struck by. The others need a spare node ([`Kind::Forsaken`], [`Kind::Returning`])
+    /// or are planned by a weather of their own.
     pub(crate) const ANYWHERE: [Kind; 25] = [
         Kind::Partition,
         Kind::PartialPartition,
@@ -110,6 +115,9 @@ impl Kind {
             Kind::Transfer => "transfer",
             Kind::ClientPause => "client pause",
             Kind::ClientDeath => "client death",
+            Kind::Combo => "combo",
+            Kind::Middle => "death in the middle",
+            Kind::CutLogs => "cut logs",
         }
     }
 
@@ -128,6 +136,7 @@ impl Kind {
             Kind::Membership | Kind::Forsaken => 20 * SECOND,
             Kind::Drain | Kind::Transfer | Kind::Returning => 15 * SECOND,
             Kind::ClientPause | Kind::ClientDeath => 6 * SECOND,
+            Kind::Combo | Kind::Middle | Kind::CutLogs => 4 * SECOND,
         }
     }
 }
@@ -159,6 +168,12 @@ pub(crate) enum Undo {
         group: usize,
         away: usize,
         back: usize,
+    },
+    /// Not an end yet: the next trouble of several for a group.
+    Next {
+        group: usize,
+        trouble: Trouble,
+        dice: u64,
     },
 }
 
@@ -211,6 +226,9 @@ impl World {
             Kind::Transfer => membership::transfer(self, &mut random),
             Kind::ClientPause => load::pause(self, &mut random),
             Kind::ClientDeath => load::die(self, &mut random),
+            Kind::Combo => combo::strike(self, &mut random),
+            Kind::Middle => crash::in_the_middle(self, &mut random),
+            Kind::CutLogs => combo::cut_logs(self, &mut random),
         };
         if let Some(what) = struck {
             *self.counts.faults.entry(kind.name()).or_default() += 1;
@@ -231,6 +249,11 @@ impl World {
             Undo::Forsake(seat) => net::isolate(self, seat),
             Undo::Return { group, seat } => membership::want_again(self, group, seat),
             Undo::Succeed { group, away, back } => membership::succeed(self, group, away, back),
+            Undo::Next {
+                group,
+                trouble,
+                dice,
+            } => combo::next(self, group, trouble, dice),
         }
     }
 }

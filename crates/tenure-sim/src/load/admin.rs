@@ -80,7 +80,8 @@ impl Admin {
             }
             Err(_) => return,
         }
-        self.waits_until = env.now + me.random.between(SECOND, 10 * SECOND);
+        let most = env.plan.habits.policy_pause;
+        self.waits_until = env.now + me.random.between(most / 10, most);
         env.actions.push(Action::Wake(self.waits_until));
     }
 }

@@ -23,6 +23,7 @@ use tenure_node::{
 use super::{Action, Env, Me, StoreWrite, modes, path};
 use crate::breach::Breach;
 use crate::check::{Ask, Belief, Fact};
+use crate::plan::QUEUE_TTLS;
 use crate::time::{MILLISECOND, SECOND, Time};
 
 /// See the module.
@@ -223,7 +224,7 @@ impl Locker {
             owner,
             holds,
             ttl,
-            queue_ttl: me.random.pick(&[1_500, 6_000, 20_000]),
+            queue_ttl: me.random.pick(&QUEUE_TTLS),
             wait: me.random.pick(&[
                 Wait::Queue,
                 Wait::Queue,
@@ -530,7 +531,14 @@ impl Locker {
             let longest = env.plan.ttls.iter().copied().max();
             session.ttl = session.ttl.max(longest.unwrap_or(0));
         }
-        let request = session.renewal();
+        let mut request = session.renewal();
+        let wide = env.plan.habits.wide;
+        if wide > 0
+            && me.random.chance(wide)
+            && let ClientRequest::Renew { domains, .. } = &mut request
+        {
+            domains.clear();
+        }
         let timeout = me.random.pick(&[500, 2_000, 5_000]);
         let id = me.ask(env, request, None, timeout);
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));

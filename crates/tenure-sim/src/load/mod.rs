@@ -4,8 +4,10 @@
 //! [`Fact`](crate::check::Fact); what it wants done becomes an [`Action`].
 
 mod admin;
+mod changer;
 mod locker;
 mod observer;
+mod repeater;
 mod store;
 mod tangler;
 mod watcher;
@@ -58,11 +60,25 @@ pub(crate) struct Env<'a> {
     pub(crate) counts: &'a mut Counts,
     pub(crate) actions: Vec<Action>,
     pub(crate) storm: bool,
+    /// Whose facts these are.
+    pub(crate) seen_by: SeenBy,
+}
+
+/// Which judges see what happens to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SeenBy {
+    /// All of them.
+    All,
+    /// Those that do not take an owner for one session, or a change of policy for the only one.
+    Few,
 }
 
 impl Env<'_> {
     fn fact(&mut self, fact: &Fact<'_>) {
-        self.judges.see(self.now, fact);
+        match self.seen_by {
+            SeenBy::All => self.judges.see(self.now, fact),
+            SeenBy::Few => self.judges.see_few(self.now, fact),
+        }
     }
 
     fn ask(&mut self, client: usize, ask: &Ask, timeout_ms: u64) {
@@ -107,6 +123,14 @@ pub(crate) struct Habits {
     pub(crate) late_events: u64,
     /// Clients that want one lock after the other.
     pub(crate) tanglers: usize,
+    /// Clients that use one owner again and again and send every call several times.
+    pub(crate) repeaters: usize,
+    /// Administrators that move the paths of those.
+    pub(crate) changers: usize,
+    /// The longest pause between two changes of the administrator that all runs have.
+    pub(crate) policy_pause: Time,
+    /// Per mille of renewals that name no namespace.
+    pub(crate) wide: u64,
 }
 
 /// A request in a few words.
@@ -139,7 +163,7 @@ impl std::fmt::Display for Brief<'_> {
     }
 }
 
-/// A client of one of the five kinds.
+/// A client of one of these kinds.
 pub(crate) struct Client {
     at: usize,
     random: Random,
@@ -159,6 +183,17 @@ enum Part {
     Admin(admin::Admin),
     Watcher(watcher::Watcher),
     Tangler(tangler::Tangler),
+    Repeater(repeater::Repeater),
+    Changer(changer::Changer),
+}
+
+impl Part {
+    fn seen_by(&self) -> SeenBy {
+        match self {
+            Part::Repeater(_) | Part::Changer(_) => SeenBy::Few,
+            _ => SeenBy::All,
+        }
+    }
 }
 
 impl Client {
@@ -191,6 +226,13 @@ impl Client {
         for handler in ["t", "u", random.pick(&["p", "q", "s"])] {
             add(Part::Watcher(watcher::Watcher::new(handler)), random);
         }
+        for _ in 0..plan.habits.repeaters {
+            let clock = random.between(905, 1095);
+            add(Part::Repeater(repeater::Repeater::new(clock)), random);
+        }
+        for _ in 0..plan.habits.changers {
+            add(Part::Changer(changer::Changer::default()), random);
+        }
         clients
     }
 
@@ -220,7 +262,7 @@ impl Client {
     pub(crate) fn take_grants(&mut self) -> u64 {
         match &mut self.role {
             Part::Locker(locker) => std::mem::take(&mut locker.grants) + locker.holds(),
-            Part::Observer(_) | Part::Admin(_) | Part::Watcher(_) | Part::Tangler(_) => 0,
+            _ => 0,
         }
     }
 
@@ -229,6 +271,7 @@ impl Client {
     }
 
     pub(crate) fn wake(&mut self, env: &mut Env<'_>) {
+        env.seen_by = self.role.seen_by();
         if self.retired {
             return;
         }
@@ -249,6 +292,8 @@ impl Client {
             Part::Admin(admin) => admin.wake(env, &mut me),
             Part::Watcher(watcher) => watcher.wake(env, &mut me),
             Part::Tangler(tangler) => tangler.wake(env, &mut me),
+            Part::Repeater(repeater) => repeater.wake(env, &mut me),
+            Part::Changer(changer) => changer.wake(env, &mut me),
         }
     }
 
@@ -282,6 +327,7 @@ impl Client {
             return;
         };
         let ask = self.asks.swap_remove(place);
+        env.seen_by = self.role.seen_by();
         env.answered(self.at, &ask, answer);
         if self.retired {
             return;
@@ -297,6 +343,8 @@ impl Client {
             Part::Observer(observer) => observer.answered(env, &mut me, &ask, answer),
             Part::Admin(admin) => admin.answered(env, &mut me, &ask, answer),
             Part::Tangler(tangler) => tangler.answered(env, &mut me, &ask, answer),
+            Part::Repeater(repeater) => repeater.answered(env, &mut me, &ask, answer),
+            Part::Changer(changer) => changer.answered(env, &mut me, &ask, answer),
             Part::Watcher(_) => {}
         }
     }
@@ -338,7 +386,7 @@ impl Client {
         }
         let believes_since = match &self.role {
             Part::Locker(locker) => locker.believes(env.now, &write.owner, write.fence),
-            Part::Observer(_) | Part::Admin(_) | Part::Watcher(_) | Part::Tangler(_) => None,
+            _ => None,
         };
         env.trace.say(
             env.now,

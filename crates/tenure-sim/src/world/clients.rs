@@ -4,7 +4,7 @@ use tenure_node::{Answer, Failure, Input, RequestId, StreamId, WatchStart};
 
 use super::{Event, World};
 use crate::check::Fact;
-use crate::load::{Action, Client, Env};
+use crate::load::{Action, Client, Env, SeenBy};
 use crate::seat::Stream;
 use crate::time::{MILLISECOND, SECOND, Time};
 use crate::weather::Weather;
@@ -19,6 +19,7 @@ impl World {
             counts: &mut self.counts,
             actions: Vec::new(),
             storm: self.storm,
+            seen_by: SeenBy::All,
         };
         act(&mut self.clients[at], &mut env);
         for action in std::mem::take(&mut env.actions) {

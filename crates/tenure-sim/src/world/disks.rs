@@ -4,7 +4,7 @@ use tenure_node::{Input, Mark};
 
 use super::{Event, World};
 use crate::breach::Breach;
-use crate::seat::{Job, Syncing};
+use crate::seat::{Job, Middle, Syncing};
 
 impl World {
     pub(super) fn disk_job(&mut self, at: usize, job: Job) {
@@ -118,6 +118,10 @@ impl World {
     }
 
     fn durable(&mut self, at: usize, mark: Mark) {
+        self.judges.durable(self.now, self.seats[at].member, mark);
+        if self.dies_at(at, Middle::Synced) {
+            return;
+        }
         while self.seats[at]
             .held
             .front()
@@ -127,7 +131,9 @@ impl World {
                 self.send(at, to, lane, frame);
             }
         }
-        self.input(at, Input::Persisted { mark });
+        if !self.dies_at(at, Middle::Said) {
+            self.input(at, Input::Persisted { mark });
+        }
     }
 
     fn disk_failed(&mut self, at: usize, why: String) {

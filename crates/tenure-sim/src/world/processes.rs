@@ -14,7 +14,7 @@ use crate::check::Fact;
 use crate::journal::{Blank, Journal, Unusable};
 use crate::load::Client;
 use crate::pulse::is_pulse;
-use crate::seat::Job;
+use crate::seat::{Job, Middle};
 use crate::time::{MILLISECOND, SECOND, Time};
 
 impl World {
@@ -95,6 +95,7 @@ impl World {
         for group in &seat.suspects {
             recovery.suspect(*group);
         }
+        self.judges.starts(self.now, seat.member, &recovery);
         let config = Config {
             me: seat.member,
             cluster: self.plan.cluster.clone(),
@@ -108,6 +109,9 @@ impl World {
         match Node::start(config, recovery, moment) {
             Ok((node, outputs)) => {
                 self.judges.started(self.now, &node);
+                self.see_writes(at, &outputs);
+                self.judges.stepped(self.now, who, &node);
+                let seat = &mut self.seats[at];
                 seat.suspects = node.suspects().collect();
                 seat.node = Some(node);
                 seat.journal = Some(journal);
@@ -189,16 +193,32 @@ impl World {
         let Some(node) = &mut seat.node else { return };
         self.counts.steps += 1;
         let outputs = node.step(moment, inputs);
-        self.judges.stepped(now, node);
-        if !seat.suspects.is_empty() {
-            seat.suspects = node.suspects().collect();
+        self.see_writes(at, &outputs);
+        let seat = &mut self.seats[at];
+        if let Some(node) = &seat.node {
+            self.judges.stepped(now, seat.member, node);
+            if !seat.suspects.is_empty() {
+                seat.suspects = node.suspects().collect();
+            }
         }
         self.take(at, outputs);
         self.reschedule(at);
     }
 
-    fn take(&mut self, at: usize, outputs: Vec<Output>) {
+    /// The judges know a node's log before they look at what it has applied.
+    fn see_writes(&mut self, at: usize, outputs: &[Output]) {
         for output in outputs {
+            if let Output::Write(batch) = output {
+                self.judges.written(self.now, self.seats[at].member, batch);
+            }
+        }
+    }
+
+    fn take(&mut self, at: usize, outputs: Vec<Output>) {
+        for (done, output) in outputs.into_iter().enumerate() {
+            if self.dies_at(at, Middle::Outputs(done)) {
+                return;
+            }
             match output {
                 Output::Write(batch) => self.disk_job(at, Job::Write(batch)),
                 Output::SaveSnapshot(snapshot) => {

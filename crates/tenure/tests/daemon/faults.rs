@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use tenure::blocking::wait;
+use tenure::blocking::{Guard, wait};
 use tenure::{Endpoint, Error, Lease, LostCause};
 
 use crate::LONG;
@@ -264,6 +264,67 @@ fn a_broken_hold_is_told_by_event() {
     wait(broken.break_hold("t:/a", Some(&id), tenure::Force::Yes, "test")).unwrap();
     assert_eq!(guard.lost().cause, LostCause::Killed);
     assert!(Lease::now() < renew_at, "only the renewal told");
+}
+
+/// Two locks of one session in one namespace, by the relay: they share a lease.
+fn two_of_a_session(relay: &Relay) -> (Guard, Guard) {
+    let session = client([&relay.node]).session("pair");
+    let acquire = |path: &str| {
+        let lock = session.lock_blocking(path).unwrap();
+        lock.ttl(Duration::from_secs(10)).acquire().unwrap()
+    };
+    (acquire("t:/a/x"), acquire("t:/a/y"))
+}
+
+/// Ends the hold of a path, as an operator does.
+fn break_hold(daemon: &Daemon, path: &str) {
+    let operator = daemon.client();
+    let id = wait(operator.inspect(path)).unwrap().holders[0].id.clone();
+    wait(operator.break_hold(path, id.as_ref(), tenure::Force::Yes, "test")).unwrap();
+}
+
+/// Waits for a renewal that is sent from now on.
+fn is_renewed(guard: &Guard) {
+    let (tell, told) = mpsc::channel();
+    guard.listen(move |event| {
+        let _ = tell.send(format!("{event:?}"));
+    });
+    let from = Lease::now();
+    while guard.lease().unwrap().sent < from {
+        let event = told.recv_timeout(LONG).unwrap();
+        assert!(!event.starts_with("Lost"), "{event}");
+    }
+}
+
+/// E9: KILLED goes only to the connections that stand. A client that had none compares when it has one again.
+#[test]
+fn a_hold_that_was_broken_while_no_connection_stood_is_lost() {
+    let daemon = Daemon::start();
+    let relay = Relay::to(&daemon.node);
+    let (broken, kept) = two_of_a_session(&relay);
+    relay.set(Traffic::AnswersHeld);
+    break_hold(&daemon, "t:/a/x");
+    // What the relay holds back, KILLED among it, is gone with the connection.
+    relay.cut();
+    relay.set(Traffic::Passes);
+    assert_eq!(broken.lost().cause, LostCause::Killed);
+    is_renewed(&kept);
+    kept.check().unwrap();
+}
+
+/// R90, E9: the lease of the other holds goes on, once the daemon has heard that the loss is known.
+#[test]
+fn a_session_goes_on_after_one_of_its_holds_was_broken() {
+    let daemon = Daemon::start();
+    let relay = Relay::to(&daemon.node);
+    let (broken, kept) = two_of_a_session(&relay);
+    break_hold(&daemon, "t:/a/x");
+    assert_eq!(broken.lost().cause, LostCause::Killed);
+    is_renewed(&kept);
+    kept.check().unwrap();
+    let next = daemon.client().lock_blocking("t:/a/x").unwrap();
+    let next = next.wait(Duration::ZERO).acquire().unwrap();
+    next.release().unwrap();
 }
 
 /// R102: a daemon that remembers no more answers refuses what has a key, and forgets none early. Locks of this library,

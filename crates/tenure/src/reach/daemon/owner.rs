@@ -16,7 +16,7 @@ use tenure_wire::v1;
 use tokio::sync::{Mutex as Turn, Notify, mpsc};
 
 use super::client::{Answer, Client, Op, Trouble};
-use super::convert;
+use super::{convert, give_back_later};
 use crate::boot_timer;
 use crate::error::LostCause;
 use crate::lease::Lease;
@@ -42,6 +42,8 @@ struct State {
     /// A task renews.
     is_kept: bool,
     renew_now: bool,
+    /// The connection is a new one: what is held is compared once a renewal was answered on it.
+    compare_now: bool,
     /// A release was not answered: it may still come, and drop what is acquired later.
     is_spoiled: bool,
     /// Paths that are being given back: whoever takes one of them again waits for the answer.
@@ -269,7 +271,11 @@ impl Owner {
     }
 
     pub(super) fn link_broke(&self) {
-        self.lock().renew_now = true;
+        {
+            let mut state = self.lock();
+            state.renew_now = true;
+            state.compare_now = true;
+        }
         self.changed.notify_one();
         self.tell_waiting(WaitNews::LinkBroke);
     }
@@ -294,18 +300,69 @@ impl Owner {
     /// Something was taken away. What the daemon does not vouch for at once is lost.
     async fn look_what_is_left(self: Arc<Owner>, client: Client) {
         let claims = self.claims();
+        if claims.is_empty() {
+            return;
+        }
         let until = Lease::now() + self.each_try();
-        let left = match claims.is_empty() {
-            true => return,
-            false => client
-                .owner_locks(&self.id, until, self.each_try())
-                .await
-                .unwrap_or_default(),
-        };
-        for claim in claims
+        match client.owner_locks(&self.id, until, self.each_try()).await {
+            Ok(left) => self.lose_unlisted(&client, &claims, &left),
+            Err(_) => claims.iter().for_each(|claim| self.lose_taken(claim)),
+        }
+    }
+
+    /// Compares what is held with what the daemon lists, after a connection broke: KILLED may have been sent while no
+    /// connection could bring it. Called when a renewal was answered on the new one, so that a later KILLED arrives.
+    /// Without an answer nothing is lost here: the lease says how long the holds are good, and the question goes on.
+    async fn compare(self: Arc<Owner>, client: Client) {
+        loop {
+            let claims = self.claims();
+            if claims.is_empty() {
+                return;
+            }
+            let until = Lease::now() + self.each_try();
+            if let Ok(left) = client.owner_locks(&self.id, until, self.each_try()).await {
+                return self.lose_unlisted(&client, &claims, &left);
+            }
+            tokio::time::sleep(self.ttl / 10).await;
+        }
+    }
+
+    /// Loses the claims that the daemon does not list. Where others of the same lease are left, the lost ones are
+    /// released as well: the daemon answers renewals of that lease with LOST until it hears that the owner knows.
+    fn lose_unlisted(
+        self: &Arc<Owner>,
+        client: &Client,
+        claims: &[Arc<Claim>],
+        left: &[v1::OwnedLock],
+    ) {
+        let gone: Vec<&Arc<Claim>> = claims
             .iter()
             .filter(|claim| !left.iter().any(|lock| claim.is(lock)))
+            .collect();
+        gone.iter().for_each(|claim| self.lose_taken(claim));
+        let mut spots: Vec<Spot> = Vec::new();
         {
+            let mut state = self.lock();
+            for claim in gone {
+                let spot = claim.spot();
+                let is_wanted = state.wanted.iter().any(|(wanted, _)| *wanted == spot);
+                let is_known = spots.contains(&spot) || state.releasing.contains(&spot);
+                // A request for the same path tells the daemon by itself, and a release would take what it gets.
+                if state.leases.contains_key(&claim.namespace) && !is_wanted && !is_known {
+                    spots.push(spot);
+                }
+            }
+            state.releasing.extend(spots.iter().cloned());
+        }
+        if !spots.is_empty() {
+            give_back_later(client.clone(), Arc::clone(self), spots);
+        }
+    }
+
+    /// Loses a claim that is still held here: its guard may have given it back meanwhile.
+    fn lose_taken(&self, claim: &Arc<Claim>) {
+        let is_held = self.lock().claims().any(|held| Arc::ptr_eq(held, claim));
+        if is_held {
             self.let_go(claim);
             claim
                 .signals
@@ -331,6 +388,9 @@ impl Owner {
             };
             if renewed.is_ok() {
                 pause = first;
+                if std::mem::take(&mut self.lock().compare_now) {
+                    tokio::spawn(Arc::clone(&self).compare(client.clone()));
+                }
                 continue;
             }
             tokio::select! {
@@ -373,7 +433,11 @@ impl Owner {
 
     /// One renewal for all namespaces. Without a key: a repeat can only prolong, and a remembered one would cost the
     /// daemon an entry in its log.
-    async fn renew(&self, client: &Client, namespaces: &[String]) -> Result<(), Trouble> {
+    async fn renew(
+        self: &Arc<Owner>,
+        client: &Client,
+        namespaces: &[String],
+    ) -> Result<(), Trouble> {
         let renew = v1::RenewRequest {
             owner_id: self.id.clone(),
             ttl_ms: whole_millis(self.ttl),
@@ -393,18 +457,47 @@ impl Owner {
                     self.asked();
                 }
             }
-            (v1::RenewStatus::Lost, [one]) => {
-                let claims = self.lock().leases.remove(one).map(|holding| holding.claims);
-                for claim in claims.into_iter().flatten() {
-                    let what = "the daemon says that the lease has ended";
-                    claim.signals.lose(LostCause::Expired, what);
-                }
-            }
+            (v1::RenewStatus::Lost, [one]) => return self.lost_in(client, one).await,
             // One of them is lost, the answer does not say which (R90).
             (v1::RenewStatus::Lost, several) => {
+                let mut trouble = Ok(());
                 for namespace in several {
-                    Box::pin(self.renew(client, std::slice::from_ref(namespace))).await?;
+                    let one = std::slice::from_ref(namespace);
+                    let renewed = Box::pin(self.renew(client, one)).await;
+                    trouble = trouble.and(renewed);
                 }
+                return trouble;
+            }
+        }
+        Ok(())
+    }
+
+    /// A renewal of one namespace was answered LOST: the lease has ended, or the daemon took a hold from it. Its list
+    /// says which. An error if something is left: the lease is to be renewed again, once the daemon has heard that the
+    /// owner knows.
+    async fn lost_in(self: &Arc<Owner>, client: &Client, namespace: &str) -> Result<(), Trouble> {
+        let claims: Vec<Arc<Claim>> = {
+            let state = self.lock();
+            let holding = state.leases.get(namespace);
+            holding.map_or_else(Vec::new, |holding| holding.claims.clone())
+        };
+        let until = Lease::now() + self.each_try();
+        let left = client.owner_locks(&self.id, until, self.each_try()).await;
+        let left = left.unwrap_or_default();
+        if claims
+            .iter()
+            .any(|claim| left.iter().any(|lock| claim.is(lock)))
+        {
+            self.lose_unlisted(client, &claims, &left);
+            let what = "the daemon took a lock away and has not heard that this is known";
+            return Err(Trouble::Unreachable(what.into()));
+        }
+        for claim in claims {
+            let is_held = self.lock().claims().any(|held| Arc::ptr_eq(held, &claim));
+            if is_held {
+                self.let_go(&claim);
+                let what = "the daemon says that the lease has ended";
+                claim.signals.lose(LostCause::Expired, what);
             }
         }
         Ok(())

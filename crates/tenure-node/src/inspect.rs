@@ -1,0 +1,92 @@
+//! Read access to a group's log and replicas, for judges and tools that look at a cluster from outside.
+//! Nothing here takes part in a decision of the node.
+
+use tenure_core::codec::DecodeError;
+use tenure_core::command::Command;
+use tenure_core::system::SystemCommand;
+use tenure_core::value::Stamp;
+
+use crate::batch::Decoder;
+use crate::consensus::{Consensus, Entry, HardState, Membership, Place, Role};
+use crate::machine::AnyCommand;
+use crate::node::Node;
+use crate::recovery::Recovery;
+use crate::{GroupId, Payload};
+
+/// One command of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Logged {
+    /// For the lock state machine of a group.
+    Space(Command),
+    /// For the machine of the system group.
+    System(Box<SystemCommand>),
+}
+
+/// One replica at this moment, as far as consensus goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    /// Of which group.
+    pub group: GroupId,
+    /// Its part.
+    pub role: Role,
+    /// Its term.
+    pub term: u64,
+    /// The last entry applied.
+    pub applied: u64,
+    /// Who replicates the group, as of that entry.
+    pub membership: &'a Membership,
+}
+
+/// What a log held for one group.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundView<'a> {
+    /// Of which group.
+    pub group: GroupId,
+    /// Term and vote.
+    pub hard_state: HardState,
+    /// What the log stands on.
+    pub base: Place,
+    /// The entries behind it.
+    pub entries: &'a [Entry],
+}
+
+/// The stamp and the commands of an entry; `None` if it is for no machine.
+pub fn read_entry(payload: &Payload) -> Result<Option<(Stamp, Vec<Logged>)>, DecodeError> {
+    let Payload::Commands(bytes) = payload else {
+        return Ok(None);
+    };
+    let mut entry = Decoder::new(bytes, None)?;
+    let mut commands = Vec::new();
+    while let Some(command) = entry.next()? {
+        commands.push(match command {
+            AnyCommand::Space(command) => Logged::Space(command),
+            AnyCommand::System(command) => Logged::System(command),
+        });
+    }
+    Ok(Some((entry.stamp, commands)))
+}
+
+impl Node {
+    /// How every replica here stands. Cheaper than [`Node::status`]: it is asked for after every step.
+    pub fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
+        self.groups.iter().flatten().map(|group| Standing {
+            group: group.id,
+            role: group.replica.role(),
+            term: group.replica.term(),
+            applied: group.applied.index,
+            membership: group.membership(),
+        })
+    }
+}
+
+impl Recovery {
+    /// What the log held, group by group.
+    pub fn found(&self) -> impl Iterator<Item = FoundView<'_>> {
+        self.groups.iter().map(|(group, opened)| FoundView {
+            group: *group,
+            hard_state: opened.found.hard_state,
+            base: opened.found.base.place,
+            entries: &opened.found.entries,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! What a client counts on is there, read from the applied entries.
+//!
+//! A client that begins to count on a hold has it. While it counts on a hold, by its own clock, the lease
+//! does not end by its time, and the hold is not given back: only its owner does that, and an owner that
+//! counts on a hold has not asked for it since.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::command::{Command, Selection};
+use tenure_core::event::ChangeKind;
+use tenure_core::outcome::Outcome;
+use tenure_core::space::Space;
+use tenure_core::value::OwnerId;
+
+use super::reference::{Step, What};
+use super::{Belief, Fact, Finding, Seen, Upheavals, takes_from};
+use crate::time::Time;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Beliefs {
+    believed: BTreeMap<OwnerId, Belief>,
+    /// Owners that a call wants to take something from.
+    doomed: BTreeSet<OwnerId>,
+    upheavals: Upheavals,
+}
+
+impl Beliefs {
+    pub(super) fn see<'a>(
+        &mut self,
+        now: Time,
+        fact: &Fact<'_>,
+        spaces: impl Iterator<Item = &'a Space>,
+    ) -> Finding {
+        self.upheavals.see(now, fact);
+        match fact {
+            Fact::Asked(ask) => self.doomed.extend(takes_from(&ask.request).cloned()),
+            Fact::Stops(owner) => {
+                self.believed.remove(*owner);
+            }
+            Fact::Believes(belief) => {
+                self.believed
+                    .insert(belief.owner.clone(), (*belief).clone());
+                return self.has(belief, spaces);
+            }
+            _ => {}
+        }
+        Ok(Seen::Passed)
+    }
+
+    fn has<'a>(&self, belief: &Belief, spaces: impl Iterator<Item = &'a Space>) -> Finding {
+        if self.doomed.contains(&belief.owner)
+            || self.upheavals.shake(&belief.holds[0].0, belief.sent)
+        {
+            return Ok(Seen::Passed);
+        }
+        let held: Vec<_> = spaces
+            .flat_map(|space| space.owner_locks(&belief.owner, &Selection::All).locks)
+            .collect();
+        for (path, mode) in &belief.holds {
+            let there =
+                |lock: &tenure_core::query::HeldLock| lock.path == *path && lock.mode == *mode;
+            if !held.iter().any(there) {
+                return Err(format!(
+                    "{} counts on {path} until {}, which it does not have",
+                    belief.owner, belief.until
+                ));
+            }
+        }
+        Ok(Seen::Checked)
+    }
+
+    pub(super) fn applied(&self, now: Time, step: &Step<'_>) -> Finding {
+        let What::Space {
+            command, applied, ..
+        } = &step.what
+        else {
+            return Ok(Seen::Passed);
+        };
+        let counts_on = |owner: &OwnerId| {
+            let belief = self.believed.get(owner);
+            belief.filter(|belief| now < belief.until)
+        };
+        if let (Command::Expire(expire), Outcome::Expired(true)) = (command, &applied.outcome) {
+            let belief = counts_on(&expire.owner);
+            if let Some(belief) = belief
+                && expire.namespace.contains(&belief.holds[0].0)
+            {
+                return Err(format!(
+                    "the lease of {} in {} ends by its time; it counts on {} until {}",
+                    expire.owner, expire.namespace, belief.holds[0].0, belief.until
+                ));
+            }
+            return Ok(Seen::Checked);
+        }
+        let mut seen = Seen::Passed;
+        for change in &applied.changes {
+            let (ChangeKind::Released, Some(owner), Some(path)) =
+                (change.kind, &change.owner, &change.path)
+            else {
+                continue;
+            };
+            seen = Seen::Checked;
+            let belief = counts_on(owner);
+            if let Some(belief) = belief
+                && belief.holds.iter().any(|(held, _)| held == path)
+            {
+                return Err(format!(
+                    "{path} is given back by entry {:?} of {}; {owner} counts on it until {}: {command:?}",
+                    step.at.place, step.at.group, belief.until
+                ));
+            }
+        }
+        Ok(seen)
+    }
+}

@@ -1,0 +1,325 @@
+//! Raft's own promises, read from what nodes write: one vote in a term, one leader of a term, one content
+//! of an entry, and a majority of disks behind what is committed.
+//!
+//! A disk is a node in one of its lives: what it once stored counts for it, also when the process has died
+//! since. Votes count when they are durable: one that was not never left its node.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tenure_node::{
+    Batch, FoundView, GroupId, HardState, Mark, Member, Membership, NodeId, Place, Record, Role,
+    Standing,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Finding, Seen};
+
+/// A node in one of its lives.
+pub(super) type Disk = (NodeId, u32);
+
+pub(super) fn disk(member: Member) -> Disk {
+    (member.node, member.life)
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Consensus {
+    /// What was written and is not durable yet.
+    unsynced: BTreeMap<Disk, VecDeque<Unsynced>>,
+    votes: BTreeMap<(GroupId, Disk, u64, u64), Member>,
+    /// How many replicas of a group a disk has had and removed: the next one is another voter.
+    removed: BTreeMap<(GroupId, Disk), u64>,
+    leaders: BTreeMap<(GroupId, u64), Disk>,
+    contents: BTreeMap<(GroupId, Place), u64>,
+    stored: BTreeMap<(GroupId, Place), BTreeSet<Disk>>,
+    /// Up to which entry a disk has the state of a group.
+    bases: BTreeMap<(GroupId, Disk), u64>,
+    /// What each leader had applied when it was last looked at, and by which membership it led then.
+    applied: BTreeMap<(GroupId, Disk), (u64, Membership)>,
+}
+
+/// A batch that is on its way to the disk.
+type Unsynced = (Mark, Vec<(GroupId, Stored)>);
+
+/// What counts once it is durable.
+enum Stored {
+    State(HardState),
+    Entry(Place),
+    Base(u64),
+    Removed,
+}
+
+/// The names of these judges, for findings.
+pub(super) type Findings = Vec<(&'static str, Finding)>;
+
+impl Consensus {
+    /// A node wants a batch written.
+    pub(super) fn written(&mut self, of: Disk, batch: &Batch) -> Findings {
+        let mut findings = Findings::new();
+        let mut stored = Vec::new();
+        for (group, record) in &batch.records {
+            match record {
+                Record::Entries(entries) => {
+                    for entry in entries {
+                        let hash = xxh3_64(&entry.payload_bytes());
+                        findings.push(("same entry", self.same(*group, entry.place, hash)));
+                        stored.push((*group, Stored::Entry(entry.place)));
+                    }
+                }
+                Record::HardState(state) => stored.push((*group, Stored::State(*state))),
+                Record::Born(base) | Record::Cut(base) | Record::Installed(base) => {
+                    stored.push((*group, Stored::Base(base.place.index)));
+                }
+                Record::Removed => stored.push((*group, Stored::Removed)),
+            }
+        }
+        let waiting = self.unsynced.entry(of).or_default();
+        waiting.push_back((batch.mark, stored));
+        findings
+    }
+
+    fn same(&mut self, group: GroupId, place: Place, hash: u64) -> Finding {
+        match *self.contents.entry((group, place)).or_insert(hash) {
+            known if known == hash => Ok(Seen::Checked),
+            _ => Err(format!("entry {place:?} of {group} has two contents")),
+        }
+    }
+
+    /// Everything that a node wrote up to a mark is durable.
+    pub(super) fn durable(&mut self, of: Disk, mark: Mark) -> Findings {
+        let mut findings = Findings::new();
+        while let Some(waiting) = self.unsynced.get_mut(&of)
+            && waiting.front().is_some_and(|(first, _)| *first <= mark)
+            && let Some((_, stored)) = waiting.pop_front()
+        {
+            for (group, stored) in stored {
+                findings.push(("one vote", self.store(of, group, &stored)));
+            }
+        }
+        findings
+    }
+
+    /// A process starts with what is on its disk: all of it is durable, also what was not known to be.
+    pub(super) fn starts(&mut self, of: Disk, found: &FoundView<'_>) -> Findings {
+        self.unsynced.remove(&of);
+        let mut findings = Findings::new();
+        let state = Stored::State(found.hard_state);
+        let entries = found.entries.iter();
+        let entries = entries.map(|entry| Stored::Entry(entry.place));
+        for stored in [state, Stored::Base(found.base.index)]
+            .into_iter()
+            .chain(entries)
+        {
+            findings.push(("one vote", self.store(of, found.group, &stored)));
+        }
+        findings
+    }
+
+    fn store(&mut self, of: Disk, group: GroupId, stored: &Stored) -> Finding {
+        match stored {
+            Stored::Entry(place) => {
+                self.stored.entry((group, *place)).or_default().insert(of);
+            }
+            Stored::Base(index) => {
+                let base = self.bases.entry((group, of)).or_default();
+                *base = (*base).max(*index);
+            }
+            Stored::Removed => *self.removed.entry((group, of)).or_default() += 1,
+            Stored::State(state) => {
+                let Some(vote) = state.vote else {
+                    return Ok(Seen::Passed);
+                };
+                let replica = self.removed.get(&(group, of)).copied().unwrap_or(0);
+                let voter = (group, of, replica, state.term);
+                let first = *self.votes.entry(voter).or_insert(vote);
+                if first != vote {
+                    let (node, life) = of;
+                    return Err(format!(
+                        "{node} (life {life}) voted for {first} and for {vote} in term {} of {group}",
+                        state.term
+                    ));
+                }
+                return Ok(Seen::Checked);
+            }
+        }
+        Ok(Seen::Passed)
+    }
+
+    /// A replica after a step. `applied` is the place of the last entry that it has applied, if its log has it.
+    pub(super) fn stepped(
+        &mut self,
+        of: Disk,
+        replica: &Standing<'_>,
+        applied: Option<Place>,
+    ) -> Findings {
+        if replica.role != Role::Leader {
+            self.applied.remove(&(replica.group, of));
+            return Findings::new();
+        }
+        let mut findings = vec![("one leader", self.leads(of, replica))];
+        let now = (replica.applied, replica.membership.clone());
+        let before = self.applied.insert((replica.group, of), now);
+        // An entry that changes the membership was committed by the one before it.
+        if let Some((before, by)) = before
+            && before < replica.applied
+            && by == *replica.membership
+            && let Some(place) = applied
+        {
+            findings.push(("quorum", self.by_majority(replica, place)));
+        }
+        findings
+    }
+
+    fn leads(&mut self, of: Disk, replica: &Standing<'_>) -> Finding {
+        let (group, term) = (replica.group, replica.term);
+        match *self.leaders.entry((group, term)).or_insert(of) {
+            first if first == of => Ok(Seen::Checked),
+            (node, life) => Err(format!(
+                "{group} has two leaders in term {term}: {node} (life {life}) and {} (life {})",
+                of.0, of.1
+            )),
+        }
+    }
+
+    fn by_majority(&self, replica: &Standing<'_>, place: Place) -> Finding {
+        let group = replica.group;
+        let stored = self.stored.get(&(group, place));
+        let has = |member: &&Member| {
+            let disk = disk(**member);
+            stored.is_some_and(|stored| stored.contains(&disk))
+                || self.bases.get(&(group, disk)) >= Some(&place.index)
+        };
+        let membership = replica.membership;
+        for voters in [&membership.voters, &membership.outgoing] {
+            let count = voters.iter().filter(has).count();
+            if !voters.is_empty() && count * 2 <= voters.len() {
+                return Err(format!(
+                    "{place:?} of {group} is applied and on the disks of {count} of {voters:?}"
+                ));
+            }
+        }
+        Ok(Seen::Checked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use tenure_node::{Entry, Payload, Sync};
+
+    use super::*;
+
+    const GROUP: GroupId = GroupId(0);
+
+    fn node(number: u32) -> NodeId {
+        NodeId::new(number).unwrap()
+    }
+
+    fn batch(mark: u64, record: Record) -> Batch {
+        Batch {
+            mark: Mark(mark),
+            sync: Sync::Now,
+            snapshots: Vec::new(),
+            records: vec![(GROUP, record)],
+        }
+    }
+
+    fn vote(mark: u64, term: u64, candidate: u32) -> Batch {
+        let vote = Some(crate::world::member(candidate as usize - 1, 1));
+        let state = HardState {
+            term,
+            vote,
+            ..HardState::default()
+        };
+        batch(mark, Record::HardState(state))
+    }
+
+    fn objects(findings: &Findings) -> bool {
+        findings.iter().any(|(_, finding)| finding.is_err())
+    }
+
+    /// A vote counts when it is durable, and then for good.
+    #[test]
+    fn a_disk_has_one_vote_in_a_term() {
+        let mut judge = Consensus::default();
+        let of = (node(1), 1);
+        judge.written(of, &vote(1, 7, 2));
+        // The process dies before the sync: this vote never left its node.
+        let found = FoundView {
+            group: GROUP,
+            hard_state: HardState::default(),
+            base: Place::default(),
+            entries: &[],
+        };
+        judge.starts(of, &found);
+        judge.written(of, &vote(1, 7, 3));
+        assert!(!objects(&judge.durable(of, Mark(1))));
+        judge.written(of, &vote(2, 8, 2));
+        assert!(!objects(&judge.durable(of, Mark(2))));
+        judge.written(of, &vote(3, 7, 2));
+        assert!(objects(&judge.durable(of, Mark(3))));
+    }
+
+    #[test]
+    fn an_entry_has_one_content() {
+        let mut judge = Consensus::default();
+        let entries = |payload: Payload| {
+            let place = Place { term: 3, index: 9 };
+            batch(1, Record::Entries(vec![Entry { place, payload }]))
+        };
+        let commands = Payload::Commands(bytes::Bytes::from_static(b"x"));
+        assert!(!objects(
+            &judge.written((node(1), 1), &entries(commands.clone()))
+        ));
+        assert!(!objects(&judge.written((node(2), 1), &entries(commands))));
+        assert!(objects(
+            &judge.written((node(3), 1), &entries(Payload::Empty))
+        ));
+    }
+
+    /// Two of three disks are enough for what is applied, and one is not.
+    #[test]
+    fn what_is_applied_is_on_the_disks_of_a_majority() {
+        let membership = Membership {
+            voters: (0..3).map(|at| crate::world::member(at, 1)).collect(),
+            ..Membership::default()
+        };
+        for (stored, bad) in [(1, true), (2, false)] {
+            let mut judge = Consensus::default();
+            let leader = |applied| Standing {
+                group: GROUP,
+                role: Role::Leader,
+                term: 1,
+                applied,
+                membership: &membership,
+            };
+            let place = Place { term: 1, index: 5 };
+            let of = |number| (node(number), 1);
+            judge.stepped(of(1), &leader(4), None);
+            for number in 1..=stored {
+                let payload = Payload::Empty;
+                let entries = Record::Entries(vec![Entry { place, payload }]);
+                judge.written(of(number), &batch(1, entries));
+                judge.durable(of(number), Mark(1));
+            }
+            assert_eq!(objects(&judge.stepped(of(1), &leader(5), Some(place))), bad);
+        }
+    }
+
+    #[test]
+    fn a_term_has_one_leader() {
+        let membership = Membership::default();
+        let leader = |term| Standing {
+            group: GROUP,
+            role: Role::Leader,
+            term,
+            applied: 1,
+            membership: &membership,
+        };
+        let mut judge = Consensus::default();
+        assert!(!objects(&judge.stepped((node(1), 1), &leader(3), None)));
+        assert!(!objects(&judge.stepped((node(2), 1), &leader(4), None)));
+        assert!(objects(&judge.stepped((node(2), 1), &leader(3), None)));
+    }
+}

@@ -1,0 +1,81 @@
+//! No lease is ended early by the log: `Expire` is proposed one ttl after the entry that set the lease was,
+//! by the fastest clock there may be. (What renewals without an entry add is the judge `belief`'s.)
+
+use std::collections::BTreeMap;
+
+use tenure_core::command::Command;
+use tenure_core::outcome::{LeaseChange, Outcome};
+use tenure_core::path::Namespace;
+use tenure_core::value::OwnerId;
+use tenure_node::{ClientRequest, GroupId};
+
+use super::reference::{Step, What};
+use super::{Fact, Finding, Seen};
+use crate::time::{MILLISECOND, Time};
+
+/// Clocks are within ten per cent of each other.
+const FASTEST: u64 = 1_100;
+/// A step is not taken in the very moment in which it is due.
+const SLACK: Time = 2 * MILLISECOND;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Early {
+    /// When the entry that set a lease was proposed, and for how long, in milliseconds.
+    set: BTreeMap<(GroupId, Namespace, OwnerId), (Time, u64)>,
+    /// The shortest time that an owner renewed for: a renewal without an entry may shorten.
+    least: BTreeMap<OwnerId, u64>,
+}
+
+impl Early {
+    pub(super) fn see(&mut self, fact: &Fact<'_>) {
+        if let Fact::Asked(ask) = fact
+            && let ClientRequest::Renew { owner, ttl, .. } = &*ask.request
+        {
+            let least = self.least.entry(owner.clone()).or_insert(u64::MAX);
+            *least = (*least).min(ttl.millis());
+        }
+    }
+
+    pub(super) fn applied(&mut self, step: &Step<'_>) -> Finding {
+        let What::Space {
+            command,
+            applied,
+            space,
+        } = &step.what
+        else {
+            return Ok(Seen::Passed);
+        };
+        let (group, proposed) = (step.at.group, step.at.proposed);
+        let mut finding = Ok(Seen::Passed);
+        if let (Command::Expire(expire), Outcome::Expired(true)) = (command, &applied.outcome) {
+            let lease = (group, expire.namespace.clone(), expire.owner.clone());
+            finding = match self.set.remove(&lease) {
+                None => Ok(Seen::Passed),
+                Some((from, ttl)) => {
+                    let least = self.least.get(&expire.owner).copied();
+                    let ttl = ttl.min(least.unwrap_or(u64::MAX));
+                    let due = from + ttl * MILLISECOND * 1_000 / FASTEST;
+                    if proposed + SLACK < due {
+                        Err(format!(
+                            "the lease of {} in {}, set at {from} for {ttl} ms, is ended at {proposed}",
+                            expire.owner, expire.namespace
+                        ))
+                    } else {
+                        Ok(Seen::Checked)
+                    }
+                }
+            };
+        }
+        for change in &applied.leases {
+            if let LeaseChange::Set { lease, ttl, epoch } = change
+                && let Some(view) = space.numbered_lease(*lease)
+                && view.epoch == *epoch
+            {
+                let name = (group, view.namespace.clone(), view.owner.clone());
+                self.set.insert(name, (proposed, ttl.millis()));
+            }
+        }
+        finding
+    }
+}

@@ -1,0 +1,241 @@
+//! A key has at most one effect, read from the applied entries (R102), however often and by whichever nodes
+//! its call is sent.
+//!
+//! An effect is a grant, something given back, a row of the namespace table that is written, a number given
+//! out, an owner killed. Answers do not count: a repeat may be answered and do nothing.
+
+use std::collections::BTreeMap;
+
+use tenure_core::command::Command;
+use tenure_core::event::ChangeKind;
+use tenure_core::path::Namespace;
+use tenure_core::system::{Begun, Call, Claim, Decided, SystemCommand, SystemOutcome};
+use tenure_core::value::{Key, OwnerId};
+use tenure_node::Place;
+
+use super::reference::{Step, What};
+use super::{Finding, Seen};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Once {
+    granted: BTreeMap<(Namespace, Key), Place>,
+    released: BTreeMap<(Namespace, Key), Place>,
+    system: BTreeMap<(Call, Key), Place>,
+    /// Changes of the namespace table under way, by number, and who wanted them.
+    changes: BTreeMap<u64, Claim>,
+}
+
+impl Once {
+    pub(super) fn applied(&mut self, step: &Step<'_>) -> Finding {
+        match &step.what {
+            What::Space {
+                command, applied, ..
+            } => {
+                // The time that passes with an entry ends places of other owners.
+                let does = |kind: ChangeKind, owner: &OwnerId| {
+                    let mut changes = applied.changes.iter();
+                    changes
+                        .any(|change| change.kind == kind && change.owner.as_ref() == Some(owner))
+                };
+                match command {
+                    Command::Acquire(acquire) => match &acquire.key {
+                        Some(key) if does(ChangeKind::Granted, &acquire.owner) => {
+                            let key = (acquire.route.namespace.clone(), key.clone());
+                            first(&mut self.granted, key, step)
+                        }
+                        _ => Ok(Seen::Passed),
+                    },
+                    Command::Release(release) => match &release.key {
+                        Some(key) if does(ChangeKind::Released, &release.owner) => {
+                            let key = (release.route.namespace.clone(), key.clone());
+                            first(&mut self.released, key, step)
+                        }
+                        _ => Ok(Seen::Passed),
+                    },
+                    _ => Ok(Seen::Passed),
+                }
+            }
+            What::System { command, applied } => self.system(step, command, &applied.outcome),
+        }
+    }
+
+    fn system(
+        &mut self,
+        step: &Step<'_>,
+        command: &SystemCommand,
+        outcome: &SystemOutcome,
+    ) -> Finding {
+        let claim = match (command, outcome) {
+            (
+                SystemCommand::Begin { claim, .. },
+                SystemOutcome::Begun(Begun::Started { change }),
+            ) => {
+                // Whether it takes effect is decided later.
+                if let Some(claim) = claim {
+                    self.changes.insert(*change, claim.clone());
+                }
+                return Ok(Seen::Passed);
+            }
+            (SystemCommand::Begin { claim, .. }, SystemOutcome::Begun(Begun::Committed { .. })) => {
+                claim.clone()
+            }
+            (
+                SystemCommand::Decide { change, .. },
+                SystemOutcome::Decided(Decided::Committed { .. }),
+            ) => self.changes.remove(change),
+            (SystemCommand::Increment { claim, .. }, SystemOutcome::Number(_)) => claim.clone(),
+            (SystemCommand::Kill { claim, .. }, SystemOutcome::Fresh) => claim.clone(),
+            _ => None,
+        };
+        match claim {
+            Some(claim) => first(&mut self.system, (claim.call, claim.key), step),
+            None => Ok(Seen::Passed),
+        }
+    }
+}
+
+fn first<K: Ord + std::fmt::Debug>(
+    effects: &mut BTreeMap<K, Place>,
+    key: K,
+    step: &Step<'_>,
+) -> Finding {
+    let what = format!("{key:?}");
+    match effects.insert(key, step.at.place) {
+        None => Ok(Seen::Checked),
+        Some(before) => Err(format!(
+            "{what} takes effect by entry {before:?} and again by entry {:?} of {}",
+            step.at.place, step.at.group
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use tenure_core::command::{Acquire, Request, Route, State, Wait};
+    use tenure_core::path::Path;
+    use tenure_core::policy::{Algorithm, Mode};
+    use tenure_core::space::{HashSeed, Space, SpaceLimits};
+    use tenure_core::system::SystemApplied;
+    use tenure_core::value::{QueueTtl, Stamp, Ttl};
+    use tenure_node::GroupId;
+
+    use super::super::reference::At;
+    use super::*;
+
+    fn at(index: u64) -> At {
+        At {
+            proposed: index,
+            place: Place { term: 1, index },
+            group: GroupId(0),
+        }
+    }
+
+    fn key() -> Key {
+        Key::new("k").unwrap().unwrap()
+    }
+
+    fn acquire() -> Command {
+        Command::Acquire(Acquire {
+            route: Route {
+                namespace: Namespace::parse("t:/a").unwrap(),
+                algorithm: Algorithm::RecursiveRw,
+                version: 0,
+            },
+            owner: OwnerId::new("amy").unwrap(),
+            ttl: Ttl::from_millis(9_000).unwrap(),
+            queue_ttl: QueueTtl::from_millis(9_000).unwrap(),
+            requests: vec![Request {
+                path: Path::parse("t:/a").unwrap(),
+                mode: Mode::Write,
+                state: State::New,
+                permits: None,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: Some(key()),
+            wait: Wait::Queue,
+            holder: None,
+        })
+    }
+
+    fn space() -> Space {
+        let mut space = Space::new(SpaceLimits::default(), HashSeed(1));
+        space.watch();
+        space
+    }
+
+    /// Applies a keyed acquire and shows the judge what came of it.
+    fn apply(judge: &mut Once, space: &mut Space, index: u64) -> Finding {
+        let stamp = Stamp {
+            time: index,
+            wall: 0,
+        };
+        let command = acquire();
+        let applied = space.apply(stamp, command.clone());
+        let what = What::Space {
+            command: &command,
+            applied: &applied,
+            space,
+        };
+        judge.applied(&Step {
+            at: at(index),
+            what,
+        })
+    }
+
+    /// R102: a repeat that does nothing is no effect; a second grant is.
+    #[test]
+    fn a_keyed_acquire_is_granted_once() {
+        let (mut judge, mut first) = (Once::default(), space());
+        assert_eq!(apply(&mut judge, &mut first, 1), Ok(Seen::Checked));
+        assert_eq!(apply(&mut judge, &mut first, 2), Ok(Seen::Passed));
+        // A space that has forgotten the key grants it again.
+        assert!(apply(&mut judge, &mut space(), 3).is_err());
+    }
+
+    /// R102: a change that was refused leaves its key free; one that was made does not.
+    #[test]
+    fn a_keyed_policy_takes_effect_once() {
+        let mut judge = Once::default();
+        let mut see = |index: u64, command: &SystemCommand, outcome: SystemOutcome| {
+            let events = Vec::new();
+            let applied = &SystemApplied { outcome, events };
+            let what = What::System { command, applied };
+            judge.applied(&Step {
+                at: at(index),
+                what,
+            })
+        };
+        let begin = SystemCommand::Begin {
+            namespace: Namespace::parse("t:/a/b").unwrap(),
+            to: Some(Algorithm::PointRw),
+            claim: Some(Claim {
+                call: Call::SetNamespacePolicy,
+                key: key(),
+                fingerprint: 1,
+            }),
+        };
+        let decide = |change| SystemCommand::Decide {
+            change,
+            report: tenure_core::outcome::FreezeReport {
+                live: None,
+                highest: None,
+            },
+        };
+        let started = |change| SystemOutcome::Begun(Begun::Started { change });
+        let live = (Path::parse("t:/a/b").unwrap(), OwnerId::new("amy").unwrap());
+        let refused = SystemOutcome::Decided(Decided::Refused { live });
+        let made = |version| SystemOutcome::Decided(Decided::Committed { version });
+        assert_eq!(see(1, &begin, started(1)), Ok(Seen::Passed));
+        assert_eq!(see(2, &decide(1), refused), Ok(Seen::Passed));
+        assert_eq!(see(3, &begin, started(2)), Ok(Seen::Passed));
+        assert_eq!(see(4, &decide(2), made(1)), Ok(Seen::Checked));
+        // The same decision, repeated by another node.
+        assert_eq!(see(5, &decide(2), made(1)), Ok(Seen::Passed));
+        assert_eq!(see(6, &begin, started(3)), Ok(Seen::Passed));
+        assert!(see(7, &decide(3), made(2)).is_err());
+    }
+}

@@ -1,0 +1,389 @@
+//! The reference: every group's machine once more, fed with the committed entries in their order.
+//!
+//! ```text
+//!   entries that replicas write ──▶ the first replica that has applied one ──▶ reference ──▶ Applied
+//!                                                       every replica's state ══════╛
+//! ```
+//!
+//! A replica that stands at an entry after a step has the state of the reference there, byte for byte; a snapshot
+//! is read back as it was written; and the core's naive model, fed with the same commands, says the same. What
+//! the reference applies is what the judges of effects see: each command once, however often it is replicated.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use tenure_core::command::Command;
+use tenure_core::event::{Event, EventLane};
+use tenure_core::model::Model;
+use tenure_core::outcome::Applied;
+use tenure_core::policy::Algorithm;
+use tenure_core::space::{HashSeed, Space, SpaceLimits};
+use tenure_core::system::{System, SystemApplied, SystemCommand};
+use tenure_core::table::NamespaceTable;
+use tenure_core::value::OwnerId;
+use tenure_node::{
+    Batch, FoundView, GroupId, Logged, Node, Payload, Place, Record, Snapshot, read_entry,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::consensus::{Disk, Findings};
+use super::{Finding, Seen};
+use crate::plan::Plan;
+use crate::time::Time;
+
+/// See the module.
+pub(super) struct Reference {
+    groups: u32,
+    limits: SpaceLimits,
+    prefix_segments: usize,
+    default_algorithm: Algorithm,
+    /// The terms of the entries in each replica's log.
+    logs: BTreeMap<(Disk, GroupId), BTreeMap<u64, u64>>,
+    /// When each entry was first written, and what it says.
+    entries: BTreeMap<(GroupId, Place), (Time, Payload)>,
+    machines: BTreeMap<GroupId, Twin>,
+    /// Hashes of states that were compared, by index.
+    states: BTreeMap<(GroupId, u64), u64>,
+    /// Up to which entry each replica was compared.
+    compared: BTreeMap<(Disk, GroupId), u64>,
+}
+
+/// A group's machine in the reference.
+struct Twin {
+    index: u64,
+    lane: EventLane,
+    machine: Machine,
+}
+
+enum Machine {
+    /// The naive model knows no limits: it runs where there are the usual ones.
+    Space(Box<Space>, Option<Box<Model>>),
+    System(Box<System>),
+}
+
+/// An entry that is applied.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    /// When it was proposed.
+    pub(super) proposed: Time,
+    pub(super) place: Place,
+    pub(super) group: GroupId,
+}
+
+/// One command that was applied.
+pub(super) struct Step<'a> {
+    pub(super) at: At,
+    pub(super) what: What<'a>,
+}
+
+/// By which machine, and what came of it.
+pub(super) enum What<'a> {
+    Space {
+        command: &'a Command,
+        applied: &'a Applied,
+        space: &'a Space,
+    },
+    System {
+        command: &'a SystemCommand,
+        applied: &'a SystemApplied,
+    },
+}
+
+impl Reference {
+    pub(super) fn new(plan: &Plan) -> Reference {
+        Reference {
+            groups: plan.cluster.group_count,
+            limits: plan.limits.space.clone(),
+            prefix_segments: plan.cluster.prefix_segments,
+            default_algorithm: plan.cluster.default_algorithm,
+            logs: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            states: BTreeMap::new(),
+            compared: BTreeMap::new(),
+        }
+    }
+
+    /// A node wants a batch written.
+    pub(super) fn written(&mut self, now: Time, of: Disk, batch: &Batch) {
+        for (group, record) in &batch.records {
+            let log = self.logs.entry((of, *group)).or_default();
+            match record {
+                Record::Entries(entries) => {
+                    for entry in entries {
+                        let Place { index, term } = entry.place;
+                        log.split_off(&index);
+                        log.insert(index, term);
+                        let written = (now, entry.payload.clone());
+                        let place = (*group, entry.place);
+                        self.entries.entry(place).or_insert(written);
+                    }
+                }
+                Record::Born(_) | Record::Installed(_) | Record::Removed => log.clear(),
+                Record::Cut(_) | Record::HardState(_) => {}
+            }
+        }
+    }
+
+    /// A process starts with what is on its disk.
+    pub(super) fn starts(&mut self, now: Time, of: Disk, found: &FoundView<'_>) {
+        self.compared.remove(&(of, found.group));
+        let log = self.logs.entry((of, found.group)).or_default();
+        log.clear();
+        for entry in found.entries {
+            log.insert(entry.place.index, entry.place.term);
+            let written = (now, entry.payload.clone());
+            let place = (found.group, entry.place);
+            self.entries.entry(place).or_insert(written);
+        }
+    }
+
+    /// Where the entry of an index is in a replica's log.
+    pub(super) fn place(&self, of: Disk, group: GroupId, index: u64) -> Option<Place> {
+        let term = *self.logs.get(&(of, group))?.get(&index)?;
+        Some(Place { term, index })
+    }
+
+    /// What a group's locks are now.
+    pub(super) fn spaces(&self) -> impl Iterator<Item = &Space> {
+        self.machines
+            .values()
+            .filter_map(|twin| match &twin.machine {
+                Machine::Space(space, _) => Some(&**space),
+                Machine::System(_) => None,
+            })
+    }
+
+    /// A replica stands at an entry after a step. `see` is shown each command that nobody had applied before.
+    pub(super) fn stepped(
+        &mut self,
+        of: Disk,
+        node: &Node,
+        group: GroupId,
+        applied: u64,
+        mut see: impl FnMut(&Step<'_>),
+    ) -> Findings {
+        let before = self.compared.insert((of, group), applied);
+        if before == Some(applied) {
+            return Findings::new();
+        }
+        let mut findings = Findings::new();
+        let mut twin = match self.machines.remove(&group) {
+            Some(twin) => twin,
+            None => self.blank(group),
+        };
+        while twin.index < applied {
+            let next = twin.index + 1;
+            let entry = self
+                .place(of, group, next)
+                .and_then(|place| Some((place, self.entries.get(&(group, place))?)));
+            let Some((place, (proposed, payload))) = entry else {
+                break;
+            };
+            let at = At {
+                proposed: *proposed,
+                place,
+                group,
+            };
+            findings.extend(twin.apply(at, payload, &mut see));
+            twin.index = next;
+        }
+        if (applied.is_multiple_of(SAMPLED) || twin.index < applied)
+            && let Some((index, bytes)) = node.state_of(group)
+        {
+            findings.push((
+                "state",
+                self.same_state(of, group, index, &bytes, &mut twin),
+            ));
+        }
+        self.machines.insert(group, twin);
+        findings
+    }
+
+    fn same_state(
+        &mut self,
+        of: Disk,
+        group: GroupId,
+        index: u64,
+        bytes: &Bytes,
+        twin: &mut Twin,
+    ) -> Finding {
+        let found = xxh3_64(bytes);
+        if twin.index < index {
+            // It was given a state whose entries no log has any more: begin from there.
+            twin.restore(index, bytes);
+            self.states.insert((group, index), found);
+            return Ok(Seen::Passed);
+        }
+        let known = if twin.index == index {
+            let expected = twin.encode(bytes);
+            Some(*self.states.entry((group, index)).or_insert(expected))
+        } else {
+            self.states.get(&(group, index)).copied()
+        };
+        match known {
+            None => Ok(Seen::Passed),
+            Some(known) if known == found => Ok(Seen::Checked),
+            Some(_) => Err(format!(
+                "{group} at {} (life {}) differs from the reference after entry {index}",
+                of.0, of.1
+            )),
+        }
+    }
+
+    /// A replica saves its state: it is read back as it was written.
+    pub(super) fn saved(&self, snapshot: &Snapshot) -> Finding {
+        let written = &snapshot.data;
+        let Some((head, state)) = written.split_first_chunk::<HEAD>() else {
+            return Err(format!("a state of {} without a head", snapshot.group));
+        };
+        let again = if snapshot.group.0 < self.groups {
+            let space = Space::decode_snapshot(state, HashSeed(1));
+            space.map(|space| {
+                space.check();
+                space.encode_snapshot(head.to_vec())
+            })
+        } else {
+            System::decode_snapshot(state).map(|system| system.encode_snapshot(head.to_vec()))
+        };
+        match again {
+            Ok(again) if again == *written => Ok(Seen::Checked),
+            Ok(_) => Err(format!(
+                "the state of {} at {} is written otherwise after it was read",
+                snapshot.group, snapshot.index
+            )),
+            Err(error) => Err(format!(
+                "the state of {} at {} cannot be read: {error}",
+                snapshot.group, snapshot.index
+            )),
+        }
+    }
+
+    fn blank(&self, group: GroupId) -> Twin {
+        let lane = EventLane::new(group.0, self.groups + 1);
+        let machine = if group.0 < self.groups {
+            let mut space = Space::new(self.limits.clone(), HashSeed(0));
+            space.number_events(lane);
+            space.watch();
+            let usual = self.limits == SpaceLimits::default();
+            let model = usual.then(|| Box::new(Model::new()));
+            Machine::Space(Box::new(space), model)
+        } else {
+            let table = NamespaceTable::new(self.prefix_segments, self.default_algorithm);
+            let mut system = System::new(table);
+            system.number_events(lane);
+            Machine::System(Box::new(system))
+        };
+        let index = tenure_node::Base::BIRTH.index;
+        Twin {
+            index,
+            lane,
+            machine,
+        }
+    }
+}
+
+/// States are compared, and invariants checked, at every so many entries: what differs once differs for long,
+/// and writing a state down takes longer than all else that the judges do.
+const SAMPLED: u64 = 4;
+
+/// Version and machine come before what the machine writes.
+const HEAD: usize = 2;
+
+impl Twin {
+    fn apply(&mut self, at: At, payload: &Payload, see: &mut impl FnMut(&Step<'_>)) -> Findings {
+        let At { group, place, .. } = at;
+        let (stamp, commands) = match read_entry(payload) {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return Findings::new(),
+            Err(error) => {
+                let what = format!("entry {place:?} of {group} cannot be read: {error}");
+                return vec![("state", Err(what))];
+            }
+        };
+        let mut findings = Findings::new();
+        for command in &commands {
+            match (&mut self.machine, command) {
+                (Machine::Space(space, model), Logged::Space(command)) => {
+                    let applied = space.apply(stamp, command.clone());
+                    if let Some(model) = model {
+                        let expected = model.apply(stamp, command);
+                        findings.push(("model", same_answer(at, command, &applied, &expected)));
+                    }
+                    let what = What::Space {
+                        command,
+                        applied: &applied,
+                        space,
+                    };
+                    see(&Step { at, what });
+                }
+                (Machine::System(system), Logged::System(command)) => {
+                    let applied = system.apply(stamp, (**command).clone());
+                    let applied = &applied;
+                    let what = What::System { command, applied };
+                    see(&Step { at, what });
+                }
+                _ => {
+                    let what = format!("entry {place:?} of {group} is for another machine");
+                    findings.push(("state", Err(what)));
+                }
+            }
+        }
+        if let Machine::Space(space, _) = &self.machine
+            && place.index.is_multiple_of(SAMPLED)
+        {
+            space.check();
+        }
+        findings
+    }
+
+    /// The hash of its state, with the head of another one.
+    fn encode(&self, like: &Bytes) -> u64 {
+        let head = like.get(..HEAD).unwrap_or_default().to_vec();
+        xxh3_64(&match &self.machine {
+            Machine::Space(space, _) => space.encode_snapshot(head),
+            Machine::System(system) => system.encode_snapshot(head),
+        })
+    }
+
+    /// Goes on from a state. The model cannot.
+    fn restore(&mut self, index: u64, bytes: &Bytes) {
+        let state = bytes.get(HEAD..).unwrap_or_default();
+        self.index = index;
+        match &mut self.machine {
+            Machine::Space(space, model) => {
+                if let Ok(read) = Space::decode_snapshot(state, HashSeed(0)) {
+                    **space = read;
+                    space.number_events(self.lane);
+                    space.watch();
+                }
+                *model = None;
+            }
+            Machine::System(system) => {
+                if let Ok(read) = System::decode_snapshot(state) {
+                    **system = read;
+                    system.number_events(self.lane);
+                }
+            }
+        }
+    }
+}
+
+/// The answer, and what each owner is told. Numbers of events are a machine's own.
+fn same_answer(at: At, command: &Command, found: &Applied, model: &Applied) -> Finding {
+    let told = |events: &[Event]| -> Vec<(OwnerId, _, _)> {
+        let mut told: Vec<_> = events
+            .iter()
+            .map(|event| (event.owner.clone(), event.namespace.clone(), event.kind))
+            .collect();
+        told.sort();
+        told
+    };
+    if found.outcome == model.outcome && told(&found.events) == told(&model.events) {
+        return Ok(Seen::Checked);
+    }
+    Err(format!(
+        "entry {:?} of {}: {command:?} comes out as {:?} {:?}, by the model as {:?} {:?}",
+        at.place, at.group, found.outcome, found.events, model.outcome, model.events
+    ))
+}
