@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use tenure_sim::{Counts, Options, Weather, run_all};
 
 const SEEDS: u64 = 200;
-const FAULT_KINDS: usize = 27;
+const FAULT_KINDS: usize = 28;
 
 /// What came of many runs.
 #[derive(Default)]

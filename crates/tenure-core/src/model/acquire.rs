@@ -481,6 +481,10 @@ impl Model {
                 if let Some(old) = old {
                     self.dequeue(old);
                 }
+                // Since rules 2 leases and waiters are numbered in one order.
+                if self.rules >= 2 {
+                    self.numbers = self.numbers.max(self.epochs);
+                }
                 self.numbers += 1;
                 self.latest
                     .retain(|(place, who, _)| place != namespace || *who != acquire.owner);
@@ -523,6 +527,9 @@ impl Model {
             match fence {
                 Ok(fence) => {
                     self.waiters.remove(at);
+                    // A lease that a grant begins is as old as the place in line.
+                    let begins = self.lease(namespace, &acquire.owner).is_none();
+                    let in_order = self.rules >= 2 && waiter.number > self.order_from;
                     self.take(acquire, fence);
                     let new = waiter.new_requests();
                     let released = acquire.releases.iter().map(|hold| (&hold.path, hold.mode));
@@ -531,6 +538,9 @@ impl Model {
                     let end = self.time + KEPT_MS;
                     for lease in &mut self.leases {
                         if lease.namespace == *namespace && lease.owner == acquire.owner {
+                            if begins && in_order {
+                                lease.born = waiter.number;
+                            }
                             lease.unclaimed = Some((waiter.number, fence, end));
                         }
                     }

@@ -79,6 +79,7 @@ impl Space {
         for key in &waiter.answers {
             self.answers.granted(key, fence);
         }
+        let begins = self.sessions[session].lease.is_none();
         self.grant(session, &waiter.request, fence, &waiter.parts);
         if self.sessions[session].taken().is_some() {
             // It has them again, at a fence that the grant tells.
@@ -86,6 +87,15 @@ impl Space {
             for hold in new.iter().chain(&released) {
                 self.sessions[session].forget_taken(&hold.path, hold.mode);
             }
+        }
+        // A lease that a grant begins is as old as the place in line that it came from. So a release that
+        // names everything up to a place in the order also ends what a waiter of then has become since.
+        if begins
+            && self.rules >= 2
+            && waiter.number > self.order_from
+            && let Some(lease) = &mut self.sessions[session].lease
+        {
+            lease.born = waiter.number;
         }
         self.leave_paths(&waiter);
         let event = self.tell(session, EventKind::Grant { fence });

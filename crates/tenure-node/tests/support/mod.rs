@@ -125,6 +125,8 @@ pub struct Cluster {
     pub latency_ms: u64,
     seed: u64,
     pub frames: u64,
+    /// How many bytes the longest frame had.
+    pub longest_frame: usize,
     pub duplicate: bool,
     /// How many bytes a millisecond the bulk lane to each node carries, and how many may wait for it: beyond it
     /// the connection breaks, as on real machines.
@@ -133,9 +135,8 @@ pub struct Cluster {
     pub hold_bulk: bool,
     /// When the bulk lane to a node is free again, in microseconds.
     bulk_free: BTreeMap<NodeId, u64>,
-    /// How often a bulk lane broke, and the longest frame of all.
+    /// How often a bulk lane broke.
     pub bulk_broke: u64,
-    pub longest_frame: usize,
     /// What cut links did not carry, for a test to bring it after all.
     pub lost: Vec<(NodeId, NodeId, Bytes)>,
     /// No link carries states.
@@ -183,12 +184,12 @@ impl Cluster {
             latency_ms: 1,
             seed: 7,
             frames: 0,
+            longest_frame: 0,
             duplicate: false,
             bulk: None,
             hold_bulk: false,
             bulk_free: BTreeMap::new(),
             bulk_broke: 0,
-            longest_frame: 0,
             lost: Vec::new(),
             bulk_lost: false,
             first_rules: false,
