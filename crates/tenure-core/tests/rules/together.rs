@@ -33,6 +33,8 @@ struct Placements {
     many: Vec<Space>,
     // The number that a waiter of the one space has in its group's.
     waiters: BTreeMap<(Namespace, u64), u64>,
+    // How far the order of each group went when that of the one space went so far.
+    orders: BTreeMap<u64, Vec<u64>>,
 }
 
 /// What can be seen of a command: its answer, what owners are told, what watchers see.
@@ -56,6 +58,7 @@ impl Placements {
             one: space(),
             many: (0..GROUPS).map(|_| space()).collect(),
             waiters: BTreeMap::new(),
+            orders: BTreeMap::from([(0, vec![0; GROUPS])]),
         }
     }
 
@@ -87,6 +90,8 @@ impl Placements {
             self.waiters.insert((namespace, queued.waiter), same.waiter);
         }
         self.world.hear(&alone.outcome);
+        let orders = self.many.iter().map(Space::order).collect();
+        self.orders.insert(self.one.order(), orders);
         let mut together = Seen {
             outcome: parts[place.unwrap_or(0)].1.outcome.clone(),
             events: Vec::new(),
@@ -140,6 +145,10 @@ impl Placements {
                 let key = (withdraw.namespace.clone(), withdraw.waiter);
                 let number = self.waiters.get(&key);
                 withdraw.waiter = number.copied().unwrap_or(u64::MAX);
+            }
+            Command::ReleaseAll(release) => {
+                let until = release.until.and_then(|until| self.orders.get(&until));
+                release.until = until.map(|orders| orders[at]).or(release.until);
             }
             _ => {}
         }
