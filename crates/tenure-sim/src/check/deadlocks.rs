@@ -5,6 +5,9 @@
 //! be in somebody's way only until its release is answered. An answer says so only if it is to a call
 //! that was sent after all others about that path were answered: what is late says nothing of what
 //! came after. All waits of a cycle must have had a moment in common.
+//!
+//! Explain asks what would be in the way of an acquire: its own owner need not wait for that path, and with a slow
+//! answer it may long have been given it. That one wait is taken to last as long as the call.
 
 use std::collections::BTreeMap;
 
@@ -48,6 +51,16 @@ impl Want {
 
 /// From when to when something may have been.
 type Span = (Time, Time);
+
+/// Whose acquire of what an Explain asks about.
+type Supposed<'a> = (&'a OwnerId, &'a Path, Mode);
+
+fn supposed(ask: &Ask) -> Option<Supposed<'_>> {
+    match &*ask.request {
+        ClientRequest::Explain { path, mode, owner } => Some((owner, path, *mode)),
+        _ => None,
+    }
+}
 
 impl Deadlocks {
     pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
@@ -99,7 +112,7 @@ impl Deadlocks {
         let finding = if cycle.is_empty() {
             Ok(Seen::Passed)
         } else {
-            self.existed((ask.sent, now), &cycle)
+            self.existed((ask.sent, now), &cycle, supposed(ask))
         };
         self.learn(now, ask, answer);
         finding
@@ -141,11 +154,23 @@ impl Deadlocks {
     }
 
     /// Whether all waits of a cycle may have been at one moment of a call.
-    fn existed(&self, call: Span, cycle: &[OwnerId]) -> Finding {
+    fn existed(&self, call: Span, cycle: &[OwnerId], supposed: Option<Supposed<'_>>) -> Finding {
         let mut common = call;
         for (at, waiter) in cycle.iter().enumerate() {
             let blocker = &cycle[(at + 1) % cycle.len()];
-            let Some(wait) = self.wait(waiter, blocker) else {
+            let wait = match supposed {
+                Some((owner, path, mode)) if owner == waiter => {
+                    let real = self.wait(waiter, blocker);
+                    let asked = self.in_the_way(call, path, mode, blocker);
+                    // From the first to the last moment of both.
+                    match (real, asked) {
+                        (Some(one), Some(two)) => Some((one.0.min(two.0), one.1.max(two.1))),
+                        (one, two) => one.or(two),
+                    }
+                }
+                _ => self.wait(waiter, blocker),
+            };
+            let Some(wait) = wait else {
                 return Err(format!(
                     "{waiter} never waited for {blocker}, but a cycle of {cycle:?} was reported"
                 ));
@@ -158,6 +183,18 @@ impl Deadlocks {
             ));
         }
         Ok(Seen::Checked)
+    }
+
+    /// From when to when in a call an owner may have been in the way of somebody who would want a path.
+    fn in_the_way(&self, call: Span, path: &Path, mode: Mode, blocker: &OwnerId) -> Option<Span> {
+        let theirs = self.wants.get(blocker)?.iter();
+        let excluding = theirs.filter(|other| excludes(path, mode, &other.path, other.mode));
+        let spans = excluding.map(|other| {
+            let end = other.gone.unwrap_or(Time::MAX);
+            (call.0.max(other.asked), call.1.min(end))
+        });
+        let spans = spans.filter(|(begin, end)| begin <= end);
+        spans.reduce(|one, two| (one.0.min(two.0), one.1.max(two.1)))
     }
 
     /// From when to when one owner may have waited for another.
@@ -305,6 +342,64 @@ mod tests {
             found(&mut judge, 8),
             Ok(Seen::Checked),
             "it waits by the second"
+        );
+    }
+
+    /// E7: amy was given 2 and let go of it before her question about it is answered; bob came later and waits for
+    /// her 1. The answer is right: she would wait for him.
+    #[test]
+    fn what_would_wait_is_part_of_an_explained_cycle() {
+        let mut judge = Deadlocks::default();
+        let ask = |judge: &mut Deadlocks, at, who, what| {
+            let ask = acquire(at, who, what);
+            judge.see(at, &Fact::Asked(&ask)).unwrap();
+            ask
+        };
+        for (at, who, what) in [(1, "amy", "t:/1"), (2, "amy", "t:/2")] {
+            let asked = ask(&mut judge, at, who, what);
+            let answer = Ok(granted());
+            judge.see(at, &Fact::Answered(&asked, &answer)).unwrap();
+        }
+        let explain = |path: &str| ClientRequest::Explain {
+            path: Path::parse(path).unwrap(),
+            mode: Mode::Write,
+            owner: owner("amy"),
+        };
+        let (late, other) = (call(3, explain("t:/2")), call(3, explain("t:/3")));
+        let lets_go = ClientRequest::Release(tenure_node::ReleaseRequest {
+            owner: owner("amy"),
+            holds: vec![tenure_core::command::Hold {
+                path: Path::parse("t:/2").unwrap(),
+                mode: Mode::Write,
+            }],
+            edge: WaitEdge::Keep,
+            key: None,
+        });
+        let done = Ok(Answer::Done);
+        judge
+            .see(5, &Fact::Answered(&call(4, lets_go), &done))
+            .unwrap();
+        for (at, what) in [(6, "t:/2"), (7, "t:/1")] {
+            let asked = ask(&mut judge, at, "bob", what);
+            let answer = Ok(if at == 6 { granted() } else { queued() });
+            judge.see(at, &Fact::Answered(&asked, &answer)).unwrap();
+        }
+        let cycle = vec![owner("amy"), owner("bob")];
+        assert_eq!(
+            judge.existed((3, 8), &cycle, supposed(&late)),
+            Ok(Seen::Checked)
+        );
+        assert!(
+            judge.existed((3, 8), &cycle, supposed(&other)).is_err(),
+            "bob has nothing to do with that path"
+        );
+        assert!(
+            judge.existed((3, 6), &cycle, supposed(&late)).is_err(),
+            "bob did not wait yet"
+        );
+        assert!(
+            judge.existed((3, 8), &cycle, None).is_err(),
+            "nobody supposed it"
         );
     }
 
