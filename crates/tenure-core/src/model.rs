@@ -140,6 +140,7 @@ enum Remembered {
 /// The twin.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
+    rules: u32,
     time: u64,
     wall: u64,
     claims: Vec<Claim>,
@@ -203,7 +204,11 @@ impl Model {
             Command::ReleaseAll(all) => self.release_all(all),
             Command::Renew(renew) => Outcome::Renew(self.renew(renew)),
             Command::Expire(expire) => Outcome::Expired(self.expire(expire)),
-            Command::Tick | Command::Rules { .. } => Outcome::Done,
+            Command::Tick => Outcome::Done,
+            Command::Rules { number } => {
+                self.rules = self.rules.max(*number);
+                Outcome::Done
+            }
             Command::Ask(ask) => self.ask(ask),
             Command::Break(order) => Outcome::Break(Box::new(self.break_hold(order))),
             Command::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(withdraw)),
@@ -338,8 +343,25 @@ impl Model {
             asked: lease.asked_until > time,
             born: lease.born,
         };
+        // A short lease is as long as its longest renewal; a long one lasts as long as the log says (R77).
+        let (ttl, cover) = (lease.ttl, lease.cover);
+        let longer = match ttl.millis() {
+            0..=60_000 => renew.ttl > ttl,
+            _ => time + renew.ttl.millis() > cover,
+        };
         self.take_note(&renew.namespace, &renew.owner);
         self.set_lease(&renew.namespace, &renew.owner, renew.ttl, None);
+        if !longer && self.rules >= 2 {
+            for lease in &mut self.leases {
+                if lease.namespace == renew.namespace && lease.owner == renew.owner {
+                    (lease.ttl, lease.cover) = (ttl, cover);
+                }
+            }
+        }
+        if let Some(LeaseChange::Set { lease, ttl, epoch }) = self.lease_changes.pop() {
+            self.lease_changes
+                .push(LeaseChange::Renewed { lease, ttl, epoch });
+        }
         Ok(renewed)
     }
 

@@ -208,6 +208,15 @@ pub enum LeaseChange {
         /// Its new epoch.
         epoch: u64,
     },
+    /// A logged renewal: `deadline = reading + ttl`, or the deadline that it has if that is later (R77).
+    Renewed {
+        /// Which lease.
+        lease: LeaseNumber,
+        /// The length that was asked for.
+        ttl: Ttl,
+        /// Its new epoch.
+        epoch: u64,
+    },
     /// The lease is gone: forget its deadline.
     Ended {
         /// Which lease it was.

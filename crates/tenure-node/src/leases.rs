@@ -167,14 +167,30 @@ impl Leases {
         }
     }
 
-    /// A covered renewal, confirmed and decided: also an earlier deadline is taken (R77).
+    /// A covered renewal, confirmed and decided. The later deadline counts (R77): this may be a late copy of
+    /// a renewal that was answered long ago, and for longer since.
     pub(crate) fn renew(&mut self, lease: LeaseNumber, deadline: u64) {
-        let is_running = matches!(self.state(lease), State::Running { .. });
-        debug_assert!(is_running, "a lease in its end is not renewed");
-        if is_running {
-            let renewed = true;
-            self.run(lease, State::Running { deadline, renewed });
-        }
+        let State::Running {
+            deadline: before, ..
+        } = self.state(lease)
+        else {
+            debug_assert!(false, "a lease in its end is not renewed");
+            return;
+        };
+        let (deadline, renewed) = (deadline.max(before), true);
+        self.run(lease, State::Running { deadline, renewed });
+    }
+
+    /// A renewal was applied: like [`Leases::set`], but an earlier deadline is not taken (R77). One whose end
+    /// was proposed has a deadline that has passed.
+    pub(crate) fn set_later(&mut self, lease: LeaseNumber, deadline: u64) {
+        let deadline = match self.state(lease) {
+            State::Running {
+                deadline: before, ..
+            } => deadline.max(before),
+            State::Ending { .. } | State::Free => deadline,
+        };
+        self.set(lease, deadline);
     }
 
     /// Whether it was renewed without an entry since it was set.
@@ -253,18 +269,24 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_deadline_counts_in_both_directions() {
+    fn a_renewal_moves_a_deadline_later_and_never_earlier() {
         let mut leases = Leases::default();
         leases.set(A, 1_000);
         leases.renew(A, 2_000);
         assert!(leases.due(1_999, 1).is_empty());
         leases.renew(A, 2_500);
         leases.renew(A, 2_100);
+        leases.set_later(A, 2_200);
+        leases.renew(A, 2_300);
         assert!(leases.renewed_since_set(A));
-        assert_eq!(leases.due(2_100, 1), [A]);
+        assert!(leases.due(2_499, 1).is_empty());
+        assert_eq!(leases.due(2_500, 1), [A]);
         assert!(leases.renewed_since_set(A));
-        leases.set(A, 3_000);
+        leases.set_later(A, 3_000);
         assert!(!leases.renewed_since_set(A));
+        // An acquire may want less.
+        leases.set(A, 2_700);
+        assert_eq!(leases.due(2_700, 2), [A]);
     }
 
     /// Step 2: a renewal received before the deadline is waited for; afterwards the end is not lost.

@@ -352,6 +352,12 @@ impl Space {
 
     /// Sets a session's lease to a new length from now on, under a new epoch (leases.md).
     pub(super) fn set_lease(&mut self, session: u32, ttl: Ttl) {
+        let epoch = self.put_lease(session, ttl);
+        let lease = LeaseNumber(session);
+        self.out.lease(LeaseChange::Set { lease, ttl, epoch });
+    }
+
+    fn put_lease(&mut self, session: u32, ttl: Ttl) -> u64 {
         self.epoch += 1;
         let epoch = self.epoch;
         let cover = self
@@ -371,8 +377,23 @@ impl Space {
         });
         self.long_leases -= u32::from(was_long);
         self.long_leases += u32::from(ttl.millis() > SHORT_LEASE_MS);
+        epoch
+    }
+
+    /// The same by a renewal, which never moves the end earlier (R77): one that the lease covers already gives
+    /// it a new epoch and nothing else.
+    pub(super) fn renew_lease(&mut self, session: u32, lease: Lease, ttl: Ttl) {
+        let covered = crate::lease::covered(lease.ttl, lease.cover, ttl, self.time);
+        let epoch = if self.rules >= 2 && covered {
+            self.epoch += 1;
+            let epoch = self.epoch;
+            self.sessions[session].lease = Some(Lease { epoch, ..lease });
+            epoch
+        } else {
+            self.put_lease(session, ttl)
+        };
         let lease = LeaseNumber(session);
-        self.out.lease(LeaseChange::Set { lease, ttl, epoch });
+        self.out.lease(LeaseChange::Renewed { lease, ttl, epoch });
     }
 
     /// Releases one hold of a session, if it has it.

@@ -105,10 +105,8 @@ impl Space {
         let (_, session) = self
             .session_of(&renew.namespace, &renew.owner)
             .ok_or(Missing::Alive)?;
-        if self.sessions[session].lease.is_none() {
-            return Err(Missing::Alive);
-        }
-        self.set_lease(session, renew.ttl);
+        let lease = self.sessions[session].lease.ok_or(Missing::Alive)?;
+        self.renew_lease(session, lease, renew.ttl);
         let there = &mut self.sessions[session];
         there.set_grant(None);
         let lease = there.lease.ok_or(Missing::Alive)?;

@@ -328,7 +328,7 @@ fn named(
 ) -> Vec<Named> {
     let mut old = before.clone();
     let name = |change: &LeaseChange| match *change {
-        LeaseChange::Set { lease, ttl, epoch } => {
+        LeaseChange::Set { lease, ttl, epoch } | LeaseChange::Renewed { lease, ttl, epoch } => {
             let (name, now) = after.get(&lease)?;
             (*now == epoch).then(|| (name.clone(), Some((ttl, epoch))))
         }
@@ -339,7 +339,7 @@ fn named(
 
 fn named_by(model: &Model, changes: &[LeaseChange]) -> Vec<Named> {
     let name = |change: &LeaseChange| match *change {
-        LeaseChange::Set { lease, ttl, epoch } => {
+        LeaseChange::Set { lease, ttl, epoch } | LeaseChange::Renewed { lease, ttl, epoch } => {
             (model.lease_name(lease).unwrap().clone(), Some((ttl, epoch)))
         }
         LeaseChange::Ended { lease } => (model.lease_name(lease).unwrap().clone(), None),

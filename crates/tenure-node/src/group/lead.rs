@@ -306,6 +306,9 @@ impl Leading {
                 LeaseChange::Set { lease, ttl, .. } => {
                     self.leases.set(lease, reading + ttl.millis());
                 }
+                LeaseChange::Renewed { lease, ttl, .. } => {
+                    self.leases.set_later(lease, reading + ttl.millis());
+                }
                 LeaseChange::Ended { lease } => self.leases.ended(lease),
             }
         }

@@ -25,6 +25,9 @@ pub(crate) mod item {
     pub(crate) const AM_I_MEMBER: u8 = 14;
     pub(crate) const NOT_A_MEMBER: u8 = 15;
     pub(crate) const RULES: u8 = 16;
+    pub(crate) const SWEPT_PAGE: u8 = 20;
+    pub(crate) const SWEPT_NEXT: u8 = 21;
+    pub(crate) const SWEEP_OVER: u8 = 22;
 }
 
 /// A frame is closed when it has this many bytes; the next item begins another.

@@ -6,7 +6,6 @@ use tenure_core::outcome::{AcquireOutcome, Outcome, Queued, Refusal, Withdrawn};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::table::Unroutable;
 
-use super::forward::Origin;
 use super::sweep::{Scope, Sweep, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
@@ -82,13 +81,13 @@ pub(super) fn refused(refusal: Refusal) -> Option<Failure> {
 impl Node {
     pub(super) fn acquire(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut AcquireCall,
         happened: Happened,
     ) -> Progress {
         match happened {
             Happened::Start | Happened::Table | Happened::Timer => self.place(cx, call),
-            Happened::Op(_, answer) => match &call.phase {
+            Happened::Op(answer) => match &call.phase {
                 Phase::Placing { namespace } => {
                     let namespace = namespace.clone();
                     self.placed(cx, call, namespace, answer)
@@ -108,7 +107,8 @@ impl Node {
         }
     }
 
-    fn place(&mut self, cx: Context, call: &mut AcquireCall) -> Progress {
+    fn place(&mut self, cx: &mut Context, call: &mut AcquireCall) -> Progress {
+        cx.start_over();
         if !self.span.resolve.is_loaded() {
             self.await_table(cx, 0);
             return Progress::Wait;
@@ -158,18 +158,13 @@ impl Node {
             holder: request.holder.clone().map(Box::new),
         };
         call.phase = placing;
-        let op = Op::Command(Command::Acquire(command));
-        let origin = Origin::Call {
-            call: cx.id,
-            part: 0,
-        };
-        self.submit(origin, group, op, cx.deadline);
+        self.ask(cx, group, Op::Command(Command::Acquire(command)));
         Progress::Wait
     }
 
     fn placed(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut AcquireCall,
         namespace: Namespace,
         answer: OpAnswer,
@@ -216,7 +211,7 @@ impl Node {
     }
 
     /// R32: resolved anew, once; a second miss has no effect either.
-    fn tried(&mut self, cx: Context, call: &mut AcquireCall, refusal: Refusal) -> Progress {
+    fn tried(&mut self, cx: &mut Context, call: &mut AcquireCall, refusal: Refusal) -> Progress {
         if let Some(failure) = refused(refusal) {
             return Progress::fail(failure);
         }
@@ -234,7 +229,7 @@ impl Node {
         Progress::Wait
     }
 
-    fn search_on(&mut self, cx: Context, call: &mut AcquireCall) -> Progress {
+    fn search_on(&mut self, cx: &mut Context, call: &mut AcquireCall) -> Progress {
         let ClientRequest::Acquire(AcquireRequest { owner, .. }) = &*call.request else {
             return Progress::fail(odd_answer());
         };
@@ -253,12 +248,8 @@ impl Node {
                 owner,
                 waiter: waits.queued.waiter,
             });
-            let origin = Origin::Call {
-                call: cx.id,
-                part: 1,
-            };
             call.phase = Phase::Withdrawing { waits, cycle };
-            self.submit(origin, group, Op::Command(command), cx.deadline);
+            self.ask(cx, group, Op::Command(command));
             return Progress::Wait;
         }
         if round.is_empty() {

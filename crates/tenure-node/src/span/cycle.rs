@@ -9,7 +9,6 @@ use tenure_core::query::{Explanation, WaitsFor};
 use tenure_core::system::Edge;
 use tenure_core::value::OwnerId;
 
-use super::forward::Origin;
 use super::sweep::{Scope, Sweep, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::GroupId;
@@ -76,11 +75,11 @@ impl CycleCall {
 impl Node {
     pub(super) fn cycle(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut CycleCall,
         happened: Happened,
     ) -> Progress {
-        if let Happened::Op(_, answer) = &happened
+        if let Happened::Op(answer) = &happened
             && let Some(failure) = failure_of(answer)
         {
             return Progress::fail(failure);
@@ -95,23 +94,19 @@ impl Node {
         }
     }
 
-    fn read_of(&mut self, cx: Context, group: GroupId, query: Query) {
-        let origin = Origin::Call {
-            call: cx.id,
-            part: 0,
-        };
-        self.submit(origin, group, Op::Read(query), cx.deadline);
+    fn read_of(&mut self, cx: &mut Context, group: GroupId, query: Query) {
+        self.ask(cx, group, Op::Read(query));
     }
 
     fn walk(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         walk: &mut Walk,
         asked: &mut Asked,
         happened: Happened,
     ) -> Progress {
         match happened {
-            Happened::Op(_, OpAnswer::Found(found)) => match (*found, &asked) {
+            Happened::Op(OpAnswer::Found(found)) => match (*found, &asked) {
                 (Found::Edge(Some(Edge { blocker, why })), Asked::Edge) => {
                     match why {
                         Some((path, reason)) => {
@@ -169,7 +164,7 @@ impl Node {
     }
 
     /// No edge of a client stands: what does the queue say (R107)?
-    fn walk_queue(&mut self, cx: Context, walk: &Walk, asked: &mut Asked) -> Progress {
+    fn walk_queue(&mut self, cx: &mut Context, walk: &Walk, asked: &mut Asked) -> Progress {
         let Step::Ask(owner) = walk.next() else {
             return Progress::Wait;
         };
@@ -181,10 +176,10 @@ impl Node {
         Progress::Wait
     }
 
-    fn explain(&mut self, cx: Context, call: &mut ExplainCall, happened: Happened) -> Progress {
+    fn explain(&mut self, cx: &mut Context, call: &mut ExplainCall, happened: Happened) -> Progress {
         match happened {
             Happened::Start | Happened::Table | Happened::Timer => self.explain_first(cx, call),
-            Happened::Op(_, OpAnswer::Found(found)) => match *found {
+            Happened::Op(OpAnswer::Found(found)) => match *found {
                 Found::Explain { explanation, left } => {
                     let blockers = explanation.blockers.iter().map(|one| one.owner.clone());
                     let ahead = explanation.ahead.iter().map(|one| one.owner.clone());
@@ -211,7 +206,7 @@ impl Node {
         }
     }
 
-    fn explain_first(&mut self, cx: Context, call: &ExplainCall) -> Progress {
+    fn explain_first(&mut self, cx: &mut Context, call: &ExplainCall) -> Progress {
         let (route, group) = self.route(&call.path);
         let query = Query::Explain {
             route,
@@ -225,7 +220,7 @@ impl Node {
 
     fn explain_on(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut ExplainCall,
         next: BTreeSet<OwnerId>,
     ) -> Progress {

@@ -393,7 +393,7 @@ impl Node {
 
     pub(super) fn grants(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut GrantsCall,
         happened: Happened,
     ) -> Progress {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! An operation is sent again only when it is certain that it has not happened: the other node said
-//! so, or doing it twice is the same as doing it once. Otherwise a lost answer is an honest
-//! [`OpAnswer::Unknown`].
+//! so, or a second application is harmless ([`Op::may_repeat`]). Otherwise a lost answer is an honest
+//! [`OpAnswer::Unknown`]. Nothing is sent again for a call that is over.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::{CallId, Happened};
+use super::{Awaited, Happened};
 use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::op::{Op, OpAnswer, Ticket};
@@ -31,8 +31,8 @@ const RESEND_AFTER_MS: u64 = 1500;
 /// Who waits for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A call on this node; the number is the call's own.
-    Call { call: CallId, part: u32 },
+    /// A part of a call on this node.
+    Call(Awaited),
     /// Another node, in this life, under this number.
     Peer { from: Member, id: u64 },
     /// A sweep that runs on this node.
@@ -128,6 +128,22 @@ impl Node {
             },
         );
         ticket
+    }
+
+    /// Whether an operation may be sent again. Those of a call that is over, or that has begun anew since,
+    /// may not: whatever they did would be an effect that no answer tells of. They are forgotten here.
+    fn is_wanted(&mut self, ticket: Ticket) -> bool {
+        let Some(pending) = self.span.forward.pending.get(&ticket) else {
+            return false;
+        };
+        let wanted = match pending.origin {
+            Origin::Call(awaited) => self.span.is_awaited(awaited),
+            _ => true,
+        };
+        if !wanted {
+            self.span.forward.pending.remove(&ticket);
+        }
+        wanted
     }
 
     fn carry(&mut self, ticket: Ticket, id: GroupId, op: Op, expires: u64) {
@@ -230,6 +246,10 @@ impl Node {
         }
         let answer = wire::decode_answer(&content.slice()?)?;
         content.end()?;
+        let not_here = matches!(answer, OpAnswer::NotHere { .. });
+        if not_here && !self.is_wanted(ticket) {
+            return Ok(());
+        }
         let Some(pending) = self.span.forward.pending.get_mut(&ticket) else {
             return Ok(());
         };
@@ -269,7 +289,7 @@ impl Node {
             return;
         };
         match pending.origin {
-            Origin::Call { call, part } => self.span.tell(call, Happened::Op(part, answer)),
+            Origin::Call(awaited) => self.span.tell(awaited, Happened::Op(answer)),
             Origin::Peer { from, id } => {
                 let answer = wire::encode_answer(&answer);
                 self.frames().say(from.node, item::ANSWER, |out| {
@@ -288,6 +308,9 @@ impl Node {
     /// An operation has certainly not happened here: it may be taken elsewhere.
     pub(crate) fn returned(&mut self, ticket: Ticket, op: Op) {
         let reading = self.reading();
+        if !self.is_wanted(ticket) {
+            return;
+        }
         let Some(pending) = self.span.forward.pending.get_mut(&ticket) else {
             return;
         };
@@ -308,6 +331,9 @@ impl Node {
         };
         let reading = self.reading();
         for (ticket, op) in parked {
+            if !self.is_wanted(ticket) {
+                continue;
+            }
             let Some(pending) = self.span.forward.pending.get(&ticket) else {
                 continue;
             };
@@ -338,6 +364,9 @@ impl Node {
                 || pending.expires + RESEND_AFTER_MS <= reading
         });
         for ticket in overdue {
+            if !self.is_wanted(ticket) {
+                continue;
+            }
             let Some(pending) = self.span.forward.pending.get_mut(&ticket) else {
                 continue;
             };
@@ -370,6 +399,9 @@ impl Node {
             .forward
             .tickets(|pending| pending.sent.as_ref().is_some_and(|sent| sent.to == node));
         for ticket in lost {
+            if !self.is_wanted(ticket) {
+                continue;
+            }
             let Some(pending) = self.span.forward.pending.get(&ticket) else {
                 continue;
             };

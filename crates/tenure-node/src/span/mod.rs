@@ -5,8 +5,14 @@
 //!     └────▶ sweep (one message a node, all groups vouched for) ──▶ operations there
 //! ```
 //!
-//! A call is a small state: [`Call`] is taken out, given what happened, and either answered or put
+//! A call is a small state machine: [`Call`] is taken out, given what happened, and either answered or put
 //! back. Nothing here touches a space; groups do.
+//!
+//! Everything that a call starts (an operation, a sweep, a timer, a look at the namespace table, a policy
+//! change) is a *part* with a number that the call never uses again. A call that begins anew declares its
+//! earlier parts void ([`Context::start_over`]), and what comes of a void part is dropped before the call
+//! sees it. A part of a call that is over, or that is void, is not sent again.
+//! `docs/design/coordination.md` has the argument.
 
 mod acquire;
 mod at_once;
@@ -32,16 +38,18 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use tenure_core::system::SystemCommand;
 use tenure_core::table::NamespaceTable;
 
 use crate::codec::{Read, Reader};
 use crate::config::Config;
 use crate::node::frames_item as item;
 use crate::node::{Node, keep_room};
-use crate::op::OpAnswer;
+use crate::op::{Op, OpAnswer};
 use crate::request::{AcquireRequest, Answer, Certain, ClientRequest, Failure};
 use crate::{GroupId, Member, NodeId, Output, RequestId};
 
+use forward::Origin;
 pub(crate) use removal::Silence;
 pub(crate) use transfer::Transfers;
 
@@ -57,9 +65,9 @@ pub(crate) struct Span {
     by_client: HashMap<RequestId, CallId, FxBuildHasher>,
     /// Every call that waits, and some that are over already: those are cleared out now and then.
     deadlines: BinaryHeap<Reverse<(u64, CallId)>>,
-    timers: BTreeSet<(u64, CallId)>,
+    timers: BTreeSet<(u64, Awaited)>,
     /// Calls to go on with in this turn.
-    ready: Vec<(CallId, Happened)>,
+    ready: Vec<(Awaited, Happened)>,
     forward: forward::Forward,
     resolve: resolve::Resolve,
     sweeps: sweep::Sweeps,
@@ -75,7 +83,24 @@ pub(crate) struct Span {
 struct Call {
     client: Option<RequestId>,
     deadline: u64,
+    parts: Parts,
     kind: Kind,
+}
+
+/// One part of a call, as those know it that the call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Awaited {
+    call: CallId,
+    part: u32,
+}
+
+/// Which parts of a call were started, and which of them still count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
+    /// The number of the newest part. It never goes back.
+    last: u32,
+    /// Parts up to this number are void.
+    void: u32,
 }
 
 /// What a call is, and how far it has come.
@@ -107,8 +132,8 @@ impl Kind {
 pub(crate) enum Happened {
     /// It begins.
     Start,
-    /// One of its operations ended; the number is the call's own.
-    Op(u32, OpAnswer),
+    /// One of its operations ended.
+    Op(OpAnswer),
     /// Its sweep is complete.
     Swept(Box<sweep::Swept>),
     /// The namespace table has the version it waited for.
@@ -240,8 +265,14 @@ impl Span {
         self.ready.is_empty()
     }
 
-    fn tell(&mut self, call: CallId, happened: Happened) {
-        self.ready.push((call, happened));
+    fn tell(&mut self, awaited: Awaited, happened: Happened) {
+        self.ready.push((awaited, happened));
+    }
+
+    /// Whether a call still waits for this part. Not to be asked while that call goes on.
+    fn is_awaited(&self, awaited: Awaited) -> bool {
+        let call = self.calls.get(&awaited.call);
+        call.is_some_and(|call| awaited.part > call.parts.void)
     }
 }
 
@@ -317,25 +348,34 @@ impl Node {
         let call = Call {
             client,
             deadline,
+            parts: Parts::default(),
             kind,
         };
-        if self.go_on(id, call, Happened::Start) == Going::On {
+        if self.go_on(Awaited { call: id, part: 0 }, call, Happened::Start) == Going::On {
             self.span.deadlines.push(Reverse((deadline, id)));
         }
     }
 
-    /// Tells a call what happened, and answers it if that was all.
-    fn proceed(&mut self, id: CallId, happened: Happened) {
-        if let Some(call) = self.span.calls.remove(&id) {
-            self.go_on(id, call, happened);
+    /// Tells a call what became of one of its parts, and answers it if that was all.
+    fn proceed(&mut self, awaited: Awaited, happened: Happened) {
+        let Some(call) = self.span.calls.remove(&awaited.call) else {
+            return;
+        };
+        if awaited.part > call.parts.void {
+            self.go_on(awaited, call, happened);
+        } else {
+            self.span.calls.insert(awaited.call, call);
         }
     }
 
-    fn go_on(&mut self, id: CallId, mut call: Call, happened: Happened) -> Going {
-        let cx = Context {
-            id,
+    fn go_on(&mut self, told: Awaited, mut call: Call, happened: Happened) -> Going {
+        let mut context = Context {
+            id: told.call,
             deadline: call.deadline,
+            told: told.part,
+            parts: call.parts,
         };
+        let cx = &mut context;
         let progress = match &mut call.kind {
             Kind::Acquire(state) => self.acquire(cx, state, happened),
             Kind::Release(state) => self.release(cx, state, happened),
@@ -347,7 +387,8 @@ impl Node {
         };
         match progress {
             Progress::Wait => {
-                self.span.calls.insert(id, call);
+                call.parts = context.parts;
+                self.span.calls.insert(told.call, call);
                 Going::On
             }
             Progress::Done(result) => {
@@ -388,11 +429,11 @@ impl Node {
 
     /// Calls whose time is up are answered so; timers go off.
     pub(crate) fn span_deadlines(&mut self, reading: u64) {
-        while let Some(&(at, id)) = self.span.timers.first()
+        while let Some(&(at, awaited)) = self.span.timers.first()
             && at <= reading
         {
-            self.span.timers.remove(&(at, id));
-            self.span.tell(id, Happened::Timer);
+            self.span.timers.remove(&(at, awaited));
+            self.span.tell(awaited, Happened::Timer);
         }
         while let Some(&Reverse((at, id))) = self.span.deadlines.peek()
             && at <= reading
@@ -404,16 +445,28 @@ impl Node {
         }
     }
 
-    fn set_timer(&mut self, cx: Context, in_ms: u64) {
+    fn set_timer(&mut self, cx: &mut Context, in_ms: u64) {
         let at = self.reading() + in_ms;
-        self.span.timers.insert((at, cx.id));
+        self.span.timers.insert((at, cx.new_part()));
+    }
+
+    /// Sends an operation of a call on its way: [`Happened::Op`] for the part of this number.
+    fn ask(&mut self, cx: &mut Context, group: GroupId, op: Op) -> u32 {
+        let awaited = cx.new_part();
+        self.submit(Origin::Call(awaited), group, op, cx.deadline);
+        awaited.part
+    }
+
+    fn ask_system(&mut self, cx: &mut Context, command: SystemCommand) -> u32 {
+        let system = self.system();
+        self.ask(cx, system, Op::System(Box::new(command)))
     }
 
     /// Goes on with every call that was told something.
     pub(crate) fn span_turn(&mut self) {
         let mut ready = std::mem::take(&mut self.span.ready);
-        for (id, happened) in ready.drain(..) {
-            self.proceed(id, happened);
+        for (awaited, happened) in ready.drain(..) {
+            self.proceed(awaited, happened);
         }
         keep_room(ready, &mut self.span.ready);
     }
@@ -496,6 +549,9 @@ impl Node {
             item::ANSWER => self.receive_answer(from.node, content),
             item::SWEEP => self.receive_sweep(from, content),
             item::SWEPT => self.receive_swept(from.node, content),
+            item::SWEPT_PAGE => self.receive_swept_page(from.node, content),
+            item::SWEPT_NEXT => self.receive_swept_next(from, content),
+            item::SWEEP_OVER => self.receive_sweep_over(from, content),
             item::FOLLOW => self.receive_follow(from.node, content),
             item::EVENTS => self.receive_events(from.node, content),
             item::WATCH => self.receive_watch(from, content),
@@ -523,11 +579,29 @@ impl Node {
     }
 }
 
-/// Which call is going on, and until when.
-#[derive(Clone, Copy, Debug)]
+/// Which call is going on, until when, and which of its parts it is told of.
+#[derive(Debug)]
 struct Context {
     id: CallId,
     deadline: u64,
+    told: u32,
+    parts: Parts,
+}
+
+impl Context {
+    /// A part with a number that this call has never used.
+    fn new_part(&mut self) -> Awaited {
+        self.parts.last += 1;
+        Awaited {
+            call: self.id,
+            part: self.parts.last,
+        }
+    }
+
+    /// Nothing that was started so far counts any more.
+    fn start_over(&mut self) {
+        self.parts.void = self.parts.last;
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use tenure_core::system::{self, Claim, Repeated, SystemCommand, SystemOutcome};
 use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::forward::Origin;
 use super::sweep::{Scope, Sweep, Swept, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
@@ -41,6 +40,8 @@ enum Phase {
     Acting,
     /// A renewal is repeated: do the leases that it extended still live?
     Replaying {
+        /// The number of the first part.
+        first: u32,
         left: usize,
         asked: bool,
     },
@@ -140,7 +141,7 @@ pub(super) fn repeated(repeated: &Repeated) -> Option<Failure> {
 impl Node {
     pub(super) fn owner_wide(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut OwnerCall,
         happened: Happened,
     ) -> Progress {
@@ -149,24 +150,13 @@ impl Node {
                 Phase::Start => self.owner_start(cx, call),
                 _ => self.owner_act(cx, call),
             },
-            Happened::Op(part, answer) => self.owner_answer(cx, call, part, answer),
+            Happened::Op(answer) => self.owner_answer(cx, call, answer),
             Happened::Swept(swept) => self.owner_swept(cx, call, *swept),
             Happened::Changed(_) => Progress::Wait,
         }
     }
 
-    fn ask_system(&mut self, cx: Context, command: SystemCommand) {
-        let (system, origin) = (
-            self.system(),
-            Origin::Call {
-                call: cx.id,
-                part: 0,
-            },
-        );
-        self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
-    }
-
-    fn owner_start(&mut self, cx: Context, call: &mut OwnerCall) -> Progress {
+    fn owner_start(&mut self, cx: &mut Context, call: &mut OwnerCall) -> Progress {
         let claim = claim_of(&call.request);
         let command = match &*call.request {
             ClientRequest::ForceRelease { victim, .. } => Some(SystemCommand::Kill {
@@ -190,7 +180,7 @@ impl Node {
         }
     }
 
-    fn owner_act(&mut self, cx: Context, call: &mut OwnerCall) -> Progress {
+    fn owner_act(&mut self, cx: &mut Context, call: &mut OwnerCall) -> Progress {
         call.phase = Phase::Acting;
         if !self.span.resolve.is_loaded() {
             self.await_table(cx, 0);
@@ -246,35 +236,32 @@ impl Node {
     /// Named namespaces need no sweep: each has its group, and its own round vouches for it (R90).
     fn renew_named(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut OwnerCall,
         owner: OwnerId,
         ttl: Ttl,
         named: Vec<Namespace>,
     ) -> Progress {
-        for (namespace, part) in named.iter().zip(1u32..) {
-            call.renewals.insert(part, namespace.clone());
-        }
-        for (namespace, part) in named.into_iter().zip(1u32..) {
+        for namespace in named {
             let group = self.group_of(&namespace);
             let renew = Renew {
-                namespace,
+                namespace: namespace.clone(),
                 owner: owner.clone(),
                 ttl,
             };
-            let origin = Origin::Call { call: cx.id, part };
-            self.submit(origin, group, Op::Renew(renew), cx.deadline);
+            let part = self.ask(cx, group, Op::Renew(renew));
+            call.renewals.insert(part, namespace);
         }
         Progress::Wait
     }
 
     fn owner_answer(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut OwnerCall,
-        part: u32,
         answer: OpAnswer,
     ) -> Progress {
+        let part = cx.told;
         if let Some(failure) = failure_of(&answer) {
             if call.renewals.remove(&part).is_some() && !call.renewals.is_empty() {
                 call.failure = Some(failure);
@@ -300,12 +287,13 @@ impl Node {
                     Progress::Wait
                 }
             }
-            (Phase::Replaying { left, asked }, OpAnswer::Found(found)) => {
+            (Phase::Replaying { first, left, asked }, OpAnswer::Found(found)) => {
                 let Found::Born(born) = *found else {
                     return Progress::fail(odd_answer());
                 };
-                let expected = call.renewed.get(part as usize).map(|(_, born)| *born);
-                if born.is_none() || born != expected {
+                // The parts were asked for in the order of the leases.
+                let expected = part.checked_sub(*first).and_then(|at| call.renewed.get(at as usize));
+                if born.is_none() || born != expected.map(|(_, born)| *born) {
                     return Progress::ok(Answer::Renew(RenewAnswer::Lost(Missing::Alive)));
                 }
                 *left -= 1;
@@ -323,7 +311,7 @@ impl Node {
         }
     }
 
-    fn claimed(&mut self, cx: Context, call: &mut OwnerCall, outcome: SystemOutcome) -> Progress {
+    fn claimed(&mut self, cx: &mut Context, call: &mut OwnerCall, outcome: SystemOutcome) -> Progress {
         let SystemOutcome::Repeated(before) = outcome else {
             return self.owner_act(cx, call);
         };
@@ -341,18 +329,18 @@ impl Node {
                 };
                 let owner = owner.clone();
                 call.phase = Phase::Replaying {
+                    first: cx.parts.last + 1,
                     left: leases.len(),
                     asked,
                 };
                 call.renewed = leases.clone();
-                for ((namespace, _), part) in leases.into_iter().zip(0u32..) {
+                for (namespace, _) in leases {
                     let group = self.group_of(&namespace);
                     let query = Query::Born {
                         namespace,
                         owner: owner.clone(),
                     };
-                    let origin = Origin::Call { call: cx.id, part };
-                    self.submit(origin, group, Op::Read(query), cx.deadline);
+                    self.ask(cx, group, Op::Read(query));
                 }
                 Progress::Wait
             }
@@ -361,7 +349,12 @@ impl Node {
         }
     }
 
-    fn owner_swept(&mut self, cx: Context, call: &mut OwnerCall, swept: Swept) -> Progress {
+    fn owner_swept(&mut self, cx: &mut Context, call: &mut OwnerCall, swept: Swept) -> Progress {
+        if swept.too_long {
+            return Progress::fail(Failure::ResourceExhausted(
+                "the answer is too long: name fewer namespaces".to_owned(),
+            ));
+        }
         if swept.unknown {
             return Progress::fail(Failure::Unavailable {
                 why: "a part of the cluster could not answer: what was done stays done, repeat it",
@@ -410,7 +403,7 @@ impl Node {
         }
     }
 
-    fn renewals_over(&mut self, cx: Context, call: &mut OwnerCall) -> Progress {
+    fn renewals_over(&mut self, cx: &mut Context, call: &mut OwnerCall) -> Progress {
         if let Some(failure) = call.failure.take() {
             return Progress::fail(failure);
         }
@@ -422,7 +415,7 @@ impl Node {
     }
 
     /// Remembers the answer of a keyed call, then gives it.
-    fn complete(&mut self, cx: Context, call: &mut OwnerCall, answer: Answer) -> Progress {
+    fn complete(&mut self, cx: &mut Context, call: &mut OwnerCall, answer: Answer) -> Progress {
         let Some(claim) = claim_of(&call.request) else {
             return Progress::ok(answer);
         };

@@ -22,7 +22,7 @@ use tenure_core::value::{Key, OwnerId};
 
 use super::forward::Origin;
 use super::owner::{claim, repeated};
-use super::{CallId, Context, Happened, Progress, failure_of, odd_answer};
+use super::{Awaited, Context, Happened, Progress, failure_of, odd_answer};
 use crate::GroupId;
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
@@ -89,7 +89,7 @@ pub(crate) struct Drivers {
 #[derive(Debug)]
 struct Driver {
     stage: Stage,
-    waiting: Vec<CallId>,
+    waiting: Vec<Awaited>,
     ended: Ended,
 }
 
@@ -113,13 +113,13 @@ const SYSTEM_PART: u32 = u32::MAX;
 impl Node {
     pub(super) fn policy(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut PolicyCall,
         happened: Happened,
     ) -> Progress {
         match happened {
             Happened::Start | Happened::Table | Happened::Timer => self.begin_change(cx, call),
-            Happened::Op(_, answer) => match call.completing.take() {
+            Happened::Op(answer) => match call.completing.take() {
                 Some(result) => Progress::Done(result),
                 None => self.begun(cx, call, answer),
             },
@@ -141,24 +141,17 @@ impl Node {
         }
     }
 
-    fn begin_change(&mut self, cx: Context, call: &mut PolicyCall) -> Progress {
+    fn begin_change(&mut self, cx: &mut Context, call: &mut PolicyCall) -> Progress {
         let command = SystemCommand::Begin {
             namespace: call.namespace.clone(),
             to: call.to,
             claim: call.claim().filter(|_| !call.reserved),
         };
-        let (system, origin) = (
-            self.system(),
-            Origin::Call {
-                call: cx.id,
-                part: 0,
-            },
-        );
-        self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
+        self.ask_system(cx, command);
         Progress::Wait
     }
 
-    fn begun(&mut self, cx: Context, call: &mut PolicyCall, answer: OpAnswer) -> Progress {
+    fn begun(&mut self, cx: &mut Context, call: &mut PolicyCall, answer: OpAnswer) -> Progress {
         if let Some(failure) = failure_of(&answer) {
             return Progress::fail(failure);
         }
@@ -170,12 +163,12 @@ impl Node {
                 Begun::Started { change } => {
                     call.own = true;
                     call.reserved = call.key.is_some();
-                    self.drive(change, Some(cx.id));
+                    self.drive(change, Some(cx.new_part()));
                     Progress::Wait
                 }
                 Begun::Busy { change } => {
                     call.own = false;
-                    self.drive(change, Some(cx.id));
+                    self.drive(change, Some(cx.new_part()));
                     Progress::Wait
                 }
             },
@@ -197,7 +190,7 @@ impl Node {
     /// Completes the key, if one is reserved, and answers.
     fn change_done(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut PolicyCall,
         result: Result<Answer, Failure>,
     ) -> Progress {
@@ -209,17 +202,12 @@ impl Node {
             answer: result.is_ok().then_some(system::Answer::Done),
         };
         call.completing = Some(result);
-        let origin = Origin::Call {
-            call: cx.id,
-            part: 1,
-        };
-        let system = self.system();
-        self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
+        self.ask_system(cx, command);
         Progress::Wait
     }
 
     /// Carries a change on until it is over, whoever began it.
-    pub(super) fn drive(&mut self, change: u64, waiting: Option<CallId>) {
+    pub(super) fn drive(&mut self, change: u64, waiting: Option<Awaited>) {
         if let Some(driver) = self.span.policy.running.get_mut(&change) {
             driver.waiting.extend(waiting);
             return;
@@ -372,9 +360,9 @@ impl Node {
 
     fn change_over(&mut self, change: u64) {
         if let Some(driver) = self.span.policy.running.remove(&change) {
-            for call in driver.waiting {
+            for awaited in driver.waiting {
                 self.span
-                    .tell(call, Happened::Changed(driver.ended.clone()));
+                    .tell(awaited, Happened::Changed(driver.ended.clone()));
             }
         }
     }

@@ -10,7 +10,6 @@ use tenure_core::system::{self, Edge, SystemCommand, SystemOutcome};
 use tenure_core::value::{Fence, OwnerId};
 
 use super::acquire::{FROZEN_RETRY_MS, refused};
-use super::forward::Origin;
 use super::owner::{claim, repeated};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::GroupId;
@@ -51,44 +50,45 @@ impl ReadCall {
 impl Node {
     pub(super) fn read(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut ReadCall,
         happened: Happened,
     ) -> Progress {
         match happened {
             Happened::Start | Happened::Table | Happened::Timer => self.read_start(cx, call),
-            Happened::Op(part, answer) => match failure_of(&answer) {
+            Happened::Op(answer) => match failure_of(&answer) {
                 Some(failure) => Progress::fail(failure),
-                None => self.read_answer(cx, call, part, answer),
+                None => self.read_answer(cx, call, answer),
             },
             Happened::Swept(_) | Happened::Changed(_) => Progress::Wait,
         }
     }
 
-    fn ask(&mut self, cx: Context, part: u32, group: GroupId, op: Op) -> Progress {
-        let origin = Origin::Call { call: cx.id, part };
-        self.submit(origin, group, op, cx.deadline);
+    fn ask_one(&mut self, cx: &mut Context, group: GroupId, op: Op) -> Progress {
+        self.ask(cx, group, op);
         Progress::Wait
     }
 
-    fn read_start(&mut self, cx: Context, call: &mut ReadCall) -> Progress {
+    /// Begins, or begins anew: then no answer to an earlier round counts.
+    fn read_start(&mut self, cx: &mut Context, call: &mut ReadCall) -> Progress {
+        cx.start_over();
         let system = self.system();
         match &*call.request {
             ClientRequest::GetNamespacePolicy { namespace } => {
                 let namespace = namespace.clone();
-                self.ask(cx, 0, system, Op::Read(Query::Policy { namespace }))
+                self.ask_one(cx, system, Op::Read(Query::Policy { namespace }))
             }
             ClientRequest::ListNamespacePolicies { after, page } => {
                 let query = Query::Policies {
                     after: after.clone(),
                     page: page_of(*page),
                 };
-                self.ask(cx, 0, system, Op::Read(query))
+                self.ask_one(cx, system, Op::Read(query))
             }
-            ClientRequest::Health => self.ask(cx, 0, system, Op::Read(Query::Nothing)),
+            ClientRequest::Health => self.ask_one(cx, system, Op::Read(Query::Nothing)),
             ClientRequest::SetWaitEdge { .. } | ClientRequest::ClearWaitEdge { .. } => {
                 match edge_command(&call.request) {
-                    Some(command) => self.ask(cx, 0, system, Op::System(Box::new(command))),
+                    Some(command) => self.ask_one(cx, system, Op::System(Box::new(command))),
                     None => Progress::fail(odd_answer()),
                 }
             }
@@ -97,7 +97,7 @@ impl Node {
                 Some((group, after)) => {
                     call.group = group;
                     let page = page_of(*page);
-                    self.ask(cx, 0, group, Op::Read(Query::Dump { after, page }))
+                    self.ask_one(cx, group, Op::Read(Query::Dump { after, page }))
                 }
                 None => bad_cursor(),
             },
@@ -122,21 +122,21 @@ impl Node {
                         fence,
                         paths: vec![(route, path.clone())],
                     };
+                    let part = self.ask(cx, group, Op::Read(query));
                     call.parts.reserve_exact(1);
-                    call.parts.push((0, Vec::new()));
-                    return self.ask(cx, 0, group, Op::Read(query));
+                    call.parts.push((part, Vec::new()));
+                    return Progress::Wait;
                 }
                 for (group, query, places) in self.assertions(owner, fence, paths) {
-                    let part = u32::try_from(call.parts.len()).unwrap_or(u32::MAX);
+                    let part = self.ask(cx, group, Op::Read(query));
                     call.parts.push((part, places));
-                    let _ = self.ask(cx, part, group, Op::Read(query));
                 }
                 Progress::Wait
             }
             ClientRequest::InspectPath { path } => {
                 let (route, group) = self.route(path);
                 let path = path.clone();
-                self.ask(cx, 0, group, Op::Read(Query::Inspect { route, path }))
+                self.ask_one(cx, group, Op::Read(Query::Inspect { route, path }))
             }
             ClientRequest::IsBlocking {
                 path,
@@ -150,7 +150,7 @@ impl Node {
                     path: path.clone(),
                     reason: *reason,
                 };
-                self.ask(cx, 0, group, Op::Read(query))
+                self.ask_one(cx, group, Op::Read(query))
             }
             ClientRequest::Break { path, owner, fence } => {
                 let (route, group) = self.route(path);
@@ -160,7 +160,7 @@ impl Node {
                     owner: owner.clone(),
                     fence: *fence,
                 });
-                self.ask(cx, 0, group, Op::Command(command))
+                self.ask_one(cx, group, Op::Command(command))
             }
             _ => Progress::fail(odd_answer()),
         }
@@ -197,13 +197,12 @@ impl Node {
 
     fn read_answer(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut ReadCall,
-        part: u32,
         answer: OpAnswer,
     ) -> Progress {
         match answer {
-            OpAnswer::Found(found) => self.read_found(cx, call, part, *found),
+            OpAnswer::Found(found) => self.read_found(cx, call, *found),
             OpAnswer::System(SystemOutcome::Repeated(before)) => match repeated(&before) {
                 Some(failure) => Progress::fail(failure),
                 None => Progress::ok(Answer::Done),
@@ -222,7 +221,7 @@ impl Node {
         }
     }
 
-    fn read_refused(&mut self, cx: Context, call: &mut ReadCall, refusal: Refusal) -> Progress {
+    fn read_refused(&mut self, cx: &mut Context, call: &mut ReadCall, refusal: Refusal) -> Progress {
         if let Some(failure) = refused(refusal) {
             return Progress::fail(failure);
         }
@@ -235,28 +234,25 @@ impl Node {
         }
     }
 
-    fn read_outdated(&mut self, cx: Context, call: &mut ReadCall, version: u64) -> Progress {
+    fn read_outdated(&mut self, cx: &mut Context, call: &mut ReadCall, version: u64) -> Progress {
         call.misses += 1;
         if call.misses > MAX_MISSES {
             return Progress::fail(Failure::Aborted);
         }
+        cx.start_over();
         self.await_table(cx, version);
         Progress::Wait
     }
 
     fn read_found(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut ReadCall,
-        part: u32,
         found: Found,
     ) -> Progress {
         let answer = match found {
-            Found::Outdated { version } => {
-                call.parts.clear();
-                return self.read_outdated(cx, call, version);
-            }
-            Found::Assert(failed) => return asserted(call, part, failed),
+            Found::Outdated { version } => return self.read_outdated(cx, call, version),
+            Found::Assert(failed) => return asserted(call, cx.told, failed),
             Found::Inspect(inspection) => Answer::Inspect(Box::new(inspection)),
             Found::Blocking(blocking) => Answer::Truth(blocking),
             Found::Policy {

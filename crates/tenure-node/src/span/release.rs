@@ -8,27 +8,25 @@ use tenure_core::path::Namespace;
 use tenure_core::system::SystemCommand;
 
 use super::acquire::{FROZEN_RETRY_MS, refused};
-use super::forward::Origin;
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
 use crate::op::{Op, OpAnswer};
 use crate::request::{Answer, ClientRequest, Failure, ReleaseRequest, WaitEdge};
 
-/// The part that removes the wait edge.
-const EDGE: u32 = u32::MAX;
 /// A part is resolved anew so often; more changes of one namespace in one call are not worth more.
 const MAX_MISSES: u8 = 8;
 
 pub(super) struct ReleaseCall {
     /// A release.
     request: Box<ClientRequest>,
+    /// The part under way that removes the wait edge.
+    edge: Option<u32>,
     /// The part under way that is about all holds, which then lie in one namespace.
     whole: Option<u32>,
     /// What else is under way, by part.
     parts: Vec<(u32, Vec<Hold>)>,
     /// What has to be resolved (again).
     unplaced: Unplaced,
-    next_part: u32,
     misses: u8,
     failure: Option<Failure>,
 }
@@ -56,9 +54,9 @@ impl ReleaseCall {
         ReleaseCall {
             unplaced,
             request,
+            edge: None,
             whole: None,
             parts: Vec::new(),
-            next_part: 0,
             misses: 0,
             failure: None,
         }
@@ -70,6 +68,10 @@ impl ReleaseCall {
 
     /// Whether this part was under way, and the holds that it was about.
     fn take_part(&mut self, part: u32) -> Option<Unplaced> {
+        if self.edge == Some(part) {
+            self.edge = None;
+            return Some(Unplaced::NOTHING);
+        }
         if self.whole == Some(part) {
             self.whole = None;
             return Some(Unplaced::All);
@@ -90,7 +92,7 @@ impl ReleaseCall {
 impl Node {
     pub(super) fn release(
         &mut self,
-        cx: Context,
+        cx: &mut Context,
         call: &mut ReleaseCall,
         happened: Happened,
     ) -> Progress {
@@ -106,23 +108,16 @@ impl Node {
                         owner: owner.clone(),
                         claim: None,
                     };
-                    let (system, origin) = (
-                        self.system(),
-                        Origin::Call {
-                            call: cx.id,
-                            part: EDGE,
-                        },
-                    );
-                    call.parts.push((EDGE, Vec::new()));
-                    self.submit(origin, system, Op::System(Box::new(command)), cx.deadline);
+                    call.edge = Some(self.ask_system(cx, command));
                 }
                 self.release_parts(cx, call);
             }
             Happened::Table | Happened::Timer => self.release_parts(cx, call),
-            Happened::Op(part, answer) => self.released(cx, call, part, answer),
+            Happened::Op(answer) => self.released(cx, call, answer),
             Happened::Swept(_) | Happened::Changed(_) => {}
         }
-        if call.whole.is_some() || !call.parts.is_empty() || !call.unplaced.is_empty() {
+        let open = call.edge.is_some() || call.whole.is_some() || !call.parts.is_empty();
+        if open || !call.unplaced.is_empty() {
             return Progress::Wait;
         }
         match call.failure.take() {
@@ -131,7 +126,7 @@ impl Node {
         }
     }
 
-    fn release_parts(&mut self, cx: Context, call: &mut ReleaseCall) {
+    fn release_parts(&mut self, cx: &mut Context, call: &mut ReleaseCall) {
         if call.unplaced.is_empty() {
             return;
         }
@@ -153,8 +148,7 @@ impl Node {
         let mut names = holds.iter().map(|hold| table.name_of(&hold.path));
         let first = names.next();
         if names.all(|name| Some(name) == first) {
-            if let Some(part) = self.release_part(cx, call.next_part, request, holds) {
-                call.next_part += 1;
+            if let Some(part) = self.release_part(cx, request, holds) {
                 match unplaced {
                     Unplaced::All => call.whole = Some(part),
                     Unplaced::Some(holds) => call.parts.push((part, holds)),
@@ -172,8 +166,7 @@ impl Node {
                 .push(hold.clone());
         }
         for holds in by_namespace.into_values() {
-            if let Some(part) = self.release_part(cx, call.next_part, request, &holds) {
-                call.next_part += 1;
+            if let Some(part) = self.release_part(cx, request, &holds) {
                 call.parts.push((part, holds));
             }
         }
@@ -182,8 +175,7 @@ impl Node {
     /// Releases holds of one namespace, if there are any.
     fn release_part(
         &mut self,
-        cx: Context,
-        part: u32,
+        cx: &mut Context,
         request: &ReleaseRequest,
         holds: &[Hold],
     ) -> Option<u32> {
@@ -194,13 +186,11 @@ impl Node {
             holds: holds.to_vec(),
             key: request.key.clone(),
         });
-        let origin = Origin::Call { call: cx.id, part };
-        self.submit(origin, group, Op::Command(command), cx.deadline);
-        Some(part)
+        Some(self.ask(cx, group, Op::Command(command)))
     }
 
-    fn released(&mut self, cx: Context, call: &mut ReleaseCall, part: u32, answer: OpAnswer) {
-        let Some(holds) = call.take_part(part) else {
+    fn released(&mut self, cx: &mut Context, call: &mut ReleaseCall, answer: OpAnswer) {
+        let Some(holds) = call.take_part(cx.told) else {
             return;
         };
         if let Some(failure) = failure_of(&answer) {
@@ -208,7 +198,7 @@ impl Node {
             return;
         }
         match answer {
-            OpAnswer::System(_) if part == EDGE => {}
+            OpAnswer::System(_) => {}
             OpAnswer::Applied {
                 outcome: Outcome::Release(Ok(())),
                 ..

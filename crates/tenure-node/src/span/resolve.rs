@@ -11,12 +11,11 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::table::NamespaceTable;
 
 use super::forward::Origin;
-use super::{Context, Happened};
+use super::{Awaited, Context, Happened};
 use crate::config::Config;
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
 use crate::placement;
-use crate::span::CallId;
 use crate::{GroupId, Member, NodeId};
 
 /// Placements that are remembered; computing one costs a hash per group.
@@ -31,7 +30,7 @@ pub(crate) struct Resolve {
     loaded: bool,
     group_count: u32,
     places: HashMap<Namespace, GroupId, FxBuildHasher>,
-    waiting: Vec<(u64, CallId)>,
+    waiting: Vec<(u64, Awaited)>,
     asked: bool,
 }
 
@@ -112,13 +111,14 @@ impl Node {
     }
 
     /// Waits until the copy has at least this version: [`Happened::Table`], at once or later.
-    pub(super) fn await_table(&mut self, cx: Context, version: u64) {
+    pub(super) fn await_table(&mut self, cx: &mut Context, version: u64) {
+        let awaited = cx.new_part();
         let resolve = &mut self.span.resolve;
         if resolve.loaded && resolve.table.version() >= version {
-            self.span.tell(cx.id, Happened::Table);
+            self.span.tell(awaited, Happened::Table);
             return;
         }
-        resolve.waiting.push((version, cx.id));
+        resolve.waiting.push((version, awaited));
         self.ask_table();
     }
 
@@ -162,8 +162,8 @@ impl Node {
     }
 
     fn wake_table_waiters(&mut self) {
-        for (_, call) in std::mem::take(&mut self.span.resolve.waiting) {
-            self.span.tell(call, Happened::Table);
+        for (_, awaited) in std::mem::take(&mut self.span.resolve.waiting) {
+            self.span.tell(awaited, Happened::Table);
         }
     }
 
@@ -182,15 +182,15 @@ impl Node {
             let version = self.span.resolve.table.version();
             let waiting = &mut self.span.resolve.waiting;
             let mut ready = Vec::new();
-            waiting.retain(|(wanted, call)| {
+            waiting.retain(|(wanted, awaited)| {
                 let over = *wanted <= version;
                 if over {
-                    ready.push(*call);
+                    ready.push(*awaited);
                 }
                 !over
             });
-            for call in ready {
-                self.span.tell(call, Happened::Table);
+            for awaited in ready {
+                self.span.tell(awaited, Happened::Table);
             }
         }
     }

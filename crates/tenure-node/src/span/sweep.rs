@@ -7,9 +7,16 @@
 //!
 //! "Nothing there" is a claim about all groups, so each one must be vouched for by a leader that
 //! was confirmed after the question. All questions of a turn share one round of each group.
+//!
+//! Every time nodes are asked, they are asked under a new number, and an answer counts only under the
+//! number of the last time: what a group says is taken into account once. A sweep ends with the call that
+//! wants it, here and on the nodes that were asked.
+//!
+//! A long answer is sent in pages ([`PAGE_BYTES`]). The asking node fetches all but the first few.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use tenure_core::command::{Ask, Command, Domain, ReleaseAll, ReleaseCause, Renew, Selection};
@@ -21,7 +28,7 @@ use tenure_core::query::{HeldLock, WaitsFor};
 use tenure_core::value::{Fence, OwnerId, Ttl};
 
 use super::forward::Origin;
-use super::{CallId, Context, Happened};
+use super::{Awaited, Context, Happened};
 use crate::codec::{Read, Reader};
 use crate::group::Vouched;
 use crate::groups::GroupSet;
@@ -33,6 +40,20 @@ use crate::{GroupId, Member, NodeId};
 
 /// A node that has not answered after this is not waited for any longer.
 const PATIENCE_MS: u64 = 2_000;
+
+/// A renewal that cannot reach a group for so long fails: the leases in all others are extended by then, and
+/// a caller that hears of it may name its namespaces, which makes it independent of the others (R130).
+const RENEWAL_PATIENCE_MS: u64 = 2 * PATIENCE_MS;
+/// An answer that is longer is sent in pages of this size.
+const PAGE_BYTES: usize = 1 << 20;
+/// So many pages are under way at a time.
+const PAGES_UNDER_WAY: u64 = 4;
+/// An answer that is longer than this is refused.
+const LONGEST_ANSWER_BYTES: usize = 1 << 28;
+/// So many answers wait to be fetched on one node; the oldest makes room for the next.
+const KEPT_ANSWERS: usize = 8;
+/// An answer of which no page is fetched for so long is forgotten.
+const KEPT_MS: u64 = 10_000;
 
 /// What is asked of every group in scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +99,14 @@ impl What {
     }
 }
 
+impl What {
+    /// Whether it acts, so that asking a node a second time could act a second time. A renewal does not
+    /// count: it never shortens a lease, so a second one is harmless.
+    fn acts(&self) -> bool {
+        matches!(self, What::ReleaseAll(_) | What::Ask)
+    }
+}
+
 impl Sweep {
     /// A sweep over all namespaces.
     pub(crate) fn about(owner: OwnerId, what: What) -> Sweep {
@@ -95,6 +124,8 @@ pub(crate) enum Scope {
     All,
     /// As many as can be asked now (R75).
     Reachable,
+    /// Those of these groups that can be asked now.
+    ReachableOf(GroupSet),
     Groups(GroupSet),
 }
 
@@ -113,6 +144,8 @@ pub(crate) struct Swept {
     pub(crate) highest: Option<Fence>,
     /// A part of it may have happened or not.
     pub(crate) unknown: bool,
+    /// The answer of a node is too long to be sent. Never sent itself.
+    pub(crate) too_long: bool,
 }
 
 impl Swept {
@@ -126,6 +159,7 @@ impl Swept {
         self.grants.extend(other.grants);
         self.highest = self.highest.max(other.highest);
         self.unknown |= other.unknown;
+        self.too_long |= other.too_long;
     }
 }
 
@@ -147,7 +181,10 @@ enum Step {
 /// The sweeps of this node: those that its calls wait for, and those that it carries out.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
+    /// By the number under which nodes were asked last.
     asked: BTreeMap<u64, Asked>,
+    /// Long answers that other nodes fetch, by who asked and its number, oldest last.
+    kept: Vec<Kept>,
     // Never iterated where order matters.
     local: HashMap<u64, Local, FxBuildHasher>,
     /// Those of `local` that began since groups were last asked to be vouched for.
@@ -166,15 +203,27 @@ struct Vouching {
 /// A sweep that a call waits for.
 #[derive(Debug)]
 struct Asked {
-    call: CallId,
+    awaited: Awaited,
     sweep: Sweep,
     scope: Scope,
     /// Groups that must be vouched for.
     wanted: GroupSet,
-    open: BTreeSet<NodeId>,
+    /// Nodes that have not answered, with what has come of a long answer.
+    open: BTreeMap<NodeId, Vec<u8>>,
+    begun: u64,
+    /// When a node was last asked or heard.
     since: u64,
     expires: u64,
     found: Swept,
+}
+
+/// A long answer that is fetched page by page.
+#[derive(Debug)]
+struct Kept {
+    from: Member,
+    id: u64,
+    bytes: Bytes,
+    until: u64,
 }
 
 /// A sweep over the groups that are led here.
@@ -189,34 +238,30 @@ struct Local {
     unvouched: GroupSet,
     /// How many operations are under way.
     open: usize,
-    /// Leases for which a renewal is under way or done.
-    renewing: Vec<(GroupId, Namespace)>,
+    /// Leases for which a renewal is under way or done; `None` where one was certainly not done.
+    renewing: Vec<Option<(GroupId, Namespace)>>,
     found: Swept,
 }
 
 impl Node {
     /// Starts a sweep for a call: [`Happened::Swept`] when every group in scope is vouched for.
-    pub(super) fn sweep(&mut self, cx: Context, sweep: Sweep, scope: Scope) {
+    pub(super) fn sweep(&mut self, cx: &mut Context, sweep: Sweep, scope: Scope) {
         let wanted = match &scope {
             Scope::All | Scope::Reachable => GroupSet::below(self.config.cluster.group_count),
-            Scope::Groups(groups) => groups.clone(),
+            Scope::Groups(groups) | Scope::ReachableOf(groups) => groups.clone(),
         };
-        let id = self.span.next_number();
-        let since = self.reading();
-        self.span.sweeps.asked.insert(
-            id,
-            Asked {
-                call: cx.id,
-                sweep,
-                scope,
-                wanted,
-                open: BTreeSet::new(),
-                since,
-                expires: cx.deadline,
-                found: Swept::default(),
-            },
-        );
-        self.ask_around(id);
+        let now = self.reading();
+        self.ask_around(Asked {
+            awaited: cx.new_part(),
+            sweep,
+            scope,
+            wanted,
+            open: BTreeMap::new(),
+            begun: now,
+            since: now,
+            expires: cx.deadline,
+            found: Swept::default(),
+        });
     }
 
     /// The groups that an owner-wide selection can be in.
@@ -236,16 +281,12 @@ impl Node {
         Scope::Groups(groups)
     }
 
-    /// Asks the nodes that may lead what is not vouched for yet.
-    fn ask_around(&mut self, id: u64) {
-        let Some(asked) = self.span.sweeps.asked.get(&id) else {
-            return;
-        };
+    /// Asks the nodes that may lead what is not vouched for yet, under a new number: answers to an earlier
+    /// one do not count any more.
+    fn ask_around(&mut self, mut asked: Asked) {
         let missing = asked.wanted.without(&asked.found.groups);
-        let (sweep, left) = (
-            asked.sweep.clone(),
-            asked.expires.saturating_sub(self.reading()),
-        );
+        let reading = self.reading();
+        let left = asked.expires.saturating_sub(reading);
         let mut targets: BTreeMap<NodeId, GroupSet> = BTreeMap::new();
         for group in missing.iter() {
             if let Some(leader) = self.known_leader(group)
@@ -254,11 +295,11 @@ impl Node {
                 targets.entry(leader.node).or_default().insert(group);
             }
         }
-        let reading = self.reading();
-        if let Some(asked) = self.span.sweeps.asked.get_mut(&id) {
-            asked.open = targets.keys().copied().collect();
-            asked.since = reading;
-        }
+        let id = self.span.next_number();
+        asked.open = targets.keys().map(|node| (*node, Vec::new())).collect();
+        asked.since = reading;
+        let sweep = asked.sweep.clone();
+        self.span.sweeps.asked.insert(id, asked);
         for (node, groups) in targets {
             if node == self.me.node {
                 let me = self.me;
@@ -292,11 +333,91 @@ impl Node {
         Ok(())
     }
 
+    /// A page of a long answer: where it begins, how long the answer is, and its bytes. An answer of no
+    /// length at all is one that is too long.
+    pub(crate) fn receive_swept_page(&mut self, from: NodeId, mut content: Reader) -> Read<()> {
+        let life = content.number()?;
+        let id = content.number()?;
+        let (at, length) = (content.number()?, content.number()?);
+        let page = content.rest();
+        if life != u64::from(self.me.life) {
+            return Ok(());
+        }
+        let reading = self.reading();
+        let Some(asked) = self.span.sweeps.asked.get_mut(&id) else {
+            return Ok(());
+        };
+        let Some(got) = asked.open.get_mut(&from) else {
+            return Ok(());
+        };
+        if length == 0 {
+            let too_long = true;
+            let swept = Swept {
+                too_long,
+                ..Swept::default()
+            };
+            self.swept(from, id, swept);
+            return Ok(());
+        }
+        // Pages come in order. One that was lost is not waited for: the node is asked anew.
+        if at != got.len() as u64 || page.is_empty() {
+            return Ok(());
+        }
+        asked.since = reading;
+        got.extend_from_slice(&page);
+        let next = at + PAGES_UNDER_WAY * PAGE_BYTES as u64;
+        if got.len() as u64 >= length {
+            let swept = wire::decode_swept(got)?;
+            self.swept(from, id, swept);
+        } else if next < length {
+            self.frames().say(from, item::SWEPT_NEXT, |out| {
+                out.number(id);
+                out.number(next);
+            });
+        }
+        Ok(())
+    }
+
+    /// The node that asked wants a page of its answer.
+    pub(crate) fn receive_swept_next(&mut self, from: Member, mut content: Reader) -> Read<()> {
+        let id = content.number()?;
+        let at = content.number()?;
+        content.end()?;
+        self.send_page(from, id, at);
+        Ok(())
+    }
+
+    fn send_page(&mut self, from: Member, id: u64, at: u64) {
+        let until = self.reading() + KEPT_MS;
+        let kept = &mut self.span.sweeps.kept;
+        let place = kept.iter().position(|one| (one.from, one.id) == (from, id));
+        let Some(place) = place else {
+            return;
+        };
+        kept[place].until = until;
+        let length = kept[place].bytes.len();
+        let Some(start) = usize::try_from(at).ok().filter(|at| *at < length) else {
+            return;
+        };
+        let end = length.min(start + PAGE_BYTES);
+        let page = kept[place].bytes.slice(start..end);
+        if end == length {
+            kept.remove(place);
+        }
+        self.frames().say(from.node, item::SWEPT_PAGE, |out| {
+            out.number(u64::from(from.life));
+            out.number(id);
+            out.number(at);
+            out.number(length as u64);
+            out.raw(&page);
+        });
+    }
+
     fn swept(&mut self, from: NodeId, id: u64, swept: Swept) {
         let Some(asked) = self.span.sweeps.asked.get_mut(&id) else {
             return;
         };
-        if asked.open.remove(&from) {
+        if asked.open.remove(&from).is_some() {
             asked.found.merge(swept);
             self.sweep_complete(id);
         }
@@ -309,43 +430,87 @@ impl Node {
         };
         let found_enough = asked.sweep.what == What::Alive && asked.found.alive;
         let all = asked.wanted.is_subset(&asked.found.groups);
-        let no_more = asked.scope == Scope::Reachable && asked.open.is_empty();
-        if (all || no_more || found_enough || (asked.found.unknown && asked.open.is_empty()))
+        let no_more = asked.open.is_empty()
+            && (matches!(asked.scope, Scope::Reachable | Scope::ReachableOf(_))
+                || asked.found.unknown);
+        if (all || no_more || found_enough || asked.found.too_long)
             && let Some(asked) = self.span.sweeps.asked.remove(&id)
         {
             self.span
-                .tell(asked.call, Happened::Swept(Box::new(asked.found)));
+                .tell(asked.awaited, Happened::Swept(Box::new(asked.found)));
         }
     }
 
-    /// With every tick: ask again for what is missing.
+    /// With every tick: ask again for what is missing, as long as the call wants it.
     pub(crate) fn retry_sweeps(&mut self) {
         let reading = self.reading();
         let ids: Vec<u64> = self.span.sweeps.asked.keys().copied().collect();
         for id in ids {
+            let asked = self.span.sweeps.asked.get(&id);
+            if asked.is_some_and(|asked| {
+                asked.expires <= reading || !self.span.is_awaited(asked.awaited)
+            }) {
+                self.end_sweep(id);
+            }
             let Some(asked) = self.span.sweeps.asked.get_mut(&id) else {
                 continue;
             };
-            if asked.expires <= reading {
-                self.span.sweeps.asked.remove(&id);
-                continue;
-            }
-            let patience_over = asked.since + PATIENCE_MS <= reading;
-            let is_slow = patience_over && !asked.open.is_empty();
+            let is_slow = asked.since + PATIENCE_MS <= reading && !asked.open.is_empty();
             if is_slow {
-                // A release that is under way there may have happened or not.
-                asked.found.unknown |= matches!(asked.sweep.what, What::ReleaseAll(_));
+                // What is under way there may have happened or not.
+                asked.found.unknown |= asked.sweep.what.acts();
                 asked.open.clear();
                 self.sweep_complete(id);
             }
-            if let Some(asked) = self.span.sweeps.asked.get(&id)
+            let sweeps = &mut self.span.sweeps;
+            if let Some(asked) = sweeps.asked.get_mut(&id)
                 && asked.open.is_empty()
             {
-                self.ask_around(id);
+                let renews = matches!(asked.sweep.what, What::Renew(_));
+                if renews && asked.begun + RENEWAL_PATIENCE_MS <= reading {
+                    asked.found.unknown = true;
+                    self.sweep_complete(id);
+                } else if let Some(asked) = sweeps.asked.remove(&id) {
+                    self.ask_around(asked);
+                }
             }
         }
-        let local = &mut self.span.sweeps.local;
-        local.retain(|_, local| local.expires + PATIENCE_MS > reading);
+        let sweeps = &mut self.span.sweeps;
+        sweeps
+            .local
+            .retain(|_, local| local.expires + PATIENCE_MS > reading);
+        sweeps.kept.retain(|kept| kept.until > reading);
+    }
+
+    /// Nobody waits for this sweep any more: the nodes that were asked need not go on with it.
+    fn end_sweep(&mut self, id: u64) {
+        let Some(asked) = self.span.sweeps.asked.remove(&id) else {
+            return;
+        };
+        let me = self.me;
+        for node in asked.open.into_keys() {
+            if node == me.node {
+                self.sweep_over(me, id);
+            } else {
+                self.frames()
+                    .say(node, item::SWEEP_OVER, |out| out.number(id));
+            }
+        }
+    }
+
+    pub(crate) fn receive_sweep_over(&mut self, from: Member, mut content: Reader) -> Read<()> {
+        let id = content.number()?;
+        content.end()?;
+        self.sweep_over(from, id);
+        Ok(())
+    }
+
+    fn sweep_over(&mut self, from: Member, id: u64) {
+        let sweeps = &mut self.span.sweeps;
+        sweeps
+            .local
+            .retain(|_, local| (local.from, local.id) != (from, id));
+        sweeps.kept.retain(|kept| (kept.from, kept.id) != (from, id));
     }
 
     pub(crate) fn sweeps_peer_down(&mut self, node: NodeId) {
@@ -354,8 +519,8 @@ impl Node {
             let Some(asked) = self.span.sweeps.asked.get_mut(&id) else {
                 continue;
             };
-            if asked.open.remove(&node) {
-                asked.found.unknown |= matches!(asked.sweep.what, What::ReleaseAll(_));
+            if asked.open.remove(&node).is_some() {
+                asked.found.unknown |= asked.sweep.what.acts();
                 self.sweep_complete(id);
             }
         }
@@ -488,7 +653,7 @@ impl Node {
             let Some(local) = self.span.sweeps.local.get_mut(&number) else {
                 return;
             };
-            let lease = (group, namespace.clone());
+            let lease = Some((group, namespace.clone()));
             if local.renewing.contains(&lease) {
                 continue;
             }
@@ -628,7 +793,7 @@ impl Node {
             OpAnswer::Renewed(Ok(renewed)) => {
                 local.found.asked |= renewed.asked;
                 if let Step::Renew(at) = part.step
-                    && let Some((_, namespace)) = local.renewing.get(at as usize)
+                    && let Some(Some((_, namespace))) = local.renewing.get(at as usize)
                 {
                     let lease = (namespace.clone(), renewed.born);
                     local.found.renewed.push(lease);
@@ -641,7 +806,13 @@ impl Node {
                 ..
             } => {}
             OpAnswer::NotHere { .. } | OpAnswer::Busy => {
-                // Certainly not done: the group is asked for again.
+                // Certainly not done: the group is asked for again. If it is not vouched for yet, this lease
+                // is renewed when it is.
+                if let Step::Renew(at) = part.step
+                    && let Some(lease) = local.renewing.get_mut(at as usize)
+                {
+                    *lease = None;
+                }
                 local.found.groups.remove(part.group);
             }
             _ => local.found.unknown = true,
@@ -661,12 +832,37 @@ impl Node {
         };
         if local.from == self.me {
             self.swept(local.from.node, local.id, local.found);
-        } else {
-            let swept = wire::encode_swept(&local.found);
-            self.frames().say(local.from.node, item::SWEPT, |out| {
-                out.number(u64::from(local.from.life));
-                out.number(local.id);
+            return;
+        }
+        let (from, id) = (local.from, local.id);
+        let swept = wire::encode_swept(&local.found);
+        if swept.len() <= PAGE_BYTES {
+            self.frames().say(from.node, item::SWEPT, |out| {
+                out.number(u64::from(from.life));
+                out.number(id);
                 out.raw(&swept);
+            });
+        } else if swept.len() <= LONGEST_ANSWER_BYTES {
+            let until = self.reading() + KEPT_MS;
+            let kept = &mut self.span.sweeps.kept;
+            kept.insert(
+                0,
+                Kept {
+                    from,
+                    id,
+                    bytes: swept,
+                    until,
+                },
+            );
+            kept.truncate(KEPT_ANSWERS);
+            for page in 0..PAGES_UNDER_WAY {
+                self.send_page(from, id, page * PAGE_BYTES as u64);
+            }
+        } else {
+            self.frames().say(from.node, item::SWEPT_PAGE, |out| {
+                for number in [u64::from(from.life), id, 0, 0] {
+                    out.number(number);
+                }
             });
         }
     }

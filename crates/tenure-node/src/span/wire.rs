@@ -637,6 +637,7 @@ pub(crate) fn decode_swept(bytes: &[u8]) -> Read<Swept> {
             grants: input.list()?,
             highest: input.option()?,
             unknown: input.take()?,
+            too_long: false,
         })
     })
 }

@@ -251,6 +251,7 @@ fn swept() -> Swept {
         }],
         highest: Some(fence()),
         unknown: false,
+        too_long: false,
     }
 }
 
