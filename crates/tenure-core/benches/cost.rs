@@ -166,6 +166,7 @@ fn release(owner: &OwnerId, path: &Path) -> Command {
             mode: Mode::Write,
         }],
         key: None,
+        whole: None,
     })
 }
 

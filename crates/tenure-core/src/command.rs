@@ -50,6 +50,21 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The form that a space of these rules knows. A leader proposes no other.
+    #[must_use]
+    pub fn for_rules(mut self, rules: u32) -> Command {
+        if rules < 2 {
+            match &mut self {
+                Command::Release(release) => release.whole = None,
+                Command::ReleaseAll(release) => release.until = None,
+                _ => {}
+            }
+        }
+        self
+    }
+}
+
 /// How a request was resolved: the space refuses it if a later change concerns it (R32).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -139,6 +154,21 @@ pub struct Release {
     pub holds: Vec<Hold>,
     /// Makes the request apply at most once (R102).
     pub key: Option<Key>,
+    /// What a key needs that outlives a change of routes; `None` is the form of rules 1.
+    pub whole: Option<Whole>,
+}
+
+/// The request that a keyed release is a part of.
+///
+/// A change of routes splits a request otherwise than before, and takes a path to a namespace that does not
+/// know the key. So the key speaks of the whole request, and where paths have moved a while ago all
+/// namespaces are asked for it before the release is applied ([`Refusal::Moved`](crate::outcome::Refusal)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// A hash of the whole request.
+    pub fingerprint: u128,
+    /// Whether all namespaces were asked for the key, and none knew it.
+    pub asked: bool,
 }
 
 /// See [`Command::ReleaseAll`].
@@ -150,6 +180,15 @@ pub struct ReleaseAll {
     pub selection: Selection,
     /// How it is shown to those who watch: given back, or taken away (E8). KILLED itself comes from the system group.
     pub cause: ReleaseCause,
+    /// Names what ends: leases and waiters up to this place in the space's order
+    /// ([`Space::order`](crate::space::Space::order)). What is younger stays, so that a repeat ends nothing
+    /// else. `None` is the form of rules 1: everything that is there.
+    pub until: Option<u64>,
+}
+
+impl ReleaseAll {
+    /// The place in the order that names nothing: everything that is there ends.
+    pub const EVERYTHING: u64 = u64::MAX;
 }
 
 /// Who ended the holds of a [`ReleaseAll`].

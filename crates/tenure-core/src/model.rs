@@ -153,6 +153,9 @@ pub struct Model {
     frozen: Vec<Freeze>,
     /// Changes that were made, with the table's version since.
     changed: Vec<(u64, Region)>,
+    /// Regions whose paths may have come from another namespace: until when that matters (R102), and since
+    /// which version.
+    moved: Vec<(u64, u64, Region)>,
     /// Numbers of changes that are over; all up to `settled` are.
     over: Vec<u64>,
     settled: u64,
@@ -166,6 +169,8 @@ pub struct Model {
     lease_names: Vec<(Namespace, OwnerId)>,
     epochs: u64,
     numbers: u64,
+    /// Waiters up to this number are older than the one order of leases and waiters.
+    order_from: u64,
     sequence: u64,
     last_id: u64,
     kept: Vec<(u64, Event)>,
@@ -206,6 +211,9 @@ impl Model {
             Command::Expire(expire) => Outcome::Expired(self.expire(expire)),
             Command::Tick => Outcome::Done,
             Command::Rules { number } => {
+                if self.rules < 2 && *number >= 2 {
+                    self.order_from = self.epochs.max(self.numbers);
+                }
                 self.rules = self.rules.max(*number);
                 Outcome::Done
             }
@@ -270,16 +278,26 @@ impl Model {
     fn release(&mut self, release: &Release) -> Result<(), Refusal> {
         let namespace = &release.route.namespace;
         let paths = release.holds.iter().map(|hold| &hold.path);
-        if let Some(refusal) = self.outdated(release.route.version, paths) {
-            return Err(refusal);
-        }
         let request = without_route(&Command::Release(release.clone()));
+        if let Some(refusal) = self.outdated(release.route.version, paths) {
+            // What was done under the key is done, also where its paths have another namespace now.
+            return match self.answer(namespace, &release.key, &request) {
+                Some(answer) if answer.request == request && self.rules >= 2 => Ok(()),
+                _ => Err(refusal),
+            };
+        }
         if let Some(answer) = self.answer(namespace, &release.key, &request) {
             return if answer.request == request {
                 Ok(())
             } else {
                 Err(Refusal::KeyReused)
             };
+        }
+        if release.key.is_some() && release.whole.is_some_and(|whole| !whole.asked) {
+            let moved = release.holds.iter().map(|hold| self.moved_by(&hold.path));
+            if let Some(version) = moved.max().flatten() {
+                return Err(Refusal::Moved { version });
+            }
         }
         self.take_note(namespace, &release.owner);
         let cancelled = self.waiters.iter().position(|waiter| {
@@ -312,18 +330,20 @@ impl Model {
             ReleaseCause::Killed => End::Killed,
         };
         let mut met: Vec<Namespace> = Vec::new();
+        let until = all.until.unwrap_or(u64::MAX);
         while let Some(at) = self.waiters.iter().position(|waiter| {
             waiter.acquire.owner == all.owner
+                && waiter.number <= until
                 && selects(&all.selection, &waiter.acquire.route.namespace)
         }) {
             met.push(self.waiters[at].acquire.route.namespace.clone());
             self.dequeue(at);
         }
-        while let Some(lease) = self
-            .leases
-            .iter()
-            .find(|lease| lease.owner == all.owner && selects(&all.selection, &lease.namespace))
-        {
+        while let Some(lease) = self.leases.iter().find(|lease| {
+            lease.owner == all.owner
+                && lease.born <= until
+                && selects(&all.selection, &lease.namespace)
+        }) {
             let namespace = lease.namespace.clone();
             self.drop_holds(&namespace, &all.owner, end, |_| true);
             met.push(namespace);
@@ -343,19 +363,13 @@ impl Model {
             asked: lease.asked_until > time,
             born: lease.born,
         };
-        // A short lease is as long as its longest renewal; a long one lasts as long as the log says (R77).
         let (ttl, cover) = (lease.ttl, lease.cover);
-        let longer = match ttl.millis() {
-            0..=60_000 => renew.ttl > ttl,
-            _ => time + renew.ttl.millis() > cover,
-        };
         self.take_note(&renew.namespace, &renew.owner);
         self.set_lease(&renew.namespace, &renew.owner, renew.ttl, None);
-        if !longer && self.rules >= 2 {
-            for lease in &mut self.leases {
-                if lease.namespace == renew.namespace && lease.owner == renew.owner {
-                    (lease.ttl, lease.cover) = (ttl, cover);
-                }
+        for lease in &mut self.leases {
+            let its = lease.namespace == renew.namespace && lease.owner == renew.owner;
+            if its && self.rules >= 2 {
+                (lease.ttl, lease.cover) = (lease.ttl.max(ttl), lease.cover.max(cover));
             }
         }
         if let Some(LeaseChange::Set { lease, ttl, epoch }) = self.lease_changes.pop() {
@@ -501,6 +515,11 @@ impl Model {
         }
         self.end_change(change.change);
         self.changed.push((change.version, change.region.clone()));
+        if self.rules >= 2 && change.clear == Clear::Waiters {
+            let until = self.time + REMEMBERED_MS;
+            self.moved
+                .push((until, change.version, change.region.clone()));
+        }
         let region = &change.region;
         let mut concerned: Vec<OwnerId> = Vec::new();
         while let Some(at) = self
@@ -562,6 +581,15 @@ impl Model {
         Outcome::Done
     }
 
+    /// The last change before which a path may have had another namespace, if answers are remembered from then.
+    fn moved_by(&self, path: &Path) -> Option<u64> {
+        let moved = self.moved.iter();
+        moved
+            .filter(|(until, _, region)| *until > self.time && region.contains(path))
+            .map(|(_, version, _)| *version)
+            .max()
+    }
+
     fn is_over(&self, change: u64) -> bool {
         change <= self.settled || self.over.contains(&change)
     }
@@ -604,6 +632,10 @@ impl Model {
         ttl: Ttl,
         holder: Option<Holder>,
     ) {
+        // Since rules 2 leases and waiters are numbered in one order.
+        if self.rules >= 2 {
+            self.epochs = self.epochs.max(self.numbers);
+        }
         self.epochs += 1;
         let (time, epoch) = (self.time, self.epochs);
         let cover = time + ttl.millis() + COVER_MS;
@@ -850,6 +882,11 @@ fn without_route(command: &Command) -> Command {
         Command::Release(release) => {
             release.route.version = 0;
             release.route.algorithm = Algorithm::RecursiveRw;
+            // The same request, whatever part of it lies here by now.
+            if let Some(whole) = &mut release.whole {
+                whole.asked = false;
+                release.holds.clear();
+            }
         }
         _ => {}
     }

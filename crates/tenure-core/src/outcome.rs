@@ -127,6 +127,12 @@ pub enum Refusal {
     },
     /// The key was used for a different request (R103).
     KeyReused,
+    /// Some of the paths were moved to this namespace a while ago, so that the key may be known to another
+    /// one: ask all of them, then try again.
+    Moved {
+        /// The version of the latest change that moved one of them.
+        version: u64,
+    },
     /// No room to remember another answer (R102).
     AnswersFull,
     /// No room in the queue (R85).

@@ -124,8 +124,10 @@ pub struct Space {
     answers: Answers,
     events: EventRing,
     routes: Routes,
-    // The last epoch given to a lease.
+    // The last epoch given to a lease. Since rules 2 epochs and waiters are numbered in one order.
     epoch: u64,
+    // Waiters up to this number are older than that order: a grant of one is a new birth.
+    order_from: u64,
     // The highest fence minted below `Fence::DRIVEN` (R75).
     minted: u64,
     // Leases of more than a minute.
@@ -214,6 +216,7 @@ impl Space {
             events: EventRing::new(limits.events),
             routes: Routes::default(),
             epoch: 0,
+            order_from: 0,
             minted: 0,
             long_leases: 0,
             watching: false,
@@ -273,6 +276,9 @@ impl Space {
                 Outcome::Done
             }
             Command::Rules { number } => {
+                if self.rules < 2 && number >= 2 {
+                    self.order_from = self.order();
+                }
                 self.rules = self.rules.max(number);
                 Outcome::Done
             }
@@ -306,6 +312,28 @@ impl Space {
         self.answers.forget(self.time);
         self.events.forget(self.time);
         self.forget_capacities();
+    }
+
+    /// The next number of a lease's epoch.
+    fn next_epoch(&mut self) -> u64 {
+        let last = if self.rules >= 2 {
+            self.order()
+        } else {
+            self.epoch
+        };
+        self.epoch = last + 1;
+        self.epoch
+    }
+
+    /// The next number of a waiter.
+    fn next_waiter(&mut self) -> u64 {
+        let last = if self.rules >= 2 {
+            self.order()
+        } else {
+            self.next_waiter
+        };
+        self.next_waiter = last + 1;
+        self.next_waiter
     }
 
     /// Raises every counter and floor, as far as there are numbers.

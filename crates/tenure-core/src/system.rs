@@ -21,8 +21,8 @@ use alloc::vec::Vec;
 
 pub use changes::{ChangeView, Then};
 pub use command::{
-    Answer, Begun, Call, Claim, Decided, Edge, Repeated, SystemApplied, SystemCommand,
-    SystemOutcome,
+    Answer, Begun, Call, ChangeEnd, Claim, Decided, Edge, Plan, PlanEffect, Repeated,
+    SystemApplied, SystemCommand, SystemOutcome, Work,
 };
 pub(crate) use snapshot::{put_table, take_table};
 
@@ -95,7 +95,7 @@ impl System {
                 SystemOutcome::Decided(self.changes.decide(&mut self.table, change, report))
             }
             SystemCommand::Finish { change } => {
-                self.changes.finish(change);
+                self.finish(change);
                 SystemOutcome::Done
             }
             SystemCommand::SetEdge {
@@ -116,6 +116,12 @@ impl System {
                 Ok(()) => SystemOutcome::Fresh,
                 Err(repeated) => SystemOutcome::Repeated(repeated),
             },
+            SystemCommand::Plan {
+                claim,
+                owner,
+                plan,
+                effect,
+            } => self.plan(claim, owner, plan, effect, &mut events),
             SystemCommand::Complete { claim, answer } => {
                 self.answers.complete(claim, answer, self.time);
                 SystemOutcome::Done
@@ -171,6 +177,16 @@ impl System {
         self.answers.look(claim, now.max(self.time))
     }
 
+    /// What the owner of a key that is under way is doing.
+    pub fn work(&self, claim: &Claim, now: u64) -> Option<&Work> {
+        self.answers.work(claim, now.max(self.time))
+    }
+
+    /// How a change ended, if it is one of the latest.
+    pub fn change_end(&self, change: u64) -> Option<&ChangeEnd> {
+        self.changes.ended.get(&change)
+    }
+
     /// The events that followed a sequence number.
     pub fn events_after(&self, sequence: u64) -> EventsAfter {
         self.events.after(sequence)
@@ -221,6 +237,12 @@ impl System {
                 Begun::Unchanged | Begun::Committed { .. } => {
                     self.answers.complete(claim, Some(Answer::Done), self.time);
                 }
+                Begun::Started { change } if self.rules >= 2 => {
+                    if let Some(underway) = self.changes.underway.get_mut(&change) {
+                        underway.claim = Some(claim.clone());
+                    }
+                    self.answers.begin(claim, Work::Change(change), self.time);
+                }
                 Begun::Started { .. } => {
                     // It was looked up just now, so there is room and no conflict.
                     let _ = self.answers.reserve(claim, self.time);
@@ -229,6 +251,53 @@ impl System {
             }
         }
         SystemOutcome::Begun(begun)
+    }
+
+    /// A change is over in all groups. Whoever says so first also completes the key of the call that began
+    /// it, so that nobody has to make the change a second time to learn how it ended.
+    fn finish(&mut self, change: u64) {
+        let Some((end, claim)) = self.changes.finish(change) else {
+            return;
+        };
+        if self.rules < 2 {
+            return;
+        }
+        match (claim, &end) {
+            (Some(claim), ChangeEnd::Made) => {
+                self.answers.complete(claim, Some(Answer::Done), self.time);
+            }
+            (Some(claim), ChangeEnd::Refused { .. }) => self.answers.give_up(&claim, change),
+            (None, _) => {}
+        }
+        self.changes.remember(change, end);
+    }
+
+    fn plan(
+        &mut self,
+        claim: Claim,
+        owner: OwnerId,
+        plan: Plan,
+        effect: PlanEffect,
+        events: &mut Vec<Event>,
+    ) -> SystemOutcome {
+        match self.answers.look(&claim, self.time) {
+            None => {}
+            Some(Repeated::Open) => {
+                if let Some(Work::Plan(first)) = self.answers.work(&claim, self.time) {
+                    return SystemOutcome::Planned(first.clone());
+                }
+            }
+            Some(repeated) => return SystemOutcome::Repeated(repeated),
+        }
+        self.answers
+            .begin(claim, Work::Plan(plan.clone()), self.time);
+        if effect != PlanEffect::None {
+            self.clear_edge(&owner);
+        }
+        if effect == PlanEffect::Kill {
+            events.push(self.event(owner, EventKind::Killed));
+        }
+        SystemOutcome::Planned(plan)
     }
 
     /// Does something that ends at once, unless its key says that it was done already.

@@ -261,8 +261,19 @@ impl Group {
             return;
         }
         match op {
-            Op::Command(command) => self.batch.push(ticket, AnyCommand::Space(command)),
-            Op::System(command) => self.batch.push(ticket, AnyCommand::System(command)),
+            // An entry has a form that all replicas know.
+            Op::Command(command) => {
+                let command = command.for_rules(self.machine.rules());
+                self.batch.push(ticket, AnyCommand::Space(command));
+            }
+            Op::System(command) => match command.for_rules(self.machine.rules()) {
+                Some(command) => self
+                    .batch
+                    .push(ticket, AnyCommand::System(Box::new(command))),
+                None => turn
+                    .answers
+                    .push((ticket, OpAnswer::NotHere { leader: None })),
+            },
             Op::Renew(renew) => {
                 self.lead
                     .join_renewal(ticket, renew, expires, &self.machine);

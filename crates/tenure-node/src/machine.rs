@@ -173,6 +173,8 @@ fn outdated(space: &Space, query: &Query) -> Option<u64> {
         | Query::Policy { .. }
         | Query::Policies { .. }
         | Query::Born { .. }
+        | Query::Claimed { .. }
+        | Query::Ended { .. }
         | Query::Nothing => None,
     }
 }
@@ -223,6 +225,8 @@ fn query_space(space: &Space, query: &Query, now: u64) -> Option<Found> {
         Query::Edge { .. }
         | Query::Table { .. }
         | Query::Change { .. }
+        | Query::Claimed { .. }
+        | Query::Ended { .. }
         | Query::Policy { .. }
         | Query::Policies { .. } => return None,
     })
@@ -236,6 +240,12 @@ fn query_system(system: &System, query: &Query, now: u64) -> Option<Found> {
             Found::Table((*known != Some(table.version())).then(|| table.clone()))
         }
         Query::Change { change } => Found::Change(system.change(*change)),
+        Query::Claimed { claim } => Found::Claimed {
+            rules: system.rules(),
+            before: system.lookup(claim, now),
+            work: system.work(claim, now).cloned(),
+        },
+        Query::Ended { change } => Found::Ended(system.change_end(*change).cloned()),
         Query::Policy { namespace } => Found::Policy {
             algorithm: table.algorithm(namespace),
             explicit: table.row(namespace).is_some(),

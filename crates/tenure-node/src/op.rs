@@ -3,12 +3,14 @@
 //! An operation concerns one group and is carried out by its leader, wherever that is. Calls of
 //! clients and whatever spans groups are made of these.
 
-use tenure_core::command::{Command, Renew, Route};
+use tenure_core::command::{Command, ReleaseAll, Renew, Route};
 use tenure_core::outcome::{Outcome, Renewed};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
 use tenure_core::query::{DumpCursor, DumpPage, Explanation, FenceCheck, Inspection};
-use tenure_core::system::{ChangeView, Edge, SystemCommand, SystemOutcome};
+use tenure_core::system::{
+    ChangeEnd, ChangeView, Claim, Edge, Repeated, SystemCommand, SystemOutcome, Work,
+};
 use tenure_core::table::NamespaceTable;
 use tenure_core::value::{Fence, OwnerId};
 
@@ -32,19 +34,59 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Whether doing it twice is the same as doing it once, so that a lost answer may be asked for
-    /// again (R106). What goes through the log is not, except for the steps of a policy change.
+    /// Whether an operation whose answer was lost may be sent again (R106): whether a second application,
+    /// however late, does nothing that the first has not done. Each arm says why.
     pub(crate) fn may_repeat(&self) -> bool {
         match self {
-            Op::Read(_) | Op::Renew(_) => true,
-            Op::Command(command) => matches!(
-                command,
-                Command::Freeze(_) | Command::Change(_) | Command::Thaw(_)
-            ),
-            Op::System(command) => matches!(
-                **command,
-                SystemCommand::Decide { .. } | SystemCommand::Finish { .. }
-            ),
+            // Changes nothing.
+            Op::Read(_) => true,
+            // Never moves a deadline earlier (R77); a late copy may keep a lease for longer, not end it sooner.
+            Op::Renew(_) => true,
+            Op::Command(command) => match command {
+                // Each names its change, and a space takes each step of a change once.
+                Command::Freeze(_) | Command::Change(_) | Command::Thaw(_) => true,
+                // Names a waiter, and no other ever has its number.
+                Command::Withdraw(_) => true,
+                // Names everything that ends; what came later stays.
+                Command::ReleaseAll(release) => release
+                    .until
+                    .is_some_and(|until| until != ReleaseAll::EVERYTHING),
+                // A second one would mint another fence, or release what was acquired in between. With a
+                // key it is the client that repeats, and only if it wants to.
+                Command::Acquire(_) | Command::Release(_) => false,
+                // A second one would answer that the hold is not there, or break the next one.
+                Command::Break(_) => false,
+                // A second one would mark a lease that was born in between.
+                Command::Ask(_) => false,
+                // Proposed by leaders for themselves, never sent.
+                Command::Renew(_)
+                | Command::Expire(_)
+                | Command::Tick
+                | Command::Lift { .. }
+                | Command::Rules { .. } => false,
+            },
+            Op::System(command) => match &**command {
+                // Each names its change, which is decided once and ends once.
+                SystemCommand::Decide { .. } | SystemCommand::Finish { .. } => true,
+                // The first plan counts; the others are answered with it.
+                SystemCommand::Plan { .. } => true,
+                // Says again that the key is taken; what its call does is harmless to repeat, or planned.
+                SystemCommand::Claim(_) => true,
+                // The first answer stays. Giving up says nothing about what is at work.
+                SystemCommand::Complete { answer, .. } => answer.is_some(),
+                // With a key the first one is remembered in the same entry.
+                SystemCommand::SetEdge { claim, .. }
+                | SystemCommand::ClearEdge { claim, .. }
+                | SystemCommand::Increment { claim, .. } => claim.is_some(),
+                // A second one would be told that the key is taken, and could not tell by whom.
+                SystemCommand::Begin { .. } | SystemCommand::Kill { .. } => false,
+                // An event each time.
+                SystemCommand::Ask { .. } => false,
+                // Proposed by leaders for themselves, never sent.
+                SystemCommand::Tick | SystemCommand::Lift { .. } | SystemCommand::Rules { .. } => {
+                    false
+                }
+            },
         }
     }
 }
@@ -96,6 +138,10 @@ pub(crate) enum Query {
     },
     /// Nothing but the round (R145).
     Nothing,
+    /// What is known of a key, and by which rules the system group goes. Since rules 2.
+    Claimed { claim: Box<Claim> },
+    /// How a policy change ended. Since rules 2.
+    Ended { change: u64 },
 }
 
 /// What was read.
@@ -126,6 +172,14 @@ pub(crate) enum Found {
     },
     Born(Option<u64>),
     Nothing,
+    Claimed {
+        rules: u32,
+        /// `None` for a key that is new.
+        before: Option<Repeated>,
+        work: Option<Work>,
+    },
+    /// `None` for a change that is not over, or that is forgotten.
+    Ended(Option<ChangeEnd>),
     /// Resolved by an older table than a change that concerns it: at least this version is needed.
     Outdated {
         version: u64,
@@ -154,4 +208,6 @@ pub(crate) enum OpAnswer {
     Busy,
     /// It may have happened, or may still happen.
     Unknown,
+    /// The question or the answer is too long for one frame. It has not happened: only what is read is long.
+    TooLong,
 }

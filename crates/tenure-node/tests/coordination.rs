@@ -5,7 +5,21 @@
 mod support;
 
 use support::*;
+use tenure_core::value::Key;
 use tenure_node::*;
+
+fn key(text: &str) -> Option<Key> {
+    Key::new(text).ok().flatten()
+}
+
+fn release_all(who: &str, with: &str) -> ClientRequest {
+    ClientRequest::ReleaseAll {
+        owner: owner(who),
+        domains: Vec::new(),
+        edge: WaitEdge::Keep,
+        key: key(with),
+    }
+}
 
 /// Two paths whose namespaces are decided by two groups.
 fn apart(cluster: &mut Cluster) -> [(String, GroupId); 2] {
@@ -66,6 +80,67 @@ fn lead(cluster: &mut Cluster, group: GroupId, seat: usize) {
     panic!("{group} is not led at seat {seat}");
 }
 
+/// R102: a key makes a request apply at most once for 300 s after it was applied.
+#[test]
+fn a_keyed_release_of_all_applies_once() {
+    let mut cluster = trio_and_a_guest();
+    let group_leader = {
+        granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
+        // The node that leads the group that has it.
+        (0..8)
+            .map(GroupId)
+            .find_map(|group| {
+                let leader = cluster.leader(group)?;
+                let status = cluster.seats[leader].node.as_ref()?.status();
+                let one = status.groups.into_iter().find(|one| one.group == group)?;
+                one.counts
+                    .as_ref()
+                    .is_some_and(|counts| counts.claims > 0)
+                    .then_some(leader)
+            })
+            .unwrap()
+    };
+    let system = cluster.leader(cluster.system()).unwrap();
+    // The guest (seat 3) cannot reach the node that leads amy's group, and knows; it reaches the others.
+    assert_ne!(
+        system, group_leader,
+        "change the path: the system group must be elsewhere"
+    );
+    cluster.cut(3, group_leader);
+    cluster.cut(group_leader, 3);
+    let (guest, leads) = (
+        cluster.seats[3].member.node,
+        cluster.seats[group_leader].member.node,
+    );
+    cluster.input(3, Input::PeerDown { node: leads });
+    cluster.input(group_leader, Input::PeerDown { node: guest });
+    let first = cluster.ask(3, release_all("amy", "k1"));
+    cluster.run(5_000);
+    assert!(
+        !cluster.seats[3].answers.contains_key(&first),
+        "it cannot have been answered"
+    );
+    // The client repeats it under the same key at another node, and is answered.
+    let other = (0..3).find(|at| *at != group_leader).unwrap();
+    assert_eq!(
+        cluster.call(other, release_all("amy", "k1")),
+        Ok(Answer::Done)
+    );
+    // So it may use the owner again (leases.md, what a client does, 4).
+    granted(&cluster.acquire(other, acquire("amy", "t:/a", 60_000)));
+    assert_eq!(cluster.holder(other, "t:/a").as_deref(), Some("amy"));
+    // The link heals, while the first attempt is still within its 30 s.
+    cluster.heal();
+    cluster.input(3, Input::PeerUp { node: leads });
+    cluster.input(group_leader, Input::PeerUp { node: guest });
+    cluster.run(5_000);
+    assert_eq!(
+        cluster.holder(other, "t:/a").as_deref(),
+        Some("amy"),
+        "her lease of a minute is not over, and she released nothing since"
+    );
+}
+
 /// R73: an answer of an earlier round of the same question must not stand for another path.
 #[test]
 fn a_fence_check_looks_at_every_path() {
@@ -81,13 +156,12 @@ fn a_fence_check_looks_at_every_path() {
             );
             let (ga, gb, gc) = (group(&before), group(&after), group(&third));
             if ga < gc && gc < gb {
-                found = Some((before, after, third, ga, gb, gc));
+                found = Some((after, third, ga, gb, gc));
                 break 'search;
             }
         }
     }
-    let (before, after, third, ga, gb, gc) = found.unwrap();
-    println!("{before} in {ga}, {after} in {gb}, {third} in {gc}");
+    let (after, third, ga, gb, gc) = found.unwrap();
     let (moved, held) = (format!("{after}/x"), format!("{third}/y"));
     let system = cluster.system();
     // Seat 0 leads what is quick, seat 1 what is slow.
@@ -105,7 +179,9 @@ fn a_fence_check_looks_at_every_path() {
         fence: Some(fence),
         paths: paths.iter().map(|one| path(one)).collect(),
     };
-    let wrong = Ok(Answer::AssertFencing(AssertAnswer::StaleOwner(path(&moved))));
+    let wrong = Ok(Answer::AssertFencing(AssertAnswer::StaleOwner(path(
+        &moved,
+    ))));
     assert_eq!(cluster.call(3, check(&[&moved, &held])), wrong);
     // The route of that path changes; the guest has not heard of it.
     let policy = ClientRequest::SetNamespacePolicy {
@@ -127,12 +203,118 @@ fn a_fence_check_looks_at_every_path() {
         .drain(..)
         .filter(|(from, to, _)| *from == slow && *to == node_id(4))
         .collect();
-    println!("{} frames come late, in their order", late.len());
+    assert!(!late.is_empty(), "its answers come late, in their order");
     for (from, _, bytes) in late {
         cluster.input(3, Input::Frame { from, bytes });
     }
     let answer = cluster.wait(3, id);
     assert_eq!(answer, wrong, "she does not hold {moved}");
+}
+
+/// The same with a fifth node that is never there, so that the groups stay with the rules of release 0.1.0.
+fn trio_and_a_guest_by_the_first_rules() -> Cluster {
+    let mut cluster = Cluster::empty(8, Limits::default());
+    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    for me in &members {
+        let born = (0..=8)
+            .map(|group| (GroupId(group), members.clone()))
+            .collect();
+        cluster.add(*me, born);
+    }
+    cluster.add(member(4, 1), Vec::new());
+    cluster.add(member(5, 1), Vec::new());
+    for at in 0..4 {
+        cluster.start(at);
+    }
+    cluster.settle();
+    cluster
+}
+
+/// Until all nodes are upgraded, calls are carried out in the forms of release 0.1.0.
+#[test]
+fn keyed_calls_work_by_the_first_rules() {
+    use tenure_core::command::Hold;
+    use tenure_core::policy::Mode;
+    let mut cluster = trio_and_a_guest_by_the_first_rules();
+    let release = ClientRequest::Release(ReleaseRequest {
+        owner: owner("amy"),
+        holds: vec![Hold {
+            path: path("t:/a"),
+            mode: Mode::Write,
+        }],
+        edge: WaitEdge::Remove,
+        key: key("k1"),
+    });
+    for request in [
+        release_all("amy", "k1"),
+        force_release("amy", "k1"),
+        release,
+    ] {
+        granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
+        assert_eq!(cluster.call(3, request.clone()), Ok(Answer::Done));
+        assert_eq!(cluster.holder(0, "t:/a"), None, "{request:?}");
+        // Answered, it does nothing again.
+        granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
+        assert_eq!(cluster.call(1, request), Ok(Answer::Done));
+        assert_eq!(cluster.holder(0, "t:/a").as_deref(), Some("amy"));
+    }
+}
+
+/// R106: a change of policy is made once, by whichever node.
+#[test]
+fn a_policy_is_set_once() {
+    policy_is_set_once(trio_and_a_guest);
+}
+
+#[test]
+fn a_policy_is_set_once_by_the_first_rules() {
+    policy_is_set_once(trio_and_a_guest_by_the_first_rules);
+}
+
+fn policy_is_set_once(cluster: fn() -> Cluster) {
+    use tenure_core::policy::Algorithm;
+    let set = |to: Algorithm, with: Option<&str>| ClientRequest::SetNamespacePolicy {
+        namespace: ns("t:/a"),
+        algorithm: to,
+        key: with.and_then(key),
+    };
+    for cut_after in 1..16 {
+        let mut cluster = cluster();
+        granted(&cluster.acquire(3, acquire("guest", "v:/z/z", 60_000)));
+        let first = cluster.ask(3, set(Algorithm::PointRw, Some("k1")));
+        cluster.run(cut_after);
+        cluster.isolate(3);
+        // The leader of the system group finishes what was left behind.
+        cluster.run(4_000);
+        assert!(!cluster.seats[3].answers.contains_key(&first) || cut_after > 4);
+        // The operator repeats it under its key elsewhere, and is answered; then sets something else.
+        let again = cluster.call(0, set(Algorithm::PointRw, Some("k1")));
+        assert_eq!(again, Ok(Answer::Done));
+        assert_eq!(
+            cluster.call(1, set(Algorithm::PointWrite, Some("k2"))),
+            Ok(Answer::Done)
+        );
+        granted(&cluster.acquire(0, acquire("amy", "t:/a/x", 600_000)));
+        cluster.heal();
+        cluster.run(12_000);
+        let now = cluster.call(
+            0,
+            ClientRequest::GetNamespacePolicy {
+                namespace: ns("t:/a"),
+            },
+        );
+        let expected = Ok(Answer::Policy {
+            algorithm: Algorithm::PointWrite,
+            explicit: true,
+        });
+        let holder = cluster.holder(0, "t:/a/x");
+        assert_eq!(
+            (now, holder.as_deref()),
+            (expected, Some("amy")),
+            "cut after {cut_after} ms; the first attempt was answered {:?}",
+            cluster.seats[3].answers.get(&first)
+        );
+    }
 }
 
 /// R91, R151: a group that is too busy for a renewal at the moment in which it arrives is asked again. An
@@ -176,7 +358,10 @@ fn a_busy_group_is_not_left_out_of_a_renewal() {
         "amy's renewal was answered {answer:?}, and {} ms later bob got {bob:?}",
         cluster.now - sent
     );
-    assert_eq!(answer, Ok(Answer::Renew(RenewAnswer::Renewed { asked: false })));
+    assert_eq!(
+        answer,
+        Ok(Answer::Renew(RenewAnswer::Renewed { asked: false }))
+    );
 }
 
 /// R106, R77: a renewal that was answered is over. A node that asks the leader again because the answer was
@@ -223,6 +408,62 @@ fn a_renewal_that_was_answered_does_not_come_back() {
         is_queued(&bob),
         "amy's renewals were answered {answer:?} and {longer:?} (20 s), and {} ms later bob got {bob:?}",
         cluster.now - sent
+    );
+}
+
+/// R102, R106: a release under a key happens once, also where a change of policy gives its path another
+/// namespace between two tries.
+#[test]
+fn a_keyed_release_applies_once_across_a_change_of_routes() {
+    use tenure_core::command::Hold;
+    use tenure_core::policy::{Algorithm, Mode};
+    use tenure_core::value::Key;
+
+    let mut cluster = Cluster::with(3, 2, Limits::default());
+    cluster.settle();
+    let what = "q:/a/b/x";
+    let before: Vec<u64> = (0..2).map(|g| claims(&cluster, GroupId(g))).collect();
+    granted(&cluster.acquire(0, acquire("amy", what, 600_000)));
+    let after: Vec<u64> = (0..2).map(|g| claims(&cluster, GroupId(g))).collect();
+    let group = GroupId((0..2).find(|g| before[*g] != after[*g]).unwrap() as u32);
+    let leader = cluster.leader(group).unwrap();
+    let (slow, quick) = ((leader + 1) % 3, (leader + 2) % 3);
+    let ids: Vec<NodeId> = cluster.seats.iter().map(|seat| seat.member.node).collect();
+    let release = ClientRequest::Release(ReleaseRequest {
+        owner: owner("amy"),
+        holds: vec![Hold {
+            path: path(what),
+            mode: Mode::Write,
+        }],
+        edge: WaitEdge::Keep,
+        key: Key::new("k1").unwrap(),
+    });
+    // The first try is slow on its way.
+    cluster.cut.insert((ids[slow], ids[leader]));
+    cluster.ask_for(slow, release.clone(), 30_000);
+    let late = std::mem::take(&mut cluster.lost);
+    cluster.heal();
+    // The second one, under the same key, is answered.
+    assert_eq!(cluster.call(quick, release), Ok(Answer::Done));
+    let set = ClientRequest::SetNamespacePolicy {
+        namespace: ns("q:/a/b"),
+        algorithm: Algorithm::RecursiveRw,
+        key: None,
+    };
+    assert_eq!(cluster.call(quick, set), Ok(Answer::Done));
+    // Her release was answered: she may use her name again.
+    let amy = granted(&cluster.acquire(quick, acquire("amy", what, 600_000)));
+    // The first try arrives.
+    for (from, to, bytes) in late {
+        if (from, to) == (ids[slow], ids[leader]) {
+            cluster.input(leader, Input::Frame { from, bytes });
+        }
+    }
+    cluster.run(2_000);
+    let bob = cluster.acquire(quick, acquire("bob", what, 600_000));
+    assert!(
+        is_queued(&bob),
+        "amy holds {what} at {amy:?}, and bob got {bob:?}"
     );
 }
 
@@ -273,3 +514,319 @@ fn a_keyed_renewal_applies_once() {
     );
 }
 
+/// R102, R106: the same for a try that reaches its node only after the change: the namespace that its path is
+/// in by then has never heard of the key.
+#[test]
+fn a_keyed_release_that_reaches_its_node_after_a_change_of_routes_applies_once() {
+    use tenure_core::command::Hold;
+    use tenure_core::policy::{Algorithm, Mode};
+
+    let mut cluster = Cluster::with(3, 8, Limits::default());
+    cluster.settle();
+    // Two paths of one namespace, of which one gets another.
+    let (what, other) = ("q:/a/b/x", "q:/a/y");
+    let release = |with: &str| {
+        let hold = |what: &str| Hold {
+            path: path(what),
+            mode: Mode::Write,
+        };
+        ClientRequest::Release(ReleaseRequest {
+            owner: owner("amy"),
+            holds: vec![hold(what), hold(other)],
+            edge: WaitEdge::Keep,
+            key: key(with),
+        })
+    };
+    for what in [what, other] {
+        granted(&cluster.acquire(0, acquire("amy", what, 600_000)));
+    }
+    assert_eq!(cluster.call(1, release("k1")), Ok(Answer::Done));
+    let set = ClientRequest::SetNamespacePolicy {
+        namespace: ns("q:/a/b"),
+        algorithm: Algorithm::RecursiveRw,
+        key: None,
+    };
+    assert_eq!(cluster.call(1, set), Ok(Answer::Done));
+    for what in [what, other] {
+        granted(&cluster.acquire(0, acquire("amy", what, 600_000)));
+    }
+    // The first try.
+    assert_eq!(cluster.call(2, release("k1")), Ok(Answer::Done));
+    for what in [what, other] {
+        assert_eq!(cluster.holder(0, what).as_deref(), Some("amy"), "{what}");
+    }
+    // Another key is another release.
+    assert_eq!(cluster.call(2, release("k2")), Ok(Answer::Done));
+    for what in [what, other] {
+        assert_eq!(cluster.holder(0, what), None, "{what}");
+    }
+}
+
+fn subscribe(cluster: &mut Cluster, at: usize, stream: u64, who: &str) -> StreamId {
+    let id = StreamId(stream);
+    let owner = owner(who);
+    cluster.input(at, Input::Subscribe { id, owner });
+    id
+}
+
+fn events(cluster: &Cluster, at: usize, stream: StreamId) -> usize {
+    let outputs = cluster.seats[at].outputs.iter();
+    let is_its = |output: &&Output| matches!(output, Output::Event { id, .. } if *id == stream);
+    outputs.filter(is_its).count()
+}
+
+fn force_release(who: &str, with: &str) -> ClientRequest {
+    ClientRequest::ForceRelease {
+        victim: owner(who),
+        key: key(with),
+    }
+}
+
+/// R101, R102: KILLED comes once for a key, and what the victim acquires after it is not killed by a late try.
+#[test]
+fn a_keyed_kill_ends_what_it_was_meant_for() {
+    let mut cluster = trio_and_a_guest();
+    granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
+    let group = placement::group_of(&ns("t:/a"), 8);
+    let leader = cluster.leader(group).unwrap();
+    let other = (leader + 1) % 3;
+    let stream = subscribe(&mut cluster, other, 1, "amy");
+    cluster.run(100);
+    let (guest, leads) = (
+        cluster.seats[3].member.node,
+        cluster.seats[leader].member.node,
+    );
+    cluster.cut(3, leader);
+    cluster.cut(leader, 3);
+    cluster.input(3, Input::PeerDown { node: leads });
+    let first = cluster.ask(3, force_release("amy", "k1"));
+    cluster.run(3_000);
+    assert!(!cluster.seats[3].answers.contains_key(&first));
+    assert_eq!(
+        cluster.call(other, force_release("amy", "k1")),
+        Ok(Answer::Done)
+    );
+    assert_eq!(cluster.holder(other, "t:/a"), None);
+    granted(&cluster.acquire(other, acquire("amy", "t:/a", 60_000)));
+    cluster.heal();
+    cluster.input(3, Input::PeerUp { node: leads });
+    cluster.input(leader, Input::PeerUp { node: guest });
+    assert_eq!(cluster.wait(3, first), Ok(Answer::Done));
+    assert_eq!(cluster.holder(other, "t:/a").as_deref(), Some("amy"));
+    assert_eq!(events(&cluster, other, stream), 1);
+}
+
+/// R100: whoever waited when everything was released does not hold anything afterwards, also if the grant came
+/// between the look and the release.
+#[test]
+fn a_waiter_that_is_granted_meanwhile_is_released_too() {
+    for pause in 0..12 {
+        let mut cluster = Cluster::with(3, 8, Limits::default());
+        cluster.settle();
+        granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
+        let mut waits = acquire("bob", "t:/a", 60_000);
+        waits.queue_ttl = tenure_core::value::QueueTtl::from_millis(60_000).unwrap();
+        assert!(is_queued(&cluster.acquire(0, waits)));
+        let id = cluster.ask(1, release_all("bob", "k1"));
+        cluster.run(pause);
+        cluster.release(2, "amy", "t:/a");
+        assert_eq!(cluster.wait(1, id), Ok(Answer::Done));
+        assert_eq!(cluster.holder(0, "t:/a"), None, "after {pause} ms");
+    }
+}
+
+/// A call that its client has given up is not carried on, here or elsewhere.
+#[test]
+fn what_nobody_waits_for_is_not_tried_again() {
+    let mut cluster = trio_and_a_guest();
+    granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
+    let group = placement::group_of(&ns("t:/a"), 8);
+    let leader = cluster.leader(group).unwrap();
+    let leads = cluster.seats[leader].member.node;
+    cluster.cut(3, leader);
+    cluster.cut(leader, 3);
+    cluster.input(3, Input::PeerDown { node: leads });
+    let everything = ClientRequest::ReleaseAll {
+        owner: owner("amy"),
+        domains: Vec::new(),
+        edge: WaitEdge::Keep,
+        key: None,
+    };
+    let id = cluster.ask(3, everything);
+    cluster.run(1_000);
+    cluster.input(3, Input::Cancel { id });
+    cluster.run(200);
+    cluster.heal();
+    cluster.input(3, Input::PeerUp { node: leads });
+    cluster.run(5_000);
+    assert_eq!(cluster.holder(0, "t:/a").as_deref(), Some("amy"));
+}
+
+/// R122: a group without a leader withholds no GRANT of another.
+#[test]
+fn a_dead_group_does_not_withhold_grants_of_others() {
+    // Group 0 has one replica, on the second node; the others are everywhere.
+    let mut cluster = Cluster::empty(2, Limits::default());
+    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    for (at, me) in members.iter().enumerate() {
+        let mut born = vec![(GroupId(1), members.clone()), (GroupId(2), members.clone())];
+        if at == 1 {
+            born.push((GroupId(0), vec![*me]));
+        }
+        cluster.add(*me, born);
+    }
+    for at in 0..3 {
+        cluster.start(at);
+    }
+    cluster.settle();
+    let what = (0..20)
+        .map(|number| format!("t:/{number}"))
+        .find(|name| placement::group_of(&ns(name), 2) == GroupId(1))
+        .unwrap();
+    cluster.crash(1);
+    cluster.tell_down(1);
+    cluster.run(5_000);
+    granted(&cluster.acquire(0, acquire("amy", &what, 60_000)));
+    let mut waits = acquire("bob", &what, 60_000);
+    waits.queue_ttl = tenure_core::value::QueueTtl::from_millis(60_000).unwrap();
+    assert!(is_queued(&cluster.acquire(0, waits)));
+    cluster.release(0, "amy", &what);
+    let stream = subscribe(&mut cluster, 2, 1, "bob");
+    cluster.run(1_000);
+    assert_eq!(events(&cluster, 2, stream), 1);
+    // And it is told once when the group is there again.
+    cluster.start(1);
+    cluster.run(5_000);
+    assert_eq!(events(&cluster, 2, stream), 1);
+}
+
+/// R91, R130: one group that cannot be reached fails a renewal of everything, soon, and the leases in all
+/// others are extended. A renewal that names its namespaces does not notice.
+#[test]
+fn a_dead_group_fails_a_renewal_of_everything_soon() {
+    let mut cluster = Cluster::empty(2, Limits::default());
+    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    for (at, me) in members.iter().enumerate() {
+        let mut born = vec![(GroupId(1), members.clone()), (GroupId(2), members.clone())];
+        if at == 1 {
+            born.push((GroupId(0), vec![*me]));
+        }
+        cluster.add(*me, born);
+    }
+    for at in 0..3 {
+        cluster.start(at);
+    }
+    cluster.settle();
+    let name = (0..20)
+        .map(|number| format!("t:/{number}"))
+        .find(|name| placement::group_of(&ns(name), 2) == GroupId(1))
+        .unwrap();
+    cluster.crash(1);
+    cluster.tell_down(1);
+    cluster.run(5_000);
+    granted(&cluster.acquire(0, acquire("amy", &name, 10_000)));
+    cluster.run(5_000);
+    let id = cluster.ask_for(0, renew("amy", &[], 10_000), 30_000);
+    cluster.until(6_000, "an answer long before the deadline", |cluster| {
+        cluster.seats[0].answers.contains_key(&id)
+    });
+    let answer = cluster.seats[0].answers.remove(&id);
+    assert!(
+        matches!(
+            answer,
+            Some(Err(Failure::Unavailable {
+                nothing_happened: Certain::No,
+                ..
+            }))
+        ),
+        "{answer:?}"
+    );
+    cluster.run(2_000);
+    assert_eq!(
+        cluster.holder(0, &name).as_deref(),
+        Some("amy"),
+        "it was extended"
+    );
+    let named = cluster.renew(0, "amy", &[&name], 10_000);
+    assert_eq!(named, RenewAnswer::Renewed { asked: false });
+}
+
+/// R142: however much an owner holds, the list of it reaches another node, in pieces that a connection takes.
+#[test]
+fn a_long_list_of_locks_comes_in_pages() {
+    use tenure_core::command::{Request, State};
+    use tenure_core::policy::Mode;
+    let mut cluster = trio_and(1, Limits::default());
+    let filler = format!("{}/", "x".repeat(200)).repeat(19);
+    let (rounds, each) = (18, 1_000);
+    for round in 0..rounds {
+        let mut request = acquire("amy", "t:/a/none", 600_000);
+        let one = |number: u32| Request {
+            path: path(&format!("t:/a/{filler}{round}/{number}")),
+            mode: Mode::Write,
+            state: State::New,
+            permits: None,
+        };
+        request.requests = (0..each).map(one).collect();
+        granted(&cluster.acquire(0, request));
+    }
+    let list = ClientRequest::ListOwnerLocks {
+        owner: owner("amy"),
+        domains: Vec::new(),
+    };
+    let Ok(Answer::OwnerLocks(found)) = cluster.call(3, list) else {
+        panic!("no list");
+    };
+    assert!(found.alive);
+    assert_eq!(found.locks.len(), 18_000);
+    let longest = cluster.longest_frame;
+    assert!(longest < 8 << 20, "a frame of {longest} bytes");
+}
+
+/// R142: an answer that comes late, to a question that was asked again since, is not counted beside the new one.
+#[test]
+fn a_late_answer_to_an_earlier_question_does_not_count() {
+    let mut cluster = trio_and_a_guest();
+    let held = placement::group_of(&ns("t:/a"), 8);
+    let astray = GroupId((held.0 + 1) % 8);
+    for group in (0..=8).map(GroupId) {
+        let seat = if group == held || group == astray {
+            0
+        } else {
+            2
+        };
+        lead(&mut cluster, group, seat);
+    }
+    cluster.run(4_000);
+    granted(&cluster.acquire(3, acquire("amy", "t:/a", 60_000)));
+    // One group gets a leader of which the guest does not hear, so that it asks the former one in vain, for as
+    // long as the list is not complete.
+    cluster.cut(1, 3);
+    lead(&mut cluster, astray, 1);
+    // What seat 0 answers comes late: to each question by itself.
+    cluster.cut(0, 3);
+    let list = ClientRequest::ListOwnerLocks {
+        owner: owner("amy"),
+        domains: Vec::new(),
+    };
+    let id = cluster.ask(3, list);
+    cluster.lost.clear();
+    cluster.run(1_500);
+    let first = std::mem::take(&mut cluster.lost);
+    cluster.run(1_500);
+    let second = std::mem::take(&mut cluster.lost);
+    for late in [first, second] {
+        for (from, to, bytes) in late {
+            if (from, to) == (node_id(1), node_id(4)) {
+                cluster.input(3, Input::Frame { from, bytes });
+            }
+        }
+        // Time to ask for what is missing.
+        cluster.run(300);
+    }
+    cluster.heal();
+    let Ok(Answer::OwnerLocks(found)) = cluster.wait(3, id) else {
+        panic!("no list");
+    };
+    assert_eq!(found.locks.len(), 1);
+}

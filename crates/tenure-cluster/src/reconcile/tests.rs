@@ -73,6 +73,7 @@ fn group(number: u32, voters: &[u32], learners: &[u32]) -> GroupStatus {
             .map(|member| (member, progress))
             .collect(),
         membership,
+        rules: 1,
         counts: None,
     }
 }

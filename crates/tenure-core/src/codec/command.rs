@@ -4,7 +4,7 @@ use super::value::tags;
 use super::{DecodeError, Reader, Record, Writer};
 use crate::command::{
     Acquire, Ask, Break, Change, Clear, Command, Domain, Expire, Freeze, Hold, Region, Release,
-    ReleaseAll, ReleaseCause, Renew, Request, Route, Selection, State, Thaw, Wait, Withdraw,
+    ReleaseAll, ReleaseCause, Renew, Request, Route, Selection, State, Thaw, Wait, Whole, Withdraw,
 };
 
 tags!(State as "lock state" { New = 0, Held = 1 });
@@ -60,16 +60,9 @@ fields!(Acquire {
     wait: one,
     holder: option,
 });
-fields!(Release {
-    route: one,
-    owner: one,
-    holds: list,
-    key: option
-});
-fields!(ReleaseAll {
-    owner: one,
-    selection: one,
-    cause: one
+fields!(Whole {
+    fingerprint: one,
+    asked: one
 });
 fields!(Renew {
     namespace: one,
@@ -160,8 +153,8 @@ impl Record for Command {
     fn put(&self, out: &mut Writer) {
         match self {
             Command::Acquire(acquire) => tagged(out, 1, acquire),
-            Command::Release(release) => tagged(out, 2, release),
-            Command::ReleaseAll(release) => tagged(out, 3, release),
+            Command::Release(release) => put_release(out, release),
+            Command::ReleaseAll(release) => put_release_all(out, release),
             Command::Renew(renew) => tagged(out, 4, renew),
             Command::Expire(expire) => tagged(out, 5, expire),
             Command::Tick => out.byte(6),
@@ -178,8 +171,8 @@ impl Record for Command {
     fn take(input: &mut Reader<'_>) -> Result<Command, DecodeError> {
         Ok(match input.byte()? {
             1 => Command::Acquire(input.take()?),
-            2 => Command::Release(input.take()?),
-            3 => Command::ReleaseAll(input.take()?),
+            2 => Command::Release(take_release(input)?),
+            3 => Command::ReleaseAll(take_release_all(input)?),
             4 => Command::Renew(input.take()?),
             5 => Command::Expire(input.take()?),
             6 => Command::Tick,
@@ -193,6 +186,15 @@ impl Record for Command {
             14 => Command::Rules {
                 number: input.take()?,
             },
+            // Since rules 2.
+            15 => Command::Release(Release {
+                whole: Some(input.take()?),
+                ..take_release(input)?
+            }),
+            16 => Command::ReleaseAll(ReleaseAll {
+                until: Some(input.take()?),
+                ..take_release_all(input)?
+            }),
             found => {
                 return Err(DecodeError::Tag {
                     of: "command",
@@ -201,6 +203,46 @@ impl Record for Command {
             }
         })
     }
+}
+
+fn put_release(out: &mut Writer, release: &Release) {
+    match &release.whole {
+        None => out.byte(2),
+        Some(whole) => tagged(out, 15, whole),
+    }
+    out.put(&release.route);
+    out.put(&release.owner);
+    out.list(&release.holds);
+    out.option(release.key.as_ref());
+}
+
+fn take_release(input: &mut Reader<'_>) -> Result<Release, DecodeError> {
+    Ok(Release {
+        route: input.take()?,
+        owner: input.take()?,
+        holds: input.list()?,
+        key: input.option()?,
+        whole: None,
+    })
+}
+
+fn put_release_all(out: &mut Writer, release: &ReleaseAll) {
+    match &release.until {
+        None => out.byte(3),
+        Some(until) => tagged(out, 16, until),
+    }
+    out.put(&release.owner);
+    out.put(&release.selection);
+    out.put(&release.cause);
+}
+
+fn take_release_all(input: &mut Reader<'_>) -> Result<ReleaseAll, DecodeError> {
+    Ok(ReleaseAll {
+        owner: input.take()?,
+        selection: input.take()?,
+        cause: input.take()?,
+        until: None,
+    })
 }
 
 fn tagged<T: Record>(out: &mut Writer, tag: u8, value: &T) {

@@ -82,6 +82,10 @@ impl Record for Refusal {
             Refusal::AnswersFull => out.byte(3),
             Refusal::QueueFull => out.byte(4),
             Refusal::FencesUsedUp => out.byte(5),
+            Refusal::Moved { version } => {
+                out.byte(6);
+                out.put(version);
+            }
         }
     }
     fn take(input: &mut Reader<'_>) -> Result<Refusal, DecodeError> {
@@ -96,6 +100,9 @@ impl Record for Refusal {
             3 => Refusal::AnswersFull,
             4 => Refusal::QueueFull,
             5 => Refusal::FencesUsedUp,
+            6 => Refusal::Moved {
+                version: input.take()?,
+            },
             found => {
                 return Err(DecodeError::Tag {
                     of: "refusal",

@@ -4,12 +4,13 @@ use super::command::fields;
 use super::value::tags;
 use super::{DecodeError, Reader, Record, Writer};
 use crate::system::{
-    Answer, Begun, Call, Claim, Decided, Edge, Repeated, SystemCommand, SystemOutcome,
+    Answer, Begun, Call, ChangeEnd, Claim, Decided, Edge, Plan, PlanEffect, Repeated,
+    SystemCommand, SystemOutcome, Work,
 };
 
 tags!(Call as "call" {
     Renew = 0, ReleaseAll = 1, ForceRelease = 2, SetWaitEdge = 3, ClearWaitEdge = 4,
-    IncrFencingToken = 5, SetNamespacePolicy = 6, DeleteNamespacePolicy = 7,
+    IncrFencingToken = 5, SetNamespacePolicy = 6, DeleteNamespacePolicy = 7, Release = 8,
 });
 
 fields!(Edge {
@@ -21,6 +22,60 @@ fields!(Claim {
     key: one,
     fingerprint: one
 });
+
+tags!(PlanEffect as "effect of a plan" { None = 0, ClearEdge = 1, Kill = 2 });
+fields!(Plan {
+    selection: one,
+    groups: list
+});
+
+impl Record for Work {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Work::Plan(plan) => {
+                out.byte(1);
+                out.put(plan);
+            }
+            Work::Change(change) => {
+                out.byte(2);
+                out.put(change);
+            }
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Work, DecodeError> {
+        Ok(match input.byte()? {
+            1 => Work::Plan(input.take()?),
+            2 => Work::Change(input.take()?),
+            found => return Err(DecodeError::Tag { of: "work", found }),
+        })
+    }
+}
+
+impl Record for ChangeEnd {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            ChangeEnd::Made => out.byte(1),
+            ChangeEnd::Refused { live } => {
+                out.byte(2);
+                out.put(live);
+            }
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<ChangeEnd, DecodeError> {
+        Ok(match input.byte()? {
+            1 => ChangeEnd::Made,
+            2 => ChangeEnd::Refused {
+                live: input.take()?,
+            },
+            found => {
+                return Err(DecodeError::Tag {
+                    of: "end of a change",
+                    found,
+                });
+            }
+        })
+    }
+}
 
 impl Record for u128 {
     fn put(&self, out: &mut Writer) {
@@ -136,6 +191,18 @@ impl Record for SystemCommand {
                 out.byte(13);
                 out.put(number);
             }
+            SystemCommand::Plan {
+                claim,
+                owner,
+                plan,
+                effect,
+            } => {
+                out.byte(14);
+                out.put(claim);
+                out.put(owner);
+                out.put(plan);
+                out.put(effect);
+            }
         }
     }
     fn take(input: &mut Reader<'_>) -> Result<SystemCommand, DecodeError> {
@@ -182,6 +249,13 @@ impl Record for SystemCommand {
             12 => SystemCommand::Lift { by: input.take()? },
             13 => SystemCommand::Rules {
                 number: input.take()?,
+            },
+            // Since rules 2.
+            14 => SystemCommand::Plan {
+                claim: input.take()?,
+                owner: input.take()?,
+                plan: input.take()?,
+                effect: input.take()?,
             },
             found => {
                 return Err(DecodeError::Tag {
@@ -316,6 +390,10 @@ impl Record for SystemOutcome {
             }
             SystemOutcome::NumbersUsedUp => out.byte(6),
             SystemOutcome::Done => out.byte(7),
+            SystemOutcome::Planned(plan) => {
+                out.byte(8);
+                out.put(plan);
+            }
         }
     }
     fn take(input: &mut Reader<'_>) -> Result<SystemOutcome, DecodeError> {
@@ -327,6 +405,7 @@ impl Record for SystemOutcome {
             5 => SystemOutcome::Repeated(input.take()?),
             6 => SystemOutcome::NumbersUsedUp,
             7 => SystemOutcome::Done,
+            8 => SystemOutcome::Planned(input.take()?),
             found => {
                 return Err(DecodeError::Tag {
                     of: "system outcome",

@@ -460,6 +460,10 @@ impl Model {
                 if let Some(old) = old {
                     self.dequeue(old);
                 }
+                // Since rules 2 leases and waiters are numbered in one order.
+                if self.rules >= 2 {
+                    self.numbers = self.numbers.max(self.epochs);
+                }
                 self.numbers += 1;
                 self.latest
                     .retain(|(place, who, _)| place != namespace || *who != acquire.owner);
@@ -502,10 +506,16 @@ impl Model {
             match fence {
                 Ok(fence) => {
                     self.waiters.remove(at);
+                    // A lease that a grant begins is as old as the place in line.
+                    let begins = self.lease(namespace, &acquire.owner).is_none();
+                    let in_order = self.rules >= 2 && waiter.number > self.order_from;
                     self.take(acquire, fence);
                     let end = self.time + KEPT_MS;
                     for lease in &mut self.leases {
                         if lease.namespace == *namespace && lease.owner == acquire.owner {
+                            if begins && in_order {
+                                lease.born = waiter.number;
+                            }
                             lease.unclaimed = Some((waiter.number, fence, end));
                         }
                     }

@@ -28,6 +28,16 @@ impl Model {
         seen
     }
 
+    /// The number of the rules that it follows.
+    pub fn rules(&self) -> u32 {
+        self.rules
+    }
+
+    /// The last number that was given to a lease or a waiter.
+    pub fn order(&self) -> u64 {
+        self.epochs.max(self.numbers)
+    }
+
     /// The present epoch of a lease.
     pub fn epoch(&self, namespace: &Namespace, owner: &OwnerId) -> Option<u64> {
         self.lease(namespace, owner).map(|lease| lease.epoch)

@@ -203,9 +203,8 @@ impl Space {
             if old != NONE {
                 self.leave(old);
             }
-            self.next_waiter += 1;
             let waiter = Waiter {
-                number: self.next_waiter,
+                number: self.next_waiter(),
                 session,
                 request: Box::new(acquire),
                 fence,
@@ -358,17 +357,14 @@ impl Space {
     }
 
     fn put_lease(&mut self, session: u32, ttl: Ttl) -> u64 {
-        self.epoch += 1;
-        let epoch = self.epoch;
+        let epoch = self.next_epoch();
         let cover = self
             .time
             .saturating_add(ttl.millis())
             .saturating_add(COVER_SLACK_MS);
         let there = &mut self.sessions[session];
         let born = there.lease.map_or(epoch, |lease| lease.born);
-        let was_long = there
-            .lease
-            .is_some_and(|lease| lease.ttl.millis() > SHORT_LEASE_MS);
+        let was_long = there.lease.is_some_and(|lease| is_long(lease.ttl));
         there.lease = Some(Lease {
             ttl,
             cover,
@@ -376,22 +372,23 @@ impl Space {
             born,
         });
         self.long_leases -= u32::from(was_long);
-        self.long_leases += u32::from(ttl.millis() > SHORT_LEASE_MS);
+        self.long_leases += u32::from(is_long(ttl));
         epoch
     }
 
-    /// The same by a renewal, which never moves the end earlier (R77): one that the lease covers already gives
-    /// it a new epoch and nothing else.
-    pub(super) fn renew_lease(&mut self, session: u32, lease: Lease, ttl: Ttl) {
-        let covered = crate::lease::covered(lease.ttl, lease.cover, ttl, self.time);
-        let epoch = if self.rules >= 2 && covered {
-            self.epoch += 1;
-            let epoch = self.epoch;
-            self.sessions[session].lease = Some(Lease { epoch, ..lease });
-            epoch
-        } else {
-            self.put_lease(session, ttl)
-        };
+    /// The same by a renewal, which never moves the end earlier (R77): of length and cover the larger stays.
+    pub(super) fn renew_lease(&mut self, session: u32, before: Lease, ttl: Ttl) {
+        let epoch = self.put_lease(session, ttl);
+        if self.rules >= 2
+            && let Some(lease) = &mut self.sessions[session].lease
+        {
+            lease.cover = lease.cover.max(before.cover);
+            if before.ttl > ttl {
+                lease.ttl = before.ttl;
+                // A shorter one is not long where the former was not.
+                self.long_leases += u32::from(is_long(before.ttl)) - u32::from(is_long(ttl));
+            }
+        }
         let lease = LeaseNumber(session);
         self.out.lease(LeaseChange::Renewed { lease, ttl, epoch });
     }
@@ -566,4 +563,8 @@ fn kept_requests(acquire: &Acquire) -> impl Iterator<Item = &crate::command::Req
         .requests
         .iter()
         .filter(move |request| !released.contains(&(&request.path, request.mode)))
+}
+
+fn is_long(ttl: Ttl) -> bool {
+    ttl.millis() > SHORT_LEASE_MS
 }

@@ -47,6 +47,8 @@ pub(super) struct Remembered {
     pub(super) fingerprint: u128,
     pub(super) answer: Answer,
     pub(super) end: u64,
+    /// For a release: the newest change of routes that was applied before it. Zero under rules 1.
+    pub(super) version: u64,
 }
 
 /// See the module.
@@ -95,6 +97,24 @@ impl Answers {
         }
     }
 
+    /// Whether a release under this key and of this content is remembered, in whatever namespace, from before
+    /// a change of routes.
+    pub(super) fn was_released(
+        &self,
+        key: &Key,
+        fingerprint: u128,
+        before: u64,
+        time: u64,
+    ) -> bool {
+        self.table.iter().any(|(there, remembered)| {
+            there.call == Call::Release
+                && there.key == *key
+                && remembered.fingerprint == fingerprint
+                && remembered.version < before
+                && remembered.end > time
+        })
+    }
+
     pub(super) fn remember(
         &mut self,
         key: AnswerKey,
@@ -109,8 +129,37 @@ impl Answers {
                 fingerprint,
                 answer,
                 end,
+                version: 0,
             },
         );
+    }
+
+    pub(super) fn remember_release(
+        &mut self,
+        key: AnswerKey,
+        fingerprint: u128,
+        version: u64,
+        time: u64,
+    ) {
+        let remembered = Remembered {
+            fingerprint,
+            answer: Answer::Released,
+            end: time.saturating_add(KEPT_MS),
+            version,
+        };
+        self.restore(key, remembered);
+    }
+
+    /// Puts back what belongs to the answers beside what rules 1 know, in their order.
+    pub(super) fn set_versions(&mut self, versions: impl Iterator<Item = u64>) {
+        let ends = core::mem::take(&mut self.ends);
+        let mut versions = versions;
+        for (end, key) in &ends {
+            if let Some(there) = self.table.get_mut(key).filter(|there| there.end == *end) {
+                there.version = versions.next().unwrap_or(0);
+            }
+        }
+        self.ends = ends;
     }
 
     /// Puts an answer back; the ends must not go back.
@@ -194,8 +243,11 @@ pub(super) fn acquire_fingerprint(acquire: &Acquire) -> u128 {
     print.finish()
 }
 
-/// The content of a release.
+/// The content of a release: of the whole request, where that is known.
 pub(super) fn release_fingerprint(release: &Release) -> u128 {
+    if let Some(whole) = &release.whole {
+        return whole.fingerprint;
+    }
     let mut print = Fingerprint::new();
     print.text(release.owner.as_str());
     holds(&mut print, &release.holds);

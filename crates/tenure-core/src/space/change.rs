@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::acquire::all_paths;
+use super::answers::KEPT_MS;
 use super::{Ending, Space};
 use crate::command::{Change, Clear, Freeze, Region, Route, Thaw};
 use crate::event::{ChangeKind, EventKind, LockChange};
@@ -29,7 +30,24 @@ pub(super) struct Routes {
     pub(super) settled: u64,
     /// Frozen regions by the number of their change.
     pub(super) frozen: BTreeMap<u64, Frozen>,
+    /// Regions whose paths may have come from another namespace, oldest first. Since rules 2.
+    pub(super) moved: VecDeque<Moved>,
+    /// Until then all paths count as moved by the change of this version at the latest: there were too many
+    /// to tell them apart.
+    pub(super) all_moved: (u64, u64),
 }
+
+/// A region that was moved lately.
+#[derive(Clone, Debug)]
+pub(super) struct Moved {
+    /// When the answers are forgotten that are remembered where its paths were before.
+    pub(super) end: u64,
+    pub(super) version: u64,
+    pub(super) region: Region,
+}
+
+/// How many moved regions a space tells apart.
+const MOVED: usize = 64;
 
 /// A region in which nothing is granted.
 #[derive(Clone, Debug)]
@@ -58,6 +76,33 @@ impl Routes {
             self.settled = settled;
             self.done = self.done.split_off(&settled.saturating_add(1));
         }
+    }
+
+    /// The latest change by which a path got another namespace, if that is so lately that answers are
+    /// remembered in the former one.
+    pub(super) fn moved_by(&self, path: &Path, time: u64) -> Option<u64> {
+        let moved = self.moved.iter();
+        let here = moved.filter(|moved| moved.end > time && moved.region.contains(path));
+        let all = Some(self.all_moved.1).filter(|_| self.all_moved.0 > time);
+        here.map(|moved| moved.version).max().max(all)
+    }
+
+    /// Whether a change was applied here.
+    pub(super) fn has_applied(&self, version: u64) -> bool {
+        let mut recent = self.recent.iter();
+        version <= self.floor || recent.any(|(applied, _)| *applied == version)
+    }
+
+    fn note_moved(&mut self, moved: Moved, time: u64) {
+        while self.moved.front().is_some_and(|moved| moved.end <= time) {
+            self.moved.pop_front();
+        }
+        if self.moved.len() >= MOVED
+            && let Some(moved) = self.moved.pop_front()
+        {
+            self.all_moved = (moved.end, moved.version.max(self.all_moved.1));
+        }
+        self.moved.push_back(moved);
     }
 
     fn finish(&mut self, change: u64) {
@@ -153,6 +198,15 @@ impl Space {
         self.clear(&change.region, change.clear);
         self.forget_moved(&change);
         self.unfreeze(change.change);
+        // Only what moves no hold may change routes (R133, R138).
+        if self.rules >= 2 && change.clear == Clear::Waiters {
+            let moved = Moved {
+                end: self.time.saturating_add(KEPT_MS),
+                version: change.version,
+                region: change.region.clone(),
+            };
+            self.routes.note_moved(moved, self.time);
+        }
         let routes = &mut self.routes;
         routes.newest = routes.newest.max(change.version);
         routes

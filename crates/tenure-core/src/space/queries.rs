@@ -41,6 +41,12 @@ impl Space {
         self.rules
     }
 
+    /// The last number that was given to a birth, an epoch or a waiter. What is there now has a number up to
+    /// this one, and since rules 2 whatever comes later has a higher one.
+    pub fn order(&self) -> u64 {
+        self.epoch.max(self.next_waiter)
+    }
+
     /// All leases, in no particular order.
     pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
         self.sessions

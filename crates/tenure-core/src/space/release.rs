@@ -3,25 +3,26 @@
 
 use alloc::vec::Vec;
 
-use super::answers::{Answer, AnswerKey, Call, Said, release_fingerprint};
+use super::answers::{AnswerKey, Call, Said, release_fingerprint};
 use super::{Ending, Space};
 use crate::command::{
-    Ask, Break, Domain, Expire, Release, ReleaseAll, ReleaseCause, Renew, Selection, Withdraw,
+    Ask, Break, Domain, Expire, Hold, Release, ReleaseAll, ReleaseCause, Renew, Selection, Withdraw,
 };
 use crate::event::EventKind;
 use crate::lease::SHORT_LEASE_MS;
 use crate::outcome::{BreakOutcome, LeaseChange, LeaseNumber, Refusal, Renewed, Withdrawn};
-use crate::path::Namespace;
+use crate::path::{Namespace, Path};
 use crate::policy::Missing;
 use crate::slab::NONE;
 use crate::tree::Kind;
-use crate::value::OwnerId;
+use crate::value::{Key, OwnerId};
 
 impl Space {
     /// R97, R99.
     pub(super) fn release(&mut self, release: Release) -> Result<(), Refusal> {
         let paths = release.holds.iter().map(|hold| &hold.path);
-        if let Some(version) = self.outdated(&release.route, paths) {
+        let outdated = self.outdated(&release.route, paths.clone());
+        if let (Some(version), true) = (outdated, release.key.is_none() || self.rules < 2) {
             return Err(Refusal::Outdated { version });
         }
         if let Some(key) = &release.key {
@@ -31,14 +32,27 @@ impl Space {
                 namespace: release.route.namespace.clone(),
                 key: key.clone(),
             };
-            match self.answers.look(&key, fingerprint, self.time) {
-                Said::New => {}
+            let said = self.answers.look(&key, fingerprint, self.time);
+            // What was done under the key is done, also where its paths have another namespace by now.
+            if let Some(version) = outdated {
+                return match said {
+                    Said::Answered(_) => Ok(()),
+                    _ => Err(Refusal::Outdated { version }),
+                };
+            }
+            match said {
+                Said::New => {
+                    if let Some(version) = self.may_be_known_elsewhere(&release) {
+                        return Err(Refusal::Moved { version });
+                    }
+                }
                 Said::Answered(_) => return Ok(()),
                 Said::Reused => return Err(Refusal::KeyReused),
                 Said::Full => return Err(Refusal::AnswersFull),
             }
+            let version = self.routes.newest;
             self.answers
-                .remember(key, fingerprint, Answer::Released, self.time);
+                .remember_release(key, fingerprint, version, self.time);
         }
         let Some((namespace, session)) = self.session_of(&release.route.namespace, &release.owner)
         else {
@@ -59,22 +73,60 @@ impl Space {
         Ok(())
     }
 
+    /// The key of a release that is new here may have been used in the namespace that one of its paths was in
+    /// before the change of this version.
+    fn may_be_known_elsewhere(&self, release: &Release) -> Option<u64> {
+        release.whole.filter(|whole| !whole.asked)?;
+        let moved = |hold: &Hold| self.routes.moved_by(&hold.path, self.time);
+        release.holds.iter().filter_map(moved).max()
+    }
+
+    /// Whether a release under this key was applied in any namespace here before this path was moved, for the
+    /// same whole request. `version` is a change that has moved it, or another path of the request.
+    pub fn was_released(
+        &self,
+        key: &Key,
+        fingerprint: u128,
+        path: &Path,
+        version: u64,
+        now: u64,
+    ) -> bool {
+        let time = now.max(self.time);
+        let before = if self.routes.has_applied(version) {
+            self.routes.moved_by(path, self.time)
+        } else {
+            // Whatever is remembered here comes before that change.
+            Some(u64::MAX)
+        };
+        before.is_some_and(|before| self.answers.was_released(key, fingerprint, before, time))
+    }
+
     /// R100, R101. How many leases or places in line it met.
     pub(super) fn release_all(&mut self, release: ReleaseAll) -> u64 {
         let ending = match release.cause {
             ReleaseCause::Owner => Ending::Released,
             ReleaseCause::Killed => Ending::Killed,
         };
-        let sessions = self.selected_sessions(&release.owner, &release.selection);
-        let met = sessions.len() as u64;
+        let until = release.until.unwrap_or(ReleaseAll::EVERYTHING);
+        let mut met = 0;
         let mut namespaces = Vec::new();
-        for session in sessions {
-            namespaces.push(self.sessions[session].namespace);
-            let waiter = self.sessions[session].waiter;
-            if waiter != NONE {
+        for session in self.selected_sessions(&release.owner, &release.selection) {
+            let there = &self.sessions[session];
+            let waiter = there.waiter;
+            let waits = self.waiters.get(waiter).filter(|_| waiter != NONE);
+            let leaves = waits.is_some_and(|waiter| waiter.number <= until);
+            let ends = there.lease.is_some_and(|lease| lease.born <= until);
+            if !leaves && !ends {
+                continue;
+            }
+            met += 1;
+            namespaces.push(there.namespace);
+            if leaves {
                 self.leave(waiter);
             }
-            self.drop_claims(session, ending);
+            if ends {
+                self.drop_claims(session, ending);
+            }
             self.settle_session(session);
         }
         self.sweep();

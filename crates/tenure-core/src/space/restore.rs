@@ -6,7 +6,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::answers::{Answer, AnswerKey, Call, Remembered};
-use super::change::{Frozen, RegionFloor};
+use super::change::{Frozen, Moved, RegionFloor};
 use super::claims::{Claim, Step};
 use super::memory::Capacity;
 use super::namespaces::NamespaceState;
@@ -41,9 +41,30 @@ impl Space {
         space.take_memory(&mut input, &names)?;
         space.take_answers(&mut input, &waiters)?;
         space.take_events(&mut input)?;
+        if space.rules >= 2 {
+            space.take_order(&mut input)?;
+        }
         input.finish()?;
         space.hang_all(&waiters);
         Ok(space)
+    }
+
+    fn take_order(&mut self, input: &mut Reader<'_>) -> Result<(), DecodeError> {
+        self.order_from = input.number()?;
+        self.routes.all_moved = (input.number()?, input.number()?);
+        for _ in 0..input.length()? {
+            self.routes.moved.push_back(Moved {
+                end: input.number()?,
+                version: input.number()?,
+                region: input.take()?,
+            });
+        }
+        let mut versions = Vec::new();
+        for _ in 0..self.answers.iter().count() {
+            versions.push(input.number()?);
+        }
+        self.answers.set_versions(versions.into_iter());
+        Ok(())
     }
 
     fn take_namespaces(&mut self, input: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> {
@@ -359,6 +380,7 @@ impl Space {
                 fingerprint,
                 answer,
                 end,
+                version: 0,
             };
             if self.answers.table.contains_key(&key) {
                 return Err(DecodeError::Inconsistent("an answer twice"));

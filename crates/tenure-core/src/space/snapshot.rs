@@ -39,6 +39,9 @@ impl Space {
         self.put_memory(&mut out, &names);
         self.put_answers(&mut out);
         self.put_events(&mut out);
+        if self.rules >= 2 {
+            self.put_order(&mut out);
+        }
         out.into_bytes()
     }
 
@@ -198,6 +201,22 @@ impl Space {
                 }
                 Answer::Gone => out.byte(3),
             }
+        }
+    }
+
+    /// What rules 2 need: where the one order begins, and which regions have moved lately.
+    fn put_order(&self, out: &mut Writer) {
+        out.number(self.order_from);
+        out.number(self.routes.all_moved.0);
+        out.number(self.routes.all_moved.1);
+        out.length(self.routes.moved.len());
+        for moved in &self.routes.moved {
+            out.number(moved.end);
+            out.number(moved.version);
+            out.put(&moved.region);
+        }
+        for (_, remembered) in self.answers.iter() {
+            out.number(remembered.version);
         }
     }
 

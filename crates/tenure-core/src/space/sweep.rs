@@ -78,7 +78,17 @@ impl Space {
         for key in &waiter.answers {
             self.answers.granted(key, fence);
         }
+        let begins = self.sessions[session].lease.is_none();
         self.grant(session, &waiter.request, fence, &waiter.parts);
+        // A lease that a grant begins is as old as the place in line that it came from. So a release that
+        // names everything up to a place in the order also ends what a waiter of then has become since.
+        if begins
+            && self.rules >= 2
+            && waiter.number > self.order_from
+            && let Some(lease) = &mut self.sessions[session].lease
+        {
+            lease.born = waiter.number;
+        }
         self.leave_paths(&waiter);
         let event = self.tell(session, EventKind::Grant { fence });
         let there = &mut self.sessions[session];

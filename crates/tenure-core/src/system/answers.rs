@@ -2,7 +2,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
-use super::command::{Answer, Call, Claim, Repeated};
+use super::command::{Answer, Call, Claim, Repeated, Work};
 use crate::space::ANSWER_KEPT_MS;
 use crate::value::Key;
 
@@ -12,6 +12,8 @@ pub(super) struct Claimed {
     pub(super) fingerprint: u128,
     /// `None` while the call is under way.
     pub(super) answer: Option<Answer>,
+    /// What the call is doing, while it is under way.
+    pub(super) work: Option<Work>,
     pub(super) end: u64,
 }
 
@@ -55,10 +57,22 @@ impl Answers {
         match self.look(&claim, time) {
             Some(repeated) => Err(repeated),
             None => {
-                self.put(claim, None, time);
+                self.put(claim, None, None, time);
                 Ok(())
             }
         }
+    }
+
+    /// What the owner of a key that is under way is doing.
+    pub(super) fn work(&self, claim: &Claim, time: u64) -> Option<&Work> {
+        let there = self.table.get(&(claim.call, claim.key.clone()))?;
+        let same = there.end > time && there.fingerprint == claim.fingerprint;
+        there.work.as_ref().filter(|_| same)
+    }
+
+    /// Notes what the owner of a key does. The key is new or under way, and nothing was noted.
+    pub(super) fn begin(&mut self, claim: Claim, work: Work, time: u64) {
+        self.put(claim, None, Some(work), time);
     }
 
     /// Remembers how a call ended, or forgets that it was tried.
@@ -72,19 +86,37 @@ impl Answers {
             // The key speaks of another call by now, or was answered: that stands, also if a second
             // attempt at the same call ends later, in whatever way (R102).
             _ if settled => {}
-            Some(answer) => self.put(claim, Some(answer), time),
+            Some(answer) => self.put(claim, Some(answer), None, time),
+            // Only what nothing was noted of is given up here: a plan stands until it is carried out, and
+            // the end of a change decides about its key.
             None => {
-                self.table.remove(&key);
+                if self
+                    .table
+                    .get(&key)
+                    .is_some_and(|there| there.work.is_none())
+                {
+                    self.table.remove(&key);
+                }
             }
         }
     }
 
-    fn put(&mut self, claim: Claim, answer: Option<Answer>, time: u64) {
+    /// The change that a key is about was refused: a repeat is evaluated afresh (R102).
+    pub(super) fn give_up(&mut self, claim: &Claim, change: u64) {
+        let key = (claim.call, claim.key.clone());
+        let is_its = |there: &Claimed| there.work == Some(Work::Change(change));
+        if self.table.get(&key).is_some_and(is_its) {
+            self.table.remove(&key);
+        }
+    }
+
+    fn put(&mut self, claim: Claim, answer: Option<Answer>, work: Option<Work>, time: u64) {
         let end = time.saturating_add(ANSWER_KEPT_MS);
         let key = (claim.call, claim.key);
         let claimed = Claimed {
             fingerprint: claim.fingerprint,
             answer,
+            work,
             end,
         };
         self.restore(key, claimed);
@@ -100,6 +132,17 @@ impl Answers {
             self.ends.push_back((claimed.end, key.clone()));
         }
         self.table.insert(key, claimed);
+    }
+
+    /// Puts back what the owner of a key was doing. Whether there is such a key.
+    pub(super) fn set_work(&mut self, key: &(Call, Key), work: Work) -> bool {
+        match self.table.get_mut(key) {
+            Some(there) => {
+                there.work = Some(work);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Forgets what is over, a few at a time.

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::command::{Begun, Decided};
+use super::command::{Begun, ChangeEnd, Claim, Decided};
 use crate::command::{Change, Command, Freeze, Region, Thaw};
 use crate::outcome::FreezeReport;
 use crate::path::{Namespace, Path};
@@ -50,6 +50,8 @@ pub(super) struct Underway {
     pub(super) to: Option<Algorithm>,
     pub(super) steps: Steps,
     pub(super) phase: Phase,
+    /// The key of the call that began it. Since rules 2.
+    pub(super) claim: Option<Claim>,
 }
 
 /// How far a change is.
@@ -66,7 +68,12 @@ pub(super) struct Changes {
     pub(super) underway: BTreeMap<u64, Underway>,
     /// The number of the last change.
     pub(super) last: u64,
+    /// How the latest changes ended. Since rules 2.
+    pub(super) ended: BTreeMap<u64, ChangeEnd>,
 }
+
+/// Of so many changes it is known how they ended.
+const ENDED: usize = 256;
 
 impl Changes {
     pub(super) fn begin(
@@ -96,6 +103,7 @@ impl Changes {
                     to,
                     steps,
                     phase: Phase::Freezing,
+                    claim: None,
                 };
                 self.underway.insert(self.last, underway);
                 Begun::Started { change: self.last }
@@ -131,13 +139,21 @@ impl Changes {
         }
     }
 
-    pub(super) fn finish(&mut self, change: u64) {
-        let decided = self
-            .underway
-            .get(&change)
-            .is_some_and(|underway| underway.phase != Phase::Freezing);
-        if decided {
-            self.underway.remove(&change);
+    /// Ends a change that is decided: how, and the key of the call that began it.
+    pub(super) fn finish(&mut self, change: u64) -> Option<(ChangeEnd, Option<Claim>)> {
+        let end = match &self.underway.get(&change)?.phase {
+            Phase::Freezing => return None,
+            Phase::Made { .. } => ChangeEnd::Made,
+            Phase::Refused { live } => ChangeEnd::Refused { live: live.clone() },
+        };
+        let underway = self.underway.remove(&change)?;
+        Some((end, underway.claim))
+    }
+
+    pub(super) fn remember(&mut self, change: u64, end: ChangeEnd) {
+        self.ended.insert(change, end);
+        while self.ended.len() > ENDED {
+            self.ended.pop_first();
         }
     }
 

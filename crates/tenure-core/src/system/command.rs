@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::command::Selection;
 use crate::event::Event;
 use crate::outcome::FreezeReport;
 use crate::path::{Namespace, Path};
@@ -59,6 +60,18 @@ pub enum SystemCommand {
     },
     /// Reserves a key before a call fans out (R102–R104).
     Claim(Claim),
+    /// Writes down what a keyed call is going to do, before it does anything. The first plan counts: whoever
+    /// comes later is answered with it. Reserves the key if that is not done. Since rules 2.
+    Plan {
+        /// Which key, of which call.
+        claim: Claim,
+        /// Whose leases and waiters end.
+        owner: OwnerId,
+        /// Which of them.
+        plan: Plan,
+        /// What happens at once, if this plan is the first.
+        effect: PlanEffect,
+    },
     /// Ends a reservation: the answer to remember, or `None` if the call failed and may be evaluated afresh.
     Complete {
         /// Which key, of which call.
@@ -92,6 +105,27 @@ pub enum SystemCommand {
     },
 }
 
+impl SystemCommand {
+    /// The form that a machine of these rules knows; `None` if it knows no such command.
+    #[must_use]
+    pub fn for_rules(mut self, rules: u32) -> Option<SystemCommand> {
+        if rules < 2 {
+            match &mut self {
+                SystemCommand::Plan { .. } => return None,
+                SystemCommand::ClearEdge { claim, .. }
+                    if claim
+                        .as_ref()
+                        .is_some_and(|claim| claim.call == Call::Release) =>
+                {
+                    *claim = None;
+                }
+                _ => {}
+            }
+        }
+        Some(self)
+    }
+}
+
 /// One wait edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edge {
@@ -120,6 +154,8 @@ pub enum Call {
     SetNamespacePolicy,
     /// DeleteNamespacePolicy.
     DeleteNamespacePolicy,
+    /// Release, as far as it removes a wait edge. Since rules 2.
+    Release,
 }
 
 /// A key in its scope, and what it was used for.
@@ -131,6 +167,50 @@ pub struct Claim {
     pub key: Key,
     /// A hash of the request: the same key for another request is refused (R103).
     pub fingerprint: u128,
+}
+
+/// What a ReleaseAll or ForceRelease ends: in each group whatever the owner had there at one moment.
+///
+/// Leases and waiters of a group are numbered in one order, so one number names all that were there, and
+/// nothing that came later. A plan is thus as long as there are groups, however much the owner has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// In which namespaces (R126–R128).
+    pub selection: Selection,
+    /// The groups in which the owner had something, by number, and up to which place in their orders.
+    pub groups: Vec<(u32, u64)>,
+}
+
+/// What the first plan of a call does beside being written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PlanEffect {
+    /// Nothing.
+    None,
+    /// The owner's wait edge goes.
+    ClearEdge,
+    /// The owner's wait edge goes, and it gets KILLED (R101).
+    Kill,
+}
+
+/// What the owner of a reserved key is doing. Since rules 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// It ends what a plan names.
+    Plan(Plan),
+    /// It makes the change of this number.
+    Change(u64),
+}
+
+/// How a change of the namespace table ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeEnd {
+    /// It was made.
+    Made,
+    /// A live hold was in the way (R133, R138).
+    Refused {
+        /// That hold.
+        live: (Path, OwnerId),
+    },
 }
 
 /// A remembered answer.
@@ -169,6 +249,8 @@ pub enum SystemOutcome {
     Number(Fence),
     /// To a fresh `Claim` or `Kill`: go on, then `Complete`.
     Fresh,
+    /// To `Plan`: the plan that counts.
+    Planned(Plan),
     /// The key says that this is no fresh request; nothing was done.
     Repeated(Repeated),
     /// The counter has reached its end; nothing was done.

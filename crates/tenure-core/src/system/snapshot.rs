@@ -48,7 +48,62 @@ impl System {
             out.number(made);
             out.put(&event);
         }
+        if self.rules >= 2 {
+            self.put_work(&mut out);
+        }
         out.into_bytes()
+    }
+
+    /// What rules 2 need: what calls under way are doing, whose changes are under way, and how the latest
+    /// ended.
+    fn put_work(&self, out: &mut Writer) {
+        let answers = self.answers.iter();
+        let at_work: Vec<_> = answers
+            .filter_map(|(key, claimed)| Some((key, claimed.work.as_ref()?)))
+            .collect();
+        out.length(at_work.len());
+        for ((call, key), work) in at_work {
+            out.put(call);
+            out.put(key);
+            out.put(work);
+        }
+        let changes = self.changes.underway.iter();
+        let claimed: Vec<_> = changes
+            .filter_map(|(change, underway)| Some((change, underway.claim.as_ref()?)))
+            .collect();
+        out.length(claimed.len());
+        for (change, claim) in claimed {
+            out.number(*change);
+            out.put(claim);
+        }
+        out.length(self.changes.ended.len());
+        for (change, end) in &self.changes.ended {
+            out.number(*change);
+            out.put(end);
+        }
+    }
+
+    fn take_work(&mut self, input: &mut Reader<'_>) -> Result<(), DecodeError> {
+        for _ in 0..input.length()? {
+            let key = (input.take()?, input.take()?);
+            let work = input.take()?;
+            if !self.answers.set_work(&key, work) {
+                return Err(DecodeError::Inconsistent("the work of no call"));
+            }
+        }
+        for _ in 0..input.length()? {
+            let change = input.number()?;
+            let claim = input.take()?;
+            match self.changes.underway.get_mut(&change) {
+                Some(underway) => underway.claim = Some(claim),
+                None => return Err(DecodeError::Inconsistent("the key of no change")),
+            }
+        }
+        for _ in 0..input.length()? {
+            let change = input.number()?;
+            self.changes.remember(change, input.take()?);
+        }
+        Ok(())
     }
 
     /// Reads a state back.
@@ -84,6 +139,7 @@ impl System {
             let claimed = Claimed {
                 fingerprint: input.take()?,
                 answer: input.option()?,
+                work: None,
                 end: input.number()?,
             };
             system.answers.restore(key, claimed);
@@ -93,6 +149,9 @@ impl System {
         for _ in 0..input.length()? {
             let made = input.number()?;
             system.events.kept.push(made, &input.take()?);
+        }
+        if rules >= 2 {
+            system.take_work(&mut input)?;
         }
         input.finish()?;
         Ok(system)
@@ -173,5 +232,6 @@ fn take_underway(input: &mut Reader<'_>) -> Result<Underway, DecodeError> {
             },
             found => return Err(DecodeError::Tag { of: "phase", found }),
         },
+        claim: None,
     })
 }

@@ -156,6 +156,10 @@ pub(crate) fn command(dice: &mut Dice) -> Command {
             owner: owner(dice),
             holds: dice.list(3, hold),
             key: dice.maybe(key),
+            whole: dice.maybe(|dice| Whole {
+                fingerprint: u128::from(dice.below(1 << 60)) << 40,
+                asked: dice.one_in(2),
+            }),
         }),
         3 => Command::ReleaseAll(ReleaseAll {
             owner: owner(dice),
@@ -171,6 +175,7 @@ pub(crate) fn command(dice: &mut Dice) -> Command {
                 }))
             },
             cause: dice.pick(&[ReleaseCause::Owner, ReleaseCause::Killed]),
+            until: dice.maybe(|dice| dice.below(1 << 40)),
         }),
         4 => Command::Renew(Renew {
             namespace: namespace(dice),

@@ -220,6 +220,7 @@ fn any_number_of_holds_can_end_at_once() {
                 owner: amy.clone(),
                 selection: Selection::All,
                 cause: ReleaseCause::Killed,
+                until: None,
             })
         },
         &|space| {
@@ -273,6 +274,7 @@ fn release(owner: &OwnerId, path: &Path) -> Command {
             mode: Mode::Write,
         }],
         key: None,
+        whole: None,
     })
 }
 

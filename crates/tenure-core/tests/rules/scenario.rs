@@ -442,5 +442,6 @@ fn refusal_name(refusal: Refusal) -> String {
         Refusal::AnswersFull => "answers_full".into(),
         Refusal::QueueFull => "queue_full".into(),
         Refusal::FencesUsedUp => "fences_used_up".into(),
+        Refusal::Moved { version } => format!("moved version={version}"),
     }
 }

@@ -1,13 +1,13 @@
 //! The machine of the system group against a twin that keeps lists (R75, R98, R101–R104, R107–R115,
 //! R131–R139).
 
-use tenure_core::command::{Command, Region};
+use tenure_core::command::{Command, Region, Selection};
 use tenure_core::event::{Event, EventKind};
 use tenure_core::outcome::FreezeReport;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason};
 use tenure_core::system::*;
-use tenure_core::table::{NamespaceTable, Plan, Reach, Steps};
+use tenure_core::table::{NamespaceTable, Plan as RowPlan, Reach, Steps};
 use tenure_core::value::{Fence, Key, OwnerId, Stamp, Ttl};
 
 use crate::dice::Dice;
@@ -17,6 +17,10 @@ const REMEMBERED_MS: u64 = 300_000;
 
 /// The twin: a list of rows, of changes, of edges, of answers.
 struct Twin {
+    rules: u32,
+    /// What the calls of reserved keys are doing.
+    works: Vec<(Claim, Work)>,
+    ended: Vec<(u64, ChangeEnd)>,
     time: u64,
     rows: Vec<(Namespace, Algorithm)>,
     version: u64,
@@ -35,12 +39,17 @@ struct Underway {
     to: Option<Algorithm>,
     steps: Steps,
     decided: Option<Decided>,
+    /// The key of the call that began it.
+    claim: Option<Claim>,
     highest: Option<Fence>,
 }
 
 impl Twin {
     fn new() -> Twin {
         Twin {
+            rules: 1,
+            works: Vec::new(),
+            ended: Vec::new(),
             time: 0,
             rows: Vec::new(),
             version: 0,
@@ -68,6 +77,11 @@ impl Twin {
         let now = self.time;
         self.answers.retain(|(.., until)| *until > now);
         self.edges.retain(|(.., until)| *until > now);
+        let answers = &self.answers;
+        self.works.retain(|(claim, _)| {
+            let mut open = answers.iter().filter(|(_, answer, _)| answer.is_none());
+            open.any(|(known, ..)| known == claim)
+        });
         let claim = match command {
             SystemCommand::Begin { claim, .. }
             | SystemCommand::SetEdge { claim, .. }
@@ -84,8 +98,17 @@ impl Twin {
             SystemCommand::Begin { namespace, to, .. } => self.begin(namespace, *to, claim),
             SystemCommand::Decide { change, report } => self.decide(*change, report),
             SystemCommand::Finish { change } => {
-                self.changes
-                    .retain(|under| under.number != *change || under.decided.is_none());
+                self.finish(*change);
+                SystemOutcome::Done
+            }
+            SystemCommand::Plan {
+                claim,
+                owner,
+                plan,
+                effect,
+            } => self.plan(claim, owner, plan, *effect),
+            SystemCommand::Rules { number } => {
+                self.rules = self.rules.max(*number);
                 SystemOutcome::Done
             }
             SystemCommand::SetEdge {
@@ -133,8 +156,64 @@ impl Twin {
                 self.begun += by;
                 SystemOutcome::Done
             }
-            SystemCommand::Tick | SystemCommand::Rules { .. } => SystemOutcome::Done,
+            SystemCommand::Tick => SystemOutcome::Done,
         }
+    }
+
+    /// Whoever ends a change completes the key of the call that began it.
+    fn finish(&mut self, change: u64) {
+        let decided = |under: &Underway| under.number == change && under.decided.is_some();
+        let Some(at) = self.changes.iter().position(decided) else {
+            return;
+        };
+        let under = self.changes.remove(at);
+        let end = match under.decided.unwrap() {
+            Decided::Refused { live } => ChangeEnd::Refused { live },
+            _ => ChangeEnd::Made,
+        };
+        if self.rules < 2 {
+            return;
+        }
+        let its = |(_, work): &(Claim, Work)| *work == Work::Change(change);
+        let at_work = self.works.iter().any(its);
+        self.works.retain(|work| !its(work));
+        if let Some(claim) = under.claim {
+            // Made, it is answered from now on for as long as any answer; refused, the key is free again.
+            if end == ChangeEnd::Made {
+                self.complete(&claim, Some(Answer::Done));
+            } else if at_work {
+                self.complete(&claim, None);
+            }
+        }
+        self.ended.push((change, end));
+    }
+
+    /// The first plan counts, and only that one has an effect.
+    fn plan(
+        &mut self,
+        claim: &Claim,
+        owner: &OwnerId,
+        plan: &Plan,
+        effect: PlanEffect,
+    ) -> SystemOutcome {
+        let before = self.works.iter().find(|(known, _)| known == claim);
+        match (self.known(claim), before) {
+            (None, _) => {}
+            (Some(Repeated::Open), Some((_, Work::Plan(first)))) => {
+                return SystemOutcome::Planned(first.clone());
+            }
+            (Some(Repeated::Open), _) => self.answers.retain(|(known, ..)| known != claim),
+            (Some(repeated), _) => return SystemOutcome::Repeated(repeated),
+        }
+        self.remember(Some(claim.clone()), None);
+        self.works.push((claim.clone(), Work::Plan(plan.clone())));
+        if effect != PlanEffect::None {
+            self.edges.retain(|(who, ..)| who != owner);
+        }
+        if effect == PlanEffect::Kill {
+            self.events.push((owner.clone(), EventKind::Killed));
+        }
+        SystemOutcome::Planned(plan.clone())
     }
 
     /// R102–R104: what a key that was used before says.
@@ -169,6 +248,11 @@ impl Twin {
                 }
             }
             Some(at) if self.answers[at].0 == *claim && self.answers[at].1.is_none() => {
+                // What is at work is not given up by a word.
+                if answer.is_none() && self.works.iter().any(|(known, _)| known == claim) {
+                    return;
+                }
+                self.works.retain(|(known, _)| known != claim);
                 self.answers.remove(at);
                 if answer.is_some() {
                     self.remember(Some(claim.clone()), answer);
@@ -195,19 +279,23 @@ impl Twin {
             });
         }
         match self.table().plan(namespace, to) {
-            Plan::Unchanged => {
+            RowPlan::Unchanged => {
                 self.remember(claim, Some(Answer::Done));
                 SystemOutcome::Begun(Begun::Unchanged)
             }
-            Plan::RowOnly => {
+            RowPlan::RowOnly => {
                 let version = self.write(namespace, to);
                 self.remember(claim, Some(Answer::Done));
                 SystemOutcome::Begun(Begun::Committed { version })
             }
-            Plan::Steps(steps) => {
+            RowPlan::Steps(steps) => {
                 self.begun += 1;
-                self.remember(claim, None);
+                if let Some(claim) = claim.clone().filter(|_| self.rules >= 2) {
+                    self.works.push((claim, Work::Change(self.begun)));
+                }
+                self.remember(claim.clone(), None);
                 self.changes.push(Underway {
+                    claim: claim.filter(|_| self.rules >= 2),
                     number: self.begun,
                     namespace: namespace.clone(),
                     to,
@@ -271,10 +359,10 @@ fn edge(dice: &mut Dice) -> Edge {
     }
 }
 
-fn command(dice: &mut Dice, begun: u64) -> SystemCommand {
+fn command(dice: &mut Dice, begun: u64, rules: u32) -> SystemCommand {
     let owner = owner_id(dice.pick(&OWNERS));
     let change = begun.saturating_sub(dice.below(3));
-    match dice.below(16) {
+    match dice.below(18) {
         0..3 => {
             let to = (!dice.one_in(3)).then(|| dice.pick(&Algorithm::ALL));
             let call = match to {
@@ -330,6 +418,18 @@ fn command(dice: &mut Dice, begun: u64) -> SystemCommand {
             claim: claim(dice, Call::ForceRelease),
         },
         14 => SystemCommand::Ask { owner },
+        15 if rules >= 2 => match claim(dice, Call::ReleaseAll) {
+            Some(claim) => SystemCommand::Plan {
+                claim,
+                owner,
+                plan: Plan {
+                    selection: Selection::All,
+                    groups: vec![(3, dice.below(100))],
+                },
+                effect: dice.pick(&[PlanEffect::None, PlanEffect::ClearEdge, PlanEffect::Kill]),
+            },
+            None => SystemCommand::Tick,
+        },
         _ if dice.one_in(10) => SystemCommand::Lift { by: dice.below(10) },
         _ => SystemCommand::Tick,
     }
@@ -346,7 +446,10 @@ fn the_system_machine_does_what_its_twin_does() {
         let mut told: Vec<String> = Vec::new();
         for step in 0..60u64 {
             time += dice.pick(&[0, 1, 700, 4_000, 150_000]);
-            let command = command(&mut dice, twin.begun);
+            let command = match (seed % 3, step) {
+                (1, 0) | (2, 30) => SystemCommand::Rules { number: 2 },
+                _ => command(&mut dice, twin.begun, twin.rules),
+            };
             told.push(format!("{time} {command:?}"));
             let story = || told.join("\n");
             let applied = system.apply(Stamp { time, wall: 50 }, command.clone());
@@ -387,6 +490,14 @@ fn the_system_machine_does_what_its_twin_does() {
             assert_eq!(numbers, under, "seed {seed}, step {step}:\n{}", story());
             for (view, under) in system.changes().iter().zip(&twin.changes) {
                 carries_on(view, under);
+            }
+            for change in 0..=twin.begun {
+                let end = twin.ended.iter().find(|(number, _)| *number == change);
+                assert_eq!(system.change_end(change), end.map(|(_, end)| end));
+            }
+            for (claim, work) in &twin.works {
+                let known = twin.known(claim) == Some(Repeated::Open);
+                assert_eq!(system.work(claim, time), known.then_some(work));
             }
             if dice.one_in(20) {
                 let bytes = system.encode_snapshot(Vec::new());

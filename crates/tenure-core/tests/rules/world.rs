@@ -19,6 +19,8 @@ pub(crate) struct World {
     pub(crate) time: u64,
     change: Option<Underway>,
     begun: u64,
+    /// Up to where the order of leases and waiters went when somebody last looked.
+    looked: u64,
     last: Option<Command>,
     last_keyed: Option<Command>,
 }
@@ -38,6 +40,7 @@ impl World {
             time: 1_000,
             change: None,
             begun: 0,
+            looked: 0,
             last: None,
             last_keyed: None,
         }
@@ -60,6 +63,17 @@ impl World {
         Some(command)
     }
 
+    /// Names what a release of everything ends: mostly all that is there, else what was there a while ago.
+    fn until(&mut self, twin: &Model) -> Option<u64> {
+        let named = if self.time.is_multiple_of(2) {
+            twin.order()
+        } else {
+            self.looked
+        };
+        self.looked = twin.order();
+        (twin.rules() >= 2).then_some(named)
+    }
+
     fn translate(&mut self, step: &Step, twin: &Model) -> Option<Command> {
         Some(match step {
             Step::Later(ms) => {
@@ -78,6 +92,7 @@ impl World {
                 stale,
             } => {
                 let route = self.route(&holds.first()?.1, *stale);
+                let all = holds;
                 // What lies in other namespaces would be a command of its own.
                 let holds = holds
                     .iter()
@@ -86,6 +101,11 @@ impl World {
                     owner: owner_id(owner),
                     holds: holds.map(|(mode, path)| hold(*mode, path)).collect(),
                     key: key.as_deref().and_then(|key| Key::new(key).unwrap()),
+                    whole: (twin.rules() >= 2).then(|| Whole {
+                        // Any hash of owner and holds will do; those of the other namespaces count, too.
+                        fingerprint: content_hash(&format!("{owner} {all:?}")),
+                        asked: self.time.is_multiple_of(3),
+                    }),
                     route,
                 })
             }
@@ -93,11 +113,13 @@ impl World {
                 owner: owner_id(owner),
                 selection: self.selection(domains),
                 cause: ReleaseCause::Owner,
+                until: self.until(twin),
             }),
             Step::Kill { owner } => Command::ReleaseAll(ReleaseAll {
                 owner: owner_id(owner),
                 selection: Selection::All,
                 cause: ReleaseCause::Killed,
+                until: self.until(twin),
             }),
             Step::Renew {
                 owner,
@@ -347,4 +369,11 @@ fn hold(mode: Mode, path: &str) -> Hold {
         path: Path::parse(path).unwrap(),
         mode,
     }
+}
+
+fn content_hash(text: &str) -> u128 {
+    let bytes = text.bytes().map(u128::from);
+    bytes.fold(7, |hash, byte| {
+        hash.wrapping_mul(0x0100_0000_01b3).wrapping_add(byte)
+    })
 }

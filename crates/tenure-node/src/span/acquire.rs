@@ -64,7 +64,7 @@ impl AcquireCall {
 /// What a refusal of a space means to the client; `None` for those that are tried again.
 pub(super) fn refused(refusal: Refusal) -> Option<Failure> {
     Some(match refusal {
-        Refusal::Outdated { .. } | Refusal::Frozen { .. } => return None,
+        Refusal::Outdated { .. } | Refusal::Frozen { .. } | Refusal::Moved { .. } => return None,
         Refusal::KeyReused => Failure::InvalidArgument(
             "this idempotency key was used for a different request".to_owned(),
         ),

@@ -176,7 +176,12 @@ impl Node {
         Progress::Wait
     }
 
-    fn explain(&mut self, cx: &mut Context, call: &mut ExplainCall, happened: Happened) -> Progress {
+    fn explain(
+        &mut self,
+        cx: &mut Context,
+        call: &mut ExplainCall,
+        happened: Happened,
+    ) -> Progress {
         match happened {
             Happened::Start | Happened::Table | Happened::Timer => self.explain_first(cx, call),
             Happened::Op(OpAnswer::Found(found)) => match *found {

@@ -7,7 +7,8 @@
 //! A node with a subscriber follows every group: it tells the leader the last sequence it has seen,
 //! gets what came after, and then everything that is made. Under a new leader it does the same, so
 //! nothing is lost and nothing is told twice. A new subscription is followed by a sweep for the
-//! GRANT that came before it and still stands (R122).
+//! GRANT that came before it and still stands (R122): over each group as soon as that group is followed, so
+//! that a group without a leader holds back no event of another.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,6 +22,7 @@ use super::sweep::{Scope, Sweep, What};
 use super::{Context, Happened, Kind, Progress};
 use crate::codec::{Read, Reader};
 use crate::config::Config;
+use crate::groups::GroupSet;
 use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::request::Answer;
@@ -40,8 +42,10 @@ pub(crate) struct Events {
     subscriptions: Subscriptions,
     /// What is special about the few that are new or were told something as such.
     news: BTreeMap<Subscription, News>,
-    /// Those for whom nobody looks for standing grants yet, and some that are gone.
+    /// Those for whom groups are to be swept, and some that are gone.
     unswept: VecDeque<Subscription>,
+    /// Those for whom only groups are left that cannot be asked now; a later tick looks again.
+    postponed: VecDeque<Subscription>,
     /// How many sweeps for standing grants are under way.
     sweeping: usize,
     /// For each group: what this node has seen of it, while it follows.
@@ -55,18 +59,13 @@ type Subscription = (OwnerId, StreamId);
 
 #[derive(Debug)]
 struct News {
-    standing: Standing,
-    /// What was told before the sweep for standing grants ended, to be left out of it; afterwards what
-    /// the sweep told, to be left out should it come by the way of all events, too. By their ids.
-    told: BTreeSet<u64>,
-}
-
-/// How far the look for a grant that came before the subscription is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    Unswept,
-    Asked,
-    Told,
+    /// Groups that were not swept yet for a grant that came before the subscription.
+    unswept: GroupSet,
+    /// What was told by the way of all events while groups are to be swept, to be left out of the sweeps. By
+    /// their ids.
+    heard: BTreeSet<u64>,
+    /// What a sweep told, to be left out should it come by the way of all events, too. By their ids.
+    swept: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -88,7 +87,11 @@ struct Run {
 }
 
 /// The internal call that looks for standing grants.
-pub(super) struct GrantsCall(Subscription);
+pub(super) struct GrantsCall {
+    subscription: Subscription,
+    /// The groups that are asked.
+    groups: GroupSet,
+}
 
 impl Events {
     pub(crate) fn new(config: &Config) -> Events {
@@ -97,6 +100,7 @@ impl Events {
             subscriptions: Subscriptions::new(config.seed),
             news: BTreeMap::new(),
             unswept: VecDeque::new(),
+            postponed: VecDeque::new(),
             sweeping: 0,
             following: vec![Following::default(); count],
             followers: vec![BTreeSet::new(); count],
@@ -111,6 +115,7 @@ impl Events {
 impl Node {
     pub(crate) fn subscribe(&mut self, id: StreamId, owner: OwnerId) {
         let first = !self.span.events.wanted();
+        let unswept = GroupSet::below(self.config.cluster.group_count);
         let events = &mut self.span.events;
         if !events.subscriptions.insert(&owner, id) {
             return;
@@ -118,8 +123,9 @@ impl Node {
         let subscription = (owner, id);
         events.unswept.push_back(subscription.clone());
         let news = News {
-            standing: Standing::Unswept,
-            told: BTreeSet::new(),
+            unswept,
+            heard: BTreeSet::new(),
+            swept: BTreeSet::new(),
         };
         events.news.insert(subscription, news);
         if first {
@@ -213,6 +219,10 @@ impl Node {
         for at in 0..self.groups.len() {
             self.follow_leader(group_at(at));
         }
+        let Events {
+            unswept, postponed, ..
+        } = &mut self.span.events;
+        unswept.append(postponed);
         self.sweep_grants();
     }
 
@@ -319,6 +329,10 @@ impl Node {
             }
         }
         if first_word {
+            let Events {
+                unswept, postponed, ..
+            } = &mut self.span.events;
+            unswept.append(postponed);
             self.sweep_grants();
         }
     }
@@ -357,10 +371,11 @@ impl Node {
             if !news.is_empty()
                 && let Some(news) = news.get_mut(&(event.owner.clone(), id))
             {
-                if news.standing != Standing::Told {
-                    news.told.insert(event.id);
-                } else if news.told.remove(&event.id) {
+                if news.swept.remove(&event.id) {
                     continue;
+                }
+                if !news.unswept.is_empty() {
+                    news.heard.insert(event.id);
                 }
             }
             let event = event.clone();
@@ -368,22 +383,35 @@ impl Node {
         }
     }
 
-    /// Once every group is followed: which GRANT came before the subscription and still stands?
+    /// Which GRANT came before the subscription and still stands? Asked of each group once it is followed:
+    /// what it grants later comes by the way of all events.
     fn sweep_grants(&mut self) {
-        let followed = |following: &Following| following.seen.is_some();
-        if self.span.events.unswept.is_empty() || !self.span.events.following.iter().all(followed) {
+        if self.span.events.unswept.is_empty() {
             return;
         }
+        let following = self.span.events.following.iter().enumerate();
+        let followed: GroupSet = following
+            .filter(|(_, following)| following.seen.is_some())
+            .map(|(at, _)| group_at(at))
+            .collect();
         while self.span.events.sweeping < MAX_SWEEPING
             && let Some(subscription) = self.span.events.unswept.pop_front()
         {
-            match self.span.events.news.get_mut(&subscription) {
-                Some(news) if news.standing == Standing::Unswept => news.standing = Standing::Asked,
-                Some(_) | None => continue,
+            let Some(news) = self.span.events.news.get(&subscription) else {
+                continue;
+            };
+            let groups = news.unswept.both(&followed);
+            if groups.is_empty() {
+                self.span.events.postponed.push_back(subscription);
+                continue;
             }
             self.span.events.sweeping += 1;
             let deadline = self.reading() + GRANTS_TIMEOUT_MS;
-            self.begin(Kind::Grants(GrantsCall(subscription)), deadline, None);
+            let call = GrantsCall {
+                subscription,
+                groups,
+            };
+            self.begin(Kind::Grants(Box::new(call)), deadline, None);
         }
         let unswept = &mut self.span.events.unswept;
         if unswept.is_empty() && unswept.capacity() > 1024 {
@@ -399,18 +427,18 @@ impl Node {
     ) -> Progress {
         match happened {
             Happened::Start => {
-                let sweep = Sweep::about(call.0.0.clone(), What::Grants);
-                self.sweep(cx, sweep, Scope::All);
+                let sweep = Sweep::about(call.subscription.0.clone(), What::Grants);
+                self.sweep(cx, sweep, Scope::ReachableOf(call.groups.clone()));
                 Progress::Wait
             }
             Happened::Swept(swept) => {
                 let mut grants = swept.grants;
                 grants.sort_by_key(|event| event.id);
-                if let Some(news) = self.span.events.news.get_mut(&call.0) {
-                    let told = std::mem::take(&mut news.told);
+                if let Some(news) = self.span.events.news.get_mut(&call.subscription) {
+                    news.unswept = news.unswept.without(&swept.groups);
                     for event in grants {
-                        if !told.contains(&event.id) && news.told.insert(event.id) {
-                            let id = call.0.1;
+                        if !news.heard.contains(&event.id) && news.swept.insert(event.id) {
+                            let id = call.subscription.1;
                             self.outputs.push(Output::Event { id, event });
                         }
                     }
@@ -423,18 +451,17 @@ impl Node {
         }
     }
 
-    pub(super) fn grants_ended(&mut self, call: &GrantsCall, answered: bool) {
+    pub(super) fn grants_ended(&mut self, call: &GrantsCall) {
         let events = &mut self.span.events;
         events.sweeping -= 1;
-        if let Entry::Occupied(mut news) = events.news.entry(call.0.clone()) {
-            if !answered {
-                // Not in time: look again.
-                news.get_mut().standing = Standing::Unswept;
-                events.unswept.push_back(call.0.clone());
-            } else if news.get().told.is_empty() {
+        if let Entry::Occupied(mut news) = events.news.entry(call.subscription.clone()) {
+            if !news.get().unswept.is_empty() {
+                // Some groups could not be asked, or not in time: look again, but not at once.
+                events.postponed.push_back(call.subscription.clone());
+            } else if news.get().swept.is_empty() {
                 news.remove();
             } else {
-                news.get_mut().standing = Standing::Told;
+                news.get_mut().heard = BTreeSet::new();
             }
         }
         self.sweep_grants();

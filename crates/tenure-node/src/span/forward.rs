@@ -28,6 +28,10 @@ const MAX_HOPS: u8 = 8;
 /// A repeatable operation whose answer does not come is sent again after this.
 const RESEND_AFTER_MS: u64 = 1500;
 
+/// An operation or an answer that is longer is refused. A frame with it would be longer than a peer takes,
+/// and break the connection for everything else.
+const LONGEST_ITEM_BYTES: usize = 16 << 20;
+
 /// Who waits for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -185,6 +189,10 @@ impl Node {
 
     fn send_op(&mut self, ticket: Ticket, group: GroupId, to: NodeId, op: &Op, expires: u64) {
         let bytes = wire::encode_op(op);
+        if bytes.len() > LONGEST_ITEM_BYTES {
+            self.answered(ticket, OpAnswer::TooLong);
+            return;
+        }
         let may_repeat = op.may_repeat();
         self.send_bytes(ticket, group, to, bytes.clone(), expires);
         let at = self.reading();
@@ -291,7 +299,10 @@ impl Node {
         match pending.origin {
             Origin::Call(awaited) => self.span.tell(awaited, Happened::Op(answer)),
             Origin::Peer { from, id } => {
-                let answer = wire::encode_answer(&answer);
+                let mut answer = wire::encode_answer(&answer);
+                if answer.len() > LONGEST_ITEM_BYTES {
+                    answer = wire::encode_answer(&OpAnswer::TooLong);
+                }
                 self.frames().say(from.node, item::ANSWER, |out| {
                     out.number(u64::from(from.life));
                     out.number(id);

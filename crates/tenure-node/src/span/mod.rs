@@ -76,6 +76,8 @@ pub(crate) struct Span {
     policy: policy::Drivers,
     strangers: removal::Strangers,
     upgrades: upgrade::Upgrades,
+    /// Whether all nodes know what rules 2 have brought. That does not go back.
+    newer_forms: bool,
     ticks: u64,
 }
 
@@ -111,7 +113,7 @@ enum Kind {
     Read(read::ReadCall),
     Cycle(cycle::CycleCall),
     Policy(policy::PolicyCall),
-    Grants(events::GrantsCall),
+    Grants(Box<events::GrantsCall>),
 }
 
 impl Kind {
@@ -179,6 +181,11 @@ fn failure_of(answer: &OpAnswer) -> Option<Failure> {
             "the leader was lost before it answered: the request may have been applied",
             Certain::No,
         ),
+        OpAnswer::TooLong => {
+            return Some(Failure::ResourceExhausted(
+                "the answer is too long: ask for less".to_owned(),
+            ));
+        }
         OpAnswer::Applied { .. }
         | OpAnswer::System(_)
         | OpAnswer::Renewed(_)
@@ -221,6 +228,7 @@ impl Span {
             policy: policy::Drivers::default(),
             strangers: removal::Strangers::new(),
             upgrades: upgrade::Upgrades::default(),
+            newer_forms: false,
             ticks: 0,
         }
     }
@@ -400,7 +408,7 @@ impl Node {
 
     fn end(&mut self, call: Call, result: Result<Answer, Failure>) {
         if let Kind::Grants(state) = &call.kind {
-            self.grants_ended(state, result.is_ok());
+            self.grants_ended(state);
         }
         if let Some(client) = call.client {
             self.span.by_client.remove(&client);
@@ -473,6 +481,7 @@ impl Node {
 
     pub(crate) fn span_tick(&mut self) {
         self.span.ticks += 1;
+        self.has_newer_forms();
         self.span.forget_deadlines();
         self.retry_parked();
         self.retry_sweeps();

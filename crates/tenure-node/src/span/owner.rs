@@ -1,23 +1,34 @@
 //! Calls about one owner everywhere: Renew, ReleaseAll, ForceRelease, RequestRevoke, IsOwnerAlive,
 //! ListOwnerLocks; and IncrFencingToken, which asks all groups too.
 //!
-//! With a key the call is claimed in the system group before it fans out and completed after it
-//! (R102–R105). A claim that was never completed is carried out again: its parts are such that a
-//! repeat, before the caller has an answer, does no harm (R130).
+//! With a key a call leaves its traces in the system group (R102–R105):
+//!
+//! ```text
+//!   Renew:                     claim ─────────────────▶ renew ──────────▶ complete
+//!   ReleaseAll, ForceRelease:  look ─▶ find ─▶ plan ──▶ end what the plan names ──▶ complete
+//! ```
+//!
+//! A second attempt under the key does the same work beside the first, or after it. For a renewal that
+//! is harmless: it never shortens a lease (R77). The others end only what the first plan names, by births and
+//! places in line that never come again. So whatever is late, the call has one effect.
 
 use std::collections::BTreeMap;
 
 use tenure_core::codec::{Record as _, Writer};
-use tenure_core::command::{Domain, ReleaseCause, Renew, Selection};
+use tenure_core::command::{Command, Domain, ReleaseAll, ReleaseCause, Renew, Selection};
+use tenure_core::outcome::Outcome;
 use tenure_core::path::Namespace;
 use tenure_core::policy::Missing;
 use tenure_core::query::OwnerLocks;
-use tenure_core::system::{self, Claim, Repeated, SystemCommand, SystemOutcome};
+use tenure_core::system::{
+    self, Claim, Plan, PlanEffect, Repeated, SystemCommand, SystemOutcome, Work,
+};
 use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::sweep::{Scope, Sweep, Swept, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
+use crate::GroupId;
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
 use crate::request::{Answer, Certain, ClientRequest, Failure, RenewAnswer, WaitEdge};
@@ -35,8 +46,16 @@ pub(super) struct OwnerCall {
 
 enum Phase {
     Start,
+    /// Reading what is known of the key.
+    Looking,
     /// Waiting for the system group's word on the key, the kill or the request.
     Claiming,
+    /// Finding out in which groups the owner has something.
+    Finding(Selection),
+    /// Writing the plan down: with a key, this one or that of an earlier attempt counts.
+    Planning(Plan),
+    /// Ending what the plan names: so many groups have not answered.
+    Ending(usize),
     Acting,
     /// A renewal is repeated: do the leases that it extended still live?
     Replaying {
@@ -148,6 +167,7 @@ impl Node {
         match happened {
             Happened::Start | Happened::Table | Happened::Timer => match call.phase {
                 Phase::Start => self.owner_start(cx, call),
+                Phase::Looking => self.find(cx, call),
                 _ => self.owner_act(cx, call),
             },
             Happened::Op(answer) => self.owner_answer(cx, call, answer),
@@ -157,6 +177,32 @@ impl Node {
     }
 
     fn owner_start(&mut self, cx: &mut Context, call: &mut OwnerCall) -> Progress {
+        let ends = matches!(
+            *call.request,
+            ClientRequest::ReleaseAll { .. } | ClientRequest::ForceRelease { .. }
+        );
+        let claim = claim_of(&call.request);
+        if ends && self.has_newer_forms() {
+            match claim {
+                Some(claim) => {
+                    call.phase = Phase::Looking;
+                    let claim = Box::new(claim);
+                    let system = self.system();
+                    self.ask(cx, system, Op::Read(Query::Claimed { claim }));
+                    return Progress::Wait;
+                }
+                // KILLED must come behind the look: what is acquired after it is no part of the kill.
+                None if matches!(*call.request, ClientRequest::ForceRelease { .. }) => {
+                    return self.find(cx, call);
+                }
+                None => {}
+            }
+        }
+        self.owner_claim(cx, call)
+    }
+
+    /// Reserves the key of a call, where it needs no plan or there can be none.
+    fn owner_claim(&mut self, cx: &mut Context, call: &mut OwnerCall) -> Progress {
         let claim = claim_of(&call.request);
         let command = match &*call.request {
             ClientRequest::ForceRelease { victim, .. } => Some(SystemCommand::Kill {
@@ -178,6 +224,106 @@ impl Node {
             }
             None => self.owner_act(cx, call),
         }
+    }
+
+    /// What is known of the key of a ReleaseAll or ForceRelease.
+    fn looked(&mut self, cx: &mut Context, call: &mut OwnerCall, found: Found) -> Progress {
+        let Found::Claimed {
+            rules,
+            before,
+            work,
+        } = found
+        else {
+            return Progress::fail(odd_answer());
+        };
+        if rules < 2 {
+            return self.owner_claim(cx, call);
+        }
+        if let Some(failure) = before.as_ref().and_then(repeated) {
+            return Progress::fail(failure);
+        }
+        match (before, work) {
+            (Some(Repeated::Answered(_)), _) => Progress::ok(Answer::Done),
+            (_, Some(Work::Plan(plan))) => self.end_planned(cx, call, plan),
+            _ => self.find(cx, call),
+        }
+    }
+
+    /// Finds out in which groups the owner has something, and up to which place in their orders.
+    fn find(&mut self, cx: &mut Context, call: &mut OwnerCall) -> Progress {
+        if !self.span.resolve.is_loaded() {
+            call.phase = Phase::Looking;
+            self.await_table(cx, 0);
+            return Progress::Wait;
+        }
+        let (owner, domains) = match &*call.request {
+            ClientRequest::ReleaseAll { owner, domains, .. } => (owner, domains.as_slice()),
+            ClientRequest::ForceRelease { victim, .. } => (victim, &[][..]),
+            _ => return Progress::fail(odd_answer()),
+        };
+        let selection = self.table().select(domains);
+        let sweep = Sweep {
+            owner: owner.clone(),
+            selection: selection.clone(),
+            what: What::Plan,
+        };
+        let scope = self.scope_of(&selection);
+        call.phase = Phase::Finding(selection);
+        self.sweep(cx, sweep, scope);
+        Progress::Wait
+    }
+
+    /// Writes the plan down before anything ends. The KILLED event and the end of the wait edge belong to
+    /// the same entry, so that both come with the plan that counts, once.
+    fn plan(&mut self, cx: &mut Context, call: &mut OwnerCall, plan: Plan) -> Progress {
+        let claim = claim_of(&call.request);
+        let (owner, effect) = match &*call.request {
+            ClientRequest::ReleaseAll { owner, edge, .. } => (
+                owner.clone(),
+                match edge {
+                    WaitEdge::Remove => PlanEffect::ClearEdge,
+                    WaitEdge::Keep => PlanEffect::None,
+                },
+            ),
+            ClientRequest::ForceRelease { victim, .. } => (victim.clone(), PlanEffect::Kill),
+            _ => return Progress::fail(odd_answer()),
+        };
+        call.phase = Phase::Planning(plan.clone());
+        let command = match claim {
+            Some(claim) => SystemCommand::Plan {
+                claim,
+                owner,
+                plan,
+                effect,
+            },
+            None => SystemCommand::Kill { owner, claim: None },
+        };
+        self.ask_system(cx, command);
+        Progress::Wait
+    }
+
+    /// Ends what a plan names, in every group that it names.
+    fn end_planned(&mut self, cx: &mut Context, call: &mut OwnerCall, plan: Plan) -> Progress {
+        let (owner, cause) = match &*call.request {
+            ClientRequest::ReleaseAll { owner, .. } => (owner.clone(), ReleaseCause::Owner),
+            ClientRequest::ForceRelease { victim, .. } => (victim.clone(), ReleaseCause::Killed),
+            _ => return Progress::fail(odd_answer()),
+        };
+        if plan.groups.is_empty() {
+            return self.complete(cx, call, Answer::Done);
+        }
+        call.phase = Phase::Ending(plan.groups.len());
+        for (group, until) in plan.groups {
+            let release = ReleaseAll {
+                owner: owner.clone(),
+                selection: plan.selection.clone(),
+                cause,
+                until: Some(until),
+            };
+            let op = Op::Command(Command::ReleaseAll(release));
+            self.ask(cx, GroupId(group), op);
+        }
+        Progress::Wait
     }
 
     fn owner_act(&mut self, cx: &mut Context, call: &mut OwnerCall) -> Progress {
@@ -267,10 +413,44 @@ impl Node {
                 call.failure = Some(failure);
                 return Progress::Wait;
             }
-            return Progress::fail(failure);
+            // Other parts of it may be done.
+            return Progress::fail(match (&call.phase, failure) {
+                (Phase::Ending(_), Failure::Unavailable { why, .. }) => Failure::Unavailable {
+                    why,
+                    nothing_happened: Certain::No,
+                },
+                (_, failure) => failure,
+            });
         }
         match (&mut call.phase, answer) {
             (Phase::Claiming, OpAnswer::System(outcome)) => self.claimed(cx, call, outcome),
+            (Phase::Looking, OpAnswer::Found(found)) => self.looked(cx, call, *found),
+            (Phase::Planning(own), OpAnswer::System(outcome)) => match outcome {
+                SystemOutcome::Planned(plan) => self.end_planned(cx, call, plan),
+                // A kill without a key.
+                SystemOutcome::Fresh => {
+                    let plan = own.clone();
+                    self.end_planned(cx, call, plan)
+                }
+                SystemOutcome::Repeated(before) => match repeated(&before) {
+                    Some(failure) => Progress::fail(failure),
+                    None => Progress::ok(Answer::Done),
+                },
+                _ => Progress::fail(odd_answer()),
+            },
+            (
+                Phase::Ending(left),
+                OpAnswer::Applied {
+                    outcome: Outcome::Touched(_),
+                    ..
+                },
+            ) => {
+                *left -= 1;
+                if *left > 0 {
+                    return Progress::Wait;
+                }
+                self.complete(cx, call, Answer::Done)
+            }
             (Phase::Acting, OpAnswer::Renewed(renewed)) => {
                 if let Some(namespace) = call.renewals.remove(&part) {
                     match renewed {
@@ -292,7 +472,9 @@ impl Node {
                     return Progress::fail(odd_answer());
                 };
                 // The parts were asked for in the order of the leases.
-                let expected = part.checked_sub(*first).and_then(|at| call.renewed.get(at as usize));
+                let expected = part
+                    .checked_sub(*first)
+                    .and_then(|at| call.renewed.get(at as usize));
                 if born.is_none() || born != expected.map(|(_, born)| *born) {
                     return Progress::ok(Answer::Renew(RenewAnswer::Lost(Missing::Alive)));
                 }
@@ -311,7 +493,12 @@ impl Node {
         }
     }
 
-    fn claimed(&mut self, cx: &mut Context, call: &mut OwnerCall, outcome: SystemOutcome) -> Progress {
+    fn claimed(
+        &mut self,
+        cx: &mut Context,
+        call: &mut OwnerCall,
+        outcome: SystemOutcome,
+    ) -> Progress {
         let SystemOutcome::Repeated(before) = outcome else {
             return self.owner_act(cx, call);
         };
@@ -360,6 +547,12 @@ impl Node {
                 why: "a part of the cluster could not answer: what was done stays done, repeat it",
                 nothing_happened: Certain::No,
             });
+        }
+        if let Phase::Finding(selection) = &mut call.phase {
+            let mut groups = swept.planned;
+            groups.sort_unstable();
+            let selection = std::mem::replace(selection, Selection::All);
+            return self.plan(cx, call, Plan { selection, groups });
         }
         match &*call.request {
             ClientRequest::Renew { .. } => {

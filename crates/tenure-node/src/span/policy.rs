@@ -15,7 +15,7 @@ use tenure_core::outcome::{FreezeReport, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Algorithm;
 use tenure_core::system::{
-    self, Begun, ChangeView, Claim, Repeated, SystemCommand, SystemOutcome, Then,
+    self, Begun, ChangeEnd, ChangeView, Claim, Repeated, SystemCommand, SystemOutcome, Then, Work,
 };
 use tenure_core::table::Reach;
 use tenure_core::value::{Key, OwnerId};
@@ -26,7 +26,7 @@ use super::{Awaited, Context, Happened, Progress, failure_of, odd_answer};
 use crate::GroupId;
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
-use crate::request::{Answer, Failure};
+use crate::request::{Answer, Certain, Failure};
 
 /// One step of a change may take so long before it is asked for again.
 const STEP_TIMEOUT_MS: u64 = 5_000;
@@ -35,8 +35,8 @@ pub(super) struct PolicyCall {
     namespace: Namespace,
     to: Option<Algorithm>,
     key: Option<Key>,
-    /// Whether the change that is waited for is this call's own.
-    own: bool,
+    /// The change that this call has begun: it begins no other.
+    own: Option<u64>,
     /// Whether the key is reserved already: then the call goes on as if it had none, and completes it.
     reserved: bool,
     /// The answer, once only the key is left to be completed.
@@ -49,7 +49,7 @@ impl PolicyCall {
             namespace,
             to,
             key,
-            own: false,
+            own: None,
             reserved: false,
             completing: None,
         }
@@ -64,6 +64,14 @@ impl PolicyCall {
             self.namespace.put(out);
             out.option(self.to.as_ref());
         })
+    }
+}
+
+/// The change is over, and nothing tells how.
+fn unknown_end() -> Failure {
+    Failure::Unavailable {
+        why: "another node finished this change: read the policy to see how it ended",
+        nothing_happened: Certain::No,
     }
 }
 
@@ -123,22 +131,37 @@ impl Node {
                 Some(result) => Progress::Done(result),
                 None => self.begun(cx, call, answer),
             },
-            Happened::Changed(ended) => match ended {
-                Ended::Committed if call.own => self.change_done(cx, call, Ok(Answer::Done)),
-                Ended::Refused(path, owner) if call.own => {
-                    let why = format!(
-                        "{} still has a live lock: {owner} holds {path}",
-                        call.namespace
-                    );
-                    self.change_done(cx, call, Err(Failure::FailedPrecondition(why)))
+            Happened::Changed(ended) => match (call.own, ended) {
+                // It was another call's, and in the way.
+                (None, _) => self.begin_change(cx, call),
+                (Some(_), Ended::Committed) => self.change_done(cx, call, Ok(Answer::Done)),
+                (Some(_), Ended::Refused(path, owner)) => {
+                    self.change_refused(cx, call, &path, &owner)
                 }
-                // It was another one's, or somebody else has finished ours: look at the table.
-                Ended::Committed | Ended::Refused(..) | Ended::Elsewhere => {
-                    self.begin_change(cx, call)
+                // Another node has finished it. To begin again would undo what was decided since.
+                (Some(change), Ended::Elsewhere) if self.has_newer_forms() => {
+                    let system = self.system();
+                    self.ask(cx, system, Op::Read(Query::Ended { change }));
+                    Progress::Wait
                 }
+                (Some(_), Ended::Elsewhere) => Progress::fail(unknown_end()),
             },
             Happened::Swept(_) => Progress::Wait,
         }
+    }
+
+    fn change_refused(
+        &mut self,
+        cx: &mut Context,
+        call: &mut PolicyCall,
+        path: &Path,
+        owner: &OwnerId,
+    ) -> Progress {
+        let why = format!(
+            "{} still has a live lock: {owner} holds {path}",
+            call.namespace
+        );
+        self.change_done(cx, call, Err(Failure::FailedPrecondition(why)))
     }
 
     fn begin_change(&mut self, cx: &mut Context, call: &mut PolicyCall) -> Progress {
@@ -161,13 +184,13 @@ impl Node {
                     self.change_done(cx, call, Ok(Answer::Done))
                 }
                 Begun::Started { change } => {
-                    call.own = true;
+                    call.own = Some(change);
                     call.reserved = call.key.is_some();
                     self.drive(change, Some(cx.new_part()));
                     Progress::Wait
                 }
                 Begun::Busy { change } => {
-                    call.own = false;
+                    call.own = None;
                     self.drive(change, Some(cx.new_part()));
                     Progress::Wait
                 }
@@ -175,16 +198,56 @@ impl Node {
             OpAnswer::System(SystemOutcome::Repeated(before)) => {
                 match (repeated(&before), before) {
                     (Some(failure), _) => Progress::fail(failure),
-                    // The same call began elsewhere, or was never completed: repeating it converges (R135).
-                    (None, Repeated::Open) => {
-                        call.reserved = true;
-                        self.begin_change(cx, call)
-                    }
+                    // The same call has begun elsewhere: which change is it?
+                    (None, Repeated::Open) => match call.claim().map(Box::new) {
+                        Some(claim) if self.has_newer_forms() => {
+                            let system = self.system();
+                            self.ask(cx, system, Op::Read(Query::Claimed { claim }));
+                            Progress::Wait
+                        }
+                        _ => self.begin_reserved(cx, call),
+                    },
                     (None, _) => Progress::ok(Answer::Done),
                 }
             }
+            OpAnswer::Found(found) => match *found {
+                Found::Claimed {
+                    work: Some(Work::Change(change)),
+                    ..
+                } => {
+                    call.own = Some(change);
+                    call.reserved = true;
+                    self.drive(change, Some(cx.new_part()));
+                    Progress::Wait
+                }
+                Found::Claimed {
+                    before: Some(Repeated::Open),
+                    ..
+                } => self.begin_reserved(cx, call),
+                Found::Claimed {
+                    before: Some(before),
+                    ..
+                } => match repeated(&before) {
+                    Some(failure) => Progress::fail(failure),
+                    None => Progress::ok(Answer::Done),
+                },
+                // It was refused meanwhile, so that a repeat is evaluated afresh (R102).
+                Found::Claimed { before: None, .. } => self.begin_change(cx, call),
+                Found::Ended(Some(ChangeEnd::Made)) => self.change_done(cx, call, Ok(Answer::Done)),
+                Found::Ended(Some(ChangeEnd::Refused {
+                    live: (path, owner),
+                })) => self.change_refused(cx, call, &path, &owner),
+                Found::Ended(None) => Progress::fail(unknown_end()),
+                _ => Progress::fail(odd_answer()),
+            },
             _ => Progress::fail(odd_answer()),
         }
+    }
+
+    /// The key was reserved under rules 1, which do not say for which change: repeating it converges (R135).
+    fn begin_reserved(&mut self, cx: &mut Context, call: &mut PolicyCall) -> Progress {
+        call.reserved = true;
+        self.begin_change(cx, call)
     }
 
     /// Completes the key, if one is reserved, and answers.

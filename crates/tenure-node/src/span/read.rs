@@ -195,12 +195,7 @@ impl Node {
         of_group.filter_map(question).collect()
     }
 
-    fn read_answer(
-        &mut self,
-        cx: &mut Context,
-        call: &mut ReadCall,
-        answer: OpAnswer,
-    ) -> Progress {
+    fn read_answer(&mut self, cx: &mut Context, call: &mut ReadCall, answer: OpAnswer) -> Progress {
         match answer {
             OpAnswer::Found(found) => self.read_found(cx, call, *found),
             OpAnswer::System(SystemOutcome::Repeated(before)) => match repeated(&before) {
@@ -221,7 +216,12 @@ impl Node {
         }
     }
 
-    fn read_refused(&mut self, cx: &mut Context, call: &mut ReadCall, refusal: Refusal) -> Progress {
+    fn read_refused(
+        &mut self,
+        cx: &mut Context,
+        call: &mut ReadCall,
+        refusal: Refusal,
+    ) -> Progress {
         if let Some(failure) = refused(refusal) {
             return Progress::fail(failure);
         }
@@ -244,12 +244,7 @@ impl Node {
         Progress::Wait
     }
 
-    fn read_found(
-        &mut self,
-        cx: &mut Context,
-        call: &mut ReadCall,
-        found: Found,
-    ) -> Progress {
+    fn read_found(&mut self, cx: &mut Context, call: &mut ReadCall, found: Found) -> Progress {
         let answer = match found {
             Found::Outdated { version } => return self.read_outdated(cx, call, version),
             Found::Assert(failed) => return asserted(call, cx.told, failed),
@@ -281,6 +276,8 @@ impl Node {
             | Found::Table(_)
             | Found::Explain { .. }
             | Found::Born(_)
+            | Found::Claimed { .. }
+            | Found::Ended(_)
             | Found::Change(_) => {
                 return Progress::fail(odd_answer());
             }

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::command::{Command, Hold, Release};
+use tenure_core::codec::{Record as _, Writer};
+use tenure_core::command::{Command, Hold, Release, Whole};
 use tenure_core::outcome::{Outcome, Refusal};
 use tenure_core::path::Namespace;
-use tenure_core::system::SystemCommand;
+use tenure_core::system::{self, Claim, SystemCommand};
+use tenure_core::value::Key;
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::acquire::{FROZEN_RETRY_MS, refused};
+use super::sweep::{Scope, Sweep, Swept, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer};
 use crate::node::Node;
 use crate::op::{Op, OpAnswer};
@@ -22,11 +26,15 @@ pub(super) struct ReleaseCall {
     /// The part under way that removes the wait edge.
     edge: Option<u32>,
     /// The part under way that is about all holds, which then lie in one namespace.
-    whole: Option<u32>,
+    running: Option<u32>,
     /// What else is under way, by part.
     parts: Vec<(u32, Vec<Hold>)>,
     /// What has to be resolved (again).
     unplaced: Unplaced,
+    /// What lies in a namespace that may not know the key, while all are asked for it: by the part that asks.
+    moved: Vec<(u32, Vec<Hold>)>,
+    /// What goes with the key of a request.
+    whole: Option<Whole>,
     misses: u8,
     failure: Option<Failure>,
 }
@@ -43,6 +51,14 @@ impl Unplaced {
     fn is_empty(&self) -> bool {
         matches!(self, Unplaced::Some(holds) if holds.is_empty())
     }
+
+    fn join(&mut self, more: Unplaced) {
+        match (&mut *self, more) {
+            (Unplaced::Some(holds), Unplaced::Some(more)) => holds.extend(more),
+            (Unplaced::Some(_), Unplaced::All) => *self = Unplaced::All,
+            (Unplaced::All, _) => {}
+        }
+    }
 }
 
 impl ReleaseCall {
@@ -55,6 +71,8 @@ impl ReleaseCall {
             unplaced,
             request,
             edge: None,
+            running: None,
+            moved: Vec::new(),
             whole: None,
             parts: Vec::new(),
             misses: 0,
@@ -72,8 +90,8 @@ impl ReleaseCall {
             self.edge = None;
             return Some(Unplaced::NOTHING);
         }
-        if self.whole == Some(part) {
-            self.whole = None;
+        if self.running == Some(part) {
+            self.running = None;
             return Some(Unplaced::All);
         }
         let at = self.parts.iter().position(|(one, _)| *one == part)?;
@@ -81,12 +99,23 @@ impl ReleaseCall {
     }
 
     fn unplace(&mut self, holds: Unplaced) {
-        match (&mut self.unplaced, holds) {
-            (Unplaced::Some(waiting), Unplaced::Some(holds)) => waiting.extend(holds),
-            (Unplaced::Some(_), Unplaced::All) => self.unplaced = Unplaced::All,
-            (Unplaced::All, _) => {}
-        }
+        self.unplaced.join(holds);
     }
+}
+
+fn request_key(request: &ClientRequest) -> Option<&Key> {
+    match request {
+        ClientRequest::Release(release) => release.key.as_ref(),
+        _ => None,
+    }
+}
+
+/// The content of a whole request, however it is split.
+fn fingerprint(request: &ReleaseRequest) -> u128 {
+    let mut out = Writer::new();
+    request.owner.put(&mut out);
+    out.list(&request.holds);
+    xxh3_128(&out.into_bytes())
 }
 
 impl Node {
@@ -98,15 +127,32 @@ impl Node {
     ) -> Progress {
         match happened {
             Happened::Start => {
+                if let ClientRequest::Release(request) = &*call.request
+                    && request.key.is_some()
+                    && self.has_newer_forms()
+                {
+                    call.whole = Some(Whole {
+                        fingerprint: fingerprint(request),
+                        asked: false,
+                    });
+                }
                 if let ClientRequest::Release(ReleaseRequest {
                     edge: WaitEdge::Remove,
                     owner,
                     ..
                 }) = &*call.request
                 {
+                    let claim = call.whole.and_then(|whole| {
+                        let key = request_key(&call.request)?;
+                        Some(Claim {
+                            call: system::Call::Release,
+                            key: key.clone(),
+                            fingerprint: whole.fingerprint,
+                        })
+                    });
                     let command = SystemCommand::ClearEdge {
                         owner: owner.clone(),
-                        claim: None,
+                        claim,
                     };
                     call.edge = Some(self.ask_system(cx, command));
                 }
@@ -114,9 +160,13 @@ impl Node {
             }
             Happened::Table | Happened::Timer => self.release_parts(cx, call),
             Happened::Op(answer) => self.released(cx, call, answer),
-            Happened::Swept(_) | Happened::Changed(_) => {}
+            Happened::Swept(swept) => self.asked_for_key(cx, call, &swept),
+            Happened::Changed(_) => {}
         }
-        let open = call.edge.is_some() || call.whole.is_some() || !call.parts.is_empty();
+        let open = call.edge.is_some()
+            || !call.moved.is_empty()
+            || call.running.is_some()
+            || !call.parts.is_empty();
         if open || !call.unplaced.is_empty() {
             return Progress::Wait;
         }
@@ -148,9 +198,9 @@ impl Node {
         let mut names = holds.iter().map(|hold| table.name_of(&hold.path));
         let first = names.next();
         if names.all(|name| Some(name) == first) {
-            if let Some(part) = self.release_part(cx, request, holds) {
+            if let Some(part) = self.release_part(cx, request, call.whole, holds) {
                 match unplaced {
-                    Unplaced::All => call.whole = Some(part),
+                    Unplaced::All => call.running = Some(part),
                     Unplaced::Some(holds) => call.parts.push((part, holds)),
                 }
             }
@@ -166,7 +216,7 @@ impl Node {
                 .push(hold.clone());
         }
         for holds in by_namespace.into_values() {
-            if let Some(part) = self.release_part(cx, request, &holds) {
+            if let Some(part) = self.release_part(cx, request, call.whole, &holds) {
                 call.parts.push((part, holds));
             }
         }
@@ -177,6 +227,7 @@ impl Node {
         &mut self,
         cx: &mut Context,
         request: &ReleaseRequest,
+        whole: Option<Whole>,
         holds: &[Hold],
     ) -> Option<u32> {
         let (route, group) = self.route(&holds.first()?.path);
@@ -185,8 +236,63 @@ impl Node {
             owner: request.owner.clone(),
             holds: holds.to_vec(),
             key: request.key.clone(),
+            whole,
         });
         Some(self.ask(cx, group, Op::Command(command)))
+    }
+
+    /// Paths of a keyed release lie in another namespace since a while, which does not know the key: all
+    /// groups are asked whether an earlier attempt was applied before.
+    fn ask_for_key(
+        &mut self,
+        cx: &mut Context,
+        call: &mut ReleaseCall,
+        holds: Unplaced,
+        version: u64,
+    ) {
+        let (ClientRequest::Release(request), Some(whole)) = (&*call.request, call.whole) else {
+            call.failure = Some(odd_answer());
+            return;
+        };
+        let Some(key) = request.key.clone() else {
+            call.failure = Some(odd_answer());
+            return;
+        };
+        let holds = match holds {
+            Unplaced::All => request.holds.clone(),
+            Unplaced::Some(holds) => holds,
+        };
+        let what = What::Released {
+            key,
+            fingerprint: whole.fingerprint,
+            version,
+            paths: holds.iter().map(|hold| hold.path.clone()).collect(),
+        };
+        let sweep = Sweep::about(request.owner.clone(), what);
+        let part = self.sweep(cx, sweep, Scope::All);
+        call.moved.push((part, holds));
+    }
+
+    /// If an earlier attempt was applied, then before the paths moved. No hold moves with them (R133), so what
+    /// is held there now was acquired since, and is not meant.
+    fn asked_for_key(&mut self, cx: &mut Context, call: &mut ReleaseCall, swept: &Swept) {
+        let Some(at) = call.moved.iter().position(|(part, _)| *part == cx.told) else {
+            return;
+        };
+        let (_, mut holds) = call.moved.swap_remove(at);
+        holds.retain(|hold| !swept.released.contains(&hold.path));
+        let (ClientRequest::Release(request), Some(whole)) = (&*call.request, call.whole) else {
+            return;
+        };
+        // They lie in one namespace, which takes them as one part: the key is known there afterwards. If
+        // they have been moved again meanwhile, they are refused as such and resolved.
+        let whole = Some(Whole {
+            asked: true,
+            ..whole
+        });
+        if let Some(part) = self.release_part(cx, request, whole, &holds) {
+            call.parts.push((part, holds));
+        }
     }
 
     fn released(&mut self, cx: &mut Context, call: &mut ReleaseCall, answer: OpAnswer) {
@@ -209,6 +315,10 @@ impl Node {
             } => {
                 if let Some(failure) = refused(refusal) {
                     call.failure = Some(failure);
+                    return;
+                }
+                if let Refusal::Moved { version } = refusal {
+                    self.ask_for_key(cx, call, holds, version);
                     return;
                 }
                 call.unplace(holds);

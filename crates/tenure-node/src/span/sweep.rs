@@ -22,10 +22,11 @@ use rustc_hash::FxBuildHasher;
 use tenure_core::command::{Ask, Command, Domain, ReleaseAll, ReleaseCause, Renew, Selection};
 use tenure_core::event::Event;
 use tenure_core::outcome::Outcome;
-use tenure_core::path::Namespace;
+use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Missing;
 use tenure_core::query::{HeldLock, WaitsFor};
-use tenure_core::value::{Fence, OwnerId, Ttl};
+use tenure_core::space::Space;
+use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 
 use super::forward::Origin;
 use super::{Awaited, Context, Happened};
@@ -38,7 +39,7 @@ use crate::op::{Op, OpAnswer};
 use crate::span::wire;
 use crate::{GroupId, Member, NodeId};
 
-/// A node that has not answered after this is not waited for any longer.
+/// A node that has not answered after this is not waited for any longer; the next time it gets twice as long.
 const PATIENCE_MS: u64 = 2_000;
 
 /// A renewal that cannot reach a group for so long fails: the leases in all others are extended by then, and
@@ -82,6 +83,16 @@ pub(crate) enum What {
     Grants,
     /// The highest fence minted (R75).
     Highest,
+    /// In which groups the owner has something, and up to where their orders go. Since rules 2.
+    Plan,
+    /// Whether a release under this key was applied in whatever namespace, since rules 2, and
+    /// before the change of this version moved some of these paths.
+    Released {
+        key: Key,
+        fingerprint: u128,
+        version: u64,
+        paths: Vec<Path>,
+    },
 }
 
 impl What {
@@ -93,8 +104,9 @@ impl What {
             | What::Ask
             | What::Alive
             | What::List
+            | What::Plan
             | What::Grants => true,
-            What::WaitsFor { .. } | What::Highest => false,
+            What::WaitsFor { .. } | What::Highest | What::Released { .. } => false,
         }
     }
 }
@@ -142,6 +154,10 @@ pub(crate) struct Swept {
     pub(crate) edges: Vec<(OwnerId, WaitsFor)>,
     pub(crate) grants: Vec<Event>,
     pub(crate) highest: Option<Fence>,
+    /// Groups in which the owner has something, and up to where their orders go.
+    pub(crate) planned: Vec<(u32, u64)>,
+    /// Paths that were released before they were moved.
+    pub(crate) released: Vec<Path>,
     /// A part of it may have happened or not.
     pub(crate) unknown: bool,
     /// The answer of a node is too long to be sent. Never sent itself.
@@ -158,6 +174,8 @@ impl Swept {
         self.edges.extend(other.edges);
         self.grants.extend(other.grants);
         self.highest = self.highest.max(other.highest);
+        self.planned.extend(other.planned);
+        self.released.extend(other.released);
         self.unknown |= other.unknown;
         self.too_long |= other.too_long;
     }
@@ -211,8 +229,9 @@ struct Asked {
     /// Nodes that have not answered, with what has come of a long answer.
     open: BTreeMap<NodeId, Vec<u8>>,
     begun: u64,
-    /// When a node was last asked or heard.
+    /// When a node was last asked or heard, and how long it may take from then.
     since: u64,
+    patience: u64,
     expires: u64,
     found: Swept,
 }
@@ -245,23 +264,26 @@ struct Local {
 
 impl Node {
     /// Starts a sweep for a call: [`Happened::Swept`] when every group in scope is vouched for.
-    pub(super) fn sweep(&mut self, cx: &mut Context, sweep: Sweep, scope: Scope) {
+    pub(super) fn sweep(&mut self, cx: &mut Context, sweep: Sweep, scope: Scope) -> u32 {
         let wanted = match &scope {
             Scope::All | Scope::Reachable => GroupSet::below(self.config.cluster.group_count),
             Scope::Groups(groups) | Scope::ReachableOf(groups) => groups.clone(),
         };
         let now = self.reading();
+        let awaited = cx.new_part();
         self.ask_around(Asked {
-            awaited: cx.new_part(),
+            awaited,
             sweep,
             scope,
             wanted,
             open: BTreeMap::new(),
             begun: now,
             since: now,
+            patience: PATIENCE_MS,
             expires: cx.deadline,
             found: Swept::default(),
         });
+        awaited.part
     }
 
     /// The groups that an owner-wide selection can be in.
@@ -455,11 +477,14 @@ impl Node {
             let Some(asked) = self.span.sweeps.asked.get_mut(&id) else {
                 continue;
             };
-            let is_slow = asked.since + PATIENCE_MS <= reading && !asked.open.is_empty();
+            let is_slow = asked.since + asked.patience <= reading && !asked.open.is_empty();
             if is_slow {
                 // What is under way there may have happened or not.
                 asked.found.unknown |= asked.sweep.what.acts();
-                asked.open.clear();
+                // An answer to this question counts no more, so the next one gets more time.
+                asked.patience *= 2;
+                let slow = std::mem::take(&mut asked.open);
+                self.call_off(id, slow.into_keys());
                 self.sweep_complete(id);
             }
             let sweeps = &mut self.span.sweeps;
@@ -487,8 +512,12 @@ impl Node {
         let Some(asked) = self.span.sweeps.asked.remove(&id) else {
             return;
         };
+        self.call_off(id, asked.open.into_keys());
+    }
+
+    fn call_off(&mut self, id: u64, nodes: impl Iterator<Item = NodeId>) {
         let me = self.me;
-        for node in asked.open.into_keys() {
+        for node in nodes {
             if node == me.node {
                 self.sweep_over(me, id);
             } else {
@@ -510,7 +539,9 @@ impl Node {
         sweeps
             .local
             .retain(|_, local| (local.from, local.id) != (from, id));
-        sweeps.kept.retain(|kept| (kept.from, kept.id) != (from, id));
+        sweeps
+            .kept
+            .retain(|kept| (kept.from, kept.id) != (from, id));
     }
 
     pub(crate) fn sweeps_peer_down(&mut self, node: NodeId) {
@@ -751,6 +782,28 @@ impl Node {
                     });
                     found.grants.extend(grants);
                 }
+                What::Plan => {
+                    let namespaces = space.owner_namespaces(&sweep.owner);
+                    if namespaces.iter().any(|one| selects(&sweep.selection, one)) {
+                        // Under rules 1 there is no order that could name what is there.
+                        let until = match space.rules() {
+                            0..2 => ReleaseAll::EVERYTHING,
+                            _ => space.order(),
+                        };
+                        found.planned.push((id.0, until));
+                    }
+                }
+                What::Released {
+                    key,
+                    fingerprint,
+                    version,
+                    paths,
+                } => {
+                    let was_released =
+                        |path: &&Path| space.was_released(key, *fingerprint, path, *version, now);
+                    let released = paths.iter().filter(was_released);
+                    found.released.extend(released.cloned());
+                }
                 What::Highest => {
                     found.highest = found.highest.max(space.highest_minted());
                 }
@@ -766,6 +819,9 @@ impl Node {
         let Some(local) = self.span.sweeps.local.get(&number) else {
             return;
         };
+        let space = self.group_ref(id).and_then(|group| group.machine.space());
+        // Names what is there now: whatever is acquired before the entry is applied stays.
+        let until = space.map(Space::order);
         let sweep = &local.sweep;
         let command = match &sweep.what {
             What::Renew(_) => return self.renew_here(number, id),
@@ -773,13 +829,18 @@ impl Node {
                 owner: sweep.owner.clone(),
                 selection: sweep.selection.clone(),
                 cause: *cause,
+                until,
             }),
             What::Ask => Command::Ask(Ask {
                 owner: sweep.owner.clone(),
             }),
-            What::Alive | What::List | What::WaitsFor { .. } | What::Grants | What::Highest => {
-                return;
-            }
+            What::Alive
+            | What::List
+            | What::WaitsFor { .. }
+            | What::Grants
+            | What::Highest
+            | What::Plan
+            | What::Released { .. } => return,
         };
         let op = Op::Command(command);
         self.act_here(number, id, Step::Act, op);

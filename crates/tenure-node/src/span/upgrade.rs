@@ -42,6 +42,7 @@ impl Node {
         if self.peers.note_rules(from, number) == Announced::First {
             // It has just started, and what was said to it before is lost.
             self.announce_rules(from);
+            self.has_newer_forms();
             self.activate_rules();
         }
         Ok(())
@@ -62,6 +63,18 @@ impl Node {
             }
         });
         known.min().map_or(RULES, |least| least.min(RULES))
+    }
+
+    /// Whether operations, sweeps and answers may have the forms that came with rules 2: every node knows
+    /// them. A group that applies by rules 2 proves it, whatever is known of the nodes now. Leaders write the
+    /// older forms into the logs of groups that are not there yet.
+    pub(crate) fn has_newer_forms(&mut self) -> bool {
+        if !self.span.newer_forms {
+            let mut groups = self.groups.iter().flatten();
+            self.span.newer_forms =
+                groups.any(|group| group.machine.rules() >= 2) || self.common_rules() >= 2;
+        }
+        self.span.newer_forms
     }
 
     /// Proposes newer rules for every group that is led here, where all nodes have them.

@@ -154,6 +154,14 @@ fn put_query(out: &mut Writer, query: &Query) {
             out.byte(12);
             out.put(change);
         }
+        Query::Claimed { claim } => {
+            out.byte(13);
+            out.put(&**claim);
+        }
+        Query::Ended { change } => {
+            out.byte(14);
+            out.put(change);
+        }
     }
 }
 
@@ -205,6 +213,13 @@ fn take_query(input: &mut Reader<'_>) -> Take<Query> {
         12 => Query::Change {
             change: input.take()?,
         },
+        // Since rules 2.
+        13 => Query::Claimed {
+            claim: input.take()?,
+        },
+        14 => Query::Ended {
+            change: input.take()?,
+        },
         found => return unknown("query", found),
     })
 }
@@ -241,6 +256,7 @@ pub(crate) fn encode_answer(answer: &OpAnswer) -> Bytes {
         }
         OpAnswer::Busy => out.byte(8),
         OpAnswer::Unknown => out.byte(9),
+        OpAnswer::TooLong => out.byte(10),
     })
 }
 
@@ -260,6 +276,7 @@ pub(crate) fn decode_answer(bytes: &[u8]) -> Read<OpAnswer> {
             },
             8 => OpAnswer::Busy,
             9 => OpAnswer::Unknown,
+            10 => OpAnswer::TooLong,
             found => return unknown("answer", found),
         })
     })
@@ -332,6 +349,20 @@ fn put_found(out: &mut Writer, found: &Found) {
         Found::Outdated { version } => {
             out.byte(12);
             out.put(version);
+        }
+        Found::Claimed {
+            rules,
+            before,
+            work,
+        } => {
+            out.byte(14);
+            out.put(rules);
+            out.option(before.as_ref());
+            out.option(work.as_ref());
+        }
+        Found::Ended(end) => {
+            out.byte(15);
+            out.option(end.as_ref());
         }
         Found::Change(view) => {
             out.byte(13);
@@ -406,6 +437,12 @@ fn take_found(input: &mut Reader<'_>) -> Take<Found> {
                 then: take_then(input)?,
             }),
         }),
+        14 => Found::Claimed {
+            rules: input.take()?,
+            before: input.option()?,
+            work: input.option()?,
+        },
+        15 => Found::Ended(input.option()?),
         found => return unknown("finding", found),
     })
 }
@@ -547,6 +584,19 @@ pub(crate) fn encode_sweep(sweep: &Sweep, groups: &GroupSet) -> Bytes {
             }
             What::Grants => out.byte(8),
             What::Highest => out.byte(9),
+            What::Plan => out.byte(10),
+            What::Released {
+                key,
+                fingerprint,
+                version,
+                paths,
+            } => {
+                out.byte(11);
+                out.put(key);
+                out.put(fingerprint);
+                out.put(version);
+                out.list(paths);
+            }
         }
         put_groups(out, groups);
     })
@@ -568,6 +618,14 @@ pub(crate) fn decode_sweep(bytes: &[u8]) -> Read<(Sweep, GroupSet)> {
             },
             8 => What::Grants,
             9 => What::Highest,
+            // Since rules 2.
+            10 => What::Plan,
+            11 => What::Released {
+                key: input.take()?,
+                fingerprint: input.take()?,
+                version: input.take()?,
+                paths: input.list()?,
+            },
             found => return unknown("sweep", found),
         };
         let sweep = Sweep {
@@ -608,6 +666,11 @@ pub(crate) fn encode_swept(swept: &Swept) -> Bytes {
         out.list(&swept.grants);
         out.option(swept.highest.as_ref());
         out.put(&swept.unknown);
+        // What only newer questions are answered with.
+        if !swept.planned.is_empty() || !swept.released.is_empty() {
+            out.list(&swept.planned);
+            out.list(&swept.released);
+        }
     })
 }
 
@@ -627,6 +690,11 @@ pub(crate) fn decode_swept(bytes: &[u8]) -> Read<Swept> {
             let owners = input.list()?;
             edges.push((owner, WaitsFor { place, owners }));
         }
+        let (grants, highest, unknown) = (input.list()?, input.option()?, input.take()?);
+        let (planned, released) = match input.remaining() {
+            0 => (Vec::new(), Vec::new()),
+            _ => (input.list()?, input.list()?),
+        };
         Ok(Swept {
             groups,
             renewed,
@@ -634,9 +702,11 @@ pub(crate) fn decode_swept(bytes: &[u8]) -> Read<Swept> {
             alive,
             locks,
             edges,
-            grants: input.list()?,
-            highest: input.option()?,
-            unknown: input.take()?,
+            grants,
+            highest,
+            unknown,
+            planned,
+            released,
             too_long: false,
         })
     })

@@ -110,6 +110,8 @@ pub struct Cluster {
     pub latency_ms: u64,
     seed: u64,
     pub frames: u64,
+    /// How many bytes the longest frame had.
+    pub longest_frame: usize,
     pub duplicate: bool,
     /// What cut links did not carry, for a test to bring it after all.
     pub lost: Vec<(NodeId, NodeId, Bytes)>,
@@ -148,6 +150,7 @@ impl Cluster {
             latency_ms: 1,
             seed: 7,
             frames: 0,
+            longest_frame: 0,
             duplicate: false,
             lost: Vec::new(),
         }
@@ -290,6 +293,7 @@ impl Cluster {
 
     fn send(&mut self, from: NodeId, to: NodeId, frame: Bytes) {
         self.frames += 1;
+        self.longest_frame = self.longest_frame.max(frame.len());
         if self.cut.contains(&(from, to)) {
             self.lost.push((from, to, frame));
             return;

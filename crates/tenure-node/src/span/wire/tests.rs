@@ -251,6 +251,8 @@ fn swept() -> Swept {
         }],
         highest: Some(fence()),
         unknown: false,
+        planned: vec![(3, 8), (300, 9)],
+        released: vec![Path::parse("t:/a/b").unwrap()],
         too_long: false,
     }
 }

@@ -133,6 +133,7 @@ pub(super) fn not_evaluated(place: &Where, refusal: Refusal) -> Error {
         Refusal::Outdated { .. }
         | Refusal::Frozen { .. }
         | Refusal::KeyReused
+        | Refusal::Moved { .. }
         | Refusal::AnswersFull => "the lock table is in a state that it cannot be in",
     };
     Error::refused(place, Class::Io, what)

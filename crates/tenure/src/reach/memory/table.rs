@@ -251,6 +251,7 @@ impl Inner {
                     mode: claim.mode,
                 }],
                 key: None,
+                whole: None,
             };
             self.apply(Command::Release(release), None);
         }
