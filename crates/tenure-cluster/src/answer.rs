@@ -55,6 +55,14 @@ impl Answering {
     }
 }
 
+impl Answering {
+    /// Whether the caller has given up.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let slot = self.0.as_ref();
+        slot.is_some_and(|slot| Arc::strong_count(slot) == 1)
+    }
+}
+
 impl Drop for Answering {
     fn drop(&mut self) {
         let waker = self.0.take().and_then(|slot| slot.put(Err(gone()), None));
@@ -100,6 +108,14 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::SeqCst);
         }
+    }
+
+    #[test]
+    fn a_caller_that_gives_up_is_noticed() {
+        let (answering, awaited) = pair();
+        assert!(!answering.is_abandoned());
+        drop(awaited);
+        assert!(answering.is_abandoned());
     }
 
     #[test]

@@ -158,6 +158,7 @@ impl Calls {
 
 impl Drop for Calls {
     fn drop(&mut self) {
+        self.ear.lock().is_closed = true;
         if self.is_listening {
             self.inbox.push(Job::Unlisten { id: self.id });
         }
@@ -188,6 +189,8 @@ struct State {
     /// Of whom nothing more is heard, because too much was.
     missed: HashSet<OwnerId>,
     waker: Option<Waker>,
+    /// Whether nobody listens any more.
+    is_closed: bool,
 }
 
 impl Ear {
@@ -245,6 +248,13 @@ impl Tagged {
             answer,
             request,
         })
+    }
+}
+
+impl Tagged {
+    /// Whether the caller has given up.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.ear.as_ref().is_some_and(|ear| ear.lock().is_closed)
     }
 }
 

@@ -32,6 +32,9 @@ use crate::stream::{Full, Listener, StreamEnd};
 /// A node is stepped at least twice a second (leases.md).
 const LONGEST_SLEEP_MS: u64 = 500;
 
+/// Callers that have given up are looked for this often.
+const CANCEL_EVERY_MS: u64 = 500;
+
 /// A node that is stopping hands its groups over first, for no longer than this (R169).
 const HAND_OVER: Duration = Duration::from_secs(3);
 
@@ -70,6 +73,8 @@ pub(crate) struct Driver {
     pub(crate) replies: HashMap<u64, Reply, FxBuildHasher>,
     pub(crate) listeners: HashMap<u64, Listener, FxBuildHasher>,
     pub(crate) next_request: u64,
+    /// When callers that have given up are looked for next.
+    pub(crate) next_cancel_ms: u64,
     /// Where frames for peers go.
     pub(crate) outlets: HashMap<(NodeId, Lane), Outlet>,
     /// Who moves groups between nodes, where there are others.
@@ -104,8 +109,27 @@ impl Driver {
             }
         }
         self.jobs = jobs;
-        let outputs = self.node.step(self.clock.now(), self.inputs.drain(..));
+        let now = self.clock.now();
+        self.cancel_abandoned(now.monotonic_ms);
+        let outputs = self.node.step(now, self.inputs.drain(..));
         self.finish(outputs);
+    }
+
+    /// Cancels calls whose callers have given up: nothing is tried again for them.
+    fn cancel_abandoned(&mut self, now_ms: u64) {
+        if now_ms < self.next_cancel_ms {
+            return;
+        }
+        self.next_cancel_ms = now_ms + CANCEL_EVERY_MS;
+        let replies = self.replies.iter();
+        let abandoned = replies.filter(|(_, reply)| reply.is_abandoned());
+        let mut ids: Vec<u64> = abandoned.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.replies.remove(&id);
+            let id = RequestId(id);
+            self.inputs.push(Input::Cancel { id });
+        }
     }
 
     /// Does what a step wants done, and finds out when the next one is due.

@@ -77,6 +77,14 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
+    /// Whether the caller has given up.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        match self {
+            Reply::One(one) => one.is_abandoned(),
+            Reply::Tagged(tagged) => tagged.is_abandoned(),
+        }
+    }
+
     /// Answers; the request goes back, if somebody has use for it. Who sleeps is to be woken.
     pub(crate) fn send(
         self,

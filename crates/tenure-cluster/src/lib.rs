@@ -246,6 +246,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         listeners: HashMap::default(),
         wakers: Vec::new(),
         next_request: 1,
+        next_cancel_ms: 0,
         outlets: HashMap::new(),
         mover: rules.map(|rules| Mover::new(rules, clock.now().monotonic_ms)),
         mesh: mesh.clone(),
