@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -100,6 +100,7 @@ pub(super) enum Kind {
     Other,
 }
 
+static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// Which way a request goes. What is encoded goes to tonic, whatever it is.
@@ -172,12 +173,15 @@ impl GrpcConnection {
         head: Parts,
         mut body: Peeked<Limited<Received>>,
     ) -> Response<Answered> {
+        let begun = Instant::now();
         let Some(_place) = place(&self.calls, deadline).await else {
             return too_late().map(Answered::Other);
         };
         body.read().await;
+        let deadline = left(deadline, begun);
         let Some(parsed) = body.message().and_then(|message| common.parse(message)) else {
-            let request = Request::from_parts(head, body);
+            let mut request = Request::from_parts(head, body);
+            set_deadline(&mut request, deadline);
             let Ok(response) = self.port.path_lock.clone().call(request).await;
             return response.map(Body::new).map(Answered::Other);
         };
@@ -204,17 +208,22 @@ impl GrpcConnection {
         mut request: Request<Received>,
         deadline: Duration,
     ) -> Response<Answered> {
+        let begun = Instant::now();
         let Some(_place) = place(&self.calls, deadline).await else {
             return too_late().map(Answered::Other);
         };
         name_peer(&mut request, self.peer);
         if !LONG_ANSWERS.contains(&request.uri().path()) {
+            let deadline = left(deadline, begun);
+            set_deadline(&mut request, deadline);
             let response = self.serve(request, deadline).await;
             return response.map(Answered::Other);
         }
-        let Some(place) = place(&self.long_answers, deadline).await else {
+        let Some(place) = place(&self.long_answers, left(deadline, begun)).await else {
             return too_late().map(Answered::Other);
         };
+        let deadline = left(deadline, begun);
+        set_deadline(&mut request, deadline);
         let response = self.serve(request, deadline).await;
         response.map(|body| {
             Answered::Other(Body::new(Placed {
@@ -253,6 +262,21 @@ async fn place(places: &Arc<Semaphore>, deadline: Duration) -> Option<OwnedSemap
     let waiting = Box::pin(tokio::time::timeout(deadline, waiting));
     // The semaphore is never closed.
     waiting.await.ok()?.ok()
+}
+
+/// What is left of a deadline: the wait for a place, and for the body, is part of it.
+fn left(deadline: Duration, begun: Instant) -> Duration {
+    deadline.saturating_sub(begun.elapsed())
+}
+
+/// Tells the handler of a call how much of the deadline is left. The header says how long the client waits
+/// from the moment of sending, and a call that outlives its client is repeated beside itself.
+fn set_deadline<B>(request: &mut Request<B>, left: Duration) {
+    // The format has room for eight digits; that many milliseconds are more than a day.
+    let text = format!("{}m", left.as_millis().min(99_999_999));
+    if let Ok(value) = HeaderValue::from_str(&text) {
+        request.headers_mut().insert(&GRPC_TIMEOUT, value);
+    }
 }
 
 fn too_late() -> Response<Body> {
@@ -333,5 +357,28 @@ impl http_body::Body for Placed {
 
     fn size_hint(&self) -> http_body::SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time that a call has waited for its turn is not given to it again.
+    #[test]
+    fn a_handler_is_told_what_is_left_of_the_deadline() {
+        let ours = Duration::from_secs(30);
+        let mut request = Request::new(());
+        request
+            .headers_mut()
+            .insert(&GRPC_TIMEOUT, HeaderValue::from_static("2S"));
+        let deadline = grpc::deadline(request.headers(), ours);
+        assert_eq!(deadline, Duration::from_secs(2));
+        let waited = Duration::from_millis(1_500);
+        set_deadline(&mut request, deadline.saturating_sub(waited));
+        let told = grpc::deadline(request.headers(), ours);
+        assert_eq!(told, Duration::from_millis(500));
+        set_deadline(&mut request, left(Duration::ZERO, Instant::now()));
+        assert_eq!(grpc::deadline(request.headers(), ours), Duration::ZERO);
     }
 }
