@@ -489,12 +489,19 @@ impl Node {
         } else {
             Due::Now
         };
-        for (group, message) in after.drain(..) {
-            // An answer to a heartbeat says that the sender is followed, and promises nothing that a crash
-            // could undo. If it waited for the disk, leaders would lose followers with slow disks.
-            let due = match message.kind {
-                MessageKind::HeartbeatAnswer => Due::Now,
-                _ => due,
+        for (group, mut message) in after.drain(..) {
+            // An answer to a heartbeat says that the sender is followed. That needs no disk: votes are durable
+            // before they are given, so a later leader is elected after this answer even if the term is
+            // forgotten. If it waited for the disk, leaders would lose followers with slow disks.
+            let due = if message.kind == MessageKind::HeartbeatAnswer {
+                if due == Due::AfterWrites {
+                    // Its commit index may not be durable yet, and the leader counts on the one that it hears
+                    // of: a removed replica is deleted when a majority knows of the removal.
+                    message.commit = 0;
+                }
+                Due::Now
+            } else {
+                due
             };
             self.send_message(group, message, due);
         }
