@@ -56,6 +56,25 @@ impl Batch {
         self.asked.len()
     }
 
+    /// Gives what waits the form that a machine of these older rules knows. The operations that have none are
+    /// taken out and returned.
+    pub(crate) fn lower_to(&mut self, rules: u32) -> Vec<Ticket> {
+        let mut unknown = Vec::new();
+        for (ticket, command) in std::mem::take(&mut self.asked) {
+            let lowered = match command {
+                AnyCommand::Space(command) => Some(AnyCommand::Space(command.for_rules(rules))),
+                AnyCommand::System(command) => command
+                    .for_rules(rules)
+                    .map(|command| AnyCommand::System(Box::new(command))),
+            };
+            match lowered {
+                Some(command) => self.asked.push_back((ticket, command)),
+                None => unknown.push(ticket),
+            }
+        }
+        unknown
+    }
+
     /// The next entry, encoded. Given back with [`Batch::put_back`] if consensus drops it.
     /// `scratch` is room to write in.
     pub(crate) fn next(&mut self, stamp: Stamp, scratch: &mut Vec<u8>) -> (Bytes, Commands) {

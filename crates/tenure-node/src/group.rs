@@ -296,19 +296,8 @@ impl Group {
             return;
         }
         match op {
-            // An entry has a form that all replicas know.
-            Op::Command(command) => {
-                let command = command.for_rules(self.machine.rules());
-                self.batch.push(ticket, AnyCommand::Space(command));
-            }
-            Op::System(command) => match command.for_rules(self.machine.rules()) {
-                Some(command) => self
-                    .batch
-                    .push(ticket, AnyCommand::System(Box::new(command))),
-                None => turn
-                    .answers
-                    .push((ticket, OpAnswer::NotHere { leader: None })),
-            },
+            Op::Command(command) => self.batch.push(ticket, AnyCommand::Space(command)),
+            Op::System(command) => self.batch.push(ticket, AnyCommand::System(command)),
             Op::Renew(renew) => {
                 self.lead
                     .join_renewal(ticket, renew, expires, &self.machine);
@@ -612,6 +601,15 @@ impl Group {
         let Lead::Leading(leading) = &mut self.lead else {
             return;
         };
+        let rules = self.machine.rules();
+        if rules < RULES {
+            // An entry has a form that all replicas know. Only here: before step 1 the machine may be older
+            // than the rules of its group.
+            for ticket in self.batch.lower_to(rules) {
+                let answer = OpAnswer::NotHere { leader: None };
+                turn.answers.push((ticket, answer));
+            }
+        }
         while !self.batch.is_empty() {
             let stamp = Stamp {
                 time: leading.lease_time(turn.reading),

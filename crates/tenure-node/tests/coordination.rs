@@ -830,3 +830,29 @@ fn a_late_answer_to_an_earlier_question_does_not_count() {
     };
     assert_eq!(found.locks.len(), 1);
 }
+
+/// A leader that has not applied its log yet does not know by which rules its group goes: the form of what it
+/// proposes is chosen when it proposes.
+#[test]
+fn a_keyed_release_is_recognised_right_after_a_restart() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.run(1_000);
+    granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
+    let release = || {
+        ClientRequest::Release(ReleaseRequest {
+            owner: owner("amy"),
+            holds: vec![tenure_core::command::Hold {
+                path: path("t:/a"),
+                mode: tenure_core::policy::Mode::Write,
+            }],
+            edge: WaitEdge::Keep,
+            key: key("k1"),
+        })
+    };
+    assert!(cluster.call(0, release()).is_ok());
+    cluster.crash(0);
+    cluster.start(0);
+    // It leads, and its first entry is not durable yet.
+    let again = cluster.call(0, release());
+    assert!(again.is_ok(), "{again:?}");
+}

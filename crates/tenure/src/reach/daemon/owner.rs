@@ -306,7 +306,9 @@ impl Owner {
         let until = Lease::now() + self.each_try();
         match client.owner_locks(&self.id, until, self.each_try()).await {
             Ok(left) => self.lose_unlisted(&client, &claims, &left),
-            Err(_) => claims.iter().for_each(|claim| self.lose_taken(claim)),
+            Err(_) => claims.iter().for_each(|claim| {
+                self.lose_taken(claim);
+            }),
         }
     }
 
@@ -339,16 +341,20 @@ impl Owner {
             .iter()
             .filter(|claim| !left.iter().any(|lock| claim.is(lock)))
             .collect();
-        gone.iter().for_each(|claim| self.lose_taken(claim));
+        // A claim that its guard has given back meanwhile is not lost. Its path may be held again by a later claim,
+        // which the list is too old to know.
+        let lost = gone.into_iter().filter(|claim| self.lose_taken(claim));
+        let lost: Vec<&Arc<Claim>> = lost.collect();
         let mut spots: Vec<Spot> = Vec::new();
         {
             let mut state = self.lock();
-            for claim in gone {
+            for claim in lost {
                 let spot = claim.spot();
                 let is_wanted = state.wanted.iter().any(|(wanted, _)| *wanted == spot);
                 let is_known = spots.contains(&spot) || state.releasing.contains(&spot);
                 // A request for the same path tells the daemon by itself, and a release would take what it gets.
-                if state.leases.contains_key(&claim.namespace) && !is_wanted && !is_known {
+                let is_needed = is_wanted || is_known || state.holds(&spot);
+                if state.leases.contains_key(&claim.namespace) && !is_needed {
                     spots.push(spot);
                 }
             }
@@ -359,8 +365,8 @@ impl Owner {
         }
     }
 
-    /// Loses a claim that is still held here: its guard may have given it back meanwhile.
-    fn lose_taken(&self, claim: &Arc<Claim>) {
+    /// Loses a claim that is still held here: its guard may have given it back meanwhile. Returns whether it was.
+    fn lose_taken(&self, claim: &Arc<Claim>) -> bool {
         let is_held = self.lock().claims().any(|held| Arc::ptr_eq(held, claim));
         if is_held {
             self.let_go(claim);
@@ -368,6 +374,7 @@ impl Owner {
                 .signals
                 .lose(LostCause::Killed, "the daemon took it away");
         }
+        is_held
     }
 
     /// Renews until nothing is held.
