@@ -274,15 +274,9 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     let (key, value) = identity.record();
     // In the same record as the first word of this start: the log forgets the cut with it.
     let suspects = tenure_journal::suspects(&opened.recovered);
-    let noted = tenure_journal::suspects_value(suspects.iter().copied());
     batch
         .node(key, &value)
-        .and_then(|()| {
-            if suspects.is_empty() {
-                return Ok(());
-            }
-            batch.node(tenure_journal::SUSPECTS, &noted)
-        })
+        .and_then(|()| tenure_journal::note_suspects(&suspects, &mut batch))
         .map_err(|error| StartError::Write(error.to_string()))?;
     log.append(&mut batch)
         .and_then(|_| log.sync())

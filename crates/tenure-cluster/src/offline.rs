@@ -299,7 +299,12 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     let mut log = opened.log;
     let mut batch = tenure_log::Batch::new();
     let (key, value) = book::standing(&standing);
-    batch.node(&key, &value).map_err(|error| failed(&error))?;
+    // The log reports a suspicious cut only until the first batch behind it: this may be that batch.
+    let suspects = tenure_journal::suspects(&opened.recovered);
+    batch
+        .node(&key, &value)
+        .and_then(|()| tenure_journal::note_suspects(&suspects, &mut batch))
+        .map_err(|error| failed(&error))?;
     log.append(&mut batch).map_err(|error| failed(&error))?;
     log.sync().map_err(|error| failed(&error))?;
     Ok(rival.cluster)

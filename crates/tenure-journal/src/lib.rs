@@ -21,7 +21,7 @@ use tenure_log::{
 use tenure_node::{Base, Batch, Entry, GroupId, Mark, Record, Snapshot};
 
 pub use replay::{ReplayError, replay};
-pub use suspects::{SUSPECTS, suspects, suspects_value};
+pub use suspects::{SUSPECTS, note_suspects, suspects, suspects_value};
 
 // A batch of a node is one record of the log, behind at most a megabyte that was gathered before it; a record
 // takes more than two of the longest entries.

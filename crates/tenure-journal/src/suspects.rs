@@ -5,7 +5,7 @@
 //! in between. The first batch after the cut carries the list; the log itself reports the cut again
 //! as long as that batch is not there.
 
-use tenure_log::{CutKind, Recovered};
+use tenure_log::{CutKind, Recovered, TooLong};
 use tenure_node::{GroupId, Recovery};
 
 /// The key of the node's record with the suspect groups. Its value: their numbers, 4 bytes each,
@@ -16,6 +16,14 @@ pub const SUSPECTS: &[u8] = b"suspects";
 pub fn suspects_value(groups: impl IntoIterator<Item = GroupId>) -> Vec<u8> {
     let numbers = groups.into_iter().map(|group| group.0.to_le_bytes());
     numbers.flatten().collect()
+}
+
+/// Puts the list into a batch, if there is one to be remembered. The first batch behind a suspicious cut must have it.
+pub fn note_suspects(suspects: &[GroupId], batch: &mut tenure_log::Batch) -> Result<(), TooLong> {
+    if suspects.is_empty() {
+        return Ok(());
+    }
+    batch.node(SUSPECTS, &suspects_value(suspects.iter().copied()))
 }
 
 /// The groups that are suspect at this start.

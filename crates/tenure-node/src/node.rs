@@ -494,7 +494,8 @@ impl Node {
             // before they are given, so a later leader is elected after this answer even if the term is
             // forgotten. If it waited for the disk, leaders would lose followers with slow disks.
             let due = if message.kind == MessageKind::HeartbeatAnswer {
-                if due == Due::AfterWrites {
+                let unsynced = |group: &Group| group.has_unsynced();
+                if self.group_ref(group).is_some_and(unsynced) {
                     // Its commit index may not be durable yet, and the leader counts on the one that it hears
                     // of: a removed replica is deleted when a majority knows of the removal.
                     message.commit = 0;
