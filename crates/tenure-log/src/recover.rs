@@ -198,21 +198,12 @@ impl<D: Disk> Replay<'_, D> {
         }
         self.check_claim(reader, reached)?;
         self.cut = self.judge(reader, reached, tail);
-        if reader.supplement.after_cut && self.mark == reader.header.mark {
-            // The first batch behind an earlier suspicious cut is not there. If it was torn, that alone would
-            // be harmless, but the earlier cut is not.
-            let earlier = Cut {
+        if self.cut.is_none() && reader.supplement.after_cut && self.mark == reader.header.mark {
+            self.cut = Some(Cut {
                 file: Name::Log(number.saturating_sub(1)).to_string(),
                 offset: reader.header.previous_end,
                 bytes: 0,
                 kind: CutKind::Suspicious,
-            };
-            self.cut = Some(match self.cut.take() {
-                None => earlier,
-                Some(torn) => Cut {
-                    kind: CutKind::Suspicious,
-                    ..torn
-                },
             });
         }
         Ok(reached)

@@ -466,29 +466,17 @@ impl Group {
         let changes_members = changes_members || commits_change;
         turn.must_sync |= changes_members;
         let hint = (has_change || changes_members).then(|| self.replica.store().hard_state());
-        let first = work.entries.first().map(|entry| entry.place.index);
-        let mut behind = None;
-        if let Some(mut state) = work.hard_state.or(hint)
+        if let Some(state) = work.hard_state.or(hint)
             && (wrote || work.must_sync || changes_members)
         {
-            // A long turn is cut into several batches. No entry may be durable before its term is, so the hard
-            // state comes first. But no commit index may be durable before the entries that it covers: older
-            // ones at their places would be taken for committed.
-            if let Some(first) = first
-                && state.commit >= first
-            {
-                behind = Some(state);
-                state.commit = first - 1;
-            }
             turn.writes.push((self.id, Record::HardState(state)));
             wrote = true;
         }
         if !work.entries.is_empty() {
+            // Behind the hard state: a long turn is cut into several batches, and no entry may be durable
+            // before its term is.
             let entries = std::mem::take(&mut work.entries);
             turn.writes.push((self.id, Record::Entries(entries)));
-        }
-        if let Some(state) = behind {
-            turn.writes.push((self.id, Record::HardState(state)));
         }
         turn.must_sync |= work.must_sync;
         if wrote {

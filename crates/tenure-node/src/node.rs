@@ -527,7 +527,6 @@ impl Node {
         };
         let records = take_as_long(&mut self.turn.writes);
         let mut numbers = take_as_long(&mut self.turn.numbers);
-        // All snapshots go with the first batch: they have to be durable before the batch that installs them.
         let mut snapshots = std::mem::take(&mut self.installs);
         let reading = self.clock.reading();
         let mut before = 0;
@@ -538,16 +537,29 @@ impl Node {
             let later = numbers.split_off(done);
             let done = std::mem::replace(&mut numbers, later);
             let done = done.into_iter().map(|(_, written)| written).collect();
-            let installed: usize = snapshots.iter().map(|snapshot| snapshot.data.len()).sum();
+            // Each snapshot goes with the batch that installs it. With an earlier one it could be deleted again:
+            // the replica that it follows on may be removed in the same turn.
+            let is_installed = |snapshot: &Snapshot| {
+                part.records.iter().any(|(group, record)| {
+                    *group == snapshot.group && matches!(record, Record::Installed(_))
+                })
+            };
+            let (here, later): (Vec<_>, Vec<_>) = snapshots.into_iter().partition(is_installed);
+            snapshots = later;
+            let installed: usize = here.iter().map(|snapshot| snapshot.data.len()).sum();
             let bytes = (part.bytes + installed) as u64;
             self.storage.wrote(self.last_mark, reading, bytes, done);
             outputs.push(Output::Write(Batch {
                 mark: self.last_mark,
                 sync,
-                snapshots: std::mem::take(&mut snapshots),
+                snapshots: here,
                 records: part.records,
             }));
         }
+        debug_assert!(
+            snapshots.is_empty(),
+            "every state that arrived is installed"
+        );
     }
 
     fn send_message(&mut self, group: GroupId, message: Message, due: Due) {

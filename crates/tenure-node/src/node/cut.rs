@@ -79,7 +79,13 @@ pub(super) fn cut(records: Vec<(GroupId, Record)>) -> Vec<Part> {
         let mut some = Vec::new();
         for entry in entries {
             let more = entry_bytes(&entry);
-            if part.bytes > 0 && part.bytes + more > MAX_BATCH_BYTES {
+            // The first entry stays with the hard state before it, whose commit index may cover it: alone, that
+            // index would make older entries at its place count as committed.
+            let is_state = |(of, last): &(GroupId, Record)| {
+                *of == group && matches!(last, Record::HardState(_))
+            };
+            let stays = some.is_empty() && part.records.last().is_some_and(is_state);
+            if part.bytes > 0 && part.bytes + more > MAX_BATCH_BYTES && !stays {
                 if !some.is_empty() {
                     let some = std::mem::take(&mut some);
                     part.records.push((group, Record::Entries(some)));

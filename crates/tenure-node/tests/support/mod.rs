@@ -98,28 +98,6 @@ impl Disk {
     }
 }
 
-/// A batch may be cut between any two of these records: no commit index stands before the entries that it covers,
-/// because older entries at their places would be taken for committed.
-fn check_order(records: &[(GroupId, Record)]) {
-    for (at, (group, record)) in records.iter().enumerate() {
-        let Record::HardState(state) = record else {
-            continue;
-        };
-        for (other, later) in &records[at..] {
-            if let Record::Entries(entries) = later
-                && other == group
-            {
-                let first = entries[0].place.index;
-                assert!(
-                    state.commit < first,
-                    "{} before entry {first}",
-                    state.commit
-                );
-            }
-        }
-    }
-}
-
 pub struct Seat {
     pub member: Member,
     pub node: Option<Node>,
@@ -461,7 +439,6 @@ impl Cluster {
                 let key = (snapshot.group, snapshot.index);
                 disk.snapshots.insert(key, snapshot.data);
             }
-            check_order(&batch.records);
             for (group, record) in batch.records {
                 disk.write(group, record);
             }
