@@ -174,6 +174,28 @@ mod tests {
         assert_eq!(taken, records.len());
     }
 
+    /// A hard state alone in a durable batch would make older entries at the places that its commit index covers
+    /// count as committed.
+    #[test]
+    fn a_hard_state_is_durable_with_the_first_entry_behind_it() {
+        let filler = (GroupId(0), entries(1, &[MAX_BATCH_BYTES - 200]));
+        let records = vec![
+            filler,
+            (GroupId(1), state(3)),
+            (GroupId(1), entries(5, &[400, 400])),
+        ];
+        let parts = cut(records);
+        let of_state = parts.iter().find(|part| {
+            let mut records = part.records.iter();
+            records.any(|(_, record)| matches!(record, Record::HardState(_)))
+        });
+        let last = of_state.and_then(|part| part.records.last());
+        assert!(
+            matches!(last, Some((GroupId(1), Record::Entries(_)))),
+            "{last:?}"
+        );
+    }
+
     #[test]
     fn an_entry_that_is_too_long_has_a_batch_of_its_own() {
         let lengths = [10, MAX_BATCH_BYTES + 1, 10];
