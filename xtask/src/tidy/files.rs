@@ -22,6 +22,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
         if source.path.ends_with(".rs") {
             opening(source, &mut complaints);
             reachable(source, sources, &mut complaints);
+            pages(source, sources, &mut complaints);
         }
         if source.path.ends_with(".md") {
             links(source, sources, &mut complaints);
@@ -137,6 +138,29 @@ fn links(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
     }
 }
 
+/// A page that a comment names exists: by its path, or by its name alone.
+fn pages(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
+    for (number, line) in source.text.lines().enumerate() {
+        let Some((_, comment)) = line.split_once("//") else {
+            continue;
+        };
+        let words = comment.split(|c: char| !c.is_ascii_alphanumeric() && !"-_./".contains(c));
+        for page in words
+            .map(|word| word.trim_matches('.'))
+            .filter(|word| word.ends_with(".md"))
+        {
+            let inner = format!("/{}", page.trim_start_matches("../"));
+            let found = sources
+                .iter()
+                .any(|other| other.path == page || other.path.ends_with(&inner));
+            if !found {
+                let place = format!("{}:{}", source.path, number + 1);
+                complaints.push(format!("{place}: there is no page {page}"));
+            }
+        }
+    }
+}
+
 fn resolve(folder: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in target.split('/') {
@@ -149,4 +173,31 @@ fn resolve(folder: &str, target: &str) -> Option<String> {
         }
     }
     Some(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_that_names_a_missing_page_is_a_complaint() {
+        let source = |path: &str, text: &str| Source {
+            path: path.into(),
+            text: text.into(),
+        };
+        let sources = [
+            source(
+                "crates/a/src/lib.rs",
+                concat!("/", "/! See docs/log.md, leases.md and gone.md."),
+            ),
+            source("docs/log.md", ""),
+            source("docs/design/leases.md", ""),
+        ];
+        let mut complaints = Vec::new();
+        pages(&sources[0], &sources, &mut complaints);
+        assert_eq!(
+            complaints,
+            ["crates/a/src/lib.rs:1: there is no page gone.md"]
+        );
+    }
 }

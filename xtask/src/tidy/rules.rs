@@ -1,33 +1,50 @@
-//! Every rule of the specification that a crate implements is cited by one of its tests.
+//! Rule ids of the specification: each has a heading, an owner and a test, and no other is cited.
 //!
-//! `docs/rules.txt` says which crate answers for which rule. A citation is the id as a word (`R45`)
-//! in test code: in a file under `tests/`, or behind `#[cfg(test)]`. A range cites its ends only.
+//! `docs/spec/` has one heading per rule (`### R45: short name`). `docs/rules.txt` says which crate
+//! answers for which rule. A citation is the id as a word (`R45`); a range cites its ends only. A
+//! rule is tested if its crate cites it in test code: in a file under `tests/`, or behind
+//! `#[cfg(test)]`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Source;
 
 const LIST: &str = "docs/rules.txt";
+const SPECIFICATION: &str = "docs/spec/";
 
 pub(super) fn check(sources: &[Source]) -> Vec<String> {
     let Some(list) = sources.iter().find(|source| source.path == LIST) else {
         return vec![format!("{LIST} is missing")];
     };
     let (assigned, mut complaints) = parse(&list.text);
-    let known: BTreeSet<&String> = assigned.values().flatten().collect();
+    let owned: BTreeSet<&str> = assigned.values().flatten().map(String::as_str).collect();
+    let headings = headings(sources, &mut complaints);
+    for id in headings.keys().filter(|id| !owned.contains(**id)) {
+        complaints.push(format!("{}: no crate owns {id} in {LIST}", headings[id]));
+    }
+    for id in owned.iter().filter(|id| !headings.contains_key(**id)) {
+        complaints.push(format!("{LIST}: {id} has no heading in {SPECIFICATION}"));
+    }
+    for source in sources.iter().filter(|source| may_cite(&source.path)) {
+        for id in ids(&source.text) {
+            if !headings.contains_key(id.as_str()) {
+                complaints.push(format!(
+                    "{}: cites {id}, which has no heading in {SPECIFICATION}",
+                    source.path
+                ));
+            }
+        }
+    }
 
     let mut cited: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for source in sources {
         let Some(name) = crate_of(&source.path) else {
             continue;
         };
-        let ids = ids(test_part(source));
-        for id in &ids {
-            if !known.contains(id) {
-                complaints.push(format!("{}: cites {id}, which is no rule", source.path));
-            }
-        }
-        cited.entry(name).or_default().extend(ids);
+        cited
+            .entry(name)
+            .or_default()
+            .extend(ids(test_part(source)));
     }
     for (name, rules) in &assigned {
         // A crate that is not there yet has nothing to show.
@@ -40,6 +57,33 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// Every rule of the specification, with the page that has its heading.
+fn headings<'a>(sources: &'a [Source], complaints: &mut Vec<String>) -> BTreeMap<&'a str, &'a str> {
+    let mut headings = BTreeMap::new();
+    for page in sources
+        .iter()
+        .filter(|source| source.path.starts_with(SPECIFICATION))
+    {
+        for line in page.text.lines().filter(|line| line.starts_with('#')) {
+            let Some((id, _)) = line.trim_start_matches('#').trim().split_once(':') else {
+                continue;
+            };
+            if is_id(id) && headings.insert(id, page.path.as_str()).is_some() {
+                complaints.push(format!("{}: a second heading for {id}", page.path));
+            }
+        }
+    }
+    headings
+}
+
+/// Code, scripts and pages cite rules; recorded data only looks as if it did.
+fn may_cite(path: &str) -> bool {
+    let text = [".rs", ".md", ".proto", ".sh", ".py"]
+        .iter()
+        .any(|ending| path.ends_with(ending));
+    text && !path.contains("/vectors/")
 }
 
 /// Reads lines of `crate: R1-R4 R7`.
@@ -56,6 +100,10 @@ fn parse(text: &str) -> (BTreeMap<String, BTreeSet<String>>, Vec<String>) {
         };
         let entry = assigned.entry(name.trim().to_owned()).or_default();
         for word in rules.split_whitespace() {
+            if is_id(word) {
+                entry.insert(word.to_owned());
+                continue;
+            }
             let (first, last) = word.split_once('-').unwrap_or((word, word));
             match (number(first), number(last)) {
                 (Some((letter, from)), Some((same, to))) if letter == same && from <= to => {
@@ -95,20 +143,23 @@ fn test_part(source: &Source) -> &str {
         .map_or("", |at| &source.text[at..])
 }
 
-/// Words that are a rule's letter and a number without leading zero.
+/// The words of a text that are rule ids.
 fn ids(text: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .filter(|word| {
-            word.len() <= 4 && word.starts_with(['R', 'E', 'K', 'S', 'X', 'U', 'P', 'C'])
-        })
-        .filter(|word| {
-            let digits = &word[1..];
-            !digits.is_empty()
-                && digits.bytes().all(|byte| byte.is_ascii_digit())
-                && (digits == "0" || !digits.starts_with('0'))
-        })
+        .filter(|word| is_id(word))
         .map(str::to_owned)
         .collect()
+}
+
+/// A rule's letter, a number without leading zero, and `a` for a rule that was put in behind it.
+fn is_id(word: &str) -> bool {
+    let Some(number) = word.strip_prefix(['R', 'E', 'K', 'S', 'X', 'U', 'P', 'C']) else {
+        return false;
+    };
+    let number = number.strip_suffix('a').unwrap_or(number);
+    matches!(number.len(), 1..=3)
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+        && (number == "0" || !number.starts_with('0'))
 }
 
 #[cfg(test)]
@@ -125,23 +176,46 @@ mod tests {
 
     #[test]
     fn only_whole_words_are_citations() {
-        let found = ids("/// R45: a_R7 R07 R1234 XR2 (K22–K27)");
+        let found = ids("/// R45: a_R7 R07 R1234 XR2 U13a K8s (K22–K27)");
         let found: Vec<&str> = found.iter().map(String::as_str).collect();
-        assert_eq!(found, ["K22", "K27", "R45"]);
+        assert_eq!(found, ["K22", "K27", "R45", "U13a"]);
+    }
+
+    fn source(path: &str, text: &str) -> Source {
+        Source {
+            path: path.into(),
+            text: text.into(),
+        }
     }
 
     #[test]
     fn a_rule_that_no_test_cites_is_a_complaint() {
         let sources = [
-            Source {
-                path: LIST.into(),
-                text: "tenure-core: R1-R2\n".into(),
-            },
-            Source {
-                path: "crates/tenure-core/src/lib.rs".into(),
-                text: "// R2\n#[cfg(test)]\nmod tests { /* R1 */ }".into(),
-            },
+            source(LIST, "tenure-core: R1-R2\n"),
+            source("docs/spec/all.md", "### R1: one\n### R2: two\n"),
+            source(
+                "crates/tenure-core/src/lib.rs",
+                "// R2\n#[cfg(test)]\nmod tests { /* R1 */ }",
+            ),
         ];
         assert_eq!(check(&sources), ["tenure-core: no test cites R2"]);
+    }
+
+    #[test]
+    fn a_rule_needs_a_heading_and_an_owner() {
+        let sources = [
+            source(LIST, "tenure-core: R1\n"),
+            source("docs/spec/all.md", "### R2: two\n### R2: again\n"),
+            source("crates/tenure-core/src/lib.rs", "// R3"),
+        ];
+        let complaints = check(&sources).join("\n");
+        for complaint in [
+            "docs/spec/all.md: a second heading for R2",
+            "docs/spec/all.md: no crate owns R2 in docs/rules.txt",
+            "docs/rules.txt: R1 has no heading in docs/spec/",
+            "crates/tenure-core/src/lib.rs: cites R3, which has no heading in docs/spec/",
+        ] {
+            assert!(complaints.contains(complaint), "{complaints}");
+        }
     }
 }
