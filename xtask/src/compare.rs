@@ -12,7 +12,7 @@ const PEERS: &[(&str, &str)] = &[
 ];
 
 /// Installs the peers, builds what is measured, and measures. `words` go to `tenure-compare run`.
-pub(super) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+pub(super) fn run(words: &[&str]) -> Result<(), String> {
     install();
     super::cargo(&[
         "build",
@@ -23,8 +23,7 @@ pub(super) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
         "-p",
         "tenure-bench",
     ])?;
-    let built =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let built = super::target();
     let status = Command::new(built.join("release/tenure-compare"))
         .args(["run", "--tenure"])
         .arg(built.join("release/tenure"))

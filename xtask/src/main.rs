@@ -1,33 +1,43 @@
-//! The one door to the tools: `cargo xtask <word>`. CI and people use the same words.
+//! `cargo xtask <command>`: the project's own tools. CI and developers run the same commands.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 mod compare;
+mod gates;
 mod mutants;
+mod slow;
 mod tidy;
 
 const USAGE: &str = "\
-usage: cargo xtask <word>
+usage: cargo xtask <command>
 
-  test     everything that CI demands: format, lints, docs, tests (installs what tests need)
-  check    format, lints, docs and tidy; no tests
-  tidy     the rules of the repository: crate arrows, rule ids, dead files, leftovers
+  test     everything that CI requires: format, tidy, licences, lints, docs, tests; prints the
+           minutes of each part (the tests install what they need)
+  check    the same without the tests
+  tidy     the repository's own rules: crate dependencies, rule ids, dead files, leftovers
+  slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
-  fix      format and apply lint suggestions; the only word that writes files";
+  fix      format and apply lint suggestions; the only command that writes source files
+
+examples:
+  cargo xtask check
+  cargo xtask slow hours
+  cargo xtask mutants tenure-log";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
-        ["test"] => test(),
-        ["check"] => check(),
+        ["test"] => gates::run(gates::TEST),
+        ["check"] => gates::run(gates::CHECK),
         ["tidy"] => tidy::run(&root()),
+        ["slow", part @ ..] if part.len() <= 1 => slow::run(&root(), part.first().copied()),
         ["mutants"] => mutants::run(&root(), None, None),
         ["mutants", package] => mutants::run(&root(), Some(package), None),
         ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
-        ["compare", options @ ..] => compare::run(&root(), options),
+        ["compare", options @ ..] => compare::run(options),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");
@@ -43,35 +53,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the repository is.
+/// The repository's root directory.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The lints are in [`check`]: they compile everything once more, and CI has a time to keep.
-fn test() -> Result<(), String> {
-    cargo(&["fmt", "--all", "--check"])?;
-    cargo(&["test", "--workspace", "--locked"])
-}
-
-fn check() -> Result<(), String> {
-    cargo(&["fmt", "--all", "--check"])?;
-    cargo(&[
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--",
-        "-D",
-        "warnings",
-    ])?;
-    cargo_with(
-        &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
-        &[("RUSTDOCFLAGS", "-D warnings")],
-    )?;
-    tidy::run(&root())?;
-    deny()
+/// The directory that cargo builds into.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }
 
 fn fix() -> Result<(), String> {
@@ -83,16 +73,6 @@ fn fix() -> Result<(), String> {
         "--allow-dirty",
     ])?;
     cargo(&["fmt", "--all"])
-}
-
-/// Licences, advisories and duplicates; only where `cargo-deny` is installed.
-fn deny() -> Result<(), String> {
-    let installed = Command::new("cargo-deny").arg("--version").output().is_ok();
-    if !installed {
-        eprintln!("cargo-deny is not installed: licences and advisories were not checked");
-        return Ok(());
-    }
-    cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"])
 }
 
 fn cargo(arguments: &[&str]) -> Result<(), String> {

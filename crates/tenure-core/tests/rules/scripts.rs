@@ -2,6 +2,9 @@
 //!
 //! A story starts with `story` and a sentence. A step may name what must come of it behind `->`:
 //! words of the answer, then after commas every event that it causes, and no other.
+//!
+//! `TENURE_STORY=R68 cargo test -p tenure-core --test rules fences` runs only the stories of
+//! `fences.txt` whose sentence contains `R68`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,13 +21,18 @@ fn run(name: &str) {
     let mut scenario = Scenario::new();
     let mut story = String::new();
     let mut wrong = Vec::new();
-    let mut broken = false;
+    let only = std::env::var("TENURE_STORY").unwrap_or_default();
+    // Lines before the first story are comments; lines of a story that is not chosen are skipped.
+    let mut skip = false;
+    let mut stories = 0;
     for (number, line) in text.lines().enumerate() {
         if let Some(title) = line.strip_prefix("story ") {
-            (scenario, story, broken) = (Scenario::new(), title.into(), false);
-        } else if !broken && let Err(why) = scenario.try_line(line) {
+            (scenario, story) = (Scenario::new(), title.into());
+            skip = !title.contains(&only);
+            stories += usize::from(!skip);
+        } else if !skip && let Err(why) = scenario.try_line(line) {
             // What follows in this story rests on what went wrong.
-            broken = true;
+            skip = true;
             let at = number + 1;
             wrong.push(format!(
                 "{name}.txt:{at}: in the story {story}\n{line}\n{why}"
@@ -32,6 +40,7 @@ fn run(name: &str) {
         }
     }
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n\n"));
+    assert!(stories > 0, "{name}.txt has no story with `{only}`");
 }
 
 macro_rules! scripts {

@@ -1,0 +1,157 @@
+//! `cargo xtask slow [part]`: what takes longer than CI may.
+//!
+//! Run before a release. Each part is one command; what it prints is shown and kept in
+//! `docs/verification/<part>.txt`, with the commit that was tested.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// One part: its name, what it shows, the command with its environment.
+struct Part {
+    name: &'static str,
+    shows: &'static str,
+    environment: &'static [(&'static str, &'static str)],
+    command: &'static [&'static str],
+}
+
+const PARTS: &[Part] = &[
+    Part {
+        name: "hours",
+        shows: "virtual hours of fresh seeds without a violation",
+        environment: &[],
+        command: &["cargo", "sim", "--", "--hours", "1000"],
+    },
+    Part {
+        name: "planted-bugs",
+        shows: "the simulator catches every planted bug",
+        environment: &[],
+        command: &["cargo", "sim", "--", "--museum"],
+    },
+    Part {
+        name: "mutants",
+        shows: "the tests notice every listed wrong line",
+        environment: &[],
+        command: &["cargo", "xtask", "mutants"],
+    },
+    Part {
+        name: "trial",
+        shows: "five real nodes under ten minutes of faults",
+        environment: &[("TENURE_TRIAL_SECONDS", "600")],
+        command: &[
+            "cargo",
+            "test",
+            "-p",
+            "tenure-cli",
+            "--test",
+            "trial",
+            "--",
+            "--ignored",
+            "--nocapture",
+            "five",
+        ],
+    },
+    Part {
+        name: "store-model",
+        shows: "every interleaving of the repository lock, larger bounds",
+        environment: &[("TENURE_STORE_MODEL", "full")],
+        command: &[
+            "cargo",
+            "test",
+            "-p",
+            "tenure-store",
+            "--test",
+            "suite",
+            "model",
+            "--",
+            "--nocapture",
+            "--test-threads",
+            "1",
+        ],
+    },
+    Part {
+        name: "speed",
+        shows: "the daemon beside etcd, Redis and ZooKeeper",
+        environment: &[],
+        command: &["cargo", "xtask", "compare"],
+    },
+];
+
+/// Runs one part, or all of them; the first failure ends the run.
+pub(crate) fn run(root: &Path, only: Option<&str>) -> Result<(), String> {
+    let chosen: Vec<&Part> = PARTS
+        .iter()
+        .filter(|part| only.is_none_or(|name| part.name == name))
+        .collect();
+    if chosen.is_empty() {
+        let names: Vec<String> = PARTS
+            .iter()
+            .map(|part| format!("  {:<14}{}", part.name, part.shows))
+            .collect();
+        return Err(format!("no such part; there are\n{}", names.join("\n")));
+    }
+    for part in chosen {
+        record(root, part)?;
+    }
+    Ok(())
+}
+
+/// Runs a part, shows what it prints, and keeps it if the part succeeds.
+fn record(root: &Path, part: &Part) -> Result<(), String> {
+    let say = |what: &str, error: std::io::Error| format!("{}: {what}: {error}", part.name);
+    eprintln!("{}: {}", part.name, part.shows);
+    let start = Instant::now();
+    let mut child = Command::new(part.command[0])
+        .args(&part.command[1..])
+        .envs(part.environment.iter().copied())
+        .current_dir(root)
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| say("cannot start", error))?;
+    let output = child.stdout.take().ok_or("the child has no output")?;
+    let mut kept = format!(
+        "{}: {}\n$ {}{}\ncommit {}\n\n",
+        part.name,
+        part.shows,
+        environment(part),
+        part.command.join(" "),
+        commit(root)?
+    );
+    for line in BufReader::new(output).lines() {
+        let line = line.map_err(|error| say("cannot read its output", error))?;
+        eprintln!("{line}");
+        kept.push_str(&line);
+        kept.push('\n');
+    }
+    let status = child.wait().map_err(|error| say("cannot wait", error))?;
+    if !status.success() {
+        return Err(format!("{} failed: nothing is kept", part.name));
+    }
+    let minutes = start.elapsed().as_secs_f64() / 60.0;
+    kept.push_str(&format!("\n{minutes:.1} minutes\n"));
+    let folder = root.join("docs/verification");
+    fs::create_dir_all(&folder).map_err(|error| say("cannot make docs/verification", error))?;
+    let mut file = fs::File::create(folder.join(format!("{}.txt", part.name)))
+        .map_err(|error| say("cannot keep the output", error))?;
+    file.write_all(kept.as_bytes())
+        .map_err(|error| say("cannot keep the output", error))
+}
+
+fn environment(part: &Part) -> String {
+    part.environment
+        .iter()
+        .map(|(name, value)| format!("{name}={value} "))
+        .collect()
+}
+
+/// The commit that is tested; a changed work tree is said so.
+fn commit(root: &Path) -> Result<String, String> {
+    let output = Command::new("git")
+        .args(["describe", "--always", "--dirty", "--abbrev=12"])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cannot start git: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
