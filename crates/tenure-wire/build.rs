@@ -15,7 +15,7 @@ const CLUSTER: &str = "tenure/cluster/v1/cluster.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Asked when it runs, not when it is compiled: checkouts may share a target directory.
-    let include = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
+    let include = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("proto");
     println!("cargo::rerun-if-changed={}", include.join(PROTO).display());
     let descriptors = protox::compile([PROTO], [&include])?;
 

@@ -131,7 +131,7 @@ fn script(name: &str) -> PathBuf {
 
 /// The proto file of the repository.
 pub(crate) fn proto_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tenure-wire/proto")
 }
 
 fn stubs(home: &Path) {
