@@ -233,6 +233,9 @@ impl Reference {
 
     /// A replica saves its state: it is read back as it was written.
     pub(super) fn saved(&self, snapshot: &Snapshot) -> Finding {
+        if !snapshot.index.is_multiple_of(SAMPLED) {
+            return Ok(Seen::Passed);
+        }
         let written = &snapshot.data;
         let Some((head, state)) = written.split_first_chunk::<HEAD>() else {
             return Err(format!("a state of {} without a head", snapshot.group));
@@ -283,7 +286,7 @@ impl Reference {
     }
 }
 
-/// States are compared, and invariants checked, at every so many entries: what differs once differs for long,
+/// States are compared, snapshots read back and invariants checked at every so many entries: what differs once differs for long,
 /// and writing a state down takes longer than all else that the judges do.
 const SAMPLED: u64 = 4;
 
