@@ -198,12 +198,18 @@ impl<D: Disk> Replay<'_, D> {
         }
         self.check_claim(reader, reached)?;
         self.cut = self.judge(reader, reached, tail);
-        if self.cut.is_none() && reader.supplement.after_cut && self.mark == reader.header.mark {
+        if reader.supplement.after_cut && self.mark == reader.header.mark {
+            // The first batch behind an earlier suspicious cut is not durable, so no note of that cut is
+            // either. If that batch was torn, it loses nothing, but the earlier cut still counts.
+            let torn = self.cut.take();
             self.cut = Some(Cut {
-                file: Name::Log(number.saturating_sub(1)).to_string(),
-                offset: reader.header.previous_end,
-                bytes: 0,
                 kind: CutKind::Suspicious,
+                ..torn.unwrap_or(Cut {
+                    file: Name::Log(number.saturating_sub(1)).to_string(),
+                    offset: reader.header.previous_end,
+                    bytes: 0,
+                    kind: CutKind::Suspicious,
+                })
             });
         }
         Ok(reached)

@@ -415,6 +415,42 @@ fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
     assert!(reported >= 2 && noted >= 2, "{reported}, {noted}");
 }
 
+/// The first batch behind a suspicious cut is to carry a note of it. If a loss of power tears that batch, the
+/// tail is an ordinary torn one, and the note is lost: the cut is still reported as suspicious.
+#[test]
+fn a_torn_first_batch_does_not_hide_the_suspicious_cut_before_it() {
+    let (image, _) = image(Ended::Busy);
+    inflict(&image, Fault::LastBody);
+    let mut torn = 0;
+    for seed in 0..20 {
+        let disk = image.copy();
+        let mut log = open(disk.clone(), TINY).unwrap().log;
+        let mut batch = tenure_log::Batch::new();
+        batch.node(b"noted", &[7; 2000]).unwrap();
+        log.append(&mut batch).unwrap();
+        drop(log);
+        // Some sectors of the batch are on the disk, others are not.
+        let mut dice: u64 = seed;
+        let mut disk = disk.crash(&mut || {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            dice >> 63 == 1
+        });
+        for _ in 0..2 {
+            let recovered = open(disk.clone(), TINY).unwrap().recovered;
+            let cut = recovered.cut.map(|cut| (cut.kind, cut.bytes));
+            if recovered.node.contains_key(&b"noted"[..]) {
+                assert_eq!(cut, None);
+                break;
+            }
+            let (kind, bytes) = cut.unwrap();
+            assert_eq!(kind, CutKind::Suspicious, "seed {seed}");
+            torn += u32::from(bytes > 0);
+            disk = disk.crash(&mut || false);
+        }
+    }
+    assert!(torn > 5, "{torn} batches were torn");
+}
+
 /// A release that does not know the marker leaves it as it was while the log goes on: it claims less then,
 /// and nothing that is wrong. What that release cut off below the claim is seen.
 #[test]
