@@ -22,11 +22,8 @@ use crate::error::OpenError;
 use crate::index::{Base, Index};
 use crate::log::{LogFile, Mark};
 use crate::names::Name;
-use crate::reader::{Reader, Record, Tail};
+use crate::reader::{PAGE, Reader, Record, Tail};
 use crate::record::{BadHeader, FILE_HEADER, RecordKind, VERSION, ZEROS};
-
-/// A kernel interrupts a write of a killed process only at multiples of this.
-const PAGE: u64 = 4096;
 
 /// What the log held when its last process ended.
 #[derive(Debug, Default)]
@@ -247,7 +244,10 @@ impl<D: Disk> Replay<'_, D> {
         // One write was under way when the process was killed. It ended at a page.
         let killed = tail.behind.is_none()
             && match tail.header_at {
-                Some(to) => end / PAGE != (to - 1) / PAGE,
+                Some(to) => {
+                    let is_complete = tail.is_complete && reader.supplement.has_zeros;
+                    end / PAGE != (to - 1) / PAGE && !is_complete
+                }
                 None => end.is_multiple_of(PAGE) || end / PAGE != (end + ZEROS as u64 - 1) / PAGE,
             };
         Some(Cut {

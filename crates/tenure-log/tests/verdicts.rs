@@ -332,6 +332,54 @@ fn a_write_that_a_kill_cut_short_is_no_damage() {
     assert_eq!((cut.offset, cut.kind), (end as u64, CutKind::Torn));
 }
 
+/// A record that crosses a page and is damaged after a complete write is no interrupted write: its last page
+/// was written, and so were the zeros behind it.
+#[test]
+fn damage_to_a_record_that_crosses_a_page_is_suspicious() {
+    let disk = SimDisk::new(11);
+    let mut log = open(disk.clone(), tenure_log::Options::default())
+        .unwrap()
+        .log;
+    let mut batch = tenure_log::Batch::new();
+    batch.node(b"key", &[7; 9000]).unwrap();
+    log.append(&mut batch).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    let disk = disk.kill();
+    let name = names(&disk, "log").pop().unwrap();
+    let last = records(&disk, &name).pop().unwrap();
+    let end = last.offset + (32 + last.length).next_multiple_of(8);
+    let written = disk.bytes(&name).unwrap();
+    let kind = |bytes: Vec<u8>| {
+        let disk = disk.copy();
+        disk.put(&name, bytes);
+        let cut = open(disk, tenure_log::Options::default())
+            .unwrap()
+            .recovered
+            .cut;
+        let cut = cut.unwrap();
+        assert_eq!(cut.offset, last.offset as u64);
+        cut.kind
+    };
+    for offset in (last.offset..last.offset + 32 + last.length).step_by(97) {
+        let mut bytes = written.clone();
+        bytes[offset] ^= 4;
+        assert_eq!(kind(bytes), CutKind::Suspicious, "bit at {offset}");
+    }
+    // Interrupted at a page: what stands behind it was there before, zeros or an older use of the file.
+    let boundaries: Vec<usize> = (last.offset..end)
+        .filter(|at| at.is_multiple_of(4096))
+        .collect();
+    assert_eq!(boundaries.len(), 2);
+    for at in boundaries {
+        for old in [0, 9] {
+            let mut bytes = written.clone();
+            bytes[at..end + 4096].fill(old);
+            assert_eq!(kind(bytes), CutKind::Torn, "interrupted at {at}");
+        }
+    }
+}
+
 /// A sync that fails may tear the tail of a machine that runs on. The log notes the failure, so that
 /// the next start takes the tail for what it is.
 #[test]
