@@ -141,6 +141,7 @@ impl Node {
                 None => Machine::new(&node.blank(id)),
             };
             let mut found = opened.found;
+            let me = me.numbered(found.hard_state.replica);
             if opened.suspect && !found.is_alone(me) {
                 found.suspect(me);
                 node.turn
