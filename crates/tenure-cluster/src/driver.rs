@@ -33,6 +33,10 @@ use crate::mover::Mover;
 use crate::peers::{Event, Outlet, Parcel};
 use crate::stream::{Full, Listener, StreamEnd};
 
+/// Suspect groups have a leader within seconds, if they can have one. The operator hears of those that have none this
+/// often.
+pub(crate) const SUSPECTS_TOLD_EVERY_MS: u64 = 30_000;
+
 /// A node is stepped at least twice a second (leases.md).
 const LONGEST_SLEEP_MS: u64 = 500;
 
@@ -103,6 +107,8 @@ pub(crate) struct Driver {
     pub(crate) due_ms: u64,
     /// How many groups the log lists as suspect: see [`Driver::note_suspects`].
     pub(crate) suspects: usize,
+    /// When the operator is next told that some of them still wait for a leader.
+    pub(crate) suspects_told_ms: u64,
     /// Why there are no more turns.
     pub(crate) over: Option<String>,
 }
@@ -190,6 +196,17 @@ impl Driver {
     /// Replicas that have caught up are struck off the list that the log keeps across restarts.
     fn note_suspects(&mut self) {
         let left: Vec<_> = self.node.suspects().collect();
+        let now = self.clock.now().monotonic_ms;
+        if !left.is_empty() && now >= self.suspects_told_ms {
+            self.suspects_told_ms = now + SUSPECTS_TOLD_EVERY_MS;
+            tracing::error!(
+                groups = left.len(),
+                "the end of this node's log was lost, and some of its groups have not heard from a leader since: it \
+                 takes no part in their elections. Start the other nodes. If too many of them are lost for good, \
+                 stop this node, run `tenure cluster recover` on a node whose log was not cut off, and `tenure \
+                 cluster rejoin` on the others"
+            );
+        }
         if left.len() == self.suspects {
             return;
         }

@@ -347,6 +347,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         inputs: Vec::new(),
         due_ms: 0,
         suspects: suspects.len(),
+        suspects_told_ms: clock.now().monotonic_ms + driver::SUSPECTS_TOLD_EVERY_MS,
         over: None,
     });
     let journal_thread = {

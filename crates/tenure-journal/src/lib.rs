@@ -10,22 +10,24 @@
 //! cannot do it too early. (A node that is told not to wait for its disk says so: [`Written::trusted`].)
 
 mod replay;
-mod split;
 mod suspects;
 
 use std::collections::BTreeSet;
 
 use tenure_log::{
-    Disk, FileLog, Log as _, LogError, SnapshotError, SnapshotId, Snapshots, SyncTicket, TooLong,
+    Disk, FileLog, Limit, Log as _, LogError, SnapshotError, SnapshotId, Snapshots, SyncTicket,
+    TooLong,
 };
 use tenure_node::{Base, Batch, Entry, GroupId, Mark, Record, Snapshot};
 
 pub use replay::{ReplayError, replay};
 pub use suspects::{SUSPECTS, note_suspects, suspects, suspects_value};
 
-// A batch of a node is one record of the log, behind at most a megabyte that was gathered before it; a record
-// takes more than two of the longest entries.
-const _: () = assert!(tenure_node::MAX_BATCH_BYTES + (1 << 20) <= 2 * tenure_log::MAX_ENTRY);
+// A batch of a node is one record of the log, behind at most a megabyte that was gathered before it. It is longer than
+// its limit by at most one entry and a hard state.
+const _: () = assert!(
+    tenure_node::MAX_BATCH_BYTES + tenure_log::MAX_ENTRY + (2 << 20) <= tenure_log::MAX_BATCH_BYTES
+);
 
 /// Why a batch cannot be written. After a failure of the log or of a snapshot the node is over:
 /// nothing is tried again.
@@ -37,8 +39,8 @@ pub enum WriteError {
     /// A snapshot cannot be saved.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// One item is longer than the log takes. Nothing of it was written, and the log is sound: this is
-    /// no failed sync. A batch that is long because it has many items never meets this.
+    /// One item, or one batch, is longer than the log takes. Nothing of it was written, and the log is sound: this
+    /// is no failed sync. No batch of a node meets this.
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
@@ -69,9 +71,9 @@ impl Written {
     /// Adds a batch to `items`, which its caller appends to the log before it syncs: several batches
     /// may become one record. The snapshots that it stands on are written at once.
     ///
-    /// A batch may have any length. What does not fit into one record
-    /// ([`MAX_BATCH_BYTES`](tenure_log::MAX_BATCH_BYTES)) becomes several, and each group's part of
-    /// the batch stays in one record as long as it fits (`split.rs`).
+    /// A batch is never divided: a crash leaves all of it or nothing. The node keeps its batches short enough for
+    /// that ([`tenure_node::MAX_BATCH_BYTES`]). If there is no room behind what was gathered before, that is
+    /// appended first.
     pub fn gather<D: Disk>(
         &mut self,
         log: &mut FileLog<D>,
@@ -82,9 +84,15 @@ impl Written {
         for snapshot in &batch.snapshots {
             save(snapshots, snapshot)?;
         }
-        split::put_all(items, &batch.records, &mut |items| {
-            log.append(items).map(drop).map_err(WriteError::from)
-        })?;
+        let before = items.bytes();
+        match put_all(items, &batch.records) {
+            Err(error) if error.exceeds == Limit::Batch && before > 0 => {
+                items.take_back(before);
+                log.append(items)?;
+                put_all(items, &batch.records)?;
+            }
+            put => put?,
+        }
         for (group, record) in &batch.records {
             match record {
                 Record::Cut(base) | Record::Installed(base) => {
@@ -214,6 +222,11 @@ fn snapshot_id(group: GroupId, index: u64) -> SnapshotId {
         group: u64::from(group.0),
         index,
     }
+}
+
+fn put_all(items: &mut tenure_log::Batch, records: &[(GroupId, Record)]) -> Result<(), TooLong> {
+    let mut records = records.iter();
+    records.try_for_each(|(group, record)| put(items, *group, record))
 }
 
 /// One record of a node as items of its log.

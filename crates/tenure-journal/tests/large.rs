@@ -1,4 +1,4 @@
-//! A batch of any length is written: in several records where one is not long enough.
+//! Every batch of a node is written whole, however long it is.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -74,18 +74,55 @@ fn write(births: &Batch, large: &Batch) -> SimDisk {
     disk.crash(&mut || false)
 }
 
-/// Ninety groups with a megabyte each are more than the 64 MiB of a record.
+/// The longest batch that a node makes: all that fits, and one more entry of the longest kind with its hard state.
 #[test]
-fn a_batch_that_is_longer_than_a_record_is_written() {
-    let groups = || (0..90).map(GroupId);
+fn the_longest_batch_of_a_node_is_one_record() {
+    let groups = || (0..9).map(GroupId);
     let births = batch(1, groups().map(|group| (group, born())).collect());
-    let large = |group| [(group, entries(1, MIB)), (group, state(9))];
-    let large = batch(2, groups().flat_map(large).collect());
-    let disk = write(&births, &large);
+    let mut records = Vec::new();
+    for group in groups().take(8) {
+        records.push((group, state(9)));
+        records.push((group, entries(1, MIB)));
+    }
+    records.push((GroupId(8), state(9)));
+    records.push((GroupId(8), entries(1, tenure_log::MAX_ENTRY - 64)));
+    let disk = write(&births, &batch(2, records));
     let opened = open(disk, Options::default()).unwrap();
-    assert!(opened.recovered.mark.0 > 2, "it took several records");
+    assert_eq!(opened.recovered.mark.0, 2, "it is one record");
     let recovery = replay(opened.recovered, &opened.snapshots).unwrap();
     for group in groups() {
         assert_eq!(recovery.last(group).unwrap().index, 2, "{group}");
+    }
+}
+
+/// Batches that wait together become one record as long as they fit, and are never divided.
+#[test]
+fn a_batch_without_room_behind_others_is_a_record_of_its_own() {
+    let disk = SimDisk::new(3);
+    let opened = open(disk.clone(), Options::default()).unwrap();
+    let (mut log, snapshots) = (opened.log, opened.snapshots);
+    let mut items = tenure_log::Batch::new();
+    let mut written = Written::default();
+    for number in 0..5 {
+        let group = GroupId(number);
+        let records = vec![
+            (group, born()),
+            (group, state(9)),
+            (group, entries(20, MIB)),
+        ];
+        let batch = batch(u64::from(number) + 1, records);
+        written
+            .gather(&mut log, &snapshots, &mut items, &batch)
+            .unwrap();
+        assert!(items.bytes() >= 20 * MIB, "all of it is together");
+    }
+    log.append(&mut items).unwrap();
+    assert_eq!(written.sync(&mut log).unwrap().mark(), Some(Mark(5)));
+    drop((log, snapshots));
+    let opened = open(disk.crash(&mut || false), Options::default()).unwrap();
+    assert_eq!(opened.recovered.mark.0, 2, "three batches, then two");
+    let recovery = replay(opened.recovered, &opened.snapshots).unwrap();
+    for number in 0..5 {
+        assert_eq!(recovery.last(GroupId(number)).unwrap().index, 21);
     }
 }

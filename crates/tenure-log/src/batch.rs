@@ -28,7 +28,7 @@ pub type GroupId = u64;
 /// refused with [`Limit::Batch`] before anything of it is in the batch, and nothing has failed. The
 /// caller appends what the batch holds, which empties it, and goes on. A single item has its own,
 /// smaller limit ([`Limit::Item`]), so an empty batch takes every legal item. What must be atomic
-/// (the items of one group) has to be put into one batch; `tenure-journal` does that.
+/// has to be put into one batch: a node makes its batches short enough for that.
 pub const MAX_BATCH_BYTES: usize = MAX_BODY;
 
 /// No payload of an entry is longer.

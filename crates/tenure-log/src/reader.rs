@@ -9,6 +9,9 @@ use crate::record::{
     RECORD_HEADER, RecordHeader, Supplement, ZEROS, padded, u64_at,
 };
 
+/// A kernel interrupts a write of a killed process only at multiples of this.
+pub(crate) const PAGE: u64 = 4096;
+
 /// What is read from the disk at once.
 const WINDOW: usize = 1 << 20;
 
@@ -32,6 +35,9 @@ pub(crate) struct Tail {
     pub(crate) written_at: bool,
     /// A header of this file stands right here; where its record would end.
     pub(crate) header_at: Option<u64>,
+    /// The last page of that record was written, and the zeros behind it stand there: its write was not
+    /// interrupted.
+    pub(crate) is_complete: bool,
     /// Headers of this file stand further behind; where the last of their records would end.
     pub(crate) behind: Option<u64>,
 }
@@ -108,6 +114,7 @@ impl<D: Disk> Reader<D> {
             was_durable: false,
             written_at: next.iter().any(|byte| *byte != 0),
             header_at: None,
+            is_complete: false,
             behind: None,
         };
         let mut at = offset;
@@ -131,7 +138,25 @@ impl<D: Disk> Reader<D> {
             }
             at += ALIGN as u64;
         }
+        if let Some(end) = tail.header_at {
+            tail.is_complete = self.is_written_to(offset, end)?;
+        }
         Ok(tail)
+    }
+
+    /// Whether the write of a record from `offset` to `end` reached its last page. In a file that was filled with
+    /// zeros, that page has zeros otherwise; in one that was used before, the zeros behind the record are missing.
+    fn is_written_to(&mut self, offset: u64, end: u64) -> io::Result<bool> {
+        if end > self.size {
+            return Ok(false);
+        }
+        let page = offset.max((end - 1) / PAGE * PAGE);
+        let length = |from, to| usize::try_from(to - from).unwrap_or(usize::MAX);
+        let last = self.bytes(page, length(page, end))?;
+        let is_there = last.iter().any(|byte| *byte != 0);
+        let zeros = self.size.min(end + ZEROS as u64);
+        let behind = self.bytes(end, length(end, zeros))?;
+        Ok(is_there && behind.iter().all(|byte| *byte == 0))
     }
 
     /// Calls `visit` with the body of every whole record that stands at `offset` or behind it,

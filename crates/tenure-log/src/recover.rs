@@ -22,11 +22,8 @@ use crate::error::OpenError;
 use crate::index::{Base, Index};
 use crate::log::{LogFile, Mark};
 use crate::names::Name;
-use crate::reader::{Reader, Record, Tail};
+use crate::reader::{PAGE, Reader, Record, Tail};
 use crate::record::{BadHeader, FILE_HEADER, RecordKind, VERSION, ZEROS};
-
-/// A kernel interrupts a write of a killed process only at multiples of this.
-const PAGE: u64 = 4096;
 
 /// What the log held when its last process ended.
 #[derive(Debug, Default)]
@@ -198,12 +195,18 @@ impl<D: Disk> Replay<'_, D> {
         }
         self.check_claim(reader, reached)?;
         self.cut = self.judge(reader, reached, tail);
-        if self.cut.is_none() && reader.supplement.after_cut && self.mark == reader.header.mark {
+        if reader.supplement.after_cut && self.mark == reader.header.mark {
+            // The first batch behind an earlier suspicious cut is not durable, so no note of that cut is
+            // either. If that batch was torn, it loses nothing, but the earlier cut still counts.
+            let torn = self.cut.take();
             self.cut = Some(Cut {
-                file: Name::Log(number.saturating_sub(1)).to_string(),
-                offset: reader.header.previous_end,
-                bytes: 0,
                 kind: CutKind::Suspicious,
+                ..torn.unwrap_or(Cut {
+                    file: Name::Log(number.saturating_sub(1)).to_string(),
+                    offset: reader.header.previous_end,
+                    bytes: 0,
+                    kind: CutKind::Suspicious,
+                })
             });
         }
         Ok(reached)
@@ -241,7 +244,10 @@ impl<D: Disk> Replay<'_, D> {
         // One write was under way when the process was killed. It ended at a page.
         let killed = tail.behind.is_none()
             && match tail.header_at {
-                Some(to) => end / PAGE != (to - 1) / PAGE,
+                Some(to) => {
+                    let is_complete = tail.is_complete && reader.supplement.has_zeros;
+                    end / PAGE != (to - 1) / PAGE && !is_complete
+                }
                 None => end.is_multiple_of(PAGE) || end / PAGE != (end + ZEROS as u64 - 1) / PAGE,
             };
         Some(Cut {

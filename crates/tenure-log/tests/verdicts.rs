@@ -332,6 +332,54 @@ fn a_write_that_a_kill_cut_short_is_no_damage() {
     assert_eq!((cut.offset, cut.kind), (end as u64, CutKind::Torn));
 }
 
+/// A record that crosses a page and is damaged after a complete write is no interrupted write: its last page
+/// was written, and so were the zeros behind it.
+#[test]
+fn damage_to_a_record_that_crosses_a_page_is_suspicious() {
+    let disk = SimDisk::new(11);
+    let mut log = open(disk.clone(), tenure_log::Options::default())
+        .unwrap()
+        .log;
+    let mut batch = tenure_log::Batch::new();
+    batch.node(b"key", &[7; 9000]).unwrap();
+    log.append(&mut batch).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    let disk = disk.kill();
+    let name = names(&disk, "log").pop().unwrap();
+    let last = records(&disk, &name).pop().unwrap();
+    let end = last.offset + (32 + last.length).next_multiple_of(8);
+    let written = disk.bytes(&name).unwrap();
+    let kind = |bytes: Vec<u8>| {
+        let disk = disk.copy();
+        disk.put(&name, bytes);
+        let cut = open(disk, tenure_log::Options::default())
+            .unwrap()
+            .recovered
+            .cut;
+        let cut = cut.unwrap();
+        assert_eq!(cut.offset, last.offset as u64);
+        cut.kind
+    };
+    for offset in (last.offset..last.offset + 32 + last.length).step_by(97) {
+        let mut bytes = written.clone();
+        bytes[offset] ^= 4;
+        assert_eq!(kind(bytes), CutKind::Suspicious, "bit at {offset}");
+    }
+    // Interrupted at a page: what stands behind it was there before, zeros or an older use of the file.
+    let boundaries: Vec<usize> = (last.offset..end)
+        .filter(|at| at.is_multiple_of(4096))
+        .collect();
+    assert_eq!(boundaries.len(), 2);
+    for at in boundaries {
+        for old in [0, 9] {
+            let mut bytes = written.clone();
+            bytes[at..end + 4096].fill(old);
+            assert_eq!(kind(bytes), CutKind::Torn, "interrupted at {at}");
+        }
+    }
+}
+
 /// A sync that fails may tear the tail of a machine that runs on. The log notes the failure, so that
 /// the next start takes the tail for what it is.
 #[test]
@@ -413,6 +461,42 @@ fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
         }
     }
     assert!(reported >= 2 && noted >= 2, "{reported}, {noted}");
+}
+
+/// The first batch behind a suspicious cut is to carry a note of it. If a loss of power tears that batch, the
+/// tail is an ordinary torn one, and the note is lost: the cut is still reported as suspicious.
+#[test]
+fn a_torn_first_batch_does_not_hide_the_suspicious_cut_before_it() {
+    let (image, _) = image(Ended::Busy);
+    inflict(&image, Fault::LastBody);
+    let mut torn = 0;
+    for seed in 0..20 {
+        let disk = image.copy();
+        let mut log = open(disk.clone(), TINY).unwrap().log;
+        let mut batch = tenure_log::Batch::new();
+        batch.node(b"noted", &[7; 2000]).unwrap();
+        log.append(&mut batch).unwrap();
+        drop(log);
+        // Some sectors of the batch are on the disk, others are not.
+        let mut dice: u64 = seed;
+        let mut disk = disk.crash(&mut || {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            dice >> 63 == 1
+        });
+        for _ in 0..2 {
+            let recovered = open(disk.clone(), TINY).unwrap().recovered;
+            let cut = recovered.cut.map(|cut| (cut.kind, cut.bytes));
+            if recovered.node.contains_key(&b"noted"[..]) {
+                assert_eq!(cut, None);
+                break;
+            }
+            let (kind, bytes) = cut.unwrap();
+            assert_eq!(kind, CutKind::Suspicious, "seed {seed}");
+            torn += u32::from(bytes > 0);
+            disk = disk.crash(&mut || false);
+        }
+    }
+    assert!(torn > 5, "{torn} batches were torn");
 }
 
 /// A release that does not know the marker leaves it as it was while the log goes on: it claims less then,

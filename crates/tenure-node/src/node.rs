@@ -141,6 +141,7 @@ impl Node {
                 None => Machine::new(&node.blank(id)),
             };
             let mut found = opened.found;
+            let me = me.numbered(found.hard_state.replica);
             if opened.suspect && !found.is_alone(me) {
                 found.suspect(me);
                 node.turn
@@ -527,39 +528,27 @@ impl Node {
         };
         let records = take_as_long(&mut self.turn.writes);
         let mut numbers = take_as_long(&mut self.turn.numbers);
-        let mut snapshots = std::mem::take(&mut self.installs);
+        let snapshots = std::mem::take(&mut self.installs);
         let reading = self.clock.reading();
         let mut before = 0;
-        for part in cut::cut(records) {
+        for part in cut::cut(records, snapshots) {
             self.last_mark = Mark(self.last_mark.0 + 1);
             before += part.taken;
             let done = numbers.partition_point(|(end, _)| *end <= before);
             let later = numbers.split_off(done);
             let done = std::mem::replace(&mut numbers, later);
             let done = done.into_iter().map(|(_, written)| written).collect();
-            // Each snapshot goes with the batch that installs it. With an earlier one it could be deleted again:
-            // the replica that it follows on may be removed in the same turn.
-            let is_installed = |snapshot: &Snapshot| {
-                part.records.iter().any(|(group, record)| {
-                    *group == snapshot.group && matches!(record, Record::Installed(_))
-                })
-            };
-            let (here, later): (Vec<_>, Vec<_>) = snapshots.into_iter().partition(is_installed);
-            snapshots = later;
-            let installed: usize = here.iter().map(|snapshot| snapshot.data.len()).sum();
+            let states = part.snapshots.iter();
+            let installed: usize = states.map(|snapshot| snapshot.data.len()).sum();
             let bytes = (part.bytes + installed) as u64;
             self.storage.wrote(self.last_mark, reading, bytes, done);
             outputs.push(Output::Write(Batch {
                 mark: self.last_mark,
                 sync,
-                snapshots: here,
+                snapshots: part.snapshots,
                 records: part.records,
             }));
         }
-        debug_assert!(
-            snapshots.is_empty(),
-            "every state that arrived is installed"
-        );
     }
 
     fn send_message(&mut self, group: GroupId, message: Message, due: Due) {

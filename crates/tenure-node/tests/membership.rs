@@ -451,3 +451,33 @@ fn a_full_group_refuses_at_once_and_still_ends_leases() {
         "the lease ended all the same"
     );
 }
+
+/// A voter that does not know durably that a removal is committed may need the removed replica after a restart. So the
+/// removed replica is not deleted before a majority knows it durably: what a follower has heard and not written
+/// does not count, although its answers to heartbeats do not wait for its disk.
+#[test]
+fn a_removed_replica_stays_until_a_majority_has_written_that_it_was_removed() {
+    let group = GroupId(0);
+    let mut cluster = Cluster::empty(1, Limits::default());
+    cluster.fill_with_trio(0);
+    let leader = cluster.leader(group).unwrap();
+    let (slow, gone) = ((leader + 1) % 3, (leader + 2) % 3);
+    let removed = status(&cluster, gone, group).unwrap().member;
+    cluster.seats[slow].paused_disk = true;
+    // Committed by the leader and the removed one. From now on a majority is the leader and the slow one.
+    change_soon(&mut cluster, group, vec![MembershipStep::Remove(removed)]).unwrap();
+    for _ in 0..50 {
+        cluster.run(100);
+        assert!(cluster.seats[gone].disk.holds(group));
+        assert!(status(&cluster, gone, group).is_some());
+    }
+    // The slow one restarts without what it has not written, and can still be brought up to date.
+    cluster.crash(slow);
+    cluster.seats[slow].paused_disk = false;
+    cluster.start(slow);
+    cluster.until(20_000, "the removed one is deleted", |cluster| {
+        !cluster.seats[gone].disk.holds(group)
+    });
+    cluster.settle();
+    granted(&cluster.write(slow, "ann", "t:/a"));
+}

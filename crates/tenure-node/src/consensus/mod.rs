@@ -169,6 +169,16 @@ pub(crate) enum Numbering {
 }
 
 impl MembershipChange {
+    /// Whether it may change who votes, given who votes now. A change that only adds or removes learners does not.
+    pub(crate) fn changes_voters(&self, present: &Membership) -> bool {
+        let votes =
+            |member: &Member| present.voters.contains(member) || present.outgoing.contains(member);
+        self.steps.iter().any(|step| match step {
+            MembershipStep::Voter(_) => true,
+            MembershipStep::Learner(member) | MembershipStep::Remove(member) => votes(member),
+        })
+    }
+
     /// The change with the identities of the replicas that it adds. `None` if it does not fit the present
     /// membership: then it changes nothing, the same on every replica.
     pub(crate) fn resolve(

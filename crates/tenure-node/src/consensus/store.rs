@@ -15,7 +15,7 @@ use raft::eraftpb;
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
 use super::ids::Ids;
-use super::{Base, Entry, HardState, Membership, Place, convert};
+use super::{Base, Entry, HardState, Membership, Payload, Place, convert};
 
 /// See the module.
 pub(crate) struct Store {
@@ -120,11 +120,15 @@ impl Store {
         self.offered = None;
     }
 
-    /// Whether an entry behind this index changes who replicates the group.
-    pub(super) fn changes_members_behind(&self, index: u64) -> bool {
-        self.entries.iter().any(|entry| {
-            entry.index > index && entry.get_entry_type() != eraftpb::EntryType::EntryNormal
-        })
+    /// Whether an entry behind this index may change who votes.
+    pub(super) fn changes_voters_behind(&self, index: u64) -> bool {
+        self.entries
+            .iter()
+            .filter(|entry| entry.index > index)
+            .any(|entry| match convert::entry_out(entry).payload {
+                Payload::Membership(change) => change.changes_voters(&self.membership),
+                Payload::Empty | Payload::Commands(_) => false,
+            })
     }
 
     /// The term of an entry that is kept, or of the base.

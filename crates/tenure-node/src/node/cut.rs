@@ -1,14 +1,20 @@
 //! Splits the writes of one turn into batches of bounded size.
 //!
-//! A batch is one record of the log, and the log refuses records that are too long. Batches become durable in
-//! order, so each prefix of a turn's records must be a state that a crash may leave behind. Two rules see to
-//! that: a hard state stays with the record before it (a removed replica must not lose its vote, a birth its
-//! term), and a group's hard state is written before the entries of the same turn (no entry is durable before
-//! its term). Entries themselves can be cut anywhere: nothing is acknowledged before the last batch is durable.
+//! A batch is one record of the log, and the log refuses records that are too long. This is the one place that
+//! sees to it: nothing behind it divides a batch. Batches become durable in order, so each prefix of a turn's records
+//! must be a state that a crash may leave behind. Three rules see to that:
+//!
+//! 1. A hard state stays with the record of its group before it: a removed replica must not lose its vote, a birth its
+//!    term.
+//! 2. A group's hard state is written before the entries of the same turn, and with the first of them: no entry is
+//!    durable before its term, and no commit index while older entries stand at the places that it covers.
+//! 3. A snapshot is saved with the batch that installs it, not earlier.
+//!
+//! Entries themselves can be cut anywhere: nothing is acknowledged before the last batch is durable.
 
-use crate::{Entry, GroupId, Record};
+use crate::{Entry, GroupId, Record, Snapshot};
 
-/// A batch has more bytes than this only if it consists of one entry.
+/// A batch has more bytes than this only by its last entry and the hard state before it.
 pub const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// What an item of the log has beside its payload, at most.
@@ -17,20 +23,27 @@ const ITEM_BYTES: usize = 64;
 const STATE_BYTES: usize = 4 * 1024;
 
 /// Some of the records of a turn.
+#[derive(Default)]
 pub(super) struct Part {
     pub(super) records: Vec<(GroupId, Record)>,
+    /// The snapshots that the records install.
+    pub(super) snapshots: Vec<Snapshot>,
+    /// How long the records are.
     pub(super) bytes: usize,
     /// How many records of the turn end in this part.
     pub(super) taken: usize,
 }
 
 impl Part {
-    fn new() -> Part {
-        Part {
-            records: Vec::new(),
-            bytes: 0,
-            taken: 0,
-        }
+    /// Whether the last record so far is one of this group.
+    fn ends_with(&self, group: GroupId) -> bool {
+        self.records.last().is_some_and(|(last, _)| *last == group)
+    }
+
+    /// Whether the last record so far is a hard state of this group.
+    fn ends_with_state_of(&self, group: GroupId) -> bool {
+        let last = self.records.last();
+        last.is_some_and(|(of, record)| *of == group && matches!(record, Record::HardState(_)))
     }
 }
 
@@ -48,21 +61,49 @@ fn bytes(record: &Record) -> usize {
     }
 }
 
-/// Cuts records into parts, in order. Usually there is one.
-pub(super) fn cut(records: Vec<(GroupId, Record)>) -> Vec<Part> {
+/// Cuts records into parts, in order, each with the snapshots that it installs. Usually there is one part.
+pub(super) fn cut(records: Vec<(GroupId, Record)>, snapshots: Vec<Snapshot>) -> Vec<Part> {
+    let mut parts = cut_records(records);
+    attach(&mut parts, snapshots);
+    parts
+}
+
+/// Gives each snapshot to the part that installs it. With an earlier one it could be deleted again: the replica
+/// that it follows may be removed in the same turn.
+fn attach(parts: &mut [Part], snapshots: Vec<Snapshot>) {
+    for snapshot in snapshots {
+        let installs = |part: &&mut Part| {
+            part.records.iter().any(|(group, record)| {
+                let index = match record {
+                    Record::Installed(base) => base.place.index,
+                    _ => return false,
+                };
+                (*group, index) == (snapshot.group, snapshot.index)
+            })
+        };
+        let part = parts.iter_mut().find(installs);
+        debug_assert!(part.is_some(), "every state that arrived is installed");
+        if let Some(part) = part {
+            part.snapshots.push(snapshot);
+        }
+    }
+}
+
+fn cut_records(records: Vec<(GroupId, Record)>) -> Vec<Part> {
     let total: usize = records.iter().map(|(_, record)| bytes(record)).sum();
     if total <= MAX_BATCH_BYTES {
         return vec![Part {
             taken: records.len(),
             records,
+            snapshots: Vec::new(),
             bytes: total,
         }];
     }
     let mut parts = vec![];
-    let mut part = Part::new();
+    let mut part = Part::default();
     for (group, record) in records {
         let more = bytes(&record);
-        let belongs = matches!(record, Record::HardState(_));
+        let belongs = matches!(record, Record::HardState(_)) && part.ends_with(group);
         if part.bytes + more <= MAX_BATCH_BYTES || belongs {
             part.bytes += more;
             part.taken += 1;
@@ -70,7 +111,7 @@ pub(super) fn cut(records: Vec<(GroupId, Record)>) -> Vec<Part> {
             continue;
         }
         let Record::Entries(entries) = record else {
-            parts.push(std::mem::replace(&mut part, Part::new()));
+            parts.push(std::mem::take(&mut part));
             part.bytes = more;
             part.taken = 1;
             part.records.push((group, record));
@@ -81,16 +122,13 @@ pub(super) fn cut(records: Vec<(GroupId, Record)>) -> Vec<Part> {
             let more = entry_bytes(&entry);
             // The first entry stays with the hard state before it, whose commit index may cover it: alone, that
             // index would make older entries at its place count as committed.
-            let is_state = |(of, last): &(GroupId, Record)| {
-                *of == group && matches!(last, Record::HardState(_))
-            };
-            let stays = some.is_empty() && part.records.last().is_some_and(is_state);
+            let stays = some.is_empty() && part.ends_with_state_of(group);
             if part.bytes > 0 && part.bytes + more > MAX_BATCH_BYTES && !stays {
                 if !some.is_empty() {
                     let some = std::mem::take(&mut some);
                     part.records.push((group, Record::Entries(some)));
                 }
-                parts.push(std::mem::replace(&mut part, Part::new()));
+                parts.push(std::mem::take(&mut part));
             }
             part.bytes += more;
             some.push(entry);
@@ -107,7 +145,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{HardState, Payload, Place};
+    use crate::{Base, HardState, Payload, Place};
 
     fn entries(first: u64, lengths: &[usize]) -> Record {
         let entry = |(index, length): (u64, &usize)| Entry {
@@ -141,7 +179,7 @@ mod tests {
     #[test]
     fn a_short_turn_is_one_batch() {
         let records = vec![(GroupId(1), state(2)), (GroupId(1), entries(5, &[10, 20]))];
-        let parts = cut(records.clone());
+        let parts = cut(records.clone(), Vec::new());
         assert_eq!(parts.len(), 1);
         assert_eq!((parts[0].records.clone(), parts[0].taken), (records, 2));
     }
@@ -160,14 +198,16 @@ mod tests {
         }
         // A follower that was far behind.
         records.push((GroupId(30), entries(5, &[mega; 60])));
-        let parts = cut(records.clone());
+        let parts = cut(records.clone(), Vec::new());
         assert!(parts.len() > 20, "{}", parts.len());
         for part in &parts {
             assert!(part.bytes <= MAX_BATCH_BYTES);
         }
-        for part in &parts[1..] {
-            let first = &part.records.first().unwrap().1;
-            assert!(!matches!(first, Record::HardState(_)));
+        for two in parts.windows(2) {
+            let (last_of, _) = two[0].records.last().unwrap();
+            let (first_of, first) = two[1].records.first().unwrap();
+            let belongs = matches!(first, Record::HardState(_)) && first_of == last_of;
+            assert!(!belongs, "{first_of}");
         }
         assert_eq!(joined(&parts), records);
         let taken: usize = parts.iter().map(|part| part.taken).sum();
@@ -184,7 +224,7 @@ mod tests {
             (GroupId(1), state(3)),
             (GroupId(1), entries(5, &[400, 400])),
         ];
-        let parts = cut(records);
+        let parts = cut(records, Vec::new());
         let of_state = parts.iter().find(|part| {
             let mut records = part.records.iter();
             records.any(|(_, record)| matches!(record, Record::HardState(_)))
@@ -199,10 +239,111 @@ mod tests {
     #[test]
     fn an_entry_that_is_too_long_has_a_batch_of_its_own() {
         let lengths = [10, MAX_BATCH_BYTES + 1, 10];
-        let parts = cut(vec![(GroupId(0), entries(1, &lengths))]);
+        let parts = cut(vec![(GroupId(0), entries(1, &lengths))], Vec::new());
         let sizes: Vec<usize> = parts.iter().map(|part| part.records.len()).collect();
         assert_eq!(sizes, [1, 1, 1]);
         let taken: Vec<usize> = parts.iter().map(|part| part.taken).collect();
         assert_eq!(taken, [0, 0, 1], "done with the last of its entries");
+    }
+
+    fn installed(index: u64) -> Record {
+        Record::Installed(Box::new(Base {
+            place: Place { term: 1, index },
+            ..Base::default()
+        }))
+    }
+
+    fn snapshot(group: GroupId, index: u64) -> Snapshot {
+        Snapshot {
+            group,
+            index,
+            data: Bytes::from_static(b"state"),
+        }
+    }
+
+    /// A replica is removed, and a state installs its successor, in one long turn: the snapshot is saved with the
+    /// batch that installs it. The batch before it deletes all snapshots of the group when it is durable.
+    #[test]
+    fn a_snapshot_goes_with_the_batch_that_installs_it() {
+        let (one, two) = (GroupId(1), GroupId(2));
+        let filler = |first| (GroupId(0), entries(first, &[MAX_BATCH_BYTES - 300]));
+        let records = vec![
+            (one, installed(7)),
+            (one, state(2)),
+            filler(1),
+            (one, Record::Removed),
+            (one, state(2)),
+            filler(2),
+            (two, installed(5)),
+            (two, state(3)),
+            filler(3),
+            (one, installed(9)),
+            (one, state(4)),
+        ];
+        let snapshots = vec![snapshot(one, 7), snapshot(one, 9), snapshot(two, 5)];
+        let parts = cut(records, snapshots);
+        let mut found = Vec::new();
+        for part in &parts {
+            for snapshot in &part.snapshots {
+                let is_here = |(group, record): &(GroupId, Record)| {
+                    *group == snapshot.group && *record == installed(snapshot.index)
+                };
+                assert!(part.records.iter().any(is_here), "{snapshot:?}");
+                found.push((snapshot.group, snapshot.index));
+            }
+        }
+        assert_eq!(found, [(one, 7), (two, 5), (one, 9)]);
+        assert!(parts.len() >= 4);
+    }
+
+    /// The hard states of many groups are not one batch because each is behind another: only what belongs to the
+    /// same group stays together.
+    #[test]
+    fn hard_states_of_many_groups_are_cut() {
+        let count = u32::try_from(3 * MAX_BATCH_BYTES / ITEM_BYTES).unwrap();
+        let records = (0..count).map(|group| (GroupId(group), state(2)));
+        for part in cut(records.collect(), Vec::new()) {
+            assert!(part.bytes <= MAX_BATCH_BYTES);
+        }
+    }
+
+    /// Whatever a turn writes, no batch is longer than the limit and one entry with its hard state, and every
+    /// prefix of the batches is safe.
+    #[test]
+    fn batches_of_any_turn_are_bounded_and_safe() {
+        let mut random = crate::random::Random::new(5);
+        for _ in 0..60 {
+            let mut records = Vec::new();
+            let mut longest = 0;
+            for group in (0..12).map(GroupId) {
+                match random.below(4) {
+                    0 => records.push((group, Record::Removed)),
+                    1 => records.push((group, installed(3))),
+                    _ => {}
+                }
+                records.push((group, state(2)));
+                let lengths: Vec<usize> = (0..random.below(5))
+                    .map(|_| 1 << (10 + random.below(14)))
+                    .collect();
+                if !lengths.is_empty() {
+                    longest = longest.max(lengths.iter().copied().max().unwrap_or(0));
+                    records.push((group, entries(5, &lengths)));
+                }
+            }
+            let parts = cut(records.clone(), Vec::new());
+            assert_eq!(joined(&parts), records);
+            for part in &parts {
+                let most = MAX_BATCH_BYTES + longest + 2 * ITEM_BYTES;
+                assert!(part.bytes <= most, "{} bytes", part.bytes);
+            }
+            for two in parts.windows(2) {
+                let (last_of, last) = two[0].records.last().unwrap();
+                let (first_of, first) = two[1].records.first().unwrap();
+                if last_of == first_of {
+                    assert!(!matches!(first, Record::HardState(_)));
+                    assert!(!matches!(last, Record::HardState(_)));
+                }
+            }
+        }
     }
 }
