@@ -331,6 +331,12 @@ impl Space {
                     )
                 })
             })
+            // Its owner counts on a hold that was taken away until it names it. By other routes a release of it
+            // would not reach the lease that it was taken from, which then could not be renewed any more.
+            .chain(self.sessions.iter().flat_map(|(_, session)| {
+                let taken = session.taken().into_iter().flat_map(|taken| taken.keys());
+                taken.map(|(path, _)| (path.clone(), &session.owner))
+            }))
             .filter(|(path, _)| region.contains(path))
             .min()
             .map(|(path, owner)| (path, owner.clone()));
