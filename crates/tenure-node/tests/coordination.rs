@@ -856,3 +856,110 @@ fn a_keyed_release_is_recognised_right_after_a_restart() {
     let again = cluster.call(0, release());
     assert!(again.is_ok(), "{again:?}");
 }
+
+fn keyed_release(who: &str, what: &[&str], with: &str) -> ClientRequest {
+    use tenure_core::command::Hold;
+    use tenure_core::policy::Mode;
+    let hold = |what: &&str| Hold {
+        path: path(what),
+        mode: Mode::Write,
+    };
+    ClientRequest::Release(ReleaseRequest {
+        owner: owner(who),
+        holds: what.iter().map(hold).collect(),
+        edge: WaitEdge::Keep,
+        key: key(with),
+    })
+}
+
+fn set_policy(name: &str) -> ClientRequest {
+    ClientRequest::SetNamespacePolicy {
+        namespace: ns(name),
+        algorithm: tenure_core::policy::Algorithm::RecursiveRw,
+        key: None,
+    }
+}
+
+/// R102, R106: two attempts under one key, one by the routes before a change and one by those after it. The
+/// group that had the path takes the first one as long as it has not applied the change, so until then it
+/// cannot say that the key was never used.
+#[test]
+fn a_keyed_release_by_two_attempts_during_a_change_of_routes_applies_once() {
+    let mut compared = 0;
+    for cut_after in 1..14 {
+        for pause in 1..8 {
+            compared += u32::from(released_during_a_change(cut_after, pause));
+        }
+    }
+    assert!(
+        compared > 0,
+        "no attempt was between its question and its release"
+    );
+}
+
+/// Whether the second attempt was held up, with the change applied where the path is now and not where it was.
+fn released_during_a_change(cut_after: u64, pause: u64) -> bool {
+    let mut cluster = trio_and_a_guest();
+    let (from, to) = (
+        placement::group_of(&ns("q:/a"), 8),
+        placement::group_of(&ns("q:/a/b"), 8),
+    );
+    assert_ne!(from, to, "choose other names");
+    let what = "q:/a/b/x";
+    let system = cluster.system();
+    lead(&mut cluster, from, 0);
+    lead(&mut cluster, system, 1);
+    lead(&mut cluster, to, 2);
+    granted(&cluster.acquire(3, acquire("guest", "v:/z/z", 60_000)));
+    assert_eq!(cluster.call(1, set_policy("z:/y/w")), Ok(Answer::Done));
+    // The node that drives the change does not reach the former group's leader after a while.
+    let change = cluster.ask(1, set_policy("q:/a/b"));
+    cluster.run(cut_after);
+    cluster.cut(1, 0);
+    cluster.run(20);
+    // The guest learns of the newest table by another change.
+    let scout = cluster.ask(
+        3,
+        ClientRequest::Acquire(acquire("guest", "z:/y/w/k", 60_000)),
+    );
+    cluster.run(20);
+    if !cluster.seats[3].answers.contains_key(&scout) {
+        return false;
+    }
+    cluster.lost.clear();
+    let second = cluster.ask(3, keyed_release("amy", &[what], "k1"));
+    cluster.run(pause);
+    cluster.cut(3, 2);
+    cluster.run(10);
+    let first = cluster.ask(0, keyed_release("amy", &[what], "k1"));
+    cluster.run(20);
+    let answered = cluster.seats[0].answers.get(&first) == Some(&Ok(Answer::Done));
+    let held_up = !cluster.seats[3].answers.contains_key(&second);
+    if !answered || !held_up || cluster.seats[1].answers.contains_key(&change) {
+        return false;
+    }
+    // Answered, so amy takes the path again, where it is now.
+    let again = cluster.ask(2, ClientRequest::Acquire(acquire("amy", what, 600_000)));
+    cluster.run(20);
+    if !matches!(
+        cluster.seats[2].answers.get(&again),
+        Some(Ok(Answer::Acquire(AcquireAnswer::Granted { .. })))
+    ) {
+        return false;
+    }
+    let late = std::mem::take(&mut cluster.lost);
+    cluster.heal();
+    for (from, to, bytes) in late {
+        if (from, to) == (node_id(4), node_id(3)) {
+            cluster.input(2, Input::Frame { from, bytes });
+        }
+    }
+    assert_eq!(cluster.wait(3, second), Ok(Answer::Done));
+    cluster.run(1_000);
+    assert_eq!(
+        cluster.holder(2, what).as_deref(),
+        Some("amy"),
+        "cut after {cut_after} ms, pause of {pause} ms"
+    );
+    true
+}

@@ -248,7 +248,6 @@ impl Node {
         cx: &mut Context,
         call: &mut ReleaseCall,
         holds: Unplaced,
-        version: u64,
     ) {
         let (ClientRequest::Release(request), Some(whole)) = (&*call.request, call.whole) else {
             call.failure = Some(odd_answer());
@@ -265,7 +264,6 @@ impl Node {
         let what = What::Released {
             key,
             fingerprint: whole.fingerprint,
-            version,
             paths: holds.iter().map(|hold| hold.path.clone()).collect(),
         };
         let sweep = Sweep::about(request.owner.clone(), what);
@@ -317,8 +315,8 @@ impl Node {
                     call.failure = Some(failure);
                     return;
                 }
-                if let Refusal::Moved { version } = refusal {
-                    self.ask_for_key(cx, call, holds, version);
+                if let Refusal::Moved { .. } = refusal {
+                    self.ask_for_key(cx, call, holds);
                     return;
                 }
                 call.unplace(holds);
