@@ -615,7 +615,7 @@ mod tests {
     use crate::place::Where;
     use crate::tenure::Access;
 
-    const TTL: Duration = Duration::from_secs(60);
+    const TTL: Duration = Duration::from_secs(3);
 
     /// A client of a node where nothing listens: no list of locks is answered.
     fn client() -> Client {
@@ -669,8 +669,13 @@ mod tests {
     async fn claims_that_are_lost_without_a_list_are_released() {
         let client = client();
         let (owner, claims) = holding(&client, &["t:/a/x"]);
-        let lost = owner.lose_all_taken(&claims);
-        owner.release_lost(&client, &lost, Needed::Always);
+        Arc::clone(&owner).look_what_is_left(client.clone()).await;
+        assert!(owner.claims().is_empty());
+        assert_eq!(owner.lock().releasing, vec![claims[0].spot()]);
+        // The same where a renewal was answered LOST.
+        let (owner, claims) = holding(&client, &["t:/a/x"]);
+        owner.lost_in(&client, "t:/a").await.unwrap();
+        assert!(owner.claims().is_empty());
         assert_eq!(owner.lock().releasing, vec![claims[0].spot()]);
     }
 
