@@ -578,6 +578,13 @@ impl Model {
             .iter()
             .filter(|claim| freeze.region.contains(&claim.path))
             .map(|claim| (claim.path.clone(), claim.owner.clone()))
+            // Their owners may still count on them.
+            .chain(
+                self.taken
+                    .iter()
+                    .filter(|taken| freeze.region.contains(&taken.path))
+                    .map(|taken| (taken.path.clone(), taken.owner.clone())),
+            )
             .min();
         let highest = self
             .counters

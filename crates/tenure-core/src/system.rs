@@ -122,8 +122,14 @@ impl System {
                 plan,
                 effect,
             } => self.plan(claim, owner, plan, effect, &mut events),
-            SystemCommand::Complete { claim, answer } => {
-                self.answers.complete(claim, answer, self.time);
+            SystemCommand::Complete {
+                claim,
+                answer,
+                plan,
+            } => {
+                if !self.has_another_plan(&claim, plan) {
+                    self.answers.complete(claim, answer, self.time);
+                }
                 SystemOutcome::Done
             }
             SystemCommand::Kill { owner, claim } => self.kill(owner, claim, &mut events),
@@ -298,6 +304,15 @@ impl System {
             events.push(self.event(owner, EventKind::Killed));
         }
         SystemOutcome::Planned(plan)
+    }
+
+    /// Whether a key stands for another plan than the one that was carried out: the call took so long that its key
+    /// was forgotten and used again. What the other one names has not ended by that.
+    fn has_another_plan(&self, claim: &Claim, done: Option<Plan>) -> bool {
+        match (self.answers.work(claim, self.time), done) {
+            (Some(Work::Plan(present)), Some(done)) => *present != done,
+            _ => false,
+        }
     }
 
     /// Does something that ends at once, unless its key says that it was done already.

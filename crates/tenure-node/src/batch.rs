@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_core::path::Namespace;
+use tenure_core::space::RULES;
 use tenure_core::value::Stamp;
 
 use crate::codec::VERSION;
@@ -32,9 +33,37 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) stamp: Stamp,
+    /// The rules in whose form they were written: they are applied in this form.
+    rules: u32,
     /// How many of the first commands are endings.
     pub(crate) endings: u64,
     pub(crate) commands: Vec<(Option<Ticket>, AnyCommand)>,
+}
+
+impl Commands {
+    /// The commands as they were written.
+    pub(crate) fn into_written(self) -> impl Iterator<Item = (Option<Ticket>, AnyCommand)> {
+        let rules = self.rules;
+        self.commands.into_iter().map(move |(ticket, command)| {
+            let command = match rules {
+                RULES.. => command,
+                older => written(command, older),
+            };
+            (ticket, command)
+        })
+    }
+}
+
+/// The form in which a command is written for a machine of older rules. Those that have none were taken out
+/// before ([`Batch::take_unknown`]).
+fn written(command: AnyCommand, rules: u32) -> AnyCommand {
+    match command {
+        AnyCommand::Space(command) => AnyCommand::Space(command.for_rules(rules)),
+        AnyCommand::System(command) => match (*command).clone().for_rules(rules) {
+            Some(lowered) => AnyCommand::System(Box::new(lowered)),
+            None => AnyCommand::System(command),
+        },
+    }
 }
 
 impl Batch {
@@ -56,28 +85,31 @@ impl Batch {
         self.asked.len()
     }
 
-    /// Gives what waits the form that a machine of these older rules knows. The operations that have none are
-    /// taken out and returned.
-    pub(crate) fn lower_to(&mut self, rules: u32) -> Vec<Ticket> {
+    /// Takes out the operations that have no form which a machine of these older rules knows.
+    pub(crate) fn take_unknown(&mut self, rules: u32) -> Vec<Ticket> {
         let mut unknown = Vec::new();
-        for (ticket, command) in std::mem::take(&mut self.asked) {
-            let lowered = match command {
-                AnyCommand::Space(command) => Some(AnyCommand::Space(command.for_rules(rules))),
-                AnyCommand::System(command) => command
-                    .for_rules(rules)
-                    .map(|command| AnyCommand::System(Box::new(command))),
+        self.asked.retain(|(ticket, command)| {
+            let is_known = match command {
+                AnyCommand::Space(_) => true,
+                AnyCommand::System(command) => (**command).clone().for_rules(rules).is_some(),
             };
-            match lowered {
-                Some(command) => self.asked.push_back((ticket, command)),
-                None => unknown.push(ticket),
+            if !is_known {
+                unknown.push(*ticket);
             }
-        }
+            is_known
+        });
         unknown
     }
 
     /// The next entry, encoded. Given back with [`Batch::put_back`] if consensus drops it.
-    /// `scratch` is room to write in.
-    pub(crate) fn next(&mut self, stamp: Stamp, scratch: &mut Vec<u8>) -> (Bytes, Commands) {
+    /// It is written in the form that a machine of these rules knows; what was asked for is kept as it is, for
+    /// the case that it does not happen here and is taken elsewhere. `scratch` is room to write in.
+    pub(crate) fn next(
+        &mut self,
+        stamp: Stamp,
+        rules: u32,
+        scratch: &mut Vec<u8>,
+    ) -> (Bytes, Commands) {
         let waiting = self.endings.len() + self.asked.len();
         let mut commands = Vec::with_capacity(waiting.min(MAX_ENTRY_COMMANDS));
         scratch.clear();
@@ -95,11 +127,16 @@ impl Batch {
             } else {
                 break;
             };
-            put(&mut out, &command);
+            if rules < RULES {
+                put(&mut out, &written(command.clone(), rules));
+            } else {
+                put(&mut out, &command);
+            }
             commands.push((ticket, command));
         }
         let commands = Commands {
             stamp,
+            rules,
             endings,
             commands,
         };
@@ -180,5 +217,42 @@ impl<'a> Decoder<'a> {
     /// The namespace that was named last.
     pub(crate) fn into_namespace(self) -> Option<Namespace> {
         self.input.into_expected()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_core::command::{Command, ReleaseAll, ReleaseCause, Selection};
+    use tenure_core::space::FIRST_RULES;
+    use tenure_core::value::OwnerId;
+
+    /// The leader of a group by older rules writes older forms. What consensus does not take from it, and what
+    /// waits when it loses its leadership, goes elsewhere as it was asked for.
+    #[test]
+    fn what_did_not_happen_keeps_its_form() {
+        let asked = AnyCommand::Space(Command::ReleaseAll(ReleaseAll {
+            owner: OwnerId::new("amy").expect("a valid owner"),
+            selection: Selection::All,
+            cause: ReleaseCause::Owner,
+            until: Some(7),
+        }));
+        let stamp = Stamp { time: 1, wall: 1 };
+        let mut batch = Batch::default();
+        batch.push(Ticket(1), asked.clone());
+        assert!(batch.take_unknown(FIRST_RULES).is_empty());
+        let (bytes, commands) = batch.next(stamp, FIRST_RULES, &mut Vec::new());
+        batch.put_back(commands);
+        let mut entry = Decoder::new(&bytes, None).expect("its own entry");
+        let written = entry.next().expect("its own command").expect("one command");
+        let (_, commands) = batch.next(stamp, FIRST_RULES, &mut Vec::new());
+        assert_ne!(written, asked, "the older form names nothing");
+        batch.put_back(commands);
+        let (_, commands) = batch.next(stamp, FIRST_RULES, &mut Vec::new());
+        assert_eq!(commands.commands, [(Some(Ticket(1)), asked.clone())]);
+        let applied: Vec<_> = commands.into_written().collect();
+        assert_eq!(applied, [(Some(Ticket(1)), written)]);
+        batch.push(Ticket(1), asked.clone());
+        assert_eq!(batch.clear(), [(Ticket(1), asked.into_op())]);
     }
 }

@@ -605,7 +605,7 @@ impl Group {
         if rules < RULES {
             // An entry has a form that all replicas know. Only here: before step 1 the machine may be older
             // than the rules of its group.
-            for ticket in self.batch.lower_to(rules) {
+            for ticket in self.batch.take_unknown(rules) {
                 let answer = OpAnswer::NotHere { leader: None };
                 turn.answers.push((ticket, answer));
             }
@@ -615,7 +615,7 @@ impl Group {
                 time: leading.lease_time(turn.reading),
                 wall: turn.wall,
             };
-            let (bytes, mut commands) = self.batch.next(stamp, &mut turn.scratch);
+            let (bytes, mut commands) = self.batch.next(stamp, rules, &mut turn.scratch);
             if bytes.len() > MAX_PROPOSAL_BYTES
                 && let Some((Some(ticket), _)) =
                     commands.commands.pop_if(|(ticket, _)| ticket.is_some())
@@ -759,12 +759,13 @@ impl Group {
 
     /// Applies an entry that was proposed here.
     fn apply_own(&mut self, own: Commands, turn: &mut Turn) {
-        for (ticket, command) in own.commands {
+        let (stamp, endings) = (own.stamp, own.endings);
+        for (ticket, command) in own.into_written() {
             let namespace = match &command {
                 AnyCommand::Space(command) if ticket.is_some() => decided_in(command),
                 AnyCommand::Space(_) | AnyCommand::System(_) => None,
             };
-            let Some(outcome) = self.apply_command(own.stamp, command, turn) else {
+            let Some(outcome) = self.apply_command(stamp, command, turn) else {
                 return;
             };
             let Some(ticket) = ticket else { continue };
@@ -782,7 +783,7 @@ impl Group {
             turn.answers.push((ticket, self.as_renewal(answer)));
         }
         if let Lead::Leading(leading) = &mut self.lead {
-            leading.endings_applied(own.endings);
+            leading.endings_applied(endings);
         }
     }
 

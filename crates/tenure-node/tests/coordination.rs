@@ -856,3 +856,348 @@ fn a_keyed_release_is_recognised_right_after_a_restart() {
     let again = cluster.call(0, release());
     assert!(again.is_ok(), "{again:?}");
 }
+
+fn keyed_release(who: &str, what: &[&str], with: &str) -> ClientRequest {
+    use tenure_core::command::Hold;
+    use tenure_core::policy::Mode;
+    let hold = |what: &&str| Hold {
+        path: path(what),
+        mode: Mode::Write,
+    };
+    ClientRequest::Release(ReleaseRequest {
+        owner: owner(who),
+        holds: what.iter().map(hold).collect(),
+        edge: WaitEdge::Keep,
+        key: key(with),
+    })
+}
+
+fn set_policy(name: &str) -> ClientRequest {
+    ClientRequest::SetNamespacePolicy {
+        namespace: ns(name),
+        algorithm: tenure_core::policy::Algorithm::RecursiveRw,
+        key: None,
+    }
+}
+
+/// R102, R106: two attempts under one key, one by the routes before a change and one by those after it. The
+/// group that had the path takes the first one as long as it has not applied the change, so until then it
+/// cannot say that the key was never used.
+#[test]
+fn a_keyed_release_by_two_attempts_during_a_change_of_routes_applies_once() {
+    let mut compared = 0;
+    for cut_after in 1..14 {
+        for pause in 1..8 {
+            compared += u32::from(released_during_a_change(cut_after, pause));
+        }
+    }
+    assert!(
+        compared > 0,
+        "no attempt was between its question and its release"
+    );
+}
+
+/// Whether the second attempt was held up, with the change applied where the path is now and not where it was.
+fn released_during_a_change(cut_after: u64, pause: u64) -> bool {
+    let mut cluster = trio_and_a_guest();
+    let (from, to) = (
+        placement::group_of(&ns("q:/a"), 8),
+        placement::group_of(&ns("q:/a/b"), 8),
+    );
+    assert_ne!(from, to, "choose other names");
+    let what = "q:/a/b/x";
+    let system = cluster.system();
+    lead(&mut cluster, from, 0);
+    lead(&mut cluster, system, 1);
+    lead(&mut cluster, to, 2);
+    granted(&cluster.acquire(3, acquire("guest", "v:/z/z", 60_000)));
+    assert_eq!(cluster.call(1, set_policy("z:/y/w")), Ok(Answer::Done));
+    // The node that drives the change does not reach the former group's leader after a while.
+    let change = cluster.ask(1, set_policy("q:/a/b"));
+    cluster.run(cut_after);
+    cluster.cut(1, 0);
+    cluster.run(20);
+    // The guest learns of the newest table by another change.
+    let scout = cluster.ask(
+        3,
+        ClientRequest::Acquire(acquire("guest", "z:/y/w/k", 60_000)),
+    );
+    cluster.run(20);
+    if !cluster.seats[3].answers.contains_key(&scout) {
+        return false;
+    }
+    cluster.lost.clear();
+    let second = cluster.ask(3, keyed_release("amy", &[what], "k1"));
+    cluster.run(pause);
+    cluster.cut(3, 2);
+    cluster.run(10);
+    let first = cluster.ask(0, keyed_release("amy", &[what], "k1"));
+    cluster.run(20);
+    let answered = cluster.seats[0].answers.get(&first) == Some(&Ok(Answer::Done));
+    let held_up = !cluster.seats[3].answers.contains_key(&second);
+    if !answered || !held_up || cluster.seats[1].answers.contains_key(&change) {
+        return false;
+    }
+    // Answered, so amy takes the path again, where it is now.
+    let again = cluster.ask(2, ClientRequest::Acquire(acquire("amy", what, 600_000)));
+    cluster.run(20);
+    if !matches!(
+        cluster.seats[2].answers.get(&again),
+        Some(Ok(Answer::Acquire(AcquireAnswer::Granted { .. })))
+    ) {
+        return false;
+    }
+    let late = std::mem::take(&mut cluster.lost);
+    cluster.heal();
+    for (from, to, bytes) in late {
+        if (from, to) == (node_id(4), node_id(3)) {
+            cluster.input(2, Input::Frame { from, bytes });
+        }
+    }
+    assert_eq!(cluster.wait(3, second), Ok(Answer::Done));
+    cluster.run(1_000);
+    assert_eq!(
+        cluster.holder(2, what).as_deref(),
+        Some("amy"),
+        "cut after {cut_after} ms, pause of {pause} ms"
+    );
+    true
+}
+
+fn says_that_nothing_happened<T>(answer: &Result<T, Failure>) -> bool {
+    match answer {
+        Ok(_) | Err(Failure::DeadlineExceeded) => false,
+        Err(Failure::Unavailable {
+            nothing_happened, ..
+        }) => *nothing_happened == Certain::Yes,
+        Err(_) => true,
+    }
+}
+
+fn two_busy_groups() -> Cluster {
+    let limits = Limits {
+        group_inflight: 2,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::with(3, 2, limits);
+    cluster.settle();
+    cluster
+}
+
+/// A request in the same turn as so many reads that the group of a path takes no more.
+fn ask_while_busy(
+    cluster: &mut Cluster,
+    at: usize,
+    what: &str,
+    request: ClientRequest,
+) -> Result<Answer, Failure> {
+    let mut inputs = Vec::new();
+    for _ in 0..2 {
+        inputs.push(Input::Request {
+            id: cluster.fresh_id(),
+            request: Box::new(ClientRequest::InspectPath { path: path(what) }),
+            timeout_ms: 5_000,
+        });
+    }
+    let id = cluster.fresh_id();
+    inputs.push(Input::Request {
+        id,
+        request: Box::new(request),
+        timeout_ms: 5_000,
+    });
+    cluster.inputs(at, inputs);
+    cluster.wait(at, id)
+}
+
+/// A release of which one part was refused and another was applied does not say that nothing has happened.
+#[test]
+fn a_release_in_part_is_not_reported_as_none() {
+    let mut cluster = two_busy_groups();
+    let [(one, _), (other, group)] = apart(&mut cluster);
+    for what in [&one, &other] {
+        granted(&cluster.acquire(0, acquire("amy", what, 60_000)));
+    }
+    let busy = cluster.leader(group).unwrap();
+    let release = keyed_release("amy", &[&one, &other], "");
+    let answer = ask_while_busy(&mut cluster, busy, &other, release);
+    assert!(answer.is_err(), "{answer:?}");
+    assert_eq!(cluster.holder(0, &one), None, "it was released");
+    assert!(!says_that_nothing_happened(&answer), "{answer:?}");
+}
+
+/// The same for a renewal of named namespaces.
+#[test]
+fn a_renewal_in_part_is_not_reported_as_none() {
+    let mut cluster = two_busy_groups();
+    let [(one, _), (other, group)] = apart(&mut cluster);
+    for what in [&one, &other] {
+        granted(&cluster.acquire(0, acquire("amy", what, 10_000)));
+    }
+    let busy = cluster.leader(group).unwrap();
+    let names: Vec<&str> = [&one, &other]
+        .map(|what| what.strip_suffix("/x").unwrap())
+        .into();
+    cluster.run(6_000);
+    let answer = ask_while_busy(&mut cluster, busy, &other, renew("amy", &names, 10_000));
+    assert!(answer.is_err(), "{answer:?}");
+    cluster.run(6_000);
+    assert_eq!(cluster.holder(0, &one).as_deref(), Some("amy"));
+    assert!(!says_that_nothing_happened(&answer), "{answer:?}");
+}
+
+/// Keeps the leader of a group busy for some time, with reads of clients.
+fn flood(cluster: &mut Cluster, group: GroupId, read: &ClientRequest, millis: u64) {
+    let leader = cluster.leader(group).unwrap();
+    for _ in 0..millis {
+        for _ in 0..3 {
+            cluster.ask_for(leader, read.clone(), 1_000);
+        }
+        cluster.tick();
+    }
+}
+
+/// The same for a release of everything whose wait edge could not be removed.
+#[test]
+fn a_release_of_all_without_its_edge_is_not_reported_as_none() {
+    let mut refused = 0;
+    for pause in 0..8 {
+        let mut cluster = two_busy_groups();
+        granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
+        let request = ClientRequest::ReleaseAll {
+            owner: owner("amy"),
+            domains: Vec::new(),
+            edge: WaitEdge::Remove,
+            key: None,
+        };
+        let id = cluster.ask(0, request);
+        cluster.run(pause);
+        let system = cluster.system();
+        let read = ClientRequest::GetNamespacePolicy {
+            namespace: ns("t:/a"),
+        };
+        flood(&mut cluster, system, &read, 40);
+        let answer = cluster.wait(0, id);
+        refused += u32::from(answer.is_err());
+        if says_that_nothing_happened(&answer) {
+            let holder = cluster.holder(0, "t:/a");
+            assert_eq!(holder.as_deref(), Some("amy"), "{answer:?}");
+        }
+    }
+    assert!(refused > 0, "the system group was never busy");
+}
+
+/// E5: the same for an acquire that was placed in line, found a deadlock, and could not be withdrawn.
+#[test]
+fn an_acquire_that_was_not_withdrawn_is_not_reported_as_none() {
+    let mut refused = 0;
+    for pause in 0..12 {
+        let mut cluster = two_busy_groups();
+        let [(one, group), (other, _)] = apart(&mut cluster);
+        granted(&cluster.acquire(0, acquire("amy", &one, 60_000)));
+        granted(&cluster.acquire(0, acquire("bob", &other, 60_000)));
+        let waits = |who: &str, what: &str| {
+            let mut waits = acquire(who, what, 60_000);
+            waits.queue_ttl = tenure_core::value::QueueTtl::from_millis(60_000).unwrap();
+            waits
+        };
+        assert!(is_queued(&cluster.acquire(0, waits("amy", &other))));
+        let mut request = waits("bob", &one);
+        request.deadlock = Deadlock::Refuse;
+        let id = cluster.ask(0, ClientRequest::Acquire(request));
+        cluster.run(pause);
+        let read = ClientRequest::InspectPath { path: path(&one) };
+        flood(&mut cluster, group, &read, 40);
+        let answer = cluster.wait(0, id);
+        refused += u32::from(answer.is_err());
+        if says_that_nothing_happened(&answer) {
+            cluster.release(0, "amy", &one);
+            cluster.run(100);
+            assert_eq!(cluster.holder(0, &one), None, "{answer:?}");
+        }
+    }
+    assert!(refused > 0, "the group was never busy");
+}
+
+/// Three nodes and a guest. Group 0 has one replica, which could not lead before the guest went away, so it is by
+/// the rules of release 0.1.0 until the guest is back; the others are by the newest.
+fn one_group_behind() -> Cluster {
+    let mut cluster = Cluster::empty(2, Limits::default());
+    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    for (at, me) in members.iter().enumerate() {
+        let mut born = vec![(GroupId(1), members.clone()), (GroupId(2), members.clone())];
+        if at == 1 {
+            born.push((GroupId(0), vec![*me]));
+        }
+        cluster.add(*me, born);
+    }
+    cluster.add(member(4, 1), Vec::new());
+    cluster.seats[1].paused_disk = true;
+    for at in 0..4 {
+        cluster.start(at);
+    }
+    cluster.until(
+        20_000,
+        "the other groups have the newest rules",
+        |cluster| {
+            (1..=2)
+                .all(|group| rules_of(cluster, GroupId(group)) == Some(tenure_core::space::RULES))
+        },
+    );
+    cluster.crash(3);
+    cluster.tell_down(3);
+    cluster.seats[1].paused_disk = false;
+    cluster.until(20_000, "the first group is led", |cluster| {
+        rules_of(cluster, GroupId(0)).is_some()
+    });
+    cluster.run(100);
+    assert_eq!(
+        rules_of(&cluster, GroupId(0)),
+        Some(tenure_core::space::FIRST_RULES)
+    );
+    cluster
+}
+
+fn rules_of(cluster: &Cluster, group: GroupId) -> Option<u32> {
+    let leader = cluster.leader(group)?;
+    Some(status(cluster, leader, group)?.rules)
+}
+
+/// R102: a plan is kept for attempts that come later, so it names what it ends. In a group by the first rules
+/// nothing can be named: the plan waits for the newer ones.
+#[test]
+fn a_plan_names_what_it_ends_also_while_a_group_is_behind() {
+    for cut_after in 1..12 {
+        let mut cluster = one_group_behind();
+        let what = (0..50)
+            .map(|number| format!("t:/{number}"))
+            .find(|name| placement::group_of(&ns(name), 2) == GroupId(0))
+            .unwrap();
+        granted(&cluster.acquire(1, acquire("amy", &what, 60_000)));
+        cluster.lost.clear();
+        cluster.ask(0, release_all("amy", "k1"));
+        cluster.run(cut_after);
+        cluster.cut(0, 1);
+        let second = cluster.ask(2, release_all("amy", "k1"));
+        cluster.run(300);
+        // The guest is back, so that the first group follows.
+        cluster.start(3);
+        for at in 0..3 {
+            cluster.input(at, Input::PeerUp { node: node_id(4) });
+        }
+        assert_eq!(cluster.wait(2, second), Ok(Answer::Done));
+        granted(&cluster.acquire(2, acquire("amy", &what, 60_000)));
+        let late = std::mem::take(&mut cluster.lost);
+        cluster.heal();
+        for (from, to, bytes) in late {
+            if (from, to) == (node_id(1), node_id(2)) {
+                cluster.input(1, Input::Frame { from, bytes });
+            }
+        }
+        cluster.run(3_000);
+        assert_eq!(
+            cluster.holder(2, &what).as_deref(),
+            Some("amy"),
+            "cut after {cut_after} ms"
+        );
+    }
+}

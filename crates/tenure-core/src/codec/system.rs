@@ -168,10 +168,24 @@ impl Record for SystemCommand {
                 out.byte(7);
                 out.put(claim);
             }
-            SystemCommand::Complete { claim, answer } => {
+            SystemCommand::Complete {
+                claim,
+                answer,
+                plan: None,
+            } => {
                 out.byte(8);
                 out.put(claim);
                 out.option(answer.as_ref());
+            }
+            SystemCommand::Complete {
+                claim,
+                answer,
+                plan: Some(plan),
+            } => {
+                out.byte(15);
+                out.put(claim);
+                out.option(answer.as_ref());
+                out.put(plan);
             }
             SystemCommand::Kill { owner, claim } => {
                 out.byte(9);
@@ -237,6 +251,7 @@ impl Record for SystemCommand {
             8 => SystemCommand::Complete {
                 claim: input.take()?,
                 answer: input.option()?,
+                plan: None,
             },
             9 => SystemCommand::Kill {
                 owner: input.take()?,
@@ -256,6 +271,11 @@ impl Record for SystemCommand {
                 owner: input.take()?,
                 plan: input.take()?,
                 effect: input.take()?,
+            },
+            15 => SystemCommand::Complete {
+                claim: input.take()?,
+                answer: input.option()?,
+                plan: Some(input.take()?),
             },
             found => {
                 return Err(DecodeError::Tag {

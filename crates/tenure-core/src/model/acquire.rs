@@ -1,6 +1,7 @@
 //! How the twin decides an acquire, and how the line moves (R40–R89, E1, E2, E4).
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::rules::{self, Want};
@@ -64,6 +65,11 @@ impl Model {
             return AcquireOutcome::Refused(refusal);
         }
         self.take_note(namespace, &acquire.owner);
+        let repeats = self.waiters.iter().any(|waiter| {
+            waiter.acquire.owner == acquire.owner
+                && waiter.acquire.route.namespace == *namespace
+                && wanted(&waiter.acquire) == wanted(acquire)
+        });
         let outcome = self.decide(acquire, request);
         let new = acquire
             .requests
@@ -75,10 +81,13 @@ impl Model {
             AcquireOutcome::Granted { .. } => {
                 self.forget_taken(namespace, &acquire.owner, new.chain(released));
             }
-            AcquireOutcome::Queued(_) | AcquireOutcome::Conflict(_) => {
+            AcquireOutcome::Queued(_) | AcquireOutcome::Conflict(_) if !repeats => {
                 self.forget_taken(namespace, &acquire.owner, new);
             }
-            AcquireOutcome::Lost { .. } | AcquireOutcome::Refused(_) => {}
+            AcquireOutcome::Queued(_)
+            | AcquireOutcome::Conflict(_)
+            | AcquireOutcome::Lost { .. }
+            | AcquireOutcome::Refused(_) => {}
         }
         outcome
     }
@@ -839,4 +848,13 @@ fn missing_mode(acquire: &Acquire, request: &Request) -> Missing {
         Mode::Write => Missing::Write,
         Mode::Read | Mode::ReadTree => Missing::Read,
     }
+}
+
+/// What an acquire is to get.
+fn wanted(acquire: &Acquire) -> BTreeSet<(&Path, Mode)> {
+    let new = acquire
+        .requests
+        .iter()
+        .filter(|request| request.state == State::New);
+    new.map(|request| (&request.path, request.mode)).collect()
 }

@@ -51,12 +51,15 @@ impl Space {
         // Few owners were ever broken out of a hold: the others pay for a look and nothing else.
         let taken = session.is_some_and(|session| self.sessions[session].taken().is_some());
         let named = taken.then(|| (acquire.owner.clone(), new_and_released(&acquire)));
+        let repeats = taken && session.is_some_and(|session| self.repeats_place(session, &acquire));
         let outcome = self.acquire_in(namespace, acquire, keyed);
         if let Some((owner, (new, released))) = named
             && let Some(session) = self.sessions.find(namespace, &owner)
         {
             let answered: [&[Hold]; 2] = match &outcome {
                 AcquireOutcome::Granted { .. } => [&new[..], &released[..]],
+                // It asks whether its turn has come. That says nothing about the hold that it had before.
+                AcquireOutcome::Queued(_) | AcquireOutcome::Conflict(_) if repeats => [&[], &[]],
                 AcquireOutcome::Queued(_) | AcquireOutcome::Conflict(_) => [&new[..], &[]],
                 AcquireOutcome::Lost { .. } | AcquireOutcome::Refused(_) => [&[], &[]],
             };
@@ -67,6 +70,12 @@ impl Space {
         self.sweep();
         self.settle_namespace(namespace);
         outcome
+    }
+
+    /// Whether an acquire asks for what its owner waits for already.
+    fn repeats_place(&self, session: u32, acquire: &Acquire) -> bool {
+        let waiter = self.waiters.get(self.sessions[session].waiter);
+        waiter.is_some_and(|waiter| new_pairs(&waiter.request) == new_pairs(acquire))
     }
 
     fn acquire_in(

@@ -47,8 +47,8 @@ pub(super) struct Remembered {
     pub(super) fingerprint: u128,
     pub(super) answer: Answer,
     pub(super) end: u64,
-    /// For a release: the newest change of routes that was applied before it. Zero under rules 1.
-    pub(super) version: u64,
+    /// For a release: how many changes of routes were applied before it. Zero under rules 1.
+    pub(super) changes: u64,
 }
 
 /// See the module.
@@ -98,7 +98,7 @@ impl Answers {
     }
 
     /// Whether a release under this key and of this content is remembered, in whatever namespace, from before
-    /// a change of routes.
+    /// the change of routes with this number among those applied.
     pub(super) fn was_released(
         &self,
         key: &Key,
@@ -110,7 +110,7 @@ impl Answers {
             there.call == Call::Release
                 && there.key == *key
                 && remembered.fingerprint == fingerprint
-                && remembered.version < before
+                && remembered.changes < before
                 && remembered.end > time
         })
     }
@@ -129,7 +129,7 @@ impl Answers {
                 fingerprint,
                 answer,
                 end,
-                version: 0,
+                changes: 0,
             },
         );
     }
@@ -138,25 +138,25 @@ impl Answers {
         &mut self,
         key: AnswerKey,
         fingerprint: u128,
-        version: u64,
+        changes: u64,
         time: u64,
     ) {
         let remembered = Remembered {
             fingerprint,
             answer: Answer::Released,
             end: time.saturating_add(KEPT_MS),
-            version,
+            changes,
         };
         self.restore(key, remembered);
     }
 
     /// Puts back what belongs to the answers beside what rules 1 know, in their order.
-    pub(super) fn set_versions(&mut self, versions: impl Iterator<Item = u64>) {
+    pub(super) fn set_changes(&mut self, changes: impl Iterator<Item = u64>) {
         let ends = core::mem::take(&mut self.ends);
-        let mut versions = versions;
+        let mut changes = changes;
         for (end, key) in &ends {
             if let Some(there) = self.table.get_mut(key).filter(|there| there.end == *end) {
-                there.version = versions.next().unwrap_or(0);
+                there.changes = changes.next().unwrap_or(0);
             }
         }
         self.ends = ends;

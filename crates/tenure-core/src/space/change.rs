@@ -24,6 +24,9 @@ pub(super) struct Routes {
     pub(super) floor: u64,
     /// The highest version applied.
     pub(super) newest: u64,
+    /// How many changes were applied. Changes of parts that do not overlap come in any order, so their versions
+    /// do not tell what was applied before what: this number does. Since rules 2.
+    pub(super) applied: u64,
     /// Changes that are over here, above `settled`.
     pub(super) done: BTreeSet<u64>,
     /// All changes up to this one are over everywhere.
@@ -32,9 +35,16 @@ pub(super) struct Routes {
     pub(super) frozen: BTreeMap<u64, Frozen>,
     /// Regions whose paths may have come from another namespace, oldest first. Since rules 2.
     pub(super) moved: VecDeque<Moved>,
-    /// Until then all paths count as moved by the change of this version at the latest: there were too many
-    /// to tell them apart.
-    pub(super) all_moved: (u64, u64),
+    /// All paths count as moved by this one: there were too many to tell them apart.
+    pub(super) all_moved: AllMoved,
+}
+
+/// A moved region that stands for all paths, and until when.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AllMoved {
+    pub(super) end: u64,
+    pub(super) version: u64,
+    pub(super) place: u64,
 }
 
 /// A region that was moved lately.
@@ -43,6 +53,8 @@ pub(super) struct Moved {
     /// When the answers are forgotten that are remembered where its paths were before.
     pub(super) end: u64,
     pub(super) version: u64,
+    /// How many changes were applied here with this one.
+    pub(super) place: u64,
     pub(super) region: Region,
 }
 
@@ -81,16 +93,21 @@ impl Routes {
     /// The latest change by which a path got another namespace, if that is so lately that answers are
     /// remembered in the former one.
     pub(super) fn moved_by(&self, path: &Path, time: u64) -> Option<u64> {
-        let moved = self.moved.iter();
-        let here = moved.filter(|moved| moved.end > time && moved.region.contains(path));
-        let all = Some(self.all_moved.1).filter(|_| self.all_moved.0 > time);
-        here.map(|moved| moved.version).max().max(all)
+        let here = self.moves_of(path, time).map(|moved| moved.version);
+        let all = Some(self.all_moved.version).filter(|_| self.all_moved.end > time);
+        here.max().max(all)
     }
 
-    /// Whether a change was applied here.
-    pub(super) fn has_applied(&self, version: u64) -> bool {
-        let mut recent = self.recent.iter();
-        version <= self.floor || recent.any(|(applied, _)| *applied == version)
+    /// How many changes were applied here with the latest one by which a path got another namespace.
+    pub(super) fn moved_at(&self, path: &Path, time: u64) -> Option<u64> {
+        let here = self.moves_of(path, time).map(|moved| moved.place);
+        let all = Some(self.all_moved.place).filter(|_| self.all_moved.end > time);
+        here.max().max(all)
+    }
+
+    fn moves_of(&self, path: &Path, time: u64) -> impl Iterator<Item = &Moved> {
+        let moved = self.moved.iter();
+        moved.filter(move |moved| moved.end > time && moved.region.contains(path))
     }
 
     fn note_moved(&mut self, moved: Moved, time: u64) {
@@ -100,7 +117,11 @@ impl Routes {
         if self.moved.len() >= MOVED
             && let Some(moved) = self.moved.pop_front()
         {
-            self.all_moved = (moved.end, moved.version.max(self.all_moved.1));
+            self.all_moved = AllMoved {
+                end: moved.end,
+                version: moved.version.max(self.all_moved.version),
+                place: moved.place,
+            };
         }
         self.moved.push_back(moved);
     }
@@ -158,6 +179,11 @@ impl Space {
         })
     }
 
+    /// Whether a change that is not over here concerns one of these paths.
+    pub fn holds_back(&self, paths: &[Path]) -> bool {
+        self.frozen(paths.iter()).is_some()
+    }
+
     /// Puts a waiter aside whose paths are frozen.
     pub(super) fn park(&mut self, id: u32) -> bool {
         let waiter = &self.waiters[id];
@@ -198,11 +224,13 @@ impl Space {
         self.clear(&change.region, change.clear);
         self.forget_moved(&change);
         self.unfreeze(change.change);
+        self.routes.applied += u64::from(self.rules >= 2);
         // Only what moves no hold may change routes (R133, R138).
         if self.rules >= 2 && change.clear == Clear::Waiters {
             let moved = Moved {
                 end: self.time.saturating_add(KEPT_MS),
                 version: change.version,
+                place: self.routes.applied,
                 region: change.region.clone(),
             };
             self.routes.note_moved(moved, self.time);
@@ -331,6 +359,12 @@ impl Space {
                     )
                 })
             })
+            // Its owner counts on a hold that was taken away until it names it. By other routes a release of it
+            // would not reach the lease that it was taken from, which then could not be renewed any more.
+            .chain(self.sessions.iter().flat_map(|(_, session)| {
+                let taken = session.taken().into_iter().flat_map(|taken| taken.keys());
+                taken.map(|(path, _)| (path.clone(), &session.owner))
+            }))
             .filter(|(path, _)| region.contains(path))
             .min()
             .map(|(path, owner)| (path, owner.clone()));

@@ -50,9 +50,9 @@ impl Space {
                 Said::Reused => return Err(Refusal::KeyReused),
                 Said::Full => return Err(Refusal::AnswersFull),
             }
-            let version = self.routes.newest;
+            let applied = self.routes.applied;
             self.answers
-                .remember_release(key, fingerprint, version, self.time);
+                .remember_release(key, fingerprint, applied, self.time);
         }
         let Some((namespace, session)) = self.session_of(&release.route.namespace, &release.owner)
         else {
@@ -83,23 +83,11 @@ impl Space {
     }
 
     /// Whether a release under this key was applied in any namespace here before this path was moved, for the
-    /// same whole request. `version` is a change that has moved it, or another path of the request.
-    pub fn was_released(
-        &self,
-        key: &Key,
-        fingerprint: u128,
-        path: &Path,
-        version: u64,
-        now: u64,
-    ) -> bool {
+    /// same whole request. Says nothing about a path that is held back: see [`Space::holds_back`].
+    pub fn was_released(&self, key: &Key, fingerprint: u128, path: &Path, now: u64) -> bool {
         let time = now.max(self.time);
-        let before = if self.routes.has_applied(version) {
-            self.routes.moved_by(path, self.time)
-        } else {
-            // Whatever is remembered here comes before that change.
-            Some(u64::MAX)
-        };
-        before.is_some_and(|before| self.answers.was_released(key, fingerprint, before, time))
+        let moved = self.routes.moved_at(path, self.time);
+        moved.is_some_and(|moved| self.answers.was_released(key, fingerprint, moved, time))
     }
 
     /// R100, R101. How many leases or places in line it met.

@@ -6,7 +6,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::answers::{Answer, AnswerKey, Call, Remembered};
-use super::change::{Frozen, Moved, RegionFloor};
+use super::change::{AllMoved, Frozen, Moved, RegionFloor};
 use super::claims::{Claim, Step};
 use super::memory::Capacity;
 use super::namespaces::NamespaceState;
@@ -54,19 +54,25 @@ impl Space {
 
     fn take_order(&mut self, input: &mut Reader<'_>) -> Result<(), DecodeError> {
         self.order_from = input.number()?;
-        self.routes.all_moved = (input.number()?, input.number()?);
+        self.routes.applied = input.number()?;
+        self.routes.all_moved = AllMoved {
+            end: input.number()?,
+            version: input.number()?,
+            place: input.number()?,
+        };
         for _ in 0..input.length()? {
             self.routes.moved.push_back(Moved {
                 end: input.number()?,
                 version: input.number()?,
+                place: input.number()?,
                 region: input.take()?,
             });
         }
-        let mut versions = Vec::new();
+        let mut changes = Vec::new();
         for _ in 0..self.answers.iter().count() {
-            versions.push(input.number()?);
+            changes.push(input.number()?);
         }
-        self.answers.set_versions(versions.into_iter());
+        self.answers.set_changes(changes.into_iter());
         Ok(())
     }
 
@@ -383,7 +389,7 @@ impl Space {
                 fingerprint,
                 answer,
                 end,
-                version: 0,
+                changes: 0,
             };
             if self.answers.table.contains_key(&key) {
                 return Err(DecodeError::Inconsistent("an answer twice"));

@@ -78,6 +78,9 @@ pub enum SystemCommand {
         claim: Claim,
         /// What a repeat is answered.
         answer: Option<Answer>,
+        /// The plan that was carried out, if there was one: the key may stand for a later one by now, which is
+        /// not. Since rules 2.
+        plan: Option<Plan>,
     },
     /// ForceRelease: the KILLED event and the end of the wait edge; the groups are told afterwards (R101).
     Kill {
@@ -112,6 +115,7 @@ impl SystemCommand {
         if rules < 2 {
             match &mut self {
                 SystemCommand::Plan { .. } => return None,
+                SystemCommand::Complete { plan, .. } => *plan = None,
                 SystemCommand::ClearEdge { claim, .. }
                     if claim
                         .as_ref()

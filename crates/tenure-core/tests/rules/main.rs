@@ -9,6 +9,7 @@ mod codec;
 mod dice;
 mod limits;
 mod matrix;
+mod moves;
 mod random;
 mod reading;
 mod scenario;

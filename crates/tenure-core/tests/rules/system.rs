@@ -136,8 +136,18 @@ impl Twin {
                 self.remember(claim, None);
                 SystemOutcome::Fresh
             }
-            SystemCommand::Complete { claim, answer } => {
-                self.complete(claim, answer.clone());
+            SystemCommand::Complete {
+                claim,
+                answer,
+                plan,
+            } => {
+                let another = |(known, work): &(Claim, Work)| {
+                    known == claim
+                        && matches!((work, plan), (Work::Plan(there), Some(done)) if there != done)
+                };
+                if !self.works.iter().any(another) {
+                    self.complete(claim, answer.clone());
+                }
                 SystemOutcome::Done
             }
             SystemCommand::Kill { owner, .. } => {
@@ -411,6 +421,10 @@ fn command(dice: &mut Dice, begun: u64, rules: u32) -> SystemCommand {
             Some(claim) => SystemCommand::Complete {
                 claim,
                 answer: dice.maybe(|_| Answer::Done),
+                plan: (rules >= 2 && dice.one_in(2)).then(|| Plan {
+                    selection: Selection::All,
+                    groups: vec![(3, dice.below(3))],
+                }),
             },
             None => SystemCommand::Tick,
         },
@@ -425,7 +439,7 @@ fn command(dice: &mut Dice, begun: u64, rules: u32) -> SystemCommand {
                 owner,
                 plan: Plan {
                     selection: Selection::All,
-                    groups: vec![(3, dice.below(100))],
+                    groups: vec![(3, dice.below(3))],
                 },
                 effect: dice.pick(&[PlanEffect::None, PlanEffect::ClearEdge, PlanEffect::Kill]),
             },
@@ -635,6 +649,42 @@ fn force_tells_the_victim_and_ends_its_edge() {
     assert_eq!(room.waits_for("amy"), None);
     let (_, events) = room.apply(kill("nobody"));
     assert_eq!(events.len(), 1);
+}
+
+/// R102: an attempt that takes longer than its key is remembered does not answer for a later one, which has a
+/// plan of its own that is not carried out yet.
+#[test]
+fn an_earlier_plan_does_not_complete_a_later_one() {
+    let mut room = Room::new();
+    room.apply(SystemCommand::Rules { number: 2 });
+    let claim = Claim {
+        call: Call::ReleaseAll,
+        key: Key::new("k1").unwrap().unwrap(),
+        fingerprint: 7,
+    };
+    let plan = |until: u64| Plan {
+        selection: Selection::All,
+        groups: vec![(3, until)],
+    };
+    let begin = |until: u64| SystemCommand::Plan {
+        claim: claim.clone(),
+        owner: owner_id("amy"),
+        plan: plan(until),
+        effect: PlanEffect::None,
+    };
+    let complete = |until: u64| SystemCommand::Complete {
+        claim: claim.clone(),
+        answer: Some(Answer::Done),
+        plan: Some(plan(until)),
+    };
+    assert_eq!(room.apply(begin(10)).0, SystemOutcome::Planned(plan(10)));
+    room.time += REMEMBERED_MS;
+    assert_eq!(room.apply(begin(20)).0, SystemOutcome::Planned(plan(20)));
+    room.apply(complete(10));
+    assert_eq!(room.apply(begin(30)).0, SystemOutcome::Planned(plan(20)));
+    room.apply(complete(20));
+    let answered = SystemOutcome::Repeated(Repeated::Answered(Answer::Done));
+    assert_eq!(room.apply(begin(30)).0, answered);
 }
 
 /// R115: asking always tells the owner, every time.

@@ -7,7 +7,7 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::table::Unroutable;
 
 use super::sweep::{Scope, Sweep, What};
-use super::{Context, Happened, Progress, failure_of, odd_answer};
+use super::{Context, Happened, Progress, failure_of, odd_answer, with_effects};
 use crate::node::Node;
 use crate::op::{Op, OpAnswer};
 use crate::request::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure};
@@ -277,7 +277,8 @@ fn queued_answer(queued: Queued, lease_left_ms: Option<u64>) -> AcquireAnswer {
 
 fn withdrawn(waits: &Waits, cycle: &[tenure_core::value::OwnerId], answer: &OpAnswer) -> Progress {
     if let Some(failure) = failure_of(answer) {
-        return Progress::fail(failure);
+        // The place in line is still there, or was granted.
+        return Progress::fail(with_effects(failure));
     }
     let OpAnswer::Applied {
         outcome: Outcome::Withdraw(withdrawn),

@@ -199,6 +199,49 @@ fn failure_of(answer: &OpAnswer) -> Option<Failure> {
     })
 }
 
+/// The same failure of a call of which other parts were done, or may have been: nothing in the answer may say
+/// that nothing has happened.
+fn with_effects(failure: Failure) -> Failure {
+    let why = match failure {
+        // Without its key the rest would not be known from what was done.
+        _ if failure.wants_no_key() => {
+            "too many answers are remembered: other parts were done, repeat the request later"
+        }
+        Failure::Unavailable { why, .. } => why,
+        Failure::DeadlineExceeded => return Failure::DeadlineExceeded,
+        Failure::InvalidArgument(_) => {
+            "a part was refused, the idempotency key was used for a different request: other parts were done"
+        }
+        Failure::Aborted => {
+            "the namespaces of some paths changed too often: other parts were done, repeat the request"
+        }
+        Failure::FailedPrecondition(_) | Failure::ResourceExhausted(_) => {
+            "a part was refused, other parts were done: repeat the request"
+        }
+    };
+    Failure::Unavailable {
+        why,
+        nothing_happened: Certain::No,
+    }
+}
+
+/// Notes the failure of a part. One that leaves open what has happened stays: the others say less.
+fn note_failure(noted: &mut Option<Failure>, failure: Failure) {
+    let is_open = matches!(
+        noted,
+        Some(
+            Failure::DeadlineExceeded
+                | Failure::Unavailable {
+                    nothing_happened: Certain::No,
+                    ..
+                }
+        )
+    );
+    if !is_open {
+        *noted = Some(failure);
+    }
+}
+
 /// An answer of a kind that the operation cannot have; only a broken peer sends one.
 fn odd_answer() -> Failure {
     Failure::Unavailable {

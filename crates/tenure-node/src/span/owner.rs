@@ -27,11 +27,14 @@ use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::sweep::{self, Scope, Sweep, Swept, What};
-use super::{Context, Happened, Progress, failure_of, odd_answer};
+use super::{Context, Happened, Progress, failure_of, note_failure, odd_answer, with_effects};
 use crate::GroupId;
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
 use crate::request::{Answer, Certain, ClientRequest, Failure, RenewAnswer, WaitEdge};
+
+/// A plan that cannot name everything yet is made anew after this.
+const NAMELESS_RETRY_MS: u64 = 200;
 
 pub(super) struct OwnerCall {
     request: Box<ClientRequest>,
@@ -41,6 +44,10 @@ pub(super) struct OwnerCall {
     renewed: Vec<(Namespace, u64)>,
     asked: bool,
     lost: Option<Missing>,
+    /// A part was done, or KILLED was sent.
+    has_effects: bool,
+    /// The plan that this call carries out.
+    plan: Option<Plan>,
     failure: Option<Failure>,
 }
 
@@ -79,12 +86,23 @@ impl OwnerCall {
             renewed: Vec::new(),
             asked: false,
             lost: None,
+            has_effects: false,
+            plan: None,
             failure: None,
         }
     }
 
     pub(super) fn into_request(self) -> Box<ClientRequest> {
         self.request
+    }
+
+    /// The end of a call of which a part has failed.
+    fn failed(&mut self) -> Progress {
+        let failure = self.failure.take().unwrap_or_else(odd_answer);
+        Progress::fail(match self.has_effects {
+            true => with_effects(failure),
+            false => failure,
+        })
     }
 }
 
@@ -309,6 +327,8 @@ impl Node {
             ClientRequest::ForceRelease { victim, .. } => (victim.clone(), ReleaseCause::Killed),
             _ => return Progress::fail(odd_answer()),
         };
+        call.has_effects = true;
+        call.plan = Some(plan.clone());
         if plan.groups.is_empty() {
             return self.complete(cx, call, Answer::Done);
         }
@@ -409,18 +429,12 @@ impl Node {
     ) -> Progress {
         let part = cx.told;
         if let Some(failure) = failure_of(&answer) {
-            if call.renewals.remove(&part).is_some() && !call.renewals.is_empty() {
-                call.failure = Some(failure);
-                return Progress::Wait;
-            }
-            // Other parts of it may be done.
-            return Progress::fail(match (&call.phase, failure) {
-                (Phase::Ending(_), Failure::Unavailable { why, .. }) => Failure::Unavailable {
-                    why,
-                    nothing_happened: Certain::No,
-                },
-                (_, failure) => failure,
-            });
+            note_failure(&mut call.failure, failure);
+            call.renewals.remove(&part);
+            return match call.renewals.is_empty() {
+                true => call.failed(),
+                false => Progress::Wait,
+            };
         }
         match (&mut call.phase, answer) {
             (Phase::Claiming, OpAnswer::System(outcome)) => self.claimed(cx, call, outcome),
@@ -455,6 +469,7 @@ impl Node {
                 if let Some(namespace) = call.renewals.remove(&part) {
                     match renewed {
                         Ok(renewed) => {
+                            call.has_effects = true;
                             call.asked |= renewed.asked;
                             call.renewed.push((namespace, renewed.born));
                         }
@@ -500,6 +515,11 @@ impl Node {
         outcome: SystemOutcome,
     ) -> Progress {
         let SystemOutcome::Repeated(before) = outcome else {
+            // A kill or a request to release: its event is sent.
+            call.has_effects = matches!(
+                &*call.request,
+                ClientRequest::ForceRelease { .. } | ClientRequest::RequestRevoke { .. }
+            );
             return self.owner_act(cx, call);
         };
         if let Some(failure) = repeated(&before) {
@@ -515,6 +535,8 @@ impl Node {
                     return Progress::fail(odd_answer());
                 };
                 let owner = owner.clone();
+                // What an earlier attempt has done under the key.
+                call.has_effects = true;
                 call.phase = Phase::Replaying {
                     first: cx.parts.last + 1,
                     left: leases.len(),
@@ -550,12 +572,21 @@ impl Node {
         }
         if let Phase::Finding(selection) = &mut call.phase {
             let mut groups = swept.planned;
+            let nameless = |(_, until): &(u32, u64)| *until == ReleaseAll::EVERYTHING;
+            if groups.iter().any(nameless) && claim_of(&call.request).is_some() {
+                // The owner has something in a group that is still by rules 1, where nothing names it. A plan
+                // that is written down for later attempts must name what it ends: the group follows soon.
+                call.phase = Phase::Looking;
+                self.set_timer(cx, NAMELESS_RETRY_MS);
+                return Progress::Wait;
+            }
             groups.sort_unstable();
             let selection = std::mem::replace(selection, Selection::All);
             return self.plan(cx, call, Plan { selection, groups });
         }
         match &*call.request {
             ClientRequest::Renew { .. } => {
+                call.has_effects = !swept.renewed.is_empty();
                 call.asked = swept.asked;
                 call.renewed = swept.renewed;
                 if call.renewed.is_empty() {
@@ -573,13 +604,17 @@ impl Node {
                 ..
             } => {
                 let owner = owner.clone();
+                call.has_effects = true;
                 call.phase = Phase::Edge;
                 self.ask_system(cx, SystemCommand::ClearEdge { owner, claim: None });
                 Progress::Wait
             }
             ClientRequest::ReleaseAll { .. }
             | ClientRequest::ForceRelease { .. }
-            | ClientRequest::RequestRevoke { .. } => self.complete(cx, call, Answer::Done),
+            | ClientRequest::RequestRevoke { .. } => {
+                call.has_effects = true;
+                self.complete(cx, call, Answer::Done)
+            }
             ClientRequest::IsOwnerAlive { .. } => Progress::ok(Answer::Truth(swept.alive)),
             ClientRequest::ListOwnerLocks { .. } => {
                 let mut locks = swept.locks;
@@ -601,8 +636,8 @@ impl Node {
     }
 
     fn renewals_over(&mut self, cx: &mut Context, call: &mut OwnerCall) -> Progress {
-        if let Some(failure) = call.failure.take() {
-            return Progress::fail(failure);
+        if call.failure.is_some() {
+            return call.failed();
         }
         let answer = match call.lost {
             Some(missing) => RenewAnswer::Lost(missing),
@@ -631,6 +666,7 @@ impl Node {
             SystemCommand::Complete {
                 claim,
                 answer: remembered,
+                plan: call.plan.take(),
             },
         );
         Progress::Wait

@@ -22,7 +22,7 @@ use tenure_core::value::{Key, OwnerId};
 
 use super::forward::Origin;
 use super::owner::{claim, repeated};
-use super::{Awaited, Context, Happened, Progress, failure_of, odd_answer};
+use super::{Awaited, Context, Happened, Progress, failure_of, odd_answer, with_effects};
 use crate::GroupId;
 use crate::node::Node;
 use crate::op::{Found, Op, OpAnswer, Query};
@@ -37,6 +37,8 @@ pub(super) struct PolicyCall {
     key: Option<Key>,
     /// The change that this call has begun: it begins no other.
     own: Option<u64>,
+    /// Whether a change was begun, by this call or by an earlier attempt under its key.
+    is_begun: bool,
     /// Whether the key is reserved already: then the call goes on as if it had none, and completes it.
     reserved: bool,
     /// The answer, once only the key is left to be completed.
@@ -50,6 +52,7 @@ impl PolicyCall {
             to,
             key,
             own: None,
+            is_begun: false,
             reserved: false,
             completing: None,
         }
@@ -176,7 +179,11 @@ impl Node {
 
     fn begun(&mut self, cx: &mut Context, call: &mut PolicyCall, answer: OpAnswer) -> Progress {
         if let Some(failure) = failure_of(&answer) {
-            return Progress::fail(failure);
+            // The change of this call, or of an earlier attempt under its key, may be made.
+            return Progress::fail(match call.is_begun {
+                true => with_effects(failure),
+                false => failure,
+            });
         }
         match answer {
             OpAnswer::System(SystemOutcome::Begun(begun)) => match begun {
@@ -184,6 +191,7 @@ impl Node {
                     self.change_done(cx, call, Ok(Answer::Done))
                 }
                 Begun::Started { change } => {
+                    call.is_begun = true;
                     call.own = Some(change);
                     call.reserved = call.key.is_some();
                     self.drive(change, Some(cx.new_part()));
@@ -196,6 +204,7 @@ impl Node {
                 }
             },
             OpAnswer::System(SystemOutcome::Repeated(before)) => {
+                call.is_begun |= before == Repeated::Open;
                 match (repeated(&before), before) {
                     (Some(failure), _) => Progress::fail(failure),
                     // The same call has begun elsewhere: which change is it?
@@ -263,6 +272,7 @@ impl Node {
         let command = SystemCommand::Complete {
             claim,
             answer: result.is_ok().then_some(system::Answer::Done),
+            plan: None,
         };
         call.completing = Some(result);
         self.ask_system(cx, command);

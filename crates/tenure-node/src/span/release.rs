@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::acquire::{FROZEN_RETRY_MS, refused};
 use super::sweep::{Scope, Sweep, Swept, What};
-use super::{Context, Happened, Progress, failure_of, odd_answer};
+use super::{Context, Happened, Progress, failure_of, note_failure, odd_answer, with_effects};
 use crate::node::Node;
 use crate::op::{Op, OpAnswer};
 use crate::request::{Answer, ClientRequest, Failure, ReleaseRequest, WaitEdge};
@@ -36,6 +36,8 @@ pub(super) struct ReleaseCall {
     /// What goes with the key of a request.
     whole: Option<Whole>,
     misses: u8,
+    /// A part was applied.
+    has_effects: bool,
     failure: Option<Failure>,
 }
 
@@ -76,6 +78,7 @@ impl ReleaseCall {
             whole: None,
             parts: Vec::new(),
             misses: 0,
+            has_effects: false,
             failure: None,
         }
     }
@@ -171,6 +174,7 @@ impl Node {
             return Progress::Wait;
         }
         match call.failure.take() {
+            Some(failure) if call.has_effects => Progress::fail(with_effects(failure)),
             Some(failure) => Progress::fail(failure),
             None => Progress::ok(Answer::Done),
         }
@@ -186,7 +190,7 @@ impl Node {
         }
         let ClientRequest::Release(request) = &*call.request else {
             call.unplaced = Unplaced::NOTHING;
-            call.failure = Some(odd_answer());
+            note_failure(&mut call.failure, odd_answer());
             return;
         };
         let unplaced = std::mem::replace(&mut call.unplaced, Unplaced::NOTHING);
@@ -243,19 +247,13 @@ impl Node {
 
     /// Paths of a keyed release lie in another namespace since a while, which does not know the key: all
     /// groups are asked whether an earlier attempt was applied before.
-    fn ask_for_key(
-        &mut self,
-        cx: &mut Context,
-        call: &mut ReleaseCall,
-        holds: Unplaced,
-        version: u64,
-    ) {
+    fn ask_for_key(&mut self, cx: &mut Context, call: &mut ReleaseCall, holds: Unplaced) {
         let (ClientRequest::Release(request), Some(whole)) = (&*call.request, call.whole) else {
-            call.failure = Some(odd_answer());
+            note_failure(&mut call.failure, odd_answer());
             return;
         };
         let Some(key) = request.key.clone() else {
-            call.failure = Some(odd_answer());
+            note_failure(&mut call.failure, odd_answer());
             return;
         };
         let holds = match holds {
@@ -265,7 +263,6 @@ impl Node {
         let what = What::Released {
             key,
             fingerprint: whole.fingerprint,
-            version,
             paths: holds.iter().map(|hold| hold.path.clone()).collect(),
         };
         let sweep = Sweep::about(request.owner.clone(), what);
@@ -300,25 +297,25 @@ impl Node {
             return;
         };
         if let Some(failure) = failure_of(&answer) {
-            call.failure = Some(failure);
+            note_failure(&mut call.failure, failure);
             return;
         }
         match answer {
-            OpAnswer::System(_) => {}
-            OpAnswer::Applied {
+            OpAnswer::System(_)
+            | OpAnswer::Applied {
                 outcome: Outcome::Release(Ok(())),
                 ..
-            } => {}
+            } => call.has_effects = true,
             OpAnswer::Applied {
                 outcome: Outcome::Release(Err(refusal)),
                 ..
             } => {
                 if let Some(failure) = refused(refusal) {
-                    call.failure = Some(failure);
+                    note_failure(&mut call.failure, failure);
                     return;
                 }
-                if let Refusal::Moved { version } = refusal {
-                    self.ask_for_key(cx, call, holds, version);
+                if let Refusal::Moved { .. } = refusal {
+                    self.ask_for_key(cx, call, holds);
                     return;
                 }
                 call.unplace(holds);
@@ -326,13 +323,13 @@ impl Node {
                 match refusal {
                     Refusal::Outdated { .. } if call.misses > MAX_MISSES => {
                         call.unplaced = Unplaced::NOTHING;
-                        call.failure = Some(Failure::Aborted);
+                        note_failure(&mut call.failure, Failure::Aborted);
                     }
                     Refusal::Outdated { version } => self.await_table(cx, version),
                     _ => self.set_timer(cx, FROZEN_RETRY_MS),
                 }
             }
-            _ => call.failure = Some(odd_answer()),
+            _ => note_failure(&mut call.failure, odd_answer()),
         }
     }
 }

@@ -85,12 +85,12 @@ pub(crate) enum What {
     Highest,
     /// In which groups the owner has something, and up to where their orders go. Since rules 2.
     Plan,
-    /// Whether a release under this key was applied in whatever namespace, since rules 2, and
-    /// before the change of this version moved some of these paths.
+    /// Whether a release under this key was applied in whatever namespace before a change of routes moved
+    /// these paths. A group that has frozen one of them for a change cannot say: until the change is over
+    /// there, it takes releases by the routes before it. Since rules 2.
     Released {
         key: Key,
         fingerprint: u128,
-        version: u64,
         paths: Vec<Path>,
     },
 }
@@ -746,6 +746,11 @@ impl Node {
             ) else {
                 continue;
             };
+            if let What::Released { paths, .. } = &sweep.what
+                && space.holds_back(paths)
+            {
+                continue;
+            }
             found.groups.insert(id);
             if sweep.what.is_about_owner() && !space.has_owner(&sweep.owner) {
                 continue;
@@ -800,11 +805,10 @@ impl Node {
                 What::Released {
                     key,
                     fingerprint,
-                    version,
                     paths,
                 } => {
                     let was_released =
-                        |path: &&Path| space.was_released(key, *fingerprint, path, *version, now);
+                        |path: &&Path| space.was_released(key, *fingerprint, path, now);
                     let released = paths.iter().filter(was_released);
                     found.released.extend(released.cloned());
                 }

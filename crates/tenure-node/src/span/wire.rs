@@ -588,13 +588,11 @@ pub(crate) fn encode_sweep(sweep: &Sweep, groups: &GroupSet) -> Bytes {
             What::Released {
                 key,
                 fingerprint,
-                version,
                 paths,
             } => {
                 out.byte(11);
                 out.put(key);
                 out.put(fingerprint);
-                out.put(version);
                 out.list(paths);
             }
         }
@@ -623,7 +621,6 @@ pub(crate) fn decode_sweep(bytes: &[u8]) -> Read<(Sweep, GroupSet)> {
             11 => What::Released {
                 key: input.take()?,
                 fingerprint: input.take()?,
-                version: input.take()?,
                 paths: input.list()?,
             },
             found => return unknown("sweep", found),

@@ -327,6 +327,38 @@ fn a_session_goes_on_after_one_of_its_holds_was_broken() {
     next.release().unwrap();
 }
 
+/// KILLED says no path. A request that waits gives up with it, and leaves no place in line: a grant that comes later
+/// would be held for as long as the session renews its other locks.
+#[test]
+fn a_request_that_ends_with_a_broken_hold_leaves_no_place_in_line() {
+    let daemon = Daemon::start();
+    let relay = Relay::to(&daemon.node);
+    let (broken, kept) = two_of_a_session(&relay);
+    let held = daemon.client().lock_blocking("t:/a/z").unwrap();
+    let held = held.acquire().unwrap();
+    let session = client([&relay.node]).session("pair");
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let lock = session.lock_blocking("t:/a/z").unwrap();
+            lock.ttl(Duration::from_secs(10))
+                .wait(LONG)
+                .on_wait(move |busy| {
+                    let _ = tell.send(busy.position);
+                })
+                .acquire()
+        });
+        assert_eq!(told.recv_timeout(LONG).unwrap(), Some(1));
+        break_hold(&daemon, "t:/a/x");
+        assert!(waiting.join().unwrap().is_err());
+    });
+    assert_eq!(broken.lost().cause, LostCause::Killed);
+    held.release().unwrap();
+    let next = daemon.client().lock_blocking("t:/a/z").unwrap();
+    next.wait(LONG).acquire().unwrap().release().unwrap();
+    kept.check().unwrap();
+}
+
 /// R102: a daemon that remembers no more answers refuses what has a key, and forgets none early. Locks of this library,
 /// which repeats under keys, can be had all the same.
 #[test]

@@ -291,8 +291,8 @@ impl Attempt {
                 Next::Done(Ok(self.hold(&namespace, fence, lease)))
             }
             Some(WaitNews::Granted { .. } | WaitNews::LinkBroke) | None => Next::Again,
+            // It may have been about something else that the owner has: the place, if it is there, is given up.
             Some(WaitNews::Killed) => {
-                self.unseen = Unseen::Nothing;
                 let what = "the place in line was taken away";
                 Next::Done(Err(Error::refused(
                     &self.request.place,

@@ -84,6 +84,15 @@ pub(super) enum Unseen {
     Nothing,
 }
 
+/// When a lost claim is released at the daemon.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needed {
+    /// The daemon's list does not have it: only a lease that goes on is to hear that the loss is known.
+    WithLease,
+    /// The daemon may have it still.
+    Always,
+}
+
 /// One path that is held.
 pub(super) struct Claim {
     pub(super) path: Path,
@@ -264,7 +273,11 @@ impl Owner {
             v1::EventType::Revoke => self.asked(),
             v1::EventType::Killed => {
                 self.tell_waiting(WaitNews::Killed);
-                tokio::spawn(Arc::clone(self).look_what_is_left(client.clone()));
+                if event.namespace.is_empty() {
+                    self.lose_everything(client);
+                } else {
+                    tokio::spawn(Arc::clone(self).look_what_is_left(client.clone()));
+                }
             }
             v1::EventType::Unspecified => {}
         }
@@ -297,6 +310,13 @@ impl Owner {
         self.lock().claims().cloned().collect()
     }
 
+    /// The owner was killed (R101). The event comes before the holds end, so a list may still have them: what is held
+    /// now is lost without asking.
+    fn lose_everything(self: &Arc<Owner>, client: &Client) {
+        let lost = self.lose_all_taken(&self.claims());
+        self.release_lost(client, &lost, Needed::Always);
+    }
+
     /// Something was taken away. What the daemon does not vouch for at once is lost.
     async fn look_what_is_left(self: Arc<Owner>, client: Client) {
         let claims = self.claims();
@@ -306,9 +326,10 @@ impl Owner {
         let until = Lease::now() + self.each_try();
         match client.owner_locks(&self.id, until, self.each_try()).await {
             Ok(left) => self.lose_unlisted(&client, &claims, &left),
-            Err(_) => claims.iter().for_each(|claim| {
-                self.lose_taken(claim);
-            }),
+            Err(_) => {
+                let lost = self.lose_all_taken(&claims);
+                self.release_lost(&client, &lost, Needed::Always);
+            }
         }
     }
 
@@ -337,14 +358,24 @@ impl Owner {
         claims: &[Arc<Claim>],
         left: &[v1::OwnedLock],
     ) {
-        let gone: Vec<&Arc<Claim>> = claims
+        let gone: Vec<Arc<Claim>> = claims
             .iter()
             .filter(|claim| !left.iter().any(|lock| claim.is(lock)))
+            .cloned()
             .collect();
-        // A claim that its guard has given back meanwhile is not lost. Its path may be held again by a later claim,
-        // which the list is too old to know.
-        let lost = gone.into_iter().filter(|claim| self.lose_taken(claim));
-        let lost: Vec<&Arc<Claim>> = lost.collect();
+        let lost = self.lose_all_taken(&gone);
+        self.release_lost(client, &lost, Needed::WithLease);
+    }
+
+    /// Loses the claims that are still held here. One that its guard has given back meanwhile is not lost: its path may
+    /// be held again by a later claim.
+    fn lose_all_taken(&self, claims: &[Arc<Claim>]) -> Vec<Arc<Claim>> {
+        let lost = claims.iter().filter(|claim| self.lose_taken(claim));
+        lost.cloned().collect()
+    }
+
+    /// Releases what was lost, so that the daemon keeps nothing of it for this owner. Not what is held or wanted anew.
+    fn release_lost(self: &Arc<Owner>, client: &Client, lost: &[Arc<Claim>], needed: Needed) {
         let mut spots: Vec<Spot> = Vec::new();
         {
             let mut state = self.lock();
@@ -353,8 +384,10 @@ impl Owner {
                 let is_wanted = state.wanted.iter().any(|(wanted, _)| *wanted == spot);
                 let is_known = spots.contains(&spot) || state.releasing.contains(&spot);
                 // A request for the same path tells the daemon by itself, and a release would take what it gets.
-                let is_needed = is_wanted || is_known || state.holds(&spot);
-                if state.leases.contains_key(&claim.namespace) && !is_needed {
+                let is_held_anew = is_wanted || is_known || state.holds(&spot);
+                let is_needed =
+                    needed == Needed::Always || state.leases.contains_key(&claim.namespace);
+                if is_needed && !is_held_anew {
                     spots.push(spot);
                 }
             }
@@ -490,6 +523,11 @@ impl Owner {
         };
         let until = Lease::now() + self.each_try();
         let left = client.owner_locks(&self.id, until, self.each_try()).await;
+        // Without a list they may be held there, by a lease that goes on with what is acquired later.
+        let needed = match left {
+            Ok(_) => Needed::WithLease,
+            Err(_) => Needed::Always,
+        };
         let left = left.unwrap_or_default();
         if claims
             .iter()
@@ -499,14 +537,17 @@ impl Owner {
             let what = "the daemon took a lock away and has not heard that this is known";
             return Err(Trouble::Unreachable(what.into()));
         }
+        let mut lost = Vec::new();
         for claim in claims {
             let is_held = self.lock().claims().any(|held| Arc::ptr_eq(held, &claim));
             if is_held {
                 self.let_go(&claim);
                 let what = "the daemon says that the lease has ended";
                 claim.signals.lose(LostCause::Expired, what);
+                lost.push(claim);
             }
         }
+        self.release_lost(client, &lost, needed);
         Ok(())
     }
 
@@ -564,4 +605,102 @@ struct Plan {
     is_due: bool,
     renew_at: Duration,
     safe_until: Duration,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::place::Where;
+    use crate::tenure::Access;
+
+    const TTL: Duration = Duration::from_secs(3);
+
+    /// A client of a node where nothing listens: no list of locks is answered.
+    fn client() -> Client {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        Client::new(vec![Endpoint::new("127.0.0.1", port)], &Access::default()).unwrap()
+    }
+
+    fn claim(path: &str) -> Arc<Claim> {
+        let place: Where = path.parse().unwrap();
+        Arc::new(Claim {
+            path: Path::parse(path).unwrap(),
+            mode: Mode::Exclusive,
+            fence: AtomicU64::new(1),
+            namespace: "t:/a".to_owned(),
+            signals: Signals::new(&place),
+        })
+    }
+
+    fn holding(client: &Client, paths: &[&str]) -> (Arc<Owner>, Vec<Arc<Claim>>) {
+        let owner = Owner::new("amy", TTL, Kind::Session);
+        let claims: Vec<Arc<Claim>> = paths.iter().map(|path| claim(path)).collect();
+        owner.add(client, "t:/a", &claims, Lease::new(Lease::now(), TTL));
+        (owner, claims)
+    }
+
+    fn killed(namespace: &str) -> v1::Event {
+        v1::Event {
+            r#type: v1::EventType::Killed.into(),
+            namespace: namespace.to_owned(),
+            ..Default::default()
+        }
+    }
+
+    /// R101: KILLED of an owner comes before its holds end. A list that is made in between has them still.
+    #[tokio::test]
+    async fn all_claims_of_a_killed_owner_are_lost_without_a_list() {
+        let client = client();
+        let (owner, claims) = holding(&client, &["t:/a/x", "t:/a/y"]);
+        owner.hear(&client, &killed(""));
+        assert!(owner.claims().is_empty());
+        assert_eq!(owner.lock().releasing.len(), claims.len());
+        // With a namespace it is about some of them, and the list says which.
+        let (owner, claims) = holding(&client, &["t:/a/x", "t:/a/y"]);
+        owner.hear(&client, &killed("t:/a"));
+        assert_eq!(owner.claims().len(), claims.len());
+    }
+
+    /// What is lost because no list came may be held there still, so it is released.
+    #[tokio::test]
+    async fn claims_that_are_lost_without_a_list_are_released() {
+        let client = client();
+        let (owner, claims) = holding(&client, &["t:/a/x"]);
+        Arc::clone(&owner).look_what_is_left(client.clone()).await;
+        assert!(owner.claims().is_empty());
+        assert_eq!(owner.lock().releasing, vec![claims[0].spot()]);
+        // The same where a renewal was answered LOST.
+        let (owner, claims) = holding(&client, &["t:/a/x"]);
+        owner.lost_in(&client, "t:/a").await.unwrap();
+        assert!(owner.claims().is_empty());
+        assert_eq!(owner.lock().releasing, vec![claims[0].spot()]);
+    }
+
+    /// A path that was given back and acquired anew while the list was made is neither lost nor released.
+    #[tokio::test]
+    async fn a_path_that_was_acquired_anew_is_neither_lost_nor_released() {
+        let client = client();
+        let (owner, claims) = holding(&client, &["t:/a/x", "t:/a/y"]);
+        owner.let_go(&claims[0]);
+        let again = claim("t:/a/x");
+        let lease = Lease::new(Lease::now(), TTL);
+        owner.add(&client, "t:/a", std::slice::from_ref(&again), lease);
+        // The list has neither of them.
+        owner.lose_unlisted(&client, &claims, &[]);
+        assert!(owner.lock().holds(&again.spot()));
+        assert_eq!(owner.lock().releasing, vec![claims[1].spot()]);
+    }
+
+    /// Nor a path that is being acquired: the request tells the daemon by itself.
+    #[tokio::test]
+    async fn a_path_that_is_being_acquired_is_not_released() {
+        let client = client();
+        let (owner, claims) = holding(&client, &["t:/a/x", "t:/a/y"]);
+        owner.want(&[claims[0].spot()]).await;
+        owner.lose_unlisted(&client, &claims[..1], &[]);
+        assert!(owner.lock().releasing.is_empty());
+    }
 }
