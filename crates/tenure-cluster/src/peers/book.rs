@@ -18,6 +18,7 @@ const LEGACY: &[u8] = b"peers";
 const CARD: &str = "peer/";
 const REMOVED: &str = "removed/";
 const STANDING: &[u8] = b"standing";
+const STOPPED: &[u8] = b"stopped";
 /// Removals that are remembered of one node number. A life is drawn at random, so one that was
 /// forgotten does not come back by chance.
 const MOST_LIVES: usize = 1024;
@@ -31,6 +32,8 @@ pub(crate) struct Book {
     pub(crate) cards: Vec<Card>,
     pub(crate) removed: BTreeSet<Member>,
     pub(crate) standing: Standing,
+    /// Why no node may be started on this data, if none may.
+    pub(crate) stopped: Option<String>,
     /// Whether some of it is in the first release's record and has to be written anew.
     pub(crate) is_legacy: bool,
 }
@@ -72,6 +75,8 @@ impl Book {
                 book.removed.extend(members);
             } else if key == STANDING {
                 book.standing = read(value)?;
+            } else if key == STOPPED {
+                book.stopped = Some(String::from_utf8_lossy(value).into_owned());
             }
         }
         cards.retain(|_, card| !book.removed.contains(&card.member));
@@ -119,6 +124,11 @@ pub(crate) fn removed(node: NodeId, all: &BTreeSet<Member>) -> Item {
 /// The record of what is known of the cluster as a whole.
 pub(crate) fn standing(standing: &Standing) -> Item {
     (STANDING.to_vec(), to_bytes(standing))
+}
+
+/// The record that keeps every later start off this data.
+pub(crate) fn stopped(why: &str) -> Item {
+    (STOPPED.to_vec(), why.as_bytes().to_vec())
 }
 
 struct Removed(Vec<Member>);
@@ -223,7 +233,7 @@ mod tests {
                     verdict: Verdict::GivesWay,
                 }),
             },
-            is_legacy: false,
+            ..Book::default()
         };
         let found = Book::find(&stored(book.items())).unwrap();
         assert_eq!(found.removed.len(), MOST_LIVES);

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::link::{self, LinkError, Pace};
 use super::mesh::Event;
-use super::{Hello, Home, Refusal, tls};
+use super::{Belongs, Hello, Home, Refusal, tls};
 use crate::card::Card;
 
 const CONNECT: Duration = Duration::from_secs(2);
@@ -116,7 +116,10 @@ async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<Link
     if let Err(why) = home.agree(theirs).await {
         return Err(LinkError::RefusedUs(why));
     }
-    home.tell(Event::Cards(vec![theirs.card.clone()]));
+    home.tell(Event::Met {
+        card: Box::new(theirs.card.clone()),
+        belongs: Belongs::of(theirs.cluster),
+    });
     let (life, version) = (theirs.card.member.life, proven.version);
     let (outlet, sending) = proven.outlet(lane, socket);
     home.tell(Event::OutUp {
