@@ -4,7 +4,8 @@
 //! Both a restored and a recovered directory are the beginning of a *new* cluster: a new life, a new
 //! number for the cluster, one voter. Nodes of the old one cannot meet it by mistake, and others
 //! join it with empty directories, as many as there shall be. Neither knows what was given out since
-//! the state it has, so every counter and floor is raised by 2^40 (R164).
+//! the state it has, so every counter and floor is raised far (R164), and further the later it is done: two
+//! clusters from one backup must not give out the same fences.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,15 @@ use crate::order::{self, Because, Order, What};
 use crate::peers::{Book, Standing, book, supersede};
 use crate::random;
 
-/// By how much counters and floors are raised.
-const LIFT: u64 = 1 << 40;
+/// By how much counters and floors are raised at least: more than any cluster gives out between a backup and
+/// its end.
+const LEAST_LIFT: u64 = 1 << 40;
+/// By how much more for each millisecond since [`LIFT_FROM_MS`]: more fences than one namespace gives out in that
+/// time. A backup that was restored once may be restored again, and the first restored cluster has given out
+/// fences in between; nothing but the time tells the second restore from the first.
+const LIFT_PER_MS: u64 = 256;
+/// The first moment of 2026.
+const LIFT_FROM_MS: u64 = 1_767_225_600_000;
 /// How often, and how far apart, a daemon that has just been started is looked at.
 const STARTING_LOOKS: usize = 10;
 const STARTING_PAUSE: Duration = Duration::from_millis(100);
@@ -93,6 +101,12 @@ pub enum OfflineError {
         "the cluster of this data directory did not give way to another one: nothing is to be decided"
     )]
     NothingToDecide,
+    /// The clock of this machine is wrong.
+    #[error(
+        "the clock of this machine is before 2026: set it first. Fencing tokens are raised by the time, so that \
+         they never go back, also if the same backup was used before"
+    )]
+    Clock,
     /// The new directory cannot be written.
     #[error("cannot write the new data: {0}")]
     Write(String),
@@ -116,13 +130,23 @@ pub fn restore(
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
 ) -> Result<(), OfflineError> {
+    restore_at(data_dir, node, facts, groups, wall_ms())
+}
+
+fn restore_at(
+    data_dir: &Path,
+    node: NodeId,
+    facts: &ClusterConfig,
+    groups: Vec<SavedGroup>,
+    now_ms: u64,
+) -> Result<(), OfflineError> {
     let db = data_dir.join(LIVE);
     if db.exists() {
         return Err(OfflineError::NotEmpty(db));
     }
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     discard_staging(data_dir)?;
-    stage(data_dir, node, facts, groups, &Standing::default())?;
+    stage(data_dir, node, facts, groups, &Standing::default(), now_ms)?;
     let order = Order::new(What::Join, Because::Restore);
     order.write(data_dir).map_err(at(data_dir))?;
     directory::rename(data_dir, STAGING, LIVE).map_err(at(data_dir))
@@ -162,7 +186,8 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
         gave_way_to: None,
     };
     supersede(&mut standing.supersedes, identity.cluster_id.as_slice());
-    stage(data_dir, identity.me.node, &facts, groups, &standing)?;
+    let (node, now_ms) = (identity.me.node, wall_ms());
+    stage(data_dir, node, &facts, groups, &standing, now_ms)?;
     let order = Order::new(What::Join, Because::Recover).of(identity.cluster_id, &book.cards);
     order.write(data_dir).map_err(at(data_dir))?;
     let aside = directory::free_name(data_dir, BEFORE_RECOVER);
@@ -377,6 +402,22 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> OfflineError {
     move |source| OfflineError::Io { path, source }
 }
 
+fn wall_ms() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(wall.unwrap_or_default().as_millis()).unwrap_or(0)
+}
+
+/// By how much counters and floors are raised at this time. A state that has not enough numbers left for it is
+/// refused when it is raised.
+fn lift_at(now_ms: u64) -> Result<u64, OfflineError> {
+    let since_ms = now_ms
+        .checked_sub(LIFT_FROM_MS)
+        .ok_or(OfflineError::Clock)?;
+    Ok(since_ms
+        .saturating_mul(LIFT_PER_MS)
+        .saturating_add(LEAST_LIFT))
+}
+
 type States = BTreeMap<u32, (Place, SavedGroup)>;
 
 /// Applies everything that a directory's log holds, decided or not, and takes the states.
@@ -480,18 +521,16 @@ fn stage(
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
     standing: &Standing,
+    now_ms: u64,
 ) -> Result<(), OfflineError> {
     let failed = |error: &dyn std::fmt::Display| OfflineError::Write(error.to_string());
+    let lift = lift_at(now_ms)?;
     let db = data_dir.join(STAGING);
     let opened = open(&db)?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     let drawn = || random().map_err(at(Path::new("/dev/urandom")));
     let me = Member::new(node, drawn()? as u32);
-    let wall = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let born_ms = u64::try_from(wall.as_millis()).unwrap_or(0);
-    let identity = Identity::born(me, born_ms, facts.clone(), Some(drawn()? | 1));
+    let identity = Identity::born(me, now_ms, facts.clone(), Some(drawn()? | 1));
     let membership = Membership {
         voters: vec![me],
         ..Membership::default()
@@ -503,7 +542,7 @@ fn stage(
         // A state without entries behind it always has a snapshot, also that of a group at birth.
         let index = saved.index + 1;
         let state: Bytes =
-            tenure_node::lift(&saved.state, LIFT).map_err(|error| OfflineError::State {
+            tenure_node::lift(&saved.state, lift).map_err(|error| OfflineError::State {
                 group: saved.group,
                 why: error.to_string(),
             })?;
@@ -534,4 +573,51 @@ fn stage(
     log.sync().map_err(|error| failed(&error))?;
     directory::sync(&db).map_err(at(&db))?;
     directory::sync(data_dir).map_err(at(data_dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::space::{HashSeed, Space};
+
+    use super::*;
+
+    fn facts() -> ClusterConfig {
+        ClusterConfig {
+            group_count: 1,
+            prefix_segments: 1,
+            default_algorithm: tenure_core::policy::Algorithm::RecursiveRw,
+        }
+    }
+
+    /// How many fences a restored lock group has left.
+    fn room(data_dir: &Path) -> u64 {
+        let (_, _, states) = extract(data_dir).unwrap();
+        let (_, saved) = &states[&0];
+        let space = Space::decode_snapshot(&saved.state[2..], HashSeed(0)).unwrap();
+        space.lift_room()
+    }
+
+    /// A cluster that was restored gives out fences until it is lost; the next one from the same backup must
+    /// not give them out again.
+    #[test]
+    fn two_restores_of_one_backup_give_out_different_fences() {
+        let data = tempfile::tempdir().unwrap();
+        let groups = empty_states(&facts(), &[0, 1]).unwrap();
+        let node = NodeId::new(1).unwrap();
+        let restored = |name: &str, now_ms: u64| {
+            let directory = data.path().join(name);
+            restore_at(&directory, node, &facts(), groups.clone(), now_ms)
+                .map(|()| room(&directory))
+        };
+        let second = 1000;
+        let now = LIFT_FROM_MS + 365 * 24 * 3600 * second;
+        let first = restored("first", now).unwrap();
+        let next = restored("next", now + second).unwrap();
+        assert!(first >= next + 100_000, "{first} {next}");
+        // A clock that was never set would raise by less than an earlier use did.
+        assert!(matches!(restored("unset", 0), Err(OfflineError::Clock)));
+        // What cannot be raised far enough is refused: it would give out the same fences as before.
+        let late = restored("late", u64::MAX);
+        assert!(matches!(late, Err(OfflineError::State { .. })), "{late:?}");
+    }
 }

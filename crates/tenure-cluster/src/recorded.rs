@@ -83,6 +83,7 @@ fn talks() -> [Talk; 5] {
         group: 4,
         leads: true,
         term: 6,
+        rules: 0,
         applied: 1000,
         voters: vec![member(1), member(2), member(3)],
         learners: vec![member(4)],
@@ -93,6 +94,8 @@ fn talks() -> [Talk; 5] {
     };
     let report = Report {
         member: member(3),
+        release: String::new(),
+        rules: 0,
         groups: vec![group],
     };
     [

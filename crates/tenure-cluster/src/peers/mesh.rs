@@ -352,6 +352,7 @@ impl Mesh {
                 self.surveys.heard(id, report);
             }
             Event::Reported { to, id, report } => {
+                self.say(to, &Talk::Edition(id, report.edition()));
                 self.say(to, &Talk::Told(id, report));
             }
             Event::SurveyEnds(id) => self.surveys.end(id),
@@ -833,6 +834,9 @@ impl Mesh {
             Ok(Some(Talk::Told(id, report))) if report.member.node == from => {
                 self.surveys.heard(id, report);
             }
+            Ok(Some(Talk::Edition(id, edition))) if edition.member.node == from => {
+                self.surveys.heard_edition(id, edition);
+            }
             Ok(Some(Talk::Claim(claim))) => self.heard_claim(&claim),
             Ok(Some(Talk::Rival(rival))) => {
                 // An operator's decision for this cluster counts more than what a peer has seen.
@@ -845,7 +849,7 @@ impl Mesh {
                 drop(standing);
                 self.heard_of_rival(Rival { verdict, ..rival });
             }
-            Ok(Some(Talk::Told(..)) | None) => {}
+            Ok(Some(Talk::Told(..) | Talk::Edition(..)) | None) => {}
             Err(error) => tracing::warn!(%from, %error, "a peer said something odd"),
         }
     }
