@@ -65,11 +65,13 @@ fn packets() -> [Packet; 3] {
         cluster: Some(99),
         facts: facts(),
         cards: vec![card(1), card(2)],
+        founds: false,
     };
     let ask = Packet::Ask {
         nonce: 7,
         cluster: None,
         card: card(3),
+        founds: false,
     };
     let swim = Packet::Swim {
         cluster: 99,

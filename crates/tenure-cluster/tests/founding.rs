@@ -283,6 +283,24 @@ async fn a_waiting_node_is_ordered_to_found() {
     stop([first, second]).await;
 }
 
+/// R167: two operators give the order to found at the same time. One node founds, the other one joins it.
+#[tokio::test]
+async fn two_orders_at_once_found_one_cluster() {
+    let place = Place::new(2);
+    let both = [(1, 2), (2, 1)].map(|(number, seed)| {
+        offline::found(&place.directory(number), OldData::Keep).unwrap();
+        let options = place.options(number, Begin::Join, &[seed]);
+        tokio::task::spawn_blocking(move || tenure_cluster::start(options).unwrap())
+    });
+    let [first, second] = both;
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    assert_eq!(first.origin(), Origin::Founded);
+    assert_eq!(second.origin(), Origin::Joins);
+    second.handle().joined().await.unwrap();
+    assert_eq!(second.handle().cluster(), first.handle().cluster());
+    stop([first, second]).await;
+}
+
 /// R167: old data is given up only by an operator's word.
 #[test]
 fn old_data_is_given_up_by_order_only() {
