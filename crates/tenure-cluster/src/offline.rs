@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use tenure_log::{Log, OpenError, Opened, RealDisk};
+use tenure_log::{Disk, FileLog, Log, OpenError, Opened, RealDisk};
 use tenure_node::{
     ClusterConfig, Config, GroupId, HardState, Input, Limits, Member, Membership, Moment, Node,
     NodeId, Output, Place,
@@ -123,14 +123,16 @@ pub struct Recovered {
     pub lost: Vec<u32>,
 }
 
-/// Makes a data directory from the states of a backup: the beginning of a new cluster.
+/// Makes a data directory from the states of a backup: the beginning of a new cluster. Nodes of the cluster that the
+/// backup is of give way to it, if the backup says which one that was.
 pub fn restore(
     data_dir: &Path,
     node: NodeId,
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
+    old_cluster: Option<u64>,
 ) -> Result<(), OfflineError> {
-    restore_at(data_dir, node, facts, groups, wall_ms())
+    restore_at(data_dir, node, facts, groups, old_cluster, wall_ms())
 }
 
 fn restore_at(
@@ -138,6 +140,7 @@ fn restore_at(
     node: NodeId,
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
+    old_cluster: Option<u64>,
     now_ms: u64,
 ) -> Result<(), OfflineError> {
     let db = data_dir.join(LIVE);
@@ -146,7 +149,12 @@ fn restore_at(
     }
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     discard_staging(data_dir)?;
-    stage(data_dir, node, facts, groups, &Standing::default(), now_ms)?;
+    // Nodes of the old cluster that come back must give way, however much they have seen.
+    let standing = Standing {
+        supersedes: old_cluster.into_iter().collect(),
+        ..Standing::default()
+    };
+    stage(data_dir, node, facts, groups, &standing, now_ms)?;
     let order = Order::new(What::Join, Because::Restore);
     order.write(data_dir).map_err(at(data_dir))?;
     directory::rename(data_dir, STAGING, LIVE).map_err(at(data_dir))
@@ -159,9 +167,10 @@ fn restore_at(
 /// says that a recovery was interrupted: then a node refuses to start, and this can be done again.
 pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineError> {
     put_back(data_dir)?;
-    let (identity, book, mut best) = extract(data_dir)?;
+    // Held until the new data is in place: no daemon starts on the old data meanwhile.
+    let (identity, book, mut best, _held) = extract(data_dir)?;
     for other in also {
-        let (found, _, groups) = extract(other)?;
+        let (found, _, groups, _) = extract(other)?;
         if found.cluster_id != identity.cluster_id || found.cluster != identity.cluster {
             return Err(OfflineError::Other(other.clone()));
         }
@@ -209,9 +218,10 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
 pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
     let db = data_dir.join(LIVE);
     if db.exists() {
-        let (old_cluster, cards) = last_known(&db)?;
+        // Held until the data has moved: no daemon starts on it meanwhile.
+        let (known, _held) = last_known(&db)?;
         discard_staging(data_dir)?;
-        let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
+        let order = order_to_rejoin(data_dir, known);
         // First the order, then the move: in between the node still has its old data.
         order.write(data_dir).map_err(at(data_dir))?;
         let aside = directory::free_name(data_dir, DAMAGED);
@@ -227,8 +237,8 @@ pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
         .next();
     let newest = found.or_else(|| set_aside.into_iter().next_back());
     let aside = newest.ok_or_else(|| OfflineError::Nothing(data_dir.to_owned()))?;
-    let (old_cluster, cards) = last_known(&aside)?;
-    let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
+    let (known, _held) = last_known(&aside)?;
+    let order = order_to_rejoin(data_dir, known);
     order.write(data_dir).map_err(at(data_dir))?;
     Ok(aside)
 }
@@ -335,16 +345,39 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     Ok(rival.cluster)
 }
 
+/// The order to join again. A node that has not joined since the last such order knows less than that order says.
+fn order_to_rejoin(data_dir: &Path, (old_cluster, cards): LastKnown) -> Order {
+    let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
+    match Order::read(data_dir) {
+        Ok(Some(before)) if old_cluster.is_none() && before.forbids_founding() => Order {
+            old_cluster: before.old_cluster,
+            peers: before.peers,
+            ..order
+        },
+        _ => order,
+    }
+}
+
+/// The cluster that a directory belonged to, and the nodes that it knew.
+type LastKnown = (Option<u64>, Vec<Card>);
+
+/// Keeps daemons off a directory while it lives.
+enum Held {
+    Log(#[expect(dead_code, reason = "its lock counts")] Box<FileLog<RealDisk>>),
+    Lock(#[expect(dead_code, reason = "it is held")] <RealDisk as Disk>::Lock),
+}
+
 /// What a directory's log still says about its cluster; nothing, if it cannot be read. Fails if a node
 /// runs on it.
-fn last_known(db: &Path) -> Result<(Option<u64>, Vec<Card>), OfflineError> {
+fn last_known(db: &Path) -> Result<(LastKnown, Held), OfflineError> {
     match open(db) {
         Ok(opened) => {
             let records = &opened.recovered.node;
             let identity = Identity::find(records).ok().flatten();
             let cards = Book::find(records).map(|book| book.cards);
             let cluster = identity.and_then(|identity| identity.cluster_id);
-            Ok((cluster, cards.unwrap_or_default()))
+            let known = (cluster, cards.unwrap_or_default());
+            Ok((known, Held::Log(Box::new(opened.log))))
         }
         Err(
             error @ OfflineError::Log {
@@ -352,7 +385,12 @@ fn last_known(db: &Path) -> Result<(Option<u64>, Vec<Card>), OfflineError> {
                 ..
             },
         ) => Err(error),
-        Err(_) => Ok((None, Vec::new())),
+        // Damaged, which is why it is set aside.
+        Err(error) => {
+            let lock = RealDisk::open(db).and_then(|disk| disk.lock());
+            let lock = lock.map_err(at(db))?.ok_or(error)?;
+            Ok(((None, Vec::new()), Held::Lock(lock)))
+        }
     }
 }
 
@@ -365,7 +403,11 @@ fn put_back(data_dir: &Path) -> Result<(), OfflineError> {
         return Ok(());
     };
     if db.exists() {
-        if last_known(&db)?.0.is_some() {
+        // Data that cannot be read may be the newest there is: that is an error.
+        let opened = open(&db)?;
+        let identity = Identity::find(&opened.recovered.node)?;
+        let has_cluster = identity.is_some_and(|identity| identity.cluster_id.is_some());
+        if has_cluster || !opened.recovered.groups.is_empty() {
             return Ok(());
         }
         // Made by a daemon that was started meanwhile; there is nothing in it.
@@ -421,7 +463,7 @@ fn lift_at(now_ms: u64) -> Result<u64, OfflineError> {
 type States = BTreeMap<u32, (Place, SavedGroup)>;
 
 /// Applies everything that a directory's log holds, decided or not, and takes the states.
-fn extract(data_dir: &Path) -> Result<(Identity, Book, States), OfflineError> {
+fn extract(data_dir: &Path) -> Result<(Identity, Book, States, Held), OfflineError> {
     let db = data_dir.join(LIVE);
     if !db.exists() {
         return Err(OfflineError::Nothing(data_dir.to_owned()));
@@ -450,7 +492,7 @@ fn extract(data_dir: &Path) -> Result<(Identity, Book, States), OfflineError> {
         };
         states.insert(group.0, (place, saved));
     }
-    Ok((identity, book, states))
+    Ok((identity, book, states, Held::Log(Box::new(opened.log))))
 }
 
 /// The states of groups that have nothing.
@@ -591,7 +633,7 @@ mod tests {
 
     /// How many fences a restored lock group has left.
     fn room(data_dir: &Path) -> u64 {
-        let (_, _, states) = extract(data_dir).unwrap();
+        let (_, _, states, _) = extract(data_dir).unwrap();
         let (_, saved) = &states[&0];
         let space = Space::decode_snapshot(&saved.state[2..], HashSeed(0)).unwrap();
         space.lift_room()
@@ -606,7 +648,7 @@ mod tests {
         let node = NodeId::new(1).unwrap();
         let restored = |name: &str, now_ms: u64| {
             let directory = data.path().join(name);
-            restore_at(&directory, node, &facts(), groups.clone(), now_ms)
+            restore_at(&directory, node, &facts(), groups.clone(), None, now_ms)
                 .map(|()| room(&directory))
         };
         let second = 1000;
@@ -619,5 +661,109 @@ mod tests {
         // What cannot be raised far enough is refused: it would give out the same fences as before.
         let late = restored("late", u64::MAX);
         assert!(matches!(late, Err(OfflineError::State { .. })), "{late:?}");
+    }
+
+    /// The first file of a log.
+    const FIRST: &str = "log-00000000000000000001";
+
+    fn restored(data_dir: &Path) {
+        let groups = empty_states(&facts(), &[0, 1]).unwrap();
+        let node = NodeId::new(1).unwrap();
+        restore_at(data_dir, node, &facts(), groups, Some(5), LIFT_FROM_MS).unwrap();
+    }
+
+    fn write(db: &Path, items: &[(Vec<u8>, Vec<u8>)]) {
+        let mut log = open(db).unwrap().log;
+        let mut batch = tenure_log::Batch::new();
+        for (key, value) in items {
+            batch.node(key, value).unwrap();
+        }
+        log.append(&mut batch).unwrap();
+        log.sync().unwrap();
+    }
+
+    /// Data that cannot be read is not empty data: an older state must not take its place.
+    #[test]
+    fn a_recovery_refuses_to_replace_data_that_it_cannot_read() {
+        let data = tempfile::tempdir().unwrap();
+        restored(data.path());
+        recover(data.path(), &[]).unwrap();
+        let at = |name: &str| data.path().join(name);
+        assert!(at("db.before-recover.0").exists());
+        std::fs::create_dir(at(STAGING)).unwrap();
+        std::fs::remove_file(at(LIVE).join(FIRST)).unwrap();
+        assert!(matches!(open(&at(LIVE)), Err(OfflineError::Log { .. })));
+        let refused = recover(data.path(), &[]);
+        assert!(
+            matches!(refused, Err(OfflineError::Log { .. })),
+            "{refused:?}"
+        );
+        assert!(at("db.before-recover.0").exists() && !at("db.unfinished.0").exists());
+    }
+
+    /// A node that was set aside once and has not joined yet knows no other node: those that it knew before
+    /// stay in the order.
+    #[test]
+    fn a_second_rejoin_keeps_the_known_nodes() {
+        let data = tempfile::tempdir().unwrap();
+        restored(data.path());
+        let db = data.path().join(LIVE);
+        let known = crate::card::tests::card(2, 2);
+        write(&db, &[book::card(&known)]);
+        rejoin(data.path()).unwrap();
+        let first = Order::read(data.path()).unwrap().unwrap();
+        assert_eq!(first.peers.len(), 1);
+        // The daemon was started, and has found no cluster yet.
+        let me = Member::new(NodeId::new(1).unwrap(), 3);
+        let (key, value) = Identity::born(me, 1, facts(), None).record();
+        write(&db, &[(key.to_vec(), value)]);
+        rejoin(data.path()).unwrap();
+        let second = Order::read(data.path()).unwrap().unwrap();
+        assert_eq!(second.peers, first.peers);
+        assert_eq!(second.old_cluster, first.old_cluster);
+    }
+
+    /// `keep` writes the first batch behind a suspicious cut: with it the log forgets the cut, so the groups
+    /// that may have lost something are noted in the same batch.
+    #[test]
+    fn a_decision_behind_a_suspicious_cut_notes_the_suspects() {
+        use crate::peers::{Rival, Verdict};
+
+        let data = tempfile::tempdir().unwrap();
+        let db = data.path().join(LIVE);
+        tenure_log::create_directory(data.path()).unwrap();
+        let rival = Rival {
+            cluster: 9,
+            number: 2,
+            node: "tenure-1".to_owned(),
+            verdict: Verdict::GivesWay,
+        };
+        let standing = Standing {
+            gave_way_to: Some(rival),
+            ..Standing::default()
+        };
+        write(&db, &[book::standing(&standing)]);
+        let mut log = open(&db).unwrap().log;
+        let mut batch = tenure_log::Batch::new();
+        for (group, index) in [(0, 1), (1, 1), (1, 2)] {
+            batch.entry(group, index, 1, b"a command").unwrap();
+            log.append(&mut batch).unwrap();
+        }
+        log.sync().unwrap();
+        drop(log);
+        let names = std::fs::read_dir(&db).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let newest = names.filter(|name| name.starts_with("log-")).max();
+        let newest = db.join(newest.unwrap());
+        let mut bytes = std::fs::read(&newest).unwrap();
+        let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        bytes[last] ^= 1;
+        std::fs::write(&newest, bytes).unwrap();
+
+        assert_eq!(keep(data.path()).unwrap(), 9);
+        let opened = open(&db).unwrap();
+        assert_eq!(opened.recovered.cut, None);
+        let all = [GroupId(0), GroupId(1)];
+        assert_eq!(tenure_journal::suspects(&opened.recovered), all);
     }
 }

@@ -52,6 +52,8 @@ pub use mesh::NodeInfo;
 pub(crate) use outlet::{Outlet, Parcel};
 pub(crate) use rival::{Claim, History, supersede};
 #[cfg(test)]
+pub(crate) use rival::{Rival, Verdict};
+#[cfg(test)]
 pub(crate) use talk::Talk;
 pub(crate) use talk::{put_members, take_members};
 pub use tls::{PeerTls, PeerTlsError};

@@ -505,6 +505,26 @@ async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
     stop([recovered, old]).await;
 }
 
+/// R164: a restored cluster goes on, too.
+#[tokio::test]
+async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
+    let place = Place::new(3);
+    let nodes = place.three().await;
+    let old_cluster = nodes[0].handle().cluster();
+    stop(nodes).await;
+    let options = place.options(1, Begin::Join, &[2]);
+    std::fs::remove_dir_all(&options.data_dir).unwrap();
+    let (directory, facts) = (&options.data_dir, &options.cluster);
+    // A backup without groups: which cluster goes on does not depend on them.
+    offline::restore(directory, options.node, facts, Vec::new(), old_cluster).unwrap();
+    let restored = tenure_cluster::start(options).unwrap();
+    let old = place.start(2, Begin::Join, &[1]);
+    until_stopped(&old).await;
+    until_met(&restored).await;
+    assert_eq!(restored.handle().stopped(), None);
+    stop([restored, old]).await;
+}
+
 /// Where a node's live data, new data and old data are.
 fn states(place: &Place, number: u32) -> (PathBuf, PathBuf, PathBuf) {
     let directory = place.directory(number);
@@ -581,14 +601,14 @@ fn a_restore_can_be_interrupted_anywhere() {
     let facts = options.cluster.clone();
     let node = options.node;
     // An archive without groups is enough to show the moves.
-    offline::restore(&directory, node, &facts, Vec::new()).unwrap();
+    offline::restore(&directory, node, &facts, Vec::new(), None).unwrap();
     assert!(db.exists() && !staging.exists() && directory.join("next-start").exists());
     std::fs::rename(&db, &staging).unwrap();
     assert!(refused(options.clone()).contains("tenure cluster restore"));
     assert!(!db.exists());
-    offline::restore(&directory, node, &facts, Vec::new()).unwrap();
+    offline::restore(&directory, node, &facts, Vec::new(), None).unwrap();
     assert!(directory.join("db.unfinished.0").exists());
-    let again = offline::restore(&directory, node, &facts, Vec::new());
+    let again = offline::restore(&directory, node, &facts, Vec::new(), None);
     assert!(again.unwrap_err().to_string().contains("not empty"));
 }
 

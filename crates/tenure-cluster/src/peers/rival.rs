@@ -92,7 +92,9 @@ impl Rival {
             Verdict::GivesWay => {
                 "the other one has the longer history, so this node has stopped serving; stop the \
                  daemon, then run tenure cluster rejoin to join the other cluster, or tenure cluster \
-                 keep if this one is right"
+                 keep if this one is right. Both may have stopped, if both were busy when they met: \
+                 then run tenure cluster keep on every node of one of them, and tenure cluster rejoin \
+                 on every node of the other one"
             }
             Verdict::Undecided => {
                 "neither has the longer history, so this node has stopped serving; stop the daemon, \
