@@ -192,7 +192,7 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
     let mut standing = Standing {
         members: book.standing.members + 1,
         supersedes: book.standing.supersedes,
-        gave_way_to: None,
+        ..Standing::default()
     };
     supersede(&mut standing.supersedes, identity.cluster_id.as_slice());
     let (node, now_ms) = (identity.me.node, wall_ms());
@@ -736,6 +736,8 @@ mod tests {
             cluster: 9,
             number: 2,
             node: "tenure-1".to_owned(),
+            address: String::new(),
+            claim: None,
             verdict: Verdict::GivesWay,
         };
         let standing = Standing {

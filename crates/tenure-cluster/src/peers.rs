@@ -50,7 +50,8 @@ use lives::{Belongs, Mark, Succession};
 pub(crate) use mesh::Event;
 pub use mesh::NodeInfo;
 pub(crate) use outlet::{Outlet, Parcel};
-pub(crate) use rival::{Claim, History, supersede};
+use rival::History;
+pub(crate) use rival::{Claim, supersede};
 #[cfg(test)]
 pub(crate) use rival::{Rival, Verdict};
 #[cfg(test)]
@@ -191,8 +192,6 @@ pub(crate) struct Home {
     pub(crate) standing: RefCell<Standing>,
     /// The newest life that is known of each other node number.
     pub(crate) lives: RefCell<BTreeMap<NodeId, Mark>>,
-    /// The most entries of the system group that are known to be applied anywhere in this cluster.
-    applied: Cell<u64>,
     connections: Cell<u64>,
     adopting: tokio::sync::Mutex<()>,
 }
@@ -252,7 +251,6 @@ impl Home {
             chosen: Cell::new(None),
             standing: RefCell::new(start.book.standing.clone()),
             lives: RefCell::default(),
-            applied: Cell::new(0),
             connections: Cell::new(0),
             adopting: tokio::sync::Mutex::new(()),
         })
@@ -275,16 +273,23 @@ impl Home {
         self.inbox.push(Job::SystemApplied(reply));
         // A node that has ended does not answer; what was known last is still true.
         if let Ok(Ok(applied)) = tokio::time::timeout(OWN_NODE, answer).await {
-            self.applied.set(self.applied.get().max(applied));
+            self.merge(&Claim {
+                history: History {
+                    applied,
+                    ..History::default()
+                },
+                ..Claim::default()
+            });
         }
-        let standing = self.standing.borrow();
-        Some(Claim {
-            history: History {
-                members: standing.members,
-                applied: self.applied.get(),
-            },
-            supersedes: standing.supersedes.clone(),
-        })
+        Some(self.standing.borrow().claim())
+    }
+
+    /// Takes in what is known of this cluster's history, and remembers it.
+    pub(crate) fn merge(&self, claim: &Claim) {
+        let mut standing = self.standing.borrow_mut();
+        if standing.merge(claim) {
+            self.write([book::standing(&standing)]);
+        }
     }
 
     /// What this node says first on a connection.
@@ -367,7 +372,12 @@ impl Home {
         match (ours, hello.cluster) {
             (Some(_), None) => Ok(()),
             (None, None) => Err("neither node belongs to a cluster yet".to_owned()),
-            (Some(ours), Some(theirs)) if ours == theirs => Ok(()),
+            (Some(ours), Some(theirs)) if ours == theirs => {
+                if let Some(claim) = &hello.claim {
+                    self.merge(claim);
+                }
+                Ok(())
+            }
             (Some(_), Some(_)) => Err(Refusal::Cluster.to_string()),
             (None, Some(theirs)) if self.chosen.get() != Some(theirs) => {
                 self.tell(Event::Candidate(Box::new(hello.clone())));
@@ -379,6 +389,11 @@ impl Home {
                 {
                     self.born_after(after_ms);
                     return Err("it dates its birth again and connects again".to_owned());
+                }
+                // Before this node speaks for the cluster: what it claims must not be shorter than what the
+                // cluster has done. The journal writes in order, so this is durable before the next record is.
+                if let Some(claim) = &hello.claim {
+                    self.merge(claim);
                 }
                 let identity = Identity {
                     cluster_id: Some(theirs),

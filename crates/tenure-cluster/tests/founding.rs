@@ -436,6 +436,43 @@ async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
     stop([first, second, third, fourth, other]).await;
 }
 
+/// R161: a node that has no replica of the system group, and was started again, claims the history of its
+/// cluster that it has heard of. A shorter claim would make its cluster give way to a younger one.
+#[tokio::test]
+async fn a_member_claims_the_history_that_it_has_heard_of() {
+    let place = Place::new(4);
+    let start = |number, begin, seeds: &[u32]| {
+        let mut options = place.options(number, begin, seeds);
+        // Each group has one replica: what was founded stays on its founder.
+        options.peers.as_mut().unwrap().rules.replication_factor = 1;
+        tenure_cluster::start(options).unwrap()
+    };
+    let both_up = |survey: &Survey| survey.nodes.iter().filter(|node| node.up).count() == 2;
+    for _ in 0..10 {
+        // Each start elects leaders, and each of them adds an entry.
+        let first = start(1, Begin::Bootstrap, &[]);
+        until(&first, "led", |survey| {
+            survey.reports[0].groups.iter().all(|group| group.leads)
+        })
+        .await;
+        stop([first]).await;
+    }
+    let first = start(1, Begin::Bootstrap, &[]);
+    let second = start(2, Begin::Join, &[1]);
+    second.handle().joined().await.unwrap();
+    until(&second, "connected", both_up).await;
+    stop([first, second]).await;
+    let third = start(3, Begin::Bootstrap, &[]);
+    let fourth = start(4, Begin::Join, &[3]);
+    fourth.handle().joined().await.unwrap();
+    until(&fourth, "connected", both_up).await;
+
+    let second = start(2, Begin::Join, &[3]);
+    until_stopped(&third).await;
+    assert_eq!(second.handle().stopped(), None);
+    stop([second, third, fourth]).await;
+}
+
 /// R161: an operator's decision for a cluster counts more than its history; two such decisions against
 /// each other stop both, until there is one.
 #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::hello::{Hello, Refusal};
 use super::outlet::{Outlet, Parcel};
-use super::rival::{Claim, Rival, Verdict, decide, supersede};
+use super::rival::{Claim, Rival, Verdict, decide};
 use super::survey::{self, Surveys};
 use super::talk::Talk;
 use super::{Belongs, Home, Joined, Mark, Start, Succession, accept, book, dial};
@@ -392,7 +392,8 @@ impl Mesh {
     fn ask_which_cluster(&mut self, cards: Vec<Card>) {
         for card in cards {
             if card.node() != self.me() || self.home.identity.borrow().cluster_id.is_some() {
-                tokio::task::spawn_local(dial::identify(Rc::clone(&self.home), card));
+                let (home, node) = (Rc::clone(&self.home), card.node());
+                tokio::task::spawn_local(dial::identify(home, node, card.internal));
             }
         }
     }
@@ -475,9 +476,29 @@ impl Mesh {
             cluster,
             number: theirs.card.node().number(),
             node,
+            address: theirs.card.internal.clone(),
+            claim: theirs.claim.clone(),
             verdict,
         };
         self.heard_of_rival(rival);
+    }
+
+    /// A node of this cluster has met another cluster. It may know less of this one's history than this node
+    /// does, so this node decides again.
+    fn told_of_rival(&mut self, rival: Rival) {
+        let Some(ours) = self.home.identity.borrow().cluster_id else {
+            return;
+        };
+        let claim = self.home.standing.borrow().claim();
+        let verdict = decide((ours, Some(&claim)), (rival.cluster, rival.claim.as_ref()));
+        if verdict != rival.verdict
+            && let Some(node) = NodeId::new(rival.number)
+        {
+            // The other cluster goes by what it was told: it must hear this node's claim, too.
+            let (home, address) = (Rc::clone(&self.home), rival.address.clone());
+            tokio::task::spawn_local(dial::identify(home, node, address));
+        }
+        self.heard_of_rival(Rival { verdict, ..rival });
     }
 
     fn heard_of_rival(&mut self, rival: Rival) {
@@ -515,19 +536,6 @@ impl Mesh {
         let rivals = self.rivals.values().map(|rival| rival.sentence(ours));
         let rivals = rivals.collect();
         self.home.known.send_modify(|known| known.rivals = rivals);
-    }
-
-    /// A node of this cluster knows more of its history.
-    fn heard_claim(&mut self, claim: &Claim) {
-        self.home
-            .applied
-            .set(self.home.applied.get().max(claim.history.applied));
-        let mut standing = self.home.standing.borrow_mut();
-        let grown = claim.history.members > standing.members;
-        standing.members = standing.members.max(claim.history.members);
-        if supersede(&mut standing.supersedes, &claim.supersedes) || grown {
-            self.home.write([book::standing(&standing)]);
-        }
     }
 
     /// A member that was never seen before: the cluster's history grows (see `rival.rs`).
@@ -837,18 +845,8 @@ impl Mesh {
             Ok(Some(Talk::Edition(id, edition))) if edition.member.node == from => {
                 self.surveys.heard_edition(id, edition);
             }
-            Ok(Some(Talk::Claim(claim))) => self.heard_claim(&claim),
-            Ok(Some(Talk::Rival(rival))) => {
-                // An operator's decision for this cluster counts more than what a peer has seen.
-                let standing = self.home.standing.borrow();
-                let verdict = if standing.supersedes.contains(&rival.cluster) {
-                    Verdict::GoesOn
-                } else {
-                    rival.verdict
-                };
-                drop(standing);
-                self.heard_of_rival(Rival { verdict, ..rival });
-            }
+            Ok(Some(Talk::Claim(claim))) => self.home.merge(&claim),
+            Ok(Some(Talk::Rival(rival))) => self.told_of_rival(rival),
             Ok(Some(Talk::Told(..) | Talk::Edition(..)) | None) => {}
             Err(error) => tracing::warn!(%from, %error, "a peer said something odd"),
         }

@@ -158,6 +158,8 @@ mod tests {
                 cluster: 9,
                 number: 1,
                 node: "tenure-0".to_owned(),
+                address: "10.0.0.1:50052".to_owned(),
+                claim: Some(Claim::default()),
                 verdict: Verdict::Undecided,
             }),
         ] {
