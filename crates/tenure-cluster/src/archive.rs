@@ -65,12 +65,18 @@ pub struct ArchiveWriter<W: Write> {
 }
 
 impl<W: Write> ArchiveWriter<W> {
-    /// Begins a backup of a cluster with these facts.
-    pub fn new(mut out: W, facts: &ClusterConfig) -> io::Result<ArchiveWriter<W>> {
+    /// Begins a backup of a cluster with this number and these facts.
+    pub fn new(
+        mut out: W,
+        facts: &ClusterConfig,
+        cluster: Option<u64>,
+    ) -> io::Result<ArchiveWriter<W>> {
         let mut head = Writer::new();
         head.number(u64::from(facts.group_count));
         head.number(facts.prefix_segments as u64);
         head.put(&facts.default_algorithm);
+        // The first release neither writes nor reads it.
+        head.number(cluster.unwrap_or(0));
         let head = head.into_bytes();
         out.write_all(MAGIC)?;
         out.write_all(&u32::try_from(head.len()).unwrap_or(0).to_le_bytes())?;
@@ -105,10 +111,19 @@ impl<W: Write> ArchiveWriter<W> {
     }
 }
 
+/// A backup that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Archive {
+    /// The facts of the cluster that it is of.
+    pub facts: ClusterConfig,
+    /// The number of that cluster; a backup of the first release does not say it.
+    pub cluster: Option<u64>,
+    /// The states of all groups.
+    pub groups: Vec<SavedGroup>,
+}
+
 /// Reads a whole backup and checks every sum.
-pub fn read_archive(
-    mut input: impl Read,
-) -> Result<(ClusterConfig, Vec<SavedGroup>), ArchiveError> {
+pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
     if take::<8>(&mut input)? != *MAGIC {
         return Err(ArchiveError::Damaged("it begins with something else"));
     }
@@ -118,7 +133,8 @@ pub fn read_archive(
     }
     let mut head = vec![0; length as usize];
     input.read_exact(&mut head)?;
-    let facts = facts(&head).map_err(|_| ArchiveError::Damaged("its head makes no sense"))?;
+    let (facts, cluster) =
+        read_head(&head).map_err(|_| ArchiveError::Damaged("its head makes no sense"))?;
     let mut sum = digest::Context::new(&digest::SHA256);
     sum.update(&head);
     let mut groups: Vec<SavedGroup> = Vec::new();
@@ -164,16 +180,26 @@ pub fn read_archive(
         let found = groups.len();
         return Err(ArchiveError::Missing { found, wanted });
     }
-    Ok((facts, groups))
+    Ok(Archive {
+        facts,
+        cluster,
+        groups,
+    })
 }
 
-fn facts(head: &[u8]) -> Result<ClusterConfig, tenure_core::codec::DecodeError> {
+fn read_head(head: &[u8]) -> Result<(ClusterConfig, Option<u64>), tenure_core::codec::DecodeError> {
     let mut input = Reader::new(head);
-    Ok(ClusterConfig {
+    let facts = ClusterConfig {
         group_count: input.small()?,
         prefix_segments: input.small()? as usize,
         default_algorithm: Algorithm::take(&mut input)?,
-    })
+    };
+    let cluster = if input.remaining() > 0 {
+        input.number()?
+    } else {
+        0
+    };
+    Ok((facts, Some(cluster).filter(|id| *id != 0)))
 }
 
 fn take<const N: usize>(input: &mut impl Read) -> Result<[u8; N], ArchiveError> {
@@ -200,7 +226,7 @@ mod tests {
     }
 
     fn archive(groups: u32) -> Vec<u8> {
-        let mut writer = ArchiveWriter::new(Vec::new(), &facts()).unwrap();
+        let mut writer = ArchiveWriter::new(Vec::new(), &facts(), Some(7)).unwrap();
         for group in 0..groups {
             writer.group(group, 7, &[group as u8; 100]).unwrap();
         }
@@ -210,8 +236,9 @@ mod tests {
     #[test]
     fn what_was_saved_comes_back_or_is_refused() {
         let bytes = archive(2);
-        let (found, groups) = read_archive(&bytes[..]).unwrap();
-        assert_eq!(found, facts());
+        let found = read_archive(&bytes[..]).unwrap();
+        assert_eq!((found.facts, found.cluster), (facts(), Some(7)));
+        let groups = found.groups;
         assert_eq!(groups.len(), 2);
         assert_eq!((groups[1].index, &groups[1].state[..]), (7, &[1; 100][..]));
         for end in 0..bytes.len() {

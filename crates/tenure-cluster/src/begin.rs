@@ -88,6 +88,9 @@ pub enum BeginError {
     /// R161: the node's cluster gave way to another one with the same token.
     #[error("{0}")]
     GaveWay(String),
+    /// The data is an older copy: a node on it would vote again where it has voted.
+    #[error("{0}")]
+    OlderCopy(String),
     /// R161: the cluster that answered was born with other facts.
     #[error("this node does not fit in the cluster of its seeds: {0}")]
     DoesNotFit(String),

@@ -14,7 +14,9 @@ const MAX_ADDRESS: usize = 255;
 pub(crate) struct Card {
     /// Which node, in which life.
     pub(crate) member: Member,
-    /// When its data directory was made, by its own wall clock: of two lives the later counts.
+    /// Orders the lives of a node number: of two lives the one with the later birth counts. It is the wall clock
+    /// when the data directory was made, or later: a joining node dates it after every life that the cluster
+    /// knows of its number (`peers/lives.rs`), so that the order does not depend on clocks.
     pub(crate) born_ms: u64,
     /// How often it was started, then how often its card changed since.
     pub(crate) start: u64,

@@ -134,6 +134,7 @@ impl Gossip {
             nonce,
             cluster: self.home.identity.borrow().cluster_id,
             card: self.home.card.borrow().clone(),
+            founds: false,
         };
         let ask = ask.seal(&self.home.token);
         for seed in &self.seeds {
@@ -162,6 +163,7 @@ impl Gossip {
                 nonce,
                 cluster,
                 card,
+                founds: _,
             } => {
                 if card.member.node == me.node {
                     return;
@@ -171,6 +173,7 @@ impl Gossip {
                     cluster: ours,
                     facts: self.home.facts.clone(),
                     cards: vec![self.home.card.borrow().clone()],
+                    founds: false,
                 });
                 let tell = tell.seal(&self.home.token);
                 let _ = self.socket.send_to(&tell, from).await;

@@ -276,6 +276,12 @@ impl Handle {
         self.known.borrow().rivals.clone()
     }
 
+    /// Nodes that are refused because of their data directory, or this node's own, in sentences for an
+    /// operator.
+    pub fn problems(&self) -> Vec<String> {
+        self.known.borrow().problems.values().cloned().collect()
+    }
+
     /// Moves everything off a node, or lets it have replicas again (R166).
     pub async fn drain(&self, node: NodeId, wanted: Draining) -> Result<(), String> {
         let wanted = wanted == Draining::Yes;

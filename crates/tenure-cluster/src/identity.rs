@@ -16,7 +16,7 @@ pub(crate) struct Identity {
     /// How often a node was started on it.
     pub(crate) starts: u64,
     pub(crate) cluster: ClusterConfig,
-    /// When it was made, by the wall clock of its machine.
+    /// When it was made; see `Card::born_ms`.
     pub(crate) born_ms: u64,
     /// Which cluster it belongs to; `None` until a joining node has found one.
     pub(crate) cluster_id: Option<u64>,

@@ -224,6 +224,9 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     if let Some(identity) = &known {
         identity.check(options.node, &options.cluster)?;
     }
+    if let Some(why) = book.stopped {
+        return Err(BeginError::OlderCopy(why).into());
+    }
     let expected = options.peers.as_ref().and_then(|one| one.expected_cluster);
     let (mut identity, origin, hints) = match known {
         Some(identity) if identity.cluster_id.is_some() => {
@@ -379,7 +382,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     let joined = watch::Sender::new(Joined::Yes);
     let known = watch::Sender::new(Known {
         cluster: identity.cluster_id,
-        rivals: Vec::new(),
+        ..Known::default()
     });
     if let (Some(mut peers), Some(doors), Some(events)) = (options.peers, doors, mesh_events) {
         if let Some(order) = order.filter(|_| origin == Origin::Joins) {

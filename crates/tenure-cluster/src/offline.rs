@@ -4,14 +4,15 @@
 //! Both a restored and a recovered directory are the beginning of a *new* cluster: a new life, a new
 //! number for the cluster, one voter. Nodes of the old one cannot meet it by mistake, and others
 //! join it with empty directories, as many as there shall be. Neither knows what was given out since
-//! the state it has, so every counter and floor is raised by 2^40 (R164).
+//! the state it has, so every counter and floor is raised far (R164), and further the later it is done: two
+//! clusters from one backup must not give out the same fences.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use tenure_log::{Log, OpenError, Opened, RealDisk};
+use tenure_log::{Disk, FileLog, Log, OpenError, Opened, RealDisk};
 use tenure_node::{
     ClusterConfig, Config, GroupId, HardState, Input, Limits, Member, Membership, Moment, Node,
     NodeId, Output, Place,
@@ -26,8 +27,15 @@ use crate::order::{self, Because, Order, What};
 use crate::peers::{Book, Standing, book, supersede};
 use crate::random;
 
-/// By how much counters and floors are raised.
-const LIFT: u64 = 1 << 40;
+/// By how much counters and floors are raised at least: more than any cluster gives out between a backup and
+/// its end.
+const LEAST_LIFT: u64 = 1 << 40;
+/// By how much more for each millisecond since [`LIFT_FROM_MS`]: more fences than one namespace gives out in that
+/// time. A backup that was restored once may be restored again, and the first restored cluster has given out
+/// fences in between; nothing but the time tells the second restore from the first.
+const LIFT_PER_MS: u64 = 256;
+/// The first moment of 2026.
+const LIFT_FROM_MS: u64 = 1_767_225_600_000;
 /// How often, and how far apart, a daemon that has just been started is looked at.
 const STARTING_LOOKS: usize = 10;
 const STARTING_PAUSE: Duration = Duration::from_millis(100);
@@ -93,6 +101,12 @@ pub enum OfflineError {
         "the cluster of this data directory did not give way to another one: nothing is to be decided"
     )]
     NothingToDecide,
+    /// The clock of this machine is wrong.
+    #[error(
+        "the clock of this machine is before 2026: set it first. Fencing tokens are raised by the time, so that \
+         they never go back, also if the same backup was used before"
+    )]
+    Clock,
     /// The new directory cannot be written.
     #[error("cannot write the new data: {0}")]
     Write(String),
@@ -109,12 +123,25 @@ pub struct Recovered {
     pub lost: Vec<u32>,
 }
 
-/// Makes a data directory from the states of a backup: the beginning of a new cluster.
+/// Makes a data directory from the states of a backup: the beginning of a new cluster. Nodes of the cluster that the
+/// backup is of give way to it, if the backup says which one that was.
 pub fn restore(
     data_dir: &Path,
     node: NodeId,
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
+    old_cluster: Option<u64>,
+) -> Result<(), OfflineError> {
+    restore_at(data_dir, node, facts, groups, old_cluster, wall_ms())
+}
+
+fn restore_at(
+    data_dir: &Path,
+    node: NodeId,
+    facts: &ClusterConfig,
+    groups: Vec<SavedGroup>,
+    old_cluster: Option<u64>,
+    now_ms: u64,
 ) -> Result<(), OfflineError> {
     let db = data_dir.join(LIVE);
     if db.exists() {
@@ -122,7 +149,12 @@ pub fn restore(
     }
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     discard_staging(data_dir)?;
-    stage(data_dir, node, facts, groups, &Standing::default())?;
+    // Nodes of the old cluster that come back must give way, however much they have seen.
+    let standing = Standing {
+        supersedes: old_cluster.into_iter().collect(),
+        ..Standing::default()
+    };
+    stage(data_dir, node, facts, groups, &standing, now_ms)?;
     let order = Order::new(What::Join, Because::Restore);
     order.write(data_dir).map_err(at(data_dir))?;
     directory::rename(data_dir, STAGING, LIVE).map_err(at(data_dir))
@@ -135,9 +167,10 @@ pub fn restore(
 /// says that a recovery was interrupted: then a node refuses to start, and this can be done again.
 pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineError> {
     put_back(data_dir)?;
-    let (identity, book, mut best) = extract(data_dir)?;
+    // Held until the new data is in place: no daemon starts on the old data meanwhile.
+    let (identity, book, mut best, _held) = extract(data_dir)?;
     for other in also {
-        let (found, _, groups) = extract(other)?;
+        let (found, _, groups, _) = extract(other)?;
         if found.cluster_id != identity.cluster_id || found.cluster != identity.cluster {
             return Err(OfflineError::Other(other.clone()));
         }
@@ -159,10 +192,11 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
     let mut standing = Standing {
         members: book.standing.members + 1,
         supersedes: book.standing.supersedes,
-        gave_way_to: None,
+        ..Standing::default()
     };
     supersede(&mut standing.supersedes, identity.cluster_id.as_slice());
-    stage(data_dir, identity.me.node, &facts, groups, &standing)?;
+    let (node, now_ms) = (identity.me.node, wall_ms());
+    stage(data_dir, node, &facts, groups, &standing, now_ms)?;
     let order = Order::new(What::Join, Because::Recover).of(identity.cluster_id, &book.cards);
     order.write(data_dir).map_err(at(data_dir))?;
     let aside = directory::free_name(data_dir, BEFORE_RECOVER);
@@ -184,9 +218,10 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
 pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
     let db = data_dir.join(LIVE);
     if db.exists() {
-        let (old_cluster, cards) = last_known(&db)?;
+        // Held until the data has moved: no daemon starts on it meanwhile.
+        let (known, _held) = last_known(&db)?;
         discard_staging(data_dir)?;
-        let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
+        let order = order_to_rejoin(data_dir, known);
         // First the order, then the move: in between the node still has its old data.
         order.write(data_dir).map_err(at(data_dir))?;
         let aside = directory::free_name(data_dir, DAMAGED);
@@ -202,8 +237,8 @@ pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
         .next();
     let newest = found.or_else(|| set_aside.into_iter().next_back());
     let aside = newest.ok_or_else(|| OfflineError::Nothing(data_dir.to_owned()))?;
-    let (old_cluster, cards) = last_known(&aside)?;
-    let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
+    let (known, _held) = last_known(&aside)?;
+    let order = order_to_rejoin(data_dir, known);
     order.write(data_dir).map_err(at(data_dir))?;
     Ok(aside)
 }
@@ -310,16 +345,39 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     Ok(rival.cluster)
 }
 
+/// The order to join again. A node that has not joined since the last such order knows less than that order says.
+fn order_to_rejoin(data_dir: &Path, (old_cluster, cards): LastKnown) -> Order {
+    let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
+    match Order::read(data_dir) {
+        Ok(Some(before)) if old_cluster.is_none() && before.forbids_founding() => Order {
+            old_cluster: before.old_cluster,
+            peers: before.peers,
+            ..order
+        },
+        _ => order,
+    }
+}
+
+/// The cluster that a directory belonged to, and the nodes that it knew.
+type LastKnown = (Option<u64>, Vec<Card>);
+
+/// Keeps daemons off a directory while it lives.
+enum Held {
+    Log(#[expect(dead_code, reason = "its lock counts")] Box<FileLog<RealDisk>>),
+    Lock(#[expect(dead_code, reason = "it is held")] <RealDisk as Disk>::Lock),
+}
+
 /// What a directory's log still says about its cluster; nothing, if it cannot be read. Fails if a node
 /// runs on it.
-fn last_known(db: &Path) -> Result<(Option<u64>, Vec<Card>), OfflineError> {
+fn last_known(db: &Path) -> Result<(LastKnown, Held), OfflineError> {
     match open(db) {
         Ok(opened) => {
             let records = &opened.recovered.node;
             let identity = Identity::find(records).ok().flatten();
             let cards = Book::find(records).map(|book| book.cards);
             let cluster = identity.and_then(|identity| identity.cluster_id);
-            Ok((cluster, cards.unwrap_or_default()))
+            let known = (cluster, cards.unwrap_or_default());
+            Ok((known, Held::Log(Box::new(opened.log))))
         }
         Err(
             error @ OfflineError::Log {
@@ -327,7 +385,12 @@ fn last_known(db: &Path) -> Result<(Option<u64>, Vec<Card>), OfflineError> {
                 ..
             },
         ) => Err(error),
-        Err(_) => Ok((None, Vec::new())),
+        // Damaged, which is why it is set aside.
+        Err(error) => {
+            let lock = RealDisk::open(db).and_then(|disk| disk.lock());
+            let lock = lock.map_err(at(db))?.ok_or(error)?;
+            Ok(((None, Vec::new()), Held::Lock(lock)))
+        }
     }
 }
 
@@ -340,7 +403,11 @@ fn put_back(data_dir: &Path) -> Result<(), OfflineError> {
         return Ok(());
     };
     if db.exists() {
-        if last_known(&db)?.0.is_some() {
+        // Data that cannot be read may be the newest there is: that is an error.
+        let opened = open(&db)?;
+        let identity = Identity::find(&opened.recovered.node)?;
+        let has_cluster = identity.is_some_and(|identity| identity.cluster_id.is_some());
+        if has_cluster || !opened.recovered.groups.is_empty() {
             return Ok(());
         }
         // Made by a daemon that was started meanwhile; there is nothing in it.
@@ -377,10 +444,26 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> OfflineError {
     move |source| OfflineError::Io { path, source }
 }
 
+fn wall_ms() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(wall.unwrap_or_default().as_millis()).unwrap_or(0)
+}
+
+/// By how much counters and floors are raised at this time. A state that has not enough numbers left for it is
+/// refused when it is raised.
+fn lift_at(now_ms: u64) -> Result<u64, OfflineError> {
+    let since_ms = now_ms
+        .checked_sub(LIFT_FROM_MS)
+        .ok_or(OfflineError::Clock)?;
+    Ok(since_ms
+        .saturating_mul(LIFT_PER_MS)
+        .saturating_add(LEAST_LIFT))
+}
+
 type States = BTreeMap<u32, (Place, SavedGroup)>;
 
 /// Applies everything that a directory's log holds, decided or not, and takes the states.
-fn extract(data_dir: &Path) -> Result<(Identity, Book, States), OfflineError> {
+fn extract(data_dir: &Path) -> Result<(Identity, Book, States, Held), OfflineError> {
     let db = data_dir.join(LIVE);
     if !db.exists() {
         return Err(OfflineError::Nothing(data_dir.to_owned()));
@@ -409,7 +492,7 @@ fn extract(data_dir: &Path) -> Result<(Identity, Book, States), OfflineError> {
         };
         states.insert(group.0, (place, saved));
     }
-    Ok((identity, book, states))
+    Ok((identity, book, states, Held::Log(Box::new(opened.log))))
 }
 
 /// The states of groups that have nothing.
@@ -480,18 +563,16 @@ fn stage(
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
     standing: &Standing,
+    now_ms: u64,
 ) -> Result<(), OfflineError> {
     let failed = |error: &dyn std::fmt::Display| OfflineError::Write(error.to_string());
+    let lift = lift_at(now_ms)?;
     let db = data_dir.join(STAGING);
     let opened = open(&db)?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     let drawn = || random().map_err(at(Path::new("/dev/urandom")));
     let me = Member::new(node, drawn()? as u32);
-    let wall = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let born_ms = u64::try_from(wall.as_millis()).unwrap_or(0);
-    let identity = Identity::born(me, born_ms, facts.clone(), Some(drawn()? | 1));
+    let identity = Identity::born(me, now_ms, facts.clone(), Some(drawn()? | 1));
     let membership = Membership {
         voters: vec![me],
         ..Membership::default()
@@ -503,7 +584,7 @@ fn stage(
         // A state without entries behind it always has a snapshot, also that of a group at birth.
         let index = saved.index + 1;
         let state: Bytes =
-            tenure_node::lift(&saved.state, LIFT).map_err(|error| OfflineError::State {
+            tenure_node::lift(&saved.state, lift).map_err(|error| OfflineError::State {
                 group: saved.group,
                 why: error.to_string(),
             })?;
@@ -534,4 +615,157 @@ fn stage(
     log.sync().map_err(|error| failed(&error))?;
     directory::sync(&db).map_err(at(&db))?;
     directory::sync(data_dir).map_err(at(data_dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::space::{HashSeed, Space};
+
+    use super::*;
+
+    fn facts() -> ClusterConfig {
+        ClusterConfig {
+            group_count: 1,
+            prefix_segments: 1,
+            default_algorithm: tenure_core::policy::Algorithm::RecursiveRw,
+        }
+    }
+
+    /// How many fences a restored lock group has left.
+    fn room(data_dir: &Path) -> u64 {
+        let (_, _, states, _) = extract(data_dir).unwrap();
+        let (_, saved) = &states[&0];
+        let space = Space::decode_snapshot(&saved.state[2..], HashSeed(0)).unwrap();
+        space.lift_room()
+    }
+
+    /// A cluster that was restored gives out fences until it is lost; the next one from the same backup must
+    /// not give them out again.
+    #[test]
+    fn two_restores_of_one_backup_give_out_different_fences() {
+        let data = tempfile::tempdir().unwrap();
+        let groups = empty_states(&facts(), &[0, 1]).unwrap();
+        let node = NodeId::new(1).unwrap();
+        let restored = |name: &str, now_ms: u64| {
+            let directory = data.path().join(name);
+            restore_at(&directory, node, &facts(), groups.clone(), None, now_ms)
+                .map(|()| room(&directory))
+        };
+        let second = 1000;
+        let now = LIFT_FROM_MS + 365 * 24 * 3600 * second;
+        let first = restored("first", now).unwrap();
+        let next = restored("next", now + second).unwrap();
+        assert!(first >= next + 100_000, "{first} {next}");
+        // A clock that was never set would raise by less than an earlier use did.
+        assert!(matches!(restored("unset", 0), Err(OfflineError::Clock)));
+        // What cannot be raised far enough is refused: it would give out the same fences as before.
+        let late = restored("late", u64::MAX);
+        assert!(matches!(late, Err(OfflineError::State { .. })), "{late:?}");
+    }
+
+    /// The first file of a log.
+    const FIRST: &str = "log-00000000000000000001";
+
+    fn restored(data_dir: &Path) {
+        let groups = empty_states(&facts(), &[0, 1]).unwrap();
+        let node = NodeId::new(1).unwrap();
+        restore_at(data_dir, node, &facts(), groups, Some(5), LIFT_FROM_MS).unwrap();
+    }
+
+    fn write(db: &Path, items: &[(Vec<u8>, Vec<u8>)]) {
+        let mut log = open(db).unwrap().log;
+        let mut batch = tenure_log::Batch::new();
+        for (key, value) in items {
+            batch.node(key, value).unwrap();
+        }
+        log.append(&mut batch).unwrap();
+        log.sync().unwrap();
+    }
+
+    /// Data that cannot be read is not empty data: an older state must not take its place.
+    #[test]
+    fn a_recovery_refuses_to_replace_data_that_it_cannot_read() {
+        let data = tempfile::tempdir().unwrap();
+        restored(data.path());
+        recover(data.path(), &[]).unwrap();
+        let at = |name: &str| data.path().join(name);
+        assert!(at("db.before-recover.0").exists());
+        std::fs::create_dir(at(STAGING)).unwrap();
+        std::fs::remove_file(at(LIVE).join(FIRST)).unwrap();
+        assert!(matches!(open(&at(LIVE)), Err(OfflineError::Log { .. })));
+        let refused = recover(data.path(), &[]);
+        assert!(
+            matches!(refused, Err(OfflineError::Log { .. })),
+            "{refused:?}"
+        );
+        assert!(at("db.before-recover.0").exists() && !at("db.unfinished.0").exists());
+    }
+
+    /// A node that was set aside once and has not joined yet knows no other node: those that it knew before
+    /// stay in the order.
+    #[test]
+    fn a_second_rejoin_keeps_the_known_nodes() {
+        let data = tempfile::tempdir().unwrap();
+        restored(data.path());
+        let db = data.path().join(LIVE);
+        let known = crate::card::tests::card(2, 2);
+        write(&db, &[book::card(&known)]);
+        rejoin(data.path()).unwrap();
+        let first = Order::read(data.path()).unwrap().unwrap();
+        assert_eq!(first.peers.len(), 1);
+        // The daemon was started, and has found no cluster yet.
+        let me = Member::new(NodeId::new(1).unwrap(), 3);
+        let (key, value) = Identity::born(me, 1, facts(), None).record();
+        write(&db, &[(key.to_vec(), value)]);
+        rejoin(data.path()).unwrap();
+        let second = Order::read(data.path()).unwrap().unwrap();
+        assert_eq!(second.peers, first.peers);
+        assert_eq!(second.old_cluster, first.old_cluster);
+    }
+
+    /// `keep` writes the first batch behind a suspicious cut: with it the log forgets the cut, so the groups
+    /// that may have lost something are noted in the same batch.
+    #[test]
+    fn a_decision_behind_a_suspicious_cut_notes_the_suspects() {
+        use crate::peers::{Rival, Verdict};
+
+        let data = tempfile::tempdir().unwrap();
+        let db = data.path().join(LIVE);
+        tenure_log::create_directory(data.path()).unwrap();
+        let rival = Rival {
+            cluster: 9,
+            number: 2,
+            node: "tenure-1".to_owned(),
+            address: String::new(),
+            claim: None,
+            verdict: Verdict::GivesWay,
+        };
+        let standing = Standing {
+            gave_way_to: Some(rival),
+            ..Standing::default()
+        };
+        write(&db, &[book::standing(&standing)]);
+        let mut log = open(&db).unwrap().log;
+        let mut batch = tenure_log::Batch::new();
+        for (group, index) in [(0, 1), (1, 1), (1, 2)] {
+            batch.entry(group, index, 1, b"a command").unwrap();
+            log.append(&mut batch).unwrap();
+        }
+        log.sync().unwrap();
+        drop(log);
+        let names = std::fs::read_dir(&db).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let newest = names.filter(|name| name.starts_with("log-")).max();
+        let newest = db.join(newest.unwrap());
+        let mut bytes = std::fs::read(&newest).unwrap();
+        let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        bytes[last] ^= 1;
+        std::fs::write(&newest, bytes).unwrap();
+
+        assert_eq!(keep(data.path()).unwrap(), 9);
+        let opened = open(&db).unwrap();
+        assert_eq!(opened.recovered.cut, None);
+        let all = [GroupId(0), GroupId(1)];
+        assert_eq!(tenure_journal::suspects(&opened.recovered), all);
+    }
 }

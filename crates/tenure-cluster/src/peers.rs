@@ -14,6 +14,7 @@ pub(crate) mod book;
 mod dial;
 mod hello;
 mod link;
+mod lives;
 mod mesh;
 mod outlet;
 mod rival;
@@ -23,6 +24,7 @@ mod talk;
 mod tls;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -44,10 +46,14 @@ pub(crate) use book::{Book, Item, Standing};
 pub(crate) use dial::REDIAL_WITHIN;
 pub use hello::Versions;
 pub(crate) use hello::{Hello, Refusal, Token, same_facts};
+use lives::{Belongs, Mark, Succession};
 pub(crate) use mesh::Event;
 pub use mesh::NodeInfo;
 pub(crate) use outlet::{Outlet, Parcel};
-pub(crate) use rival::{Claim, History, supersede};
+use rival::History;
+pub(crate) use rival::{Claim, supersede};
+#[cfg(test)]
+pub(crate) use rival::{Rival, Verdict};
 #[cfg(test)]
 pub(crate) use talk::Talk;
 pub(crate) use talk::{put_members, take_members};
@@ -137,6 +143,9 @@ pub(crate) struct Known {
     pub(crate) cluster: Option<u64>,
     /// Other clusters with the same token, in sentences.
     pub(crate) rivals: Vec<String>,
+    /// Nodes whose connections are refused because of their data directory, or this node's own, in
+    /// sentences.
+    pub(crate) problems: BTreeMap<NodeId, String>,
 }
 
 /// What the thread starts with.
@@ -181,8 +190,8 @@ pub(crate) struct Home {
     /// The cluster that a node without one has chosen to join.
     chosen: Cell<Option<u64>>,
     pub(crate) standing: RefCell<Standing>,
-    /// The most entries of the system group that are known to be applied anywhere in this cluster.
-    applied: Cell<u64>,
+    /// The newest life that is known of each other node number.
+    pub(crate) lives: RefCell<BTreeMap<NodeId, Mark>>,
     connections: Cell<u64>,
     adopting: tokio::sync::Mutex<()>,
 }
@@ -241,7 +250,7 @@ impl Home {
             expected: start.options.expected_cluster,
             chosen: Cell::new(None),
             standing: RefCell::new(start.book.standing.clone()),
-            applied: Cell::new(0),
+            lives: RefCell::default(),
             connections: Cell::new(0),
             adopting: tokio::sync::Mutex::new(()),
         })
@@ -264,16 +273,23 @@ impl Home {
         self.inbox.push(Job::SystemApplied(reply));
         // A node that has ended does not answer; what was known last is still true.
         if let Ok(Ok(applied)) = tokio::time::timeout(OWN_NODE, answer).await {
-            self.applied.set(self.applied.get().max(applied));
+            self.merge(&Claim {
+                history: History {
+                    applied,
+                    ..History::default()
+                },
+                ..Claim::default()
+            });
         }
-        let standing = self.standing.borrow();
-        Some(Claim {
-            history: History {
-                members: standing.members,
-                applied: self.applied.get(),
-            },
-            supersedes: standing.supersedes.clone(),
-        })
+        Some(self.standing.borrow().claim())
+    }
+
+    /// Takes in what is known of this cluster's history, and remembers it.
+    pub(crate) fn merge(&self, claim: &Claim) {
+        let mut standing = self.standing.borrow_mut();
+        if standing.merge(claim) {
+            self.write([book::standing(&standing)]);
+        }
     }
 
     /// What this node says first on a connection.
@@ -296,8 +312,52 @@ impl Home {
         Ok(Hello {
             versions: self.versions,
             claim: self.claim().await,
+            known: wanted.and_then(|node| self.known_life(node)),
             ..hello
         })
+    }
+
+    /// The newest life that is known of a node number.
+    pub(crate) fn known_life(&self, node: NodeId) -> Option<Mark> {
+        self.lives.borrow().get(&node).copied()
+    }
+
+    /// Dates the birth of this node, which has no cluster yet, after that of every earlier life of its number.
+    pub(crate) fn born_after(&self, earlier_ms: u64) {
+        let mut identity = self.identity.borrow_mut();
+        identity.born_ms = identity.born_ms.max(earlier_ms.saturating_add(1));
+        self.card.borrow_mut().born_ms = identity.born_ms;
+    }
+
+    /// What this node is, by the newest life of its number that another one knows.
+    pub(crate) fn succession(&self, known: &Mark) -> Succession {
+        let belongs = Belongs::of(self.identity.borrow().cluster_id);
+        known.compare(&self.card.borrow(), belongs)
+    }
+
+    /// Makes sure that neither side runs on an earlier life of its number, or on an older copy of its data.
+    /// Both sides check both, so that each can say it to its operator.
+    fn check_lives(&self, hello: &Hello) -> Result<(), Refusal> {
+        let node = hello.card.node();
+        let theirs = self.known_life(node);
+        let theirs = theirs.map(|known| known.check(&hello.card, Belongs::of(hello.cluster)));
+        let belongs = Belongs::of(self.identity.borrow().cluster_id);
+        let ours = hello
+            .known
+            .map(|known| known.check(&self.card.borrow(), belongs));
+        if let Some(Err(refusal)) = &ours {
+            self.tell(Event::Outdated {
+                by: node,
+                refusal: refusal.clone(),
+            });
+        } else if let Some(Err(refusal)) = &theirs {
+            self.tell(Event::Problem {
+                node,
+                refusal: refusal.clone(),
+            });
+        }
+        ours.unwrap_or(Ok(()))?;
+        theirs.unwrap_or(Ok(()))
     }
 
     /// Makes sure that both belong to one cluster. A node that joins remembers which, durably,
@@ -305,16 +365,36 @@ impl Home {
     pub(crate) async fn agree(&self, hello: &Hello) -> Result<(), String> {
         let _one_at_a_time = self.adopting.lock().await;
         let ours = self.identity.borrow().cluster_id;
+        if ours == hello.cluster || ours.is_none() || hello.cluster.is_none() {
+            self.check_lives(hello)
+                .map_err(|refusal| refusal.to_string())?;
+        }
         match (ours, hello.cluster) {
             (Some(_), None) => Ok(()),
             (None, None) => Err("neither node belongs to a cluster yet".to_owned()),
-            (Some(ours), Some(theirs)) if ours == theirs => Ok(()),
+            (Some(ours), Some(theirs)) if ours == theirs => {
+                if let Some(claim) = &hello.claim {
+                    self.merge(claim);
+                }
+                Ok(())
+            }
             (Some(_), Some(_)) => Err(Refusal::Cluster.to_string()),
             (None, Some(theirs)) if self.chosen.get() != Some(theirs) => {
                 self.tell(Event::Candidate(Box::new(hello.clone())));
                 Err("it has not chosen its cluster yet".to_owned())
             }
             (None, Some(theirs)) => {
+                if let Some(Succession::New { after_ms }) =
+                    hello.known.map(|known| self.succession(&known))
+                {
+                    self.born_after(after_ms);
+                    return Err("it dates its birth again and connects again".to_owned());
+                }
+                // Before this node speaks for the cluster: what it claims must not be shorter than what the
+                // cluster has done. The journal writes in order, so this is durable before the next record is.
+                if let Some(claim) = &hello.claim {
+                    self.merge(claim);
+                }
                 let identity = Identity {
                     cluster_id: Some(theirs),
                     ..self.identity.borrow().clone()

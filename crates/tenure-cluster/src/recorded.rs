@@ -65,11 +65,13 @@ fn packets() -> [Packet; 3] {
         cluster: Some(99),
         facts: facts(),
         cards: vec![card(1), card(2)],
+        founds: false,
     };
     let ask = Packet::Ask {
         nonce: 7,
         cluster: None,
         card: card(3),
+        founds: false,
     };
     let swim = Packet::Swim {
         cluster: 99,
@@ -83,6 +85,7 @@ fn talks() -> [Talk; 5] {
         group: 4,
         leads: true,
         term: 6,
+        rules: 0,
         applied: 1000,
         voters: vec![member(1), member(2), member(3)],
         learners: vec![member(4)],
@@ -93,6 +96,8 @@ fn talks() -> [Talk; 5] {
     };
     let report = Report {
         member: member(3),
+        release: String::new(),
+        rules: 0,
         groups: vec![group],
     };
     [

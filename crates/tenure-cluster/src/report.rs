@@ -1,5 +1,7 @@
 //! What a node says about its replicas when a peer asks for the whole picture.
 
+use std::collections::BTreeMap;
+
 use tenure_core::codec::{DecodeError, Reader, Record, Writer};
 use tenure_node::{Member, Status};
 
@@ -10,6 +12,10 @@ use crate::peers::{NodeInfo, put_members, take_members};
 pub struct Report {
     /// Whose.
     pub member: Member,
+    /// Its release; empty, if it does not say: release 0.1.0 does not.
+    pub release: String,
+    /// The newest rules that it knows; zero, if it does not say.
+    pub rules: u32,
     /// Every replica it has.
     pub groups: Vec<GroupReport>,
 }
@@ -23,6 +29,8 @@ pub struct GroupReport {
     pub leads: bool,
     /// Its term.
     pub term: u64,
+    /// The rules that it applies by; zero, if its node does not say.
+    pub rules: u32,
     /// The last entry applied.
     pub applied: u64,
     /// Who votes.
@@ -70,6 +78,7 @@ impl Report {
                 group: group.group.0,
                 leads: group.serves,
                 term: group.term,
+                rules: group.rules,
                 applied: group.applied,
                 changing: group.membership.is_joint(),
                 lag,
@@ -81,8 +90,74 @@ impl Report {
         };
         Report {
             member,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            rules: tenure_core::space::RULES,
             groups: status.groups.into_iter().map(group).collect(),
         }
+    }
+}
+
+impl Report {
+    /// What release 0.1.0 does not understand of it.
+    pub(crate) fn edition(&self) -> Edition {
+        Edition {
+            member: self.member,
+            release: self.release.clone(),
+            rules: self.rules,
+            groups: self
+                .groups
+                .iter()
+                .map(|one| (one.group, one.rules))
+                .collect(),
+        }
+    }
+
+    /// Adds what was said apart.
+    pub(crate) fn complete(&mut self, edition: Edition) {
+        self.release = edition.release;
+        self.rules = edition.rules;
+        let rules: BTreeMap<u32, u32> = edition.groups.into_iter().collect();
+        for group in &mut self.groups {
+            group.rules = rules.get(&group.group).copied().unwrap_or(0);
+        }
+    }
+}
+
+/// The part of a report that release 0.1.0 does not understand: it is said apart, before the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Edition {
+    pub(crate) member: Member,
+    pub(crate) release: String,
+    pub(crate) rules: u32,
+    /// The rules of each of its replicas, by the number of the group.
+    pub(crate) groups: Vec<(u32, u32)>,
+}
+
+impl Record for Edition {
+    fn put(&self, out: &mut Writer) {
+        out.number(self.member.pack());
+        out.text(&self.release);
+        out.number(u64::from(self.rules));
+        out.length(self.groups.len());
+        for (group, rules) in &self.groups {
+            out.number(u64::from(*group));
+            out.number(u64::from(*rules));
+        }
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Edition, DecodeError> {
+        let member = Member::unpack(input.number()?).ok_or(DecodeError::Number)?;
+        let (release, rules) = (input.text()?.to_owned(), input.small()?);
+        let count = input.length()?;
+        let groups = (0..count)
+            .map(|_| Ok((input.small()?, input.small()?)))
+            .collect::<Result<_, DecodeError>>()?;
+        Ok(Edition {
+            member,
+            release,
+            rules,
+            groups,
+        })
     }
 }
 
@@ -95,6 +170,8 @@ impl Record for Report {
     fn take(input: &mut Reader<'_>) -> Result<Report, DecodeError> {
         Ok(Report {
             member: Member::unpack(input.number()?).ok_or(DecodeError::Number)?,
+            release: String::new(),
+            rules: 0,
             groups: input.list()?,
         })
     }
@@ -117,6 +194,7 @@ impl Record for GroupReport {
             group,
             leads: flags & 1 != 0,
             changing: flags & 2 != 0,
+            rules: 0,
             term: input.number()?,
             applied: input.number()?,
             lag: input.number()?,

@@ -283,6 +283,24 @@ async fn a_waiting_node_is_ordered_to_found() {
     stop([first, second]).await;
 }
 
+/// R167: two operators give the order to found at the same time. One node founds, the other one joins it.
+#[tokio::test]
+async fn two_orders_at_once_found_one_cluster() {
+    let place = Place::new(2);
+    let both = [(1, 2), (2, 1)].map(|(number, seed)| {
+        offline::found(&place.directory(number), OldData::Keep).unwrap();
+        let options = place.options(number, Begin::Join, &[seed]);
+        tokio::task::spawn_blocking(move || tenure_cluster::start(options).unwrap())
+    });
+    let [first, second] = both;
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    assert_eq!(first.origin(), Origin::Founded);
+    assert_eq!(second.origin(), Origin::Joins);
+    second.handle().joined().await.unwrap();
+    assert_eq!(second.handle().cluster(), first.handle().cluster());
+    stop([first, second]).await;
+}
+
 /// R167: old data is given up only by an operator's word.
 #[test]
 fn old_data_is_given_up_by_order_only() {
@@ -418,6 +436,43 @@ async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
     stop([first, second, third, fourth, other]).await;
 }
 
+/// R161: a node that has no replica of the system group, and was started again, claims the history of its
+/// cluster that it has heard of. A shorter claim would make its cluster give way to a younger one.
+#[tokio::test]
+async fn a_member_claims_the_history_that_it_has_heard_of() {
+    let place = Place::new(4);
+    let start = |number, begin, seeds: &[u32]| {
+        let mut options = place.options(number, begin, seeds);
+        // Each group has one replica: what was founded stays on its founder.
+        options.peers.as_mut().unwrap().rules.replication_factor = 1;
+        tenure_cluster::start(options).unwrap()
+    };
+    let both_up = |survey: &Survey| survey.nodes.iter().filter(|node| node.up).count() == 2;
+    for _ in 0..10 {
+        // Each start elects leaders, and each of them adds an entry.
+        let first = start(1, Begin::Bootstrap, &[]);
+        until(&first, "led", |survey| {
+            survey.reports[0].groups.iter().all(|group| group.leads)
+        })
+        .await;
+        stop([first]).await;
+    }
+    let first = start(1, Begin::Bootstrap, &[]);
+    let second = start(2, Begin::Join, &[1]);
+    second.handle().joined().await.unwrap();
+    until(&second, "connected", both_up).await;
+    stop([first, second]).await;
+    let third = start(3, Begin::Bootstrap, &[]);
+    let fourth = start(4, Begin::Join, &[3]);
+    fourth.handle().joined().await.unwrap();
+    until(&fourth, "connected", both_up).await;
+
+    let second = start(2, Begin::Join, &[3]);
+    until_stopped(&third).await;
+    assert_eq!(second.handle().stopped(), None);
+    stop([second, third, fourth]).await;
+}
+
 /// R161: an operator's decision for a cluster counts more than its history; two such decisions against
 /// each other stop both, until there is one.
 #[tokio::test]
@@ -485,6 +540,26 @@ async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
     until_met(&recovered).await;
     assert_eq!(recovered.handle().stopped(), None);
     stop([recovered, old]).await;
+}
+
+/// R164: a restored cluster goes on, too.
+#[tokio::test]
+async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
+    let place = Place::new(3);
+    let nodes = place.three().await;
+    let old_cluster = nodes[0].handle().cluster();
+    stop(nodes).await;
+    let options = place.options(1, Begin::Join, &[2]);
+    std::fs::remove_dir_all(&options.data_dir).unwrap();
+    let (directory, facts) = (&options.data_dir, &options.cluster);
+    // A backup without groups: which cluster goes on does not depend on them.
+    offline::restore(directory, options.node, facts, Vec::new(), old_cluster).unwrap();
+    let restored = tenure_cluster::start(options).unwrap();
+    let old = place.start(2, Begin::Join, &[1]);
+    until_stopped(&old).await;
+    until_met(&restored).await;
+    assert_eq!(restored.handle().stopped(), None);
+    stop([restored, old]).await;
 }
 
 /// Where a node's live data, new data and old data are.
@@ -563,14 +638,14 @@ fn a_restore_can_be_interrupted_anywhere() {
     let facts = options.cluster.clone();
     let node = options.node;
     // An archive without groups is enough to show the moves.
-    offline::restore(&directory, node, &facts, Vec::new()).unwrap();
+    offline::restore(&directory, node, &facts, Vec::new(), None).unwrap();
     assert!(db.exists() && !staging.exists() && directory.join("next-start").exists());
     std::fs::rename(&db, &staging).unwrap();
     assert!(refused(options.clone()).contains("tenure cluster restore"));
     assert!(!db.exists());
-    offline::restore(&directory, node, &facts, Vec::new()).unwrap();
+    offline::restore(&directory, node, &facts, Vec::new(), None).unwrap();
     assert!(directory.join("db.unfinished.0").exists());
-    let again = offline::restore(&directory, node, &facts, Vec::new());
+    let again = offline::restore(&directory, node, &facts, Vec::new(), None);
     assert!(again.unwrap_err().to_string().contains("not empty"));
 }
 

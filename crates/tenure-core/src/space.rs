@@ -336,6 +336,12 @@ impl Space {
         self.next_waiter
     }
 
+    /// By how much the counters can be raised at most (see [`Command::Lift`]): beyond that they would stay where
+    /// they are, and a second state that is raised from the same one would give out the same fences.
+    pub fn lift_room(&self) -> u64 {
+        (Fence::DRIVEN - 1).saturating_sub(self.namespaces.floor.max(self.minted))
+    }
+
     /// Raises every counter and floor, as far as there are numbers, and unfreezes every region.
     ///
     /// A lifted state goes on without the system machine that froze it: that one is restored too, from

@@ -392,6 +392,11 @@ impl System {
         self.events.push(self.time, self.wall, owner, None, kind)
     }
 
+    /// By how much the counters can be raised at most (see [`SystemCommand::Lift`]).
+    pub fn lift_room(&self) -> u64 {
+        (Fence::DRIVEN - 1).saturating_sub(self.counter)
+    }
+
     fn lift(&mut self, by: u64) {
         // Versions, changes and sequences never run out, so they are not raised further than fences.
         let by = by.min(Fence::MINTED_END);

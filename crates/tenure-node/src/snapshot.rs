@@ -32,12 +32,14 @@ pub fn lift(state: &[u8], by: u64) -> Result<Bytes, CodecError> {
         SPACE => {
             let mut space = Space::decode_snapshot(rest, HashSeed(0))
                 .map_err(|_| CodecError::Invalid("space"))?;
+            check_room(by, space.lift_room())?;
             space.apply(stamp, Command::Lift { by });
             Machine::Space(Box::new(space))
         }
         SYSTEM => {
             let mut system =
                 System::decode_snapshot(rest).map_err(|_| CodecError::Invalid("system machine"))?;
+            check_room(by, system.lift_room())?;
             system.apply(stamp, SystemCommand::Lift { by });
             Machine::System(Box::new(system))
         }
@@ -49,6 +51,15 @@ pub fn lift(state: &[u8], by: u64) -> Result<Bytes, CodecError> {
         }
     };
     Ok(encode(&machine))
+}
+
+fn check_room(by: u64, room: u64) -> Result<(), CodecError> {
+    if by > room {
+        return Err(CodecError::Invalid(
+            "fence: too few numbers are left to raise it",
+        ));
+    }
+    Ok(())
 }
 
 /// Reads it back, for a group that has such a machine.

@@ -5,7 +5,7 @@ use tenure_core::policy::Algorithm;
 use tenure_node::ClusterConfig;
 use tenure_wire::cluster::StatusResponse;
 
-pub use tenure_cluster::archive::{ArchiveWriter, read_archive};
+pub use tenure_cluster::archive::{Archive, ArchiveWriter, read_archive};
 pub use tenure_cluster::offline::{OldData, found, keep, recover, rejoin, restore};
 pub use tenure_node::NodeId;
 
@@ -17,6 +17,11 @@ pub fn facts(status: &StatusResponse) -> Option<ClusterConfig> {
         prefix_segments: status.routing_prefix_segments as usize,
         default_algorithm: Algorithm::ALL.into_iter().find(named)?,
     })
+}
+
+/// The number of the cluster that gave this status, if it says one.
+pub fn cluster_of(status: &StatusResponse) -> Option<u64> {
+    u64::from_str_radix(&status.cluster_id, 16).ok()
 }
 
 /// The node of this name: its trailing digits, plus one (R162).

@@ -16,13 +16,16 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{BeginError, Doors};
 use crate::card::Card;
-use crate::gossip::{self, ASK_EVERY, MAX_PACKET, Packet};
+use crate::gossip::{self, ASK_EVERY, MAX_PACKET, Packet, Tell};
 use crate::peers::{Hello, PeerOptions, REDIAL_WITHIN, Refusal, Token, answer_hello};
 
 /// Seeds are asked for so long before a node gives up on them (R167).
 const SEEDS: Duration = Duration::from_secs(10);
 /// Room for a busy machine at the other end.
 const MARGIN: Duration = Duration::from_millis(500);
+/// So long a node that was about to found is waited for: it says nothing between its last question and its first
+/// answer as a member.
+const FOUNDER: Duration = Duration::from_secs(10);
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -97,6 +100,7 @@ impl Looking {
             nonce,
             cluster: None,
             card: self.card.clone(),
+            founds: true,
         };
         let ask = ask.seal(&self.token);
         let (sender, mut met) = mpsc::unbounded_channel();
@@ -107,12 +111,15 @@ impl Looking {
         let mut hints: BTreeSet<SocketAddr> = BTreeSet::new();
         let mut seeds: Vec<(usize, SocketAddr)> = Vec::new();
         let seed_count = self.options.seeds.len();
+        // When a node that founds before this one was last heard of.
+        let mut founder: Option<Instant> = None;
         loop {
             let end = if answered.len() == seed_count {
                 listened
             } else {
                 given_up
             };
+            let end = founder.map_or(end, |heard| end.max(heard + FOUNDER));
             let found = tokio::select! {
                 () = sleep_until(end) => break,
                 _ = tick.tick() => {
@@ -139,6 +146,9 @@ impl Looking {
                         Some(Packet::Tell(tell)) if tell.nonce == nonce => {
                             let names = seeds.iter().filter(|(_, address)| *address == from);
                             answered.extend(names.map(|(seed, _)| *seed));
+                            if tell.founds && tell.cards.iter().any(|card| self.comes_after(card)) {
+                                founder = Some(Instant::now());
+                            }
                             let misfit = gossip::fits(&self.facts, &tell).err();
                             Some(Met {
                                 cluster: tell.cluster,
@@ -152,13 +162,20 @@ impl Looking {
                             answered.extend(names.map(|(seed, _)| *seed));
                             None
                         }
+                        Some(Packet::Ask { nonce, cluster: None, card, founds }) => {
+                            if founds && self.comes_after(&card) {
+                                founder = Some(Instant::now());
+                            }
+                            let _ = socket.send_to(&self.answer(nonce), from).await;
+                            None
+                        }
                         Some(Packet::Ask { cluster: Some(_), .. } | Packet::Swim { .. }) => {
                             if hints.len() < 64 && hints.insert(from) {
                                 let _ = socket.send_to(&ask, from).await;
                             }
                             None
                         }
-                        _ => None,
+                        Some(Packet::Tell(_)) | None => None,
                     }
                 }
             };
@@ -176,6 +193,23 @@ impl Looking {
             silent: silent.collect(),
             ..Looked::default()
         })
+    }
+
+    /// Of two nodes that are about to found, the one with the higher number lets the other one go first.
+    fn comes_after(&self, other: &Card) -> bool {
+        other.member < self.card.member
+    }
+
+    /// What another node that has no cluster is answered.
+    fn answer(&self, nonce: u64) -> Vec<u8> {
+        let tell = Tell {
+            nonce,
+            cluster: None,
+            facts: self.facts.clone(),
+            cards: vec![self.card.clone()],
+            founds: true,
+        };
+        Packet::Tell(tell).seal(&self.token)
     }
 
     async fn resolve(&self) -> Vec<(usize, SocketAddr)> {
@@ -217,5 +251,92 @@ impl Looking {
         };
         answer_hello(self.options.tls.as_ref(), stream, mine, &self.token, admit).await;
         met
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tenure_core::policy::Algorithm;
+
+    use super::*;
+    use crate::card::tests::card;
+    use crate::peers::{Begin, Secret, Versions};
+
+    fn facts() -> ClusterConfig {
+        ClusterConfig {
+            group_count: 1,
+            prefix_segments: 1,
+            default_algorithm: Algorithm::RecursiveRw,
+        }
+    }
+
+    fn options(seed: SocketAddr) -> PeerOptions {
+        let any = || "127.0.0.1:0".parse().unwrap();
+        PeerOptions {
+            token: Secret::new(&[7; 32]),
+            tls: None,
+            listen: any(),
+            advertise: ("127.0.0.1".to_owned(), 0),
+            gossip_listen: any(),
+            gossip_advertise: None,
+            seeds: vec![seed.to_string()],
+            announce_every: Duration::from_millis(200),
+            expected_nodes: 8,
+            max_packet: 1400,
+            public: String::new(),
+            begin: Begin::Force,
+            expected_cluster: None,
+            rules: crate::Rules {
+                replication_factor: 3,
+                stability_ms: 0,
+                eviction_ms: 60_000,
+                balance_ms: 1_000,
+                at_once: 16,
+            },
+            versions: Versions::OURS,
+        }
+    }
+
+    /// R167: of two nodes that are about to found, the one with the higher number waits for the other one,
+    /// also if it has begun earlier and is done earlier.
+    #[test]
+    fn of_two_founders_the_higher_number_waits() {
+        let nowhere: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let [low, high] = [1, 2].map(|_| Doors::open(&options(nowhere)).unwrap());
+        let (to_low, to_high) = (options(low.gossip), options(high.gossip));
+        let token = to_low.token.token();
+        let waited = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| look(&to_low, &high, &card(2, 5), &facts()).unwrap());
+            // The other one begins when this one has asked.
+            let mut buffer = vec![0; MAX_PACKET];
+            low.socket.peek_from(&mut buffer).unwrap();
+            let found = look(&to_high, &low, &card(1, 9), &facts()).unwrap();
+            assert!(found.cards.is_empty(), "{found:?}");
+            assert!(found.silent.is_empty(), "a node that looks answers, too");
+            // It has founded: it answers as a member does.
+            low.socket.set_nonblocking(false).unwrap();
+            let often = Some(Duration::from_millis(20));
+            low.socket.set_read_timeout(often).unwrap();
+            while !waiting.is_finished() {
+                let Ok((length, from)) = low.socket.recv_from(&mut buffer) else {
+                    continue;
+                };
+                if let Some(Packet::Ask { nonce, .. }) = Packet::open(&buffer[..length], &token) {
+                    let tell = Tell {
+                        nonce,
+                        cluster: Some(9),
+                        facts: facts(),
+                        cards: vec![card(1, 9)],
+                        founds: false,
+                    };
+                    let tell = Packet::Tell(tell).seal(&token);
+                    low.socket.send_to(&tell, from).unwrap();
+                }
+            }
+            waiting.join().unwrap()
+        });
+        assert_eq!(waited.cards, [card(1, 9)]);
     }
 }

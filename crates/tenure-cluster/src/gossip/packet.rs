@@ -19,6 +19,8 @@ pub(crate) enum Packet {
         nonce: u64,
         cluster: Option<u64>,
         card: Card,
+        /// Whether it is about to found a cluster.
+        founds: bool,
     },
     /// The answer to it.
     Tell(Tell),
@@ -37,6 +39,8 @@ pub(crate) struct Tell {
     pub(crate) cluster: Option<u64>,
     pub(crate) facts: ClusterConfig,
     pub(crate) cards: Vec<Card>,
+    /// Whether the node that answers is about to found a cluster.
+    pub(crate) founds: bool,
 }
 
 impl Packet {
@@ -48,11 +52,13 @@ impl Packet {
                 nonce,
                 cluster,
                 card,
+                founds,
             } => {
                 out.byte(1);
                 out.number(*nonce);
                 out.number(cluster.unwrap_or(0));
                 out.put(card);
+                put_founds(&mut out, *founds);
             }
             Packet::Tell(tell) => {
                 out.byte(2);
@@ -62,6 +68,7 @@ impl Packet {
                 out.number(tell.facts.prefix_segments as u64);
                 out.put(&tell.facts.default_algorithm);
                 out.list(&tell.cards);
+                put_founds(&mut out, tell.founds);
             }
             Packet::Swim { cluster, data } => {
                 out.byte(3);
@@ -85,6 +92,17 @@ impl Packet {
     }
 }
 
+/// Release 0.1.0 neither writes nor reads it. Where it is not so, nothing is written.
+fn put_founds(out: &mut Writer, founds: bool) {
+    if founds {
+        out.byte(1);
+    }
+}
+
+fn takes_founds(input: &mut Reader<'_>) -> Result<bool, DecodeError> {
+    Ok(input.remaining() > 0 && input.byte()? == 1)
+}
+
 fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
     let mut input = Reader::new(bytes);
     let packet = match input.byte()? {
@@ -92,6 +110,7 @@ fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
             nonce: input.number()?,
             cluster: Some(input.number()?).filter(|id| *id != 0),
             card: Card::take(&mut input)?,
+            founds: takes_founds(&mut input)?,
         },
         2 => Packet::Tell(Tell {
             nonce: input.number()?,
@@ -102,6 +121,7 @@ fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
                 default_algorithm: Algorithm::take(&mut input)?,
             },
             cards: input.list()?,
+            founds: takes_founds(&mut input)?,
         }),
         3 => Packet::Swim {
             cluster: input.number()?,
@@ -128,11 +148,13 @@ mod tests {
                 default_algorithm: Algorithm::PointRw,
             },
             cards: vec![card(1, 1), card(2, 2)],
+            founds: true,
         };
         let ask = Packet::Ask {
             nonce: 9,
             cluster: None,
             card: card(3, 3),
+            founds: true,
         };
         let swim = Packet::Swim {
             cluster: 4,

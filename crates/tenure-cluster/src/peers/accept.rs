@@ -62,6 +62,7 @@ async fn serve(
     let mine = |theirs: &Hello| Hello {
         lane: theirs.lane,
         connection: theirs.connection,
+        known: home.known_life(theirs.card.node()),
         ..blank
     };
     let mut pass = None;

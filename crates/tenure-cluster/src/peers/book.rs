@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::codec::{DecodeError, Reader, Record, Writer, from_bytes, to_bytes};
 use tenure_node::{Member, NodeId};
 
-use super::rival::{MOST_SUPERSEDED, Rival};
+use super::rival::{Claim, History, MOST_SUPERSEDED, Rival, supersede};
 use super::talk::{put_members, take_members};
 use crate::card::Card;
 use crate::identity::IdentityError;
@@ -18,6 +18,7 @@ const LEGACY: &[u8] = b"peers";
 const CARD: &str = "peer/";
 const REMOVED: &str = "removed/";
 const STANDING: &[u8] = b"standing";
+const STOPPED: &[u8] = b"stopped";
 /// Removals that are remembered of one node number. A life is drawn at random, so one that was
 /// forgotten does not come back by chance.
 const MOST_LIVES: usize = 1024;
@@ -31,6 +32,8 @@ pub(crate) struct Book {
     pub(crate) cards: Vec<Card>,
     pub(crate) removed: BTreeSet<Member>,
     pub(crate) standing: Standing,
+    /// Why no node may be started on this data, if none may.
+    pub(crate) stopped: Option<String>,
     /// Whether some of it is in the first release's record and has to be written anew.
     pub(crate) is_legacy: bool,
 }
@@ -40,10 +43,34 @@ pub(crate) struct Book {
 pub(crate) struct Standing {
     /// Members that were ever seen, this node included.
     pub(crate) members: u64,
+    /// The most entries of the system group that are known to be applied anywhere in this cluster.
+    pub(crate) applied: u64,
     /// Clusters that an operator gave up for this one.
     pub(crate) supersedes: Vec<u64>,
     /// The cluster that this one gave way to, until an operator decides.
     pub(crate) gave_way_to: Option<Rival>,
+}
+
+impl Standing {
+    /// Takes in what another node of this cluster knows of it. Says whether that was news.
+    pub(crate) fn merge(&mut self, claim: &Claim) -> bool {
+        let History { members, applied } = claim.history;
+        let grown = members > self.members || applied > self.applied;
+        self.members = self.members.max(members);
+        self.applied = self.applied.max(applied);
+        supersede(&mut self.supersedes, &claim.supersedes) || grown
+    }
+
+    /// What this node says of its cluster.
+    pub(crate) fn claim(&self) -> Claim {
+        Claim {
+            history: History {
+                members: self.members,
+                applied: self.applied,
+            },
+            supersedes: self.supersedes.clone(),
+        }
+    }
 }
 
 impl Book {
@@ -72,6 +99,8 @@ impl Book {
                 book.removed.extend(members);
             } else if key == STANDING {
                 book.standing = read(value)?;
+            } else if key == STOPPED {
+                book.stopped = Some(String::from_utf8_lossy(value).into_owned());
             }
         }
         cards.retain(|_, card| !book.removed.contains(&card.member));
@@ -121,6 +150,11 @@ pub(crate) fn standing(standing: &Standing) -> Item {
     (STANDING.to_vec(), to_bytes(standing))
 }
 
+/// The record that keeps every later start off this data.
+pub(crate) fn stopped(why: &str) -> Item {
+    (STOPPED.to_vec(), why.as_bytes().to_vec())
+}
+
 struct Removed(Vec<Member>);
 
 impl Record for Removed {
@@ -162,6 +196,7 @@ impl Record for Standing {
             out.number(*cluster);
         }
         out.option(self.gave_way_to.as_ref());
+        out.number(self.applied);
     }
 
     fn take(input: &mut Reader<'_>) -> Result<Standing, DecodeError> {
@@ -178,6 +213,7 @@ impl Record for Standing {
                 .map(|_| input.number())
                 .collect::<Result<_, _>>()?,
             gave_way_to: input.option()?,
+            applied: input.number()?,
         })
     }
 }
@@ -215,20 +251,48 @@ mod tests {
             removed: (1..=2000).map(|life| short(600, life).member).collect(),
             standing: Standing {
                 members: 900,
+                applied: 77,
                 supersedes: (1..=32).collect(),
                 gave_way_to: Some(Rival {
                     cluster: 4,
                     number: 1,
                     node: "x".repeat(600),
+                    address: "x".repeat(255),
+                    claim: Some(Claim {
+                        supersedes: (1..=32).collect(),
+                        ..Claim::default()
+                    }),
                     verdict: Verdict::GivesWay,
                 }),
             },
-            is_legacy: false,
+            ..Book::default()
         };
         let found = Book::find(&stored(book.items())).unwrap();
         assert_eq!(found.removed.len(), MOST_LIVES);
         let removed = book.removed.clone();
         assert_eq!(Book { removed, ..found }, book);
+    }
+
+    /// A node that has just joined, or that was just started, claims no less than it has heard: a shorter claim
+    /// would make the whole cluster give way to another one.
+    #[test]
+    fn what_was_heard_of_the_history_is_claimed_after_a_restart() {
+        let heard = Claim {
+            history: History {
+                members: 5,
+                applied: 900,
+            },
+            supersedes: vec![3],
+        };
+        let mut joined = Standing {
+            members: 1,
+            ..Standing::default()
+        };
+        assert!(joined.merge(&heard));
+        assert!(!joined.merge(&heard), "no news");
+        assert!(!joined.merge(&Claim::default()), "less is no news");
+        let book = Book::find(&stored(vec![standing(&joined)])).unwrap();
+        assert_eq!(book.standing.claim(), heard);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::link::{self, LinkError, Pace};
 use super::mesh::Event;
-use super::{Hello, Home, Refusal, tls};
+use super::{Belongs, Hello, Home, Refusal, tls};
 use crate::card::Card;
 
 const CONNECT: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ pub(crate) async fn keep(
         if text != said {
             tracing::info!(%node, ?lane, address = target.internal, "connection: {text}");
             said = text;
-            tell_misfit(&home, &target, &error);
+            tell_misfit(&home, node, &error);
         }
         tokio::select! {
             () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -56,20 +56,20 @@ pub(crate) async fn keep(
 }
 
 /// A node that can never talk to the others is excluded (R161).
-fn tell_misfit(home: &Home, card: &Card, error: &LinkError) {
+fn tell_misfit(home: &Home, node: NodeId, error: &LinkError) {
     if let LinkError::Refused(refusal @ (Refusal::Facts { .. } | Refusal::Version { .. })) = error {
-        home.tell(Event::Excluded(format!("{}: {refusal}", card.node())));
+        home.tell(Event::Excluded(format!("{node}: {refusal}")));
     }
 }
 
 /// Finds out which cluster a node belongs to, without joining it. Gossip may name one of another
 /// cluster; a datagram may be an old one, sent again, so only a handshake counts.
-pub(crate) async fn identify(home: Rc<Home>, card: Card) {
+pub(crate) async fn identify(home: Rc<Home>, node: NodeId, address: String) {
     let identify = async {
-        let stream = timeout(CONNECT, TcpStream::connect(&card.internal))
+        let stream = timeout(CONNECT, TcpStream::connect(&address))
             .await
             .map_err(|_| LinkError::Slow)??;
-        let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &card.internal).await?;
+        let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &address).await?;
         let mine = home.hello(Lane::Main, home.next_connection(), None).await?;
         let theirs = link::identify(reader, writer, &mine, &home.token).await;
         tell_rival(&home, &mine, theirs)
@@ -79,8 +79,8 @@ pub(crate) async fn identify(home: Rc<Home>, card: Card) {
         // It waits for a cluster itself.
         Ok(_) => {}
         Err(error) => {
-            tracing::debug!(address = card.internal, "which cluster is it in? {error}");
-            tell_misfit(&home, &card, &error);
+            tracing::debug!(address, "which cluster is it in? {error}");
+            tell_misfit(&home, node, &error);
         }
     }
 }
@@ -116,7 +116,10 @@ async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<Link
     if let Err(why) = home.agree(theirs).await {
         return Err(LinkError::RefusedUs(why));
     }
-    home.tell(Event::Cards(vec![theirs.card.clone()]));
+    home.tell(Event::Met {
+        card: Box::new(theirs.card.clone()),
+        belongs: Belongs::of(theirs.cluster),
+    });
     let (life, version) = (theirs.card.member.life, proven.version);
     let (outlet, sending) = proven.outlet(lane, socket);
     home.tell(Event::OutUp {

@@ -19,6 +19,7 @@ use tenure_core::codec::{DecodeError, Reader, Record, Writer, from_bytes, to_byt
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClusterConfig, Lane, NodeId};
 
+use super::lives::Mark;
 use super::rival::Claim;
 use crate::card::Card;
 
@@ -79,11 +80,14 @@ pub(crate) struct Hello {
     pub(crate) nonce: [u8; 32],
     /// What it says of its cluster's history. The first release says nothing.
     pub(crate) claim: Option<Claim>,
+    /// The newest life that it knows of the number of the node it speaks to. The first release says nothing.
+    pub(crate) known: Option<Mark>,
 }
 
 /// What follows the nonce: fields with a number and a length, so that each release skips those that it
 /// does not know. The first release does not look behind the nonce.
 const CLAIM: u64 = 1;
+const KNOWN: u64 = 2;
 
 /// Why two nodes do not talk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +110,17 @@ pub(crate) enum Refusal {
     SameNumber(u32),
     #[error("node {found} answers where node {wanted} should")]
     Elsewhere { wanted: u32, found: u32 },
+    #[error(
+        "the data directory of node {0} is of an earlier life of that node, and a newer one is known; stop \
+         the daemon of node {0} and run there: tenure cluster rejoin"
+    )]
+    EarlierLife(u32),
+    #[error(
+        "the data directory of node {node} is an older copy: it counts {start} starts, and {known} are known, \
+         so it has forgotten what the node has voted since; stop the daemon of node {node} and run there: \
+         tenure cluster rejoin"
+    )]
+    OlderCopy { node: u32, start: u64, known: u64 },
 }
 
 impl Hello {
@@ -127,6 +142,7 @@ impl Hello {
             wanted,
             nonce,
             claim: None,
+            known: None,
         }
     }
 
@@ -149,6 +165,10 @@ impl Hello {
         if let Some(claim) = &self.claim {
             out.number(CLAIM);
             out.slice(&to_bytes(claim));
+        }
+        if let Some(known) = &self.known {
+            out.number(KNOWN);
+            out.slice(&to_bytes(known));
         }
         out.into_bytes()
     }
@@ -179,7 +199,7 @@ impl Hello {
         let wanted = NodeId::new(input.small()?);
         let nonce = input.slice()?;
         let nonce = nonce.try_into().map_err(|_| DecodeError::Truncated)?;
-        let claim = later_fields(&mut input)?;
+        let (claim, known) = later_fields(&mut input)?;
         Ok(Hello {
             versions,
             cluster,
@@ -190,6 +210,7 @@ impl Hello {
             wanted,
             nonce,
             claim,
+            known,
         })
     }
 
@@ -225,16 +246,18 @@ impl Hello {
     }
 }
 
-fn later_fields(input: &mut Reader<'_>) -> Result<Option<Claim>, DecodeError> {
-    let mut claim = None;
+fn later_fields(input: &mut Reader<'_>) -> Result<(Option<Claim>, Option<Mark>), DecodeError> {
+    let (mut claim, mut known) = (None, None);
     while input.remaining() > 0 {
         let field = input.number()?;
         let bytes = input.slice()?;
-        if field == CLAIM {
-            claim = Some(from_bytes(bytes)?);
+        match field {
+            CLAIM => claim = Some(from_bytes(bytes)?),
+            KNOWN => known = Some(from_bytes(bytes)?),
+            _ => {}
         }
     }
-    Ok(claim)
+    Ok((claim, known))
 }
 
 /// R161: what must be the same on every node.
@@ -376,6 +399,7 @@ mod tests {
                 },
                 supersedes: vec![8, 9],
             }),
+            known: Some(Mark::of(&card(1, 4))),
             ..hello(2, 5)
         };
         // What the first release reads of it is unchanged.
@@ -384,10 +408,16 @@ mod tests {
         later.number(77);
         later.slice(b"what a later release says");
         let later = later.into_bytes();
-        assert_eq!(Hello::from_bytes(&later), Ok(claimed));
+        assert_eq!(Hello::from_bytes(&later), Ok(claimed.clone()));
+        // Between two fields a cut cannot be told from an earlier release.
+        let without_known = Hello {
+            known: None,
+            ..claimed.clone()
+        };
+        let ends = [without_known, claimed].map(|hello| hello.to_bytes().len());
         for end in bytes.len() + 1..later.len() {
             let read = Hello::from_bytes(&later[..end]);
-            assert!(read.is_err() || end == later.len() - 27, "cut at {end}");
+            assert!(read.is_err() || ends.contains(&end), "cut at {end}");
         }
     }
 

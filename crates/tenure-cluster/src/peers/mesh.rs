@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::hello::{Hello, Refusal};
 use super::outlet::{Outlet, Parcel};
-use super::rival::{Claim, Rival, Verdict, decide, supersede};
+use super::rival::{Claim, Rival, Verdict, decide};
 use super::survey::{self, Surveys};
 use super::talk::Talk;
-use super::{Home, Joined, Start, accept, book, dial};
+use super::{Belongs, Home, Joined, Mark, Start, Succession, accept, book, dial};
 use crate::card::Card;
 use crate::driver::Clock;
 use crate::identity::Identity;
@@ -29,6 +29,21 @@ use crate::report::Report;
 pub(crate) enum Event {
     /// Somebody knows these nodes.
     Cards(Vec<Card>),
+    /// A proven node that this node has reached says this of itself.
+    Met {
+        card: Box<Card>,
+        belongs: Belongs,
+    },
+    /// A node is refused because of the data it runs on.
+    Problem {
+        node: NodeId,
+        refusal: Refusal,
+    },
+    /// Another node knows that this node runs on data that does not count any more.
+    Outdated {
+        by: NodeId,
+        refusal: Refusal,
+    },
     /// A proven node wants to come in.
     Admit {
         theirs: Box<Hello>,
@@ -280,6 +295,9 @@ impl Mesh {
                 self.ask_which_cluster(cards);
             }
             Event::Cards(cards) => self.learn(cards),
+            Event::Met { card, belongs } => self.met(*card, belongs),
+            Event::Problem { node, refusal } => self.problem(node, &refusal),
+            Event::Outdated { by, refusal } => self.outdated(by, &refusal),
             Event::Foreign(card) => self.ask_which_cluster(vec![card]),
             Event::Candidate(theirs) => self.candidate(*theirs),
             Event::Choose => self.choose(),
@@ -334,6 +352,7 @@ impl Mesh {
                 self.surveys.heard(id, report);
             }
             Event::Reported { to, id, report } => {
+                self.say(to, &Talk::Edition(id, report.edition()));
                 self.say(to, &Talk::Told(id, report));
             }
             Event::SurveyEnds(id) => self.surveys.end(id),
@@ -373,7 +392,8 @@ impl Mesh {
     fn ask_which_cluster(&mut self, cards: Vec<Card>) {
         for card in cards {
             if card.node() != self.me() || self.home.identity.borrow().cluster_id.is_some() {
-                tokio::task::spawn_local(dial::identify(Rc::clone(&self.home), card));
+                let (home, node) = (Rc::clone(&self.home), card.node());
+                tokio::task::spawn_local(dial::identify(home, node, card.internal));
             }
         }
     }
@@ -397,6 +417,11 @@ impl Mesh {
             };
             tracing::error!(node = theirs.card.name, "not joined: {refusal}");
             return;
+        }
+        if let Some(Succession::New { after_ms }) =
+            theirs.known.map(|known| self.home.succession(&known))
+        {
+            self.home.born_after(after_ms);
         }
         let candidates = self.candidates.get_or_insert_with(|| {
             let home = Rc::clone(&self.home);
@@ -451,9 +476,29 @@ impl Mesh {
             cluster,
             number: theirs.card.node().number(),
             node,
+            address: theirs.card.internal.clone(),
+            claim: theirs.claim.clone(),
             verdict,
         };
         self.heard_of_rival(rival);
+    }
+
+    /// A node of this cluster has met another cluster. It may know less of this one's history than this node
+    /// does, so this node decides again.
+    fn told_of_rival(&mut self, rival: Rival) {
+        let Some(ours) = self.home.identity.borrow().cluster_id else {
+            return;
+        };
+        let claim = self.home.standing.borrow().claim();
+        let verdict = decide((ours, Some(&claim)), (rival.cluster, rival.claim.as_ref()));
+        if verdict != rival.verdict
+            && let Some(node) = NodeId::new(rival.number)
+        {
+            // The other cluster goes by what it was told: it must hear this node's claim, too.
+            let (home, address) = (Rc::clone(&self.home), rival.address.clone());
+            tokio::task::spawn_local(dial::identify(home, node, address));
+        }
+        self.heard_of_rival(Rival { verdict, ..rival });
     }
 
     fn heard_of_rival(&mut self, rival: Rival) {
@@ -493,19 +538,6 @@ impl Mesh {
         self.home.known.send_modify(|known| known.rivals = rivals);
     }
 
-    /// A node of this cluster knows more of its history.
-    fn heard_claim(&mut self, claim: &Claim) {
-        self.home
-            .applied
-            .set(self.home.applied.get().max(claim.history.applied));
-        let mut standing = self.home.standing.borrow_mut();
-        let grown = claim.history.members > standing.members;
-        standing.members = standing.members.max(claim.history.members);
-        if supersede(&mut standing.supersedes, &claim.supersedes) || grown {
-            self.home.write([book::standing(&standing)]);
-        }
-    }
-
     /// A member that was never seen before: the cluster's history grows (see `rival.rs`).
     fn count_member(&mut self) {
         let mut standing = self.home.standing.borrow_mut();
@@ -517,7 +549,11 @@ impl Mesh {
     fn learn(&mut self, cards: Vec<Card>) {
         let mut news = Vec::new();
         for card in cards {
-            if card.node() == self.me() || self.removed.contains(&card.member) {
+            if card.node() == self.me() {
+                self.heard_of_myself(&card);
+                continue;
+            }
+            if self.removed.contains(&card.member) {
                 continue;
             }
             match self.pairs.get(&card.node()) {
@@ -533,6 +569,7 @@ impl Mesh {
                     }
                     let is_new_life = known.is_some_and(|known| known.member != card.member);
                     pair.card.send_replace(Some(card.clone()));
+                    self.note_life(&card);
                     if is_new_life {
                         self.count_member();
                         self.came_over(card.node());
@@ -553,6 +590,65 @@ impl Mesh {
         }
     }
 
+    /// A proven node. One that has no cluster yet takes the place of an earlier life of its number, whatever
+    /// that one's clock said.
+    fn met(&mut self, card: Card, belongs: Belongs) {
+        let known = self.home.known_life(card.node());
+        let compared = known.map(|known| known.compare(&card, belongs));
+        if let Some(Succession::New { .. }) = compared
+            && let Some(pair) = self.pairs.get(&card.node())
+            && !pair.up
+        {
+            pair.card.send_replace(Some(card.clone()));
+            self.note_life(&card);
+            self.count_member();
+            self.home.write([book::card(&card)]);
+            self.say_all(&Talk::Cards(vec![card]));
+            self.look();
+        } else {
+            self.learn(vec![card]);
+        }
+    }
+
+    fn note_life(&self, card: &Card) {
+        let mut lives = self.home.lives.borrow_mut();
+        lives.insert(card.node(), Mark::of(card));
+    }
+
+    /// Others pass on a card of this node's own number.
+    fn heard_of_myself(&mut self, card: &Card) {
+        let belongs = Belongs::of(self.home.identity.borrow().cluster_id);
+        let checked = Mark::of(card).check(&self.home.card.borrow(), belongs);
+        if let Err(refusal) = checked {
+            self.outdated(self.me(), &refusal);
+        }
+    }
+
+    /// Operators see which nodes are refused because of their data.
+    fn problem(&self, node: NodeId, refusal: &Refusal) {
+        let sentence = refusal.to_string();
+        self.home.known.send_if_modified(|known| {
+            let is_news = known.problems.get(&node) != Some(&sentence);
+            if is_news {
+                tracing::error!("{sentence}");
+                known.problems.insert(node, sentence);
+            }
+            is_news
+        });
+    }
+
+    /// This node runs on data that does not count any more. On an older copy of its data it would vote again
+    /// where it has voted, so it stops, durably: its count of starts would pass the known one some day.
+    fn outdated(&mut self, by: NodeId, refusal: &Refusal) {
+        self.problem(by, refusal);
+        if matches!(refusal, Refusal::OlderCopy { .. }) && !self.gave_way {
+            self.gave_way = true;
+            let sentence = refusal.to_string();
+            self.home.write([book::stopped(&sentence)]);
+            self.home.inbox.push(Job::Exclude(sentence));
+        }
+    }
+
     /// A node has come into this cluster: if it was of another one, that one is not met there any more.
     fn came_over(&mut self, node: NodeId) {
         let before = self.rivals.len();
@@ -565,6 +661,7 @@ impl Mesh {
     /// A node that was not known.
     fn meet(&mut self, card: Card) {
         let node = card.node();
+        self.note_life(&card);
         let (sender, receiver) = watch::channel(Some(card));
         for lane in [Lane::Main, Lane::Bulk] {
             let home = Rc::clone(&self.home);
@@ -606,7 +703,12 @@ impl Mesh {
             }
             self.fall(node);
         }
-        self.learn(vec![card.clone()]);
+        if let Some(known) = self.home.known_life(node) {
+            // It may have changed since the handshake began.
+            let checked = known.check(card, Belongs::of(theirs.cluster));
+            checked.map_err(|refusal| refusal.to_string())?;
+        }
+        self.met(card.clone(), Belongs::of(theirs.cluster));
         self.last_pass += 1;
         let id = self.last_pass;
         let pair = self.pairs.get_mut(&node).ok_or("nobody knows it")?;
@@ -698,6 +800,9 @@ impl Mesh {
         pair.up = true;
         pair.since_ms = now;
         tracing::info!(%node, "connected");
+        self.home
+            .known
+            .send_if_modified(|known| known.problems.remove(&node).is_some());
         self.home.inbox.push(Job::Input(Input::PeerUp { node }));
         self.look();
     }
@@ -737,19 +842,12 @@ impl Mesh {
             Ok(Some(Talk::Told(id, report))) if report.member.node == from => {
                 self.surveys.heard(id, report);
             }
-            Ok(Some(Talk::Claim(claim))) => self.heard_claim(&claim),
-            Ok(Some(Talk::Rival(rival))) => {
-                // An operator's decision for this cluster counts more than what a peer has seen.
-                let standing = self.home.standing.borrow();
-                let verdict = if standing.supersedes.contains(&rival.cluster) {
-                    Verdict::GoesOn
-                } else {
-                    rival.verdict
-                };
-                drop(standing);
-                self.heard_of_rival(Rival { verdict, ..rival });
+            Ok(Some(Talk::Edition(id, edition))) if edition.member.node == from => {
+                self.surveys.heard_edition(id, edition);
             }
-            Ok(Some(Talk::Told(..)) | None) => {}
+            Ok(Some(Talk::Claim(claim))) => self.home.merge(&claim),
+            Ok(Some(Talk::Rival(rival))) => self.told_of_rival(rival),
+            Ok(Some(Talk::Told(..) | Talk::Edition(..)) | None) => {}
             Err(error) => tracing::warn!(%from, %error, "a peer said something odd"),
         }
     }

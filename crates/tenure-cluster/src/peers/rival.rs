@@ -47,6 +47,10 @@ pub(crate) struct Rival {
     /// The number of the node that was met, and its name and address for people.
     pub(crate) number: u32,
     pub(crate) node: String,
+    /// Where that node is reached.
+    pub(crate) address: String,
+    /// What it claimed, so that each node that hears of it decides by what it knows itself.
+    pub(crate) claim: Option<Claim>,
     pub(crate) verdict: Verdict,
 }
 
@@ -92,7 +96,9 @@ impl Rival {
             Verdict::GivesWay => {
                 "the other one has the longer history, so this node has stopped serving; stop the \
                  daemon, then run tenure cluster rejoin to join the other cluster, or tenure cluster \
-                 keep if this one is right"
+                 keep if this one is right. Both may have stopped, if both were busy when they met: \
+                 then run tenure cluster keep on every node of one of them, and tenure cluster rejoin \
+                 on every node of the other one"
             }
             Verdict::Undecided => {
                 "neither has the longer history, so this node has stopped serving; stop the daemon, \
@@ -155,6 +161,8 @@ impl Record for Rival {
             Verdict::GivesWay => 1,
             Verdict::Undecided => 2,
         });
+        out.text(&self.address);
+        out.option(self.claim.as_ref());
     }
 
     fn take(input: &mut Reader<'_>) -> Result<Rival, DecodeError> {
@@ -176,6 +184,8 @@ impl Record for Rival {
             number,
             node,
             verdict,
+            address: input.text()?.to_owned(),
+            claim: input.option()?,
         })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_node::NodeId;
 use tokio::sync::oneshot;
 
-use crate::report::{Report, Survey};
+use crate::report::{Edition, Report, Survey};
 
 /// So long the others have time to answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -20,6 +20,8 @@ pub(crate) struct Surveys {
 
 struct Open {
     missing: BTreeSet<NodeId>,
+    /// What was said before the report that it belongs to.
+    editions: BTreeMap<NodeId, Edition>,
     reports: Vec<Report>,
     reply: oneshot::Sender<Vec<Report>>,
 }
@@ -34,6 +36,7 @@ impl Surveys {
         self.last += 1;
         let open = Open {
             missing,
+            editions: BTreeMap::new(),
             reports: Vec::new(),
             reply,
         };
@@ -41,12 +44,24 @@ impl Surveys {
         self.last
     }
 
+    /// The first part of a report has come.
+    pub(crate) fn heard_edition(&mut self, id: u64, edition: Edition) {
+        if let Some(open) = self.open.get_mut(&id)
+            && open.missing.contains(&edition.member.node)
+        {
+            open.editions.insert(edition.member.node, edition);
+        }
+    }
+
     /// A report has come.
-    pub(crate) fn heard(&mut self, id: u64, report: Report) {
+    pub(crate) fn heard(&mut self, id: u64, mut report: Report) {
         let Some(open) = self.open.get_mut(&id) else {
             return;
         };
         if open.missing.remove(&report.member.node) {
+            if let Some(edition) = open.editions.remove(&report.member.node) {
+                report.complete(edition);
+            }
             open.reports.push(report);
         }
         if open.missing.is_empty() {

@@ -5,7 +5,7 @@ use tenure_node::Member;
 
 use super::rival::{Claim, Rival};
 use crate::card::Card;
-use crate::report::Report;
+use crate::report::{Edition, Report};
 
 /// One thing to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub(crate) enum Talk {
     Ask(u64),
     /// The answer to it.
     Told(u64, Report),
+    /// What belongs to the answer that follows, and release 0.1.0 does not understand.
+    Edition(u64, Edition),
     /// How long our cluster has been there, and which others it supersedes. (Not in the first release.)
     Claim(Claim),
     /// Another cluster has our token. (Not in the first release.)
@@ -51,6 +53,11 @@ impl Talk {
                 out.number(*id);
                 out.put(report);
             }
+            Talk::Edition(id, edition) => {
+                out.byte(8);
+                out.number(*id);
+                out.put(edition);
+            }
             Talk::Claim(claim) => {
                 out.byte(6);
                 out.put(claim);
@@ -74,6 +81,7 @@ impl Talk {
             5 => Talk::Told(input.number()?, input.take()?),
             6 => Talk::Claim(input.take()?),
             7 => Talk::Rival(input.take()?),
+            8 => Talk::Edition(input.number()?, input.take()?),
             _ => return Ok(None),
         };
         input.finish()?;
@@ -109,6 +117,7 @@ mod tests {
             group: 3,
             leads: true,
             term: 4,
+            rules: 0,
             applied: 5,
             voters: members.clone(),
             learners: Vec::new(),
@@ -119,6 +128,8 @@ mod tests {
         };
         let report = Report {
             member: members[0],
+            release: String::new(),
+            rules: 0,
             groups: vec![group],
         };
         for talk in [
@@ -127,6 +138,15 @@ mod tests {
             Talk::Drain(true),
             Talk::Ask(7),
             Talk::Told(7, report),
+            Talk::Edition(
+                7,
+                Edition {
+                    member: members[1],
+                    release: "1.2.3".to_owned(),
+                    rules: 2,
+                    groups: vec![(0, 1), (3, 2)],
+                },
+            ),
             Talk::Claim(Claim {
                 history: History {
                     members: 4,
@@ -138,6 +158,8 @@ mod tests {
                 cluster: 9,
                 number: 1,
                 node: "tenure-0".to_owned(),
+                address: "10.0.0.1:50052".to_owned(),
+                claim: Some(Claim::default()),
                 verdict: Verdict::Undecided,
             }),
         ] {

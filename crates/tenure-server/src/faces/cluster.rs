@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use tenure_cluster::{Draining, GroupReport, Handle, Survey};
-use tenure_node::{GroupId, NodeId};
+use tenure_node::{GroupId, Member, NodeId};
 use tenure_wire::cluster::cluster_server::Cluster;
 use tenure_wire::cluster::{
     BackupChunk, BackupRequest, DrainRequest, DrainResponse, Group, Node, RemoveRequest,
@@ -59,11 +59,13 @@ impl Cluster for Operators {
         let survey = self.survey().await?;
         let cluster = self.node.cluster();
         let other_clusters = self.node.rivals();
+        let problems = self.node.problems();
         let picture = picture(&survey, &self.fixed);
         Ok(Response::new(StatusResponse {
             cluster_id: cluster.map_or_else(String::new, |id| format!("{id:016x}")),
-            healthy: picture.healthy && other_clusters.is_empty(),
+            healthy: picture.healthy && other_clusters.is_empty() && problems.is_empty(),
             other_clusters,
+            problems,
             ..picture
         }))
     }
@@ -177,11 +179,11 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
         for replica in &report.groups {
             let known = groups.entry(replica.group).or_default();
             if replica.leads && (known.leader == 0 || known.term < replica.term) {
-                *known = group(report.member.node, replica);
+                *known = group(survey, report.member.node, replica);
             } else if known.leader == 0 && known.applied <= replica.applied {
                 *known = Group {
                     leader: 0,
-                    ..group(report.member.node, replica)
+                    ..group(survey, report.member.node, replica)
                 };
             }
         }
@@ -207,10 +209,17 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
                 replicas: count(|_| true),
                 reported: report.is_some(),
                 name: node.name.clone(),
+                release: report.map_or_else(String::new, |one| one.release.clone()),
+                rules: report.map_or(0, |one| one.rules),
             }
         })
         .collect();
-    let settled = |group: &Group| group.leader != 0 && !group.changing && group.learners.is_empty();
+    let settled = |group: &Group| {
+        group.leader != 0
+            && !group.changing
+            && group.learners.is_empty()
+            && group.unconfirmed_voters.is_empty()
+    };
     StatusResponse {
         answered_by: survey.asked.node.number(),
         healthy: nodes.iter().all(|node| node.up) && groups.values().all(settled),
@@ -223,8 +232,14 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
     }
 }
 
-fn group(leader: NodeId, replica: &GroupReport) -> Group {
-    let numbers = |members: &[tenure_node::Member]| {
+fn group(survey: &Survey, leader: NodeId, replica: &GroupReport) -> Group {
+    // A voter counts if its node has just reported, and runs on the disk that the group knows.
+    let is_confirmed = |voter: &Member| {
+        let report = survey.report(voter.node);
+        report.is_some_and(|report| report.member.shares_disk(*voter))
+    };
+    let unconfirmed = replica.voters.iter().filter(|voter| !is_confirmed(voter));
+    let numbers = |members: &[Member]| {
         let numbers = members.iter().map(|member| member.node.number());
         numbers.collect()
     };
@@ -239,5 +254,86 @@ fn group(leader: NodeId, replica: &GroupReport) -> Group {
         lag: replica.lag,
         holds: replica.holds,
         waiters: replica.waiters,
+        rules: replica.rules,
+        unconfirmed_voters: unconfirmed.map(|voter| voter.node.number()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_cluster::{NodeInfo, Report};
+    use tenure_core::policy::Algorithm;
+
+    use super::*;
+
+    fn member(node: u32, life: u32) -> Member {
+        Member::new(NodeId::new(node).unwrap(), life)
+    }
+
+    fn node(member: Member) -> NodeInfo {
+        NodeInfo {
+            name: format!("tenure-{}", member.node.number() - 1),
+            member,
+            up: true,
+            for_ms: 0,
+            draining: false,
+            internal: String::new(),
+            public: String::new(),
+            version: None,
+        }
+    }
+
+    fn report(member: Member, groups: Vec<GroupReport>) -> Report {
+        Report {
+            member,
+            release: "1.2.3".to_owned(),
+            rules: 2,
+            groups,
+        }
+    }
+
+    /// A group whose voter was lost with its disk is not well, although the node is up again.
+    #[test]
+    fn a_voter_of_an_earlier_life_is_not_well() {
+        let fixed = FixedConfig {
+            group_count: 0,
+            routing_prefix_segments: 1,
+            default_algorithm: Algorithm::RecursiveRw,
+        };
+        let led = GroupReport {
+            group: 0,
+            leads: true,
+            term: 3,
+            rules: 1,
+            applied: 5,
+            voters: vec![member(1, 7), member(2, 8)],
+            learners: Vec::new(),
+            changing: false,
+            lag: 0,
+            holds: 0,
+            waiters: 0,
+        };
+        let survey = |second: Member| Survey {
+            asked: member(1, 7),
+            nodes: vec![node(member(1, 7)), node(second)],
+            reports: vec![
+                report(member(1, 7), vec![led.clone()]),
+                report(second, Vec::new()),
+            ],
+        };
+        let well = picture(&survey(member(2, 8)), &fixed);
+        assert!(well.healthy, "{well:?}");
+        assert_eq!((well.groups[0].rules, well.nodes[1].rules), (1, 2));
+        assert_eq!(well.nodes[1].release, "1.2.3");
+
+        let wiped = picture(&survey(member(2, 9)), &fixed);
+        assert!(!wiped.healthy, "{wiped:?}");
+        assert_eq!(wiped.groups[0].unconfirmed_voters, [2]);
+
+        // Without a report it is not known which data the node runs on.
+        let mut silent = survey(member(2, 8));
+        silent.reports.pop();
+        let silent = picture(&silent, &fixed);
+        assert!(!silent.healthy, "{silent:?}");
     }
 }

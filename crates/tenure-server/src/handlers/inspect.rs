@@ -98,6 +98,7 @@ impl Handlers {
                 ok: true,
                 detail: std::iter::once("ready".to_owned())
                     .chain(self.node().rivals())
+                    .chain(self.node().problems())
                     .collect::<Vec<_>>()
                     .join("; "),
             },

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tenure_server::operate::{ArchiveWriter, facts};
+use tenure_server::operate::{ArchiveWriter, cluster_of, facts};
 use tenure_wire::cluster::{BackupRequest, StatusResponse};
 
 use super::{Client, Daemon, block_on, said};
@@ -42,7 +42,7 @@ impl Backup {
         let partial = self.file.with_extension("partial");
         let failed = |error: std::io::Error| format!("{}: {error}", partial.display());
         let out = BufWriter::new(File::create(&partial).map_err(failed)?);
-        let mut archive = ArchiveWriter::new(out, &facts).map_err(failed)?;
+        let mut archive = ArchiveWriter::new(out, &facts, cluster_of(&status)).map_err(failed)?;
         let mut missing: BTreeSet<u32> = (0..=facts.group_count).collect();
         let count = missing.len();
         let end = Instant::now() + PATIENCE;

@@ -122,9 +122,12 @@ impl Restore {
         let node = operate::node_of(&self.node_id)
             .ok_or_else(|| format!("{} does not end in digits", self.node_id))?;
         let file = File::open(&self.file).map_err(|error| failed(&error))?;
-        let (facts, groups) =
-            operate::read_archive(BufReader::new(file)).map_err(|error| failed(&error))?;
-        operate::restore(&self.data_dir, node, &facts, groups)
+        let operate::Archive {
+            facts,
+            cluster,
+            groups,
+        } = operate::read_archive(BufReader::new(file)).map_err(|error| failed(&error))?;
+        operate::restore(&self.data_dir, node, &facts, groups, cluster)
             .map_err(|error| error.to_string())?;
         println!(
             "{} groups restored; start {} on {} with group_count = {}",

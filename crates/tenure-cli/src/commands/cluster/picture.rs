@@ -13,6 +13,7 @@ pub(super) fn json(status: &StatusResponse) -> Value {
             "for_ms": node.for_ms, "draining": node.draining, "reported": node.reported,
             "peer_address": node.peer_address, "public_address": node.public_address,
             "leads": node.leads, "replicas": node.replicas,
+            "release": node.release, "rules": node.rules,
         })
     };
     let group = |group: &Group| {
@@ -21,6 +22,7 @@ pub(super) fn json(status: &StatusResponse) -> Value {
             "voters": group.voters, "learners": group.learners, "changing": group.changing,
             "applied": group.applied, "lag": group.lag,
             "holds": group.holds, "waiters": group.waiters,
+            "rules": group.rules, "unconfirmed_voters": group.unconfirmed_voters,
         })
     };
     json!({
@@ -31,6 +33,7 @@ pub(super) fn json(status: &StatusResponse) -> Value {
         "default_lock_algorithm": status.default_lock_algorithm,
         "cluster_id": status.cluster_id,
         "other_clusters": status.other_clusters,
+        "problems": status.problems,
         "nodes": status.nodes.iter().map(node).collect::<Vec<_>>(),
         "groups": status.groups.iter().map(group).collect::<Vec<_>>(),
     })
@@ -51,7 +54,7 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
         status.nodes.len(),
         status.group_count
     );
-    for other in &status.other_clusters {
+    for other in status.other_clusters.iter().chain(&status.problems) {
         let _ = writeln!(out, "  ERROR: {other}");
     }
     if !status.cluster_id.is_empty() {
@@ -59,8 +62,8 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
     }
     let _ = writeln!(
         out,
-        "  {:<16} {:<8} {:>8} {:>6} {:>9}  address",
-        "node", "state", "for", "leads", "replicas"
+        "  {:<16} {:<8} {:>8} {:>6} {:>9} {:<12} {:>5}  address",
+        "node", "state", "for", "leads", "replicas", "release", "rules"
     );
     for node in &status.nodes {
         let state = match (node.up, node.draining) {
@@ -77,11 +80,13 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
         };
         let _ = writeln!(
             out,
-            "  {:<16} {state:<8} {:>8} {:>6} {:>9}  {}",
+            "  {:<16} {state:<8} {:>8} {:>6} {:>9} {:<12} {:>5}  {}",
             node.name,
             for_how_long(node.for_ms),
             count(node.leads),
             count(node.replicas),
+            release(node),
+            rules(node.rules),
             node.peer_address
         );
     }
@@ -97,6 +102,12 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
             let learners = names(status, &group.learners);
             notes.push(format!("is being copied to {learners}"));
         }
+        if !group.unconfirmed_voters.is_empty() {
+            let voters = names(status, &group.unconfirmed_voters);
+            notes.push(format!(
+                "has voters on data that their nodes do not run on: {voters}"
+            ));
+        }
         if group.lag > 1000 {
             notes.push(format!("is {} entries behind somewhere", group.lag));
         }
@@ -110,7 +121,8 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
             let voters = names(status, &group.voters);
             let _ = writeln!(
                 out,
-                "  {which}: led by {leader}, on {voters}; {} holds, {} waiters{}{}",
+                "  {which}: led by {leader}, on {voters}; rules {}, {} holds, {} waiters{}{}",
+                rules(group.rules),
                 group.holds,
                 group.waiters,
                 if notes.is_empty() { "" } else { "; " },
@@ -119,6 +131,23 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
         }
     }
     out
+}
+
+/// The release of a node. The first one does not say which it is.
+fn release(node: &Node) -> &str {
+    match (node.reported, node.release.as_str()) {
+        (false, _) => "?",
+        (true, "") => "0.1.0",
+        (true, release) => release,
+    }
+}
+
+fn rules(number: u32) -> String {
+    if number == 0 {
+        "?".to_owned()
+    } else {
+        number.to_string()
+    }
 }
 
 fn names(status: &StatusResponse, numbers: &[u32]) -> String {
@@ -158,12 +187,16 @@ mod tests {
             reported: up,
             leads: 1,
             replicas: 2,
+            release: if up { "1.2.3".into() } else { String::new() },
+            rules: if up { 2 } else { 0 },
             peer_address: "10.0.0.1:50052".into(),
             ..Node::default()
         };
         let lost = Group {
             number: 7,
             voters: vec![1, 2, 9],
+            rules: 1,
+            unconfirmed_voters: vec![2],
             ..Group::default()
         };
         let fine = Group {
@@ -178,6 +211,7 @@ mod tests {
             group_count: 256,
             cluster_id: "00000000000000ff".into(),
             other_clusters: vec!["another cluster has the same token".into()],
+            problems: vec!["node 2 is refused".into()],
             ..StatusResponse::default()
         };
         let words = words(&status, false);
@@ -186,11 +220,15 @@ mod tests {
             "{words}"
         );
         assert!(
-            words.contains("tenure-0         up          1 min      1         2"),
+            words.contains(
+                "tenure-0         up          1 min      1         2 1.2.3            2  10.0.0.1"
+            ),
             "{words}"
         );
         assert!(
-            words.contains("tenure-1         down        1 min      ?         ?"),
+            words.contains(
+                "tenure-1         down        1 min      ?         ? ?                ?  10.0.0.1"
+            ),
             "{words}"
         );
         assert!(
@@ -198,6 +236,9 @@ mod tests {
             "{words}"
         );
         assert!(words.contains("\n  cluster 00000000000000ff\n"), "{words}");
+        assert!(words.contains("\n  ERROR: node 2 is refused\n"), "{words}");
+        let voters = "rules 1, 0 holds, 0 waiters; has no leader, has voters on data that their nodes do not run on: tenure-1";
+        assert!(words.contains(voters), "{words}");
         let trouble = "group 7: led by nobody, on tenure-0, tenure-1, node 9 (gone)";
         assert!(words.contains(trouble), "{words}");
         assert!(!words.contains("group 8"), "{words}");
