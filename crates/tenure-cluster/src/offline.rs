@@ -701,6 +701,35 @@ mod tests {
         assert!(at("db.before-recover.0").exists() && !at("db.unfinished.0").exists());
     }
 
+    /// No daemon starts on data that is about to move, also if it is damaged.
+    #[test]
+    fn data_that_is_set_aside_is_locked_until_it_has_moved() {
+        for damaged in [false, true] {
+            let data = tempfile::tempdir().unwrap();
+            restored(data.path());
+            let db = data.path().join(LIVE);
+            if damaged {
+                std::fs::remove_file(db.join(FIRST)).unwrap();
+            }
+            let is_locked = || {
+                let opened = open(&db);
+                let Err(OfflineError::Log { source, .. }) = opened else {
+                    return false;
+                };
+                matches!(source, OpenError::Locked { .. })
+            };
+            let (known, held) = last_known(&db).unwrap();
+            assert_eq!(known.0.is_none(), damaged);
+            assert!(is_locked(), "damaged: {damaged}");
+            drop(held);
+            assert!(!is_locked(), "damaged: {damaged}");
+        }
+        let data = tempfile::tempdir().unwrap();
+        restored(data.path());
+        let (.., _held) = extract(data.path()).unwrap();
+        assert!(recover(data.path(), &[]).is_err(), "it is held already");
+    }
+
     /// A node that was set aside once and has not joined yet knows no other node: those that it knew before
     /// stay in the order.
     #[test]

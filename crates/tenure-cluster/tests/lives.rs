@@ -181,7 +181,7 @@ fn second_life(survey: &Survey) -> u32 {
 
 /// Rewrites when a data directory was made: as if the clock of its machine had been wrong.
 fn born_later(data_dir: &Path, by_ms: u64) {
-    let disk = tenure_log::RealDisk::open(&data_dir.join("db")).unwrap();
+    let disk = tenure_log::RealDisk::open(data_dir.join("db")).unwrap();
     let opened = tenure_log::open(disk, tenure_log::Options::default()).unwrap();
     let old = &opened.recovered.node[&b"identity"[..]];
     let mut input = Reader::new(old);
