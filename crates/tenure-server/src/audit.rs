@@ -83,3 +83,102 @@ impl Drop for AuditRecord {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::status::Code;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            log.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The lines that are written meanwhile.
+    fn lines(work: impl FnOnce()) -> Vec<Value> {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, work);
+        let bytes = log.0.lock().unwrap();
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let read = |line| serde_json::from_str(line).unwrap();
+        text.lines().map(read).collect()
+    }
+
+    fn record(audit: Audit) -> AuditRecord {
+        let mut record = AuditRecord::new("force_release", "amy".to_owned());
+        record.audit = audit;
+        record
+    }
+
+    /// One line however the call ends: answered, refused, or left by its client.
+    #[test]
+    fn a_record_is_one_line_however_its_call_ends() {
+        let written = lines(|| {
+            record(Audit::Warn).end(&Ok(()));
+            record(Audit::Info).end::<()>(&Err(Failure::new(Code::Unavailable, "no quorum")));
+            drop(record(Audit::Warn));
+        });
+        let shown = written.iter().map(|line| (&line["level"], &line["result"]));
+        assert_eq!(
+            shown.collect::<Vec<_>>(),
+            [
+                (&json!("WARN"), &json!("OK")),
+                (&json!("INFO"), &json!("UNAVAILABLE")),
+                (&json!("WARN"), &json!("CANCELLED")),
+            ]
+        );
+        assert!(written.iter().all(|line| line["victim"] == "amy"));
+        // What is not known is not in the line.
+        assert!(written.iter().all(|line| line.get("path").is_none()));
+        assert_eq!(lines(|| record(Audit::No).end(&Ok(()))), [] as [Value; 0]);
+    }
+
+    /// A line about one hold says which, who ended it, why, and from where.
+    #[test]
+    fn a_named_hold_is_in_the_line() {
+        let written = lines(|| {
+            let mut record = record(Audit::Warn);
+            record.hold = Some(NamedHold {
+                path: "t:/a".to_owned(),
+                fence: 7,
+                actor: "ops".to_owned(),
+                reason: String::new(),
+            });
+            record.peer = Some("127.0.0.1:7".parse().unwrap());
+            record.end(&Ok(()));
+        });
+        let line = &written[0];
+        let part = |name: &str| line[name].clone();
+        assert_eq!(
+            ["path", "fence", "actor", "reason", "peer"].map(part),
+            [
+                json!("t:/a"),
+                json!(7),
+                json!("ops"),
+                json!(""),
+                json!("127.0.0.1:7")
+            ]
+        );
+    }
+}

@@ -149,12 +149,12 @@ impl Unary {
 }
 
 /// Checks a message. The row says whether its call is audited.
-fn check<M>(
+fn check<M, A: Into<Asked>>(
     audit: Audit,
-    parse: impl FnOnce(M) -> Result<Asked, Failure>,
+    parse: impl FnOnce(M) -> Result<A, Failure>,
     message: M,
-) -> Result<Asked, Failure> {
-    let mut asked = parse(message)?;
+) -> Checked {
+    let mut asked = parse(message)?.into();
     if let Some(record) = &mut asked.facts.audit {
         record.audit = audit;
     }
@@ -225,7 +225,7 @@ macro_rules! rpcs {
         }
 
         /// What an operation of a session asks, and of which RPC.
-        pub(crate) fn parse_operation(op: Op) -> (Rpc, Result<Asked, Failure>) {
+        pub(crate) fn parse_operation(op: Op) -> (Rpc, Checked) {
             match op {
                 $($($(Op::$op(message) => (Rpc::$name, check(Audit::$audit, $parse, message)),)?)?)+
             }

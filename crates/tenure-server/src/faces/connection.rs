@@ -199,24 +199,10 @@ impl GrpcConnection {
         Ok((permits, message, left(deadline, begun)))
     }
 
-    pub(super) async fn session(
+    /// Serves what is no unary call.
+    pub(super) async fn serve(
         self,
-        request: Request<Received>,
-        deadline: Duration,
-    ) -> Response<Body> {
-        let _place = match place(&self.calls, deadline).await {
-            Ok(place) => place,
-            Err(late) => return late.into_http(),
-        };
-        let (head, body) = request.into_parts();
-        let session = self.port.service.session_of(&head.headers, body);
-        grpc_response(Body::new(session))
-    }
-
-    /// Serves a stream of the lock service (`Some`), or another service.
-    pub(super) async fn others(
-        self,
-        stream: Option<Rpc>,
+        kind: Kind,
         request: Request<Received>,
         deadline: Duration,
     ) -> Response<Body> {
@@ -226,19 +212,27 @@ impl GrpcConnection {
             Err(late) => return late.into_http(),
         };
         let deadline = left(deadline, begun);
+        let service = &self.port.service;
         let limited = |body| Limited::new(body, &self.port.bodies, deadline);
-        if let Some(rpc) = stream {
-            let request = request.map(limited);
-            let response = self.port.service.stream(rpc, request, deadline).await;
-            return response.map(Body::new);
+        match kind {
+            Kind::Session => {
+                let (head, body) = request.into_parts();
+                grpc_response(Body::new(service.session_of(&head.headers, body)))
+            }
+            Kind::Stream(rpc) => {
+                let response = service.stream(rpc, request.map(limited), deadline).await;
+                response.map(Body::new)
+            }
+            Kind::Unary(_) | Kind::Other => {
+                let request = if LONG_REQUESTS.contains(&request.uri().path()) {
+                    request.map(Body::new)
+                } else {
+                    request.map(|body| Body::new(limited(body)))
+                };
+                let Ok(response) = self.port.routes.clone().call(request).await;
+                response
+            }
         }
-        let request = if LONG_REQUESTS.contains(&request.uri().path()) {
-            request.map(Body::new)
-        } else {
-            request.map(|body| Body::new(limited(body)))
-        };
-        let Ok(response) = self.port.routes.clone().call(request).await;
-        response
     }
 }
 

@@ -82,12 +82,11 @@ pub(crate) async fn serve(
     poll_fn(|cx| served.poll(cx)).await;
 }
 
-/// A unary call whose turn it is.
-struct Ready {
+/// A unary call that the node does not have yet.
+struct Arrived {
     unary: &'static Unary,
     headers: HeaderMap,
     deadline: Duration,
-    permits: Permits,
     respond: SendResponse<Bytes>,
 }
 
@@ -101,8 +100,11 @@ struct UnderWay {
     respond: SendResponse<Bytes>,
 }
 
-/// What has a future of its own. A unary call that has waited comes out with its message.
-type Other = Pin<Box<dyn Future<Output = Option<(Ready, Bytes)>> + Send>>;
+/// A unary call that has waited for its permits and its message.
+type Waited = (Arrived, Permits, Bytes);
+
+/// What has a future of its own.
+type Other = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 
 struct Served {
     connection: Connection<Patient<TcpStream>, Bytes>,
@@ -189,8 +191,8 @@ impl Served {
 
     fn go_on(&mut self, now: Instant, cx: &mut Context<'_>) {
         while let Poll::Ready(Some(done)) = Pin::new(&mut self.others).poll_next(cx) {
-            if let Some((ready, message)) = done {
-                self.enter(ready, &message, now);
+            if let Some((arrived, permits, message)) = done {
+                self.enter(arrived, permits, &message, now);
             }
         }
     }
@@ -207,71 +209,54 @@ impl Served {
             Ok(deadline) => deadline,
             Err(refused) => return self.other(async move { refused }, respond),
         };
-        match kind_of(&request) {
-            Ok(Kind::Unary(unary)) => {
-                let (head, body) = request.into_parts();
-                let headers = head.headers;
-                let mut body = self.client.limited(body, deadline);
-                let _ = pin!(body.read()).poll(cx);
-                if let Some(message) = body.message()
-                    && let Some(permits) = self.client.permits_at_once(unary)
-                {
-                    let ready = Ready {
-                        unary,
-                        headers,
-                        deadline,
-                        permits,
-                        respond,
-                    };
-                    return self.enter(ready, message, now);
-                }
-                let client = self.client.clone();
-                self.push(async move {
-                    let waiting = client.wait(unary, deadline, body);
-                    match streams::unless_reset(waiting, &mut respond).await? {
-                        Ok((permits, message, deadline)) => {
-                            let ready = Ready {
-                                unary,
-                                headers,
-                                deadline,
-                                permits,
-                                respond,
-                            };
-                            Some((ready, message))
-                        }
-                        Err(status) => {
-                            let _ = refuse(&mut respond, status);
-                            None
-                        }
-                    }
-                });
-            }
-            Ok(Kind::Session) => {
-                self.other(self.client.clone().session(request, deadline), respond);
-            }
-            Ok(Kind::Stream(rpc)) => {
-                let client = self.client.clone();
-                self.other(client.others(Some(rpc), request, deadline), respond);
-            }
-            Ok(Kind::Other) => {
-                let client = self.client.clone();
-                self.other(client.others(None, request, deadline), respond);
+        let unary = match kind_of(&request) {
+            Ok(Kind::Unary(unary)) => unary,
+            Ok(kind) => {
+                let served = self.client.clone().serve(kind, request, deadline);
+                return self.other(served, respond);
             }
             Err(status) => {
                 let _ = refuse(&mut respond, status);
+                return;
             }
+        };
+        let (head, body) = request.into_parts();
+        let mut body = self.client.limited(body, deadline);
+        let mut arrived = Arrived {
+            unary,
+            headers: head.headers,
+            deadline,
+            respond,
+        };
+        let _ = pin!(body.read()).poll(cx);
+        if let Some(message) = body.message()
+            && let Some(permits) = self.client.permits_at_once(unary)
+        {
+            return self.enter(arrived, permits, message, now);
         }
+        let waiting = self.client.clone().wait(unary, deadline, body);
+        self.push(async move {
+            match streams::unless_reset(waiting, &mut arrived.respond).await? {
+                Ok((permits, message, left)) => {
+                    arrived.deadline = left;
+                    Some((arrived, permits, message))
+                }
+                Err(status) => {
+                    let _ = refuse(&mut arrived.respond, status);
+                    None
+                }
+            }
+        });
     }
 
     /// Hands a unary call to the node, unless its message says nothing that the node could do.
-    fn enter(&mut self, ready: Ready, message: &[u8], now: Instant) {
-        let Ready {
+    fn enter(&mut self, arrived: Arrived, permits: Permits, message: &[u8], now: Instant) {
+        let Arrived {
             unary,
             headers,
             deadline,
-            permits,
             mut respond,
-        } = ready;
+        } = arrived;
         let asked = match (unary.parse)(message) {
             Ok(asked) => asked,
             Err(error) => {
@@ -312,7 +297,7 @@ impl Served {
         });
     }
 
-    fn push(&self, other: impl Future<Output = Option<(Ready, Bytes)>> + Send + 'static) {
+    fn push(&self, other: impl Future<Output = Option<Waited>> + Send + 'static) {
         // Hundreds share a task, whose budget is meant for one; reading from the socket still counts.
         let other = tokio::task::unconstrained(other);
         self.others.push(Box::pin(other));

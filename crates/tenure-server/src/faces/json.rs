@@ -105,8 +105,7 @@ async fn health_get(State(facade): State<Facade>, headers: HeaderMap) -> Respons
 
 async fn health_post(State(facade): State<Facade>, request: Request<Body>) -> Response {
     let headers = request.headers().clone();
-    let unary = Rpc::at(request.uri().path());
-    let parsed = match (unary, read(request).await) {
+    let parsed = match (&Rpc::Health.row().unary, read(request).await) {
         (Some(unary), Ok(body)) => parse(unary, &body).map(drop),
         (_, body) => body.map(drop),
     };

@@ -14,48 +14,45 @@ use tonic::codec::{DecodeBuf, Decoder, Streaming};
 
 use super::{MESSAGE, framing};
 
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A request's body of which the beginning, or all, is read.
 pub(super) struct Peeked<B> {
     seen: Bytes,
-    /// Nothing, when all is seen.
+    /// What came behind that.
+    next: Option<Result<Frame<Bytes>, BoxError>>,
+    /// Nothing, when all is read.
     rest: Option<B>,
-    broken: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl<B> Peeked<B>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<BoxError>,
 {
     /// A body of which nothing is read yet.
     pub(super) fn new(body: B) -> Peeked<B> {
         Peeked {
             seen: Bytes::new(),
+            next: None,
             rest: Some(body),
-            broken: None,
         }
     }
 
     /// Reads a body that comes in one piece; of others, the first two.
     pub(super) async fn read(&mut self) {
         while let Some(rest) = &mut self.rest {
-            match rest.frame().await.map(|frame| frame.map(Frame::into_data)) {
-                Some(Ok(Ok(data))) if self.seen.is_empty() => {
-                    self.seen = data;
+            match rest.frame().await {
+                Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
+                Some(Ok(frame)) if frame.is_data() && self.seen.is_empty() => {
+                    self.seen = frame.into_data().unwrap_or_default();
                     if rest.is_end_stream() {
                         self.rest = None;
                     }
                 }
-                Some(Ok(Ok(data))) if data.is_empty() => {}
-                Some(Ok(Ok(data))) => {
-                    self.seen = [std::mem::take(&mut self.seen), data].concat().into();
+                Some(frame) => {
+                    self.next = Some(frame.map_err(Into::into));
                     return;
-                }
-                // Trailers of a request say nothing here.
-                Some(Ok(Err(_))) => {}
-                Some(Err(error)) => {
-                    self.broken = Some(error.into());
-                    self.rest = None;
                 }
                 None => self.rest = None,
             }
@@ -65,7 +62,7 @@ where
     /// The message, if there is just one, it is whole, and it has come.
     pub(super) fn message(&self) -> Option<&[u8]> {
         let (message, end) = framing::first(&self.seen).ok()??;
-        let is_all = self.rest.is_none() && self.broken.is_none() && end == self.seen.len();
+        let is_all = self.rest.is_none() && self.next.is_none() && end == self.seen.len();
         is_all.then_some(message)
     }
 
@@ -95,26 +92,24 @@ impl Decoder for AsBytes {
 impl<B> http_body::Body for Peeked<B>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.seen.is_empty() {
             let seen = std::mem::take(&mut self.seen);
             return Poll::Ready(Some(Ok(Frame::data(seen))));
         }
-        if let Some(broken) = self.broken.take() {
-            return Poll::Ready(Some(Err(broken)));
+        if let Some(next) = self.next.take() {
+            return Poll::Ready(Some(next));
         }
         match &mut self.rest {
-            Some(rest) => Pin::new(rest)
-                .poll_frame(cx)
-                .map(|frame| frame.map(|frame| frame.map_err(Into::into))),
+            Some(rest) => Pin::new(rest).poll_frame(cx).map_err(Into::into),
             None => Poll::Ready(None),
         }
     }

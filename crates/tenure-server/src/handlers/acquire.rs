@@ -10,7 +10,7 @@ use tenure_wire::v1;
 
 use super::mismatch;
 use crate::convert::{self, MAX_ENTRIES};
-use crate::rpc::{Asked, Outcome};
+use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
 /// Entries of a whole stream (R18).
@@ -19,8 +19,8 @@ const MAX_STREAM_ENTRIES: usize = 65_536;
 const MAX_STREAM_BYTES: usize = 4 << 20;
 
 /// Takes, re-validates and gives back paths of one namespace, atomically.
-pub(crate) fn acquire(wire: v1::AcquireRequest) -> Result<Asked, Failure> {
-    Ok(ClientRequest::Acquire(parse(wire, MAX_ENTRIES)?).into())
+pub(crate) fn acquire(wire: v1::AcquireRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::Acquire(parse(wire, MAX_ENTRIES)?))
 }
 
 /// The same of a whole AcquireStream.

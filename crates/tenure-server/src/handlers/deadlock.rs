@@ -7,16 +7,15 @@ use tenure_wire::v1;
 
 use super::mismatch;
 use crate::convert;
-use crate::rpc::{Asked, Outcome};
+use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
 /// Follows wait edges from an owner.
-pub(crate) fn detect_cycle(request: v1::DetectCycleRequest) -> Result<Asked, Failure> {
-    let detect = ClientRequest::DetectCycle {
+pub(crate) fn detect_cycle(request: v1::DetectCycleRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::DetectCycle {
         start: convert::owner(&request.start_owner_id)?,
         max_depth: request.max_depth,
-    };
-    Ok(detect.into())
+    })
 }
 
 pub(crate) fn detected(outcome: Outcome<'_>) -> Result<v1::DetectCycleResponse, Failure> {
@@ -33,13 +32,12 @@ pub(crate) fn detected(outcome: Outcome<'_>) -> Result<v1::DetectCycleResponse, 
 }
 
 /// Does this conflict still exist?
-pub(crate) fn is_blocking(request: v1::IsBlockingRequest) -> Result<Asked, Failure> {
-    let blocking = ClientRequest::IsBlocking {
+pub(crate) fn is_blocking(request: v1::IsBlockingRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::IsBlocking {
         path: convert::path(&request.conflict_path)?,
         owner: convert::owner(&request.conflict_owner)?,
         reason: convert::block_reason(request.reason)?,
-    };
-    Ok(blocking.into())
+    })
 }
 
 pub(crate) fn blocking(outcome: Outcome<'_>) -> Result<v1::IsBlockingResponse, Failure> {
@@ -50,7 +48,7 @@ pub(crate) fn blocking(outcome: Outcome<'_>) -> Result<v1::IsBlockingResponse, F
 }
 
 /// Records for whom an owner waits.
-pub(crate) fn set_wait_edge(request: v1::SetWaitEdgeRequest) -> Result<Asked, Failure> {
+pub(crate) fn set_wait_edge(request: v1::SetWaitEdgeRequest) -> Result<ClientRequest, Failure> {
     // R16: both or neither.
     let why = match (request.conflict_path.as_str(), request.reason) {
         ("", 0) => None,
@@ -62,23 +60,21 @@ pub(crate) fn set_wait_edge(request: v1::SetWaitEdgeRequest) -> Result<Asked, Fa
         }
         (path, reason) => Some((convert::path(path)?, convert::block_reason(reason)?)),
     };
-    let edge = ClientRequest::SetWaitEdge {
+    Ok(ClientRequest::SetWaitEdge {
         owner: convert::owner(&request.owner_id)?,
         blocker: convert::owner(&request.conflict_owner)?,
         ttl: convert::ttl(request.ttl_ms)?,
         key: convert::key(&request.idempotency_key)?,
         why,
-    };
-    Ok(edge.into())
+    })
 }
 
 /// Forgets for whom an owner waits.
-pub(crate) fn clear_wait_edge(request: v1::ClearWaitEdgeRequest) -> Result<Asked, Failure> {
-    let clear = ClientRequest::ClearWaitEdge {
+pub(crate) fn clear_wait_edge(request: v1::ClearWaitEdgeRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::ClearWaitEdge {
         owner: convert::owner(&request.owner_id)?,
         key: convert::key(&request.idempotency_key)?,
-    };
-    Ok(clear.into())
+    })
 }
 
 pub(super) fn names(owners: &[OwnerId]) -> Vec<String> {

@@ -7,17 +7,16 @@ use tenure_wire::v1;
 use super::deadlock::names;
 use super::mismatch;
 use crate::convert;
-use crate::rpc::{Asked, Outcome};
+use crate::rpc::Outcome;
 use crate::status::Failure;
 
 /// Would this acquire succeed now, and if not, why not?
-pub(crate) fn explain(request: v1::ExplainRequest) -> Result<Asked, Failure> {
-    let explain = ClientRequest::Explain {
+pub(crate) fn explain(request: v1::ExplainRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::Explain {
         path: convert::path(&request.path)?,
         mode: convert::mode(request.mode)?,
         owner: convert::owner(&request.owner_id)?,
-    };
-    Ok(explain.into())
+    })
 }
 
 pub(crate) fn explained(outcome: Outcome<'_>) -> Result<v1::ExplainResponse, Failure> {

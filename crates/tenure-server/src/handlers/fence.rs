@@ -6,11 +6,11 @@ use tenure_wire::v1;
 
 use super::mismatch;
 use crate::convert::{self, MAX_ENTRIES};
-use crate::rpc::{Asked, Outcome};
+use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
 /// Is this fence still the one in force for these paths?
-pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<Asked, Failure> {
+pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<ClientRequest, Failure> {
     let owner = convert::owner(&request.owner_id)?;
     convert::count(request.paths.len(), MAX_ENTRIES)?;
     let paths = request
@@ -30,12 +30,11 @@ pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<Asked,
     }
     let highest = Fence::from_number(Fence::MINTED_END - 1);
     let fence = fence.and_then(|number| Fence::from_number(number).or(highest));
-    let check = ClientRequest::AssertFencing {
+    Ok(ClientRequest::AssertFencing {
         owner,
         fence,
         paths,
-    };
-    Ok(check.into())
+    })
 }
 
 pub(crate) fn asserted(outcome: Outcome<'_>) -> Result<v1::AssertFencingResponse, Failure> {
@@ -60,9 +59,11 @@ fn fail(path: &str, reason: v1::ReasonCode) -> v1::AssertFencingResponse {
 }
 
 /// A number greater than all that it returned before.
-pub(crate) fn incr_fencing_token(request: v1::IncrFencingTokenRequest) -> Result<Asked, Failure> {
+pub(crate) fn incr_fencing_token(
+    request: v1::IncrFencingTokenRequest,
+) -> Result<ClientRequest, Failure> {
     let key = convert::key(&request.idempotency_key)?;
-    Ok(ClientRequest::IncrFencingToken { key }.into())
+    Ok(ClientRequest::IncrFencingToken { key })
 }
 
 pub(crate) fn incremented(outcome: Outcome<'_>) -> Result<v1::IncrFencingTokenResponse, Failure> {

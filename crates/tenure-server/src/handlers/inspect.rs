@@ -16,9 +16,9 @@ use crate::status::Failure;
 pub(crate) const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who holds exactly this path?
-pub(crate) fn inspect_path(request: v1::InspectPathRequest) -> Result<Asked, Failure> {
+pub(crate) fn inspect_path(request: v1::InspectPathRequest) -> Result<ClientRequest, Failure> {
     let path = convert::path(&request.path)?;
-    Ok(ClientRequest::InspectPath { path }.into())
+    Ok(ClientRequest::InspectPath { path })
 }
 
 pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse, Failure> {
@@ -93,8 +93,8 @@ pub(crate) fn dumped(outcome: Outcome<'_>) -> Result<v1::DumpLocksResponse, Fail
 }
 
 /// Can this node serve?
-pub(crate) fn health(_: v1::HealthRequest) -> Result<Asked, Failure> {
-    Ok(ClientRequest::Health.into())
+pub(crate) fn health(_: v1::HealthRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::Health)
 }
 
 /// Never a failure: not being ready is an answer.

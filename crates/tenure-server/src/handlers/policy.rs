@@ -5,23 +5,22 @@ use tenure_wire::v1;
 
 use super::mismatch;
 use crate::convert;
-use crate::rpc::{Asked, Outcome};
+use crate::rpc::Outcome;
 use crate::status::Failure;
 
 /// Sets the algorithm of a namespace.
-pub(crate) fn set(request: v1::SetNamespacePolicyRequest) -> Result<Asked, Failure> {
-    let set = ClientRequest::SetNamespacePolicy {
+pub(crate) fn set(request: v1::SetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::SetNamespacePolicy {
         namespace: convert::namespace(&request.namespace)?,
         algorithm: convert::algorithm(request.algorithm)?,
         key: convert::key(&request.idempotency_key)?,
-    };
-    Ok(set.into())
+    })
 }
 
 /// Reads the exact row of a namespace.
-pub(crate) fn get(request: v1::GetNamespacePolicyRequest) -> Result<Asked, Failure> {
+pub(crate) fn get(request: v1::GetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
     let namespace = convert::namespace(&request.namespace)?;
-    Ok(ClientRequest::GetNamespacePolicy { namespace }.into())
+    Ok(ClientRequest::GetNamespacePolicy { namespace })
 }
 
 pub(crate) fn got(outcome: Outcome<'_>) -> Result<v1::GetNamespacePolicyResponse, Failure> {
@@ -38,25 +37,23 @@ pub(crate) fn got(outcome: Outcome<'_>) -> Result<v1::GetNamespacePolicyResponse
 }
 
 /// Removes the row of a namespace.
-pub(crate) fn delete(request: v1::DeleteNamespacePolicyRequest) -> Result<Asked, Failure> {
-    let delete = ClientRequest::DeleteNamespacePolicy {
+pub(crate) fn delete(request: v1::DeleteNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::DeleteNamespacePolicy {
         namespace: convert::namespace(&request.namespace)?,
         key: convert::key(&request.idempotency_key)?,
-    };
-    Ok(delete.into())
+    })
 }
 
 /// The rows of all explicit namespaces, page by page.
-pub(crate) fn list(request: v1::ListNamespacePoliciesRequest) -> Result<Asked, Failure> {
+pub(crate) fn list(request: v1::ListNamespacePoliciesRequest) -> Result<ClientRequest, Failure> {
     let after = match request.after.as_str() {
         "" => None,
         name => Some(convert::namespace(name)?),
     };
-    let list = ClientRequest::ListNamespacePolicies {
+    Ok(ClientRequest::ListNamespacePolicies {
         after,
         page: request.page,
-    };
-    Ok(list.into())
+    })
 }
 
 pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListNamespacePoliciesResponse, Failure> {

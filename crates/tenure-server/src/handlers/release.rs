@@ -4,34 +4,31 @@ use tenure_node::{ClientRequest, ReleaseRequest, WaitEdge};
 use tenure_wire::v1;
 
 use crate::convert::{self, MAX_ENTRIES};
-use crate::rpc::Asked;
 use crate::status::Failure;
 
 /// Drops the listed holds.
-pub(crate) fn release(request: v1::ReleaseLocksRequest) -> Result<Asked, Failure> {
+pub(crate) fn release(request: v1::ReleaseLocksRequest) -> Result<ClientRequest, Failure> {
     let owner = convert::owner(&request.owner_id)?;
     let key = convert::key(&request.idempotency_key)?;
     convert::count(request.requests.len(), MAX_ENTRIES)?;
     let mut holds = convert::holds(&request.requests)?;
     convert::hold_enums(&mut holds, &request.requests)?;
-    let release = ClientRequest::Release(ReleaseRequest {
+    Ok(ClientRequest::Release(ReleaseRequest {
         owner,
         holds,
         edge: edge(request.del_wait_key),
         key,
-    });
-    Ok(release.into())
+    }))
 }
 
 /// Drops everything the owner has in the named namespaces.
-pub(crate) fn release_all(request: v1::ReleaseAllRequest) -> Result<Asked, Failure> {
-    let release = ClientRequest::ReleaseAll {
+pub(crate) fn release_all(request: v1::ReleaseAllRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::ReleaseAll {
         owner: convert::owner(&request.owner_id)?,
         key: convert::key(&request.idempotency_key)?,
         domains: convert::domains(&request.domains)?,
         edge: edge(request.del_wait_key),
-    };
-    Ok(release.into())
+    })
 }
 
 fn edge(remove: bool) -> WaitEdge {

@@ -5,18 +5,17 @@ use tenure_wire::v1;
 
 use super::mismatch;
 use crate::convert;
-use crate::rpc::{Asked, Outcome};
+use crate::rpc::Outcome;
 use crate::status::Failure;
 
 /// Extends leases.
-pub(crate) fn renew(request: v1::RenewRequest) -> Result<Asked, Failure> {
-    let renew = ClientRequest::Renew {
+pub(crate) fn renew(request: v1::RenewRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::Renew {
         owner: convert::owner(&request.owner_id)?,
         ttl: convert::ttl(request.ttl_ms)?,
         key: convert::key(&request.idempotency_key)?,
         domains: convert::domains(&request.domains)?,
-    };
-    Ok(renew.into())
+    })
 }
 
 pub(crate) fn renewed(outcome: Outcome<'_>) -> Result<v1::RenewResponse, Failure> {
@@ -36,12 +35,11 @@ pub(crate) fn renewed(outcome: Outcome<'_>) -> Result<v1::RenewResponse, Failure
 }
 
 /// Has the owner a live lease or a place in line?
-pub(crate) fn is_owner_alive(request: v1::IsOwnerAliveRequest) -> Result<Asked, Failure> {
-    let alive = ClientRequest::IsOwnerAlive {
+pub(crate) fn is_owner_alive(request: v1::IsOwnerAliveRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::IsOwnerAlive {
         owner: convert::owner(&request.owner_id)?,
         domains: convert::domains(&request.domains)?,
-    };
-    Ok(alive.into())
+    })
 }
 
 pub(crate) fn alive(outcome: Outcome<'_>) -> Result<v1::IsOwnerAliveResponse, Failure> {
