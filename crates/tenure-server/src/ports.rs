@@ -92,13 +92,13 @@ impl<'a> Ports<'a> {
     pub(crate) async fn open_grpc(&mut self) -> Result<SocketAddr, DaemonError> {
         let listener = bind("listen", self.config.listen).await?;
         let address = local(&listener, self.config.listen);
-        let service = Grpc::new(
-            self.node.clone(),
-            self.events.clone(),
-            self.telemetry.clone(),
-            self.timeout,
-            self.stop.clone(),
-        );
+        let service = Grpc {
+            node: self.node.clone(),
+            events: self.events.clone(),
+            telemetry: self.telemetry.clone(),
+            timeout: self.timeout,
+            stop: self.stop.clone(),
+        };
         let operators = Operators::new(self.node.clone(), self.fixed);
         let calls = usize::try_from(self.config.max_concurrent_requests_per_connection);
         let port = Arc::new(GrpcPort {

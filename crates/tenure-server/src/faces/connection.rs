@@ -143,7 +143,7 @@ impl GrpcConnection {
 
     /// What counts the calls.
     pub(super) fn telemetry(&self) -> &Telemetry {
-        self.port.service.telemetry()
+        &self.port.service.telemetry
     }
 
     /// Where the client is.

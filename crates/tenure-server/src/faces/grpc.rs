@@ -29,33 +29,17 @@ use crate::telemetry::{Face, Rpc, Telemetry};
 
 /// The streams of the service.
 #[derive(Clone)]
-pub struct Grpc {
-    node: Handle,
-    events: Events,
-    telemetry: Telemetry,
-    timeout: Duration,
+pub(crate) struct Grpc {
+    pub(crate) node: Handle,
+    pub(crate) events: Events,
+    pub(crate) telemetry: Telemetry,
+    /// The longest that a call may take.
+    pub(crate) timeout: Duration,
     /// Ends all streams when the daemon stops (R169).
-    stop: watch::Receiver<bool>,
+    pub(crate) stop: watch::Receiver<bool>,
 }
 
 impl Grpc {
-    /// A service that gives a call at most `timeout`.
-    pub fn new(
-        node: Handle,
-        events: Events,
-        telemetry: Telemetry,
-        timeout: Duration,
-        stop: watch::Receiver<bool>,
-    ) -> Grpc {
-        Grpc {
-            node,
-            events,
-            telemetry,
-            timeout,
-            stop,
-        }
-    }
-
     /// A stream that the end of the daemon ends too.
     pub(crate) fn until_stop<T: Send + 'static>(
         &self,
@@ -65,11 +49,6 @@ impl Grpc {
             stream: Some(Box::pin(stream)),
             stopped: Box::pin(stopped(self.stop.clone())),
         })
-    }
-
-    /// What counts the calls.
-    pub(super) fn telemetry(&self) -> &Telemetry {
-        &self.telemetry
     }
 
     /// A session over the body of a request (E10).
