@@ -5,6 +5,7 @@ pub mod auth;
 mod body;
 pub(crate) mod cluster;
 pub(crate) mod connection;
+pub(crate) mod framing;
 pub mod grpc;
 pub mod h3;
 pub(crate) mod health;

@@ -1,81 +1,45 @@
-//! The handlers: one method per RPC, under every face. Wire types in, wire types out.
+//! The handlers: two pure functions per RPC, under every transport.
 //!
-//!   face ──▶ handler: validate, convert ──▶ node ──▶ convert ──▶ face
+//!   message ──parse──▶ what is asked of the node ──▶ node ──▶ its answer ──respond──▶ message
 //!
-//! Whatever depends on state is decided behind [`Handle::call`]; here is only the door.
+//! What depends on state is decided by the node. `rpc.rs` says which functions belong to which RPC.
 
-use std::net::SocketAddr;
+use std::fmt::Display;
 use std::time::Duration;
 
 use tenure_cluster::Handle;
 use tenure_node::{Answer, Certain, ClientRequest, Failure as NodeFailure};
 
+use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
-mod acquire;
-mod deadlock;
-mod explain;
-mod fence;
-mod force;
-mod inspect;
-mod policy;
-mod release;
-mod renew;
+pub(crate) mod acquire;
+pub(crate) mod deadlock;
+pub(crate) mod explain;
+pub(crate) mod fence;
+pub(crate) mod force;
+pub(crate) mod inspect;
+pub(crate) mod policy;
+pub(crate) mod release;
+pub(crate) mod renew;
 
-pub(crate) use acquire::Chunks;
+pub(crate) use inspect::HEALTH_TIMEOUT;
 
-/// Messages to requests and answers to messages, for those who wait for many answers at once.
-pub(crate) mod wire {
-    pub(crate) use super::acquire::{acquire, acquired};
-    pub(crate) use super::fence::{assert_fencing, asserted, check_fencing};
-    pub(crate) use super::release::{release, release_all, released};
-    pub(crate) use super::renew::{renew, renewed};
+/// Asks the node. It has the request when this returns; its answer is waited for.
+pub(crate) fn ask(
+    node: &Handle,
+    request: ClientRequest,
+    timeout: Duration,
+) -> impl Future<Output = Result<Answer, Failure>> + use<> {
+    let answer = node.call(request.into(), timeout);
+    async { answer.await.map_err(failure) }
 }
 
-/// What a call brings along beside its message.
-#[derive(Clone, Copy, Debug)]
-pub struct Call {
-    /// How long its client waits.
-    pub timeout: Duration,
-    /// Where it comes from, if that matters: forced actions are written down with it.
-    pub peer: Option<SocketAddr>,
-}
-
-impl Call {
-    /// A call that matters to nobody but its client.
-    pub fn within(timeout: Duration) -> Call {
-        Call {
-            timeout,
-            peer: None,
-        }
-    }
-}
-
-/// The handlers of all faces.
-#[derive(Clone)]
-pub struct Handlers {
-    node: Handle,
-}
-
-impl Handlers {
-    /// Handlers over a running node.
-    pub fn new(node: Handle) -> Handlers {
-        Handlers { node }
-    }
-
-    /// The node behind.
-    pub fn node(&self) -> &Handle {
-        &self.node
-    }
-
-    /// The node has the request when this returns; its answer is waited for.
-    pub(crate) fn ask<R: Into<Box<ClientRequest>>>(
-        &self,
-        call: Call,
-        request: R,
-    ) -> impl Future<Output = Result<Answer, Failure>> + use<R> {
-        let answer = self.node.call(request.into(), call.timeout);
-        async { answer.await.map_err(failure) }
+/// The message of a call that succeeds without a word.
+pub(crate) fn done<M: Default>(outcome: Outcome<'_>) -> Result<M, Failure> {
+    match outcome.answer? {
+        Answer::Done => Ok(M::default()),
+        other => Err(mismatch(&other)),
     }
 }
 
@@ -102,6 +66,11 @@ pub(crate) fn failure(failure: NodeFailure) -> Failure {
 
 /// An answer of another kind than its request: a bug of ours, never the client's business.
 pub(crate) fn mismatch(answer: &Answer) -> Failure {
-    tracing::error!(?answer, "an answer of the wrong kind");
+    internal(&format_args!("an answer of the wrong kind: {answer:?}"))
+}
+
+/// A bug of ours: the log has the details.
+pub(crate) fn internal(error: &dyn Display) -> Failure {
+    tracing::error!(%error, "internal error");
     Failure::new(Code::Internal, "internal error: see the daemon's log")
 }

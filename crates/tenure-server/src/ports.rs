@@ -9,7 +9,6 @@ use axum::Router;
 use http::HeaderValue;
 use tenure_cluster::Handle;
 use tenure_wire::cluster::cluster_server::ClusterServer;
-use tenure_wire::v1::path_lock_server::PathLockServer;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -27,8 +26,7 @@ use crate::faces::json::{self, Facade};
 use crate::faces::sse::{self, Sse};
 use crate::faces::tcp::{self, Door, Plain};
 use crate::faces::tls::Certificate;
-use crate::faces::{MESSAGE, auth, h3, http2, openapi};
-use crate::handlers::Handlers;
+use crate::faces::{auth, h3, http2, openapi};
 use crate::telemetry::{self, Telemetry};
 
 /// Open connections of the web faces together.
@@ -48,7 +46,6 @@ pub(crate) struct Ports<'a> {
     node: &'a Handle,
     telemetry: &'a Telemetry,
     stop: &'a watch::Receiver<bool>,
-    handlers: Handlers,
     events: Events,
     guard: auth::Guard,
     admission: Admission,
@@ -83,7 +80,6 @@ impl<'a> Ports<'a> {
             node,
             telemetry,
             stop,
-            handlers: Handlers::new(node.clone()),
             events,
             guard: auth::Guard::new(faces.client_token.as_ref()),
             admission: Admission::new(timeout),
@@ -96,24 +92,20 @@ impl<'a> Ports<'a> {
     pub(crate) async fn open_grpc(&mut self) -> Result<SocketAddr, DaemonError> {
         let listener = bind("listen", self.config.listen).await?;
         let address = local(&listener, self.config.listen);
-        let service = Grpc::new(
-            self.handlers.clone(),
-            self.events.clone(),
-            self.telemetry.clone(),
-            self.timeout,
-            self.stop.clone(),
-        );
+        let service = Grpc {
+            node: self.node.clone(),
+            events: self.events.clone(),
+            telemetry: self.telemetry.clone(),
+            timeout: self.timeout,
+            stop: self.stop.clone(),
+        };
         let operators = Operators::new(self.node.clone(), self.fixed);
         let calls = usize::try_from(self.config.max_concurrent_requests_per_connection);
-        let path_lock = PathLockServer::new(service.clone())
-            .max_decoding_message_size(MESSAGE)
-            .max_encoding_message_size(usize::MAX);
         let port = Arc::new(GrpcPort {
             node: self.node.clone(),
             herd: Herd::new(self.node.clone()),
-            service: service.clone(),
-            path_lock: path_lock.clone(),
-            routes: grpc_routes(&service, path_lock, operators)?,
+            routes: grpc_routes(&service, operators)?,
+            service,
             guard: self.guard.clone(),
             calls: calls
                 .unwrap_or(Semaphore::MAX_PERMITS)
@@ -202,7 +194,7 @@ impl<'a> Ports<'a> {
 
     fn web_routes(&self) -> Router {
         let facade = Facade {
-            handlers: self.handlers.clone(),
+            node: self.node.clone(),
             telemetry: self.telemetry.clone(),
             timeout: self.timeout,
         };
@@ -242,11 +234,8 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-fn grpc_routes(
-    service: &Grpc,
-    path_lock: PathLockServer<Grpc>,
-    operators: Operators,
-) -> Result<Router, DaemonError> {
+/// The services beside the lock service.
+fn grpc_routes(service: &Grpc, operators: Operators) -> Result<Router, DaemonError> {
     let failed =
         |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());
     let describe = || {
@@ -258,8 +247,7 @@ fn grpc_routes(
     let v1 = describe().build_v1().map_err(failed)?;
     let v1alpha = describe().build_v1alpha().map_err(failed)?;
     let health = crate::faces::health::service(service);
-    let routes = Routes::new(path_lock)
-        .add_service(v1)
+    let routes = Routes::new(v1)
         .add_service(v1alpha)
         .add_service(health)
         .add_service(ClusterServer::new(operators));

@@ -9,33 +9,29 @@
 //! channel of its own, and a client that does not read its answers is not read either. Events of every
 //! owner that the session has used arrive on the same stream, with id 0.
 
-mod asked;
-mod short;
-
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Frame;
 use prost::Message;
-use tenure_cluster::{Calls, Heard};
+use tenure_cluster::{Calls, Handle, Heard};
 use tenure_core::value::OwnerId;
-use tenure_node::{Answer, ClientRequest};
+use tenure_node::ClientRequest;
 use tenure_wire::v1;
-use tenure_wire::v1::session_request::Op;
 use tenure_wire::v1::session_response::Result as Response;
 use tonic::Status;
 
 use crate::convert;
 use crate::events;
-use crate::faces::MESSAGE;
-use crate::handlers::{self, wire};
+use crate::faces::framing::{self, Unreadable};
+use crate::handlers;
+use crate::rpc::{self, Asked, Facts, Outcome};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Face, Rpc, Telemetry};
 use crate::under_way::{Slots, Spare};
-use asked::AskedBefore;
 
 /// Operations of one session that are under way; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
@@ -43,12 +39,10 @@ const IN_FLIGHT: usize = 4096;
 /// So many bytes of responses are sent at once, when there are as many.
 const PIECE: usize = 32 << 10;
 
-/// The length of what precedes a message: a flag and the length.
-const PREFIX: usize = 5;
-
 /// What a session has of the daemon.
 pub(crate) struct Means {
     pub(crate) calls: Calls,
+    pub(crate) node: Handle,
     pub(crate) telemetry: Telemetry,
     /// The longest that an operation may take.
     pub(crate) timeout: Duration,
@@ -65,7 +59,6 @@ pub(crate) struct Session<B> {
     /// Where the node puts what it has said, between two looks.
     heard: Vec<Heard>,
     spare: Spare,
-    asked_before: AskedBefore,
     responses: BytesMut,
     is_over: bool,
 }
@@ -81,7 +74,6 @@ where
             slots: Slots::default(),
             heard: Vec::new(),
             spare: Spare::default(),
-            asked_before: AskedBefore::default(),
             responses: BytesMut::new(),
             is_over: false,
         }
@@ -91,9 +83,10 @@ where
     fn read(&mut self, cx: &mut Context<'_>) {
         let now = Instant::now();
         while self.slots.len() < IN_FLIGHT && self.responses.len() < PIECE {
-            self.look(now);
-            if let Some(asked) = self.requests.next() {
-                self.take(asked, now);
+            if let Some(operation) = self.requests.next() {
+                if let Some(operation) = self.look(operation, now) {
+                    self.take(operation, now);
+                }
             } else if self.requests.poll_more(cx).is_pending() || self.requests.are_over() {
                 break;
             }
@@ -101,41 +94,56 @@ where
         self.means.calls.flush();
     }
 
-    /// Answers fence-checks that have come by looking, one after the other, up to one that has to be called. Where
-    /// something is under way the node has a turn for all of it anyway.
-    fn look(&mut self, now: Instant) {
-        if self.slots.len() > 0 || self.requests.check().is_none() {
-            return;
+    /// Answers fence checks that have come by looking, one after the other. Returns the first operation that has to be
+    /// called. Where something is under way the node has a turn for all of it anyway.
+    fn look(&mut self, first: Operation, now: Instant) -> Option<Operation> {
+        if self.slots.len() > 0 || !first.is_fence_check() {
+            return Some(first);
         }
         let Means {
-            calls, telemetry, ..
+            calls,
+            node,
+            telemetry,
+            ..
         } = &self.means;
         let (requests, responses) = (&mut self.requests, &mut self.responses);
-        let before = &mut self.asked_before;
-        calls.look(|mut node| {
+        let mut next = Some(first);
+        calls.look(|mut sight| {
             let took = now.elapsed();
             while responses.len() < PIECE
-                && let Some(Check { id, fields, end }) = requests.check()
-                && let Some(request) = before.request(fields)
-                && let Some(answer) = node.answer(request)
+                && let Some(Operation {
+                    id,
+                    asked: Ok((rpc, asked)),
+                }) = &mut next
+                && *rpc == Rpc::AssertFencing
+                && let Some(answer) = sight.answer(&asked.request)
             {
-                let kind = Kind::AssertFencing;
-                let result = respond(kind, answer);
-                telemetry.record(Face::Grpc, kind.rpc(), took, &result);
-                put(responses, id, result.unwrap_or_else(error));
-                requests.bytes.advance(end);
+                let outcome = Outcome {
+                    answer: Ok(answer),
+                    facts: std::mem::take(&mut asked.facts),
+                    node,
+                };
+                let result = rpc::respond_operation(*rpc, outcome);
+                telemetry.record(Face::Grpc, *rpc, took, &result);
+                put(responses, *id, result.unwrap_or_else(error));
+                next = requests.next();
             }
         });
+        next
     }
 
-    fn take(&mut self, Asked { id, what }: Asked, now: Instant) {
-        match what {
-            Ok((kind, request)) => {
+    fn take(&mut self, Operation { id, asked }: Operation, now: Instant) {
+        match asked {
+            Ok((rpc, Asked { request, facts })) => {
                 if let Some(owner) = owner_of(&request) {
                     self.means.calls.listen(owner);
                 }
-                let begun = now;
-                let slot = self.slots.take(UnderWay { id, kind, begun });
+                let slot = self.slots.take(UnderWay {
+                    id,
+                    rpc,
+                    facts,
+                    begun: now,
+                });
                 let request = self.spare.boxed(request);
                 self.means.calls.push(slot, request, self.means.timeout);
             }
@@ -151,17 +159,19 @@ where
                 request,
             } => {
                 self.spare.keep(request);
-                let Some(UnderWay { id, kind, begun }) = self.slots.give_back(tag) else {
+                let Some(call) = self.slots.give_back(tag) else {
                     return;
                 };
-                let result = match answer {
-                    Ok(answer) => respond(kind, answer),
-                    Err(failure) => Err(handlers::failure(failure)),
+                let outcome = Outcome {
+                    answer: answer.map_err(handlers::failure),
+                    facts: call.facts,
+                    node: &self.means.node,
                 };
-                let took = now.saturating_duration_since(begun);
+                let result = rpc::respond_operation(call.rpc, outcome);
+                let took = now.saturating_duration_since(call.begun);
                 let telemetry = &self.means.telemetry;
-                telemetry.record(Face::Grpc, kind.rpc(), took, &result);
-                self.respond(id, result.unwrap_or_else(error));
+                telemetry.record(Face::Grpc, call.rpc, took, &result);
+                self.respond(call.id, result.unwrap_or_else(error));
             }
             Heard::Event(event) => self.respond(0, Response::Event(convert::event_out(&event))),
             Heard::Ended(end) => self.respond(0, error(events::ended(end))),
@@ -258,19 +268,12 @@ where
     }
 
     /// The first message, if all of it has come.
-    fn next(&mut self) -> Option<Asked> {
+    fn next(&mut self) -> Option<Operation> {
         next(&mut self.bytes).unwrap_or_else(|Unreadable| {
             self.body = None;
             self.bytes.clear();
             None
         })
-    }
-
-    /// The first message, if all of it has come and it is a fence-check such as most are.
-    fn check(&self) -> Option<Check<'_>> {
-        let (message, end) = message(&self.bytes).ok()??;
-        let (id, fields) = short::split(message)?;
-        Some(Check { id, fields, end })
     }
 
     /// Waits for more to come, unless it is all.
@@ -291,132 +294,54 @@ where
     }
 }
 
-/// A fence-check.
-struct Check<'a> {
-    id: u64,
-    /// Of its message.
-    fields: &'a [u8],
-    /// Where what follows begins.
-    end: usize,
-}
-
 /// What a message asks, under the client's id.
-struct Asked {
+struct Operation {
     id: u64,
-    what: Result<(Kind, ClientRequest), Failure>,
+    asked: Result<(Rpc, Asked), Failure>,
 }
 
-/// What has come is no message of this protocol.
-struct Unreadable;
-
-/// The bytes of the first message, if all of it has come, and where what follows begins.
-fn message(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Unreadable> {
-    let Some((&[flag, a, b, c, d], rest)) = bytes.split_first_chunk() else {
-        return Ok(None);
-    };
-    let length = u32::from_be_bytes([a, b, c, d]) as usize;
-    if flag != 0 || length > MESSAGE {
-        return Err(Unreadable);
+impl Operation {
+    fn is_fence_check(&self) -> bool {
+        matches!(self.asked, Ok((Rpc::AssertFencing, _)))
     }
-    let message = rest.get(..length);
-    Ok(message.map(|message| (message, PREFIX + length)))
 }
 
 /// What the first message asks, if all of it has come.
-fn next(bytes: &mut BytesMut) -> Result<Option<Asked>, Unreadable> {
-    let Some((message, end)) = message(bytes)? else {
+fn next(bytes: &mut BytesMut) -> Result<Option<Operation>, Unreadable> {
+    let Some((message, end)) = framing::first(bytes)? else {
         return Ok(None);
     };
-    let asked = match short::fence_check(message) {
-        Some((id, request)) => Asked {
-            id,
-            what: request.map(|request| (Kind::AssertFencing, request)),
-        },
-        None => {
-            let request = v1::SessionRequest::decode(message).map_err(|_| Unreadable)?;
-            Asked {
-                id: request.id,
-                what: parse(request),
-            }
-        }
-    };
+    let request = v1::SessionRequest::decode(message).map_err(|_| Unreadable)?;
     bytes.advance(end);
-    Ok(Some(asked))
+    Ok(Some(Operation {
+        id: request.id,
+        asked: parse(request),
+    }))
 }
 
 /// Writes a message.
 fn put(responses: &mut BytesMut, id: u64, result: Response) {
-    let response = v1::SessionResponse {
-        id,
-        result: Some(result),
-    };
-    let length = response.encoded_len();
-    responses.reserve(PREFIX + length);
-    responses.put_u8(0);
-    responses.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    response.encode_raw(responses);
-}
-
-/// What kind of answer an operation gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Acquire,
-    Release,
-    ReleaseAll,
-    Renew,
-    AssertFencing,
-}
-
-impl Kind {
-    fn rpc(self) -> Rpc {
-        match self {
-            Kind::Acquire => Rpc::Acquire,
-            Kind::Release => Rpc::Release,
-            Kind::ReleaseAll => Rpc::ReleaseAll,
-            Kind::Renew => Rpc::Renew,
-            Kind::AssertFencing => Rpc::AssertFencing,
-        }
-    }
+    let result = Some(result);
+    framing::put(responses, &v1::SessionResponse { id, result });
 }
 
 /// An operation under way, under the client's id.
 struct UnderWay {
     id: u64,
-    kind: Kind,
+    rpc: Rpc,
+    facts: Facts,
     begun: Instant,
 }
 
-fn parse(request: v1::SessionRequest) -> Result<(Kind, ClientRequest), Failure> {
+fn parse(request: v1::SessionRequest) -> Result<(Rpc, Asked), Failure> {
+    let wrong = |text| Failure::new(Code::InvalidArgument, text);
     if request.id == 0 {
-        return Err(Failure::new(
-            Code::InvalidArgument,
-            "id 0 is for events: number from 1",
-        ));
+        return Err(wrong("id 0 is for events: number from 1"));
     }
-    let (kind, request) = match request.op {
-        Some(Op::Acquire(acquire)) => (Kind::Acquire, wire::acquire(acquire)),
-        Some(Op::Release(release)) => (Kind::Release, wire::release(release)),
-        Some(Op::ReleaseAll(all)) => (Kind::ReleaseAll, wire::release_all(all)),
-        Some(Op::Renew(renew)) => (Kind::Renew, wire::renew(renew)),
-        Some(Op::AssertFencing(assert)) => (Kind::AssertFencing, wire::assert_fencing(assert)),
-        None => {
-            return Err(Failure::new(
-                Code::InvalidArgument,
-                "the request names no operation",
-            ));
-        }
-    };
-    Ok((kind, request?))
-}
-
-fn respond(kind: Kind, answer: Answer) -> Result<Response, Failure> {
-    Ok(match kind {
-        Kind::Acquire => Response::Acquire(wire::acquired(answer)?),
-        Kind::Release => Response::Release(wire::released(&answer)?),
-        Kind::ReleaseAll => Response::ReleaseAll(wire::released(&answer)?),
-        Kind::Renew => Response::Renew(wire::renewed(&answer)?),
-        Kind::AssertFencing => Response::AssertFencing(wire::asserted(&answer)?),
-    })
+    let op = request.op;
+    let op = op.ok_or_else(|| wrong("the request names no operation"))?;
+    let (rpc, asked) = rpc::parse_operation(op);
+    Ok((rpc, asked?))
 }
 
 /// Whose events the session wants from now on.
@@ -437,6 +362,8 @@ fn error(failure: Failure) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BufMut;
+
     use super::*;
 
     /// A message may come in any number of pieces.

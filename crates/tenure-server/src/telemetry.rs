@@ -58,13 +58,12 @@ impl Telemetry {
 
     /// A call begins.
     pub(crate) fn begin(&self, face: Face, rpc: Rpc, headers: &HeaderMap) -> Measured<'_> {
-        let tracing = self.inner.tracing.as_ref();
         Measured {
             telemetry: self,
             face,
             rpc,
             begun: Instant::now(),
-            span: tracing.map(|tracing| Box::new(tracing.begin(rpc, headers))),
+            span: self.span(rpc, headers),
             code: tonic::Code::Cancelled,
         }
     }
@@ -77,17 +76,21 @@ impl Telemetry {
         took: Duration,
         result: &Result<T, Failure>,
     ) {
-        self.count(face, rpc, code_of(result), took);
+        self.end(face, rpc, code_of(result), took, None);
     }
 
-    /// A call is over that has no span.
-    pub(crate) fn count(&self, face: Face, rpc: Rpc, code: tonic::Code, took: Duration) {
+    /// The span of a call that begins, if calls have spans.
+    pub(crate) fn span(&self, rpc: Rpc, headers: &HeaderMap) -> Span {
+        let tracing = self.inner.tracing.as_ref();
+        tracing.map(|tracing| Box::new(tracing.begin(rpc, headers)))
+    }
+
+    /// A call is over.
+    pub(crate) fn end(&self, face: Face, rpc: Rpc, code: tonic::Code, took: Duration, span: Span) {
         self.inner.calls.record(face, rpc, code, took);
-    }
-
-    /// Whether calls have spans.
-    pub(crate) fn is_traced(&self) -> bool {
-        self.inner.tracing.is_some()
+        if let Some(span) = span {
+            span.end(face, rpc, code);
+        }
     }
 
     /// Everything there is to know, now.
@@ -99,6 +102,9 @@ impl Telemetry {
         families
     }
 }
+
+/// Boxed: few ask for traces, and every call under way has room for it.
+pub(crate) type Span = Option<Box<OpenSpan>>;
 
 fn code_of<T>(result: &Result<T, Failure>) -> tonic::Code {
     match result {
@@ -113,8 +119,7 @@ pub(crate) struct Measured<'a> {
     face: Face,
     rpc: Rpc,
     begun: Instant,
-    /// Boxed: few ask for traces, and every call has room for it.
-    span: Option<Box<OpenSpan>>,
+    span: Span,
     code: tonic::Code,
 }
 
@@ -132,10 +137,8 @@ impl Measured<'_> {
 
 impl Drop for Measured<'_> {
     fn drop(&mut self) {
-        let calls = &self.telemetry.inner.calls;
-        calls.record(self.face, self.rpc, self.code, self.begun.elapsed());
-        if let Some(span) = self.span.take() {
-            span.end(self.face, self.rpc, self.code);
-        }
+        let (took, span) = (self.begun.elapsed(), self.span.take());
+        self.telemetry
+            .end(self.face, self.rpc, self.code, took, span);
     }
 }

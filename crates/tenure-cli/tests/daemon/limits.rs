@@ -179,6 +179,146 @@ async fn grpc_refuses_what_it_cannot_read() {
     }
 }
 
+/// Everything of an answer that a client can see: status, headers, messages, trailers.
+async fn seen(
+    client: &mut Http2,
+    rpc: &str,
+    encoding: Option<&str>,
+    pieces: &[&[u8]],
+    trailers: Option<http::HeaderMap>,
+) -> String {
+    let mut request = http::Request::post(format!("http://t/pathlockd.v1.PathLock/{rpc}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    if let Some(encoding) = encoding {
+        request = request.header("grpc-encoding", encoding);
+    }
+    let (response, mut sender) = client.begin(request.body(()).unwrap()).await;
+    for (n, piece) in pieces.iter().enumerate() {
+        let is_last = n + 1 == pieces.len() && trailers.is_none();
+        // A refusal may come before the rest is sent.
+        let _ = sender.send_data(bytes::Bytes::copy_from_slice(piece), is_last);
+        // Each piece in a frame, and in a write, of its own.
+        tokio::task::yield_now().await;
+    }
+    if let Some(trailers) = trailers {
+        let _ = sender.send_trailers(trailers);
+    }
+    let (head, mut body) = response.await.unwrap().into_parts();
+    let mut shown = format!("{} {}", head.status.as_u16(), headers(&head.headers));
+    let mut bytes = Vec::new();
+    while let Some(chunk) = body.data().await {
+        bytes.extend_from_slice(&chunk.unwrap());
+    }
+    if !bytes.is_empty() {
+        shown += &format!(" {bytes:?}");
+    }
+    if let Some(trailers) = body.trailers().await.unwrap() {
+        shown += &format!(" {}", headers(&trailers));
+    }
+    shown
+}
+
+fn headers(map: &http::HeaderMap) -> String {
+    let mut lines: Vec<String> = map
+        .iter()
+        .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
+        .collect();
+    lines.sort();
+    lines.join(" ")
+}
+
+/// One unary call is read by one set of rules, whatever call it is and however its bytes come.
+#[tokio::test]
+async fn odd_bodies_get_the_same_answer_from_every_unary_call() {
+    let (_data, daemon) = daemon();
+    let mut client = Http2::connect(daemon.grpc).await;
+    let framed = |flag: u8, message: &[u8]| {
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        [&[flag][..], &length, message].concat()
+    };
+    let refused = |code: u32, text: &str| {
+        let text = text.replace(' ', "%20");
+        format!("200 content-type=application/grpc grpc-message={text} grpc-status={code}")
+    };
+    let no_message = framed(0, &[0xff, 0xff]);
+    // A call that is made all day, a read, one with a long answer, and one that takes no argument.
+    for (rpc, message) in [
+        ("Acquire", &b"\x0a\x03amy\x10\xe8\x07"[..]),
+        ("IsOwnerAlive", b"\x0a\x03amy"),
+        ("DumpLocks", b"\x10\x01"),
+        ("Health", b""),
+    ] {
+        let whole = framed(0, message);
+        let twice = [&whole[..], &whole].concat();
+        let with_more = [&whole[..], &[0, 0]].concat();
+        let granted = seen(&mut client, rpc, None, &[&whole], None).await;
+        assert!(
+            granted.starts_with("200 content-type=application/grpc [0, ")
+                && granted.ends_with("] grpc-status=0"),
+            "{granted}"
+        );
+        let taken: [(Option<&str>, &[&[u8]]); 4] = [
+            (Some("identity"), &[&whole]),
+            (None, &[&whole[..2], &whole[2..5], &whole[5..]]),
+            (None, &[&whole, b""]),
+            // The first of two messages counts.
+            (None, &[&twice]),
+        ];
+        for (encoding, pieces) in taken {
+            let found = seen(&mut client, rpc, encoding, pieces, None).await;
+            assert_eq!(found, granted, "{rpc} {pieces:?}");
+        }
+        let trailers = http::HeaderMap::from_iter([(
+            http::HeaderName::from_static("x-last"),
+            http::HeaderValue::from_static("1"),
+        )]);
+        let found = seen(&mut client, rpc, None, &[&whole], Some(trailers)).await;
+        assert_eq!(found, granted, "{rpc} with trailers");
+        let odd: [(&[u8], String); 7] = [
+            (b"", refused(13, "Missing request message.")),
+            (&whole[..4], refused(13, "Unexpected EOF decoding stream.")),
+            (&with_more, refused(13, "Unexpected EOF decoding stream.")),
+            (
+                &[1, 0, 0, 0, 0],
+                refused(
+                    13,
+                    "protocol error: received message with compressed-flag but no grpc-encoding was specified",
+                ),
+            ),
+            (
+                &[2, 0, 0, 0, 0],
+                refused(
+                    13,
+                    "protocol error: received message with invalid compression flag: 2 (valid flags are 0 and 1), while sending request",
+                ),
+            ),
+            (
+                &[0, 0, 64, 0, 1],
+                refused(
+                    11,
+                    "Error, decoded message length too large: found 4194305 bytes, the limit is: 4194304 bytes",
+                ),
+            ),
+            (
+                &no_message,
+                refused(13, "failed to decode Protobuf message: invalid varint"),
+            ),
+        ];
+        for (bytes, wanted) in odd {
+            let found = seen(&mut client, rpc, None, &[bytes], None).await;
+            assert_eq!(found, wanted, "{rpc} {bytes:?}");
+        }
+        let found = seen(&mut client, rpc, Some("gzip"), &[&whole], None).await;
+        assert_eq!(
+            found,
+            "200 content-type=application/grpc grpc-accept-encoding=identity \
+             grpc-message=Content%20is%20compressed%20with%20%60gzip%60%20which%20isn't%20supported grpc-status=12",
+            "{rpc}"
+        );
+    }
+}
+
 /// A request that does not come ends with the deadline, on every face.
 #[tokio::test]
 async fn requests_that_do_not_come_end_with_the_deadline() {

@@ -176,6 +176,61 @@ fn forced_actions_are_written_down() {
     );
 }
 
+/// Forced actions over gRPC leave the same lines, with the address of the client.
+#[tokio::test]
+async fn forced_actions_over_grpc_are_written_down() {
+    let data = tempfile::tempdir().unwrap();
+    let log = data.path().join("log");
+    let environment = [
+        ("TENURE_LOG_FILE", log.to_str().unwrap()),
+        ("RUST_LOG", "error"),
+    ];
+    let daemon = Daemon::start_with(data.path(), &environment);
+    let mut client = PathLockClient::new(daemon.channel().await);
+    let break_hold = v1::BreakRequest {
+        path: "t:/a".into(),
+        owner_id: "amy".into(),
+        actor: "ops".into(),
+        ..Default::default()
+    };
+    let status = client.r#break(break_hold).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
+    let force = v1::ForceReleaseRequest {
+        victim_id: "bob".into(),
+        ..Default::default()
+    };
+    client.force_release(force).await.unwrap();
+    let owner_id = "cat".into();
+    let revoke = v1::RequestRevokeRequest { owner_id };
+    client.request_revoke(revoke).await.unwrap();
+    // Nothing was asked of the node, so nothing is written down.
+    let nameless = v1::ForceReleaseRequest::default();
+    client.force_release(nameless).await.unwrap_err();
+    drop(client);
+    assert_eq!(daemon.terminate(), Some(0));
+    let text = std::fs::read_to_string(log).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let shown: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            let peer = line["peer"].as_str().unwrap();
+            assert!(peer.starts_with("127.0.0.1:"), "{line}");
+            ["action", "victim", "result"].map(|field| line[field].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ["break", "amy", "FAILED_PRECONDITION"],
+            ["force_release", "bob", "OK"],
+            ["request_revoke", "cat", "OK"],
+        ]
+    );
+}
+
 /// R180: what has no meaning here is accepted and named in one line; a level that is none is refused.
 #[test]
 fn the_log_names_what_is_ignored() {

@@ -1,12 +1,13 @@
 //! A connection of the gRPC port, on HTTP/2 itself.
 //!
 //! ```text
-//!   socket ──▶ h2 ──common call, whole──▶ calls under way ──all of a read──▶ herd ──▶ node
-//!               └──anything else──▶ a future of its own
+//!   socket ──▶ h2 ──unary call──▶ calls under way ──all of a read──▶ herd ──▶ node
+//!               │ └─▶ a future that waits for its body, or its turn ─▲
+//!               └──stream, other service──▶ a future of its own
 //!   socket ◀── h2 ◀──all of a turn── calls under way ◀──one wake-up a turn── node
 //! ```
 //!
-//! A common call is an entry in a list while it is under way: no future, no waker and no channel of its
+//! A unary call is an entry in a list while it is under way: no future, no waker and no channel of its
 //! own. Everything happens in the task of the connection.
 
 use std::future::poll_fn;
@@ -14,28 +15,31 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
 use h2::server::{Connection, SendResponse};
 use h2::{Ping, PingPong, RecvStream};
-use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Full};
 use tenure_cluster::{Calls, Heard};
-use tenure_node::{Answer, Failure as NodeFailure};
+use tenure_node::Answer;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::connection::{GrpcConnection, GrpcPort, Kind, kind_of};
+use super::connection::{GrpcConnection, GrpcPort, Kind, Permits, grpc_response, kind_of};
 use super::patience::Patient;
 use super::streams::{self, Received};
 use super::tcp::{HANDSHAKE, PING_ANSWER, PING_EVERY, keep_alive, stopped};
-use super::unary::{Answered, Common};
 use crate::handlers;
+use crate::rpc::{Facts, Outcome, Unary};
+use crate::status::Failure;
+use crate::telemetry::{Face, Span};
 use crate::under_way::{Slots, Spare};
 
 /// Concurrent streams of one connection: calls that wait and open subscriptions.
@@ -78,15 +82,29 @@ pub(crate) async fn serve(
     poll_fn(|cx| served.poll(cx)).await;
 }
 
-/// A common call that the node has.
-struct UnderWay {
-    common: Common,
+/// A unary call that the node does not have yet.
+struct Arrived {
+    unary: &'static Unary,
+    headers: HeaderMap,
+    deadline: Duration,
     respond: SendResponse<Bytes>,
-    begun: Instant,
-    _place: OwnedSemaphorePermit,
 }
 
-type Other = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A unary call that the node has.
+struct UnderWay {
+    unary: &'static Unary,
+    facts: Facts,
+    begun: Instant,
+    span: Span,
+    permits: Permits,
+    respond: SendResponse<Bytes>,
+}
+
+/// A unary call that has waited for its permits and its message.
+type Waited = (Arrived, Permits, Bytes);
+
+/// What has a future of its own.
+type Other = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 
 struct Served {
     connection: Connection<Patient<TcpStream>, Bytes>,
@@ -127,8 +145,8 @@ impl Served {
     /// Answers what the node has decided, then reads and writes, then begins what was read.
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.hear(cx);
-        self.go_on(cx);
         let now = Instant::now();
+        self.go_on(now, cx);
         loop {
             match self.connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.begin(request, respond, now, cx),
@@ -140,9 +158,9 @@ impl Served {
                 Poll::Pending => break,
             }
         }
-        self.calls.flush();
         // What is answered at once wakes the connection by itself.
-        self.go_on(cx);
+        self.go_on(now, cx);
+        self.calls.flush();
         match &mut self.pulse {
             Some(pulse) => pulse.poll(cx),
             None => Poll::Pending,
@@ -164,21 +182,25 @@ impl Served {
                 };
                 self.spare.keep(request);
                 if let Some(call) = self.under_way.give_back(tag) {
-                    self.answer(call, answer, now);
+                    self.answer(call, answer.map_err(handlers::failure), now);
                 }
             }
         }
         self.heard = heard;
     }
 
-    fn go_on(&mut self, cx: &mut Context<'_>) {
-        while let Poll::Ready(Some(())) = Pin::new(&mut self.others).poll_next(cx) {}
+    fn go_on(&mut self, now: Instant, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(done)) = Pin::new(&mut self.others).poll_next(cx) {
+            if let Some((arrived, permits, message)) = done {
+                self.enter(arrived, permits, &message, now);
+            }
+        }
     }
 
     fn begin(
         &mut self,
         request: Request<RecvStream>,
-        respond: SendResponse<Bytes>,
+        mut respond: SendResponse<Bytes>,
         now: Instant,
         cx: &mut Context<'_>,
     ) {
@@ -187,59 +209,129 @@ impl Served {
             Ok(deadline) => deadline,
             Err(refused) => return self.other(async move { refused }, respond),
         };
-        match kind_of(&request) {
-            Kind::Common(common) => {
-                let (head, body) = request.into_parts();
-                let mut body = self.client.limited(body, deadline);
-                let is_read = pin!(body.read()).poll(cx).is_ready();
-                let place = self.client.place_at_once().filter(|_| is_read);
-                let message = body.message().filter(|_| !self.client.is_traced());
-                let asked = message.and_then(|message| common.parse(message));
-                let (Some(place), Some(Ok(asked))) = (place, asked) else {
-                    // What is unusual has time.
-                    let client = self.client.clone();
-                    return self.other(client.common(common, deadline, head, body), respond);
-                };
-                let tag = self.under_way.take(UnderWay {
-                    common,
-                    respond,
-                    begun: now,
-                    _place: place,
-                });
-                self.calls.push(tag, self.spare.boxed(asked), deadline);
+        let unary = match kind_of(&request) {
+            Ok(Kind::Unary(unary)) => unary,
+            Ok(kind) => {
+                let served = self.client.clone().serve(kind, request, deadline);
+                return self.other(served, respond);
             }
-            Kind::Session => self.other(self.client.clone().session(request, deadline), respond),
-            Kind::Other => self.other(self.client.clone().others(request, deadline), respond),
+            Err(status) => {
+                let _ = refuse(&mut respond, status);
+                return;
+            }
+        };
+        let (head, body) = request.into_parts();
+        let mut body = self.client.limited(body, deadline);
+        let mut arrived = Arrived {
+            unary,
+            headers: head.headers,
+            deadline,
+            respond,
+        };
+        let _ = pin!(body.read()).poll(cx);
+        if let Some(message) = body.message()
+            && let Some(permits) = self.client.permits_at_once(unary)
+        {
+            return self.enter(arrived, permits, message, now);
+        }
+        let waiting = self.client.clone().wait(unary, deadline, body);
+        self.push(async move {
+            match streams::unless_reset(waiting, &mut arrived.respond).await? {
+                Ok((permits, message, left)) => {
+                    arrived.deadline = left;
+                    Some((arrived, permits, message))
+                }
+                Err(status) => {
+                    let _ = refuse(&mut arrived.respond, status);
+                    None
+                }
+            }
+        });
+    }
+
+    /// Hands a unary call to the node, unless its message says nothing that the node could do.
+    fn enter(&mut self, arrived: Arrived, permits: Permits, message: &[u8], now: Instant) {
+        let Arrived {
+            unary,
+            headers,
+            deadline,
+            mut respond,
+        } = arrived;
+        let asked = match (unary.parse)(message) {
+            Ok(asked) => asked,
+            Err(error) => {
+                let _ = refuse(&mut respond, Status::internal(error.to_string()));
+                return;
+            }
+        };
+        let mut call = UnderWay {
+            unary,
+            facts: Facts::default(),
+            begun: now,
+            span: self.client.telemetry().span(unary.rpc, &headers),
+            permits,
+            respond,
+        };
+        match asked {
+            Ok(asked) => {
+                call.facts = asked.facts;
+                if let Some(record) = &mut call.facts.audit {
+                    record.peer = Some(self.client.peer());
+                }
+                let tag = self.under_way.take(call);
+                let request = self.spare.boxed(asked.request);
+                self.calls.push(tag, request, unary.timeout(deadline));
+            }
+            Err(failure) => self.answer(call, Err(failure), now),
         }
     }
 
     fn other(
         &mut self,
-        answer: impl Future<Output = Response<Answered>> + Send + 'static,
+        answer: impl Future<Output = Response<Body>> + Send + 'static,
         respond: SendResponse<Bytes>,
     ) {
+        self.push(async move {
+            streams::answer(answer, respond).await;
+            None
+        });
+    }
+
+    fn push(&self, other: impl Future<Output = Option<Waited>> + Send + 'static) {
         // Hundreds share a task, whose budget is meant for one; reading from the socket still counts.
-        let other = tokio::task::unconstrained(streams::answer(answer, respond));
+        let other = tokio::task::unconstrained(other);
         self.others.push(Box::pin(other));
     }
 
-    fn answer(&self, call: UnderWay, answer: Result<Answer, NodeFailure>, now: Instant) {
+    fn answer(&self, call: UnderWay, answer: Result<Answer, Failure>, now: Instant) {
         let UnderWay {
-            common,
-            mut respond,
+            unary,
+            facts,
             begun,
-            ..
+            span,
+            permits,
+            mut respond,
         } = call;
-        let message = answer
-            .map_err(handlers::failure)
-            .and_then(|answer| common.respond(answer));
+        let outcome = Outcome {
+            answer,
+            facts,
+            node: &self.client.port().node,
+        };
         let mut code = tonic::Code::Ok;
-        let sent = match message {
-            Ok(message) => send(&mut respond, message),
-            Err(failure) => {
+        let sent = match ((unary.respond)(outcome), permits.unread) {
+            (Ok(message), None) => send(&mut respond, message),
+            (Ok(message), Some(unread)) => {
+                self.push(async move {
+                    let body = Full::new(message).with_trailers(async { Some(Ok(all_is_well())) });
+                    streams::send(grpc_response(Body::new(body)), respond).await;
+                    drop(unread);
+                    None
+                });
+                Ok(())
+            }
+            (Err(failure), _) => {
                 code = failure.code.grpc();
-                let refused = Status::from(failure).into_http::<()>();
-                respond.send_response(refused, true).map(drop)
+                refuse(&mut respond, failure.into())
             }
         };
         if sent.is_err() {
@@ -247,30 +339,39 @@ impl Served {
             code = tonic::Code::Cancelled;
         }
         let took = now.saturating_duration_since(begun);
-        self.client.count(common.rpc(), code, took);
+        let telemetry = self.client.telemetry();
+        telemetry.end(Face::Grpc, unary.rpc, code, took, span);
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
+        let telemetry = self.client.telemetry();
         for call in self.under_way.drain() {
             let took = call.begun.elapsed();
             let code = tonic::Code::Cancelled;
-            self.client.count(call.common.rpc(), code, took);
+            telemetry.end(Face::Grpc, call.unary.rpc, code, took, call.span);
         }
     }
 }
 
 /// One message, then that all is well.
 fn send(respond: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h2::Error> {
-    let mut response = Response::new(());
-    let grpc = HeaderValue::from_static("application/grpc");
-    response.headers_mut().insert(CONTENT_TYPE, grpc);
-    let mut stream = respond.send_response(response, false)?;
+    let mut stream = respond.send_response(grpc_response(()), false)?;
     stream.send_data(message, false)?;
+    stream.send_trailers(all_is_well())
+}
+
+fn all_is_well() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
-    stream.send_trailers(trailers)
+    trailers
+}
+
+/// A status instead of a message.
+fn refuse(respond: &mut SendResponse<Bytes>, status: Status) -> Result<(), h2::Error> {
+    let refused = status.into_http::<()>();
+    respond.send_response(refused, true).map(drop)
 }
 
 /// Notices that a client is gone: it is asked now and then, and has some time to answer.

@@ -8,18 +8,19 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{get, post};
 use axum::{Json, Router};
+use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, StatusCode};
-use serde::de::DeserializeOwned;
 use serde_json::json;
-use tenure_wire::json::Object;
-use tenure_wire::v1;
+use tenure_cluster::Handle;
+use tenure_node::ClientRequest;
 
-use crate::handlers::{Call, Handlers};
+use crate::handlers::{self, HEALTH_TIMEOUT, inspect};
+use crate::rpc::{Asked, Effect, Facts, Outcome, Rpc, Unary};
 use crate::status::{Code, Failure};
-use crate::telemetry::{self, Face, Telemetry};
+use crate::telemetry::{Face, Telemetry};
 
 /// The longest request body.
 const BODY: usize = 4 << 20;
@@ -27,113 +28,75 @@ const BODY: usize = 4 << 20;
 /// What the routes share.
 #[derive(Clone)]
 pub struct Facade {
-    /// The handlers of all faces.
-    pub handlers: Handlers,
+    /// Who answers in the end.
+    pub node: Handle,
     /// Counts the calls.
     pub telemetry: Telemetry,
     /// The longest that a call may take.
     pub timeout: Duration,
 }
 
-/// One RPC of the facade.
-pub struct Rpc {
-    /// Its URL.
-    pub url: &'static str,
-    /// Its request and response messages, as the proto file names them.
-    pub messages: (&'static str, &'static str),
-    /// Whether it may run in early data.
-    pub effect: Effect,
-    route: fn() -> MethodRouter<Facade>,
-}
-
-/// Whether an RPC changes anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// It does not.
-    Reads,
-    /// It may.
-    Writes,
-}
-
-macro_rules! rpcs {
-    ($($url:literal $effect:ident $rpc:ident $handler:ident : $request:ident -> $response:ident),+
-     $(,)?) => {
-        &[$(Rpc {
-            url: $url,
-            messages: (stringify!($request), stringify!($response)),
-            effect: Effect::$effect,
-            route: || post(|State(facade): State<Facade>, request: Request<Body>| async move {
-                let measured = facade.telemetry.begin(Face::Http, telemetry::Rpc::$rpc, request.headers());
-                let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-                let call = Call { timeout: facade.timeout, peer: peer.map(|peer| peer.0) };
-                let answer = match read::<v1::$request>(request).await {
-                    Ok(message) => {
-                        let answer = facade.handlers.$handler(call, message).await;
-                        answer.map_err(Refused::from)
-                    }
-                    Err(refused) => Err(refused),
-                };
-                measured.end_with(answer.as_ref().map_or_else(Refused::grpc, |_| tonic::Code::Ok));
-                answer.map(Json).into_response()
-            }),
-        }),+]
-    };
-}
-
-/// Every RPC with a JSON form, except Health, which is also a GET.
-pub const RPCS: &[Rpc] = rpcs![
-    "/v1/acquire" Writes Acquire acquire: AcquireRequest -> AcquireResponse,
-    "/v1/release" Writes Release release: ReleaseLocksRequest -> ReleaseResponse,
-    "/v1/releaseAll" Writes ReleaseAll release_all: ReleaseAllRequest -> ReleaseResponse,
-    "/v1/renew" Writes Renew renew: RenewRequest -> RenewResponse,
-    "/v1/forceRelease" Writes ForceRelease force_release: ForceReleaseRequest -> ForceReleaseResponse,
-    "/v1/assertFencing" Reads AssertFencing assert_fencing: AssertFencingRequest -> AssertFencingResponse,
-    "/v1/detectCycle" Reads DetectCycle detect_cycle: DetectCycleRequest -> DetectCycleResponse,
-    "/v1/isBlocking" Reads IsBlocking is_blocking: IsBlockingRequest -> IsBlockingResponse,
-    "/v1/incrFencingToken" Writes IncrFencingToken incr_fencing_token:
-        IncrFencingTokenRequest -> IncrFencingTokenResponse,
-    "/v1/setWaitEdge" Writes SetWaitEdge set_wait_edge: SetWaitEdgeRequest -> SetWaitEdgeResponse,
-    "/v1/clearWaitEdge" Writes ClearWaitEdge clear_wait_edge: ClearWaitEdgeRequest -> ClearWaitEdgeResponse,
-    "/v1/isOwnerAlive" Reads IsOwnerAlive is_owner_alive: IsOwnerAliveRequest -> IsOwnerAliveResponse,
-    "/v1/requestRevoke" Writes RequestRevoke request_revoke: RequestRevokeRequest -> RequestRevokeResponse,
-    "/v1/setNamespacePolicy" Writes SetNamespacePolicy set_namespace_policy:
-        SetNamespacePolicyRequest -> SetNamespacePolicyResponse,
-    "/v1/getNamespacePolicy" Reads GetNamespacePolicy get_namespace_policy:
-        GetNamespacePolicyRequest -> GetNamespacePolicyResponse,
-    "/v1/deleteNamespacePolicy" Writes DeleteNamespacePolicy delete_namespace_policy:
-        DeleteNamespacePolicyRequest -> DeleteNamespacePolicyResponse,
-    "/v1/inspectPath" Reads InspectPath inspect_path: InspectPathRequest -> InspectPathResponse,
-    "/v1/listOwnerLocks" Reads ListOwnerLocks list_owner_locks: ListOwnerLocksRequest -> ListOwnerLocksResponse,
-    "/v1/dumpLocks" Reads DumpLocks dump_locks: DumpLocksRequest -> DumpLocksResponse,
-    "/v1/explain" Reads Explain explain: ExplainRequest -> ExplainResponse,
-    "/v1/break" Writes Break break_hold: BreakRequest -> BreakResponse,
-    "/v1/listNamespacePolicies" Reads ListNamespacePolicies list_namespace_policies:
-        ListNamespacePoliciesRequest -> ListNamespacePoliciesResponse,
-];
-
 /// Whether a request may run before a handshake is confirmed. Anything not listed is a mutation.
 pub fn is_read_only(method: &Method, path: &str) -> bool {
-    if method == Method::GET || method == Method::HEAD {
-        return true;
-    }
-    method == Method::POST
-        && (path == "/v1/health"
-            || RPCS
-                .iter()
-                .any(|rpc| rpc.url == path && rpc.effect == Effect::Reads))
+    let is_get = method == Method::GET || method == Method::HEAD;
+    let reads = || Rpc::at(path).is_some_and(|unary| unary.effect == Effect::Reads);
+    is_get || (method == Method::POST && reads())
 }
 
-/// The routes of the facade.
+/// The routes of the facade: one for each row of the table. Health is also a GET, with a status of its own.
 pub fn router(facade: Facade) -> Router {
     let mut router = Router::new();
-    for rpc in RPCS {
-        router = router.route(rpc.url, (rpc.route)());
+    for unary in Rpc::unary() {
+        let route = match unary.rpc {
+            Rpc::Health => get(health_get).post(health_post),
+            _ => post(
+                move |State(facade): State<Facade>, request: Request<Body>| async move {
+                    call(&facade, unary, request).await
+                },
+            ),
+        };
+        router = router.route(unary.url, route);
     }
     router
-        .route("/v1/health", get(health_get).post(health_post))
         .fallback(no_such_url)
         .method_not_allowed_fallback(wrong_method)
         .with_state(facade)
+}
+
+async fn call(facade: &Facade, unary: &Unary, request: Request<Body>) -> Response {
+    let telemetry = &facade.telemetry;
+    let measured = telemetry.begin(Face::Http, unary.rpc, request.headers());
+    let answer = answer(facade, unary, request).await;
+    measured.end_with(
+        answer
+            .as_ref()
+            .map_or_else(Refused::grpc, |_| tonic::Code::Ok),
+    );
+    match answer {
+        Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(refused) => refused.into_response(),
+    }
+}
+
+async fn answer(
+    facade: &Facade,
+    unary: &Unary,
+    request: Request<Body>,
+) -> Result<Vec<u8>, Refused> {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let peer = peer.map(|peer| peer.0);
+    let Asked { request, mut facts } = parse(unary, &read(request).await?)?;
+    if let Some(record) = &mut facts.audit {
+        record.peer = peer;
+    }
+    let node = &facade.node;
+    let answer = handlers::ask(node, request, unary.timeout(facade.timeout)).await;
+    let outcome = Outcome {
+        answer,
+        facts,
+        node,
+    };
+    Ok((unary.respond_json)(outcome)?)
 }
 
 async fn health_get(State(facade): State<Facade>, headers: HeaderMap) -> Response {
@@ -142,28 +105,38 @@ async fn health_get(State(facade): State<Facade>, headers: HeaderMap) -> Respons
 
 async fn health_post(State(facade): State<Facade>, request: Request<Body>) -> Response {
     let headers = request.headers().clone();
-    match read::<v1::HealthRequest>(request).await {
-        Ok(_) => health(&facade, &headers).await,
+    let parsed = match (&Rpc::Health.row().unary, read(request).await) {
+        (Some(unary), Ok(body)) => parse(unary, &body).map(drop),
+        (_, body) => body.map(drop),
+    };
+    match parsed {
+        Ok(()) => health(&facade, &headers).await,
         Err(refused) => refused.into_response(),
     }
 }
 
 async fn health(facade: &Facade, headers: &HeaderMap) -> Response {
-    let measured = facade
-        .telemetry
-        .begin(Face::Http, telemetry::Rpc::Health, headers);
-    let call = Call::within(facade.timeout);
-    let health = facade.handlers.health(call).await;
-    measured.end_with(tonic::Code::Ok);
-    if health.ok {
-        return Json(health).into_response();
-    }
-    let body = json!({
-        "ok": false,
-        "detail": health.detail,
-        "error": { "code": Code::Unavailable.name(), "message": health.detail },
+    let measured = facade.telemetry.begin(Face::Http, Rpc::Health, headers);
+    let timeout = facade.timeout.min(HEALTH_TIMEOUT);
+    let node = &facade.node;
+    let health = inspect::healthy(Outcome {
+        answer: handlers::ask(node, ClientRequest::Health, timeout).await,
+        facts: Facts::default(),
+        node,
     });
-    (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+    measured.end(&health);
+    match health {
+        Ok(health) if health.ok => Json(health).into_response(),
+        Ok(health) => {
+            let body = json!({
+                "ok": false,
+                "detail": health.detail,
+                "error": { "code": Code::Unavailable.name(), "message": health.detail },
+            });
+            (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+        }
+        Err(failure) => error(&failure),
+    }
 }
 
 /// A request that is not answered with a message: why, and with which status.
@@ -200,8 +173,8 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The message in a request's body, or what is wrong with it.
-async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Refused> {
+/// The body of a request, if it is one of JSON.
+async fn read(request: Request<Body>) -> Result<Bytes, Refused> {
     if !is_json(request.headers()) {
         return Err(Refused::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -210,17 +183,27 @@ async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Refused>
         ));
     }
     let body = to_bytes(request.into_body(), BODY).await;
-    let body = body.map_err(|error| unreadable(&error))?;
-    let read: Result<Object<T>, _> = serde_json::from_slice(&body);
-    read.map(|Object(message)| message).map_err(|error| {
-        let status = match error.classify() {
-            serde_json::error::Category::Data => StatusCode::UNPROCESSABLE_ENTITY,
-            serde_json::error::Category::Io
-            | serde_json::error::Category::Syntax
-            | serde_json::error::Category::Eof => StatusCode::BAD_REQUEST,
-        };
-        Refused::new(status, Code::InvalidArgument, error.to_string())
-    })
+    body.map_err(|error| unreadable(&error))
+}
+
+/// What a body asks, or what is wrong with it.
+fn parse(unary: &Unary, body: &[u8]) -> Result<Asked, Refused> {
+    match (unary.parse_json)(body) {
+        Ok(asked) => Ok(asked?),
+        Err(error) => {
+            let status = match error.classify() {
+                serde_json::error::Category::Data => StatusCode::UNPROCESSABLE_ENTITY,
+                serde_json::error::Category::Io
+                | serde_json::error::Category::Syntax
+                | serde_json::error::Category::Eof => StatusCode::BAD_REQUEST,
+            };
+            Err(Refused::new(
+                status,
+                Code::InvalidArgument,
+                error.to_string(),
+            ))
+        }
+    }
 }
 
 /// A body that is too large, or that did not come.
@@ -298,7 +281,7 @@ async fn no_such_url() -> Response {
 async fn wrong_method(request: Request<Body>) -> Response {
     let allowed = match request.uri().path() {
         "/v1/health" => "GET, HEAD, POST",
-        path if RPCS.iter().any(|rpc| rpc.url == path) => "POST",
+        path if Rpc::at(path).is_some() => "POST",
         _ => "GET, HEAD",
     };
     let text = format!("use {allowed}");

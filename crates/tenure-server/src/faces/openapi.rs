@@ -18,7 +18,7 @@ use prost_types::{
 };
 use serde_json::{Map, Value, json};
 
-use super::json::{Effect, RPCS};
+use crate::rpc::{Effect, Rpc, Unary};
 
 /// The document as text, as it is served and kept in `docs/reference/openapi.json`.
 pub fn text() -> &'static str {
@@ -40,15 +40,13 @@ fn document() -> Value {
     let protocol = Protocol::new(&set);
     let mut paths = Map::new();
     let mut schemas = BTreeMap::new();
-    for rpc in RPCS {
-        let (request, response) = rpc.messages;
+    for unary in Rpc::unary() {
+        let (request, response) = unary.messages;
         protocol.add(request, Direction::Input, &mut schemas);
         protocol.add(response, Direction::Output, &mut schemas);
-        let operation =
-            json!({ "post": operation(&protocol, rpc.url, rpc.effect, request, response) });
-        paths.insert(rpc.url.to_owned(), operation);
+        let operation = json!({ "post": operation(&protocol, unary) });
+        paths.insert(unary.url.to_owned(), operation);
     }
-    protocol.add("HealthRequest", Direction::Input, &mut schemas);
     protocol.add("LockChange", Direction::Output, &mut schemas);
     for (url, item) in others() {
         paths.insert(url.to_owned(), item);
@@ -76,29 +74,15 @@ fn document() -> Value {
     })
 }
 
-/// The RPC of `/v1/setWaitEdge` is `SetWaitEdge`.
-fn rpc_name(url: &str) -> String {
-    let name = url.trim_start_matches("/v1/");
-    let mut letters = name.chars();
-    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-    first.into_iter().chain(letters).collect()
-}
-
-fn operation(
-    protocol: &Protocol<'_>,
-    url: &str,
-    effect: Effect,
-    request: &str,
-    response: &str,
-) -> Value {
-    let name = rpc_name(url);
-    let early = match effect {
+fn operation(protocol: &Protocol<'_>, unary: &Unary) -> Value {
+    let (request, response) = unary.messages;
+    let early = match unary.effect {
         Effect::Reads => "Changes nothing; may be sent as early data over HTTP/3.",
         Effect::Writes => "Never in early data: over HTTP/3 that is answered 425.",
     };
     json!({
-        "operationId": url.trim_start_matches("/v1/"),
-        "summary": protocol.rpc_comments.get(name.as_str()).cloned().unwrap_or_default(),
+        "operationId": unary.url.trim_start_matches("/v1/"),
+        "summary": protocol.rpc_comments.get(unary.rpc.name()).cloned().unwrap_or_default(),
         "description": early,
         "requestBody": {
             "required": true,
@@ -147,7 +131,7 @@ fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-/// What is not an RPC of the table: health, streams, metrics, this document.
+/// What has a description of its own: health, streams, metrics, this document.
 fn others() -> Vec<(&'static str, Value)> {
     let health = |id: &str| {
         json!({
@@ -588,12 +572,12 @@ mod tests {
         let promised: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
         let sent: Vec<&String> = answer.as_object().unwrap().keys().collect();
         assert_eq!(promised, sent);
-        for rpc in RPCS {
-            let summary = &document["paths"][rpc.url]["post"]["summary"];
+        for unary in Rpc::unary() {
+            let summary = &document["paths"][unary.url]["post"]["summary"];
             assert!(
                 summary.as_str().is_some_and(|text| !text.is_empty()),
                 "{}",
-                rpc.url
+                unary.url
             );
         }
     }

@@ -10,8 +10,6 @@ use h2::{Reason, RecvStream, SendStream};
 use http::Response;
 use http_body::{Body, Frame};
 
-use super::unary::Answered;
-
 /// The body of a request.
 pub(crate) struct Received {
     stream: RecvStream,
@@ -55,29 +53,40 @@ impl Body for Received {
     }
 }
 
-/// Waits for an answer and sends it, unless the client leaves before.
-pub(super) async fn answer(
-    answer: impl Future<Output = Response<Answered>>,
-    mut respond: SendResponse<Bytes>,
-) {
-    let mut answer = Box::pin(answer);
-    let answered = poll_fn(|cx| {
-        if let Poll::Ready(response) = answer.as_mut().poll(cx) {
-            return Poll::Ready(Some(response));
+/// Waits for something, unless the client leaves before.
+pub(super) async fn unless_reset<T>(
+    waited: impl Future<Output = T>,
+    respond: &mut SendResponse<Bytes>,
+) -> Option<T> {
+    let mut waited = Box::pin(waited);
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = waited.as_mut().poll(cx) {
+            return Poll::Ready(Some(result));
         }
         respond.poll_reset(cx).map(|_| None)
-    });
-    let Some(response) = answered.await else {
-        return;
-    };
-    drop(answer);
-    if let Err(error) = send(response, &mut respond).await {
+    })
+    .await
+}
+
+/// Waits for an answer and sends it, unless the client leaves before.
+pub(super) async fn answer(
+    answer: impl Future<Output = Response<axum::body::Body>>,
+    mut respond: SendResponse<Bytes>,
+) {
+    if let Some(response) = unless_reset(answer, &mut respond).await {
+        send(response, respond).await;
+    }
+}
+
+/// Sends an answer as the client takes it.
+pub(super) async fn send(response: Response<axum::body::Body>, mut respond: SendResponse<Bytes>) {
+    if let Err(error) = try_send(response, &mut respond).await {
         tracing::debug!(%error, "an answer was not taken");
     }
 }
 
-async fn send(
-    response: Response<Answered>,
+async fn try_send(
+    response: Response<axum::body::Body>,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), h2::Error> {
     let (head, mut body) = response.into_parts();

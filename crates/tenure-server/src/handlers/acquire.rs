@@ -8,8 +8,9 @@ use tenure_core::value::{Fence, QueueTtl};
 use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock};
 use tenure_wire::v1;
 
-use super::{Call, Handlers, mismatch};
+use super::mismatch;
 use crate::convert::{self, MAX_ENTRIES};
+use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
 /// Entries of a whole stream (R18).
@@ -17,45 +18,19 @@ const MAX_STREAM_ENTRIES: usize = 65_536;
 /// Encoded bytes of a whole stream (R18).
 const MAX_STREAM_BYTES: usize = 4 << 20;
 
-impl Handlers {
-    /// Takes, re-validates and gives back paths of one namespace, atomically.
-    pub async fn acquire(
-        &self,
-        call: Call,
-        request: v1::AcquireRequest,
-    ) -> Result<v1::AcquireResponse, Failure> {
-        self.acquire_up_to(call, request, MAX_ENTRIES).await
-    }
-
-    /// The whole of an AcquireStream.
-    pub(crate) async fn acquire_chunks(
-        &self,
-        call: Call,
-        chunks: Chunks,
-    ) -> Result<v1::AcquireResponse, Failure> {
-        self.acquire_up_to(call, chunks.finish()?, MAX_STREAM_ENTRIES)
-            .await
-    }
-
-    async fn acquire_up_to(
-        &self,
-        call: Call,
-        request: v1::AcquireRequest,
-        most: usize,
-    ) -> Result<v1::AcquireResponse, Failure> {
-        let request = ClientRequest::Acquire(parse(request, most)?);
-        acquired(self.ask(call, request).await?)
-    }
-}
-
-/// What a message of one acquire asks.
+/// Takes, re-validates and gives back paths of one namespace, atomically.
 pub(crate) fn acquire(wire: v1::AcquireRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::Acquire(parse(wire, MAX_ENTRIES)?))
 }
 
-/// The message of an acquire's answer.
-pub(crate) fn acquired(answer: Answer) -> Result<v1::AcquireResponse, Failure> {
-    match answer {
+/// The same of a whole AcquireStream.
+pub(crate) fn acquire_chunks(chunks: Chunks) -> Result<ClientRequest, Failure> {
+    let request = parse(chunks.finish()?, MAX_STREAM_ENTRIES)?;
+    Ok(ClientRequest::Acquire(request))
+}
+
+pub(crate) fn acquired(outcome: Outcome<'_>) -> Result<v1::AcquireResponse, Failure> {
+    match outcome.answer? {
         Answer::Acquire(answer) => Ok(respond(answer)),
         other => Err(mismatch(&other)),
     }

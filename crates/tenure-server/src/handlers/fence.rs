@@ -4,58 +4,24 @@ use tenure_core::value::Fence;
 use tenure_node::{Answer, AssertAnswer, ClientRequest};
 use tenure_wire::v1;
 
-use super::{Call, Handlers, mismatch};
+use super::mismatch;
 use crate::convert::{self, MAX_ENTRIES};
+use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
-impl Handlers {
-    /// Is this fence still the one in force for these paths?
-    pub async fn assert_fencing(
-        &self,
-        call: Call,
-        request: v1::AssertFencingRequest,
-    ) -> Result<v1::AssertFencingResponse, Failure> {
-        asserted(&self.ask(call, assert_fencing(request)?).await?)
-    }
-
-    /// A number greater than all that it returned before.
-    pub async fn incr_fencing_token(
-        &self,
-        call: Call,
-        request: v1::IncrFencingTokenRequest,
-    ) -> Result<v1::IncrFencingTokenResponse, Failure> {
-        let key = convert::key(&request.idempotency_key)?;
-        match self
-            .ask(call, ClientRequest::IncrFencingToken { key })
-            .await?
-        {
-            Answer::Number(fence) => Ok(v1::IncrFencingTokenResponse {
-                token: convert::fence_number(Some(fence)),
-            }),
-            other => Err(mismatch(&other)),
-        }
-    }
-}
-
-/// What a message of a fence check asks.
+/// Is this fence still the one in force for these paths?
 pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<ClientRequest, Failure> {
-    check_fencing(&request.owner_id, request.fencing_token, &request.paths)
-}
-
-/// The same, of the parts of a message.
-pub(crate) fn check_fencing<P: AsRef<str>>(
-    owner: &str,
-    token: i64,
-    paths: &[P],
-) -> Result<ClientRequest, Failure> {
-    let owner = convert::owner(owner)?;
-    convert::count(paths.len(), MAX_ENTRIES)?;
-    let paths = paths
+    let owner = convert::owner(&request.owner_id)?;
+    convert::count(request.paths.len(), MAX_ENTRIES)?;
+    let paths = request
+        .paths
         .iter()
-        .map(|path| convert::path(path.as_ref()))
+        .map(|path| convert::path(path))
         .collect::<Result<Vec<_>, _>>()?;
     // A number that this server never issues can be no path's fence; asking is no mistake.
-    let fence = u64::try_from(token).ok().filter(|number| *number > 0);
+    let fence = u64::try_from(request.fencing_token)
+        .ok()
+        .filter(|number| *number > 0);
     if fence.is_none() && !paths.is_empty() {
         return Err(Failure::new(
             Code::InvalidArgument,
@@ -71,9 +37,8 @@ pub(crate) fn check_fencing<P: AsRef<str>>(
     })
 }
 
-/// The message of its answer.
-pub(crate) fn asserted(answer: &Answer) -> Result<v1::AssertFencingResponse, Failure> {
-    match answer {
+pub(crate) fn asserted(outcome: Outcome<'_>) -> Result<v1::AssertFencingResponse, Failure> {
+    match outcome.answer? {
         Answer::AssertFencing(AssertAnswer::Valid) => Ok(v1::AssertFencingResponse::default()),
         Answer::AssertFencing(AssertAnswer::StaleOwner(path)) => {
             Ok(fail(path.as_str(), v1::ReasonCode::StaleOwner))
@@ -81,7 +46,7 @@ pub(crate) fn asserted(answer: &Answer) -> Result<v1::AssertFencingResponse, Fai
         Answer::AssertFencing(AssertAnswer::StaleFence(path)) => {
             Ok(fail(path.as_str(), v1::ReasonCode::StaleFencingToken))
         }
-        other => Err(mismatch(other)),
+        other => Err(mismatch(&other)),
     }
 }
 
@@ -90,5 +55,22 @@ fn fail(path: &str, reason: v1::ReasonCode) -> v1::AssertFencingResponse {
         status: v1::AssertStatus::Fail.into(),
         path: path.to_owned(),
         reason: reason.into(),
+    }
+}
+
+/// A number greater than all that it returned before.
+pub(crate) fn incr_fencing_token(
+    request: v1::IncrFencingTokenRequest,
+) -> Result<ClientRequest, Failure> {
+    let key = convert::key(&request.idempotency_key)?;
+    Ok(ClientRequest::IncrFencingToken { key })
+}
+
+pub(crate) fn incremented(outcome: Outcome<'_>) -> Result<v1::IncrFencingTokenResponse, Failure> {
+    match outcome.answer? {
+        Answer::Number(fence) => Ok(v1::IncrFencingTokenResponse {
+            token: convert::fence_number(Some(fence)),
+        }),
+        other => Err(mismatch(&other)),
     }
 }

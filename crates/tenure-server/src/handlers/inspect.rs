@@ -7,112 +7,119 @@ use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 
 use super::deadlock::names;
-use super::{Call, Handlers, mismatch};
+use super::mismatch;
 use crate::convert;
+use crate::rpc::{Asked, Facts, Outcome};
 use crate::status::Failure;
 
 /// Health answers within this time (R145).
-const HEALTH: Duration = Duration::from_secs(2);
+pub(crate) const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Handlers {
-    /// Who holds exactly this path?
-    pub async fn inspect_path(
-        &self,
-        call: Call,
-        request: v1::InspectPathRequest,
-    ) -> Result<v1::InspectPathResponse, Failure> {
-        let path = convert::path(&request.path)?;
-        match self.ask(call, ClientRequest::InspectPath { path }).await? {
-            Answer::Inspect(found) => Ok(v1::InspectPathResponse {
-                write_owner: found.writer.as_ref().map_or_else(String::new, name),
-                read_owners: names(&found.readers),
-                has_fence: found.fence.is_some(),
-                fence: convert::fence_number(found.fence),
-                claim_owner: String::new(),
-                semaphore_owners: names(&found.permit_holders),
-            }),
-            other => Err(mismatch(&other)),
-        }
-    }
+/// Who holds exactly this path?
+pub(crate) fn inspect_path(request: v1::InspectPathRequest) -> Result<ClientRequest, Failure> {
+    let path = convert::path(&request.path)?;
+    Ok(ClientRequest::InspectPath { path })
+}
 
-    /// What does this owner hold?
-    pub async fn list_owner_locks(
-        &self,
-        call: Call,
-        request: v1::ListOwnerLocksRequest,
-    ) -> Result<v1::ListOwnerLocksResponse, Failure> {
-        let list = ClientRequest::ListOwnerLocks {
-            owner: convert::owner(&request.owner_id)?,
-            domains: convert::domains(&request.domains)?,
-        };
-        match self.ask(call, list).await? {
-            Answer::OwnerLocks(found) => Ok(v1::ListOwnerLocksResponse {
-                alive: found.alive,
-                locks: found
-                    .locks
-                    .iter()
-                    .map(|lock| v1::OwnedLock {
-                        path: lock.path.as_str().to_owned(),
-                        mode: convert::mode_number_for(lock.mode, request.read_tree),
-                    })
-                    .collect(),
-            }),
-            other => Err(mismatch(&other)),
-        }
+pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse, Failure> {
+    match outcome.answer? {
+        Answer::Inspect(found) => Ok(v1::InspectPathResponse {
+            write_owner: found.writer.as_ref().map_or_else(String::new, name),
+            read_owners: names(&found.readers),
+            has_fence: found.fence.is_some(),
+            fence: convert::fence_number(found.fence),
+            claim_owner: String::new(),
+            semaphore_owners: names(&found.permit_holders),
+        }),
+        other => Err(mismatch(&other)),
     }
+}
 
-    /// Everything that is held, page by page.
-    pub async fn dump_locks(
-        &self,
-        call: Call,
-        request: v1::DumpLocksRequest,
-    ) -> Result<v1::DumpLocksResponse, Failure> {
-        let dump = ClientRequest::DumpLocks {
-            cursor: request.cursor,
-            page: request.owner_page,
-        };
-        match self.ask(call, dump).await? {
-            Answer::Dump { locks, next } => Ok(v1::DumpLocksResponse {
-                entries: locks
-                    .iter()
-                    .map(|lock| v1::LockEntry {
-                        owner: name(&lock.owner),
-                        path: lock.path.as_str().to_owned(),
-                        mode: convert::mode_number_for(lock.mode, request.read_tree),
-                        has_fence: lock.fence.is_some(),
-                        fence: convert::fence_number(lock.fence),
-                    })
-                    .collect(),
-                done: next.is_empty(),
-                next_cursor: next,
-            }),
-            other => Err(mismatch(&other)),
-        }
-    }
+/// What does this owner hold?
+pub(crate) fn list_owner_locks(request: v1::ListOwnerLocksRequest) -> Result<Asked, Failure> {
+    let list = ClientRequest::ListOwnerLocks {
+        owner: convert::owner(&request.owner_id)?,
+        domains: convert::domains(&request.domains)?,
+    };
+    Ok(with_modes(list, request.read_tree))
+}
 
-    /// Can this node serve? Never a failure: not being ready is an answer.
-    pub async fn health(&self, call: Call) -> v1::HealthResponse {
-        let call = Call::within(call.timeout.min(HEALTH));
-        match self.ask(call, ClientRequest::Health).await {
-            Ok(Answer::Ready) => v1::HealthResponse {
-                ok: true,
-                detail: std::iter::once("ready".to_owned())
-                    .chain(self.node().rivals())
-                    .chain(self.node().problems())
-                    .collect::<Vec<_>>()
-                    .join("; "),
-            },
-            Ok(other) => v1::HealthResponse {
-                ok: false,
-                detail: mismatch(&other).message,
-            },
-            Err(failure) => v1::HealthResponse {
-                ok: false,
-                // A node that has ended knows why.
-                detail: self.node().stopped().unwrap_or(failure.message),
-            },
-        }
+pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListOwnerLocksResponse, Failure> {
+    let read_tree = outcome.facts.read_tree;
+    match outcome.answer? {
+        Answer::OwnerLocks(found) => Ok(v1::ListOwnerLocksResponse {
+            alive: found.alive,
+            locks: found
+                .locks
+                .iter()
+                .map(|lock| v1::OwnedLock {
+                    path: lock.path.as_str().to_owned(),
+                    mode: convert::mode_number_for(lock.mode, read_tree),
+                })
+                .collect(),
+        }),
+        other => Err(mismatch(&other)),
     }
+}
+
+/// Everything that is held, page by page.
+pub(crate) fn dump_locks(request: v1::DumpLocksRequest) -> Result<Asked, Failure> {
+    let dump = ClientRequest::DumpLocks {
+        cursor: request.cursor,
+        page: request.owner_page,
+    };
+    Ok(with_modes(dump, request.read_tree))
+}
+
+pub(crate) fn dumped(outcome: Outcome<'_>) -> Result<v1::DumpLocksResponse, Failure> {
+    let read_tree = outcome.facts.read_tree;
+    match outcome.answer? {
+        Answer::Dump { locks, next } => Ok(v1::DumpLocksResponse {
+            entries: locks
+                .iter()
+                .map(|lock| v1::LockEntry {
+                    owner: name(&lock.owner),
+                    path: lock.path.as_str().to_owned(),
+                    mode: convert::mode_number_for(lock.mode, read_tree),
+                    has_fence: lock.fence.is_some(),
+                    fence: convert::fence_number(lock.fence),
+                })
+                .collect(),
+            done: next.is_empty(),
+            next_cursor: next,
+        }),
+        other => Err(mismatch(&other)),
+    }
+}
+
+/// Can this node serve?
+pub(crate) fn health(_: v1::HealthRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::Health)
+}
+
+/// Never a failure: not being ready is an answer.
+pub(crate) fn healthy(outcome: Outcome<'_>) -> Result<v1::HealthResponse, Failure> {
+    let node = outcome.node;
+    let (ok, detail) = match outcome.answer {
+        Ok(Answer::Ready) => {
+            let ready = std::iter::once("ready".to_owned())
+                .chain(node.rivals())
+                .chain(node.problems());
+            (true, ready.collect::<Vec<_>>().join("; "))
+        }
+        Ok(other) => (false, mismatch(&other).message),
+        // A node that has ended knows why.
+        Err(failure) => (false, node.stopped().unwrap_or(failure.message)),
+    };
+    Ok(v1::HealthResponse { ok, detail })
+}
+
+fn with_modes(request: ClientRequest, read_tree: bool) -> Asked {
+    let facts = Facts {
+        read_tree,
+        ..Default::default()
+    };
+    Asked { request, facts }
 }
 
 fn name(owner: &OwnerId) -> String {

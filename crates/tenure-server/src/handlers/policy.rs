@@ -3,88 +3,71 @@
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 
-use super::{Call, Handlers, mismatch};
+use super::mismatch;
 use crate::convert;
+use crate::rpc::Outcome;
 use crate::status::Failure;
 
-impl Handlers {
-    /// Sets the algorithm of a namespace.
-    pub async fn set_namespace_policy(
-        &self,
-        call: Call,
-        request: v1::SetNamespacePolicyRequest,
-    ) -> Result<v1::SetNamespacePolicyResponse, Failure> {
-        let set = ClientRequest::SetNamespacePolicy {
-            namespace: convert::namespace(&request.namespace)?,
-            algorithm: convert::algorithm(request.algorithm)?,
-            key: convert::key(&request.idempotency_key)?,
-        };
-        self.done(call, set).await?;
-        Ok(v1::SetNamespacePolicyResponse {})
-    }
+/// Sets the algorithm of a namespace.
+pub(crate) fn set(request: v1::SetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::SetNamespacePolicy {
+        namespace: convert::namespace(&request.namespace)?,
+        algorithm: convert::algorithm(request.algorithm)?,
+        key: convert::key(&request.idempotency_key)?,
+    })
+}
 
-    /// Reads the exact row of a namespace.
-    pub async fn get_namespace_policy(
-        &self,
-        call: Call,
-        request: v1::GetNamespacePolicyRequest,
-    ) -> Result<v1::GetNamespacePolicyResponse, Failure> {
-        let namespace = convert::namespace(&request.namespace)?;
-        match self
-            .ask(call, ClientRequest::GetNamespacePolicy { namespace })
-            .await?
-        {
-            Answer::Policy {
-                algorithm,
-                explicit,
-            } => Ok(v1::GetNamespacePolicyResponse {
-                algorithm: convert::algorithm_number(algorithm),
-                explicit,
-            }),
-            other => Err(mismatch(&other)),
-        }
-    }
+/// Reads the exact row of a namespace.
+pub(crate) fn get(request: v1::GetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
+    let namespace = convert::namespace(&request.namespace)?;
+    Ok(ClientRequest::GetNamespacePolicy { namespace })
+}
 
-    /// Removes the row of a namespace.
-    pub async fn delete_namespace_policy(
-        &self,
-        call: Call,
-        request: v1::DeleteNamespacePolicyRequest,
-    ) -> Result<v1::DeleteNamespacePolicyResponse, Failure> {
-        let delete = ClientRequest::DeleteNamespacePolicy {
-            namespace: convert::namespace(&request.namespace)?,
-            key: convert::key(&request.idempotency_key)?,
-        };
-        self.done(call, delete).await?;
-        Ok(v1::DeleteNamespacePolicyResponse {})
+pub(crate) fn got(outcome: Outcome<'_>) -> Result<v1::GetNamespacePolicyResponse, Failure> {
+    match outcome.answer? {
+        Answer::Policy {
+            algorithm,
+            explicit,
+        } => Ok(v1::GetNamespacePolicyResponse {
+            algorithm: convert::algorithm_number(algorithm),
+            explicit,
+        }),
+        other => Err(mismatch(&other)),
     }
+}
 
-    /// The rows of all explicit namespaces, page by page.
-    pub async fn list_namespace_policies(
-        &self,
-        call: Call,
-        request: v1::ListNamespacePoliciesRequest,
-    ) -> Result<v1::ListNamespacePoliciesResponse, Failure> {
-        let after = match request.after.as_str() {
-            "" => None,
-            name => Some(convert::namespace(name)?),
-        };
-        let list = ClientRequest::ListNamespacePolicies {
-            after,
-            page: request.page,
-        };
-        match self.ask(call, list).await? {
-            Answer::Policies { rows, done } => Ok(v1::ListNamespacePoliciesResponse {
-                rows: rows
-                    .into_iter()
-                    .map(|(namespace, algorithm)| v1::NamespacePolicy {
-                        namespace: namespace.as_str().to_owned(),
-                        algorithm: convert::algorithm_number(algorithm),
-                    })
-                    .collect(),
-                done,
-            }),
-            other => Err(mismatch(&other)),
-        }
+/// Removes the row of a namespace.
+pub(crate) fn delete(request: v1::DeleteNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::DeleteNamespacePolicy {
+        namespace: convert::namespace(&request.namespace)?,
+        key: convert::key(&request.idempotency_key)?,
+    })
+}
+
+/// The rows of all explicit namespaces, page by page.
+pub(crate) fn list(request: v1::ListNamespacePoliciesRequest) -> Result<ClientRequest, Failure> {
+    let after = match request.after.as_str() {
+        "" => None,
+        name => Some(convert::namespace(name)?),
+    };
+    Ok(ClientRequest::ListNamespacePolicies {
+        after,
+        page: request.page,
+    })
+}
+
+pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListNamespacePoliciesResponse, Failure> {
+    match outcome.answer? {
+        Answer::Policies { rows, done } => Ok(v1::ListNamespacePoliciesResponse {
+            rows: rows
+                .into_iter()
+                .map(|(namespace, algorithm)| v1::NamespacePolicy {
+                    namespace: namespace.as_str().to_owned(),
+                    algorithm: convert::algorithm_number(algorithm),
+                })
+                .collect(),
+            done,
+        }),
+        other => Err(mismatch(&other)),
     }
 }

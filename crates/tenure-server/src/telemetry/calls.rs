@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tenure_cluster::{Durations, Histogram};
 
+pub use crate::rpc::Rpc;
+
 /// How a call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Face {
@@ -24,37 +26,6 @@ impl Face {
             Face::Http => "http",
         }
     }
-}
-
-macro_rules! rpcs {
-    ($($name:ident)+) => {
-        /// The RPCs of the service.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the proto file has the words")]
-        pub enum Rpc { $($name),+ }
-
-        impl Rpc {
-            /// All of them, in the order of their numbers.
-            pub const ALL: &[Rpc] = &[$(Rpc::$name),+];
-
-            /// The name in the proto file.
-            pub fn name(self) -> &'static str {
-                match self { $(Rpc::$name => stringify!($name)),+ }
-            }
-
-            /// Service and name, as a span is called.
-            pub fn full_name(self) -> &'static str {
-                match self { $(Rpc::$name => concat!("pathlockd.v1.PathLock/", stringify!($name))),+ }
-            }
-        }
-    };
-}
-
-rpcs! {
-    Acquire SetNamespacePolicy GetNamespacePolicy DeleteNamespacePolicy AcquireStream Release
-    ReleaseAll Renew ForceRelease AssertFencing DetectCycle IsBlocking IncrFencingToken SetWaitEdge
-    ClearWaitEdge IsOwnerAlive RequestRevoke InspectPath ListOwnerLocks DumpLocks Subscribe Health
-    Explain Watch Break Session ListNamespacePolicies
 }
 
 /// The codes of gRPC, 0 to 16.
@@ -139,25 +110,5 @@ mod tests {
                 (Face::Http, last, tonic::Code::Unauthenticated, 1),
             ]
         );
-    }
-
-    /// The table has every RPC of the proto file.
-    #[test]
-    fn every_rpc_is_counted() {
-        use prost::Message;
-        let set = tonic_types_of(tenure_wire::DESCRIPTORS);
-        fn tonic_types_of(bytes: &[u8]) -> prost_types::FileDescriptorSet {
-            prost_types::FileDescriptorSet::decode(bytes).unwrap()
-        }
-        let declared: Vec<String> = set.file[0].service[0]
-            .method
-            .iter()
-            .map(|method| method.name().to_owned())
-            .collect();
-        let mut counted: Vec<&str> = Rpc::ALL.iter().map(|rpc| rpc.name()).collect();
-        counted.sort_unstable();
-        let mut sorted = declared.clone();
-        sorted.sort_unstable();
-        assert_eq!(counted, sorted);
     }
 }

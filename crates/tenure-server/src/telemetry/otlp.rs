@@ -17,6 +17,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource as WireResource;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use percent_encoding::percent_decode_str;
 use prost::Message;
 use tenure_cluster::BOUNDS_US;
 use thiserror::Error;
@@ -304,8 +305,8 @@ fn headers(environment: &Environment<'_>) -> Result<HeaderMap, OtlpError> {
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
         let parsed = pair.split_once('=').and_then(|(key, value)| {
             let name: HeaderName = key.trim().parse().ok()?;
-            let value = HeaderValue::from_bytes(&percent_decoded(value.trim())).ok()?;
-            Some((name, value))
+            let value: Vec<u8> = percent_decode_str(value.trim()).collect();
+            Some((name, HeaderValue::from_bytes(&value).ok()?))
         });
         let (name, value) = parsed.ok_or_else(|| OtlpError::Variable {
             name: "OTEL_EXPORTER_OTLP_HEADERS".to_owned(),
@@ -316,25 +317,6 @@ fn headers(environment: &Environment<'_>) -> Result<HeaderMap, OtlpError> {
         headers.insert(name, value);
     }
     Ok(headers)
-}
-
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        let code = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        match code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    bytes
 }
 
 fn now() -> u64 {

@@ -1,0 +1,184 @@
+//! The audit record of a call that acts on a hold of another owner: one line in the log, however the call ends.
+
+use std::net::SocketAddr;
+
+use crate::status::Failure;
+
+/// Whether calls of an RPC are audited, and how loud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audit {
+    /// They are not.
+    No,
+    /// The owner is asked.
+    Info,
+    /// The owner loses something.
+    Warn,
+}
+
+/// What the line says. It is written when the record is dropped, so a call whose client has left is on record too.
+#[derive(Debug)]
+pub(crate) struct AuditRecord {
+    pub(crate) audit: Audit,
+    pub(crate) action: &'static str,
+    pub(crate) victim: String,
+    pub(crate) hold: Option<NamedHold>,
+    /// Where the call came from.
+    pub(crate) peer: Option<SocketAddr>,
+    result: &'static str,
+}
+
+/// The one hold that is ended, and why.
+#[derive(Debug)]
+pub(crate) struct NamedHold {
+    pub(crate) path: String,
+    pub(crate) fence: i64,
+    pub(crate) actor: String,
+    pub(crate) reason: String,
+}
+
+impl AuditRecord {
+    /// The record of a call that was read. Its row says whether it is kept.
+    pub(crate) fn new(action: &'static str, victim: String) -> AuditRecord {
+        AuditRecord {
+            audit: Audit::No,
+            action,
+            victim,
+            hold: None,
+            peer: None,
+            result: "CANCELLED",
+        }
+    }
+
+    /// The call has ended: `OK`, or the code of the failure.
+    pub(crate) fn end<T>(mut self, result: &Result<T, Failure>) {
+        self.result = match result {
+            Ok(_) => "OK",
+            Err(failure) => failure.code.name(),
+        };
+    }
+}
+
+impl Drop for AuditRecord {
+    fn drop(&mut self) {
+        let hold = self.hold.as_ref();
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "audit",
+                    action = self.action,
+                    path = hold.map(|hold| hold.path.as_str()),
+                    victim = self.victim,
+                    fence = hold.map(|hold| hold.fence),
+                    actor = hold.map(|hold| hold.actor.as_str()),
+                    reason = hold.map(|hold| hold.reason.as_str()),
+                    peer = self.peer.map(|peer| peer.to_string()),
+                    result = self.result,
+                )
+            };
+        }
+        match self.audit {
+            Audit::No => {}
+            Audit::Info => line!(info),
+            Audit::Warn => line!(warn),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::status::Code;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            log.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The lines that are written meanwhile.
+    fn lines(work: impl FnOnce()) -> Vec<Value> {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, work);
+        let bytes = log.0.lock().unwrap();
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let read = |line| serde_json::from_str(line).unwrap();
+        text.lines().map(read).collect()
+    }
+
+    fn record(audit: Audit) -> AuditRecord {
+        let mut record = AuditRecord::new("force_release", "amy".to_owned());
+        record.audit = audit;
+        record
+    }
+
+    /// One line however the call ends: answered, refused, or left by its client.
+    #[test]
+    fn a_record_is_one_line_however_its_call_ends() {
+        let written = lines(|| {
+            record(Audit::Warn).end(&Ok(()));
+            record(Audit::Info).end::<()>(&Err(Failure::new(Code::Unavailable, "no quorum")));
+            drop(record(Audit::Warn));
+        });
+        let shown = written.iter().map(|line| (&line["level"], &line["result"]));
+        assert_eq!(
+            shown.collect::<Vec<_>>(),
+            [
+                (&json!("WARN"), &json!("OK")),
+                (&json!("INFO"), &json!("UNAVAILABLE")),
+                (&json!("WARN"), &json!("CANCELLED")),
+            ]
+        );
+        assert!(written.iter().all(|line| line["victim"] == "amy"));
+        // What is not known is not in the line.
+        assert!(written.iter().all(|line| line.get("path").is_none()));
+        assert_eq!(lines(|| record(Audit::No).end(&Ok(()))), [] as [Value; 0]);
+    }
+
+    /// A line about one hold says which, who ended it, why, and from where.
+    #[test]
+    fn a_named_hold_is_in_the_line() {
+        let written = lines(|| {
+            let mut record = record(Audit::Warn);
+            record.hold = Some(NamedHold {
+                path: "t:/a".to_owned(),
+                fence: 7,
+                actor: "ops".to_owned(),
+                reason: String::new(),
+            });
+            record.peer = Some("127.0.0.1:7".parse().unwrap());
+            record.end(&Ok(()));
+        });
+        let line = &written[0];
+        let part = |name: &str| line[name].clone();
+        assert_eq!(
+            ["path", "fence", "actor", "reason", "peer"].map(part),
+            [
+                json!("t:/a"),
+                json!(7),
+                json!("ops"),
+                json!(""),
+                json!("127.0.0.1:7")
+            ]
+        );
+    }
+}

@@ -1,0 +1,435 @@
+//! The RPC table: one row for each RPC of `pathlockd.v1.PathLock`, from which all transports are derived.
+//!
+//! ```text
+//!   gRPC message ──┐                                              ┌──▶ gRPC message
+//!   JSON body ─────┼─parse─▶ Asked ──▶ node ──▶ Outcome ─respond──┼──▶ JSON body
+//!   Session op ────┘                                              └──▶ Session result
+//! ```
+//!
+//! A new RPC is its lines in the proto file, one row here, and a pair of pure functions in `handlers/`: one checks the
+//! message and says what it asks, the other makes a message of the answer. gRPC, JSON, Session, OpenAPI, telemetry and
+//! the audit trail read the row.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::{DecodeError, Message};
+use serde::Serialize;
+use tenure_cluster::Handle;
+use tenure_node::{Answer, ClientRequest};
+use tenure_wire::json::Object;
+use tenure_wire::v1;
+use tenure_wire::v1::session_request::Op;
+use tenure_wire::v1::session_response::Result as OpResult;
+
+use crate::audit::{Audit, AuditRecord};
+use crate::faces::framing;
+use crate::handlers::{
+    HEALTH_TIMEOUT, acquire, deadlock, done, explain, fence, force, inspect, internal, policy,
+    release, renew,
+};
+use crate::status::Failure;
+
+/// Whether an RPC changes anything. What does not may run in early data of HTTP/3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It does not.
+    Reads,
+    /// It may.
+    Writes,
+}
+
+/// How long the answer of an RPC can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// A few fields.
+    Short,
+    /// A list: a connection has only a few of these unread at once.
+    Long,
+}
+
+/// The permission that an RPC needs. It is recorded here and not yet enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// See what is held, and who waits.
+    Observe,
+    /// Take, keep and give back locks.
+    Lock,
+    /// Ask a holder to let go.
+    Ask,
+    /// End a hold of another owner.
+    Break,
+    /// Change the policy of a namespace.
+    Policy,
+    /// Draw fencing tokens.
+    Fence,
+    /// See whether the node can serve.
+    Status,
+}
+
+/// What a call asks, once its message is read and checked.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: ClientRequest,
+    pub(crate) facts: Facts,
+}
+
+impl From<ClientRequest> for Asked {
+    fn from(request: ClientRequest) -> Asked {
+        Asked {
+            request,
+            facts: Facts::default(),
+        }
+    }
+}
+
+/// What a message asks, or which rule it breaks.
+pub(crate) type Checked = Result<Asked, Failure>;
+
+/// What of a request is needed again when the node has answered.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// Whether the client knows the mode READ_TREE (E6).
+    pub(crate) read_tree: bool,
+    /// Boxed: few calls have one, and every call under way has room for it.
+    pub(crate) audit: Option<Box<AuditRecord>>,
+}
+
+/// What has become of a call: all that a message of its answer is made from.
+pub(crate) struct Outcome<'a> {
+    pub(crate) answer: Result<Answer, Failure>,
+    pub(crate) facts: Facts,
+    pub(crate) node: &'a Handle,
+}
+
+/// One RPC.
+#[derive(Debug)]
+pub struct Row {
+    /// Which.
+    pub rpc: Rpc,
+    /// The permission that it needs. An operation of a session needs that of its own row.
+    pub verb: Verb,
+    /// How it is called, unless it is a stream.
+    pub unary: Option<Unary>,
+}
+
+/// An RPC with one request and one response.
+#[derive(Debug)]
+pub struct Unary {
+    /// Which.
+    pub rpc: Rpc,
+    /// Its URL as JSON over HTTP.
+    pub url: &'static str,
+    /// Whether it may run in early data.
+    pub effect: Effect,
+    /// Whether its answers are limited in number.
+    pub length: Length,
+    /// Whether it leaves a line in the audit trail.
+    pub audit: Audit,
+    /// Its request and response messages, as the proto file names them.
+    pub messages: (&'static str, &'static str),
+    /// What a protobuf message asks.
+    pub(crate) parse: fn(&[u8]) -> Result<Checked, DecodeError>,
+    /// What a JSON body asks.
+    pub(crate) parse_json: fn(&[u8]) -> serde_json::Result<Checked>,
+    /// The answer as a gRPC message with its frame.
+    pub(crate) respond: fn(Outcome<'_>) -> Result<Bytes, Failure>,
+    /// The answer as a JSON body.
+    pub(crate) respond_json: fn(Outcome<'_>) -> Result<Vec<u8>, Failure>,
+}
+
+impl Unary {
+    /// How long the node has for a call with so much time left.
+    pub(crate) fn timeout(&self, left: Duration) -> Duration {
+        match self.rpc {
+            Rpc::Health => left.min(HEALTH_TIMEOUT),
+            _ => left,
+        }
+    }
+}
+
+/// Checks a message. The row says whether its call is audited.
+fn check<M, A: Into<Asked>>(
+    audit: Audit,
+    parse: impl FnOnce(M) -> Result<A, Failure>,
+    message: M,
+) -> Checked {
+    let mut asked = parse(message)?.into();
+    if let Some(record) = &mut asked.facts.audit {
+        record.audit = audit;
+    }
+    Ok(asked)
+}
+
+/// Makes the message of an answer, and completes the audit record of the call.
+fn finish<M>(
+    respond: impl FnOnce(Outcome<'_>) -> Result<M, Failure>,
+    mut outcome: Outcome<'_>,
+) -> Result<M, Failure> {
+    let record = outcome.facts.audit.take();
+    let result = respond(outcome);
+    if let Some(record) = record {
+        (*record).end(&result);
+    }
+    result
+}
+
+fn to_json(message: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(message).map_err(|error| internal(&error))
+}
+
+macro_rules! rpcs {
+    ($(
+        $name:ident $verb:ident $(
+            $url:literal $effect:ident $length:ident $audit:ident
+            $request:ident $parse:path => $response:ident $respond:path $(, in session as $op:ident)?
+        )?
+    ;)+) => {
+        /// The RPCs of the service.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the proto file has the words")]
+        pub enum Rpc { $($name),+ }
+
+        impl Rpc {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Rpc] = &[$(Rpc::$name),+];
+
+            /// The name in the proto file.
+            pub fn name(self) -> &'static str {
+                match self { $(Rpc::$name => stringify!($name)),+ }
+            }
+
+            /// Service and name, as a span is called.
+            pub fn full_name(self) -> &'static str {
+                match self { $(Rpc::$name => concat!("pathlockd.v1.PathLock/", stringify!($name))),+ }
+            }
+
+            /// The RPC of this name in the proto file.
+            pub(crate) fn named(name: &str) -> Option<Rpc> {
+                match name { $(stringify!($name) => Some(Rpc::$name),)+ _ => None }
+            }
+
+            /// Its row.
+            pub fn row(self) -> &'static Row {
+                match self { $(Rpc::$name => {
+                    static ROW: Row = Row {
+                        rpc: Rpc::$name,
+                        verb: Verb::$verb,
+                        unary: rpcs!(@unary $name $(
+                            $url $effect $length $audit $request $parse => $response $respond
+                        )?),
+                    };
+                    &ROW
+                }),+ }
+            }
+        }
+
+        /// What an operation of a session asks, and of which RPC.
+        pub(crate) fn parse_operation(op: Op) -> (Rpc, Checked) {
+            match op {
+                $($($(Op::$op(message) => (Rpc::$name, check(Audit::$audit, $parse, message)),)?)?)+
+            }
+        }
+
+        /// The result of an operation of a session.
+        pub(crate) fn respond_operation(rpc: Rpc, outcome: Outcome<'_>) -> Result<OpResult, Failure> {
+            match rpc {
+                $($($(Rpc::$name => finish($respond, outcome).map(OpResult::$op),)?)?)+
+                _ => Err(internal(&"no operation of a session")),
+            }
+        }
+    };
+    (@unary $name:ident) => { None };
+    (@unary $name:ident $url:literal $effect:ident $length:ident $audit:ident
+        $request:ident $parse:path => $response:ident $respond:path) => {
+        Some(Unary {
+            rpc: Rpc::$name,
+            url: $url,
+            effect: Effect::$effect,
+            length: Length::$length,
+            audit: Audit::$audit,
+            messages: (stringify!($request), stringify!($response)),
+            parse: |bytes| {
+                v1::$request::decode(bytes).map(|message| check(Audit::$audit, $parse, message))
+            },
+            parse_json: |bytes| {
+                let message: Object<v1::$request> = serde_json::from_slice(bytes)?;
+                Ok(check(Audit::$audit, $parse, message.0))
+            },
+            respond: |outcome| {
+                let message: v1::$response = finish($respond, outcome)?;
+                Ok(framing::encode(&message))
+            },
+            respond_json: |outcome| {
+                let message: v1::$response = finish($respond, outcome)?;
+                to_json(&message)
+            },
+        })
+    };
+}
+
+rpcs! {
+    Acquire Lock "/v1/acquire" Writes Short No
+        AcquireRequest acquire::acquire => AcquireResponse acquire::acquired, in session as Acquire;
+    SetNamespacePolicy Policy "/v1/setNamespacePolicy" Writes Short No
+        SetNamespacePolicyRequest policy::set => SetNamespacePolicyResponse done;
+    GetNamespacePolicy Observe "/v1/getNamespacePolicy" Reads Short No
+        GetNamespacePolicyRequest policy::get => GetNamespacePolicyResponse policy::got;
+    DeleteNamespacePolicy Policy "/v1/deleteNamespacePolicy" Writes Short No
+        DeleteNamespacePolicyRequest policy::delete => DeleteNamespacePolicyResponse done;
+    AcquireStream Lock;
+    Release Lock "/v1/release" Writes Short No
+        ReleaseLocksRequest release::release => ReleaseResponse done, in session as Release;
+    ReleaseAll Lock "/v1/releaseAll" Writes Short No
+        ReleaseAllRequest release::release_all => ReleaseResponse done, in session as ReleaseAll;
+    Renew Lock "/v1/renew" Writes Short No
+        RenewRequest renew::renew => RenewResponse renew::renewed, in session as Renew;
+    ForceRelease Break "/v1/forceRelease" Writes Short Warn
+        ForceReleaseRequest force::force_release => ForceReleaseResponse done;
+    AssertFencing Observe "/v1/assertFencing" Reads Short No
+        AssertFencingRequest fence::assert_fencing => AssertFencingResponse fence::asserted,
+        in session as AssertFencing;
+    DetectCycle Observe "/v1/detectCycle" Reads Short No
+        DetectCycleRequest deadlock::detect_cycle => DetectCycleResponse deadlock::detected;
+    IsBlocking Observe "/v1/isBlocking" Reads Short No
+        IsBlockingRequest deadlock::is_blocking => IsBlockingResponse deadlock::blocking;
+    IncrFencingToken Fence "/v1/incrFencingToken" Writes Short No
+        IncrFencingTokenRequest fence::incr_fencing_token => IncrFencingTokenResponse fence::incremented;
+    SetWaitEdge Lock "/v1/setWaitEdge" Writes Short No
+        SetWaitEdgeRequest deadlock::set_wait_edge => SetWaitEdgeResponse done;
+    ClearWaitEdge Lock "/v1/clearWaitEdge" Writes Short No
+        ClearWaitEdgeRequest deadlock::clear_wait_edge => ClearWaitEdgeResponse done;
+    IsOwnerAlive Observe "/v1/isOwnerAlive" Reads Short No
+        IsOwnerAliveRequest renew::is_owner_alive => IsOwnerAliveResponse renew::alive;
+    RequestRevoke Ask "/v1/requestRevoke" Writes Short Info
+        RequestRevokeRequest force::request_revoke => RequestRevokeResponse done;
+    InspectPath Observe "/v1/inspectPath" Reads Short No
+        InspectPathRequest inspect::inspect_path => InspectPathResponse inspect::inspected;
+    ListOwnerLocks Observe "/v1/listOwnerLocks" Reads Long No
+        ListOwnerLocksRequest inspect::list_owner_locks => ListOwnerLocksResponse inspect::listed;
+    DumpLocks Observe "/v1/dumpLocks" Reads Long No
+        DumpLocksRequest inspect::dump_locks => DumpLocksResponse inspect::dumped;
+    Subscribe Observe;
+    Health Status "/v1/health" Reads Short No
+        HealthRequest inspect::health => HealthResponse inspect::healthy;
+    Explain Observe "/v1/explain" Reads Long No
+        ExplainRequest explain::explain => ExplainResponse explain::explained;
+    Watch Observe;
+    Break Break "/v1/break" Writes Short Warn
+        BreakRequest force::break_hold => BreakResponse force::broken;
+    Session Observe;
+    ListNamespacePolicies Observe "/v1/listNamespacePolicies" Reads Long No
+        ListNamespacePoliciesRequest policy::list => ListNamespacePoliciesResponse policy::listed;
+}
+
+impl Rpc {
+    /// The RPCs with one request and one response.
+    pub fn unary() -> impl Iterator<Item = &'static Unary> {
+        Rpc::ALL.iter().filter_map(|rpc| rpc.row().unary.as_ref())
+    }
+
+    /// The RPC of a URL.
+    pub(crate) fn at(url: &str) -> Option<&'static Unary> {
+        Rpc::unary().find(|unary| unary.url == url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+
+    /// The table says of every RPC of the proto file what the proto file says of it.
+    #[test]
+    fn every_rpc_of_the_proto_file_has_its_row() {
+        let set = FileDescriptorSet::decode(tenure_wire::DESCRIPTORS).unwrap();
+        let declared = set.file[0].service[0].method.iter().map(|method| {
+            let message = |name: &str| name.rsplit('.').next().unwrap().to_owned();
+            let is_unary = !method.client_streaming() && !method.server_streaming();
+            let messages = (message(method.input_type()), message(method.output_type()));
+            (method.name().to_owned(), is_unary.then_some(messages))
+        });
+        let rows = Rpc::ALL.iter().map(|rpc| {
+            let unary = rpc.row().unary.as_ref();
+            let messages = unary.map(|unary| unary.messages);
+            let messages = messages.map(|(one, other)| (one.to_owned(), other.to_owned()));
+            (rpc.name().to_owned(), messages)
+        });
+        assert_eq!(rows.collect::<Vec<_>>(), declared.collect::<Vec<_>>());
+    }
+
+    /// A row is found by its RPC, its name and its URL, and the URL is the name.
+    #[test]
+    fn a_row_is_found_by_every_name_of_its_rpc() {
+        for rpc in Rpc::ALL {
+            assert_eq!(rpc.row().rpc, *rpc);
+            assert_eq!(Rpc::named(rpc.name()), Some(*rpc));
+            let Some(unary) = &rpc.row().unary else {
+                continue;
+            };
+            assert_eq!(unary.rpc, *rpc);
+            assert_eq!(Rpc::at(unary.url).map(|found| found.rpc), Some(*rpc));
+            let name = unary.url.strip_prefix("/v1/").unwrap();
+            assert!(name.eq_ignore_ascii_case(rpc.name()), "{name}");
+        }
+        assert_eq!(Rpc::named("acquire"), None);
+    }
+
+    /// Who may only look can change nothing, and what is done to the hold of another owner is audited.
+    #[test]
+    fn every_row_names_the_verb_that_fits_its_effect() {
+        for unary in Rpc::unary() {
+            let verb = unary.rpc.row().verb;
+            let looks = matches!(verb, Verb::Observe | Verb::Status);
+            assert_eq!(looks, unary.effect == Effect::Reads, "{:?}", unary.rpc);
+            let acts_on_others = matches!(verb, Verb::Ask | Verb::Break);
+            assert_eq!(acts_on_others, unary.audit != Audit::No, "{:?}", unary.rpc);
+        }
+        assert_eq!(Rpc::AcquireStream.row().verb, Verb::Lock);
+        for rpc in [Rpc::Subscribe, Rpc::Watch, Rpc::Session] {
+            assert_eq!(rpc.row().verb, Verb::Observe);
+        }
+    }
+
+    /// An audited call brings what its record says, and its level is that of the row.
+    #[test]
+    fn an_audited_row_makes_a_record() {
+        let asked = [
+            (Rpc::ForceRelease, r#"{"victimId": "amy"}"#),
+            (Rpc::RequestRevoke, r#"{"ownerId": "amy"}"#),
+            (
+                Rpc::Break,
+                r#"{"path": "t:/a", "ownerId": "amy", "fence": 7}"#,
+            ),
+        ];
+        let audited = Rpc::unary().filter(|unary| unary.audit != Audit::No);
+        let audited: Vec<Rpc> = audited.map(|unary| unary.rpc).collect();
+        assert_eq!(audited, asked.map(|(rpc, _)| rpc));
+        for (rpc, body) in asked {
+            let unary = rpc.row().unary.as_ref().unwrap();
+            let asked = (unary.parse_json)(body.as_bytes()).unwrap().unwrap();
+            let record = asked.facts.audit.unwrap();
+            assert_eq!((record.audit, record.victim.as_str()), (unary.audit, "amy"));
+        }
+    }
+
+    /// The same message asks the same by either of its encodings.
+    #[test]
+    fn both_encodings_of_a_message_ask_the_same() {
+        let renew = Rpc::Renew.row().unary.as_ref().unwrap();
+        let message = v1::RenewRequest {
+            owner_id: "amy".to_owned(),
+            ttl_ms: 1000,
+            ..Default::default()
+        };
+        let body = serde_json::to_vec(&message).unwrap();
+        let one = (renew.parse)(&message.encode_to_vec()).unwrap();
+        let other = (renew.parse_json)(&body).unwrap();
+        assert_eq!(format!("{one:?}"), format!("{other:?}"));
+        assert!(one.is_ok());
+        assert!((renew.parse)(&[0xff]).is_err());
+        assert!((renew.parse_json)(b"[]").is_err());
+        assert!((renew.parse)(&[]).unwrap().is_err(), "an owner is wanted");
+    }
+}
