@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure_cluster::{Calls, Durable, Heard, Options, Running};
-use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::event::EventKind;
 use tenure_core::path::Path;
 use tenure_core::policy::{Algorithm, Mode};
@@ -166,13 +166,13 @@ impl Session {
             requests: vec![Request {
                 path: path(),
                 mode: Mode::Write,
-                state: State::New,
+                state: RequestKind::New,
                 permits: None,
             }],
             releases: Vec::new(),
             fence: None,
             key: None,
-            wait: Wait::Queue,
+            wait: WaitMode::Queue,
             holder: None,
             deadlock: Deadlock::Ignore,
         });

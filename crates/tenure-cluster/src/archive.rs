@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
-use tenure_core::codec::{Reader, Record, Writer};
+use tenure_core::codec::{Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
 use tenure_node::ClusterConfig;
 

@@ -3,7 +3,7 @@
 //! Cards are hints. Whoever answers at an address proves who it is before anything is said to it,
 //! so a wrong or old card costs an attempt and nothing else.
 
-use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 use tenure_node::{Member, NodeId};
 
 /// No name and no address is longer.
@@ -46,7 +46,7 @@ impl Card {
     }
 }
 
-impl Record for Card {
+impl Encode for Card {
     fn put(&self, out: &mut Writer) {
         out.number(self.member.pack());
         out.number(self.born_ms);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::codec::{Reader, Record, Writer};
+use tenure_core::codec::{Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClusterConfig, Member, NodeId};
 

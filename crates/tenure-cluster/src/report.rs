@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 use tenure_node::{Member, Status};
 
 use crate::peers::{NodeInfo, put_members, take_members};
@@ -133,7 +133,7 @@ pub(crate) struct Edition {
     pub(crate) groups: Vec<(u32, u32)>,
 }
 
-impl Record for Edition {
+impl Encode for Edition {
     fn put(&self, out: &mut Writer) {
         out.number(self.member.pack());
         out.text(&self.release);
@@ -161,7 +161,7 @@ impl Record for Edition {
     }
 }
 
-impl Record for Report {
+impl Encode for Report {
     fn put(&self, out: &mut Writer) {
         out.number(self.member.pack());
         out.list(&self.groups);
@@ -177,7 +177,7 @@ impl Record for Report {
     }
 }
 
-impl Record for GroupReport {
+impl Encode for GroupReport {
     fn put(&self, out: &mut Writer) {
         out.number(u64::from(self.group));
         out.byte(u8::from(self.leads) | u8::from(self.changing) << 1);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use tenure_core::command::{Request, State, Wait};
+use tenure_core::command::{Request, RequestKind, WaitMode};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
 use tenure_node::{
@@ -91,7 +91,7 @@ fn request(paths: impl Iterator<Item = String>) -> Box<ClientRequest> {
     let requests = paths.map(|path| Request {
         path: tenure_core::path::Path::parse(&path).unwrap(),
         mode: Mode::Write,
-        state: State::New,
+        state: RequestKind::New,
         permits: None,
     });
     Box::new(ClientRequest::Acquire(AcquireRequest {
@@ -102,7 +102,7 @@ fn request(paths: impl Iterator<Item = String>) -> Box<ClientRequest> {
         releases: Vec::new(),
         fence: None,
         key: None,
-        wait: Wait::Queue,
+        wait: WaitMode::Queue,
         holder: None,
         deadlock: Deadlock::Ignore,
     }))

@@ -12,7 +12,7 @@
 use std::path::{Path as File, PathBuf};
 
 use bytes::{Buf, BufMut, Bytes};
-use tenure_core::command::{Request, State, Wait};
+use tenure_core::command::{Request, RequestKind, WaitMode};
 use tenure_core::path::Path;
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
@@ -129,13 +129,13 @@ fn acquire(id: u64, owner: &str, path: &str) -> Input {
         requests: vec![Request {
             path: Path::parse(path).unwrap(),
             mode: Mode::Write,
-            state: State::New,
+            state: RequestKind::New,
             permits: None,
         }],
         releases: Vec::new(),
         fence: None,
         key: None,
-        wait: Wait::Queue,
+        wait: WaitMode::Queue,
         holder: None,
         deadlock: Deadlock::Ignore,
     };

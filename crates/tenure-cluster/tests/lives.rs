@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tenure_cluster::{
     Begin, Durable, Options, PeerOptions, Rules, Running, Secret, Survey, Versions,
 };
-use tenure_core::codec::{Reader, Record, Writer};
+use tenure_core::codec::{Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
 use tenure_log::Log;
 use tenure_node::{ClusterConfig, Limits, NodeId};

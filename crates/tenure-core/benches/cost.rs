@@ -16,7 +16,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::command::{Acquire, Command, Expire, Hold, Release, Request, Route, State, Wait};
+use tenure_core::command::{
+    Acquire, Command, Expire, Hold, Release, Request, RequestKind, Route, WaitMode,
+};
 use tenure_core::outcome::{AcquireOutcome, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
@@ -145,14 +147,14 @@ fn acquire(owner: &OwnerId, paths: &[Path]) -> Command {
             .map(|path| Request {
                 path: path.clone(),
                 mode: Mode::Write,
-                state: State::New,
+                state: RequestKind::New,
                 permits: None,
             })
             .collect(),
         releases: Vec::new(),
         fence: None,
         key: None,
-        wait: Wait::Queue,
+        wait: WaitMode::Queue,
         holder: None,
     })
 }
@@ -289,7 +291,7 @@ fn refuse_above(children: u64) -> f64 {
         .map(
             |_| match acquire(&owner(MILLION), std::slice::from_ref(&above)) {
                 Command::Acquire(acquire) => Command::Acquire(Acquire {
-                    wait: Wait::No,
+                    wait: WaitMode::No,
                     ..acquire
                 }),
                 other => other,

@@ -26,7 +26,7 @@ mod value;
 pub const VERSION: u8 = 1;
 
 /// Something with a fixed form in bytes.
-pub trait Record: Sized {
+pub trait Encode: Sized {
     /// Appends the value.
     fn put(&self, out: &mut Writer);
     /// Takes a value off the front.
@@ -34,7 +34,7 @@ pub trait Record: Sized {
 }
 
 /// Encodes one record with its version.
-pub fn to_bytes<T: Record>(record: &T) -> Vec<u8> {
+pub fn to_bytes<T: Encode>(record: &T) -> Vec<u8> {
     let mut out = Writer::new();
     out.byte(VERSION);
     record.put(&mut out);
@@ -42,7 +42,7 @@ pub fn to_bytes<T: Record>(record: &T) -> Vec<u8> {
 }
 
 /// Decodes one record with its version; nothing may follow it.
-pub fn from_bytes<T: Record>(bytes: &[u8]) -> Result<T, DecodeError> {
+pub fn from_bytes<T: Encode>(bytes: &[u8]) -> Result<T, DecodeError> {
     let mut input = Reader::new(bytes);
     input.version(VERSION)?;
     let record = T::take(&mut input)?;
@@ -197,12 +197,12 @@ impl Writer {
     }
 
     /// A value of ours.
-    pub fn put<T: Record>(&mut self, value: &T) {
+    pub fn put<T: Encode>(&mut self, value: &T) {
         value.put(self);
     }
 
     /// A value or its absence.
-    pub fn option<T: Record>(&mut self, value: Option<&T>) {
+    pub fn option<T: Encode>(&mut self, value: Option<&T>) {
         match value {
             None => self.byte(0),
             Some(value) => {
@@ -213,7 +213,7 @@ impl Writer {
     }
 
     /// A list with its length in front.
-    pub fn list<T: Record>(&mut self, values: &[T]) {
+    pub fn list<T: Encode>(&mut self, values: &[T]) {
         self.length(values.len());
         for value in values {
             value.put(self);
@@ -339,12 +339,12 @@ impl<'a> Reader<'a> {
     }
 
     /// A value of ours.
-    pub fn take<T: Record>(&mut self) -> Result<T, DecodeError> {
+    pub fn take<T: Encode>(&mut self) -> Result<T, DecodeError> {
         T::take(self)
     }
 
     /// A value or its absence.
-    pub fn option<T: Record>(&mut self) -> Result<Option<T>, DecodeError> {
+    pub fn option<T: Encode>(&mut self) -> Result<Option<T>, DecodeError> {
         match self.byte()? {
             0 => Ok(None),
             1 => T::take(self).map(Some),
@@ -356,7 +356,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A list with its length in front. Memory grows with the items really there.
-    pub fn list<T: Record>(&mut self) -> Result<Vec<T>, DecodeError> {
+    pub fn list<T: Encode>(&mut self) -> Result<Vec<T>, DecodeError> {
         let length = self.length()?;
         let mut values = Vec::with_capacity(length.min(4));
         for _ in 0..length {
@@ -366,7 +366,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Record for u64 {
+impl Encode for u64 {
     fn put(&self, out: &mut Writer) {
         out.number(*self);
     }
@@ -375,7 +375,7 @@ impl Record for u64 {
     }
 }
 
-impl Record for u32 {
+impl Encode for u32 {
     fn put(&self, out: &mut Writer) {
         out.number(u64::from(*self));
     }
@@ -384,7 +384,7 @@ impl Record for u32 {
     }
 }
 
-impl Record for bool {
+impl Encode for bool {
     fn put(&self, out: &mut Writer) {
         out.byte(u8::from(*self));
     }
@@ -397,7 +397,7 @@ impl Record for bool {
     }
 }
 
-impl Record for String {
+impl Encode for String {
     fn put(&self, out: &mut Writer) {
         out.text(self);
     }
@@ -406,7 +406,7 @@ impl Record for String {
     }
 }
 
-impl Record for Vec<u8> {
+impl Encode for Vec<u8> {
     fn put(&self, out: &mut Writer) {
         out.slice(self);
     }
@@ -415,7 +415,7 @@ impl Record for Vec<u8> {
     }
 }
 
-impl<T: Record> Record for Box<T> {
+impl<T: Encode> Encode for Box<T> {
     fn put(&self, out: &mut Writer) {
         T::put(self, out);
     }
@@ -424,7 +424,7 @@ impl<T: Record> Record for Box<T> {
     }
 }
 
-impl<A: Record, B: Record> Record for (A, B) {
+impl<A: Encode, B: Encode> Encode for (A, B) {
     fn put(&self, out: &mut Writer) {
         self.0.put(out);
         self.1.put(out);

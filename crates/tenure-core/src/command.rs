@@ -21,21 +21,21 @@ pub enum Command {
     /// Give back everything an owner has here, in the selected namespaces (R100, R101).
     ReleaseAll(ReleaseAll),
     /// A renewal that must be written down (leases.md step 4).
-    Renew(Renew),
+    Renew(RenewLease),
     /// The end of a lease: the only way one runs out (leases.md step 3).
     Expire(Expire),
     /// Nothing but the passing of time (leases.md step 7).
     Tick,
     /// Marks an owner's leases here: somebody asks it to let go (R116).
-    Ask(Ask),
+    Ask(AskRelease),
     /// Ends one hold if it is still the one named (E9).
-    Break(Break),
+    Break(BreakLock),
     /// Takes a queued acquire back, unless it was granted meanwhile (E5).
     Withdraw(Withdraw),
     /// First step of a policy change: hold back acquires and grants in a region, report what is there.
     Freeze(Freeze),
     /// Last step of a policy change that was decided: clear, drop waiters, raise the floor and the version.
-    Change(Change),
+    Change(ChangePolicy),
     /// Last step of a policy change that was refused: let the region go on.
     Thaw(Thaw),
     /// Raises every counter and floor (after a restore or a recovery that may have lost grants).
@@ -96,7 +96,7 @@ pub struct Acquire {
     /// Makes the request apply at most once (R102).
     pub key: Option<Key>,
     /// What to do where the answer would be "queued".
-    pub wait: Wait,
+    pub wait: WaitMode,
     /// Who this owner is, for people (E3).
     pub holder: Option<Box<Holder>>,
 }
@@ -109,14 +109,14 @@ pub struct Request {
     /// How it is wanted.
     pub mode: Mode,
     /// Whether it is to be taken, or verified to be held.
-    pub state: State,
+    pub state: RequestKind,
     /// Capacity of a semaphore path; `None` where the caller named none. Ignored elsewhere.
     pub permits: Option<NonZeroU32>,
 }
 
 /// Whether a request takes a path or verifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum RequestKind {
     /// Take this path.
     New,
     /// The caller believes that it holds it: verify in the same transaction (R55–R59).
@@ -125,7 +125,7 @@ pub enum State {
 
 /// What an acquire does when it cannot be granted at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wait {
+pub enum WaitMode {
     /// Join the line.
     Queue,
     /// Join the line and ask the blockers to let go (E2).
@@ -220,7 +220,7 @@ pub enum Domain {
 
 /// See [`Command::Renew`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Renew {
+pub struct RenewLease {
     /// The one namespace; owner-wide renewals are split before they get here.
     pub namespace: Namespace,
     /// Whose lease.
@@ -242,14 +242,14 @@ pub struct Expire {
 
 /// See [`Command::Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct AskRelease {
     /// Who is asked. The REVOKE event comes from the system group (R115).
     pub owner: OwnerId,
 }
 
 /// See [`Command::Break`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Break {
+pub struct BreakLock {
     /// How the path was resolved.
     pub route: Route,
     /// The path whose hold ends.
@@ -300,7 +300,7 @@ pub struct Freeze {
 
 /// See [`Command::Change`]. Repeating it is harmless: a space applies each change once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ChangePolicy {
     /// The number of the change, given when it began.
     pub change: u64,
     /// Every change up to this number is over.
@@ -312,14 +312,14 @@ pub struct Change {
     /// The effective algorithm of the region's root from now on, for those who watch.
     pub algorithm: Algorithm,
     /// What happens to what is there.
-    pub clear: Clear,
+    pub clear: ClearPolicy,
     /// Paths of the region get fences above this from now on (R71).
     pub floor: Option<Fence>,
 }
 
 /// What a policy change does to holds and waiters in its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Clear {
+pub enum ClearPolicy {
     /// Waiters only; there are no live holds, which was checked while frozen (R133, R138).
     Waiters,
     /// Everything, each owner concerned gets one KILLED (R131).

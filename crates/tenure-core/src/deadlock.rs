@@ -11,7 +11,7 @@
 //! Edges are read one after the other, so a wait may be over when the next one begins, and what looks
 //! like a cycle never was one. A cycle counts (R113) when all its waits are seen a second time, after
 //! the last of them was seen first: then all of them were there at the moment in between. A wait is
-//! the same one if its [`Place`] is. Whoever was in the way of a place and no longer is does not get
+//! the same one if its [`WaitPosition`] is. Whoever was in the way of a place and no longer is does not get
 //! in its way again, because nobody overtakes (R79): the second look finds a blocker that has been
 //! one all the time.
 
@@ -38,7 +38,7 @@ pub enum Detection {
 
 /// What a walk needs next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WalkStep {
     /// Whom this owner waits for, if that still stands.
     Ask(OwnerId),
     /// The walk is over.
@@ -47,7 +47,7 @@ pub enum Step {
 
 /// A place in line, which no other wait ever has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct WaitPosition {
     /// Where.
     pub namespace: Namespace,
     /// The waiter's number there.
@@ -56,14 +56,14 @@ pub struct Place {
 
 /// One wait: who waits, where, for whom. The word of a client is at no place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Wait {
+struct WaitEdgeSeen {
     owner: OwnerId,
-    place: Option<Place>,
+    place: Option<WaitPosition>,
     blocker: OwnerId,
 }
 
 /// The owners of a cycle in wait order.
-fn owners(cycle: &[Wait]) -> Vec<OwnerId> {
+fn owners(cycle: &[WaitEdgeSeen]) -> Vec<OwnerId> {
     cycle.iter().map(|wait| wait.owner.clone()).collect()
 }
 
@@ -73,9 +73,9 @@ fn owners(cycle: &[Wait]) -> Vec<OwnerId> {
 pub struct Walk {
     start: OwnerId,
     limit: usize,
-    chain: Vec<Wait>,
+    chain: Vec<WaitEdgeSeen>,
     /// The cycle that the walk before this one found.
-    seen: BTreeSet<Wait>,
+    seen: BTreeSet<WaitEdgeSeen>,
     done: Option<Detection>,
 }
 
@@ -96,10 +96,10 @@ impl Walk {
     }
 
     /// What is needed next.
-    pub fn next(&self) -> Step {
+    pub fn next(&self) -> WalkStep {
         match &self.done {
-            Some(found) => Step::Done(found.clone()),
-            None => Step::Ask(self.last().clone()),
+            Some(found) => WalkStep::Done(found.clone()),
+            None => WalkStep::Ask(self.last().clone()),
         }
     }
 
@@ -109,7 +109,7 @@ impl Walk {
 
     /// Whom the owner asked for waits for, and where if a queue says so: `None` without an edge, or
     /// if the edge is stale.
-    pub fn answer(&mut self, edge: Option<(OwnerId, Option<Place>)>) {
+    pub fn answer(&mut self, edge: Option<(OwnerId, Option<WaitPosition>)>) {
         if self.done.is_some() {
             return;
         }
@@ -117,7 +117,7 @@ impl Walk {
             self.done = Some(Detection::None);
             return;
         };
-        self.chain.push(Wait {
+        self.chain.push(WaitEdgeSeen {
             owner: self.last().clone(),
             place,
             blocker,
@@ -128,7 +128,7 @@ impl Walk {
             .position(|wait| wait.owner == *self.last());
         if let Some(at) = closes {
             let cycle = self.chain.split_off(at);
-            let waits: BTreeSet<Wait> = cycle.iter().cloned().collect();
+            let waits: BTreeSet<WaitEdgeSeen> = cycle.iter().cloned().collect();
             if self.seen == waits {
                 self.done = Some(Detection::Found(owners(&cycle)));
             } else {
@@ -151,7 +151,7 @@ pub const MAX_SEARCHED: usize = 4096;
 pub struct Search {
     start: OwnerId,
     // By which wait an owner was reached first.
-    reached_by: BTreeMap<OwnerId, Wait>,
+    reached_by: BTreeMap<OwnerId, WaitEdgeSeen>,
     frontier: BTreeSet<OwnerId>,
     waiting: BTreeSet<OwnerId>,
     suspected: Option<Suspected>,
@@ -163,7 +163,7 @@ pub struct Search {
 struct Suspected {
     owners: Vec<OwnerId>,
     /// Those that were not seen again.
-    waits: BTreeSet<Wait>,
+    waits: BTreeSet<WaitEdgeSeen>,
     asked: bool,
 }
 
@@ -206,10 +206,10 @@ impl Search {
     pub fn answer(
         &mut self,
         owner: &OwnerId,
-        place: Option<&Place>,
+        place: Option<&WaitPosition>,
         waits_for: impl IntoIterator<Item = OwnerId>,
     ) {
-        let waits = waits_for.into_iter().map(|blocker| Wait {
+        let waits = waits_for.into_iter().map(|blocker| WaitEdgeSeen {
             owner: owner.clone(),
             place: place.cloned(),
             blocker,
@@ -242,7 +242,7 @@ impl Search {
         self.cycle.as_deref()
     }
 
-    fn suspect(&mut self, last: Wait) {
+    fn suspect(&mut self, last: WaitEdgeSeen) {
         let mut chain = vec![last];
         while let Some(before) = chain
             .last()
@@ -271,8 +271,8 @@ mod tests {
         let mut walk = Walk::new(owner(start), depth);
         loop {
             match walk.next() {
-                Step::Done(found) => return found,
-                Step::Ask(asked) => {
+                WalkStep::Done(found) => return found,
+                WalkStep::Ask(asked) => {
                     let edge = edges.iter().find(|(from, _)| owner(from) == asked);
                     walk.answer(edge.map(|(_, to)| (owner(to), None)));
                 }
@@ -337,8 +337,8 @@ mod tests {
         assert_eq!(search.cycle(), Some(&owners(&["a", "b"])[..]));
     }
 
-    fn place(waiter: u64) -> Place {
-        Place {
+    fn place(waiter: u64) -> WaitPosition {
+        WaitPosition {
             namespace: Namespace::parse("t:/1").unwrap(),
             waiter,
         }
@@ -353,21 +353,25 @@ mod tests {
         let mut walk = Walk::new(owner("a"), 0);
         answer(&mut walk, "b", 1);
         answer(&mut walk, "a", 2);
-        assert_eq!(walk.next(), Step::Ask(owner("a")), "seen once");
+        assert_eq!(walk.next(), WalkStep::Ask(owner("a")), "seen once");
         answer(&mut walk, "b", 3);
         answer(&mut walk, "a", 2);
-        assert_eq!(walk.next(), Step::Ask(owner("a")), "a waits anew");
+        assert_eq!(walk.next(), WalkStep::Ask(owner("a")), "a waits anew");
         answer(&mut walk, "b", 3);
         answer(&mut walk, "a", 2);
         assert_eq!(
             walk.next(),
-            Step::Done(Detection::Found(owners(&["a", "b"])))
+            WalkStep::Done(Detection::Found(owners(&["a", "b"])))
         );
         let mut walk = Walk::new(owner("a"), 0);
         answer(&mut walk, "b", 1);
         answer(&mut walk, "a", 2);
         walk.answer(None);
-        assert_eq!(walk.next(), Step::Done(Detection::None), "a waits no more");
+        assert_eq!(
+            walk.next(),
+            WalkStep::Done(Detection::None),
+            "a waits no more"
+        );
     }
 
     /// E5: waits of which one was over before another began are no cycle; the search goes on.

@@ -9,7 +9,7 @@ use crate::value::{Fence, Holder, OwnerId};
 pub struct Event {
     /// Counts the events of one group, without gaps: how a node notices that it missed some.
     pub sequence: u64,
-    /// Unique and increasing per owner, below 2^53 (R121): the next of the group's [`EventLane`] from
+    /// Unique and increasing per owner, below 2^53 (R121): the next of the group's [`EventIdStride`] from
     /// the wall hint in milliseconds × 1024 on, above the last.
     pub id: u64,
     /// Who is told.
@@ -23,19 +23,19 @@ pub struct Event {
 /// Which ids a group gives its events (R121): those with its own rest when divided by the number of
 /// groups, so that no two groups of a cluster ever give the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventLane {
+pub struct EventIdStride {
     rest: u64,
     groups: u64,
 }
 
-impl EventLane {
+impl EventIdStride {
     /// The lane of a group that is alone.
-    pub const ONLY: EventLane = EventLane { rest: 0, groups: 1 };
+    pub const ONLY: EventIdStride = EventIdStride { rest: 0, groups: 1 };
 
     /// The lane of the group of this number among so many.
-    pub fn new(group: u32, groups: u32) -> EventLane {
+    pub fn new(group: u32, groups: u32) -> EventIdStride {
         let groups = u64::from(groups.max(1));
-        EventLane {
+        EventIdStride {
             rest: u64::from(group) % groups,
             groups,
         }

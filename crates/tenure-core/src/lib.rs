@@ -8,7 +8,7 @@
 //! |---|---|
 //! | paths, namespaces, ids and numbers that are valid by construction | [`path`], [`value`] |
 //! | algorithms, modes and the reasons for a refusal | [`policy`] |
-//! | which namespace a path belongs to | [`table`] |
+//! | which namespace a path belongs to | [`namespace_table`] |
 //! | what goes in | [`command`] |
 //! | what comes out | [`outcome`], [`event`] |
 //! | what can be asked without changing anything | [`query`] |
@@ -24,28 +24,28 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod aged;
+mod byte_search;
 pub mod codec;
 pub mod command;
 pub mod deadlock;
 pub mod event;
+mod event_log;
 mod hash;
+mod idle_table;
 pub mod lease;
-mod links;
 #[cfg(feature = "model")]
 pub mod model;
+pub mod namespace_table;
 pub mod outcome;
 pub mod path;
 pub mod policy;
 pub mod query;
-mod ring;
-mod scan;
 mod segment;
 mod slab;
 pub mod space;
 pub mod system;
-pub mod table;
 mod tree;
 pub mod value;
+mod wait_lists;
 
 pub use hash::Fingerprint;

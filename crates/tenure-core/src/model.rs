@@ -1,23 +1,23 @@
-//! The naive twin of the space: a list of claims, a list of waiters, and loops over them.
+//! The naive model of the space: a list of claims, a list of waiters, and loops over them.
 //!
 //! It is written from the rules alone, to be obviously right and not to be fast: no tree, no index,
 //! no count that could drift. After every command it simply asks each waiter in order whether it
 //! can go on. The property test drives it beside the engine and compares all that comes out.
 //!
 //! Where the engine remembers (which waiters a release could free, how many claims lie below),
-//! the twin looks again at everything.
+//! the model looks again at everything.
 
 mod acquire;
+mod conflict;
 mod query;
-mod rules;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
 use crate::command::{
-    Acquire, Ask, Break, Change, Clear, Command, Domain, Expire, Freeze, Region, Release,
-    ReleaseAll, ReleaseCause, Renew, Selection, State, Thaw, Withdraw,
+    Acquire, AskRelease, BreakLock, ChangePolicy, ClearPolicy, Command, Domain, Expire, Freeze,
+    Region, Release, ReleaseAll, ReleaseCause, RenewLease, RequestKind, Selection, Thaw, Withdraw,
 };
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
 use crate::outcome::{
@@ -28,7 +28,7 @@ use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Missing, Mode};
 use crate::value::{Fence, Holder, Key, OwnerId, Stamp, Ttl};
 
-use rules::Want;
+use conflict::WantedAccess;
 
 /// How long answers and markers last (R102, R116).
 const REMEMBERED_MS: u64 = 300_000;
@@ -53,8 +53,8 @@ struct Claim {
 }
 
 impl Claim {
-    fn want(&self) -> Want<'_> {
-        Want {
+    fn want(&self) -> WantedAccess<'_> {
+        WantedAccess {
             path: &self.path,
             mode: self.mode,
             algorithm: self.algorithm,
@@ -104,7 +104,7 @@ struct Counter {
 
 /// The fence stored for a path.
 #[derive(Clone, Debug)]
-struct Mark {
+struct StoredFence {
     namespace: Namespace,
     path: Path,
     fence: Fence,
@@ -121,7 +121,7 @@ struct Capacity {
 
 /// A hold that its owner did not give back.
 #[derive(Clone, Debug)]
-struct Taken {
+struct TakenHold {
     namespace: Namespace,
     owner: OwnerId,
     path: Path,
@@ -131,23 +131,23 @@ struct Taken {
 
 /// A remembered answer (R102).
 #[derive(Clone, Debug)]
-struct Answer {
+struct ModelAnswer {
     key: Key,
     namespace: Namespace,
     /// The request without how it was resolved.
     request: Command,
-    result: Remembered,
+    result: ModelRemembered,
     until: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Remembered {
+enum ModelRemembered {
     Granted(Option<Fence>),
     Waiting(u64),
     Released,
 }
 
-/// The twin.
+/// The model.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     rules: u32,
@@ -157,11 +157,11 @@ pub struct Model {
     leases: Vec<Lease>,
     waiters: Vec<Waiter>,
     counters: Vec<Counter>,
-    marks: Vec<Mark>,
+    marks: Vec<StoredFence>,
     capacities: Vec<Capacity>,
     /// Holds that were taken from their owners, until these name them again.
-    taken: Vec<Taken>,
-    answers: Vec<Answer>,
+    taken: Vec<TakenHold>,
+    answers: Vec<ModelAnswer>,
     frozen: Vec<Freeze>,
     /// Changes that were made, with the table's version since.
     changed: Vec<(u64, Region)>,
@@ -194,7 +194,7 @@ pub struct Model {
 
 /// How a hold ended, for those who watch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum HoldEnd {
     Released,
     Expired,
     Killed,
@@ -214,7 +214,7 @@ impl Model {
         self.lease_changes.clear();
         self.lock_changes.clear();
         self.forget_what_has_ended();
-        self.sweep();
+        self.wake_waiters();
         self.forget_the_gone();
         let outcome = match command {
             Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
@@ -238,7 +238,7 @@ impl Model {
             Command::Thaw(thaw) => self.thaw(thaw),
             Command::Lift { by } => self.lift(*by),
         };
-        self.sweep();
+        self.wake_waiters();
         self.forget_the_gone();
         self.note_idle_capacities();
         self.kept
@@ -308,8 +308,8 @@ impl Model {
             let claims = self.claims.iter().filter(|claim| {
                 claim.namespace == *namespace && claim.owner == *owner && going(claim)
             });
-            let taken: Vec<Taken> = claims
-                .map(|claim| Taken {
+            let taken: Vec<TakenHold> = claims
+                .map(|claim| TakenHold {
                     namespace: namespace.clone(),
                     owner: owner.clone(),
                     path: claim.path.clone(),
@@ -326,7 +326,7 @@ impl Model {
                 self.taken.push(one);
             }
         }
-        self.drop_holds(namespace, owner, End::Killed, going);
+        self.drop_holds(namespace, owner, HoldEnd::Killed, going);
     }
 
     /// What a renewal in a namespace says, before anything is extended (R90).
@@ -407,21 +407,21 @@ impl Model {
         if let Some(at) = cancelled {
             self.dequeue(at);
         }
-        self.drop_holds(namespace, &release.owner, End::Released, |claim| {
+        self.drop_holds(namespace, &release.owner, HoldEnd::Released, |claim| {
             release
                 .holds
                 .iter()
                 .any(|hold| hold.path == claim.path && hold.mode == claim.mode)
         });
-        self.remember(namespace, &release.key, request, Remembered::Released);
+        self.remember(namespace, &release.key, request, ModelRemembered::Released);
         Ok(())
     }
 
     /// R100, R101, R126–R128.
     fn release_all(&mut self, all: &ReleaseAll) -> Outcome {
         let end = match all.cause {
-            ReleaseCause::Owner => End::Released,
-            ReleaseCause::Killed => End::Killed,
+            ReleaseCause::Owner => HoldEnd::Released,
+            ReleaseCause::Killed => HoldEnd::Killed,
         };
         let mut met: Vec<Namespace> = Vec::new();
         let until = all.until.unwrap_or(u64::MAX);
@@ -448,7 +448,7 @@ impl Model {
     }
 
     /// R77, R90–R93.
-    fn renew(&mut self, renew: &Renew) -> Result<Renewed, Missing> {
+    fn renew(&mut self, renew: &RenewLease) -> Result<Renewed, Missing> {
         let time = self.time;
         self.renewal(&renew.namespace, &renew.owner)?;
         let Some(lease) = self.lease(&renew.namespace, &renew.owner) else {
@@ -480,7 +480,7 @@ impl Model {
             .lease(&expire.namespace, &expire.owner)
             .is_some_and(|lease| lease.epoch == expire.epoch);
         if due {
-            self.drop_holds(&expire.namespace, &expire.owner, End::Expired, |_| true);
+            self.drop_holds(&expire.namespace, &expire.owner, HoldEnd::Expired, |_| true);
             self.taken
                 .retain(|taken| taken.namespace != expire.namespace || taken.owner != expire.owner);
         }
@@ -488,7 +488,7 @@ impl Model {
     }
 
     /// R116.
-    fn ask(&mut self, ask: &Ask) -> Outcome {
+    fn ask(&mut self, ask: &AskRelease) -> Outcome {
         let namespaces: Vec<Namespace> = self
             .leases
             .iter()
@@ -515,7 +515,7 @@ impl Model {
     }
 
     /// E9.
-    fn break_hold(&mut self, order: &Break) -> BreakOutcome {
+    fn break_hold(&mut self, order: &BreakLock) -> BreakOutcome {
         let namespace = &order.route.namespace;
         if let Some(refusal) = self.outdated(order.route.version, [&order.path].into_iter()) {
             return BreakOutcome::Refused(refusal);
@@ -612,14 +612,14 @@ impl Model {
     }
 
     /// R131–R134, R138, R139, R71.
-    fn change(&mut self, change: &Change) -> Outcome {
+    fn change(&mut self, change: &ChangePolicy) -> Outcome {
         self.settle(change.settled);
         if self.is_over(change.change) {
             return Outcome::Done;
         }
         self.end_change(change.change);
         self.changed.push((change.version, change.region.clone()));
-        if self.rules >= 2 && change.clear == Clear::Waiters {
+        if self.rules >= 2 && change.clear == ClearPolicy::Waiters {
             let until = self.time + REMEMBERED_MS;
             self.moved
                 .push((until, change.version, change.region.clone()));
@@ -636,7 +636,7 @@ impl Model {
         }
         self.capacities
             .retain(|capacity| !region.contains(&capacity.path));
-        if change.clear == Clear::All {
+        if change.clear == ClearPolicy::All {
             while let Some(claim) = self
                 .claims
                 .iter()
@@ -714,7 +714,7 @@ impl Model {
                 self.tell(owner, Some(&region.root), EventKind::Killed);
             }
         }
-        self.sweep();
+        self.wake_waiters();
     }
 
     /// Thaws the regions of changes up to a number without their waiters, whose paths may be elsewhere.
@@ -810,13 +810,13 @@ impl Model {
         &mut self,
         namespace: &Namespace,
         owner: &OwnerId,
-        end: End,
+        end: HoldEnd,
         going: impl Fn(&Claim) -> bool,
     ) {
         let kind = match end {
-            End::Released => ChangeKind::Released,
-            End::Expired => ChangeKind::Expired,
-            End::Killed => ChangeKind::Killed,
+            HoldEnd::Released => ChangeKind::Released,
+            HoldEnd::Expired => ChangeKind::Expired,
+            HoldEnd::Killed => ChangeKind::Killed,
         };
         while let Some(at) = self.claims.iter().position(|claim| {
             claim.namespace == *namespace && claim.owner == *owner && going(claim)
@@ -937,7 +937,12 @@ impl Model {
             .max()
     }
 
-    fn answer(&self, namespace: &Namespace, key: &Option<Key>, like: &Command) -> Option<&Answer> {
+    fn answer(
+        &self,
+        namespace: &Namespace,
+        key: &Option<Key>,
+        like: &Command,
+    ) -> Option<&ModelAnswer> {
         let key = key.as_ref()?;
         self.answers.iter().find(|answer| {
             answer.key == *key
@@ -951,7 +956,7 @@ impl Model {
         namespace: &Namespace,
         key: &Option<Key>,
         request: Command,
-        result: Remembered,
+        result: ModelRemembered,
     ) {
         let Some(key) = key else { return };
         let kind = core::mem::discriminant(&request);
@@ -960,7 +965,7 @@ impl Model {
                 || answer.namespace != *namespace
                 || core::mem::discriminant(&answer.request) != kind
         });
-        self.answers.push(Answer {
+        self.answers.push(ModelAnswer {
             key: key.clone(),
             namespace: namespace.clone(),
             request,
@@ -991,7 +996,7 @@ impl Waiter {
         self.acquire
             .requests
             .iter()
-            .filter(|request| request.state == State::New)
+            .filter(|request| request.state == RequestKind::New)
     }
 
     fn paths(&self) -> impl Iterator<Item = &Path> {

@@ -5,7 +5,7 @@
 use alloc::sync::Arc;
 use core::fmt;
 
-use crate::scan::{find, until_slash};
+use crate::byte_search::{find, until_slash};
 use crate::segment::Segments;
 use crate::value::Invalid;
 

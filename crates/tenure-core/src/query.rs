@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use crate::deadlock::Place;
+use crate::deadlock::WaitPosition;
 use crate::event::Event;
 use crate::outcome::{Blocker, Conflict, LeaseNumber};
 use crate::path::{Namespace, Path};
@@ -138,7 +138,7 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitsFor {
     /// Where it waits.
-    pub place: Place,
+    pub place: WaitPosition,
     /// Owners whose holds or earlier places are in its way, each once.
     pub owners: Vec<OwnerId>,
 }

@@ -2,8 +2,8 @@
 
 use alloc::boxed::Box;
 
+use crate::byte_search::until_slash;
 use crate::path::{Namespace, Path};
-use crate::scan::until_slash;
 
 /// The name of a node. Short ones, the usual case, need no memory of their own.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! The lock state machine of one group: commands in, outcomes and events out.
 //!
 //! ```text
-//!             ┌ judge.rs: may it be granted, and if not, what is in the way?
+//!             ┌ conflict.rs: may it be granted, and if not, what is in the way?
 //! acquire.rs ─┼ claims.rs: who holds what, in the tree with its counts
-//!             └ queue.rs: who waits, and on what ──▶ sweep.rs: who is next when something goes
-//! release.rs, change.rs: what gives back or takes away
+//!             └ queue.rs: who waits, and on what ──▶ wake.rs: who is next when something goes
+//! release.rs, policy_change.rs: what gives back or takes away
 //! queries.rs: what can be asked      snapshot.rs, restore.rs: all of it as bytes      check.rs: what must hold
 //! ```
 //!
@@ -13,49 +13,49 @@
 //! entries that follow.
 
 mod acquire;
-mod answers;
-mod change;
+mod blockers;
 #[cfg(any(test, feature = "check"))]
 mod check;
 mod claims;
-mod judge;
-mod memory;
+mod conflict;
+mod idempotency;
 mod namespaces;
+mod packed_claim;
+mod policy_change;
 mod queries;
 mod queue;
 mod release;
-mod report;
 mod restore;
+mod retained;
 mod sessions;
 mod snapshot;
-mod sweep;
-mod terms;
+mod wake;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::aged::Aged;
 use crate::command::Command;
-use crate::event::{ChangeKind, Event, EventLane, LockChange};
+use crate::event::{ChangeKind, Event, EventIdStride, LockChange};
+use crate::event_log::EventLog;
 use crate::hash::Hasher;
-use crate::links::Links;
+use crate::idle_table::IdleTable;
 use crate::outcome::{Applied, LeaseChange, Outcome};
 use crate::path::Namespace;
-use crate::ring::EventRing;
 use crate::slab::Slab;
 use crate::tree::Tree;
 use crate::value::{Fence, Stamp};
+use crate::wait_lists::WaitLists;
 
-use self::answers::Answers;
-use self::change::{RegionFloor, Routes};
 use self::claims::Claim;
-use self::memory::Capacity;
+use self::idempotency::IdempotencyTable;
 use self::namespaces::Namespaces;
+use self::policy_change::{RegionFloor, Routes};
 use self::queue::Waiter;
+use self::retained::Capacity;
 use self::sessions::Sessions;
 
-pub(crate) use self::answers::KEPT_MS as ANSWER_KEPT_MS;
+pub(crate) use self::idempotency::KEPT_MS as ANSWER_KEPT_MS;
 pub use crate::hash::HashSeed;
 
 /// The newest rules that this release knows. A change of any outcome, or of the form of a command or a
@@ -118,11 +118,11 @@ pub struct Space {
     next_waiter: u64,
     // When waiters' times are over: (end, number, waiter).
     ends: BTreeSet<(u64, u64, u32)>,
-    links: Links,
-    marks: Aged<Fence>,
-    capacities: Aged<Capacity>,
-    answers: Answers,
-    events: EventRing,
+    links: WaitLists,
+    marks: IdleTable<Fence>,
+    capacities: IdleTable<Capacity>,
+    answers: IdempotencyTable,
+    events: EventLog,
     routes: Routes,
     // The last epoch given to a lease. Since rules 2 epochs and waiters are numbered in one order.
     epoch: u64,
@@ -177,18 +177,18 @@ impl Effects {
 
 /// Why a claim ends, for those who watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum ClaimEnd {
     Released,
     Expired,
     Killed,
 }
 
-impl Ending {
+impl ClaimEnd {
     fn change(self) -> ChangeKind {
         match self {
-            Ending::Released => ChangeKind::Released,
-            Ending::Expired => ChangeKind::Expired,
-            Ending::Killed => ChangeKind::Killed,
+            ClaimEnd::Released => ChangeKind::Released,
+            ClaimEnd::Expired => ChangeKind::Expired,
+            ClaimEnd::Killed => ChangeKind::Killed,
         }
     }
 }
@@ -209,11 +209,11 @@ impl Space {
             waiters: Slab::new(),
             next_waiter: 0,
             ends: BTreeSet::new(),
-            links: Links::new(),
-            marks: Aged::new(hasher),
-            capacities: Aged::new(hasher),
-            answers: Answers::new(limits.answers),
-            events: EventRing::new(limits.events),
+            links: WaitLists::new(),
+            marks: IdleTable::new(hasher),
+            capacities: IdleTable::new(hasher),
+            answers: IdempotencyTable::new(limits.answers),
+            events: EventLog::new(limits.events),
             routes: Routes::default(),
             epoch: 0,
             order_from: 0,
@@ -228,8 +228,8 @@ impl Space {
 
     /// Gives its events the ids of a lane (R121). It belongs to the group, not to its state: set it
     /// after `new` and after a snapshot was read.
-    pub fn number_events(&mut self, lane: EventLane) {
-        self.events.lane = lane;
+    pub fn number_events(&mut self, stride: EventIdStride) {
+        self.events.stride = stride;
     }
 
     /// Applies one command. The same commands in the same order give the same space everywhere.
@@ -307,7 +307,7 @@ impl Space {
             for session in sessions {
                 self.settle_session(session);
             }
-            self.sweep();
+            self.wake_waiters();
         }
         self.answers.forget(self.time);
         self.events.forget(self.time);
@@ -368,7 +368,7 @@ impl Space {
         self.events.sequence = self.events.sequence.saturating_add(by);
         // No event: no stream is open while a state is lifted, and its ids would not be of the group's lane.
         self.abandon_changes(u64::MAX);
-        self.sweep();
+        self.wake_waiters();
     }
 
     /// From now on `apply` tells what those who watch see (E8). Volatile: no part of the state.

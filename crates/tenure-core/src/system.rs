@@ -11,28 +11,28 @@
 //! What its groups must be told at each step is part of the state ([`System::change`]), so any node can
 //! carry a change on. Changes of parts that overlap come one after the other.
 
-mod answers;
-mod changes;
 mod command;
+mod idempotency;
 mod snapshot;
+mod table_changes;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-pub use changes::{ChangeView, Then};
 pub use command::{
-    Answer, Begun, Call, ChangeEnd, Claim, Decided, Edge, Plan, PlanEffect, Repeated,
-    SystemApplied, SystemCommand, SystemOutcome, Work,
+    ChangeBegun, ChangeDecided, ChangeEnd, Edge, KeyClaim, KeyWork, ReleasePlan, ReleasePlanEffect,
+    RepeatedKey, SystemAnswer, SystemApplied, SystemCall, SystemCommand, SystemOutcome,
 };
 pub(crate) use snapshot::{put_table, take_table};
+pub use table_changes::{AfterChange, ChangeView};
 
-use self::answers::Answers;
-use self::changes::Changes;
-use crate::event::{Event, EventKind, EventLane};
+use self::idempotency::SystemIdempotency;
+use self::table_changes::PendingChanges;
+use crate::event::{Event, EventIdStride, EventKind};
+use crate::event_log::EventLog;
+use crate::namespace_table::NamespaceTable;
 use crate::query::EventsAfter;
-use crate::ring::EventRing;
 use crate::space::FIRST_RULES;
-use crate::table::NamespaceTable;
 use crate::value::{Fence, OwnerId, Stamp, Ttl};
 
 /// Remembered answers; beyond it keyed calls are refused (R102).
@@ -49,13 +49,13 @@ pub struct System {
     time: u64,
     wall: u64,
     table: NamespaceTable,
-    changes: Changes,
+    changes: PendingChanges,
     // With the lease time at which it ends.
     edges: BTreeMap<OwnerId, (Edge, u64)>,
     edge_ends: BTreeSet<(u64, OwnerId)>,
     counter: u64,
-    answers: Answers,
-    events: EventRing,
+    answers: SystemIdempotency,
+    events: EventLog,
 }
 
 impl System {
@@ -66,19 +66,19 @@ impl System {
             time: 0,
             wall: 0,
             table,
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
             edges: BTreeMap::new(),
             edge_ends: BTreeSet::new(),
             counter: 0,
-            answers: Answers::new(ANSWERS),
-            events: EventRing::new(EVENTS),
+            answers: SystemIdempotency::new(ANSWERS),
+            events: EventLog::new(EVENTS),
         }
     }
 
     /// Gives its events the ids of a lane (R121). It belongs to the group, not to its state: set it
     /// after `new` and after a snapshot was read.
-    pub fn number_events(&mut self, lane: EventLane) {
-        self.events.lane = lane;
+    pub fn number_events(&mut self, stride: EventIdStride) {
+        self.events.stride = stride;
     }
 
     /// Applies one command. The same commands in the same order give the same machine everywhere.
@@ -103,14 +103,16 @@ impl System {
                 edge,
                 ttl,
                 claim,
-            } => self.once(claim, Answer::Done, |system| {
+            } => self.once(claim, SystemAnswer::Done, |system| {
                 system.set_edge(owner, edge, ttl);
                 SystemOutcome::Done
             }),
-            SystemCommand::ClearEdge { owner, claim } => self.once(claim, Answer::Done, |system| {
-                system.clear_edge(&owner);
-                SystemOutcome::Done
-            }),
+            SystemCommand::ClearEdge { owner, claim } => {
+                self.once(claim, SystemAnswer::Done, |system| {
+                    system.clear_edge(&owner);
+                    SystemOutcome::Done
+                })
+            }
             SystemCommand::Increment { above, claim } => self.increment(above, claim),
             SystemCommand::Claim(claim) => match self.answers.reserve(claim, self.time) {
                 Ok(()) => SystemOutcome::Fresh,
@@ -179,12 +181,12 @@ impl System {
     }
 
     /// What a claim would be answered now, without claiming; `None` if it is fresh.
-    pub fn lookup(&self, claim: &Claim, now: u64) -> Option<Repeated> {
+    pub fn lookup(&self, claim: &KeyClaim, now: u64) -> Option<RepeatedKey> {
         self.answers.look(claim, now.max(self.time))
     }
 
     /// What the owner of a key that is under way is doing.
-    pub fn work(&self, claim: &Claim, now: u64) -> Option<&Work> {
+    pub fn work(&self, claim: &KeyClaim, now: u64) -> Option<&KeyWork> {
         self.answers.work(claim, now.max(self.time))
     }
 
@@ -230,7 +232,7 @@ impl System {
         &mut self,
         namespace: &crate::path::Namespace,
         to: Option<crate::policy::Algorithm>,
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
     ) -> SystemOutcome {
         if let Some(claim) = &claim
             && let Some(repeated) = self.answers.look(claim, self.time)
@@ -240,20 +242,22 @@ impl System {
         let begun = self.changes.begin(&mut self.table, namespace, to);
         if let Some(claim) = claim {
             match begun {
-                Begun::Unchanged | Begun::Committed { .. } => {
-                    self.answers.complete(claim, Some(Answer::Done), self.time);
+                ChangeBegun::Unchanged | ChangeBegun::Committed { .. } => {
+                    self.answers
+                        .complete(claim, Some(SystemAnswer::Done), self.time);
                 }
-                Begun::Started { change } if self.rules >= 2 => {
+                ChangeBegun::Started { change } if self.rules >= 2 => {
                     if let Some(underway) = self.changes.underway.get_mut(&change) {
                         underway.claim = Some(claim.clone());
                     }
-                    self.answers.begin(claim, Work::Change(change), self.time);
+                    self.answers
+                        .begin(claim, KeyWork::Change(change), self.time);
                 }
-                Begun::Started { .. } => {
+                ChangeBegun::Started { .. } => {
                     // It was looked up just now, so there is room and no conflict.
                     let _ = self.answers.reserve(claim, self.time);
                 }
-                Begun::Busy { .. } => {}
+                ChangeBegun::Busy { .. } => {}
             }
         }
         SystemOutcome::Begun(begun)
@@ -270,7 +274,8 @@ impl System {
         }
         match (claim, &end) {
             (Some(claim), ChangeEnd::Made) => {
-                self.answers.complete(claim, Some(Answer::Done), self.time);
+                self.answers
+                    .complete(claim, Some(SystemAnswer::Done), self.time);
             }
             (Some(claim), ChangeEnd::Refused { .. }) => self.answers.give_up(&claim, change),
             (None, _) => {}
@@ -280,27 +285,27 @@ impl System {
 
     fn plan(
         &mut self,
-        claim: Claim,
+        claim: KeyClaim,
         owner: OwnerId,
-        plan: Plan,
-        effect: PlanEffect,
+        plan: ReleasePlan,
+        effect: ReleasePlanEffect,
         events: &mut Vec<Event>,
     ) -> SystemOutcome {
         match self.answers.look(&claim, self.time) {
             None => {}
-            Some(Repeated::Open) => {
-                if let Some(Work::Plan(first)) = self.answers.work(&claim, self.time) {
+            Some(RepeatedKey::Open) => {
+                if let Some(KeyWork::Plan(first)) = self.answers.work(&claim, self.time) {
                     return SystemOutcome::Planned(first.clone());
                 }
             }
             Some(repeated) => return SystemOutcome::Repeated(repeated),
         }
         self.answers
-            .begin(claim, Work::Plan(plan.clone()), self.time);
-        if effect != PlanEffect::None {
+            .begin(claim, KeyWork::Plan(plan.clone()), self.time);
+        if effect != ReleasePlanEffect::None {
             self.clear_edge(&owner);
         }
-        if effect == PlanEffect::Kill {
+        if effect == ReleasePlanEffect::Kill {
             events.push(self.event(owner, EventKind::Killed));
         }
         SystemOutcome::Planned(plan)
@@ -308,9 +313,9 @@ impl System {
 
     /// Whether a key stands for another plan than the one that was carried out: the call took so long that its key
     /// was forgotten and used again. What the other one names has not ended by that.
-    fn has_another_plan(&self, claim: &Claim, done: Option<Plan>) -> bool {
+    fn has_another_plan(&self, claim: &KeyClaim, done: Option<ReleasePlan>) -> bool {
         match (self.answers.work(claim, self.time), done) {
-            (Some(Work::Plan(present)), Some(done)) => *present != done,
+            (Some(KeyWork::Plan(present)), Some(done)) => *present != done,
             _ => false,
         }
     }
@@ -318,8 +323,8 @@ impl System {
     /// Does something that ends at once, unless its key says that it was done already.
     fn once(
         &mut self,
-        claim: Option<Claim>,
-        answer: Answer,
+        claim: Option<KeyClaim>,
+        answer: SystemAnswer,
         act: impl FnOnce(&mut System) -> SystemOutcome,
     ) -> SystemOutcome {
         if let Some(claim) = &claim
@@ -335,7 +340,7 @@ impl System {
     }
 
     /// R75: above every number given out and every fence minted, as far as known and not driven.
-    fn increment(&mut self, above: Option<Fence>, claim: Option<Claim>) -> SystemOutcome {
+    fn increment(&mut self, above: Option<Fence>, claim: Option<KeyClaim>) -> SystemOutcome {
         let minted = above
             .map(Fence::number)
             .filter(|minted| *minted < Fence::DRIVEN);
@@ -344,7 +349,7 @@ impl System {
         else {
             return SystemOutcome::NumbersUsedUp;
         };
-        self.once(claim, Answer::Number(fence), |system| {
+        self.once(claim, SystemAnswer::Number(fence), |system| {
             system.counter = number;
             SystemOutcome::Number(fence)
         })
@@ -353,7 +358,7 @@ impl System {
     fn kill(
         &mut self,
         owner: OwnerId,
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
         events: &mut Vec<Event>,
     ) -> SystemOutcome {
         if let Some(claim) = claim

@@ -2,7 +2,7 @@
 //!
 //! One arena for all namespaces; each namespace has its own root, so nothing crosses its border
 //! (R23). A child is found by hash of (parent, segment). A node lives as long as something is at it
-//! or below it. What most nodes do not have (several claims, waiters) is in an [`Extra`] aside, so
+//! or below it. What most nodes do not have (several claims, waiters) is in an [`NodeExtra`] aside, so
 //! that a plain held path costs one small node.
 
 use alloc::boxed::Box;
@@ -21,7 +21,7 @@ use crate::value::OwnerId;
 
 /// One path, or a part of one.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub(crate) struct PathNode {
     segment: Segment,
     pub(crate) parent: u32,
     first_child: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Node {
 
 /// The children of a node in byte order, kept only where somebody asked for the first of many.
 #[derive(Clone, Debug)]
-pub(crate) struct Ordered {
+pub(crate) struct OrderedChildren {
     children: BTreeMap<Box<str>, u32>,
     /// Children that came or went since it was last used.
     unused: usize,
@@ -49,45 +49,45 @@ const FEW_CHILDREN: usize = 32;
 
 /// What few nodes have.
 #[derive(Clone, Debug)]
-pub(crate) struct Extra {
+pub(crate) struct NodeExtra {
     /// Claims, when there are several, by owner: writers or permits, readers, readers of the tree.
-    pub(crate) crowd: [BTreeMap<OwnerId, u32>; 3],
+    pub(crate) claims_by_owner: [BTreeMap<OwnerId, u32>; 3],
     /// Waiters for exactly this path, by number: those for writing, reading, reading the tree.
     pub(crate) here: [BTreeMap<u64, (u32, u32)>; 3],
     /// Waiters for paths strictly below, by number, with how many such paths: for writing, for reading.
     pub(crate) below: [BTreeMap<u64, (u32, u32)>; 2],
     /// Heads of the rings of waiters that something here blocks; `NONE` where there is none.
     pub(crate) rings: [u32; RINGS],
-    ordered: Option<Box<Ordered>>,
+    ordered: Option<Box<OrderedChildren>>,
 }
 
 /// The kinds of claims and of waiters at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ClaimKind {
     Write = 0,
     Read = 1,
     Tree = 2,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 3] = [Kind::Write, Kind::Read, Kind::Tree];
+impl ClaimKind {
+    pub(crate) const ALL: [ClaimKind; 3] = [ClaimKind::Write, ClaimKind::Read, ClaimKind::Tree];
 
-    pub(crate) fn of(mode: Mode) -> Kind {
+    pub(crate) fn of(mode: Mode) -> ClaimKind {
         match mode {
-            Mode::Write => Kind::Write,
-            Mode::Read => Kind::Read,
-            Mode::ReadTree => Kind::Tree,
+            Mode::Write => ClaimKind::Write,
+            Mode::Read => ClaimKind::Read,
+            Mode::ReadTree => ClaimKind::Tree,
         }
     }
 
     pub(crate) fn is_write(self) -> bool {
-        self == Kind::Write
+        self == ClaimKind::Write
     }
 }
 
 /// What at a node blocks a waiter that is in one of its rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ring {
+pub(crate) enum NodeRing {
     /// The writer, or the permits.
     Writer = 0,
     /// Readers of either kind.
@@ -105,10 +105,10 @@ pub(crate) enum Ring {
 /// How many kinds of rings there are.
 pub(crate) const RINGS: usize = 6;
 
-impl Extra {
-    fn new() -> Extra {
-        Extra {
-            crowd: Default::default(),
+impl NodeExtra {
+    fn new() -> NodeExtra {
+        NodeExtra {
+            claims_by_owner: Default::default(),
             here: Default::default(),
             below: Default::default(),
             rings: [NONE; RINGS],
@@ -117,12 +117,12 @@ impl Extra {
     }
 
     /// Those who wait for exactly this path in one way.
-    pub(crate) fn line(&self, kind: Kind) -> &BTreeMap<u64, (u32, u32)> {
+    pub(crate) fn line(&self, kind: ClaimKind) -> &BTreeMap<u64, (u32, u32)> {
         &self.here[kind as usize]
     }
 
     fn is_empty(&self) -> bool {
-        self.crowd.iter().all(BTreeMap::is_empty)
+        self.claims_by_owner.iter().all(BTreeMap::is_empty)
             && self.here.iter().all(BTreeMap::is_empty)
             && self.below.iter().all(BTreeMap::is_empty)
             && self.rings == [NONE; RINGS]
@@ -132,7 +132,7 @@ impl Extra {
 
 /// Where a path is, or would be, in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct PathPosition {
     /// The path's own node, if it exists.
     pub(crate) at: Option<u32>,
     /// The nearest existing node strictly above, `NONE` if there is none.
@@ -142,8 +142,8 @@ pub(crate) struct Spot {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    pub(crate) nodes: Slab<Node>,
-    pub(crate) extras: Slab<Extra>,
+    pub(crate) nodes: Slab<PathNode>,
+    pub(crate) extras: Slab<NodeExtra>,
     children: HashTable<u32>,
     hasher: Hasher,
 }
@@ -160,23 +160,29 @@ impl Tree {
 
     /// A root for a namespace.
     pub(crate) fn plant(&mut self) -> u32 {
-        self.nodes.insert(Node::new("", NONE))
+        self.nodes.insert(PathNode::new("", NONE))
     }
 
     /// Where a path is, without making anything.
-    pub(crate) fn spot<'a>(&self, root: u32, segments: impl Iterator<Item = &'a str>) -> Spot {
-        let mut spot = Spot {
+    pub(crate) fn path_position<'a>(
+        &self,
+        root: u32,
+        segments: impl Iterator<Item = &'a str>,
+    ) -> PathPosition {
+        let mut path_position = PathPosition {
             at: (root != NONE).then_some(root),
             above: NONE,
         };
         for segment in segments {
-            let Some(parent) = spot.at else { break };
-            spot = Spot {
+            let Some(parent) = path_position.at else {
+                break;
+            };
+            path_position = PathPosition {
                 at: self.child(parent, segment),
                 above: parent,
             };
         }
-        spot
+        path_position
     }
 
     /// The node of a path, made if it is not there.
@@ -211,9 +217,9 @@ impl Tree {
 
     fn grow(&mut self, hash: u64, parent: u32, segment: &str) -> u32 {
         let first = self.nodes[parent].first_child;
-        let child = self.nodes.insert(Node {
+        let child = self.nodes.insert(PathNode {
             next_sibling: first,
-            ..Node::new(segment, parent)
+            ..PathNode::new(segment, parent)
         });
         self.nodes[parent].first_child = child;
         if first != NONE {
@@ -236,7 +242,7 @@ impl Tree {
     }
 
     /// Keeps the order of a node's children, if there is one, unless nobody has asked for it in a long time.
-    fn reorder(&mut self, node: u32, change: impl FnOnce(&mut Ordered)) {
+    fn reorder(&mut self, node: u32, change: impl FnOnce(&mut OrderedChildren)) {
         let extra = self.nodes[node].extra;
         if extra == NONE {
             return;
@@ -264,7 +270,7 @@ impl Tree {
                 .children(node)
                 .map(|child| (self.segment(child).into(), child))
                 .collect();
-            self.extra_mut(node).ordered = Some(Box::new(Ordered {
+            self.extra_mut(node).ordered = Some(Box::new(OrderedChildren {
                 children,
                 unused: 0,
             }));
@@ -322,16 +328,16 @@ impl Tree {
         self.nodes.remove(root);
     }
 
-    pub(crate) fn extra(&self, node: u32) -> Option<&Extra> {
+    pub(crate) fn extra(&self, node: u32) -> Option<&NodeExtra> {
         match self.nodes[node].extra {
             NONE => None,
             extra => self.extras.get(extra),
         }
     }
 
-    pub(crate) fn extra_mut(&mut self, node: u32) -> &mut Extra {
+    pub(crate) fn extra_mut(&mut self, node: u32) -> &mut NodeExtra {
         if self.nodes[node].extra == NONE {
-            self.nodes[node].extra = self.extras.insert(Extra::new());
+            self.nodes[node].extra = self.extras.insert(NodeExtra::new());
         }
         let extra = self.nodes[node].extra;
         &mut self.extras[extra]
@@ -410,9 +416,9 @@ impl Tree {
     }
 }
 
-impl Node {
-    fn new(segment: &str, parent: u32) -> Node {
-        Node {
+impl PathNode {
+    fn new(segment: &str, parent: u32) -> PathNode {
+        PathNode {
             segment: Segment::new(segment),
             parent,
             first_child: NONE,
@@ -431,7 +437,7 @@ impl Node {
 }
 
 const _: () = assert!(
-    core::mem::size_of::<Node>() == 56,
+    core::mem::size_of::<PathNode>() == 56,
     "a held path must stay cheap"
 );
 
@@ -461,8 +467,8 @@ mod tests {
                 let node = tree.reach(root, below_root(&namespace, &path));
                 assert_eq!(tree.path(&namespace, node).to_string(), text);
                 assert_eq!(tree.path(&namespace, node), path);
-                let spot = tree.spot(root, below_root(&namespace, &path));
-                assert_eq!(spot.at, Some(node));
+                let path_position = tree.path_position(root, below_root(&namespace, &path));
+                assert_eq!(path_position.at, Some(node));
             }
         }
     }
@@ -502,26 +508,27 @@ mod tests {
         let mut tree = Tree::new(Hasher::new(HashSeed(0)));
         let root = tree.plant();
         let near = tree.reach(root, below_root(&namespace, &parse("h:/a/b")));
-        let spot = |tree: &Tree, text| tree.spot(root, below_root(&namespace, &parse(text)));
+        let path_position =
+            |tree: &Tree, text| tree.path_position(root, below_root(&namespace, &parse(text)));
         assert_eq!(
-            spot(&tree, "h:/a/b/c"),
-            Spot {
+            path_position(&tree, "h:/a/b/c"),
+            PathPosition {
                 at: None,
                 above: near
             }
         );
         // Two levels are missing: what counts is the nearest one that exists.
         assert_eq!(
-            spot(&tree, "h:/a/b/c/d"),
-            Spot {
+            path_position(&tree, "h:/a/b/c/d"),
+            PathPosition {
                 at: None,
                 above: near
             }
         );
         tree.prune(near);
         assert_eq!(
-            spot(&tree, "h:/a/b/c"),
-            Spot {
+            path_position(&tree, "h:/a/b/c"),
+            PathPosition {
                 at: None,
                 above: root
             }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::num::{NonZeroU32, NonZeroU64};
 
-use crate::scan::find;
+use crate::byte_search::find;
 
 /// Why a value from outside was refused. Nothing has changed when this is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::path::Path;
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{Fence, OwnerId, QueueTtl, Ttl};
@@ -148,13 +148,13 @@ fn acquire(owner: OwnerId, path: Path) -> ClientRequest {
         requests: vec![Request {
             path,
             mode: Mode::Write,
-            state: State::New,
+            state: RequestKind::New,
             permits: None,
         }],
         releases: Vec::new(),
         fence: None,
         key: None,
-        wait: Wait::Queue,
+        wait: WaitMode::Queue,
         holder: None,
         deadlock: Deadlock::Ignore,
     })

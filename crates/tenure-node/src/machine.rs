@@ -1,12 +1,12 @@
 //! The machine behind a group's log: a space of locks, or the system machine.
 
 use tenure_core::command::Command;
-use tenure_core::event::EventLane;
+use tenure_core::event::EventIdStride;
+use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::Outcome;
 use tenure_core::query::EventsAfter;
 use tenure_core::space::{Effects, HashSeed, Space, SpaceLimits};
 use tenure_core::system::{System, SystemCommand, SystemOutcome};
-use tenure_core::table::NamespaceTable;
 use tenure_core::value::Stamp;
 
 use crate::op::{Found, Op, Query};
@@ -64,7 +64,7 @@ impl Machine {
     }
 
     /// Its events have the ids of this lane (R121).
-    pub(crate) fn number_events(&mut self, lane: EventLane) {
+    pub(crate) fn number_events(&mut self, lane: EventIdStride) {
         match self {
             Machine::Space(space) => space.number_events(lane),
             Machine::System(system) => system.number_events(lane),

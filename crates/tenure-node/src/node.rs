@@ -13,9 +13,9 @@ mod storage;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use tenure_core::event::EventLane;
+use tenure_core::event::EventIdStride;
+use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::space::HashSeed;
-use tenure_core::table::NamespaceTable;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -196,8 +196,8 @@ impl Node {
     }
 
     /// Which ids a group's events have (R121).
-    fn lane(&self, id: GroupId) -> EventLane {
-        EventLane::new(id.0, self.config.cluster.group_count + 1)
+    fn lane(&self, id: GroupId) -> EventIdStride {
+        EventIdStride::new(id.0, self.config.cluster.group_count + 1)
     }
 
     fn open(&mut self, id: GroupId, found: Found, machine: Machine) {

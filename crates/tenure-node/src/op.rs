@@ -3,15 +3,15 @@
 //! An operation concerns one group and is carried out by its leader, wherever that is. Calls of
 //! clients and whatever spans groups are made of these.
 
-use tenure_core::command::{Command, ReleaseAll, Renew, Route};
+use tenure_core::command::{Command, ReleaseAll, RenewLease, Route};
+use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::{Outcome, Renewed};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
 use tenure_core::query::{DumpCursor, DumpPage, Explanation, FenceCheck, Inspection};
 use tenure_core::system::{
-    ChangeEnd, ChangeView, Claim, Edge, Repeated, SystemCommand, SystemOutcome, Work,
+    ChangeEnd, ChangeView, Edge, KeyClaim, KeyWork, RepeatedKey, SystemCommand, SystemOutcome,
 };
-use tenure_core::table::NamespaceTable;
 use tenure_core::value::{Fence, OwnerId};
 
 use crate::Member;
@@ -28,7 +28,7 @@ pub(crate) enum Op {
     /// Through the log of the system group.
     System(Box<SystemCommand>),
     /// A renewal: confirmed by a round, written down only where leases.md says so.
-    Renew(Renew),
+    Renew(RenewLease),
     /// A linearizable read.
     Read(Query),
 }
@@ -139,7 +139,7 @@ pub(crate) enum Query {
     /// Nothing but the round (R145).
     Nothing,
     /// What is known of a key, and by which rules the system group goes. Since rules 2.
-    Claimed { claim: Box<Claim> },
+    Claimed { claim: Box<KeyClaim> },
     /// How a policy change ended. Since rules 2.
     Ended { change: u64 },
 }
@@ -175,8 +175,8 @@ pub(crate) enum Found {
     Claimed {
         rules: u32,
         /// `None` for a key that is new.
-        before: Option<Repeated>,
-        work: Option<Work>,
+        before: Option<RepeatedKey>,
+        work: Option<KeyWork>,
     },
     /// `None` for a change that is not over, or that is forgotten.
     Ended(Option<ChangeEnd>),

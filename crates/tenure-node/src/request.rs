@@ -4,7 +4,7 @@
 //! decided behind. A conflict, a place in line, a loss are answers; [`Failure`] is for what could
 //! not be decided.
 
-use tenure_core::command::{Hold, Request, Wait};
+use tenure_core::command::{Hold, Request, WaitMode};
 use tenure_core::deadlock::Detection;
 use tenure_core::outcome::{Blocker, BreakOutcome, Conflict};
 use tenure_core::path::{Namespace, Path};
@@ -205,7 +205,7 @@ pub struct AcquireRequest {
     /// Makes it apply at most once.
     pub key: Option<Key>,
     /// What to do where the answer would be "queued" (E1, E2).
-    pub wait: Wait,
+    pub wait: WaitMode,
     /// Who this owner is, for people (E3).
     pub holder: Option<Holder>,
     /// Whether a wait that closes a cycle is refused (E5).

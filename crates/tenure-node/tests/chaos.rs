@@ -184,7 +184,7 @@ fn request(
     let (request, note) = match dice.below(12) {
         0..=4 => {
             let mut request = acquire(&who, &what, ttl);
-            request.wait = tenure_core::command::Wait::No;
+            request.wait = tenure_core::command::WaitMode::No;
             let note = Sent::Acquire {
                 who,
                 what,

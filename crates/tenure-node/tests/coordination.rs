@@ -754,7 +754,7 @@ fn a_dead_group_fails_a_renewal_of_everything_soon() {
 /// R142: however much an owner holds, the list of it reaches another node, in pieces that a connection takes.
 #[test]
 fn a_long_list_of_locks_comes_in_pages() {
-    use tenure_core::command::{Request, State};
+    use tenure_core::command::{Request, RequestKind};
     use tenure_core::policy::Mode;
     let mut cluster = trio_and(1, Limits::default());
     let filler = format!("{}/", "x".repeat(200)).repeat(19);
@@ -764,7 +764,7 @@ fn a_long_list_of_locks_comes_in_pages() {
         let one = |number: u32| Request {
             path: path(&format!("t:/a/{filler}{round}/{number}")),
             mode: Mode::Write,
-            state: State::New,
+            state: RequestKind::New,
             permits: None,
         };
         request.requests = (0..each).map(one).collect();

@@ -5,7 +5,7 @@
 mod support;
 
 use support::*;
-use tenure_core::command::{Request, State};
+use tenure_core::command::{Request, RequestKind};
 use tenure_core::event::{ChangeKind, EventKind};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{Fence, Key, Ttl};
@@ -675,7 +675,7 @@ fn unroutable_requests_are_refused() {
     request.requests.push(Request {
         path: path("t:/2"),
         mode: Mode::Write,
-        state: State::New,
+        state: RequestKind::New,
         permits: None,
     });
     assert!(matches!(

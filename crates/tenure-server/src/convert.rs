@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 
 use prost::Message;
-use tenure_core::command::{Hold, Request, State};
+use tenure_core::command::{Hold, Request, RequestKind};
 use tenure_core::event::{Event, EventKind};
 use tenure_core::outcome::Blocker;
 use tenure_core::path::{Namespace, Path};
@@ -136,7 +136,7 @@ pub(crate) fn requests(requests: &[v1::LockRequest]) -> Result<Vec<Request>, Fai
             Ok(Request {
                 path: path(&request.path)?,
                 mode: Mode::Write,
-                state: State::New,
+                state: RequestKind::New,
                 permits: NonZeroU32::new(request.permits),
             })
         })
@@ -151,8 +151,8 @@ pub(crate) fn request_enums(
     for (parsed, request) in parsed.iter_mut().zip(requests) {
         parsed.mode = mode(request.mode)?;
         parsed.state = match v1::LockState::try_from(request.state) {
-            Ok(v1::LockState::New) => State::New,
-            Ok(v1::LockState::Held) => State::Held,
+            Ok(v1::LockState::New) => RequestKind::New,
+            Ok(v1::LockState::Held) => RequestKind::Held,
             Err(_) => return Err(unknown("LockState", request.state)),
         };
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::command::{Request, State, Wait};
+use tenure_core::command::{Request, RequestKind, WaitMode};
 use tenure_core::policy::Mode;
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
 use tenure_node::{
@@ -181,13 +181,13 @@ impl World {
                 requests: vec![Request {
                     path: path(text),
                     mode: Mode::Write,
-                    state: State::New,
+                    state: RequestKind::New,
                     permits: None,
                 }],
                 releases: Vec::new(),
                 fence: None,
                 key: None,
-                wait: Wait::No,
+                wait: WaitMode::No,
                 holder: None,
                 deadlock: Deadlock::Ignore,
             };

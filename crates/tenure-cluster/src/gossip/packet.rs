@@ -1,6 +1,6 @@
 //! The datagrams of gossip: small, tagged, understood or dropped.
 
-use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
 use tenure_node::ClusterConfig;
 

@@ -16,7 +16,7 @@ use foca::{
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 use tenure_node::NodeId;
 
 use crate::card::Card;

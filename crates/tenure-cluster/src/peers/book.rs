@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::codec::{DecodeError, Reader, Record, Writer, from_bytes, to_bytes};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer, from_bytes, to_bytes};
 use tenure_node::{Member, NodeId};
 
 use super::rival::{Claim, History, MOST_SUPERSEDED, Rival, supersede};
@@ -122,7 +122,7 @@ impl Book {
     }
 }
 
-fn read<T: Record>(value: &[u8]) -> Result<T, IdentityError> {
+fn read<T: Encode>(value: &[u8]) -> Result<T, IdentityError> {
     from_bytes(value).map_err(|error| IdentityError::Unreadable(error.to_string()))
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn stopped(why: &str) -> Item {
 
 struct Removed(Vec<Member>);
 
-impl Record for Removed {
+impl Encode for Removed {
     fn put(&self, out: &mut Writer) {
         put_members(out, self.0.iter().copied());
     }
@@ -174,7 +174,7 @@ struct Legacy {
     removed: Vec<Member>,
 }
 
-impl Record for Legacy {
+impl Encode for Legacy {
     fn put(&self, out: &mut Writer) {
         out.list(&self.cards);
         put_members(out, self.removed.iter().copied());
@@ -188,7 +188,7 @@ impl Record for Legacy {
     }
 }
 
-impl Record for Standing {
+impl Encode for Standing {
     fn put(&self, out: &mut Writer) {
         out.number(self.members);
         out.length(self.supersedes.len());

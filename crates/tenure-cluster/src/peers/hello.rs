@@ -15,7 +15,7 @@
 use std::fmt;
 
 use aws_lc_rs::hmac;
-use tenure_core::codec::{DecodeError, Reader, Record, Writer, from_bytes, to_bytes};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer, from_bytes, to_bytes};
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClusterConfig, Lane, NodeId};
 

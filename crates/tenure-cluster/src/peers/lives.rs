@@ -7,7 +7,7 @@
 //! Each start of a life is counted durably before the node says anything, so a copy from before the last
 //! known start shows itself by a lower count.
 
-use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 
 use super::hello::Refusal;
 use crate::card::Card;
@@ -94,7 +94,7 @@ impl Mark {
     }
 }
 
-impl Record for Mark {
+impl Encode for Mark {
     fn put(&self, out: &mut Writer) {
         out.number(u64::from(self.life));
         out.number(self.born_ms);

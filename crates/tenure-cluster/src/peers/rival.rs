@@ -7,7 +7,7 @@
 
 use std::cmp::Ordering;
 
-use tenure_core::codec::{DecodeError, Reader, Record, Writer};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 
 /// A cluster supersedes at most so many others by an operator's order; the oldest are dropped.
 pub(crate) const MOST_SUPERSEDED: usize = 32;
@@ -110,7 +110,7 @@ impl Rival {
     }
 }
 
-impl Record for History {
+impl Encode for History {
     fn put(&self, out: &mut Writer) {
         out.number(self.members);
         out.number(self.applied);
@@ -124,7 +124,7 @@ impl Record for History {
     }
 }
 
-impl Record for Claim {
+impl Encode for Claim {
     fn put(&self, out: &mut Writer) {
         out.put(&self.history);
         out.length(self.supersedes.len());
@@ -151,7 +151,7 @@ impl Record for Claim {
     }
 }
 
-impl Record for Rival {
+impl Encode for Rival {
     fn put(&self, out: &mut Writer) {
         out.number(self.cluster);
         out.number(u64::from(self.number));

@@ -1,21 +1,22 @@
 //! The bytes of commands. A command is one item of a log entry.
 
 use super::value::tags;
-use super::{DecodeError, Reader, Record, Writer};
+use super::{DecodeError, Encode, Reader, Writer};
 use crate::command::{
-    Acquire, Ask, Break, Change, Clear, Command, Domain, Expire, Freeze, Hold, Region, Release,
-    ReleaseAll, ReleaseCause, Renew, Request, Route, Selection, State, Thaw, Wait, Whole, Withdraw,
+    Acquire, AskRelease, BreakLock, ChangePolicy, ClearPolicy, Command, Domain, Expire, Freeze,
+    Hold, Region, Release, ReleaseAll, ReleaseCause, RenewLease, Request, RequestKind, Route,
+    Selection, Thaw, WaitMode, Whole, Withdraw,
 };
 
-tags!(State as "lock state" { New = 0, Held = 1 });
-tags!(Wait as "way of waiting" { Queue = 0, QueueAndAsk = 1, No = 2 });
+tags!(RequestKind as "lock state" { New = 0, Held = 1 });
+tags!(WaitMode as "way of waiting" { Queue = 0, QueueAndAsk = 1, No = 2 });
 tags!(ReleaseCause as "cause of a release" { Owner = 0, Killed = 1 });
-tags!(Clear as "clearing" { Waiters = 1, All = 2 });
+tags!(ClearPolicy as "clearing" { Waiters = 1, All = 2 });
 
 /// A struct as its fields in order; each field names how it is written.
 macro_rules! fields {
     ($type:ident { $($field:ident : $how:ident),+ $(,)? }) => {
-        impl Record for $type {
+        impl Encode for $type {
             fn put(&self, out: &mut Writer) {
                 $(fields!(@put out, self.$field, $how);)+
             }
@@ -64,7 +65,7 @@ fields!(Whole {
     fingerprint: one,
     asked: one
 });
-fields!(Renew {
+fields!(RenewLease {
     namespace: one,
     owner: one,
     ttl: one
@@ -74,8 +75,8 @@ fields!(Expire {
     owner: one,
     epoch: one
 });
-fields!(Ask { owner: one });
-fields!(Break {
+fields!(AskRelease { owner: one });
+fields!(BreakLock {
     route: one,
     path: one,
     owner: one,
@@ -95,7 +96,7 @@ fields!(Freeze {
     settled: one,
     region: one
 });
-fields!(Change {
+fields!(ChangePolicy {
     change: one,
     settled: one,
     version: one,
@@ -106,7 +107,7 @@ fields!(Change {
 });
 fields!(Thaw { change: one });
 
-impl Record for Selection {
+impl Encode for Selection {
     fn put(&self, out: &mut Writer) {
         match self {
             Selection::All => out.byte(0),
@@ -128,7 +129,7 @@ impl Record for Selection {
     }
 }
 
-impl Record for Domain {
+impl Encode for Domain {
     fn put(&self, out: &mut Writer) {
         let (tag, name) = match self {
             Domain::Namespace(name) => (0, name),
@@ -149,7 +150,7 @@ impl Record for Domain {
     }
 }
 
-impl Record for Command {
+impl Encode for Command {
     fn put(&self, out: &mut Writer) {
         match self {
             Command::Acquire(acquire) => tagged(out, 1, acquire),
@@ -245,7 +246,7 @@ fn take_release_all(input: &mut Reader<'_>) -> Result<ReleaseAll, DecodeError> {
     })
 }
 
-fn tagged<T: Record>(out: &mut Writer, tag: u8, value: &T) {
+fn tagged<T: Encode>(out: &mut Writer, tag: u8, value: &T) {
     out.byte(tag);
     out.put(value);
 }

@@ -1,7 +1,7 @@
 //! The bytes of outcomes and events: what a leader sends to the node that asked, and what is remembered.
 
 use super::command::fields;
-use super::{DecodeError, Reader, Record, Writer};
+use super::{DecodeError, Encode, Reader, Writer};
 use crate::event::{Event, EventKind};
 use crate::outcome::{
     AcquireOutcome, Blocker, BreakOutcome, Conflict, FreezeReport, Outcome, Queued, Refusal,
@@ -44,7 +44,7 @@ fields!(Event {
     kind: one
 });
 
-impl Record for EventKind {
+impl Encode for EventKind {
     fn put(&self, out: &mut Writer) {
         match self {
             EventKind::Killed => out.byte(1),
@@ -67,7 +67,7 @@ impl Record for EventKind {
     }
 }
 
-impl Record for Refusal {
+impl Encode for Refusal {
     fn put(&self, out: &mut Writer) {
         match self {
             Refusal::Outdated { version } => {
@@ -113,7 +113,7 @@ impl Record for Refusal {
     }
 }
 
-impl Record for AcquireOutcome {
+impl Encode for AcquireOutcome {
     fn put(&self, out: &mut Writer) {
         match self {
             AcquireOutcome::Granted { fence } => {
@@ -161,7 +161,7 @@ impl Record for AcquireOutcome {
     }
 }
 
-impl Record for BreakOutcome {
+impl Encode for BreakOutcome {
     fn put(&self, out: &mut Writer) {
         match self {
             BreakOutcome::Broken => out.byte(0),
@@ -190,7 +190,7 @@ impl Record for BreakOutcome {
     }
 }
 
-impl Record for Withdrawn {
+impl Encode for Withdrawn {
     fn put(&self, out: &mut Writer) {
         match self {
             Withdrawn::Withdrawn => out.byte(0),
@@ -218,7 +218,7 @@ impl Record for Withdrawn {
     }
 }
 
-impl Record for Outcome {
+impl Encode for Outcome {
     fn put(&self, out: &mut Writer) {
         match self {
             Outcome::Acquire(outcome) => {

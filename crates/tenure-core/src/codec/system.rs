@@ -2,13 +2,13 @@
 
 use super::command::fields;
 use super::value::tags;
-use super::{DecodeError, Reader, Record, Writer};
+use super::{DecodeError, Encode, Reader, Writer};
 use crate::system::{
-    Answer, Begun, Call, ChangeEnd, Claim, Decided, Edge, Plan, PlanEffect, Repeated,
-    SystemCommand, SystemOutcome, Work,
+    ChangeBegun, ChangeDecided, ChangeEnd, Edge, KeyClaim, KeyWork, ReleasePlan, ReleasePlanEffect,
+    RepeatedKey, SystemAnswer, SystemCall, SystemCommand, SystemOutcome,
 };
 
-tags!(Call as "call" {
+tags!(SystemCall as "call" {
     Renew = 0, ReleaseAll = 1, ForceRelease = 2, SetWaitEdge = 3, ClearWaitEdge = 4,
     IncrFencingToken = 5, SetNamespacePolicy = 6, DeleteNamespacePolicy = 7, Release = 8,
 });
@@ -17,41 +17,41 @@ fields!(Edge {
     blocker: one,
     why: option
 });
-fields!(Claim {
+fields!(KeyClaim {
     call: one,
     key: one,
     fingerprint: one
 });
 
-tags!(PlanEffect as "effect of a plan" { None = 0, ClearEdge = 1, Kill = 2 });
-fields!(Plan {
+tags!(ReleasePlanEffect as "effect of a plan" { None = 0, ClearEdge = 1, Kill = 2 });
+fields!(ReleasePlan {
     selection: one,
     groups: list
 });
 
-impl Record for Work {
+impl Encode for KeyWork {
     fn put(&self, out: &mut Writer) {
         match self {
-            Work::Plan(plan) => {
+            KeyWork::Plan(plan) => {
                 out.byte(1);
                 out.put(plan);
             }
-            Work::Change(change) => {
+            KeyWork::Change(change) => {
                 out.byte(2);
                 out.put(change);
             }
         }
     }
-    fn take(input: &mut Reader<'_>) -> Result<Work, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<KeyWork, DecodeError> {
         Ok(match input.byte()? {
-            1 => Work::Plan(input.take()?),
-            2 => Work::Change(input.take()?),
+            1 => KeyWork::Plan(input.take()?),
+            2 => KeyWork::Change(input.take()?),
             found => return Err(DecodeError::Tag { of: "work", found }),
         })
     }
 }
 
-impl Record for ChangeEnd {
+impl Encode for ChangeEnd {
     fn put(&self, out: &mut Writer) {
         match self {
             ChangeEnd::Made => out.byte(1),
@@ -77,7 +77,7 @@ impl Record for ChangeEnd {
     }
 }
 
-impl Record for u128 {
+impl Encode for u128 {
     fn put(&self, out: &mut Writer) {
         out.number((self >> 64) as u64);
         out.number(*self as u64);
@@ -87,29 +87,29 @@ impl Record for u128 {
     }
 }
 
-impl Record for Answer {
+impl Encode for SystemAnswer {
     fn put(&self, out: &mut Writer) {
         match self {
-            Answer::Done => out.byte(0),
-            Answer::Renewed { leases, asked } => {
+            SystemAnswer::Done => out.byte(0),
+            SystemAnswer::Renewed { leases, asked } => {
                 out.byte(1);
                 out.list(leases);
                 out.put(asked);
             }
-            Answer::Number(fence) => {
+            SystemAnswer::Number(fence) => {
                 out.byte(2);
                 out.put(fence);
             }
         }
     }
-    fn take(input: &mut Reader<'_>) -> Result<Answer, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<SystemAnswer, DecodeError> {
         Ok(match input.byte()? {
-            0 => Answer::Done,
-            1 => Answer::Renewed {
+            0 => SystemAnswer::Done,
+            1 => SystemAnswer::Renewed {
                 leases: input.list()?,
                 asked: input.take()?,
             },
-            2 => Answer::Number(input.take()?),
+            2 => SystemAnswer::Number(input.take()?),
             found => {
                 return Err(DecodeError::Tag {
                     of: "answer",
@@ -120,7 +120,7 @@ impl Record for Answer {
     }
 }
 
-impl Record for SystemCommand {
+impl Encode for SystemCommand {
     fn put(&self, out: &mut Writer) {
         match self {
             SystemCommand::Begin {
@@ -287,34 +287,34 @@ impl Record for SystemCommand {
     }
 }
 
-impl Record for Begun {
+impl Encode for ChangeBegun {
     fn put(&self, out: &mut Writer) {
         match self {
-            Begun::Unchanged => out.byte(0),
-            Begun::Committed { version } => {
+            ChangeBegun::Unchanged => out.byte(0),
+            ChangeBegun::Committed { version } => {
                 out.byte(1);
                 out.put(version);
             }
-            Begun::Started { change } => {
+            ChangeBegun::Started { change } => {
                 out.byte(2);
                 out.put(change);
             }
-            Begun::Busy { change } => {
+            ChangeBegun::Busy { change } => {
                 out.byte(3);
                 out.put(change);
             }
         }
     }
-    fn take(input: &mut Reader<'_>) -> Result<Begun, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<ChangeBegun, DecodeError> {
         Ok(match input.byte()? {
-            0 => Begun::Unchanged,
-            1 => Begun::Committed {
+            0 => ChangeBegun::Unchanged,
+            1 => ChangeBegun::Committed {
                 version: input.take()?,
             },
-            2 => Begun::Started {
+            2 => ChangeBegun::Started {
                 change: input.take()?,
             },
-            3 => Begun::Busy {
+            3 => ChangeBegun::Busy {
                 change: input.take()?,
             },
             found => {
@@ -327,29 +327,29 @@ impl Record for Begun {
     }
 }
 
-impl Record for Decided {
+impl Encode for ChangeDecided {
     fn put(&self, out: &mut Writer) {
         match self {
-            Decided::Committed { version } => {
+            ChangeDecided::Committed { version } => {
                 out.byte(0);
                 out.put(version);
             }
-            Decided::Refused { live } => {
+            ChangeDecided::Refused { live } => {
                 out.byte(1);
                 out.put(live);
             }
-            Decided::Unknown => out.byte(2),
+            ChangeDecided::Unknown => out.byte(2),
         }
     }
-    fn take(input: &mut Reader<'_>) -> Result<Decided, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<ChangeDecided, DecodeError> {
         Ok(match input.byte()? {
-            0 => Decided::Committed {
+            0 => ChangeDecided::Committed {
                 version: input.take()?,
             },
-            1 => Decided::Refused {
+            1 => ChangeDecided::Refused {
                 live: input.take()?,
             },
-            2 => Decided::Unknown,
+            2 => ChangeDecided::Unknown,
             found => {
                 return Err(DecodeError::Tag {
                     of: "decision",
@@ -360,24 +360,24 @@ impl Record for Decided {
     }
 }
 
-impl Record for Repeated {
+impl Encode for RepeatedKey {
     fn put(&self, out: &mut Writer) {
         match self {
-            Repeated::Answered(answer) => {
+            RepeatedKey::Answered(answer) => {
                 out.byte(0);
                 out.put(answer);
             }
-            Repeated::Open => out.byte(1),
-            Repeated::KeyReused => out.byte(2),
-            Repeated::Full => out.byte(3),
+            RepeatedKey::Open => out.byte(1),
+            RepeatedKey::KeyReused => out.byte(2),
+            RepeatedKey::Full => out.byte(3),
         }
     }
-    fn take(input: &mut Reader<'_>) -> Result<Repeated, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<RepeatedKey, DecodeError> {
         Ok(match input.byte()? {
-            0 => Repeated::Answered(input.take()?),
-            1 => Repeated::Open,
-            2 => Repeated::KeyReused,
-            3 => Repeated::Full,
+            0 => RepeatedKey::Answered(input.take()?),
+            1 => RepeatedKey::Open,
+            2 => RepeatedKey::KeyReused,
+            3 => RepeatedKey::Full,
             found => {
                 return Err(DecodeError::Tag {
                     of: "repeat",
@@ -388,7 +388,7 @@ impl Record for Repeated {
     }
 }
 
-impl Record for SystemOutcome {
+impl Encode for SystemOutcome {
     fn put(&self, out: &mut Writer) {
         match self {
             SystemOutcome::Begun(begun) => {
@@ -436,7 +436,7 @@ impl Record for SystemOutcome {
     }
 }
 
-impl Record for crate::table::NamespaceTable {
+impl Encode for crate::namespace_table::NamespaceTable {
     fn put(&self, out: &mut Writer) {
         crate::system::put_table(out, self);
     }

@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU32;
 
-use super::{DecodeError, Reader, Record, Writer};
+use super::{DecodeError, Encode, Reader, Writer};
 use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, BlockReason, Missing, Mode, Reason};
 use crate::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
@@ -10,7 +10,7 @@ use crate::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 /// An enum without data as one byte.
 macro_rules! tags {
     ($type:ident as $name:literal { $($variant:ident = $tag:literal),+ $(,)? }) => {
-        impl Record for $type {
+        impl Encode for $type {
             fn put(&self, out: &mut Writer) {
                 out.byte(match self { $($type::$variant => $tag),+ });
             }
@@ -37,7 +37,7 @@ tags!(Missing as "missing thing" {
     Semaphore = 10, Write = 11, Read = 12, Fence = 13, Alive = 14, OwnerSet = 15,
 });
 
-impl Record for Path {
+impl Encode for Path {
     fn put(&self, out: &mut Writer) {
         out.text(self.as_str());
     }
@@ -46,7 +46,7 @@ impl Record for Path {
     }
 }
 
-impl Record for Namespace {
+impl Encode for Namespace {
     fn put(&self, out: &mut Writer) {
         out.text(self.as_str());
     }
@@ -55,7 +55,7 @@ impl Record for Namespace {
     }
 }
 
-impl Record for OwnerId {
+impl Encode for OwnerId {
     fn put(&self, out: &mut Writer) {
         out.text(self.as_str());
     }
@@ -64,7 +64,7 @@ impl Record for OwnerId {
     }
 }
 
-impl Record for Key {
+impl Encode for Key {
     fn put(&self, out: &mut Writer) {
         out.text(self.as_str());
     }
@@ -73,7 +73,7 @@ impl Record for Key {
     }
 }
 
-impl Record for Ttl {
+impl Encode for Ttl {
     fn put(&self, out: &mut Writer) {
         out.number(self.millis());
     }
@@ -82,7 +82,7 @@ impl Record for Ttl {
     }
 }
 
-impl Record for QueueTtl {
+impl Encode for QueueTtl {
     fn put(&self, out: &mut Writer) {
         out.number(self.millis());
     }
@@ -96,7 +96,7 @@ impl Record for QueueTtl {
     }
 }
 
-impl Record for Fence {
+impl Encode for Fence {
     fn put(&self, out: &mut Writer) {
         out.number(self.number());
     }
@@ -105,7 +105,7 @@ impl Record for Fence {
     }
 }
 
-impl Record for NonZeroU32 {
+impl Encode for NonZeroU32 {
     fn put(&self, out: &mut Writer) {
         out.number(u64::from(self.get()));
     }
@@ -114,7 +114,7 @@ impl Record for NonZeroU32 {
     }
 }
 
-impl Record for Holder {
+impl Encode for Holder {
     fn put(&self, out: &mut Writer) {
         out.text(&self.name);
         out.text(&self.host);
@@ -133,7 +133,7 @@ impl Record for Holder {
     }
 }
 
-impl Record for Reason {
+impl Encode for Reason {
     fn put(&self, out: &mut Writer) {
         match self {
             Reason::AncestorLocked => out.byte(1),

@@ -1,15 +1,15 @@
-//! How the twin decides an acquire, and how the line moves (R40–R89, E1, E2, E4).
+//! How the model decides an acquire, and how the line moves (R40–R89, E1, E2, E4).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::rules::{self, Want};
+use super::conflict::{self, WantedAccess};
 use super::{
-    ASKED_AT_ONCE, Capacity, Claim, Counter, End, KEPT_MS, Mark, Model, Remembered, Waiter,
-    without_route,
+    ASKED_AT_ONCE, Capacity, Claim, Counter, HoldEnd, KEPT_MS, Model, ModelRemembered, StoredFence,
+    Waiter, without_route,
 };
-use crate::command::{Acquire, Command, Request, State, Wait};
+use crate::command::{Acquire, Command, Request, RequestKind, WaitMode};
 use crate::event::{ChangeKind, EventKind};
 use crate::outcome::{AcquireOutcome, Blocker, Conflict, Queued, Refusal};
 use crate::path::{Namespace, Path};
@@ -17,7 +17,7 @@ use crate::policy::{Algorithm, Missing, Mode, Reason};
 use crate::value::{Fence, OwnerId};
 
 /// What a look at an acquire finds.
-pub(super) enum Verdict {
+pub(super) enum ModelDecision {
     Free,
     Lost(Option<Path>, Missing),
     /// Waiting cannot cure it.
@@ -28,7 +28,7 @@ pub(super) enum Verdict {
 
 /// Whether a fence that was overtaken is a finding. It is none for a waiter: it gets a newer one (R88).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stale {
+pub(super) enum StaleFence {
     Matters,
     Ignored,
 }
@@ -48,17 +48,17 @@ impl Model {
                 return AcquireOutcome::Refused(Refusal::KeyReused);
             }
             match answer.result.clone() {
-                Remembered::Granted(fence) => {
+                ModelRemembered::Granted(fence) => {
                     self.take_note(namespace, &acquire.owner);
                     return self.still_granted(acquire, fence);
                 }
-                Remembered::Waiting(number) => {
+                ModelRemembered::Waiting(number) => {
                     if let Some(at) = self.waiters.iter().position(|w| w.number == number) {
                         self.take_note(namespace, &acquire.owner);
                         return self.still_waiting(&self.waiters[at]);
                     }
                 }
-                Remembered::Released => {}
+                ModelRemembered::Released => {}
             }
         }
         if let Some(refusal) = self.held_back(acquire) {
@@ -74,7 +74,7 @@ impl Model {
         let new = acquire
             .requests
             .iter()
-            .filter(|request| request.state == State::New)
+            .filter(|request| request.state == RequestKind::New)
             .map(|request| (&request.path, request.mode));
         let released = acquire.releases.iter().map(|hold| (&hold.path, hold.mode));
         match &outcome {
@@ -94,21 +94,21 @@ impl Model {
 
     fn decide(&mut self, acquire: &Acquire, request: Command) -> AcquireOutcome {
         let namespace = &acquire.route.namespace;
-        match self.look(acquire, acquire.fence, Stale::Matters) {
-            Verdict::Lost(path, missing) => AcquireOutcome::Lost { path, missing },
-            Verdict::Never(conflict) => AcquireOutcome::Conflict(Box::new(conflict)),
-            Verdict::Wait(conflict) if acquire.wait == Wait::No => {
+        match self.look(acquire, acquire.fence, StaleFence::Matters) {
+            ModelDecision::Lost(path, missing) => AcquireOutcome::Lost { path, missing },
+            ModelDecision::Never(conflict) => AcquireOutcome::Conflict(Box::new(conflict)),
+            ModelDecision::Wait(conflict) if acquire.wait == WaitMode::No => {
                 AcquireOutcome::Conflict(Box::new(conflict))
             }
-            Verdict::Wait(conflict) => match self.queue(acquire, conflict) {
+            ModelDecision::Wait(conflict) => match self.queue(acquire, conflict) {
                 Ok(queued) => {
-                    let result = Remembered::Waiting(queued.waiter);
+                    let result = ModelRemembered::Waiting(queued.waiter);
                     self.remember(namespace, &acquire.key, request, result);
                     AcquireOutcome::Queued(Box::new(queued))
                 }
                 Err(refusal) => AcquireOutcome::Refused(refusal),
             },
-            Verdict::Free => {
+            ModelDecision::Free => {
                 let fence = match acquire.fence {
                     None if needs_fence(acquire) => match self.mint(acquire) {
                         Some(fence) => Some(fence),
@@ -120,7 +120,7 @@ impl Model {
                     self.dequeue(at);
                 }
                 self.take(acquire, fence);
-                let result = Remembered::Granted(fence);
+                let result = ModelRemembered::Granted(fence);
                 self.remember(namespace, &acquire.key, request, result);
                 AcquireOutcome::Granted { fence }
             }
@@ -146,8 +146,8 @@ impl Model {
                 };
             }
             let there = match request.state {
-                State::New => self.exact_claim(acquire, request),
-                State::Held => self.claim(acquire, request),
+                RequestKind::New => self.exact_claim(acquire, request),
+                RequestKind::Held => self.claim(acquire, request),
             };
             let missing = match there {
                 None => Some(missing_mode(acquire, request)),
@@ -169,35 +169,42 @@ impl Model {
     /// R105: a QUEUED is repeated as things stand now.
     fn still_waiting(&self, waiter: &Waiter) -> AcquireOutcome {
         let verdict = match self.waiter_in_the_way(&waiter.acquire) {
-            Some(conflict) => Verdict::Wait(conflict),
-            None => self.look(&waiter.acquire, waiter.fence, Stale::Ignored),
+            Some(conflict) => ModelDecision::Wait(conflict),
+            None => self.look(&waiter.acquire, waiter.fence, StaleFence::Ignored),
         };
         match verdict {
-            Verdict::Wait(conflict) => AcquireOutcome::Queued(Box::new(Queued {
+            ModelDecision::Wait(conflict) => AcquireOutcome::Queued(Box::new(Queued {
                 conflict,
                 fence: waiter.fence,
                 waiter: waiter.number,
                 position: self.position(waiter),
             })),
             // Only a policy change under way keeps it waiting.
-            Verdict::Lost(..) | Verdict::Never(_) | Verdict::Free => AcquireOutcome::Refused(
-                self.held_back(&waiter.acquire)
-                    .unwrap_or(Refusal::QueueFull),
-            ),
+            ModelDecision::Lost(..) | ModelDecision::Never(_) | ModelDecision::Free => {
+                AcquireOutcome::Refused(
+                    self.held_back(&waiter.acquire)
+                        .unwrap_or(Refusal::QueueFull),
+                )
+            }
         }
     }
 
     /// R45–R48: in list order, first what waiting cannot cure, then the line, then the holders.
-    pub(super) fn look(&self, acquire: &Acquire, fence: Option<Fence>, stale: Stale) -> Verdict {
+    pub(super) fn look(
+        &self,
+        acquire: &Acquire,
+        fence: Option<Fence>,
+        stale: StaleFence,
+    ) -> ModelDecision {
         let namespace = &acquire.route.namespace;
         let algorithm = acquire.route.algorithm;
-        let held = |request: &Request| request.state == State::Held;
+        let held = |request: &Request| request.state == RequestKind::Held;
         if acquire.requests.iter().any(held) && self.lease(namespace, &acquire.owner).is_none() {
-            return Verdict::Lost(None, Missing::Alive);
+            return ModelDecision::Lost(None, Missing::Alive);
         }
         for request in &acquire.requests {
             let here = |reason| {
-                Verdict::Never(Conflict {
+                ModelDecision::Never(Conflict {
                     reason,
                     path: request.path.clone(),
                     blocker: None,
@@ -205,7 +212,7 @@ impl Model {
             };
             if held(request) {
                 let Some(claim) = self.claim(acquire, request) else {
-                    return Verdict::Lost(
+                    return ModelDecision::Lost(
                         Some(request.path.clone()),
                         missing_mode(acquire, request),
                     );
@@ -214,9 +221,9 @@ impl Model {
                     continue;
                 }
                 let Some(stored) = self.fence_of(claim) else {
-                    return Verdict::Lost(Some(request.path.clone()), Missing::Fence);
+                    return ModelDecision::Lost(Some(request.path.clone()), Missing::Fence);
                 };
-                if stale == Stale::Matters && fence.is_some_and(|fence| fence < stored) {
+                if stale == StaleFence::Matters && fence.is_some_and(|fence| fence < stored) {
                     return here(Reason::StaleFence { current: stored });
                 }
             } else if !algorithm.allows(request.mode) {
@@ -232,23 +239,23 @@ impl Model {
             }
         }
         if let Some(conflict) = self.waiter_in_the_way(acquire) {
-            return Verdict::Wait(conflict);
+            return ModelDecision::Wait(conflict);
         }
         for request in acquire.requests.iter().filter(|request| !held(request)) {
             if let Some(conflict) = self.holder_in_the_way(acquire, request) {
-                return Verdict::Wait(conflict);
+                return ModelDecision::Wait(conflict);
             }
-            if stale == Stale::Matters
+            if stale == StaleFence::Matters
                 && let Some(current) = self.overtaken(acquire, request, fence)
             {
-                return Verdict::Never(Conflict {
+                return ModelDecision::Never(Conflict {
                     reason: Reason::StaleFence { current },
                     path: request.path.clone(),
                     blocker: None,
                 });
             }
         }
-        Verdict::Free
+        ModelDecision::Free
     }
 
     /// R79, R88: the waiters ahead that this acquire must let pass, earliest first.
@@ -271,11 +278,11 @@ impl Model {
                         let first =
                             own.is_none_or(|own| waiter.number < own.number || !own.names(ours));
                         first
-                            && ours.state == State::New
+                            && ours.state == RequestKind::New
                             && !self.has_enough(acquire, ours)
-                            && rules::exclude(
-                                Want::of(ours, acquire.route.algorithm),
-                                Want::of(theirs, waiter.acquire.route.algorithm),
+                            && conflict::exclude(
+                                WantedAccess::of(ours, acquire.route.algorithm),
+                                WantedAccess::of(theirs, waiter.acquire.route.algorithm),
                             )
                     })
                 })
@@ -309,14 +316,14 @@ impl Model {
         &self,
         namespace: &Namespace,
         owner: &OwnerId,
-        want: Want<'_>,
+        want: WantedAccess<'_>,
     ) -> Vec<(Reason, &Claim)> {
         let mut found: Vec<(Reason, &Claim)> = Vec::new();
         for claim in &self.claims {
             if claim.owner == *owner || claim.namespace != *namespace {
                 continue;
             }
-            match rules::blocks(claim.want(), want) {
+            match conflict::blocks(claim.want(), want) {
                 Some(Reason::SemaphoreFull) if !self.is_full(namespace, owner, want.path) => {}
                 Some(reason) => found.push((reason, claim)),
                 None => {}
@@ -327,8 +334,8 @@ impl Model {
                 Reason::AncestorLocked => b.path.depth().cmp(&a.path.depth()),
                 _ => a.path.cmp(&b.path),
             };
-            rules::rank(*reason_a)
-                .cmp(&rules::rank(*reason_b))
+            conflict::rank(*reason_a)
+                .cmp(&conflict::rank(*reason_b))
                 .then(nearest)
                 .then(a.owner.cmp(&b.owner))
                 .then(a.mode.cmp(&b.mode))
@@ -337,7 +344,7 @@ impl Model {
     }
 
     fn holder_in_the_way(&self, acquire: &Acquire, request: &Request) -> Option<Conflict> {
-        let want = Want::of(request, acquire.route.algorithm);
+        let want = WantedAccess::of(request, acquire.route.algorithm);
         let found = self.holders_in_the_way(&acquire.route.namespace, &acquire.owner, want);
         let (reason, claim) = found.first()?;
         Some(Conflict {
@@ -434,11 +441,11 @@ impl Model {
 
     /// R79: whether the owner holds enough already for this path not to count.
     fn has_enough(&self, acquire: &Acquire, request: &Request) -> bool {
-        let want = Want::of(request, acquire.route.algorithm);
+        let want = WantedAccess::of(request, acquire.route.algorithm);
         self.claims.iter().any(|claim| {
             claim.owner == acquire.owner
                 && claim.namespace == acquire.route.namespace
-                && rules::suffices(claim.want(), want)
+                && conflict::suffices(claim.want(), want)
         })
     }
 
@@ -525,12 +532,12 @@ impl Model {
     }
 
     /// R87–R89: again and again the first waiter that need not wait any longer, until there is none.
-    pub(super) fn sweep(&mut self) {
+    pub(super) fn wake_waiters(&mut self) {
         while let Some(at) = (0..self.waiters.len()).find(|at| self.need_not_wait(*at)) {
             let waiter = self.waiters[at].clone();
             let (acquire, namespace) = (&waiter.acquire, &waiter.acquire.route.namespace);
-            let fence = match self.look(acquire, waiter.fence, Stale::Ignored) {
-                Verdict::Free => self.fence_for(&waiter),
+            let fence = match self.look(acquire, waiter.fence, StaleFence::Ignored) {
+                ModelDecision::Free => self.fence_for(&waiter),
                 _ => Err(Refusal::FencesUsedUp),
             };
             match fence {
@@ -554,8 +561,9 @@ impl Model {
                         }
                     }
                     for answer in &mut self.answers {
-                        if matches!(answer.result, Remembered::Waiting(n) if n == waiter.number) {
-                            answer.result = Remembered::Granted(fence);
+                        if matches!(answer.result, ModelRemembered::Waiting(n) if n == waiter.number)
+                        {
+                            answer.result = ModelRemembered::Granted(fence);
                         }
                     }
                     self.tell(&acquire.owner, Some(namespace), EventKind::Grant { fence });
@@ -578,15 +586,15 @@ impl Model {
     /// will ever help.
     fn need_not_wait(&self, at: usize) -> bool {
         let waiter = &self.waiters[at];
-        let verdict = self.look(&waiter.acquire, waiter.fence, Stale::Ignored);
+        let verdict = self.look(&waiter.acquire, waiter.fence, StaleFence::Ignored);
         if self.held_back(&waiter.acquire).is_some() {
             return false;
         }
         let its_turn = self.waiter_in_the_way(&waiter.acquire).is_none();
         match verdict {
-            Verdict::Lost(..) => true,
-            Verdict::Free | Verdict::Never(_) => its_turn,
-            Verdict::Wait(_) => false,
+            ModelDecision::Lost(..) => true,
+            ModelDecision::Free | ModelDecision::Never(_) => its_turn,
+            ModelDecision::Wait(_) => false,
         }
     }
 
@@ -594,8 +602,8 @@ impl Model {
     fn fence_for(&mut self, waiter: &Waiter) -> Result<Option<Fence>, Refusal> {
         let acquire = &waiter.acquire;
         let stale = acquire.requests.iter().any(|request| match request.state {
-            State::New => self.overtaken(acquire, request, waiter.fence).is_some(),
-            State::Held => {
+            RequestKind::New => self.overtaken(acquire, request, waiter.fence).is_some(),
+            RequestKind::Held => {
                 let stored = self.mark(&acquire.route.namespace, &request.path);
                 request.mode == Mode::Write
                     && acquire.route.algorithm != Algorithm::Semaphore
@@ -623,7 +631,7 @@ impl Model {
             {
                 self.store(namespace, &request.path, fence);
             }
-            if request.state == State::Held {
+            if request.state == RequestKind::Held {
                 continue;
             }
             if let (Algorithm::Semaphore, None, Some(permits)) = (
@@ -661,7 +669,7 @@ impl Model {
             || acquire
                 .requests
                 .iter()
-                .any(|request| request.state == State::New)
+                .any(|request| request.state == RequestKind::New)
         {
             self.set_lease(
                 namespace,
@@ -674,7 +682,7 @@ impl Model {
         for request in acquire
             .requests
             .iter()
-            .filter(|request| request.state == State::New)
+            .filter(|request| request.state == RequestKind::New)
         {
             let fenced = request.mode == Mode::Write && algorithm != Algorithm::Semaphore;
             self.show(
@@ -686,7 +694,7 @@ impl Model {
                 holder.clone(),
             );
         }
-        self.drop_holds(namespace, &acquire.owner, End::Released, |claim| {
+        self.drop_holds(namespace, &acquire.owner, HoldEnd::Released, |claim| {
             acquire
                 .releases
                 .iter()
@@ -697,13 +705,13 @@ impl Model {
     /// E2: the owners that stand directly in a waiter's way are asked to let go, each once.
     fn ask_those_in_the_way(&mut self, at: usize) {
         let waiter = &self.waiters[at];
-        if waiter.acquire.wait != Wait::QueueAndAsk {
+        if waiter.acquire.wait != WaitMode::QueueAndAsk {
             return;
         }
         let namespace = waiter.acquire.route.namespace.clone();
         let mut owners: Vec<OwnerId> = Vec::new();
         for request in waiter.new_requests() {
-            let want = Want::of(request, waiter.acquire.route.algorithm);
+            let want = WantedAccess::of(request, waiter.acquire.route.algorithm);
             for (_, claim) in self.holders_in_the_way(&namespace, &waiter.acquire.owner, want) {
                 owners.push(claim.owner.clone());
             }
@@ -798,7 +806,7 @@ impl Model {
         counter.last = counter.last.max(fence.number());
         self.marks
             .retain(|mark| mark.namespace != *namespace || mark.path != *path);
-        self.marks.push(Mark {
+        self.marks.push(StoredFence {
             namespace: namespace.clone(),
             path: path.clone(),
             fence,
@@ -818,7 +826,7 @@ impl Waiter {
             acquire
                 .requests
                 .iter()
-                .filter(|request| request.state == State::New)
+                .filter(|request| request.state == RequestKind::New)
         };
         theirs().all(|request| self.names(request))
             && self.new_requests().all(|own| {
@@ -855,6 +863,6 @@ fn wanted(acquire: &Acquire) -> BTreeSet<(&Path, Mode)> {
     let new = acquire
         .requests
         .iter()
-        .filter(|request| request.state == State::New);
+        .filter(|request| request.state == RequestKind::New);
     new.map(|request| (&request.path, request.mode)).collect()
 }

@@ -1,14 +1,14 @@
-//! What can be read from the twin (R73, R109, R118, R122, R141–R143, E5, E7).
+//! What can be read from the model (R73, R109, R118, R122, R141–R143, E5, E7).
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use super::acquire::{Stale, Verdict};
-use super::rules::Want;
+use super::acquire::{ModelDecision, StaleFence};
+use super::conflict::WantedAccess;
 use super::{Model, Waiter, selects};
-use crate::command::{Acquire, Request, Route, Selection, State, Wait};
-use crate::deadlock::Place;
+use crate::command::{Acquire, Request, RequestKind, Route, Selection, WaitMode};
+use crate::deadlock::WaitPosition;
 use crate::event::{ChangeKind, Event, LockChange};
 use crate::outcome::LeaseNumber;
 use crate::path::{Namespace, Path};
@@ -19,7 +19,7 @@ use crate::query::{
 use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 impl Model {
-    /// The twin as it is for a reader at `now`: what has ended by then is not there.
+    /// The model as it is for a reader at `now`: what has ended by then is not there.
     #[must_use]
     pub fn at(&self, now: u64) -> Model {
         let mut seen = self.clone();
@@ -201,7 +201,7 @@ impl Model {
             .iter()
             .filter(|waiter| waiter.acquire.owner == *owner);
         own.map(|waiter| WaitsFor {
-            place: Place {
+            place: WaitPosition {
                 namespace: waiter.acquire.route.namespace.clone(),
                 waiter: waiter.number,
             },
@@ -217,7 +217,7 @@ impl Model {
             .map(|(ahead, _)| ahead.acquire.owner.clone())
             .collect();
         for request in waiter.new_requests() {
-            let want = Want::of(request, acquire.route.algorithm);
+            let want = WantedAccess::of(request, acquire.route.algorithm);
             let holders = self.holders_in_the_way(&acquire.route.namespace, &acquire.owner, want);
             owners.extend(holders.iter().map(|(_, claim)| claim.owner.clone()));
         }
@@ -239,20 +239,20 @@ impl Model {
             requests: vec![Request {
                 path: path.clone(),
                 mode,
-                state: State::New,
+                state: RequestKind::New,
                 permits,
             }],
             releases: Vec::new(),
             fence: None,
             key: None,
-            wait: Wait::No,
+            wait: WaitMode::No,
             holder: None,
         };
-        let conflict = match self.look(&acquire, None, Stale::Ignored) {
-            Verdict::Never(conflict) | Verdict::Wait(conflict) => Some(conflict),
-            Verdict::Free | Verdict::Lost(..) => None,
+        let conflict = match self.look(&acquire, None, StaleFence::Ignored) {
+            ModelDecision::Never(conflict) | ModelDecision::Wait(conflict) => Some(conflict),
+            ModelDecision::Free | ModelDecision::Lost(..) => None,
         };
-        let want = Want::of(&acquire.requests[0], route.algorithm);
+        let want = WantedAccess::of(&acquire.requests[0], route.algorithm);
         let mut holders = self.holders_in_the_way(namespace, owner, want);
         // Who reads a path in both ways is named once.
         holders.dedup_by(|(_, later), (_, first)| {

@@ -4,20 +4,22 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::answers::{Answer, AnswerKey, Call, Said, acquire_fingerprint};
-use super::judge::{Asker, Place, Stale, Verdict, new_pairs, written_paths};
-use super::queue::{Part, Waiter};
+use super::conflict::{
+    AcquireDecision, QueuePosition, Requester, StaleFence, new_pairs, written_paths,
+};
+use super::idempotency::{KeyLookup, KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
+use super::packed_claim::PackedClaim;
+use super::queue::{Waiter, WantedPath};
 use super::sessions::Lease;
-use super::terms::Terms;
-use super::{Ending, Space};
-use crate::command::{Acquire, Hold, State, Wait};
+use super::{ClaimEnd, Space};
+use crate::command::{Acquire, Hold, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
 use crate::lease::{COVER_SLACK_MS, SHORT_LEASE_MS};
 use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, LeaseNumber, Queued, Refusal};
 use crate::path::Path;
 use crate::policy::{Algorithm, Missing, Mode};
 use crate::slab::NONE;
-use crate::tree::{Kind, Ring};
+use crate::tree::{ClaimKind, NodeRing};
 use crate::value::{Fence, Ttl};
 
 impl Space {
@@ -28,8 +30,8 @@ impl Space {
         if let Some(version) = self.outdated(&acquire.route, all_paths(&acquire)) {
             return AcquireOutcome::Refused(Refusal::Outdated { version });
         }
-        let key = acquire.key.clone().map(|key| AnswerKey {
-            call: Call::Acquire,
+        let key = acquire.key.clone().map(|key| ScopedKey {
+            call: KeyedCall::Acquire,
             namespace: acquire.route.namespace.clone(),
             key,
         });
@@ -37,10 +39,10 @@ impl Space {
         let keyed = key.zip(fingerprint);
         if let Some((key, fingerprint)) = &keyed {
             match self.answers.look(key, *fingerprint, self.time) {
-                Said::New | Said::Answered(Answer::Gone) => {}
-                Said::Answered(answer) => return self.replay(&acquire, answer),
-                Said::Reused => return AcquireOutcome::Refused(Refusal::KeyReused),
-                Said::Full => return AcquireOutcome::Refused(Refusal::AnswersFull),
+                KeyLookup::New | KeyLookup::Answered(StoredAnswer::Gone) => {}
+                KeyLookup::Answered(answer) => return self.replay(&acquire, answer),
+                KeyLookup::Reused => return AcquireOutcome::Refused(Refusal::KeyReused),
+                KeyLookup::Full => return AcquireOutcome::Refused(Refusal::AnswersFull),
             }
         }
         if let Some(change) = self.frozen(all_paths(&acquire)) {
@@ -67,7 +69,7 @@ impl Space {
                 self.sessions[session].forget_taken(&hold.path, hold.mode);
             }
         }
-        self.sweep();
+        self.wake_waiters();
         self.settle_namespace(namespace);
         outcome
     }
@@ -82,7 +84,7 @@ impl Space {
         &mut self,
         namespace: u32,
         acquire: Acquire,
-        keyed: Option<(AnswerKey, u128)>,
+        keyed: Option<(ScopedKey, u128)>,
     ) -> AcquireOutcome {
         let session = self.sessions.find(namespace, &acquire.owner);
         if let Some(session) = session {
@@ -93,40 +95,45 @@ impl Space {
         let entry = self.waiters.get(entry);
         let pairs = entry.map(|entry| new_pairs(&entry.request));
         let place = match (entry, &pairs) {
-            (Some(entry), Some(pairs)) => Place::Again(entry.number, pairs),
-            _ => Place::End,
+            (Some(entry), Some(pairs)) => QueuePosition::Again(entry.number, pairs),
+            _ => QueuePosition::End,
         };
-        let asker = Asker {
+        let requester = Requester {
             namespace,
             session,
             place,
             fence: acquire.fence,
-            stale: Stale::Conflict,
+            stale: StaleFence::Conflict,
         };
-        let conflict = match self.judge(asker, &acquire) {
-            Verdict::Free | Verdict::FreeButStale => {
+        let conflict = match self.evaluate(requester, &acquire) {
+            AcquireDecision::Free | AcquireDecision::FreeButStale => {
                 return self.acquire_now(namespace, session, &acquire, keyed);
             }
-            Verdict::Lost { path, missing } => return AcquireOutcome::Lost { path, missing },
-            Verdict::Incurable { path, reason } => {
+            AcquireDecision::Lost { path, missing } => {
+                return AcquireOutcome::Lost { path, missing };
+            }
+            AcquireDecision::Incurable { path, reason } => {
                 return AcquireOutcome::Conflict(Box::new(Conflict {
                     reason,
                     path,
                     blocker: None,
                 }));
             }
-            Verdict::Behind(_) => self.conflict_behind(asker, &acquire),
-            Verdict::Blocked { request, obstacle } => {
-                self.order_for(session, obstacle);
+            AcquireDecision::Behind(_) => self.conflict_behind(requester, &acquire),
+            AcquireDecision::Blocked {
+                request,
+                blocking_claim,
+            } => {
+                self.order_for(session, blocking_claim);
                 let path = &acquire.requests[request].path;
-                Some(self.conflict(session, path, obstacle))
+                Some(self.conflict(session, path, blocking_claim))
             }
         };
         let Some(conflict) = conflict else {
             debug_assert!(false, "who is behind somebody can say behind whom");
             return AcquireOutcome::Refused(Refusal::QueueFull);
         };
-        if acquire.wait == Wait::No {
+        if acquire.wait == WaitMode::No {
             return AcquireOutcome::Conflict(Box::new(conflict));
         }
         self.acquire_later(namespace, session, acquire, conflict, keyed)
@@ -138,14 +145,14 @@ impl Space {
         namespace: u32,
         session: Option<u32>,
         acquire: &Acquire,
-        keyed: Option<(AnswerKey, u128)>,
+        keyed: Option<(ScopedKey, u128)>,
     ) -> AcquireOutcome {
         let fence = match self.fence_for(namespace, acquire) {
             Ok(fence) => fence,
             Err(refusal) => return AcquireOutcome::Refused(refusal),
         };
         if let Some((key, fingerprint)) = keyed {
-            let answer = Answer::Granted(fence);
+            let answer = StoredAnswer::Granted(fence);
             self.answers.remember(key, fingerprint, answer, self.time);
         }
         // A release-only acquire of an owner without a lease has nothing to do (R64).
@@ -183,7 +190,7 @@ impl Space {
         session: Option<u32>,
         acquire: Acquire,
         conflict: Conflict,
-        keyed: Option<(AnswerKey, u128)>,
+        keyed: Option<(ScopedKey, u128)>,
     ) -> AcquireOutcome {
         let pairs = new_pairs(&acquire);
         let old = session.map_or(NONE, |session| self.sessions[session].waiter);
@@ -248,7 +255,7 @@ impl Space {
             self.tell_waiter(&waiter, ChangeKind::Queued);
         }
         if let Some((key, fingerprint)) = keyed {
-            let answer = Answer::Waiting(number);
+            let answer = StoredAnswer::Waiting(number);
             self.answers
                 .remember(key.clone(), fingerprint, answer, self.time);
             self.waiters[id].answers.push(key);
@@ -256,7 +263,7 @@ impl Space {
         let position = self.waiter_position(id);
         self.ask_blockers(id);
         // Hang it on what blocks it; nothing has changed since it was judged, so it cannot be granted.
-        self.hang(id);
+        self.park_on(id);
         AcquireOutcome::Queued(Box::new(Queued {
             conflict,
             fence,
@@ -269,42 +276,42 @@ impl Space {
     pub(super) fn waiter_position(&self, id: u32) -> u32 {
         let waiter = &self.waiters[id];
         let is_last = waiter.number == self.next_waiter;
-        let asker = Asker {
+        let requester = Requester {
             // Nobody is behind the last one, so it may count like a newcomer, which is quicker.
-            place: Place::Waiter(waiter.number),
-            ..self.waiter_asker(id)
+            place: QueuePosition::Waiter(waiter.number),
+            ..self.waiter_requester(id)
         };
         if is_last {
             let pairs = BTreeSet::new();
-            let newcomer = Asker {
-                place: Place::Again(waiter.number, &pairs),
-                ..asker
+            let newcomer = Requester {
+                place: QueuePosition::Again(waiter.number, &pairs),
+                ..requester
             };
             return self.position(newcomer, &waiter.request);
         }
-        self.position(asker, &waiter.request)
+        self.position(requester, &waiter.request)
     }
 
     /// A waiter as one who asks again from its place.
-    pub(super) fn waiter_asker(&self, id: u32) -> Asker<'static> {
+    pub(super) fn waiter_requester(&self, id: u32) -> Requester<'static> {
         let waiter = &self.waiters[id];
-        Asker {
+        Requester {
             namespace: self.sessions[waiter.session].namespace,
             session: Some(waiter.session),
-            place: Place::Waiter(waiter.number),
+            place: QueuePosition::Waiter(waiter.number),
             fence: waiter.fence,
-            stale: Stale::Replace,
+            stale: StaleFence::Replace,
         }
     }
 
     /// Makes an acquire true: claims, lease, then its releases (R62, R64, R69, R77). `parts` are those of
-    /// the waiter that is granted: whoever hangs on one hangs on the claim from now on.
+    /// the waiter that is granted: whoever waits on one waits on the claim from now on.
     pub(super) fn grant(
         &mut self,
         session: u32,
         acquire: &Acquire,
         fence: Option<Fence>,
-        parts: &[Part],
+        parts: &[WantedPath],
     ) {
         let namespace = self.sessions[session].namespace;
         let algorithm = acquire.route.algorithm;
@@ -319,22 +326,24 @@ impl Space {
                 stored = fence.number();
             }
             match request.state {
-                State::Held => {
+                RequestKind::Held => {
                     let claim = self
-                        .spot(namespace, &request.path)
+                        .path_position(namespace, &request.path)
                         .at
-                        .and_then(|node| self.own_claim(session, node, Kind::of(request.mode)));
+                        .and_then(|node| {
+                            self.own_claim(session, node, ClaimKind::of(request.mode))
+                        });
                     if let (Some(claim), Some(_)) = (claim, write_fence) {
                         let claim = &mut self.claims[claim];
                         claim.terms = claim.terms.with_fence(write_fence);
                     }
                 }
-                State::New => {
+                RequestKind::New => {
                     let node = self.reach(namespace, &request.path);
                     if write_fence.is_some() {
                         self.take_mark(namespace, &request.path);
                     }
-                    let terms = Terms::new(request.mode, algorithm, write_fence);
+                    let terms = PackedClaim::new(request.mode, algorithm, write_fence);
                     self.add_claim(session, node, terms);
                     if let (true, Some(permits)) = (semaphore, request.permits) {
                         self.fix_capacity(namespace, &request.path, permits);
@@ -352,21 +361,21 @@ impl Space {
             self.hand_over(part, semaphore);
         }
         for hold in &acquire.releases {
-            self.release_hold(session, hold.clone(), Ending::Released);
+            self.release_hold(session, hold.clone(), ClaimEnd::Released);
         }
     }
 
-    /// Those who hung on a part of a waiter hang on its claim now.
-    fn hand_over(&mut self, part: &Part, semaphore: bool) {
+    /// Those who hung on a part of a waiter waits on its claim now.
+    fn hand_over(&mut self, part: &WantedPath, semaphore: bool) {
         self.dissolve(part.blocks_asking);
         if semaphore {
             // A permit need not be in anybody's way.
             self.dissolve(part.blocks);
         } else if part.blocks != NONE {
             let ring = match part.kind {
-                Kind::Write => Ring::Writer,
-                Kind::Read => Ring::Readers,
-                Kind::Tree => Ring::Trees,
+                ClaimKind::Write => NodeRing::Writer,
+                ClaimKind::Read => NodeRing::Readers,
+                ClaimKind::Tree => NodeRing::Trees,
             };
             let head = self.ring(part.node, ring);
             self.links.splice(part.blocks, head);
@@ -419,12 +428,12 @@ impl Space {
     }
 
     /// Releases one hold of a session, if it has it.
-    pub(super) fn release_hold(&mut self, session: u32, hold: Hold, ending: Ending) {
+    pub(super) fn release_hold(&mut self, session: u32, hold: Hold, ending: ClaimEnd) {
         let namespace = self.sessions[session].namespace;
         let claim = self
-            .spot(namespace, &hold.path)
+            .path_position(namespace, &hold.path)
             .at
-            .and_then(|node| self.own_claim(session, node, Kind::of(hold.mode)));
+            .and_then(|node| self.own_claim(session, node, ClaimKind::of(hold.mode)));
         if let Some(claim) = claim {
             self.remove_claim(claim, Some(hold.path), ending);
         }
@@ -439,7 +448,7 @@ impl Space {
         let there = &self.sessions[session];
         for request in requests
             .iter()
-            .filter(|request| request.state == State::New)
+            .filter(|request| request.state == RequestKind::New)
         {
             self.out.changes.push(LockChange {
                 namespace: self.namespaces[there.namespace].name.clone(),
@@ -454,14 +463,14 @@ impl Space {
     }
 
     /// Answers a repeat by the present state (R105). Changes nothing but that the owner was heard of.
-    fn replay(&mut self, acquire: &Acquire, answer: Answer) -> AcquireOutcome {
+    fn replay(&mut self, acquire: &Acquire, answer: StoredAnswer) -> AcquireOutcome {
         let namespace = self.namespaces.find(&acquire.route.namespace);
         let session = namespace.and_then(|namespace| self.sessions.find(namespace, &acquire.owner));
         if let Some(session) = session {
             self.sessions[session].set_grant(None);
         }
         match answer {
-            Answer::Waiting(number) => {
+            StoredAnswer::Waiting(number) => {
                 let id = session.map_or(NONE, |session| self.sessions[session].waiter);
                 match self.waiters.get(id) {
                     Some(waiter) if waiter.number == number => self.still_queued(id),
@@ -472,11 +481,11 @@ impl Space {
                     },
                 }
             }
-            Answer::Granted(fence) => match namespace {
+            StoredAnswer::Granted(fence) => match namespace {
                 Some(namespace) => self.still_held(namespace, session, acquire, fence),
                 None => Self::nothing_left(acquire, fence),
             },
-            Answer::Released | Answer::Gone => AcquireOutcome::Granted { fence: None },
+            StoredAnswer::Released | StoredAnswer::Gone => AcquireOutcome::Granted { fence: None },
         }
     }
 
@@ -492,18 +501,21 @@ impl Space {
 
     fn still_queued(&self, id: u32) -> AcquireOutcome {
         let waiter = &self.waiters[id];
-        let asker = self.waiter_asker(id);
-        let conflict = match self.judge(asker, &waiter.request) {
-            Verdict::Behind(_) => self.conflict_behind(asker, &waiter.request),
-            Verdict::Blocked { request, obstacle } => {
+        let requester = self.waiter_requester(id);
+        let conflict = match self.evaluate(requester, &waiter.request) {
+            AcquireDecision::Behind(_) => self.conflict_behind(requester, &waiter.request),
+            AcquireDecision::Blocked {
+                request,
+                blocking_claim,
+            } => {
                 let path = &waiter.request.requests[request].path;
-                Some(self.conflict(asker.session, path, obstacle))
+                Some(self.conflict(requester.session, path, blocking_claim))
             }
             // Nothing but a policy change under way keeps it waiting.
-            Verdict::Free
-            | Verdict::FreeButStale
-            | Verdict::Lost { .. }
-            | Verdict::Incurable { .. } => None,
+            AcquireDecision::Free
+            | AcquireDecision::FreeButStale
+            | AcquireDecision::Lost { .. }
+            | AcquireDecision::Incurable { .. } => None,
         };
         match conflict {
             Some(conflict) => AcquireOutcome::Queued(Box::new(Queued {
@@ -532,19 +544,22 @@ impl Space {
         let semaphore = acquire.route.algorithm == Algorithm::Semaphore;
         for request in kept_requests(acquire) {
             // What satisfied HELD once (R56) satisfies it here; NEW is the very hold it became.
-            let kinds: &[Kind] = match (request.state, request.mode) {
-                (State::Held, _) if semaphore => &[Kind::Write],
-                (State::Held, Mode::Read) => &[Kind::Read, Kind::Tree],
-                (_, Mode::Write) => &[Kind::Write],
-                (_, Mode::Read) => &[Kind::Read],
-                (_, Mode::ReadTree) => &[Kind::Tree],
+            let kinds: &[ClaimKind] = match (request.state, request.mode) {
+                (RequestKind::Held, _) if semaphore => &[ClaimKind::Write],
+                (RequestKind::Held, Mode::Read) => &[ClaimKind::Read, ClaimKind::Tree],
+                (_, Mode::Write) => &[ClaimKind::Write],
+                (_, Mode::Read) => &[ClaimKind::Read],
+                (_, Mode::ReadTree) => &[ClaimKind::Tree],
             };
-            let claim = self.spot(namespace, &request.path).at.and_then(|node| {
-                let mut claims = kinds
-                    .iter()
-                    .map(|kind| self.own_claim(session, node, *kind));
-                claims.find_map(|claim| claim)
-            });
+            let claim = self
+                .path_position(namespace, &request.path)
+                .at
+                .and_then(|node| {
+                    let mut claims = kinds
+                        .iter()
+                        .map(|kind| self.own_claim(session, node, *kind));
+                    claims.find_map(|claim| claim)
+                });
             let missing = match claim {
                 None if semaphore => Missing::Semaphore,
                 None if request.mode == Mode::Write => Missing::Write,
@@ -576,7 +591,7 @@ pub(super) fn new_and_released(acquire: &Acquire) -> (Vec<Hold>, Vec<Hold>) {
     let new = acquire
         .requests
         .iter()
-        .filter(|request| request.state == State::New);
+        .filter(|request| request.state == RequestKind::New);
     let new = new.map(|request| Hold {
         path: request.path.clone(),
         mode: request.mode,

@@ -5,14 +5,14 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::Space;
-use super::change::Frozen;
-use super::judge::Verdict;
-use super::sessions::Taken;
+use super::conflict::AcquireDecision;
+use super::policy_change::FrozenRegion;
+use super::sessions::TakenHolds;
 use crate::lease::SHORT_LEASE_MS;
 use crate::policy::Mode;
 use crate::segment::below_root;
 use crate::slab::NONE;
-use crate::tree::Kind;
+use crate::tree::ClaimKind;
 
 /// Up to so many claims are compared pair by pair.
 const PAIRED: u32 = 300;
@@ -44,11 +44,14 @@ impl Space {
             let Some(extra) = self.tree.extra(number) else {
                 continue;
             };
-            let crowd: usize = extra.crowd.iter().map(BTreeMap::len).sum();
-            assert!(crowd != 1, "a crowd of one");
-            assert!(crowd == 0 || node.claim == NONE, "alone and in a crowd");
-            for kind in Kind::ALL {
-                for (owner, claim) in &extra.crowd[kind as usize] {
+            let claims_by_owner: usize = extra.claims_by_owner.iter().map(BTreeMap::len).sum();
+            assert!(claims_by_owner != 1, "a crowd of one");
+            assert!(
+                claims_by_owner == 0 || node.claim == NONE,
+                "alone and in a crowd"
+            );
+            for kind in ClaimKind::ALL {
+                for (owner, claim) in &extra.claims_by_owner[kind as usize] {
                     placed += 1;
                     let claim = &self.claims[*claim];
                     assert_eq!(claim.node, number, "crowded at another node");
@@ -130,8 +133,10 @@ impl Space {
         let mut open = alloc::vec![root];
         while let Some(node) = open.pop() {
             let path = self.tree.path(&state.name, node);
-            let spot = self.tree.spot(root, below_root(&state.name, &path));
-            assert_eq!(spot.at, Some(node), "a node that is not found");
+            let path_position = self
+                .tree
+                .path_position(root, below_root(&state.name, &path));
+            assert_eq!(path_position.at, Some(node), "a node that is not found");
             open.extend(self.tree.children(node));
         }
     }
@@ -207,7 +212,7 @@ impl Space {
     }
 
     fn check_queue(&self) {
-        let mut standing: BTreeSet<(u32, Kind, u64)> = BTreeSet::new();
+        let mut standing: BTreeSet<(u32, ClaimKind, u64)> = BTreeSet::new();
         let mut below: BTreeMap<(u32, bool, u64), u32> = BTreeMap::new();
         let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
         for (id, waiter) in self.waiters.iter() {
@@ -242,7 +247,7 @@ impl Space {
             let Some(extra) = self.tree.extra(node) else {
                 continue;
             };
-            for kind in Kind::ALL {
+            for kind in ClaimKind::ALL {
                 for number in extra.line(kind).keys() {
                     assert!(standing.remove(&(node, kind, *number)), "a ghost in line");
                 }
@@ -267,8 +272,8 @@ impl Space {
                 "high below a mark"
             );
             let path = self.namespaces[namespace].name.path(rest);
-            let node = self.spot(namespace, &path).at;
-            let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
+            let node = self.path_position(namespace, &path).at;
+            let writer = node.and_then(|node| self.claims_at(node, ClaimKind::Write).next());
             let fenced = writer.is_some_and(|claim| self.claims[claim].fence().is_some());
             assert!(!fenced, "a mark beside a fenced writer");
         }
@@ -340,9 +345,10 @@ impl Space {
     /// What was taken from an owner is not there.
     fn check_taken(&self) {
         for (number, session) in self.sessions.iter() {
-            for (path, mode) in session.taken().into_iter().flat_map(Taken::keys) {
-                let node = self.spot(session.namespace, path).at;
-                let there = node.and_then(|node| self.own_claim(number, node, Kind::of(*mode)));
+            for (path, mode) in session.taken().into_iter().flat_map(TakenHolds::keys) {
+                let node = self.path_position(session.namespace, path).at;
+                let there =
+                    node.and_then(|node| self.own_claim(number, node, ClaimKind::of(*mode)));
                 assert!(there.is_none(), "{} still holds {path}", session.owner);
             }
         }
@@ -350,11 +356,11 @@ impl Space {
 
     /// Every waiter is blocked (or frozen) and hangs in exactly one ring.
     fn check_waiting(&self) {
-        let mut hung: Vec<u32> = Vec::new();
+        let mut parked_on: Vec<u32> = Vec::new();
         for (node, _) in self.tree.nodes.iter() {
             if let Some(extra) = self.tree.extra(node) {
                 for head in extra.rings.iter().filter(|head| **head != NONE) {
-                    hung.extend(self.links.waiters(*head));
+                    parked_on.extend(self.links.waiters(*head));
                 }
             }
         }
@@ -362,7 +368,7 @@ impl Space {
             for part in &waiter.parts {
                 for head in [part.blocks, part.blocks_asking] {
                     if head != NONE {
-                        hung.extend(self.links.waiters(head));
+                        parked_on.extend(self.links.waiters(head));
                     }
                 }
             }
@@ -371,19 +377,22 @@ impl Space {
             .routes
             .frozen
             .values()
-            .flat_map(|Frozen { waiters, .. }| waiters);
+            .flat_map(|FrozenRegion { waiters, .. }| waiters);
         let parked: BTreeSet<u32> = parked.map(|(_, id)| *id).collect();
-        hung.extend(&parked);
-        hung.sort_unstable();
+        parked_on.extend(&parked);
+        parked_on.sort_unstable();
         let all: Vec<u32> = self.waiters.iter().map(|(id, _)| id).collect();
-        assert_eq!(hung, all, "waiters must hang on exactly one thing");
+        assert_eq!(parked_on, all, "waiters must hang on exactly one thing");
         for (id, waiter) in self.waiters.iter() {
             if parked.contains(&id) {
                 continue;
             }
-            let verdict = self.judge(self.waiter_asker(id), &waiter.request);
+            let verdict = self.evaluate(self.waiter_requester(id), &waiter.request);
             assert!(
-                matches!(verdict, Verdict::Behind(_) | Verdict::Blocked { .. }),
+                matches!(
+                    verdict,
+                    AcquireDecision::Behind(_) | AcquireDecision::Blocked { .. }
+                ),
                 "waiter {} of {} could go on: {verdict:?}",
                 waiter.number,
                 self.sessions[waiter.session].owner,

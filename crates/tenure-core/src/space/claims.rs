@@ -2,14 +2,14 @@
 
 use alloc::boxed::Box;
 
+use super::packed_claim::PackedClaim;
 use super::sessions::OwnBelow;
-use super::terms::Terms;
-use super::{Ending, Space};
+use super::{ClaimEnd, Space};
 use crate::event::ChangeKind;
 use crate::path::Path;
 use crate::policy::{Algorithm, Mode};
 use crate::slab::NONE;
-use crate::tree::{Kind, Ring};
+use crate::tree::{ClaimKind, NodeRing};
 use crate::value::Fence;
 
 /// One hold.
@@ -17,7 +17,7 @@ use crate::value::Fence;
 pub(super) struct Claim {
     /// Lease time at which it was first acquired.
     pub(super) since: u64,
-    pub(super) terms: Terms,
+    pub(super) terms: PackedClaim,
     pub(super) node: u32,
     pub(super) session: u32,
     pub(super) next: u32,
@@ -44,8 +44,8 @@ impl Claim {
         self.terms.fence()
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        Kind::of(self.mode())
+    pub(super) fn kind(&self) -> ClaimKind {
+        ClaimKind::of(self.mode())
     }
 
     pub(super) fn is_permit(&self) -> bool {
@@ -63,8 +63,8 @@ const MANY: u32 = 64;
 
 impl Space {
     /// Adds a claim, or renews the one that is there.
-    pub(super) fn add_claim(&mut self, session: u32, node: u32, terms: Terms) {
-        let kind = Kind::of(terms.mode());
+    pub(super) fn add_claim(&mut self, session: u32, node: u32, terms: PackedClaim) {
+        let kind = ClaimKind::of(terms.mode());
         if let Some(there) = self.own_claim(session, node, kind) {
             let before = core::mem::replace(&mut self.claims[there].terms, terms);
             if let (Some(fence), None) = (before.fence(), terms.fence()) {
@@ -90,13 +90,13 @@ impl Space {
         self.sessions[session].first_claim = number;
         self.sessions[session].claims += 1;
         self.place(number);
-        self.count(number, Step::Up);
+        self.count(number, ClaimChange::Up);
     }
 
     /// Removes a claim: its fence becomes a mark, and those that it blocked are to be looked at.
     /// `path` is the claim's, if the caller has it at hand. The session may be left without claims.
-    pub(super) fn remove_claim(&mut self, number: u32, path: Option<Path>, ending: Ending) {
-        self.count(number, Step::Down);
+    pub(super) fn remove_claim(&mut self, number: u32, path: Option<Path>, ending: ClaimEnd) {
+        self.count(number, ClaimChange::Down);
         self.unplace(number);
         let Some(claim) = self.claims.remove(number) else {
             return;
@@ -114,7 +114,7 @@ impl Space {
         session.set_grant(None);
         let (namespace, waiter) = (session.namespace, session.waiter);
         // What the owner itself holds decides about its own place in line, too (R79, R88).
-        self.poke(waiter);
+        self.mark_pending(waiter);
         self.wake(&claim);
 
         if claim.fence().is_some() || claim.is_permit() || self.watching {
@@ -136,21 +136,26 @@ impl Space {
     }
 
     /// A session's claim of one kind at a node.
-    pub(super) fn own_claim(&self, session: u32, node: u32, kind: Kind) -> Option<u32> {
+    pub(super) fn own_claim(&self, session: u32, node: u32, kind: ClaimKind) -> Option<u32> {
         let only = self.tree.nodes[node].claim;
         if only != NONE {
             let claim = &self.claims[only];
             return (claim.session == session && claim.kind() == kind).then_some(only);
         }
-        let crowd = &self.tree.extra(node)?.crowd[kind as usize];
-        if crowd.is_empty() {
+        let claims_by_owner = &self.tree.extra(node)?.claims_by_owner[kind as usize];
+        if claims_by_owner.is_empty() {
             return None;
         }
-        crowd.get(&self.sessions[session].owner).copied()
+        claims_by_owner.get(&self.sessions[session].owner).copied()
     }
 
     /// The claim of one kind at a node whose owner is the smallest but not this session's (R46).
-    pub(super) fn foreign_claim(&self, session: Option<u32>, node: u32, kind: Kind) -> Option<u32> {
+    pub(super) fn foreign_claim(
+        &self,
+        session: Option<u32>,
+        node: u32,
+        kind: ClaimKind,
+    ) -> Option<u32> {
         self.foreign_claims(session, node, kind).next()
     }
 
@@ -159,32 +164,34 @@ impl Space {
         &self,
         session: Option<u32>,
         node: u32,
-        kind: Kind,
+        kind: ClaimKind,
     ) -> impl Iterator<Item = u32> + '_ {
         self.claims_at(node, kind)
             .filter(move |claim| Some(self.claims[*claim].session) != session)
     }
 
     /// The claims of one kind at a node, by owner.
-    pub(super) fn claims_at(&self, node: u32, kind: Kind) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn claims_at(&self, node: u32, kind: ClaimKind) -> impl Iterator<Item = u32> + '_ {
         let only = self.tree.nodes[node].claim;
         let single = (only != NONE && self.claims[only].kind() == kind).then_some(only);
-        let crowd = self
+        let claims_by_owner = self
             .tree
             .extra(node)
-            .map(|extra| extra.crowd[kind as usize].values().copied());
-        single.into_iter().chain(crowd.into_iter().flatten())
+            .map(|extra| extra.claims_by_owner[kind as usize].values().copied());
+        single
+            .into_iter()
+            .chain(claims_by_owner.into_iter().flatten())
     }
 
     /// How many claims of one kind are at a node.
-    pub(super) fn count_at(&self, node: u32, kind: Kind) -> usize {
+    pub(super) fn count_at(&self, node: u32, kind: ClaimKind) -> usize {
         let only = self.tree.nodes[node].claim;
         if only != NONE {
             return usize::from(self.claims[only].kind() == kind);
         }
         self.tree
             .extra(node)
-            .map_or(0, |extra| extra.crowd[kind as usize].len())
+            .map_or(0, |extra| extra.claims_by_owner[kind as usize].len())
     }
 
     /// How many claims a session has strictly below a node: writes and reads.
@@ -200,8 +207,8 @@ impl Space {
             let claim = &self.claims[claim];
             if self.tree.is_below(claim.node, node) {
                 match claim.kind() {
-                    Kind::Write => writes += 1,
-                    Kind::Read | Kind::Tree => reads += 1,
+                    ClaimKind::Write => writes += 1,
+                    ClaimKind::Read | ClaimKind::Tree => reads += 1,
                 }
             }
         }
@@ -225,10 +232,12 @@ impl Space {
     pub(super) fn place(&mut self, number: u32) {
         let Claim { node, session, .. } = self.claims[number];
         let kind = self.claims[number].kind();
-        let crowded = self
-            .tree
-            .extra(node)
-            .is_some_and(|extra| extra.crowd.iter().any(|crowd| !crowd.is_empty()));
+        let crowded = self.tree.extra(node).is_some_and(|extra| {
+            extra
+                .claims_by_owner
+                .iter()
+                .any(|claims_by_owner| !claims_by_owner.is_empty())
+        });
         let only = self.tree.nodes[node].claim;
         if only == NONE && !crowded {
             self.tree.nodes[node].claim = number;
@@ -238,10 +247,10 @@ impl Space {
             self.tree.nodes[node].claim = NONE;
             let other = &self.claims[only];
             let (other_kind, owner) = (other.kind(), self.sessions[other.session].owner.clone());
-            self.tree.extra_mut(node).crowd[other_kind as usize].insert(owner, only);
+            self.tree.extra_mut(node).claims_by_owner[other_kind as usize].insert(owner, only);
         }
         let owner = self.sessions[session].owner.clone();
-        self.tree.extra_mut(node).crowd[kind as usize].insert(owner, number);
+        self.tree.extra_mut(node).claims_by_owner[kind as usize].insert(owner, number);
     }
 
     fn unplace(&mut self, number: u32) {
@@ -252,7 +261,7 @@ impl Space {
             return;
         }
         let owner = &self.sessions[session].owner;
-        let crowds = &mut self.tree.extra_mut(node).crowd;
+        let crowds = &mut self.tree.extra_mut(node).claims_by_owner;
         crowds[kind as usize].remove(owner);
         if crowds
             .iter()
@@ -270,16 +279,16 @@ impl Space {
     }
 
     /// Counts a claim at the nodes above it, for everybody and for its own session.
-    fn count(&mut self, number: u32, step: Step) {
+    fn count(&mut self, number: u32, step: ClaimChange) {
         let session = self.claims[number].session;
         let there = &mut self.sessions[session];
         match step {
-            Step::Up if there.claims == MANY + 1 && there.own_below().is_none() => {
+            ClaimChange::Up if there.claims == MANY + 1 && there.own_below().is_none() => {
                 self.index_own(session);
             }
-            Step::Down if there.claims == MANY / 2 => there.set_own_below(None),
-            Step::Up | Step::Down if there.own_below().is_none() => {}
-            Step::Up | Step::Down => {
+            ClaimChange::Down if there.claims == MANY / 2 => there.set_own_below(None),
+            ClaimChange::Up | ClaimChange::Down if there.own_below().is_none() => {}
+            ClaimChange::Up | ClaimChange::Down => {
                 let claim = &self.claims[number];
                 let (node, is_write) = (claim.node, claim.kind().is_write());
                 self.count_own(session, node, is_write, step);
@@ -289,7 +298,7 @@ impl Space {
     }
 
     /// Counts a claim at the nodes above it, for everybody.
-    pub(super) fn count_above(&mut self, number: u32, step: Step) {
+    pub(super) fn count_above(&mut self, number: u32, step: ClaimChange) {
         let node = self.claims[number].node;
         let is_write = self.claims[number].kind().is_write();
         let mut at = self.tree.nodes[node].parent;
@@ -301,14 +310,14 @@ impl Space {
                 &mut above.reads_below
             };
             match step {
-                Step::Up => *below += 1,
-                Step::Down => *below -= 1,
+                ClaimChange::Up => *below += 1,
+                ClaimChange::Down => *below -= 1,
             }
             at = above.parent;
         }
     }
 
-    fn count_own(&mut self, session: u32, node: u32, is_write: bool, step: Step) {
+    fn count_own(&mut self, session: u32, node: u32, is_write: bool, step: ClaimChange) {
         let Some(own) = self.sessions[session].own_below_mut() else {
             return;
         };
@@ -316,8 +325,8 @@ impl Space {
             let (writes, reads) = own.entry(above).or_default();
             let below = if is_write { writes } else { reads };
             match step {
-                Step::Up => *below += 1,
-                Step::Down => *below -= 1,
+                ClaimChange::Up => *below += 1,
+                ClaimChange::Down => *below -= 1,
             }
             if own.get(&above) == Some(&(0, 0)) {
                 own.remove(&above);
@@ -333,8 +342,8 @@ impl Space {
             for above in self.tree.ancestors(claim.node) {
                 let (writes, reads) = own.entry(above).or_default();
                 match claim.kind() {
-                    Kind::Write => *writes += 1,
-                    Kind::Read | Kind::Tree => *reads += 1,
+                    ClaimKind::Write => *writes += 1,
+                    ClaimKind::Read | ClaimKind::Tree => *reads += 1,
                 }
             }
         }
@@ -351,13 +360,13 @@ impl Space {
         let node = gone.node;
         if self.tree.extra(node).is_some() {
             match gone.kind() {
-                Kind::Write => self.flush(node, Ring::Writer),
-                Kind::Read => self.wake_readers(node),
-                Kind::Tree => {
+                ClaimKind::Write => self.flush(node, NodeRing::Writer),
+                ClaimKind::Read => self.wake_readers(node),
+                ClaimKind::Tree => {
                     self.wake_readers(node);
-                    match self.count_at(node, Kind::Tree) {
-                        0 => self.flush(node, Ring::Trees),
-                        1 => self.poke_holder(node, Kind::Tree),
+                    match self.count_at(node, ClaimKind::Tree) {
+                        0 => self.flush(node, NodeRing::Trees),
+                        1 => self.mark_holder_pending(node, ClaimKind::Tree),
                         _ => {}
                     }
                 }
@@ -369,12 +378,12 @@ impl Space {
             let (parent, writes, reads) = (above.parent, above.writes_below, above.reads_below);
             if self.tree.extra(at).is_some() {
                 if writes == 0 {
-                    self.flush(at, Ring::WritesBelow);
+                    self.flush(at, NodeRing::WritesBelow);
                 }
                 if reads == 0 {
-                    self.flush(at, Ring::ReadsBelow);
+                    self.flush(at, NodeRing::ReadsBelow);
                 }
-                self.flush(at, Ring::AmongOwn);
+                self.flush(at, NodeRing::AmongOwn);
             }
             at = parent;
         }
@@ -382,32 +391,32 @@ impl Space {
 
     /// Every waiter in the ring of the readers is blocked while another owner reads.
     fn wake_readers(&mut self, node: u32) {
-        let mut owners = Kind::ALL[1..]
+        let mut owners = ClaimKind::ALL[1..]
             .iter()
             .flat_map(|kind| self.claims_at(node, *kind))
             .map(|claim| self.claims[claim].session);
         match (owners.next(), owners.next(), owners.next()) {
             (None, _, _) => {
                 drop(owners);
-                self.flush(node, Ring::Readers);
+                self.flush(node, NodeRing::Readers);
             }
             (Some(only), None, _) => {
                 drop(owners);
-                self.poke(self.sessions[only].waiter);
+                self.mark_pending(self.sessions[only].waiter);
             }
             (Some(one), Some(two), None) if one == two => {
                 drop(owners);
-                self.poke(self.sessions[one].waiter);
+                self.mark_pending(self.sessions[one].waiter);
             }
             _ => {}
         }
     }
 
-    fn poke_holder(&mut self, node: u32, kind: Kind) {
+    fn mark_holder_pending(&mut self, node: u32, kind: ClaimKind) {
         let holder = self.claims_at(node, kind).next();
         if let Some(claim) = holder {
             let session = self.claims[claim].session;
-            self.poke(self.sessions[session].waiter);
+            self.mark_pending(self.sessions[session].waiter);
         }
     }
 
@@ -429,7 +438,7 @@ impl Space {
 
 /// Whether a claim comes or goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ClaimChange {
     Up,
     Down,
 }

@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
 use super::Space;
-use super::judge::{Asker, Place, Stale, Verdict, new_requests};
+use super::conflict::{AcquireDecision, QueuePosition, Requester, StaleFence, new_requests};
 use super::queue::Waiter;
 use super::sessions::Session;
-use crate::command::{Acquire, Request, Route, Selection, State, Wait};
+use crate::command::{Acquire, Request, RequestKind, Route, Selection, WaitMode};
 use crate::deadlock;
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
 use crate::outcome::{Conflict, LeaseNumber};
@@ -21,7 +21,7 @@ use crate::query::{
     LeaseView, OwnerLocks, WaiterView, WaitsFor,
 };
 use crate::slab::NONE;
-use crate::tree::Kind;
+use crate::tree::ClaimKind;
 use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 /// How many blockers and waiters an explanation lists, and how many edges a waiter has.
@@ -101,7 +101,7 @@ impl Space {
         let Some(namespace) = self.namespaces.find(namespace) else {
             return Inspection::default();
         };
-        let node = self.spot(namespace, path).at;
+        let node = self.path_position(namespace, path).at;
         let mut found = Inspection {
             fence: self.stored_fence(namespace, path, node),
             ..Inspection::default()
@@ -110,14 +110,14 @@ impl Space {
             return found;
         };
         let owner = |claim: u32| self.sessions[self.claims[claim].session].owner.clone();
-        for claim in self.claims_at(node, Kind::Write) {
+        for claim in self.claims_at(node, ClaimKind::Write) {
             if self.claims[claim].is_permit() {
                 found.permit_holders.push(owner(claim));
             } else {
                 found.writer = Some(owner(claim));
             }
         }
-        let readers: BTreeSet<OwnerId> = [Kind::Read, Kind::Tree]
+        let readers: BTreeSet<OwnerId> = [ClaimKind::Read, ClaimKind::Tree]
             .into_iter()
             .flat_map(|kind| self.claims_at(node, kind))
             .map(owner)
@@ -176,8 +176,8 @@ impl Space {
         let claim = self
             .session_of(namespace, owner)
             .and_then(|(namespace, session)| {
-                let node = self.spot(namespace, path).at?;
-                self.own_claim(session, node, Kind::Write)
+                let node = self.path_position(namespace, path).at?;
+                self.own_claim(session, node, ClaimKind::Write)
             });
         match claim.and_then(|claim| self.claims[claim].fence()) {
             None => FenceCheck::StaleOwner,
@@ -198,28 +198,28 @@ impl Space {
         let Some((namespace, session)) = self.session_of(namespace, owner) else {
             return false;
         };
-        let Some(node) = self.spot(namespace, path).at else {
+        let Some(node) = self.path_position(namespace, path).at else {
             return false;
         };
-        let holds = |kind: Kind| self.own_claim(session, node, kind);
+        let holds = |kind: ClaimKind| self.own_claim(session, node, kind);
         let permit = |claim: u32| self.claims[claim].is_permit();
         match reason {
             BlockReason::ReadLocked | BlockReason::DescendantReadLocked => {
-                holds(Kind::Read).is_some() || holds(Kind::Tree).is_some()
+                holds(ClaimKind::Read).is_some() || holds(ClaimKind::Tree).is_some()
             }
-            BlockReason::SemaphoreFull => holds(Kind::Write).is_some_and(permit),
+            BlockReason::SemaphoreFull => holds(ClaimKind::Write).is_some_and(permit),
             // A reader of the tree is met as ANCESTOR_LOCKED, too (E6); a permit as a write.
             BlockReason::AncestorLocked => {
-                holds(Kind::Write).is_some() || holds(Kind::Tree).is_some()
+                holds(ClaimKind::Write).is_some() || holds(ClaimKind::Tree).is_some()
             }
             BlockReason::WriteLocked | BlockReason::DescendantWriteLocked => {
-                holds(Kind::Write).is_some()
+                holds(ClaimKind::Write).is_some()
             }
             BlockReason::Queued => {
                 let waits = self
                     .live_waiter(&self.sessions[session], now)
                     .is_some_and(|waiter| waiter.parts.iter().any(|part| part.node == node));
-                waits || Kind::ALL.iter().any(|kind| holds(*kind).is_some())
+                waits || ClaimKind::ALL.iter().any(|kind| holds(*kind).is_some())
             }
         }
     }
@@ -287,18 +287,18 @@ impl Space {
         };
         let session = self.sessions.find(namespace, owner);
         let entry = session.and_then(|session| self.live_waiter(&self.sessions[session], now));
-        let pairs = entry.map(|entry| super::judge::new_pairs(&entry.request));
-        let asker = Asker {
+        let pairs = entry.map(|entry| super::conflict::new_pairs(&entry.request));
+        let requester = Requester {
             namespace,
             session,
             place: match (entry, &pairs) {
-                (Some(entry), Some(pairs)) => Place::Again(entry.number, pairs),
-                _ => Place::End,
+                (Some(entry), Some(pairs)) => QueuePosition::Again(entry.number, pairs),
+                _ => QueuePosition::End,
             },
             fence: None,
-            stale: Stale::Conflict,
+            stale: StaleFence::Conflict,
         };
-        found.conflict = self.explain_conflict(asker, &acquire);
+        found.conflict = self.explain_conflict(requester, &acquire);
         // Blockers are described as of the last entry; time has gone on since.
         let since_entry = now.saturating_sub(self.time);
         if let Some(blocker) = found
@@ -308,7 +308,7 @@ impl Space {
         {
             blocker.held_ms += since_entry;
         }
-        let _ = self.each_blocker(asker, &acquire, &mut |claim| {
+        let _ = self.each_blocker(requester, &acquire, &mut |claim| {
             let mut blocker = self.blocker(claim);
             blocker.held_ms += since_entry;
             found.blockers.push(blocker);
@@ -318,9 +318,9 @@ impl Space {
                 ControlFlow::Break(())
             }
         });
-        found.position = self.position(asker, &acquire);
+        found.position = self.position(requester, &acquire);
         found.ahead = self
-            .ahead(asker, &acquire, LISTED)
+            .ahead(requester, &acquire, LISTED)
             .into_iter()
             .map(|(_, waiter)| &self.waiters[waiter])
             .filter(|waiter| waiter.end > now)
@@ -329,18 +329,23 @@ impl Space {
         found
     }
 
-    fn explain_conflict(&self, asker: Asker<'_>, acquire: &Acquire) -> Option<Conflict> {
-        match self.judge(asker, acquire) {
-            Verdict::Free | Verdict::FreeButStale | Verdict::Lost { .. } => None,
-            Verdict::Incurable { path, reason } => Some(Conflict {
+    fn explain_conflict(&self, requester: Requester<'_>, acquire: &Acquire) -> Option<Conflict> {
+        match self.evaluate(requester, acquire) {
+            AcquireDecision::Free
+            | AcquireDecision::FreeButStale
+            | AcquireDecision::Lost { .. } => None,
+            AcquireDecision::Incurable { path, reason } => Some(Conflict {
                 reason,
                 path,
                 blocker: None,
             }),
-            Verdict::Behind(_) => self.conflict_behind(asker, acquire),
-            Verdict::Blocked { request, obstacle } => {
+            AcquireDecision::Behind(_) => self.conflict_behind(requester, acquire),
+            AcquireDecision::Blocked {
+                request,
+                blocking_claim,
+            } => {
                 let path = &acquire.requests[request].path;
-                Some(self.conflict(asker.session, path, obstacle))
+                Some(self.conflict(requester.session, path, blocking_claim))
             }
         }
     }
@@ -355,10 +360,10 @@ impl Space {
         waiting
             .map(|session| {
                 let waiter = &self.waiters[session.waiter];
-                let asker = self.waiter_asker(session.waiter);
+                let requester = self.waiter_requester(session.waiter);
                 let mut owners: Vec<OwnerId> = Vec::new();
                 let mut seen: BTreeSet<OwnerId> = BTreeSet::new();
-                let _ = self.each_blocker(asker, &waiter.request, &mut |claim| {
+                let _ = self.each_blocker(requester, &waiter.request, &mut |claim| {
                     let owner = &self.sessions[self.claims[claim].session].owner;
                     if seen.insert(owner.clone()) {
                         owners.push(owner.clone());
@@ -369,7 +374,7 @@ impl Space {
                         ControlFlow::Break(())
                     }
                 });
-                for (_, ahead) in self.ahead(asker, &waiter.request, LISTED) {
+                for (_, ahead) in self.ahead(requester, &waiter.request, LISTED) {
                     let ahead = &self.waiters[ahead];
                     let owner = &self.sessions[ahead.session].owner;
                     if ahead.end > now && seen.insert(owner.clone()) {
@@ -377,7 +382,7 @@ impl Space {
                     }
                 }
                 WaitsFor {
-                    place: deadlock::Place {
+                    place: deadlock::WaitPosition {
                         namespace: self.namespaces[session.namespace].name.clone(),
                         waiter: waiter.number,
                     },
@@ -510,7 +515,7 @@ impl Space {
     }
 
     fn waiter_view(&self, waiter: &Waiter, acquire: &Acquire, now: u64) -> Option<WaiterView> {
-        let theirs = super::report::first_excluding(&waiter.request, acquire)?;
+        let theirs = super::blockers::first_excluding(&waiter.request, acquire)?;
         Some(WaiterView {
             waiter: waiter.number,
             owner: self.sessions[waiter.session].owner.clone(),
@@ -538,13 +543,13 @@ fn probe(
         requests: vec![Request {
             path: path.clone(),
             mode,
-            state: State::New,
+            state: RequestKind::New,
             permits,
         }],
         releases: Vec::new(),
         fence: None,
         key: None,
-        wait: Wait::No,
+        wait: WaitMode::No,
         holder: None,
     }))
 }

@@ -8,25 +8,25 @@
 //! A waiter stands at the node of each path it wants to take, and in the lines of all nodes above, so
 //! that a newcomer finds those in its way by looking at its own path and the ones above it (R79).
 //!
-//! Each waiter hangs on *one* thing that blocks it: the latest earlier waiter in its way, or a claim.
+//! Each waiter waits on *one* thing that blocks it: the latest earlier waiter in its way, or a claim.
 //! As long as that thing is there, nothing else can free the waiter, so nothing else looks at it; when
-//! the thing goes, everything that hangs on it is looked at, in order (see `sweep.rs`). Waiters for
-//! the same path hang on each other like a chain, so a hand-over looks at one, however many wait.
+//! the thing goes, everything that waits on it is looked at, in order (see `wake.rs`). Waiters for
+//! the same path waits on each other like a chain, so a hand-over looks at one, however many wait.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::Space;
-use super::answers::AnswerKey;
-use super::judge::Obstacle;
-use crate::command::{Acquire, State, Wait};
+use super::conflict::BlockingClaim;
+use super::idempotency::ScopedKey;
+use crate::command::{Acquire, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
 use crate::path::Path;
 use crate::policy::{Algorithm, Mode};
 use crate::segment::below_root;
 use crate::slab::NONE;
-use crate::tree::{Kind, Ring, Spot};
+use crate::tree::{ClaimKind, NodeRing, PathPosition};
 use crate::value::{Fence, OwnerId};
 
 /// A queued acquire (R81).
@@ -40,20 +40,20 @@ pub(super) struct Waiter {
     pub(super) fence: Option<Fence>,
     pub(super) since: u64,
     pub(super) end: u64,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<WantedPath>,
     /// What hangs it on the thing that blocks it.
     pub(super) link: u32,
     /// Whom it has asked to let go (E2).
     pub(super) asked: BTreeSet<OwnerId>,
     /// The remembered answers that speak of it (R105).
-    pub(super) answers: Vec<AnswerKey>,
+    pub(super) answers: Vec<ScopedKey>,
 }
 
 /// One path that a waiter wants to take.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct WantedPath {
     pub(super) node: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: ClaimKind,
     /// Ring of the waiters that this part blocks, `NONE` if there is none yet.
     pub(super) blocks: u32,
     /// The same for those who ask (E2): they are looked at when this part is granted.
@@ -61,58 +61,58 @@ pub(super) struct Part {
 }
 
 /// The waiters in one line, by number, with how many of their paths are meant.
-pub(super) type Line = BTreeMap<u64, (u32, u32)>;
+pub(super) type PathQueue = BTreeMap<u64, (u32, u32)>;
 
 /// An earlier waiter in the way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hindrance {
+pub(super) struct BlockingWaiter {
     pub(super) number: u64,
     pub(super) waiter: u32,
-    pub(super) at: Standing,
+    pub(super) at: WaiterPosition,
 }
 
 /// Where a waiter in the way stands, seen from the wanted path.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Standing {
+pub(super) enum WaiterPosition {
     /// At this node, the path's own or one above, wanting it in this way.
-    Here(u32, Kind),
+    Here(u32, ClaimKind),
     /// Somewhere below the path's node, for writing or not.
-    Below(u32, Access),
+    Below(u32, QueueSides),
 }
 
 /// The two sides of the lines below a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum QueueSides {
     Write = 0,
     Read = 1,
 }
 
-impl Access {
-    fn of(kind: Kind) -> Access {
+impl QueueSides {
+    fn of(kind: ClaimKind) -> QueueSides {
         match kind {
-            Kind::Write => Access::Write,
-            Kind::Read | Kind::Tree => Access::Read,
+            ClaimKind::Write => QueueSides::Write,
+            ClaimKind::Read | ClaimKind::Tree => QueueSides::Read,
         }
     }
 }
 
 /// Up to which place others count, and who does not (R79).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Before {
+pub(super) struct QueueBound {
     pub(super) number: u64,
     /// The asking owner's own place.
     pub(super) own: u64,
 }
 
-impl Before {
-    fn latest(self, line: &Line) -> Option<(u64, u32)> {
+impl QueueBound {
+    fn latest(self, line: &PathQueue) -> Option<(u64, u32)> {
         line.range(..self.number)
             .rev()
             .find(|(number, _)| **number != self.own)
             .map(|(number, (waiter, _))| (*number, *waiter))
     }
 
-    fn all(self, line: &Line) -> impl Iterator<Item = (u64, u32)> + '_ {
+    fn all(self, line: &PathQueue) -> impl Iterator<Item = (u64, u32)> + '_ {
         line.range(..self.number)
             .filter(move |(number, _)| **number != self.own)
             .map(|(number, (waiter, _))| (*number, *waiter))
@@ -121,26 +121,34 @@ impl Before {
 
 /// What is wanted, for the search of those in the way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Want {
-    pub(super) spot: Spot,
-    pub(super) kind: Kind,
+pub(super) struct WantedAccess {
+    pub(super) path_position: PathPosition,
+    pub(super) kind: ClaimKind,
     pub(super) algorithm: Algorithm,
 }
 
 impl Space {
     /// The latest earlier waiter in the way of a path.
-    pub(super) fn latest_ahead(&self, want: Want, before: Before) -> Option<Hindrance> {
+    pub(super) fn latest_ahead(
+        &self,
+        want: WantedAccess,
+        before: QueueBound,
+    ) -> Option<BlockingWaiter> {
         self.lines(want)
             .into_iter()
             .filter_map(|(at, line)| {
                 let (number, waiter) = before.latest(line)?;
-                Some(Hindrance { number, waiter, at })
+                Some(BlockingWaiter { number, waiter, at })
             })
-            .max_by_key(|hindrance| hindrance.number)
+            .max_by_key(|blocking_waiter| blocking_waiter.number)
     }
 
     /// The earliest waiter in the way of a path.
-    pub(super) fn earliest_ahead(&self, want: Want, before: Before) -> Option<(u64, u32)> {
+    pub(super) fn earliest_ahead(
+        &self,
+        want: WantedAccess,
+        before: QueueBound,
+    ) -> Option<(u64, u32)> {
         self.lines(want)
             .into_iter()
             .filter_map(|(_, line)| before.all(line).next())
@@ -150,8 +158,8 @@ impl Space {
     /// Adds the earlier waiters in the way of a path to a set, at most `limit` in all.
     pub(super) fn all_ahead(
         &self,
-        want: Want,
-        before: Before,
+        want: WantedAccess,
+        before: QueueBound,
         limit: usize,
         found: &mut BTreeSet<(u64, u32)>,
     ) {
@@ -168,7 +176,7 @@ impl Space {
 
     /// How many earlier waiters are in the way of a single path, if that can be told without looking
     /// at each: all of them stand in one line.
-    pub(super) fn count_ahead(&self, want: Want, before: Before) -> Option<usize> {
+    pub(super) fn count_ahead(&self, want: WantedAccess, before: QueueBound) -> Option<usize> {
         let lines = self.lines(want);
         match lines.as_slice() {
             [] => Some(0),
@@ -180,33 +188,54 @@ impl Space {
     }
 
     /// The lines of those who exclude a wanted path (R44), each with where it stands.
-    fn lines(&self, want: Want) -> Vec<(Standing, &Line)> {
-        let mut found: Vec<(Standing, &Line)> = Vec::new();
+    fn lines(&self, want: WantedAccess) -> Vec<(WaiterPosition, &PathQueue)> {
+        let mut found: Vec<(WaiterPosition, &PathQueue)> = Vec::new();
         let recursive = want.algorithm.is_recursive();
-        for above in self.tree.upwards(want.spot.above) {
+        for above in self.tree.upwards(want.path_position.above) {
             let Some(extra) = self.tree.extra(above) else {
                 continue;
             };
             if recursive {
-                found.push((Standing::Here(above, Kind::Write), extra.line(Kind::Write)));
+                found.push((
+                    WaiterPosition::Here(above, ClaimKind::Write),
+                    extra.line(ClaimKind::Write),
+                ));
             }
             if want.kind.is_write() {
-                found.push((Standing::Here(above, Kind::Tree), extra.line(Kind::Tree)));
+                found.push((
+                    WaiterPosition::Here(above, ClaimKind::Tree),
+                    extra.line(ClaimKind::Tree),
+                ));
             }
         }
-        if let Some(node) = want.spot.at
+        if let Some(node) = want.path_position.at
             && let Some(extra) = self.tree.extra(node)
         {
-            found.push((Standing::Here(node, Kind::Write), extra.line(Kind::Write)));
+            found.push((
+                WaiterPosition::Here(node, ClaimKind::Write),
+                extra.line(ClaimKind::Write),
+            ));
             if want.kind.is_write() {
-                found.push((Standing::Here(node, Kind::Read), extra.line(Kind::Read)));
-                found.push((Standing::Here(node, Kind::Tree), extra.line(Kind::Tree)));
+                found.push((
+                    WaiterPosition::Here(node, ClaimKind::Read),
+                    extra.line(ClaimKind::Read),
+                ));
+                found.push((
+                    WaiterPosition::Here(node, ClaimKind::Tree),
+                    extra.line(ClaimKind::Tree),
+                ));
             }
-            if want.kind == Kind::Tree || (want.kind.is_write() && recursive) {
-                found.push((Standing::Below(node, Access::Write), &extra.below[0]));
+            if want.kind == ClaimKind::Tree || (want.kind.is_write() && recursive) {
+                found.push((
+                    WaiterPosition::Below(node, QueueSides::Write),
+                    &extra.below[0],
+                ));
             }
             if want.kind.is_write() && recursive {
-                found.push((Standing::Below(node, Access::Read), &extra.below[1]));
+                found.push((
+                    WaiterPosition::Below(node, QueueSides::Read),
+                    &extra.below[1],
+                ));
             }
         }
         found.retain(|(_, line)| !line.is_empty());
@@ -214,29 +243,37 @@ impl Space {
     }
 
     /// Whether an owner holds a path well enough not to yield to waiters for it (R79).
-    pub(super) fn holds_enough(&self, session: Option<u32>, spot: Spot, kind: Kind) -> bool {
+    pub(super) fn holds_enough(
+        &self,
+        session: Option<u32>,
+        path_position: PathPosition,
+        kind: ClaimKind,
+    ) -> bool {
         let Some(session) = session else {
             return false;
         };
         if self.sessions[session].claims == 0 {
             return false;
         }
-        let holds = |node: u32, kind: Kind| self.own_claim(session, node, kind);
-        if let Some(node) = spot.at {
+        let holds = |node: u32, kind: ClaimKind| self.own_claim(session, node, kind);
+        if let Some(node) = path_position.at {
             let enough = match kind {
-                Kind::Write => holds(node, Kind::Write).is_some(),
-                Kind::Read => Kind::ALL.iter().any(|kind| holds(node, *kind).is_some()),
-                Kind::Tree => {
-                    holds(node, Kind::Write).is_some() || holds(node, Kind::Tree).is_some()
+                ClaimKind::Write => holds(node, ClaimKind::Write).is_some(),
+                ClaimKind::Read => ClaimKind::ALL
+                    .iter()
+                    .any(|kind| holds(node, *kind).is_some()),
+                ClaimKind::Tree => {
+                    holds(node, ClaimKind::Write).is_some()
+                        || holds(node, ClaimKind::Tree).is_some()
                 }
             };
             if enough {
                 return true;
             }
         }
-        self.tree.upwards(spot.above).any(|above| {
-            holds(above, Kind::Write).is_some_and(|claim| self.claims[claim].covers_below())
-                || (!kind.is_write() && holds(above, Kind::Tree).is_some())
+        self.tree.upwards(path_position.above).any(|above| {
+            holds(above, ClaimKind::Write).is_some_and(|claim| self.claims[claim].covers_below())
+                || (!kind.is_write() && holds(above, ClaimKind::Tree).is_some())
         })
     }
 
@@ -249,15 +286,18 @@ impl Space {
         self.waiters[id].link = link;
         self.sessions[session].waiter = id;
         self.ends.insert((end, number, id));
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<WantedPath> = Vec::new();
         let request = core::mem::take(&mut self.waiters[id].request.requests);
-        let mut seen: BTreeSet<(u32, Kind)> = BTreeSet::new();
-        for wanted in request.iter().filter(|request| request.state == State::New) {
+        let mut seen: BTreeSet<(u32, ClaimKind)> = BTreeSet::new();
+        for wanted in request
+            .iter()
+            .filter(|request| request.state == RequestKind::New)
+        {
             let node = self.reach(namespace, &wanted.path);
-            let kind = Kind::of(wanted.mode);
+            let kind = ClaimKind::of(wanted.mode);
             if seen.insert((node, kind)) {
-                self.stand(node, kind, number, id);
-                parts.push(Part {
+                self.enqueue(node, kind, number, id);
+                parts.push(WantedPath {
                     node,
                     kind,
                     blocks: NONE,
@@ -272,9 +312,9 @@ impl Space {
         id
     }
 
-    fn stand(&mut self, node: u32, kind: Kind, number: u64, id: u32) {
+    fn enqueue(&mut self, node: u32, kind: ClaimKind, number: u64, id: u32) {
         self.tree.extra_mut(node).here[kind as usize].insert(number, (id, 1));
-        let side = Access::of(kind) as usize;
+        let side = QueueSides::of(kind) as usize;
         let mut at = self.tree.nodes[node].parent;
         while at != NONE {
             let line = &mut self.tree.extra_mut(at).below[side];
@@ -284,9 +324,9 @@ impl Space {
     }
 
     /// Takes a waiter out of the queue. Those that it blocked stay hung on its parts.
-    fn unstand(&mut self, part: &Part, number: u64) {
+    fn unqueue(&mut self, part: &WantedPath, number: u64) {
         self.tree.extra_mut(part.node).here[part.kind as usize].remove(&number);
-        let side = Access::of(part.kind) as usize;
+        let side = QueueSides::of(part.kind) as usize;
         let mut at = self.tree.nodes[part.node].parent;
         while at != NONE {
             let line = &mut self.tree.extra_mut(at).below[side];
@@ -315,7 +355,7 @@ impl Space {
             parked.waiters.remove(&(waiter.number, id));
         }
         for part in &waiter.parts {
-            self.unstand(part, waiter.number);
+            self.unqueue(part, waiter.number);
         }
         Some(waiter)
     }
@@ -356,13 +396,13 @@ impl Space {
         for waiter in self.links.waiters(head) {
             let link = self.waiters[waiter].link;
             self.links.leave(link);
-            self.poke(waiter);
+            self.mark_pending(waiter);
         }
         self.links.destroy(head);
     }
 
     /// Everything in a ring of a node is to be looked at.
-    pub(super) fn flush(&mut self, node: u32, ring: Ring) {
+    pub(super) fn flush(&mut self, node: u32, ring: NodeRing) {
         let head = self
             .tree
             .extra(node)
@@ -375,22 +415,22 @@ impl Space {
     }
 
     /// A waiter is to be looked at before this command ends.
-    pub(super) fn poke(&mut self, id: u32) {
+    pub(super) fn mark_pending(&mut self, id: u32) {
         if let Some(waiter) = self.waiters.get(id) {
             self.pending.insert((waiter.number, id));
         }
     }
 
     /// Hangs a waiter on an earlier one.
-    pub(super) fn hang_on_waiter(&mut self, id: u32, ahead: Hindrance) {
-        let asks = self.waiters[id].request.wait == Wait::QueueAndAsk;
+    pub(super) fn park_on_waiter(&mut self, id: u32, ahead: BlockingWaiter) {
+        let asks = self.waiters[id].request.wait == WaitMode::QueueAndAsk;
         let part = self.waiters[ahead.waiter]
             .parts
             .iter()
             .position(|part| match ahead.at {
-                Standing::Here(node, kind) => part.node == node && part.kind == kind,
-                Standing::Below(node, access) => {
-                    Access::of(part.kind) == access && self.tree.is_below(part.node, node)
+                WaiterPosition::Here(node, kind) => part.node == node && part.kind == kind,
+                WaiterPosition::Below(node, access) => {
+                    QueueSides::of(part.kind) == access && self.tree.is_below(part.node, node)
                 }
             });
         let Some(part) = part else {
@@ -410,23 +450,25 @@ impl Space {
     }
 
     /// Hangs a waiter on what blocks it.
-    pub(super) fn hang_on_obstacle(&mut self, id: u32, obstacle: Obstacle) {
+    pub(super) fn park_on_claim(&mut self, id: u32, blocking_claim: BlockingClaim) {
         let session = Some(self.waiters[id].session);
-        let (node, ring) = match obstacle {
-            Obstacle::Ancestor {
+        let (node, ring) = match blocking_claim {
+            BlockingClaim::Ancestor {
                 node,
-                kind: Kind::Write,
-            } => (node, Ring::Writer),
-            Obstacle::Ancestor { node, .. } => (node, Ring::Trees),
-            Obstacle::Writer { node } | Obstacle::Full { node } => (node, Ring::Writer),
-            Obstacle::Readers { node } => (node, Ring::Readers),
-            Obstacle::WritesBelow { node } => match self.own_below(session, node) {
-                (0, _) => (node, Ring::WritesBelow),
-                _ => (node, Ring::AmongOwn),
+                kind: ClaimKind::Write,
+            } => (node, NodeRing::Writer),
+            BlockingClaim::Ancestor { node, .. } => (node, NodeRing::Trees),
+            BlockingClaim::Writer { node } | BlockingClaim::Full { node } => {
+                (node, NodeRing::Writer)
+            }
+            BlockingClaim::Readers { node } => (node, NodeRing::Readers),
+            BlockingClaim::WritesBelow { node } => match self.own_below(session, node) {
+                (0, _) => (node, NodeRing::WritesBelow),
+                _ => (node, NodeRing::AmongOwn),
             },
-            Obstacle::ReadsBelow { node } => match self.own_below(session, node) {
-                (_, 0) => (node, Ring::ReadsBelow),
-                _ => (node, Ring::AmongOwn),
+            BlockingClaim::ReadsBelow { node } => match self.own_below(session, node) {
+                (_, 0) => (node, NodeRing::ReadsBelow),
+                _ => (node, NodeRing::AmongOwn),
             },
         };
         let link = self.waiters[id].link;
@@ -435,7 +477,7 @@ impl Space {
     }
 
     /// The head of a ring of a node, made if it is not there.
-    pub(super) fn ring(&mut self, node: u32, ring: Ring) -> u32 {
+    pub(super) fn ring(&mut self, node: u32, ring: NodeRing) -> u32 {
         let head = self.tree.extra_mut(node).rings[ring as usize];
         if head != NONE {
             return head;
@@ -455,9 +497,10 @@ impl Space {
     }
 
     /// Where a path is in a namespace.
-    pub(super) fn spot(&self, namespace: u32, path: &Path) -> Spot {
+    pub(super) fn path_position(&self, namespace: u32, path: &Path) -> PathPosition {
         let state = &self.namespaces[namespace];
-        self.tree.spot(state.root, below_root(&state.name, path))
+        self.tree
+            .path_position(state.root, below_root(&state.name, path))
     }
 
     /// Tells those who watch about all paths of a waiter.
@@ -467,7 +510,7 @@ impl Space {
         }
         let session = &self.sessions[waiter.session];
         for wanted in &waiter.request.requests {
-            if wanted.state == State::New {
+            if wanted.state == RequestKind::New {
                 self.out.changes.push(LockChange {
                     namespace: self.namespaces[session.namespace].name.clone(),
                     kind,

@@ -3,10 +3,11 @@
 
 use alloc::vec::Vec;
 
-use super::answers::{AnswerKey, Call, Said, release_fingerprint};
-use super::{Ending, Space};
+use super::idempotency::{KeyLookup, KeyedCall, ScopedKey, release_fingerprint};
+use super::{ClaimEnd, Space};
 use crate::command::{
-    Ask, Break, Domain, Expire, Hold, Release, ReleaseAll, ReleaseCause, Renew, Selection, Withdraw,
+    AskRelease, BreakLock, Domain, Expire, Hold, Release, ReleaseAll, ReleaseCause, RenewLease,
+    Selection, Withdraw,
 };
 use crate::event::EventKind;
 use crate::lease::SHORT_LEASE_MS;
@@ -14,7 +15,7 @@ use crate::outcome::{BreakOutcome, LeaseChange, LeaseNumber, Refusal, Renewed, W
 use crate::path::{Namespace, Path};
 use crate::policy::{Missing, Mode};
 use crate::slab::NONE;
-use crate::tree::Kind;
+use crate::tree::ClaimKind;
 use crate::value::{Key, OwnerId};
 
 impl Space {
@@ -27,8 +28,8 @@ impl Space {
         }
         if let Some(key) = &release.key {
             let fingerprint = release_fingerprint(&release);
-            let key = AnswerKey {
-                call: Call::Release,
+            let key = ScopedKey {
+                call: KeyedCall::Release,
                 namespace: release.route.namespace.clone(),
                 key: key.clone(),
             };
@@ -36,19 +37,19 @@ impl Space {
             // What was done under the key is done, also where its paths have another namespace by now.
             if let Some(version) = outdated {
                 return match said {
-                    Said::Answered(_) => Ok(()),
+                    KeyLookup::Answered(_) => Ok(()),
                     _ => Err(Refusal::Outdated { version }),
                 };
             }
             match said {
-                Said::New => {
+                KeyLookup::New => {
                     if let Some(version) = self.may_be_known_elsewhere(&release) {
                         return Err(Refusal::Moved { version });
                     }
                 }
-                Said::Answered(_) => return Ok(()),
-                Said::Reused => return Err(Refusal::KeyReused),
-                Said::Full => return Err(Refusal::AnswersFull),
+                KeyLookup::Answered(_) => return Ok(()),
+                KeyLookup::Reused => return Err(Refusal::KeyReused),
+                KeyLookup::Full => return Err(Refusal::AnswersFull),
             }
             let applied = self.routes.applied;
             self.answers
@@ -66,10 +67,10 @@ impl Space {
             if self.waits_for_hold(waiter, &hold) {
                 self.leave(waiter);
             }
-            self.release_hold(session, hold, Ending::Released);
+            self.release_hold(session, hold, ClaimEnd::Released);
         }
         self.settle_session(session);
-        self.sweep();
+        self.wake_waiters();
         self.settle_namespace(namespace);
         Ok(())
     }
@@ -93,8 +94,8 @@ impl Space {
     /// R100, R101. How many leases or places in line it met.
     pub(super) fn release_all(&mut self, release: ReleaseAll) -> u64 {
         let ending = match release.cause {
-            ReleaseCause::Owner => Ending::Released,
-            ReleaseCause::Killed => Ending::Killed,
+            ReleaseCause::Owner => ClaimEnd::Released,
+            ReleaseCause::Killed => ClaimEnd::Killed,
         };
         let until = release.until.unwrap_or(ReleaseAll::EVERYTHING);
         let mut met = 0;
@@ -118,7 +119,7 @@ impl Space {
             }
             self.settle_session(session);
         }
-        self.sweep();
+        self.wake_waiters();
         for namespace in namespaces {
             self.settle_namespace(namespace);
         }
@@ -134,17 +135,17 @@ impl Space {
         if lease.is_none_or(|lease| lease.epoch != expire.epoch) {
             return false;
         }
-        self.drop_claims(session, Ending::Expired);
+        self.drop_claims(session, ClaimEnd::Expired);
         // By its own clock the owner has counted on nothing of this lease for some time.
         self.sessions[session].forget_all_taken();
         self.settle_session(session);
-        self.sweep();
+        self.wake_waiters();
         self.settle_namespace(namespace);
         true
     }
 
     /// A logged renewal (R90, R92).
-    pub(super) fn renew(&mut self, renew: &Renew) -> Result<Renewed, Missing> {
+    pub(super) fn renew(&mut self, renew: &RenewLease) -> Result<Renewed, Missing> {
         let (_, session) = self
             .session_of(&renew.namespace, &renew.owner)
             .ok_or(Missing::Alive)?;
@@ -163,7 +164,7 @@ impl Space {
     }
 
     /// R116. How many leases it marked.
-    pub(super) fn ask(&mut self, ask: &Ask) -> u64 {
+    pub(super) fn ask(&mut self, ask: &AskRelease) -> u64 {
         let mut marked = 0;
         for session in self.selected_sessions(&ask.owner, &Selection::All) {
             if self.sessions[session].lease.is_some() {
@@ -175,17 +176,17 @@ impl Space {
     }
 
     /// E9.
-    pub(super) fn break_hold(&mut self, hold: Break) -> BreakOutcome {
+    pub(super) fn break_hold(&mut self, hold: BreakLock) -> BreakOutcome {
         if let Some(version) = self.outdated(&hold.route, core::iter::once(&hold.path)) {
             return BreakOutcome::Refused(Refusal::Outdated { version });
         }
         let Some(namespace) = self.namespaces.find(&hold.route.namespace) else {
             return BreakOutcome::NotThatHold(None);
         };
-        let node = self.spot(namespace, &hold.path).at;
+        let node = self.path_position(namespace, &hold.path).at;
         let session = self.sessions.find(namespace, &hold.owner);
         let named = session.zip(node).and_then(|(session, node)| {
-            Kind::ALL
+            ClaimKind::ALL
                 .iter()
                 .filter_map(|kind| self.own_claim(session, node, *kind))
                 .find(|claim| self.claims[*claim].fence() == hold.fence)
@@ -197,7 +198,7 @@ impl Space {
         self.take_away(claim, hold.path);
         self.tell(session, EventKind::Killed);
         self.settle_session(session);
-        self.sweep();
+        self.wake_waiters();
         self.settle_namespace(namespace);
         BreakOutcome::Broken
     }
@@ -214,7 +215,7 @@ impl Space {
         {
             self.leave(id);
             self.settle_session(session);
-            self.sweep();
+            self.wake_waiters();
             self.settle_namespace(namespace);
             return Withdrawn::Withdrawn;
         }
@@ -248,7 +249,7 @@ impl Space {
         if self.rules >= 2 {
             self.sessions[session].note_taken(path.clone(), mode, missing);
         }
-        self.remove_claim(claim, Some(path), Ending::Killed);
+        self.remove_claim(claim, Some(path), ClaimEnd::Killed);
     }
 
     /// What a renewal says of holds that were taken away; `None` if the lease has all that it had.
@@ -258,7 +259,7 @@ impl Space {
     }
 
     /// Removes all claims of a session.
-    pub(super) fn drop_claims(&mut self, session: u32, ending: Ending) {
+    pub(super) fn drop_claims(&mut self, session: u32, ending: ClaimEnd) {
         loop {
             match self.sessions[session].first_claim {
                 NONE => return,

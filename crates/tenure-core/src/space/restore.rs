@@ -5,14 +5,14 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::answers::{Answer, AnswerKey, Call, Remembered};
-use super::change::{AllMoved, Frozen, Moved, RegionFloor};
-use super::claims::{Claim, Step};
-use super::memory::Capacity;
+use super::claims::{Claim, ClaimChange};
+use super::idempotency::{IdempotencyEntry, KeyedCall, ScopedKey, StoredAnswer};
 use super::namespaces::NamespaceState;
+use super::packed_claim::PackedClaim;
+use super::policy_change::{AllMoved, FrozenRegion, MovedRegion, RegionFloor};
 use super::queue::Waiter;
+use super::retained::Capacity;
 use super::sessions::{Lease, StandingGrant};
-use super::terms::Terms;
 use super::{Space, SpaceLimits};
 use crate::codec::{DecodeError, Reader, take_rules, take_snapshot_version};
 use crate::command::Acquire;
@@ -21,7 +21,7 @@ use crate::lease::SHORT_LEASE_MS;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
 use crate::slab::{NONE, Slab};
-use crate::tree::Kind;
+use crate::tree::ClaimKind;
 use crate::value::{Fence, OwnerId};
 
 impl Space {
@@ -48,7 +48,7 @@ impl Space {
             space.take_order(&mut input)?;
         }
         input.finish()?;
-        space.hang_all(&waiters);
+        space.park_on_all(&waiters);
         Ok(space)
     }
 
@@ -61,7 +61,7 @@ impl Space {
             place: input.number()?,
         };
         for _ in 0..input.length()? {
-            self.routes.moved.push_back(Moved {
+            self.routes.moved.push_back(MovedRegion {
                 end: input.number()?,
                 version: input.number()?,
                 place: input.number()?,
@@ -158,7 +158,7 @@ impl Space {
             let claim = Claim {
                 node: self.reach(namespace, &path),
                 session,
-                terms: Terms::new(input.take()?, input.take()?, input.option()?),
+                terms: PackedClaim::new(input.take()?, input.take()?, input.option()?),
                 since: input.number()?,
                 next: NONE,
                 previous: last,
@@ -202,7 +202,7 @@ impl Space {
                 return Err(DecodeError::Inconsistent("a claim twice"));
             }
             self.place(number);
-            self.count_above(number, Step::Up);
+            self.count_above(number, ClaimChange::Up);
         }
         let many: Vec<u32> = self
             .sessions
@@ -293,7 +293,7 @@ impl Space {
                 ))?;
                 parked.insert((number, *id));
             }
-            let frozen = Frozen {
+            let frozen = FrozenRegion {
                 region,
                 waiters: parked,
             };
@@ -356,11 +356,11 @@ impl Space {
     ) -> Result<(), DecodeError> {
         for _ in 0..input.length()? {
             let call = match input.byte()? {
-                0 => Call::Acquire,
-                1 => Call::Release,
+                0 => KeyedCall::Acquire,
+                1 => KeyedCall::Release,
                 found => return Err(DecodeError::Tag { of: "call", found }),
             };
-            let key = AnswerKey {
+            let key = ScopedKey {
                 call,
                 namespace: input.take()?,
                 key: input.take()?,
@@ -368,16 +368,16 @@ impl Space {
             let fingerprint = input.take()?;
             let end = input.number()?;
             let answer = match input.byte()? {
-                0 => Answer::Granted(input.option()?),
-                1 => Answer::Released,
+                0 => StoredAnswer::Granted(input.option()?),
+                1 => StoredAnswer::Released,
                 2 => {
                     let number = input.number()?;
                     let id = waiters.get(&number);
                     let id = id.ok_or(DecodeError::Inconsistent("an answer about nobody"))?;
                     self.waiters[*id].answers.push(key.clone());
-                    Answer::Waiting(number)
+                    StoredAnswer::Waiting(number)
                 }
-                3 => Answer::Gone,
+                3 => StoredAnswer::Gone,
                 found => {
                     return Err(DecodeError::Tag {
                         of: "answer",
@@ -385,7 +385,7 @@ impl Space {
                     });
                 }
             };
-            let remembered = Remembered {
+            let remembered = IdempotencyEntry {
                 fingerprint,
                 answer,
                 end,
@@ -436,9 +436,10 @@ impl Space {
                         "a taken hold outside its namespace",
                     ));
                 }
-                let node = self.spot(namespace, &path).at;
-                if node.is_some_and(|node| self.own_claim(session, node, Kind::of(mode)).is_some())
-                {
+                let node = self.path_position(namespace, &path).at;
+                if node.is_some_and(|node| {
+                    self.own_claim(session, node, ClaimKind::of(mode)).is_some()
+                }) {
                     return Err(DecodeError::Inconsistent("a hold both taken and there"));
                 }
                 self.sessions[session].note_taken(path, mode, missing);
@@ -449,7 +450,7 @@ impl Space {
 
     /// Hangs every waiter on what blocks it. Whoever is blocked by nothing is looked at by the next
     /// command: in a state that was written by a space, nobody is.
-    fn hang_all(&mut self, waiters: &BTreeMap<u64, u32>) {
+    fn park_on_all(&mut self, waiters: &BTreeMap<u64, u32>) {
         let parked: BTreeSet<u32> = self
             .routes
             .frozen
@@ -457,7 +458,7 @@ impl Space {
             .flat_map(|frozen| frozen.waiters.iter().map(|(_, id)| *id))
             .collect();
         for id in waiters.values().filter(|id| !parked.contains(id)) {
-            self.hang(*id);
+            self.park_on(*id);
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Session {
     pub(super) lease: Option<Lease>,
     /// The place in line, or `NONE` (R83).
     pub(super) waiter: u32,
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareState>>,
 }
 
 const _: () = assert!(
@@ -44,11 +44,11 @@ pub(super) struct Lease {
 
 /// What few sessions have.
 #[derive(Clone, Debug)]
-struct Rare {
+struct RareState {
     holder: Option<Box<Holder>>,
     grant: Option<StandingGrant>,
     own_below: Option<Box<OwnBelow>>,
-    taken: Taken,
+    taken: TakenHolds,
     asked_until: u64,
     next_of_owner: u32,
     previous_of_owner: u32,
@@ -56,14 +56,14 @@ struct Rare {
 
 /// Holds that a break or a policy change ended, until their owner names them again: by path and mode,
 /// with the reason that a renewal gives.
-pub(super) type Taken = BTreeMap<(Path, Mode), Missing>;
+pub(super) type TakenHolds = BTreeMap<(Path, Mode), Missing>;
 
-impl Rare {
-    const NOTHING: Rare = Rare {
+impl RareState {
+    const NOTHING: RareState = RareState {
         holder: None,
         grant: None,
         own_below: None,
-        taken: Taken::new(),
+        taken: TakenHolds::new(),
         asked_until: 0,
         next_of_owner: NONE,
         previous_of_owner: NONE,
@@ -120,7 +120,7 @@ impl Session {
         self.change(until > 0, |rare| rare.asked_until = until);
     }
 
-    pub(super) fn taken(&self) -> Option<&Taken> {
+    pub(super) fn taken(&self) -> Option<&TakenHolds> {
         let taken = &self.rare.as_ref()?.taken;
         (!taken.is_empty()).then_some(taken)
     }
@@ -148,11 +148,11 @@ impl Session {
         let lease = self.lease.take()?;
         self.change(false, |rare| {
             let (next_of_owner, previous_of_owner) = (rare.next_of_owner, rare.previous_of_owner);
-            *rare = Rare {
+            *rare = RareState {
                 taken: core::mem::take(&mut rare.taken),
                 next_of_owner,
                 previous_of_owner,
-                ..Rare::NOTHING
+                ..RareState::NOTHING
             };
         });
         Some(lease)
@@ -176,7 +176,7 @@ impl Session {
     }
 
     /// Changes what is aside; makes room if `adds` says that there will be something.
-    fn change(&mut self, adds: bool, change: impl FnOnce(&mut Rare)) {
+    fn change(&mut self, adds: bool, change: impl FnOnce(&mut RareState)) {
         match &mut self.rare {
             Some(rare) => {
                 change(rare);
@@ -184,7 +184,7 @@ impl Session {
                     self.rare = None;
                 }
             }
-            None if adds => change(self.rare.insert(Box::new(Rare::NOTHING))),
+            None if adds => change(self.rare.insert(Box::new(RareState::NOTHING))),
             None => {}
         }
     }

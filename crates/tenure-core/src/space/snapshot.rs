@@ -8,10 +8,10 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::answers::{Answer, Call};
-use super::change::RegionFloor;
+use super::idempotency::{KeyedCall, StoredAnswer};
+use super::policy_change::RegionFloor;
 use super::queue::Waiter;
-use super::sessions::{Lease, StandingGrant, Taken};
+use super::sessions::{Lease, StandingGrant, TakenHolds};
 use super::{Space, SpaceLimits};
 use crate::codec::{Writer, snapshot_version};
 use crate::value::OwnerId;
@@ -183,31 +183,31 @@ impl Space {
         out.length(self.answers.table.len());
         for (key, remembered) in self.answers.iter() {
             out.byte(match key.call {
-                Call::Acquire => 0,
-                Call::Release => 1,
+                KeyedCall::Acquire => 0,
+                KeyedCall::Release => 1,
             });
             out.put(&key.namespace);
             out.put(&key.key);
             out.put(&remembered.fingerprint);
             out.number(remembered.end);
             match remembered.answer {
-                Answer::Granted(fence) => {
+                StoredAnswer::Granted(fence) => {
                     out.byte(0);
                     out.option(fence.as_ref());
                 }
-                Answer::Released => out.byte(1),
-                Answer::Waiting(waiter) => {
+                StoredAnswer::Released => out.byte(1),
+                StoredAnswer::Waiting(waiter) => {
                     out.byte(2);
                     out.number(waiter);
                 }
-                Answer::Gone => out.byte(3),
+                StoredAnswer::Gone => out.byte(3),
             }
         }
     }
 
     /// Sessions in the order of their references, holds by path and mode.
     fn put_taken(&self, out: &mut Writer, sessions: &BTreeMap<u32, usize>) {
-        let mut all: Vec<(usize, &Taken)> = self
+        let mut all: Vec<(usize, &TakenHolds)> = self
             .sessions
             .iter()
             .filter_map(|(number, session)| Some((sessions[&number], session.taken()?)))

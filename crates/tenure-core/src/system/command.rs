@@ -19,7 +19,7 @@ pub enum SystemCommand {
         /// What it is to become.
         to: Option<Algorithm>,
         /// Makes the call apply at most once (R103).
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
     },
     /// Decides a change by what the frozen groups reported, all of them together.
     Decide {
@@ -42,52 +42,52 @@ pub enum SystemCommand {
         /// How long this stands.
         ttl: Ttl,
         /// Makes the call apply at most once.
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
     },
     /// Forgets it (R108).
     ClearEdge {
         /// Who waited.
         owner: OwnerId,
         /// Makes the call apply at most once.
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
     },
     /// Takes the next global number (R75).
     Increment {
         /// The highest fence that the groups which could be asked have minted, below [`Fence::DRIVEN`].
         above: Option<Fence>,
         /// Makes the call apply at most once.
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
     },
     /// Reserves a key before a call fans out (R102–R104).
-    Claim(Claim),
+    Claim(KeyClaim),
     /// Writes down what a keyed call is going to do, before it does anything. The first plan counts: whoever
     /// comes later is answered with it. Reserves the key if that is not done. Since rules 2.
     Plan {
         /// Which key, of which call.
-        claim: Claim,
+        claim: KeyClaim,
         /// Whose leases and waiters end.
         owner: OwnerId,
         /// Which of them.
-        plan: Plan,
+        plan: ReleasePlan,
         /// What happens at once, if this plan is the first.
-        effect: PlanEffect,
+        effect: ReleasePlanEffect,
     },
     /// Ends a reservation: the answer to remember, or `None` if the call failed and may be evaluated afresh.
     Complete {
         /// Which key, of which call.
-        claim: Claim,
+        claim: KeyClaim,
         /// What a repeat is answered.
-        answer: Option<Answer>,
+        answer: Option<SystemAnswer>,
         /// The plan that was carried out, if there was one: the key may stand for a later one by now, which is
         /// not. Since rules 2.
-        plan: Option<Plan>,
+        plan: Option<ReleasePlan>,
     },
     /// ForceRelease: the KILLED event and the end of the wait edge; the groups are told afterwards (R101).
     Kill {
         /// The victim.
         owner: OwnerId,
         /// Reserved with it; completed when the groups have been told.
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
     },
     /// RequestRevoke: the REVOKE event; the groups are told afterwards (R115).
     Ask {
@@ -119,7 +119,7 @@ impl SystemCommand {
                 SystemCommand::ClearEdge { claim, .. }
                     if claim
                         .as_ref()
-                        .is_some_and(|claim| claim.call == Call::Release) =>
+                        .is_some_and(|claim| claim.call == SystemCall::Release) =>
                 {
                     *claim = None;
                 }
@@ -141,7 +141,7 @@ pub struct Edge {
 
 /// The calls whose answers are remembered here: those that are no single group's business (R104).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Call {
+pub enum SystemCall {
     /// Renew.
     Renew,
     /// ReleaseAll.
@@ -164,9 +164,9 @@ pub enum Call {
 
 /// A key in its scope, and what it was used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct KeyClaim {
     /// The call.
-    pub call: Call,
+    pub call: SystemCall,
     /// The caller's key.
     pub key: Key,
     /// A hash of the request: the same key for another request is refused (R103).
@@ -178,7 +178,7 @@ pub struct Claim {
 /// Leases and waiters of a group are numbered in one order, so one number names all that were there, and
 /// nothing that came later. A plan is thus as long as there are groups, however much the owner has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ReleasePlan {
     /// In which namespaces (R126–R128).
     pub selection: Selection,
     /// The groups in which the owner had something, by number, and up to which place in their orders.
@@ -187,7 +187,7 @@ pub struct Plan {
 
 /// What the first plan of a call does beside being written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PlanEffect {
+pub enum ReleasePlanEffect {
     /// Nothing.
     None,
     /// The owner's wait edge goes.
@@ -198,9 +198,9 @@ pub enum PlanEffect {
 
 /// What the owner of a reserved key is doing. Since rules 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum KeyWork {
     /// It ends what a plan names.
-    Plan(Plan),
+    Plan(ReleasePlan),
     /// It makes the change of this number.
     Change(u64),
 }
@@ -219,7 +219,7 @@ pub enum ChangeEnd {
 
 /// A remembered answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum SystemAnswer {
     /// Plain success.
     Done,
     /// The leases that a renewal extended, and whether somebody asked (R105).
@@ -246,17 +246,17 @@ pub struct SystemApplied {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SystemOutcome {
     /// To `Begin`.
-    Begun(Begun),
+    Begun(ChangeBegun),
     /// To `Decide`.
-    Decided(Decided),
+    Decided(ChangeDecided),
     /// To `Increment`.
     Number(Fence),
-    /// To a fresh `Claim` or `Kill`: go on, then `Complete`.
+    /// To a fresh `KeyClaim` or `Kill`: go on, then `Complete`.
     Fresh,
-    /// To `Plan`: the plan that counts.
-    Planned(Plan),
+    /// To `ReleasePlan`: the plan that counts.
+    Planned(ReleasePlan),
     /// The key says that this is no fresh request; nothing was done.
-    Repeated(Repeated),
+    Repeated(RepeatedKey),
     /// The counter has reached its end; nothing was done.
     NumbersUsedUp,
     /// To everything else.
@@ -265,7 +265,7 @@ pub enum SystemOutcome {
 
 /// How a change began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum ChangeBegun {
     /// The row is as wanted already.
     Unchanged,
     /// The row is written; no group is concerned (R132).
@@ -287,7 +287,7 @@ pub enum Begun {
 
 /// How a change was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decided {
+pub enum ChangeDecided {
     /// The row is written: the groups must apply it.
     Committed {
         /// The table's version since.
@@ -304,9 +304,9 @@ pub enum Decided {
 
 /// What a key that was used before says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Repeated {
+pub enum RepeatedKey {
     /// The same request was answered so.
-    Answered(Answer),
+    Answered(SystemAnswer),
     /// The same request is under way, or its end was never recorded.
     Open,
     /// The key was used for a different request (R103).

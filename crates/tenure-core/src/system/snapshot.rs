@@ -3,14 +3,14 @@
 use alloc::vec::Vec;
 
 use super::System;
-use super::answers::Claimed;
-use super::changes::{Phase, Underway};
+use super::idempotency::ClaimedKey;
+use super::table_changes::{ChangePhase, PendingChange};
 use crate::codec::{
     DecodeError, Reader, Writer, snapshot_version, take_rules, take_snapshot_version,
 };
+use crate::namespace_table::{AffectedGroups, NamespaceTable, TableChangeSteps};
 use crate::path::Namespace;
 use crate::policy::Algorithm;
-use crate::table::{NamespaceTable, Reach, Steps};
 
 impl System {
     /// Writes the whole state behind what is in `bytes`. Equal states give equal bytes.
@@ -136,7 +136,7 @@ impl System {
         }
         for _ in 0..input.length()? {
             let key = (input.take()?, input.take()?);
-            let claimed = Claimed {
+            let claimed = ClaimedKey {
                 fingerprint: input.take()?,
                 answer: input.option()?,
                 work: None,
@@ -183,51 +183,51 @@ pub(crate) fn take_table(input: &mut Reader<'_>) -> Result<NamespaceTable, Decod
     ))
 }
 
-fn put_underway(out: &mut Writer, underway: &Underway) {
+fn put_underway(out: &mut Writer, underway: &PendingChange) {
     out.put(&underway.namespace);
     out.option(underway.to.as_ref());
     out.put(&underway.steps.region);
     out.byte(match underway.steps.reach {
-        Reach::OwnGroup => 0,
-        Reach::AllGroups => 1,
+        AffectedGroups::OwnGroup => 0,
+        AffectedGroups::AllGroups => 1,
     });
     out.put(&underway.steps.clear);
     out.put(&underway.steps.algorithm);
     match &underway.phase {
-        Phase::Freezing => out.byte(0),
-        Phase::Made { version, floor } => {
+        ChangePhase::Freezing => out.byte(0),
+        ChangePhase::Made { version, floor } => {
             out.byte(1);
             out.number(*version);
             out.option(floor.as_ref());
         }
-        Phase::Refused { live } => {
+        ChangePhase::Refused { live } => {
             out.byte(2);
             out.put(live);
         }
     }
 }
 
-fn take_underway(input: &mut Reader<'_>) -> Result<Underway, DecodeError> {
-    Ok(Underway {
+fn take_underway(input: &mut Reader<'_>) -> Result<PendingChange, DecodeError> {
+    Ok(PendingChange {
         namespace: input.take()?,
         to: input.option()?,
-        steps: Steps {
+        steps: TableChangeSteps {
             region: input.take()?,
             reach: match input.byte()? {
-                0 => Reach::OwnGroup,
-                1 => Reach::AllGroups,
+                0 => AffectedGroups::OwnGroup,
+                1 => AffectedGroups::AllGroups,
                 found => return Err(DecodeError::Tag { of: "reach", found }),
             },
             clear: input.take()?,
             algorithm: input.take()?,
         },
         phase: match input.byte()? {
-            0 => Phase::Freezing,
-            1 => Phase::Made {
+            0 => ChangePhase::Freezing,
+            1 => ChangePhase::Made {
                 version: input.number()?,
                 floor: input.option()?,
             },
-            2 => Phase::Refused {
+            2 => ChangePhase::Refused {
                 live: input.take()?,
             },
             found => return Err(DecodeError::Tag { of: "phase", found }),

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System as Heap};
 use std::cell::Cell;
 use std::num::NonZeroU32;
 
-use tenure_core::codec::{DecodeError, Reader, Record, Writer, from_bytes, to_bytes};
+use tenure_core::codec::{DecodeError, Encode, Reader, Writer, from_bytes, to_bytes};
 use tenure_core::command::*;
 use tenure_core::event::*;
 use tenure_core::outcome::*;
@@ -14,9 +14,9 @@ use tenure_core::space::{HashSeed, Space};
 use tenure_core::system::System;
 use tenure_core::value::*;
 
-use crate::dice::Dice;
+use crate::model_comparison::ModelPair;
 use crate::random::story;
-use crate::twins::Twins;
+use crate::rng::Rng;
 
 /// Counts what each thread has allocated and not given back, and the most it ever had.
 pub(crate) struct Counting;
@@ -56,176 +56,176 @@ pub(crate) fn most_memory<T>(work: impl FnOnce() -> T) -> usize {
     MOST.with(Cell::get)
 }
 
-pub(crate) fn path(dice: &mut Dice) -> Path {
-    let handler = dice
+pub(crate) fn path(rng: &mut Rng) -> Path {
+    let handler = rng
         .pick(&["t", "tenant", "ä:x", "h"])
         .split(':')
         .next()
         .unwrap();
-    let segments = dice.list(4, |dice| dice.pick(&["a", "b:c", "ü", "a b", "..."]));
+    let segments = rng.list(4, |rng| rng.pick(&["a", "b:c", "ü", "a b", "..."]));
     Path::parse(&format!("{handler}:/{}", segments.join("/"))).unwrap()
 }
 
-pub(crate) fn namespace(dice: &mut Dice) -> Namespace {
-    if dice.one_in(4) {
+pub(crate) fn namespace(rng: &mut Rng) -> Namespace {
+    if rng.one_in(4) {
         Namespace::parse("t").unwrap()
     } else {
-        Namespace::parse(path(dice).as_str()).unwrap()
+        Namespace::parse(path(rng).as_str()).unwrap()
     }
 }
 
-pub(crate) fn owner(dice: &mut Dice) -> OwnerId {
-    OwnerId::new(dice.pick(&["amy", "v1:bob", "cid\u{1f}", "ü"])).unwrap()
+pub(crate) fn owner(rng: &mut Rng) -> OwnerId {
+    OwnerId::new(rng.pick(&["amy", "v1:bob", "cid\u{1f}", "ü"])).unwrap()
 }
 
-pub(crate) fn fence(dice: &mut Dice) -> Fence {
-    let number = dice.number() >> (11 + dice.below(50));
+pub(crate) fn fence(rng: &mut Rng) -> Fence {
+    let number = rng.number() >> (11 + rng.below(50));
     Fence::from_number(number.max(1)).unwrap()
 }
 
-pub(crate) fn holder(dice: &mut Dice) -> Holder {
+pub(crate) fn holder(rng: &mut Rng) -> Holder {
     Holder {
-        name: dice.pick(&["", "desk", "ü"]).to_string(),
-        host: dice.pick(&["", "box"]).to_string(),
-        pid: dice.number() as u32,
-        purpose: dice.pick(&["", "backup"]).to_string(),
-        labels: dice.list(2, |dice| (format!("k{}", dice.below(9)), "v".to_string())),
+        name: rng.pick(&["", "desk", "ü"]).to_string(),
+        host: rng.pick(&["", "box"]).to_string(),
+        pid: rng.number() as u32,
+        purpose: rng.pick(&["", "backup"]).to_string(),
+        labels: rng.list(2, |rng| (format!("k{}", rng.below(9)), "v".to_string())),
     }
 }
 
-fn ttl(dice: &mut Dice) -> Ttl {
-    Ttl::from_millis(1 + dice.below(Ttl::MAX_MILLIS)).unwrap()
+fn ttl(rng: &mut Rng) -> Ttl {
+    Ttl::from_millis(1 + rng.below(Ttl::MAX_MILLIS)).unwrap()
 }
 
-fn key(dice: &mut Dice) -> Key {
-    Key::new(dice.pick(&["k", "key 2"])).unwrap().unwrap()
+fn key(rng: &mut Rng) -> Key {
+    Key::new(rng.pick(&["k", "key 2"])).unwrap().unwrap()
 }
 
-fn permits(dice: &mut Dice) -> NonZeroU32 {
-    NonZeroU32::new(dice.number() as u32 | 1).unwrap()
+fn permits(rng: &mut Rng) -> NonZeroU32 {
+    NonZeroU32::new(rng.number() as u32 | 1).unwrap()
 }
 
-fn mode(dice: &mut Dice) -> Mode {
-    dice.pick(&[Mode::Write, Mode::Read, Mode::ReadTree])
+fn mode(rng: &mut Rng) -> Mode {
+    rng.pick(&[Mode::Write, Mode::Read, Mode::ReadTree])
 }
 
-fn hold(dice: &mut Dice) -> Hold {
+fn hold(rng: &mut Rng) -> Hold {
     Hold {
-        path: path(dice),
-        mode: mode(dice),
+        path: path(rng),
+        mode: mode(rng),
     }
 }
 
-fn route(dice: &mut Dice) -> Route {
+fn route(rng: &mut Rng) -> Route {
     Route {
-        namespace: namespace(dice),
-        algorithm: dice.pick(&Algorithm::ALL),
-        version: dice.number() >> dice.below(64),
+        namespace: namespace(rng),
+        algorithm: rng.pick(&Algorithm::ALL),
+        version: rng.number() >> rng.below(64),
     }
 }
 
-fn region(dice: &mut Dice) -> Region {
+fn region(rng: &mut Rng) -> Region {
     Region {
-        root: namespace(dice),
-        except: dice.list(2, namespace),
+        root: namespace(rng),
+        except: rng.list(2, namespace),
     }
 }
 
 /// Any command at all.
-pub(crate) fn command(dice: &mut Dice) -> Command {
-    match dice.below(14) {
+pub(crate) fn command(rng: &mut Rng) -> Command {
+    match rng.below(14) {
         0 | 1 => Command::Acquire(Acquire {
-            route: route(dice),
-            owner: owner(dice),
-            ttl: ttl(dice),
-            queue_ttl: QueueTtl::from_millis(dice.below(1000)).unwrap(),
-            requests: dice.list(3, |dice| Request {
-                path: path(dice),
-                mode: mode(dice),
-                state: dice.pick(&[State::New, State::Held]),
-                permits: dice.maybe(permits),
+            route: route(rng),
+            owner: owner(rng),
+            ttl: ttl(rng),
+            queue_ttl: QueueTtl::from_millis(rng.below(1000)).unwrap(),
+            requests: rng.list(3, |rng| Request {
+                path: path(rng),
+                mode: mode(rng),
+                state: rng.pick(&[RequestKind::New, RequestKind::Held]),
+                permits: rng.maybe(permits),
             }),
-            releases: dice.list(2, hold),
-            fence: dice.maybe(fence),
-            key: dice.maybe(key),
-            wait: dice.pick(&[Wait::Queue, Wait::QueueAndAsk, Wait::No]),
-            holder: dice.maybe(holder).map(Box::new),
+            releases: rng.list(2, hold),
+            fence: rng.maybe(fence),
+            key: rng.maybe(key),
+            wait: rng.pick(&[WaitMode::Queue, WaitMode::QueueAndAsk, WaitMode::No]),
+            holder: rng.maybe(holder).map(Box::new),
         }),
         2 => Command::Release(Release {
-            route: route(dice),
-            owner: owner(dice),
-            holds: dice.list(3, hold),
-            key: dice.maybe(key),
-            whole: dice.maybe(|dice| Whole {
-                fingerprint: u128::from(dice.below(1 << 60)) << 40,
-                asked: dice.one_in(2),
+            route: route(rng),
+            owner: owner(rng),
+            holds: rng.list(3, hold),
+            key: rng.maybe(key),
+            whole: rng.maybe(|rng| Whole {
+                fingerprint: u128::from(rng.below(1 << 60)) << 40,
+                asked: rng.one_in(2),
             }),
         }),
         3 => Command::ReleaseAll(ReleaseAll {
-            owner: owner(dice),
-            selection: if dice.one_in(2) {
+            owner: owner(rng),
+            selection: if rng.one_in(2) {
                 Selection::All
             } else {
-                Selection::Only(dice.list(3, |dice| {
-                    if dice.one_in(2) {
-                        Domain::Namespace(namespace(dice))
+                Selection::Only(rng.list(3, |rng| {
+                    if rng.one_in(2) {
+                        Domain::Namespace(namespace(rng))
                     } else {
                         Domain::Handler(Namespace::parse("t").unwrap())
                     }
                 }))
             },
-            cause: dice.pick(&[ReleaseCause::Owner, ReleaseCause::Killed]),
-            until: dice.maybe(|dice| dice.below(1 << 40)),
+            cause: rng.pick(&[ReleaseCause::Owner, ReleaseCause::Killed]),
+            until: rng.maybe(|rng| rng.below(1 << 40)),
         }),
-        4 => Command::Renew(Renew {
-            namespace: namespace(dice),
-            owner: owner(dice),
-            ttl: ttl(dice),
+        4 => Command::Renew(RenewLease {
+            namespace: namespace(rng),
+            owner: owner(rng),
+            ttl: ttl(rng),
         }),
         5 => Command::Expire(Expire {
-            namespace: namespace(dice),
-            owner: owner(dice),
-            epoch: dice.number(),
+            namespace: namespace(rng),
+            owner: owner(rng),
+            epoch: rng.number(),
         }),
         6 => Command::Tick,
-        7 => Command::Ask(Ask { owner: owner(dice) }),
-        8 => Command::Break(Break {
-            route: route(dice),
-            path: path(dice),
-            owner: owner(dice),
-            fence: dice.maybe(fence),
+        7 => Command::Ask(AskRelease { owner: owner(rng) }),
+        8 => Command::Break(BreakLock {
+            route: route(rng),
+            path: path(rng),
+            owner: owner(rng),
+            fence: rng.maybe(fence),
         }),
         9 => Command::Withdraw(Withdraw {
-            namespace: namespace(dice),
-            owner: owner(dice),
-            waiter: dice.number(),
+            namespace: namespace(rng),
+            owner: owner(rng),
+            waiter: rng.number(),
         }),
         10 => Command::Freeze(Freeze {
-            change: dice.number(),
-            settled: dice.number(),
-            region: region(dice),
+            change: rng.number(),
+            settled: rng.number(),
+            region: region(rng),
         }),
-        11 => Command::Change(Change {
-            change: dice.number(),
-            settled: dice.number(),
-            version: dice.number(),
-            region: region(dice),
-            algorithm: dice.pick(&Algorithm::ALL),
-            clear: dice.pick(&[Clear::Waiters, Clear::All]),
-            floor: dice.maybe(fence),
+        11 => Command::Change(ChangePolicy {
+            change: rng.number(),
+            settled: rng.number(),
+            version: rng.number(),
+            region: region(rng),
+            algorithm: rng.pick(&Algorithm::ALL),
+            clear: rng.pick(&[ClearPolicy::Waiters, ClearPolicy::All]),
+            floor: rng.maybe(fence),
         }),
         12 => Command::Thaw(Thaw {
-            change: dice.number(),
+            change: rng.number(),
         }),
-        _ if dice.one_in(2) => Command::Lift { by: dice.number() },
+        _ if rng.one_in(2) => Command::Lift { by: rng.number() },
         _ => Command::Rules {
-            number: dice.number() as u32,
+            number: rng.number() as u32,
         },
     }
 }
 
-fn missing(dice: &mut Dice) -> Missing {
-    dice.pick(&[
+fn missing(rng: &mut Rng) -> Missing {
+    rng.pick(&[
         Missing::Alive,
         Missing::Write,
         Missing::Read,
@@ -235,9 +235,9 @@ fn missing(dice: &mut Dice) -> Missing {
     ])
 }
 
-fn refusal(dice: &mut Dice) -> Refusal {
-    let version = dice.number();
-    dice.pick(&[
+fn refusal(rng: &mut Rng) -> Refusal {
+    let version = rng.number();
+    rng.pick(&[
         Refusal::Outdated { version },
         Refusal::Frozen { change: version },
         Refusal::KeyReused,
@@ -247,18 +247,18 @@ fn refusal(dice: &mut Dice) -> Refusal {
     ])
 }
 
-fn blocker(dice: &mut Dice) -> Blocker {
+fn blocker(rng: &mut Rng) -> Blocker {
     Blocker {
-        owner: owner(dice),
-        path: path(dice),
-        mode: mode(dice),
-        fence: dice.maybe(fence),
-        held_ms: dice.number(),
-        holder: dice.maybe(holder),
+        owner: owner(rng),
+        path: path(rng),
+        mode: mode(rng),
+        fence: rng.maybe(fence),
+        held_ms: rng.number(),
+        holder: rng.maybe(holder),
     }
 }
 
-fn conflict(dice: &mut Dice) -> Conflict {
+fn conflict(rng: &mut Rng) -> Conflict {
     let reasons = [
         Reason::AncestorLocked,
         Reason::WriteLocked,
@@ -269,83 +269,83 @@ fn conflict(dice: &mut Dice) -> Conflict {
         Reason::Queued,
         Reason::ReadLocksDisabled,
         Reason::StaleFence {
-            current: fence(dice),
+            current: fence(rng),
         },
         Reason::InvalidPermits {
-            capacity: dice.maybe(permits),
+            capacity: rng.maybe(permits),
         },
     ];
     Conflict {
-        reason: dice.pick(&reasons),
-        path: path(dice),
-        blocker: dice.maybe(blocker),
+        reason: rng.pick(&reasons),
+        path: path(rng),
+        blocker: rng.maybe(blocker),
     }
 }
 
 /// Any outcome at all.
-pub(crate) fn outcome(dice: &mut Dice) -> Outcome {
-    match dice.below(10) {
-        0 | 1 => Outcome::Acquire(match dice.below(5) {
+pub(crate) fn outcome(rng: &mut Rng) -> Outcome {
+    match rng.below(10) {
+        0 | 1 => Outcome::Acquire(match rng.below(5) {
             0 => AcquireOutcome::Granted {
-                fence: dice.maybe(fence),
+                fence: rng.maybe(fence),
             },
             1 => AcquireOutcome::Queued(Box::new(Queued {
-                conflict: conflict(dice),
-                fence: dice.maybe(fence),
-                waiter: dice.number(),
-                position: dice.number() as u32,
+                conflict: conflict(rng),
+                fence: rng.maybe(fence),
+                waiter: rng.number(),
+                position: rng.number() as u32,
             })),
-            2 => AcquireOutcome::Conflict(Box::new(conflict(dice))),
+            2 => AcquireOutcome::Conflict(Box::new(conflict(rng))),
             3 => AcquireOutcome::Lost {
-                path: dice.maybe(path),
-                missing: missing(dice),
+                path: rng.maybe(path),
+                missing: missing(rng),
             },
-            _ => AcquireOutcome::Refused(refusal(dice)),
+            _ => AcquireOutcome::Refused(refusal(rng)),
         }),
-        2 => Outcome::Release(if dice.one_in(2) {
+        2 => Outcome::Release(if rng.one_in(2) {
             Ok(())
         } else {
-            Err(refusal(dice))
+            Err(refusal(rng))
         }),
-        3 => Outcome::Touched(dice.number()),
-        4 => Outcome::Renew(if dice.one_in(2) {
+        3 => Outcome::Touched(rng.number()),
+        4 => Outcome::Renew(if rng.one_in(2) {
             Ok(Renewed {
-                asked: dice.one_in(2),
-                born: dice.number(),
+                asked: rng.one_in(2),
+                born: rng.number(),
             })
         } else {
-            Err(missing(dice))
+            Err(missing(rng))
         }),
-        5 => Outcome::Expired(dice.one_in(2)),
-        6 => Outcome::Break(Box::new(match dice.below(3) {
+        5 => Outcome::Expired(rng.one_in(2)),
+        6 => Outcome::Break(Box::new(match rng.below(3) {
             0 => BreakOutcome::Broken,
-            1 => BreakOutcome::NotThatHold(dice.maybe(blocker)),
-            _ => BreakOutcome::Refused(refusal(dice)),
+            1 => BreakOutcome::NotThatHold(rng.maybe(blocker)),
+            _ => BreakOutcome::Refused(refusal(rng)),
         })),
-        7 => Outcome::Withdraw(match dice.below(3) {
+        7 => Outcome::Withdraw(match rng.below(3) {
             0 => Withdrawn::Withdrawn,
             1 => Withdrawn::Granted {
-                fence: dice.maybe(fence),
+                fence: rng.maybe(fence),
             },
             _ => Withdrawn::Gone,
         }),
         8 => Outcome::Frozen(FreezeReport {
-            live: dice.maybe(|dice| (path(dice), owner(dice))),
-            highest: dice.maybe(fence),
+            live: rng.maybe(|rng| (path(rng), owner(rng))),
+            highest: rng.maybe(fence),
         }),
         _ => Outcome::Done,
     }
 }
 
-pub(crate) fn event(dice: &mut Dice) -> Event {
+pub(crate) fn event(rng: &mut Rng) -> Event {
     Event {
-        sequence: dice.number(),
-        id: dice.number(),
-        owner: owner(dice),
-        namespace: dice.maybe(namespace),
-        kind: match dice.below(3) {
+        sequence: rng.number(),
+        id: rng.number(),
+        owner: owner(rng),
+        namespace: rng.maybe(namespace),
+        kind: match rng.below(3) {
             0 => EventKind::Grant {
-                fence: dice.maybe(fence),
+                fence: rng.maybe(fence),
             },
             1 => EventKind::Killed,
             _ => EventKind::Revoke,
@@ -354,7 +354,7 @@ pub(crate) fn event(dice: &mut Dice) -> Event {
 }
 
 /// There and back; then every truncation, some flipped bits and some noise, all within bounds.
-pub(crate) fn survives<T: Record + PartialEq + std::fmt::Debug>(dice: &mut Dice, value: &T) {
+pub(crate) fn survives<T: Encode + PartialEq + std::fmt::Debug>(rng: &mut Rng, value: &T) {
     let bytes = to_bytes(value);
     assert_eq!(&from_bytes::<T>(&bytes).unwrap(), value);
     for end in 0..bytes.len() {
@@ -368,14 +368,14 @@ pub(crate) fn survives<T: Record + PartialEq + std::fmt::Debug>(dice: &mut Dice,
     assert!(from_bytes::<T>(&longer).is_err(), "{value:?} and more");
     for _ in 0..8 {
         let mut bent = bytes.clone();
-        let at = dice.below(bent.len() as u64) as usize;
-        bent[at] ^= 1 << dice.below(8);
+        let at = rng.below(bent.len() as u64) as usize;
+        bent[at] ^= 1 << rng.below(8);
         harmless::<T>(&bent);
     }
 }
 
 /// Bytes that are a value are that value's bytes; others are refused; neither costs much memory.
-fn harmless<T: Record>(bytes: &[u8]) {
+fn harmless<T: Encode>(bytes: &[u8]) {
     let most = most_memory(|| {
         if let Ok(value) = from_bytes::<T>(bytes) {
             assert_eq!(to_bytes(&value), bytes, "two encodings of one value");
@@ -390,10 +390,10 @@ fn harmless<T: Record>(bytes: &[u8]) {
 
 #[test]
 fn commands_survive_their_encoding() {
-    let mut dice = Dice::new(1);
+    let mut rng = Rng::new(1);
     for _ in 0..4_000 {
-        let command = command(&mut dice);
-        survives(&mut dice, &command);
+        let command = command(&mut rng);
+        survives(&mut rng, &command);
     }
 }
 
@@ -420,20 +420,20 @@ fn an_expected_namespace_is_only_a_guess() {
 
 #[test]
 fn outcomes_and_events_survive_their_encoding() {
-    let mut dice = Dice::new(2);
+    let mut rng = Rng::new(2);
     for _ in 0..4_000 {
-        let outcome = outcome(&mut dice);
-        survives(&mut dice, &outcome);
-        let event = event(&mut dice);
-        survives(&mut dice, &event);
+        let outcome = outcome(&mut rng);
+        survives(&mut rng, &outcome);
+        let event = event(&mut rng);
+        survives(&mut rng, &event);
     }
 }
 
 #[test]
 fn noise_is_refused_or_read_within_bounds() {
-    let mut dice = Dice::new(3);
+    let mut rng = Rng::new(3);
     for _ in 0..50_000 {
-        let mut bytes = dice.list(120, |dice| dice.number() as u8);
+        let mut bytes = rng.list(120, |rng| rng.number() as u8);
         // Mostly the right version, so that the noise gets past the first byte.
         if let Some(first) = bytes.first_mut() {
             *first = 1;
@@ -451,10 +451,10 @@ fn noise_is_refused_or_read_within_bounds() {
 #[test]
 fn a_lying_length_does_not_allocate() {
     // An acquire whose list of labels claims 2^60 entries.
-    let mut dice = Dice::new(4);
+    let mut rng = Rng::new(4);
     for _ in 0..2_000 {
-        let mut bytes = to_bytes(&command(&mut dice));
-        let at = 1 + dice.below(bytes.len() as u64 - 1) as usize;
+        let mut bytes = to_bytes(&command(&mut rng));
+        let at = 1 + rng.below(bytes.len() as u64 - 1) as usize;
         bytes.splice(
             at..at + 1,
             [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f],
@@ -467,23 +467,23 @@ fn a_lying_length_does_not_allocate() {
 /// (A bent number that is read is the log's business: its records have checksums.)
 #[test]
 fn a_broken_snapshot_does_no_harm() {
-    let mut dice = Dice::new(6);
+    let mut rng = Rng::new(6);
     for seed in 0..40 {
-        let mut twins = Twins::new();
+        let mut pair = ModelPair::new();
         for step in story(seed, 80) {
-            twins.take(&step).unwrap();
+            pair.take(&step).unwrap();
         }
-        let bytes = twins.space.encode_snapshot(Vec::new());
+        let bytes = pair.space.encode_snapshot(Vec::new());
         for _ in 0..60 {
             let mut broken = bytes.clone();
-            match dice.below(3) {
-                0 => broken.truncate(dice.below(bytes.len() as u64) as usize),
+            match rng.below(3) {
+                0 => broken.truncate(rng.below(bytes.len() as u64) as usize),
                 1 => {
-                    let at = dice.below(bytes.len() as u64) as usize;
-                    broken[at] ^= 1 << dice.below(8);
+                    let at = rng.below(bytes.len() as u64) as usize;
+                    broken[at] ^= 1 << rng.below(8);
                 }
                 _ => {
-                    let at = dice.below(bytes.len() as u64) as usize;
+                    let at = rng.below(bytes.len() as u64) as usize;
                     let lie = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f];
                     broken.splice(at..at + 1, lie);
                 }
@@ -497,7 +497,7 @@ fn a_broken_snapshot_does_no_harm() {
         }
     }
     for _ in 0..20_000 {
-        let mut noise = dice.list(200, |dice| dice.number() as u8);
+        let mut noise = rng.list(200, |rng| rng.number() as u8);
         if let Some(first) = noise.first_mut() {
             *first = 1;
         }

@@ -178,13 +178,13 @@ fn acquire(owner: &OwnerId, path: &Path) -> Command {
         requests: vec![Request {
             path: path.clone(),
             mode: Mode::Write,
-            state: State::New,
+            state: RequestKind::New,
             permits: None,
         }],
         releases: Vec::new(),
         fence: None,
         key: None,
-        wait: Wait::Queue,
+        wait: WaitMode::Queue,
         holder: None,
     })
 }
@@ -231,7 +231,7 @@ fn any_number_of_holds_can_end_at_once() {
             })
         },
         &|_| {
-            Command::Change(Change {
+            Command::Change(ChangePolicy {
                 change: 1,
                 settled: 0,
                 version: 1,
@@ -240,7 +240,7 @@ fn any_number_of_holds_can_end_at_once() {
                     except: Vec::new(),
                 },
                 algorithm: Algorithm::PointRw,
-                clear: Clear::All,
+                clear: ClearPolicy::All,
                 floor: None,
             })
         },
@@ -321,7 +321,7 @@ fn the_room_for_idle_fences_ends_with_their_number() {
 /// No input makes it panic: commands of which nothing fits together, also at the ends of all numbers.
 #[test]
 fn nonsense_does_no_harm() {
-    let mut dice = crate::dice::Dice::new(5);
+    let mut rng = crate::rng::Rng::new(5);
     for _ in 0..60 {
         let mut space = Space::new(
             SpaceLimits {
@@ -333,12 +333,12 @@ fn nonsense_does_no_harm() {
         );
         let mut time = 0u64;
         for _ in 0..400 {
-            time = time.saturating_add(dice.number() >> dice.pick(&[40, 55, 63]));
+            time = time.saturating_add(rng.number() >> rng.pick(&[40, 55, 63]));
             let stamp = Stamp {
                 time,
-                wall: dice.number(),
+                wall: rng.number(),
             };
-            let mut command = crate::codec::command(&mut dice);
+            let mut command = crate::codec::command(&mut rng);
             if let Command::Rules { number } = &mut command {
                 // A node stops at rules that it does not know: no snapshot of such a state exists.
                 *number = (*number).min(RULES);

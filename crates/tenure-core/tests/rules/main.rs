@@ -5,23 +5,23 @@
     reason = "a test that panics has said what it wants to say"
 )]
 
+mod cluster_state;
 mod codec;
-mod dice;
+mod grouped_commands;
 mod limits;
 mod matrix;
+mod model_comparison;
 mod moves;
+mod queries;
 mod random;
-mod reading;
+mod rng;
 mod scenario;
 mod scripts;
 mod step;
 mod system;
 mod table;
 mod tables;
-mod together;
-mod twins;
 mod values;
-mod world;
 
 #[global_allocator]
 static COUNTING: codec::Counting = codec::Counting;

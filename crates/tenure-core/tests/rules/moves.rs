@@ -1,13 +1,15 @@
 //! Releases under a key, and changes of routes that a space applies in another order than that of their versions.
 
-use tenure_core::command::{Change, Clear, Command, Freeze, Hold, Region, Release, Route, Whole};
+use tenure_core::command::{
+    ChangePolicy, ClearPolicy, Command, Freeze, Hold, Region, Release, Route, Whole,
+};
 use tenure_core::outcome::Outcome;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::space::{HashSeed, RULES, Space, SpaceLimits};
 use tenure_core::value::{Key, Stamp};
 
-use crate::world::owner_id;
+use crate::cluster_state::owner_id;
 
 const PRINT: u128 = 7;
 
@@ -36,13 +38,13 @@ fn freeze(root: &str, change: u64) -> Command {
 
 /// A change that gives the paths below a name another namespace.
 fn moves(root: &str, change: u64, version: u64) -> Command {
-    Command::Change(Change {
+    Command::Change(ChangePolicy {
         change,
         settled: 0,
         version,
         region: region(root),
         algorithm: Algorithm::RecursiveRw,
-        clear: Clear::Waiters,
+        clear: ClearPolicy::Waiters,
         floor: None,
     })
 }

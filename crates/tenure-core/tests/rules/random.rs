@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tenure_core::command::Wait;
+use tenure_core::command::WaitMode;
 use tenure_core::model::Model;
 use tenure_core::outcome::Applied;
 use tenure_core::path::{Namespace, Path};
@@ -12,11 +12,11 @@ use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::query::HeldLock;
 use tenure_core::value::{OwnerId, Stamp};
 
-use crate::dice::Dice;
+use crate::cluster_state::{ClusterState, owner_id};
+use crate::model_comparison::ModelPair;
+use crate::rng::Rng;
 use crate::scenario::describe;
-use crate::step::{AcquireStep, Aim, Step, Supplied, Want};
-use crate::twins::Twins;
-use crate::world::{World, owner_id};
+use crate::step::{AcquireStep, Step, Supplied, TargetPath, WantedPath};
 
 const OWNERS: [&str; 5] = ["amy", "bob", "cid", "dan", "eve"];
 const PATHS: [&str; 9] = [
@@ -39,7 +39,7 @@ const WITHOUT_READS: [Algorithm; 4] = [
 ];
 
 /// Chances of one story; each stresses something else.
-struct Mood {
+struct WorkloadBias {
     owners: usize,
     paths: usize,
     /// Algorithms that differ from the table's, as while a change is under way.
@@ -47,55 +47,55 @@ struct Mood {
     policies: bool,
     /// Without reads, semaphores and the two algorithms that know none get their share.
     reads: bool,
-    waiting: Wait,
+    waiting: WaitMode,
     /// The number of the rules that apply.
     rules: u32,
 }
 
-impl Mood {
-    fn throw(dice: &mut Dice) -> Mood {
-        Mood {
-            owners: 2 + dice.below(4) as usize,
-            paths: 2 + dice.below(PATHS.len() as u64 - 1) as usize,
-            mixed: dice.one_in(6),
-            policies: dice.one_in(2),
-            reads: !dice.one_in(3),
-            waiting: dice.pick(&[Wait::Queue, Wait::QueueAndAsk, Wait::Queue]),
-            rules: dice.pick(&[1, 2, 2]),
+impl WorkloadBias {
+    fn throw(rng: &mut Rng) -> WorkloadBias {
+        WorkloadBias {
+            owners: 2 + rng.below(4) as usize,
+            paths: 2 + rng.below(PATHS.len() as u64 - 1) as usize,
+            mixed: rng.one_in(6),
+            policies: rng.one_in(2),
+            reads: !rng.one_in(3),
+            waiting: rng.pick(&[WaitMode::Queue, WaitMode::QueueAndAsk, WaitMode::Queue]),
+            rules: rng.pick(&[1, 2, 2]),
         }
     }
 
-    fn owner(&self, dice: &mut Dice) -> String {
-        dice.pick(&OWNERS[..self.owners]).into()
+    fn owner(&self, rng: &mut Rng) -> String {
+        rng.pick(&OWNERS[..self.owners]).into()
     }
 
-    fn path(&self, dice: &mut Dice) -> String {
-        dice.pick(&PATHS[..self.paths]).into()
+    fn path(&self, rng: &mut Rng) -> String {
+        rng.pick(&PATHS[..self.paths]).into()
     }
 
-    fn hold(&self, dice: &mut Dice) -> (Mode, String) {
-        let mode = if self.reads { mode(dice) } else { Mode::Write };
-        (mode, self.path(dice))
+    fn hold(&self, rng: &mut Rng) -> (Mode, String) {
+        let mode = if self.reads { mode(rng) } else { Mode::Write };
+        (mode, self.path(rng))
     }
 
-    fn namespace(&self, dice: &mut Dice) -> String {
+    fn namespace(&self, rng: &mut Rng) -> String {
         // Mostly those that the paths fall back to.
-        if dice.one_in(4) {
-            dice.pick(&NAMESPACES).into()
+        if rng.one_in(4) {
+            rng.pick(&NAMESPACES).into()
         } else {
-            dice.pick(&NAMESPACES[..3]).into()
+            rng.pick(&NAMESPACES[..3]).into()
         }
     }
 }
 
 /// What there is to give back, to end or to take away: stories that ignore it meet little.
-struct Sight {
+struct ObservedLine {
     holds: Vec<HeldLock>,
     waiters: Vec<(Namespace, OwnerId)>,
 }
 
-impl Sight {
-    fn of(model: &Model) -> Sight {
+impl ObservedLine {
+    fn of(model: &Model) -> ObservedLine {
         let owners = OWNERS.iter().map(|name| owner_id(name));
         let waits = owners.flat_map(|owner| {
             let waits = model.waits_for(&owner);
@@ -103,30 +103,30 @@ impl Sight {
                 .into_iter()
                 .map(move |waits| (waits.place.namespace, owner.clone()))
         });
-        Sight {
+        ObservedLine {
             holds: model.holds(),
             waiters: waits.collect(),
         }
     }
 
     /// Mostly something that is held.
-    fn hold(&self, dice: &mut Dice) -> Option<&HeldLock> {
-        if self.holds.is_empty() || dice.one_in(4) {
+    fn hold(&self, rng: &mut Rng) -> Option<&HeldLock> {
+        if self.holds.is_empty() || rng.one_in(4) {
             return None;
         }
-        Some(&self.holds[dice.below(self.holds.len() as u64) as usize])
+        Some(&self.holds[rng.below(self.holds.len() as u64) as usize])
     }
 
-    fn waiter(&self, dice: &mut Dice) -> Option<&(Namespace, OwnerId)> {
-        if self.waiters.is_empty() || dice.one_in(4) {
+    fn waiter(&self, rng: &mut Rng) -> Option<&(Namespace, OwnerId)> {
+        if self.waiters.is_empty() || rng.one_in(4) {
             return None;
         }
-        Some(&self.waiters[dice.below(self.waiters.len() as u64) as usize])
+        Some(&self.waiters[rng.below(self.waiters.len() as u64) as usize])
     }
 }
 
-fn mode(dice: &mut Dice) -> Mode {
-    dice.pick(&[
+fn mode(rng: &mut Rng) -> Mode {
+    rng.pick(&[
         Mode::Write,
         Mode::Write,
         Mode::Write,
@@ -136,41 +136,41 @@ fn mode(dice: &mut Dice) -> Mode {
     ])
 }
 
-fn aim(dice: &mut Dice) -> Aim {
-    if dice.one_in(4) {
-        Aim::Wrong
+fn aim(rng: &mut Rng) -> TargetPath {
+    if rng.one_in(4) {
+        TargetPath::Wrong
     } else {
-        Aim::Right
+        TargetPath::Right
     }
 }
 
-fn key(dice: &mut Dice) -> Option<String> {
-    let key = format!("k{}", dice.below(12));
-    dice.one_in(6).then_some(key)
+fn key(rng: &mut Rng) -> Option<String> {
+    let key = format!("k{}", rng.below(12));
+    rng.one_in(6).then_some(key)
 }
 
-fn acquire(dice: &mut Dice, mood: &Mood, sight: &Sight) -> AcquireStep {
-    let mut step = AcquireStep::of(&mood.owner(dice));
-    let count = dice.pick(&[1, 1, 1, 2, 2, 3]);
+fn acquire(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> AcquireStep {
+    let mut step = AcquireStep::of(&mood.owner(rng));
+    let count = rng.pick(&[1, 1, 1, 2, 2, 3]);
     for _ in 0..count {
-        let (mode, path) = mood.hold(dice);
-        step.wants.push(Want {
-            held: dice.one_in(24),
+        let (mode, path) = mood.hold(rng);
+        step.wants.push(WantedPath {
+            held: rng.one_in(24),
             mode,
-            permits: permits(dice, &path),
+            permits: permits(rng, &path),
             path,
         });
     }
-    if dice.one_in(5)
-        && let Some(held) = sight.hold(dice)
+    if rng.one_in(5)
+        && let Some(held) = sight.hold(rng)
     {
         // Something that the owner really has, to be verified or given back with it.
         step.owner = held.owner.to_string();
-        if dice.one_in(2) {
+        if rng.one_in(2) {
             step.drops.push((held.mode, held.path.to_string()));
         } else {
-            let at = dice.below(step.wants.len() as u64 + 1) as usize;
-            let want = Want {
+            let at = rng.below(step.wants.len() as u64 + 1) as usize;
+            let want = WantedPath {
                 held: true,
                 mode: held.mode,
                 path: held.path.to_string(),
@@ -179,110 +179,110 @@ fn acquire(dice: &mut Dice, mood: &Mood, sight: &Sight) -> AcquireStep {
             step.wants.insert(at, want);
         }
     }
-    if dice.one_in(6) {
-        step.drops.extend(dice.list(2, |dice| mood.hold(dice)));
-        if dice.one_in(4) {
+    if rng.one_in(6) {
+        step.drops.extend(rng.list(2, |rng| mood.hold(rng)));
+        if rng.one_in(4) {
             step.wants.clear();
         }
     }
-    if dice.one_in(4) {
-        step.fence = match dice.below(8) {
-            0 => Supplied::Number(dice.below(40) as i64),
-            1 => Supplied::Number(1 << dice.pick(&[20, 51])),
-            _ => Supplied::Stored(dice.below(4) as i64 - 1),
+    if rng.one_in(4) {
+        step.fence = match rng.below(8) {
+            0 => Supplied::Number(rng.below(40) as i64),
+            1 => Supplied::Number(1 << rng.pick(&[20, 51])),
+            _ => Supplied::Stored(rng.below(4) as i64 - 1),
         };
     }
-    step.key = key(dice);
-    step.ttl = dice.pick(&[10_000, 10_000, 2_000, 90_000]);
-    step.queue_ttl = dice.pick(&[0, 0, 0, 1_000, 20_000]);
+    step.key = key(rng);
+    step.ttl = rng.pick(&[10_000, 10_000, 2_000, 90_000]);
+    step.queue_ttl = rng.pick(&[0, 0, 0, 1_000, 20_000]);
     // Who waits under another algorithm than the others cannot exist: a change drops all who wait.
-    step.wait = if mood.mixed || dice.one_in(6) {
-        Wait::No
+    step.wait = if mood.mixed || rng.one_in(6) {
+        WaitMode::No
     } else {
         mood.waiting
     };
-    step.holder = dice
+    step.holder = rng
         .one_in(5)
-        .then(|| dice.pick(&["desk", "lab"]).to_string());
-    step.stale = dice.one_in(24);
-    step.algorithm = (mood.mixed && dice.one_in(3)).then(|| dice.pick(&Algorithm::ALL));
+        .then(|| rng.pick(&["desk", "lab"]).to_string());
+    step.stale = rng.one_in(24);
+    step.algorithm = (mood.mixed && rng.one_in(3)).then(|| rng.pick(&Algorithm::ALL));
     step
 }
 
 /// Mostly the same number for a path, one or two.
-fn permits(dice: &mut Dice, path: &str) -> u32 {
-    match dice.below(12) {
+fn permits(rng: &mut Rng, path: &str) -> u32 {
+    match rng.below(12) {
         0 => 0,
         1 => 3,
         _ => 1 + path.len() as u32 % 2,
     }
 }
 
-fn release(dice: &mut Dice, mood: &Mood, sight: &Sight) -> Step {
-    let mut owner = mood.owner(dice);
-    let mut holds = vec![mood.hold(dice)];
-    if let Some(held) = sight.hold(dice) {
+fn release(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> Step {
+    let mut owner = mood.owner(rng);
+    let mut holds = vec![mood.hold(rng)];
+    if let Some(held) = sight.hold(rng) {
         owner = held.owner.to_string();
         holds = vec![(held.mode, held.path.to_string())];
     }
-    if dice.one_in(4) {
-        holds.push(mood.hold(dice));
+    if rng.one_in(4) {
+        holds.push(mood.hold(rng));
     }
     Step::Release {
         owner,
         holds,
-        key: key(dice),
-        stale: dice.one_in(24),
+        key: key(rng),
+        stale: rng.one_in(24),
     }
 }
 
 /// An owner and a namespace; mostly a pair that has a lease.
-fn lease(dice: &mut Dice, mood: &Mood, sight: &Sight) -> (String, String) {
-    match sight.hold(dice) {
+fn lease(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> (String, String) {
+    match sight.hold(rng) {
         Some(held) => (held.owner.to_string(), held.namespace.to_string()),
-        None => (mood.owner(dice), mood.namespace(dice)),
+        None => (mood.owner(rng), mood.namespace(rng)),
     }
 }
 
-fn step(dice: &mut Dice, mood: &Mood, sight: &Sight) -> Step {
-    match dice.below(100) {
-        0..50 => Step::Acquire(acquire(dice, mood, sight)),
-        50..62 => release(dice, mood, sight),
+fn step(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> Step {
+    match rng.below(100) {
+        0..50 => Step::Acquire(acquire(rng, mood, sight)),
+        50..62 => release(rng, mood, sight),
         62..65 => Step::Leave {
-            owner: mood.owner(dice),
-            domains: dice.list(2, |dice| mood.namespace(dice)),
+            owner: mood.owner(rng),
+            domains: rng.list(2, |rng| mood.namespace(rng)),
         },
         65 => Step::Kill {
-            owner: mood.owner(dice),
+            owner: mood.owner(rng),
         },
         66..70 => {
-            let (owner, namespace) = lease(dice, mood, sight);
+            let (owner, namespace) = lease(rng, mood, sight);
             Step::Renew {
                 owner,
                 namespace,
-                ttl: dice.pick(&[1_000, 10_000, 100_000]),
+                ttl: rng.pick(&[1_000, 10_000, 100_000]),
             }
         }
         70..75 => {
-            let (owner, namespace) = lease(dice, mood, sight);
+            let (owner, namespace) = lease(rng, mood, sight);
             Step::Expire {
                 owner,
                 namespace,
-                aim: aim(dice),
+                aim: aim(rng),
             }
         }
-        75..78 => Step::Tick(dice.pick(&[0, 1, 500, 1_500, 25_000, 60_000])),
-        78..80 => Step::Later(dice.pick(&[1, 500, 1_500, 25_000, 300_000])),
-        80 => match dice.below(8) {
+        75..78 => Step::Tick(rng.pick(&[0, 1, 500, 1_500, 25_000, 60_000])),
+        78..80 => Step::Later(rng.pick(&[1, 500, 1_500, 25_000, 300_000])),
+        80 => match rng.below(8) {
             0 => Step::Tick(24 * 3_600_000),
             _ => Step::Tick(1),
         },
         81..83 => Step::Revoke {
-            owner: mood.owner(dice),
+            owner: mood.owner(rng),
         },
         83..86 => {
-            let (mut owner, (mut mode, mut path)) = (mood.owner(dice), mood.hold(dice));
-            if let Some(held) = sight.hold(dice) {
+            let (mut owner, (mut mode, mut path)) = (mood.owner(rng), mood.hold(rng));
+            if let Some(held) = sight.hold(rng) {
                 owner = held.owner.to_string();
                 (mode, path) = (held.mode, held.path.to_string());
             }
@@ -290,45 +290,45 @@ fn step(dice: &mut Dice, mood: &Mood, sight: &Sight) -> Step {
                 owner,
                 mode,
                 path,
-                aim: aim(dice),
+                aim: aim(rng),
             }
         }
         86..89 => {
-            let (owner, namespace) = match sight.waiter(dice) {
+            let (owner, namespace) = match sight.waiter(rng) {
                 Some((namespace, owner)) => (owner.to_string(), namespace.to_string()),
-                None => (mood.owner(dice), mood.namespace(dice)),
+                None => (mood.owner(rng), mood.namespace(rng)),
             };
             Step::Withdraw {
                 owner,
                 namespace,
-                aim: aim(dice),
+                aim: aim(rng),
             }
         }
         89..92 => Step::Retry,
         92..94 => Step::Again,
         94 if mood.policies => Step::Freeze {
-            root: dice.pick(&NAMESPACES).into(),
+            root: rng.pick(&NAMESPACES).into(),
         },
         95..98 if mood.policies => Step::Decide {
-            row: (!dice.one_in(4)).then(|| dice.pick(&Algorithm::ALL)),
+            row: (!rng.one_in(4)).then(|| rng.pick(&Algorithm::ALL)),
         },
-        98 if mood.policies && mood.rules >= 2 && dice.one_in(4) => Step::Forget,
+        98 if mood.policies && mood.rules >= 2 && rng.one_in(4) => Step::Forget,
         98 if mood.policies => Step::Thaw,
-        _ => Step::Acquire(acquire(dice, mood, sight)),
+        _ => Step::Acquire(acquire(rng, mood, sight)),
     }
 }
 
 /// A story of some length. It begins with policies, so that every algorithm is met.
 pub(crate) fn story(seed: u64, length: usize) -> Vec<Step> {
-    let mut dice = Dice::new(seed);
-    let mood = Mood::throw(&mut dice);
+    let mut rng = Rng::new(seed);
+    let mood = WorkloadBias::throw(&mut rng);
     let mut steps = vec![Step::Rules(mood.rules)];
     for root in &NAMESPACES[..3] {
-        if dice.one_in(2) {
+        if rng.one_in(2) {
             steps.push(Step::Freeze {
                 root: root.to_string(),
             });
-            let row = dice.pick(if mood.reads {
+            let row = rng.pick(if mood.reads {
                 &WITH_READS
             } else {
                 &WITHOUT_READS
@@ -336,7 +336,7 @@ pub(crate) fn story(seed: u64, length: usize) -> Vec<Step> {
             steps.push(Step::Decide { row: Some(row) });
         }
     }
-    let mut world = World::new();
+    let mut world = ClusterState::new();
     let mut model = Model::new();
     let mut lived = 0;
     loop {
@@ -347,12 +347,12 @@ pub(crate) fn story(seed: u64, length: usize) -> Vec<Step> {
         if lived >= length {
             return steps;
         }
-        steps.push(step(&mut dice, &mood, &Sight::of(&model)));
+        steps.push(step(&mut rng, &mood, &ObservedLine::of(&model)));
     }
 }
 
-/// Takes a step in the twin alone.
-fn live(world: &mut World, model: &mut Model, step: &Step) -> Option<Applied> {
+/// Takes a step in the model alone.
+fn live(world: &mut ClusterState, model: &mut Model, step: &Step) -> Option<Applied> {
     let command = world.command(step, model)?;
     let stamp = Stamp {
         time: world.time,
@@ -364,14 +364,14 @@ fn live(world: &mut World, model: &mut Model, step: &Step) -> Option<Applied> {
 }
 
 /// Where a story goes wrong, and how.
-pub(crate) struct Finding {
+pub(crate) struct Mismatch {
     pub(crate) at: usize,
     pub(crate) why: String,
 }
 
 /// How much is compared after each step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Care {
+enum CheckLevel {
     /// The command's results always, everything else now and then.
     Sampled,
     /// Everything, for stories that are made short.
@@ -379,56 +379,55 @@ enum Care {
 }
 
 /// Plays a story; the error says at which step the two disagree, and how.
-fn play(steps: &[Step], seed: u64, care: Care) -> Result<(), Finding> {
-    let mut dice = Dice::new(seed ^ 0xfeed);
+fn play(steps: &[Step], seed: u64, care: CheckLevel) -> Result<(), Mismatch> {
+    let mut rng = Rng::new(seed ^ 0xfeed);
     let owners: Vec<OwnerId> = OWNERS.iter().map(|name| owner_id(name)).collect();
     let paths: Vec<Path> = PATHS
         .iter()
         .map(|path| Path::parse(path).unwrap())
         .collect();
-    let mut twins = Twins::new();
+    let mut pair = ModelPair::new();
     if !seed.is_multiple_of(4) {
         // The rest of the stories are told by the rules of release 0.1.0.
         let newest = tenure_core::space::RULES;
         let told = quietly(|| {
-            twins
-                .apply(tenure_core::command::Command::Rules { number: newest })
+            pair.apply(tenure_core::command::Command::Rules { number: newest })
                 .map(drop)
         });
-        told.map_err(|what| Finding { at: 0, why: what })?;
+        told.map_err(|what| Mismatch { at: 0, why: what })?;
     }
-    twins.mixed = steps
+    pair.mixed = steps
         .iter()
         .any(|step| matches!(step, Step::Acquire(step) if step.algorithm.is_some()));
     for (at, step) in steps.iter().enumerate() {
         let result = quietly(|| {
-            twins.take(step)?;
-            let mut now_and_then = |n: u64| care == Care::Full || dice.one_in(n);
+            pair.take(step)?;
+            let mut now_and_then = |n: u64| care == CheckLevel::Full || rng.one_in(n);
             if now_and_then(8) {
-                twins.compare(0, &owners, &paths)?;
+                pair.compare(0, &owners, &paths)?;
             }
             if now_and_then(16) {
-                twins.compare(1_000, &owners, &paths)?;
+                pair.compare(1_000, &owners, &paths)?;
             }
             if now_and_then(32) {
-                twins.compare(70_000, &owners, &paths)?;
+                pair.compare(70_000, &owners, &paths)?;
             }
             for owner in &owners {
                 for path in &paths {
                     if now_and_then(45) {
-                        twins.compare_pair(owner, path)?;
+                        pair.compare_pair(owner, path)?;
                     }
                 }
             }
             if now_and_then(8) {
-                twins.compare_events()?;
+                pair.compare_events()?;
             }
             if now_and_then(40) {
-                twins.through_a_snapshot()?;
+                pair.through_a_snapshot()?;
             }
             Ok(())
         });
-        result.map_err(|why| Finding { at, why })?;
+        result.map_err(|why| Mismatch { at, why })?;
     }
     Ok(())
 }
@@ -550,9 +549,9 @@ fn play_many(part: u64, parts: u64) {
     let stories = (commands() / LENGTH) as u64;
     for seed in (part..stories).step_by(parts as usize) {
         let steps = story(seed, LENGTH);
-        if let Err(finding) = play(&steps, seed, Care::Sampled) {
+        if let Err(finding) = play(&steps, seed, CheckLevel::Sampled) {
             report(seed, &steps, finding, |steps| {
-                play(steps, seed, Care::Full).err()
+                play(steps, seed, CheckLevel::Full).err()
             });
         }
     }
@@ -562,8 +561,8 @@ fn play_many(part: u64, parts: u64) {
 pub(crate) fn report(
     seed: u64,
     steps: &[Step],
-    finding: Finding,
-    play: impl Fn(&[Step]) -> Option<Finding>,
+    finding: Mismatch,
+    play: impl Fn(&[Step]) -> Option<Mismatch>,
 ) -> ! {
     // A shorter story may fail for another owner or path, but it must fail in the same way.
     let kind = |why: &str| {
@@ -581,7 +580,7 @@ pub(crate) fn report(
     panic!("seed {seed}: {}", tell(&short, &finding.why));
 }
 
-/// Every outcome, event, lease and answer is the twin's. In two halves, for two cores.
+/// Every outcome, event, lease and answer is the model's. In two halves, for two cores.
 #[test]
 fn the_space_does_what_its_twin_does() {
     play_many(0, 2);
@@ -611,7 +610,7 @@ fn a_failing_story_is_made_short() {
 fn the_stories_meet_every_kind_of_answer() {
     let mut met: BTreeMap<String, usize> = BTreeMap::new();
     for seed in 0..400 {
-        let mut world = World::new();
+        let mut world = ClusterState::new();
         let mut model = Model::new();
         for step in story(seed, LENGTH) {
             let Some(applied) = live(&mut world, &mut model, &step) else {

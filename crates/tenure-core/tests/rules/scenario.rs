@@ -1,6 +1,6 @@
 //! `Scenario`: the one place that turns sentences into the API of the space, and its answers into words.
 //!
-//! Every scenario runs the naive twin along, so a sentence that passes has been checked twice.
+//! Every scenario runs the naive model along, so a sentence that passes has been checked twice.
 
 use tenure_core::command::Selection;
 use tenure_core::event::EventKind;
@@ -13,26 +13,26 @@ use tenure_core::query::FenceCheck;
 use tenure_core::space::SpaceLimits;
 use tenure_core::value::{Fence, OwnerId};
 
+use crate::cluster_state::owner_id;
+use crate::model_comparison::ModelPair;
 use crate::step::{self, Step, algorithm_name, mode_name, mode_of};
-use crate::twins::Twins;
-use crate::world::owner_id;
 
 /// A space, its twin, a namespace table and a clock.
 pub(crate) struct Scenario {
-    pub(crate) twins: Twins,
+    pub(crate) pair: ModelPair,
 }
 
 impl Scenario {
     pub(crate) fn new() -> Scenario {
         Scenario {
-            twins: Twins::new(),
+            pair: ModelPair::new(),
         }
     }
 
-    /// A space with little room, without the twin, which knows no limits.
+    /// A space with little room, without the model, which knows no limits.
     pub(crate) fn with(limits: SpaceLimits) -> Scenario {
         Scenario {
-            twins: Twins::alone(limits),
+            pair: ModelPair::alone(limits),
         }
     }
 
@@ -75,7 +75,7 @@ impl Scenario {
             return self.answer(question.trim());
         }
         if what == "snapshot" {
-            self.twins.through_a_snapshot()?;
+            self.pair.through_a_snapshot()?;
             return Ok("done".into());
         }
         if let Some(rest) = what.strip_prefix("policy ") {
@@ -87,7 +87,7 @@ impl Scenario {
     }
 
     fn take(&mut self, step: &Step) -> Result<String, String> {
-        match self.twins.take(step)? {
+        match self.pair.take(step)? {
             Some(applied) => Ok(describe(&applied)),
             None if matches!(step, Step::Later(_) | Step::Forget) => Ok("done".into()),
             None => Err(format!("not possible now: {step}")),
@@ -96,17 +96,17 @@ impl Scenario {
 
     fn answer(&self, question: &str) -> Result<String, String> {
         let words: Vec<&str> = question.split_whitespace().collect();
-        let (space, model) = (&self.twins.space, &self.twins.model);
-        let now = self.twins.world.time;
+        let (space, model) = (&self.pair.space, &self.pair.model);
+        let now = self.pair.world.time;
         let place = |path: &str| -> (Namespace, Path) {
             let path = Path::parse(path).unwrap();
-            (self.twins.world.table.namespace_of(&path), path)
+            (self.pair.world.table.namespace_of(&path), path)
         };
         Ok(match words.as_slice() {
             ["holders", path] => {
                 let (namespace, path) = place(path);
                 let seen = space.inspect(&namespace, &path, now);
-                self.twins
+                self.pair
                     .agree(&seen, &model.at(now).inspect(&namespace, &path))?;
                 let mut said = format!(
                     "writer={} readers={} permits={} waiters={}",
@@ -125,7 +125,7 @@ impl Scenario {
                 let fence = Fence::from_number(fence.parse().unwrap()).unwrap();
                 let owner = owner_id(owner);
                 let found = space.assert_fencing(&namespace, &owner, &path, fence);
-                self.twins
+                self.pair
                     .agree(&found, &model.check_fence(&namespace, &owner, &path, fence))?;
                 match found {
                     FenceCheck::Valid => "valid".into(),
@@ -136,7 +136,7 @@ impl Scenario {
             ["alive", owner, domains @ ..] => {
                 let selection = self.selection(domains);
                 let alive = space.owner_alive(&owner_id(owner), &selection, now);
-                self.twins.agree(
+                self.pair.agree(
                     &alive,
                     &model.at(now).is_alive(&owner_id(owner), &selection),
                 )?;
@@ -159,7 +159,7 @@ impl Scenario {
                 let reason = block_reason(reason).ok_or("no such reason")?;
                 let owner = owner_id(owner);
                 let found = space.is_blocking(&namespace, &owner, &path, reason, now);
-                self.twins.agree(
+                self.pair.agree(
                     &found,
                     &model.at(now).is_blocking(&namespace, &owner, &path, reason),
                 )?;
@@ -175,10 +175,10 @@ impl Scenario {
             ["explain", owner, mode, path] => {
                 let mode = mode_of(mode).ok_or("no such mode")?;
                 let (_, path) = place(path);
-                let route = self.twins.world.table.resolve(&path);
+                let route = self.pair.world.table.resolve(&path);
                 let owner = owner_id(owner);
                 let found = space.explain(&route, &owner, &path, mode, now);
-                self.twins
+                self.pair
                     .agree(&found, &model.at(now).explain(&route, &owner, &path, mode))?;
                 let blockers: Vec<OwnerId> = found
                     .blockers
@@ -243,7 +243,7 @@ impl Scenario {
 
     fn selection(&self, domains: &[&str]) -> Selection {
         let domains: Vec<String> = domains.iter().map(|domain| domain.to_string()).collect();
-        self.twins.world.selection(&domains)
+        self.pair.world.selection(&domains)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use tenure_core::command::{Clear, Wait};
+use tenure_core::command::{ClearPolicy, WaitMode};
 use tenure_core::policy::{Algorithm, Mode};
 
 /// Something that happens.
@@ -36,7 +36,7 @@ pub(crate) enum Step {
     Expire {
         owner: String,
         namespace: String,
-        aim: Aim,
+        aim: TargetPath,
     },
     /// Lease time passes and an empty entry tells the space.
     Tick(u64),
@@ -49,12 +49,12 @@ pub(crate) enum Step {
         owner: String,
         mode: Mode,
         path: String,
-        aim: Aim,
+        aim: TargetPath,
     },
     Withdraw {
         owner: String,
         namespace: String,
-        aim: Aim,
+        aim: TargetPath,
     },
     /// A policy change begins.
     Freeze {
@@ -70,7 +70,7 @@ pub(crate) enum Step {
     Change {
         root: String,
         row: Algorithm,
-        clear: Clear,
+        clear: ClearPolicy,
         floor: u64,
     },
     Lift(u64),
@@ -86,7 +86,7 @@ pub(crate) enum Step {
 
 /// Whether a step names the right epoch, fence or waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Aim {
+pub(crate) enum TargetPath {
     Right,
     Wrong,
 }
@@ -94,13 +94,13 @@ pub(crate) enum Aim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcquireStep {
     pub(crate) owner: String,
-    pub(crate) wants: Vec<Want>,
+    pub(crate) wants: Vec<WantedPath>,
     pub(crate) drops: Vec<(Mode, String)>,
     pub(crate) fence: Supplied,
     pub(crate) key: Option<String>,
     pub(crate) ttl: u64,
     pub(crate) queue_ttl: u64,
-    pub(crate) wait: Wait,
+    pub(crate) wait: WaitMode,
     pub(crate) holder: Option<String>,
     /// Resolved by an older table.
     pub(crate) stale: bool,
@@ -120,7 +120,7 @@ pub(crate) enum Supplied {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Want {
+pub(crate) struct WantedPath {
     pub(crate) held: bool,
     pub(crate) mode: Mode,
     pub(crate) path: String,
@@ -137,7 +137,7 @@ impl AcquireStep {
             key: None,
             ttl: 10_000,
             queue_ttl: 0,
-            wait: Wait::Queue,
+            wait: WaitMode::Queue,
             holder: None,
             stale: false,
             algorithm: None,
@@ -206,9 +206,9 @@ impl fmt::Display for AcquireStep {
             write!(f, " queue={}", self.queue_ttl)?;
         }
         match self.wait {
-            Wait::Queue => {}
-            Wait::QueueAndAsk => write!(f, " ask")?,
-            Wait::No => write!(f, " nowait")?,
+            WaitMode::Queue => {}
+            WaitMode::QueueAndAsk => write!(f, " ask")?,
+            WaitMode::No => write!(f, " nowait")?,
         }
         if let Some(holder) = &self.holder {
             write!(f, " holder={holder}")?;
@@ -225,7 +225,13 @@ impl fmt::Display for AcquireStep {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wrong = |aim: &Aim| if *aim == Aim::Wrong { " wrong" } else { "" };
+        let wrong = |aim: &TargetPath| {
+            if *aim == TargetPath::Wrong {
+                " wrong"
+            } else {
+                ""
+            }
+        };
         match self {
             Step::Acquire(acquire) => acquire.fmt(f),
             Step::Release {
@@ -292,8 +298,8 @@ impl fmt::Display for Step {
                 floor,
             } => {
                 let clear = match clear {
-                    Clear::Waiters => "waiters",
-                    Clear::All => "all",
+                    ClearPolicy::Waiters => "waiters",
+                    ClearPolicy::All => "all",
                 };
                 write!(
                     f,
@@ -326,8 +332,8 @@ pub(crate) fn parse(line: &str) -> Result<Step, String> {
             .map_err(|_| format!("not a number in: {line}"))
     };
     let aim = |at: usize| match words.get(at) {
-        None => Ok(Aim::Right),
-        Some(&"wrong") => Ok(Aim::Wrong),
+        None => Ok(TargetPath::Right),
+        Some(&"wrong") => Ok(TargetPath::Wrong),
         Some(other) => Err(format!("`{other}` in: {line}")),
     };
     let algorithm =
@@ -406,8 +412,8 @@ pub(crate) fn parse(line: &str) -> Result<Step, String> {
             root: word(1)?,
             row: algorithm(&word(2)?)?,
             clear: match word(3)?.as_str() {
-                "waiters" => Clear::Waiters,
-                "all" => Clear::All,
+                "waiters" => ClearPolicy::Waiters,
+                "all" => ClearPolicy::All,
                 other => return Err(format!("`{other}` in: {line}")),
             },
             floor: match words.get(4).and_then(|word| word.strip_prefix("floor=")) {
@@ -447,15 +453,15 @@ fn parse_acquire(words: &[&str]) -> Result<AcquireStep, String> {
                     .and_then(|word| mode_of(word))
                     .ok_or_else(missing)?;
                 let path = words.next().ok_or_else(missing)?.to_string();
-                step.wants.push(Want {
+                step.wants.push(WantedPath {
                     held: true,
                     mode,
                     path,
                     permits: 0,
                 });
             }
-            "nowait" => step.wait = Wait::No,
-            "ask" => step.wait = Wait::QueueAndAsk,
+            "nowait" => step.wait = WaitMode::No,
+            "ask" => step.wait = WaitMode::QueueAndAsk,
             "stale" => step.stale = true,
             mode if mode_of(mode).is_some() => {
                 let (mode, path) = pair(mode_of(mode))?;
@@ -465,7 +471,7 @@ fn parse_acquire(words: &[&str]) -> Result<AcquireStep, String> {
                     }
                     None => (path, 0),
                 };
-                step.wants.push(Want {
+                step.wants.push(WantedPath {
                     held: false,
                     mode,
                     path,

@@ -3,50 +3,52 @@
 
 use tenure_core::command::{Command, Region, Selection};
 use tenure_core::event::{Event, EventKind};
+use tenure_core::namespace_table::{
+    AffectedGroups, NamespaceTable, TableChangePlan as RowPlan, TableChangeSteps,
+};
 use tenure_core::outcome::FreezeReport;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason};
 use tenure_core::system::*;
-use tenure_core::table::{NamespaceTable, Plan as RowPlan, Reach, Steps};
 use tenure_core::value::{Fence, Key, OwnerId, Stamp, Ttl};
 
-use crate::dice::Dice;
-use crate::world::owner_id;
+use crate::cluster_state::owner_id;
+use crate::rng::Rng;
 
 const REMEMBERED_MS: u64 = 300_000;
 
-/// The twin: a list of rows, of changes, of edges, of answers.
-struct Twin {
+/// The model: a list of rows, of changes, of edges, of answers.
+struct ReferenceSystem {
     rules: u32,
     /// What the calls of reserved keys are doing.
-    works: Vec<(Claim, Work)>,
+    works: Vec<(KeyClaim, KeyWork)>,
     ended: Vec<(u64, ChangeEnd)>,
     time: u64,
     rows: Vec<(Namespace, Algorithm)>,
     version: u64,
-    changes: Vec<Underway>,
+    changes: Vec<PendingCall>,
     begun: u64,
     edges: Vec<(OwnerId, Edge, u64)>,
     counter: u64,
-    answers: Vec<(Claim, Option<Answer>, u64)>,
+    answers: Vec<(KeyClaim, Option<SystemAnswer>, u64)>,
     events: Vec<(OwnerId, EventKind)>,
 }
 
 #[derive(Clone)]
-struct Underway {
+struct PendingCall {
     number: u64,
     namespace: Namespace,
     to: Option<Algorithm>,
-    steps: Steps,
-    decided: Option<Decided>,
+    steps: TableChangeSteps,
+    decided: Option<ChangeDecided>,
     /// The key of the call that began it.
-    claim: Option<Claim>,
+    claim: Option<KeyClaim>,
     highest: Option<Fence>,
 }
 
-impl Twin {
-    fn new() -> Twin {
-        Twin {
+impl ReferenceSystem {
+    fn new() -> ReferenceSystem {
+        ReferenceSystem {
             rules: 1,
             works: Vec::new(),
             ended: Vec::new(),
@@ -117,19 +119,19 @@ impl Twin {
                 self.edges.retain(|(who, ..)| who != owner);
                 self.edges
                     .push((owner.clone(), edge.clone(), now + ttl.millis()));
-                self.remember(claim, Some(Answer::Done));
+                self.remember(claim, Some(SystemAnswer::Done));
                 SystemOutcome::Done
             }
             SystemCommand::ClearEdge { owner, .. } => {
                 self.edges.retain(|(who, ..)| who != owner);
-                self.remember(claim, Some(Answer::Done));
+                self.remember(claim, Some(SystemAnswer::Done));
                 SystemOutcome::Done
             }
             SystemCommand::Increment { above, .. } => {
                 let next = self.counter.max(above.map_or(0, Fence::number)) + 1;
                 self.counter = next;
                 let number = Fence::from_number(next).unwrap();
-                self.remember(claim, Some(Answer::Number(number)));
+                self.remember(claim, Some(SystemAnswer::Number(number)));
                 SystemOutcome::Number(number)
             }
             SystemCommand::Claim(_) => {
@@ -141,9 +143,9 @@ impl Twin {
                 answer,
                 plan,
             } => {
-                let another = |(known, work): &(Claim, Work)| {
+                let another = |(known, work): &(KeyClaim, KeyWork)| {
                     known == claim
-                        && matches!((work, plan), (Work::Plan(there), Some(done)) if there != done)
+                        && matches!((work, plan), (KeyWork::Plan(there), Some(done)) if there != done)
                 };
                 if !self.works.iter().any(another) {
                     self.complete(claim, answer.clone());
@@ -173,25 +175,25 @@ impl Twin {
 
     /// Whoever ends a change completes the key of the call that began it.
     fn finish(&mut self, change: u64) {
-        let decided = |under: &Underway| under.number == change && under.decided.is_some();
+        let decided = |under: &PendingCall| under.number == change && under.decided.is_some();
         let Some(at) = self.changes.iter().position(decided) else {
             return;
         };
         let under = self.changes.remove(at);
         let end = match under.decided.unwrap() {
-            Decided::Refused { live } => ChangeEnd::Refused { live },
+            ChangeDecided::Refused { live } => ChangeEnd::Refused { live },
             _ => ChangeEnd::Made,
         };
         if self.rules < 2 {
             return;
         }
-        let its = |(_, work): &(Claim, Work)| *work == Work::Change(change);
+        let its = |(_, work): &(KeyClaim, KeyWork)| *work == KeyWork::Change(change);
         let at_work = self.works.iter().any(its);
         self.works.retain(|work| !its(work));
         if let Some(claim) = under.claim {
             // Made, it is answered from now on for as long as any answer; refused, the key is free again.
             if end == ChangeEnd::Made {
-                self.complete(&claim, Some(Answer::Done));
+                self.complete(&claim, Some(SystemAnswer::Done));
             } else if at_work {
                 self.complete(&claim, None);
             }
@@ -202,52 +204,55 @@ impl Twin {
     /// The first plan counts, and only that one has an effect.
     fn plan(
         &mut self,
-        claim: &Claim,
+        claim: &KeyClaim,
         owner: &OwnerId,
-        plan: &Plan,
-        effect: PlanEffect,
+        plan: &ReleasePlan,
+        effect: ReleasePlanEffect,
     ) -> SystemOutcome {
         let before = self.works.iter().find(|(known, _)| known == claim);
         match (self.known(claim), before) {
             (None, _) => {}
-            (Some(Repeated::Open), Some((_, Work::Plan(first)))) => {
+            (Some(RepeatedKey::Open), Some((_, KeyWork::Plan(first)))) => {
                 return SystemOutcome::Planned(first.clone());
             }
-            (Some(Repeated::Open), _) => self.answers.retain(|(known, ..)| known != claim),
+            (Some(RepeatedKey::Open), _) => self.answers.retain(|(known, ..)| known != claim),
             (Some(repeated), _) => return SystemOutcome::Repeated(repeated),
         }
         self.remember(Some(claim.clone()), None);
-        self.works.push((claim.clone(), Work::Plan(plan.clone())));
-        if effect != PlanEffect::None {
+        self.works
+            .push((claim.clone(), KeyWork::Plan(plan.clone())));
+        if effect != ReleasePlanEffect::None {
             self.edges.retain(|(who, ..)| who != owner);
         }
-        if effect == PlanEffect::Kill {
+        if effect == ReleasePlanEffect::Kill {
             self.events.push((owner.clone(), EventKind::Killed));
         }
         SystemOutcome::Planned(plan.clone())
     }
 
     /// R102–R104: what a key that was used before says.
-    fn known(&self, claim: &Claim) -> Option<Repeated> {
+    fn known(&self, claim: &KeyClaim) -> Option<RepeatedKey> {
         let (before, answer, _) = self
             .answers
             .iter()
             .find(|(known, ..)| known.call == claim.call && known.key == claim.key)?;
         Some(if before.fingerprint != claim.fingerprint {
-            Repeated::KeyReused
+            RepeatedKey::KeyReused
         } else {
-            answer.clone().map_or(Repeated::Open, Repeated::Answered)
+            answer
+                .clone()
+                .map_or(RepeatedKey::Open, RepeatedKey::Answered)
         })
     }
 
-    fn remember(&mut self, claim: Option<Claim>, answer: Option<Answer>) {
+    fn remember(&mut self, claim: Option<KeyClaim>, answer: Option<SystemAnswer>) {
         let until = self.time + REMEMBERED_MS;
         self.answers
             .extend(claim.map(|claim| (claim, answer, until)));
     }
 
     /// The end of a reservation. What was answered once stays answered so (R102).
-    fn complete(&mut self, claim: &Claim, answer: Option<Answer>) {
+    fn complete(&mut self, claim: &KeyClaim, answer: Option<SystemAnswer>) {
         let known = self
             .answers
             .iter()
@@ -277,35 +282,35 @@ impl Twin {
         &mut self,
         namespace: &Namespace,
         to: Option<Algorithm>,
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
     ) -> SystemOutcome {
-        let related = |under: &&Underway| {
+        let related = |under: &&PendingCall| {
             under.namespace == *namespace
                 || under.namespace.encloses(namespace)
                 || namespace.encloses(&under.namespace)
         };
         if let Some(busy) = self.changes.iter().find(related) {
-            return SystemOutcome::Begun(Begun::Busy {
+            return SystemOutcome::Begun(ChangeBegun::Busy {
                 change: busy.number,
             });
         }
         match self.table().plan(namespace, to) {
             RowPlan::Unchanged => {
-                self.remember(claim, Some(Answer::Done));
-                SystemOutcome::Begun(Begun::Unchanged)
+                self.remember(claim, Some(SystemAnswer::Done));
+                SystemOutcome::Begun(ChangeBegun::Unchanged)
             }
             RowPlan::RowOnly => {
                 let version = self.write(namespace, to);
-                self.remember(claim, Some(Answer::Done));
-                SystemOutcome::Begun(Begun::Committed { version })
+                self.remember(claim, Some(SystemAnswer::Done));
+                SystemOutcome::Begun(ChangeBegun::Committed { version })
             }
             RowPlan::Steps(steps) => {
                 self.begun += 1;
                 if let Some(claim) = claim.clone().filter(|_| self.rules >= 2) {
-                    self.works.push((claim, Work::Change(self.begun)));
+                    self.works.push((claim, KeyWork::Change(self.begun)));
                 }
                 self.remember(claim.clone(), None);
-                self.changes.push(Underway {
+                self.changes.push(PendingCall {
                     claim: claim.filter(|_| self.rules >= 2),
                     number: self.begun,
                     namespace: namespace.clone(),
@@ -314,7 +319,7 @@ impl Twin {
                     decided: None,
                     highest: None,
                 });
-                SystemOutcome::Begun(Begun::Started { change: self.begun })
+                SystemOutcome::Begun(ChangeBegun::Started { change: self.begun })
             }
         }
     }
@@ -322,15 +327,17 @@ impl Twin {
     /// R133, R138: a live hold refuses what would spare holds.
     fn decide(&mut self, change: u64, report: &FreezeReport) -> SystemOutcome {
         let Some(at) = self.changes.iter().position(|under| under.number == change) else {
-            return SystemOutcome::Decided(Decided::Unknown);
+            return SystemOutcome::Decided(ChangeDecided::Unknown);
         };
         if let Some(decided) = &self.changes[at].decided {
             return SystemOutcome::Decided(decided.clone());
         }
         let under = self.changes[at].clone();
         let decided = match &report.live {
-            Some(live) if under.steps.spares_holds() => Decided::Refused { live: live.clone() },
-            _ => Decided::Committed {
+            Some(live) if under.steps.spares_holds() => {
+                ChangeDecided::Refused { live: live.clone() }
+            }
+            _ => ChangeDecided::Committed {
                 version: self.write(&under.namespace, under.to),
             },
         };
@@ -355,97 +362,100 @@ fn name(text: &str) -> Namespace {
     Namespace::parse(text).unwrap()
 }
 
-fn claim(dice: &mut Dice, call: Call) -> Option<Claim> {
-    dice.one_in(3).then(|| Claim {
+fn claim(rng: &mut Rng, call: SystemCall) -> Option<KeyClaim> {
+    rng.one_in(3).then(|| KeyClaim {
         call,
-        key: Key::new(dice.pick(&["k", "m"])).unwrap().unwrap(),
-        fingerprint: u128::from(dice.below(3) / 2),
+        key: Key::new(rng.pick(&["k", "m"])).unwrap().unwrap(),
+        fingerprint: u128::from(rng.below(3) / 2),
     })
 }
 
-fn edge(dice: &mut Dice) -> Edge {
+fn edge(rng: &mut Rng) -> Edge {
     Edge {
-        blocker: owner_id(dice.pick(&OWNERS)),
-        why: dice.maybe(|_| (Path::parse("h:/a").unwrap(), BlockReason::Queued)),
+        blocker: owner_id(rng.pick(&OWNERS)),
+        why: rng.maybe(|_| (Path::parse("h:/a").unwrap(), BlockReason::Queued)),
     }
 }
 
-fn command(dice: &mut Dice, begun: u64, rules: u32) -> SystemCommand {
-    let owner = owner_id(dice.pick(&OWNERS));
-    let change = begun.saturating_sub(dice.below(3));
-    match dice.below(18) {
+fn command(rng: &mut Rng, begun: u64, rules: u32) -> SystemCommand {
+    let owner = owner_id(rng.pick(&OWNERS));
+    let change = begun.saturating_sub(rng.below(3));
+    match rng.below(18) {
         0..3 => {
-            let to = (!dice.one_in(3)).then(|| dice.pick(&Algorithm::ALL));
+            let to = (!rng.one_in(3)).then(|| rng.pick(&Algorithm::ALL));
             let call = match to {
-                Some(_) => Call::SetNamespacePolicy,
-                None => Call::DeleteNamespacePolicy,
+                Some(_) => SystemCall::SetNamespacePolicy,
+                None => SystemCall::DeleteNamespacePolicy,
             };
             SystemCommand::Begin {
-                namespace: name(dice.pick(&NAMES)),
+                namespace: name(rng.pick(&NAMES)),
                 to,
-                claim: claim(dice, call),
+                claim: claim(rng, call),
             }
         }
         3..6 => SystemCommand::Decide {
             change,
             report: FreezeReport {
-                live: dice
-                    .one_in(3)
-                    .then(|| (Path::parse("h:/a").unwrap(), owner)),
-                highest: dice.maybe(|dice| Fence::from_number(1 + dice.below(100)).unwrap()),
+                live: rng.one_in(3).then(|| (Path::parse("h:/a").unwrap(), owner)),
+                highest: rng.maybe(|rng| Fence::from_number(1 + rng.below(100)).unwrap()),
             },
         },
         6..8 => SystemCommand::Finish { change },
         8 => SystemCommand::SetEdge {
             owner,
-            edge: edge(dice),
-            ttl: Ttl::from_millis(1 + dice.below(5_000)).unwrap(),
-            claim: claim(dice, Call::SetWaitEdge),
+            edge: edge(rng),
+            ttl: Ttl::from_millis(1 + rng.below(5_000)).unwrap(),
+            claim: claim(rng, SystemCall::SetWaitEdge),
         },
         9 => SystemCommand::ClearEdge {
             owner,
-            claim: claim(dice, Call::ClearWaitEdge),
+            claim: claim(rng, SystemCall::ClearWaitEdge),
         },
         10 => SystemCommand::Increment {
-            above: dice.maybe(|dice| Fence::from_number(1 + dice.below(1_000)).unwrap()),
-            claim: claim(dice, Call::IncrFencingToken),
+            above: rng.maybe(|rng| Fence::from_number(1 + rng.below(1_000)).unwrap()),
+            claim: claim(rng, SystemCall::IncrFencingToken),
         },
-        11 => match claim(dice, Call::ReleaseAll) {
+        11 => match claim(rng, SystemCall::ReleaseAll) {
             Some(claim) => SystemCommand::Claim(claim),
             None => SystemCommand::Tick,
         },
         12 => match claim(
-            dice,
-            dice.clone().pick(&[Call::ReleaseAll, Call::ForceRelease]),
+            rng,
+            rng.clone()
+                .pick(&[SystemCall::ReleaseAll, SystemCall::ForceRelease]),
         ) {
             Some(claim) => SystemCommand::Complete {
                 claim,
-                answer: dice.maybe(|_| Answer::Done),
-                plan: (rules >= 2 && dice.one_in(2)).then(|| Plan {
+                answer: rng.maybe(|_| SystemAnswer::Done),
+                plan: (rules >= 2 && rng.one_in(2)).then(|| ReleasePlan {
                     selection: Selection::All,
-                    groups: vec![(3, dice.below(3))],
+                    groups: vec![(3, rng.below(3))],
                 }),
             },
             None => SystemCommand::Tick,
         },
         13 => SystemCommand::Kill {
             owner,
-            claim: claim(dice, Call::ForceRelease),
+            claim: claim(rng, SystemCall::ForceRelease),
         },
         14 => SystemCommand::Ask { owner },
-        15 if rules >= 2 => match claim(dice, Call::ReleaseAll) {
+        15 if rules >= 2 => match claim(rng, SystemCall::ReleaseAll) {
             Some(claim) => SystemCommand::Plan {
                 claim,
                 owner,
-                plan: Plan {
+                plan: ReleasePlan {
                     selection: Selection::All,
-                    groups: vec![(3, dice.below(3))],
+                    groups: vec![(3, rng.below(3))],
                 },
-                effect: dice.pick(&[PlanEffect::None, PlanEffect::ClearEdge, PlanEffect::Kill]),
+                effect: rng.pick(&[
+                    ReleasePlanEffect::None,
+                    ReleasePlanEffect::ClearEdge,
+                    ReleasePlanEffect::Kill,
+                ]),
             },
             None => SystemCommand::Tick,
         },
-        _ if dice.one_in(10) => SystemCommand::Lift { by: dice.below(10) },
+        _ if rng.one_in(10) => SystemCommand::Lift { by: rng.below(10) },
         _ => SystemCommand::Tick,
     }
 }
@@ -454,16 +464,16 @@ fn command(dice: &mut Dice, begun: u64, rules: u32) -> SystemCommand {
 #[test]
 fn the_system_machine_does_what_its_twin_does() {
     for seed in 0..1_500 {
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let mut system = System::new(NamespaceTable::new(1, Algorithm::RecursiveRw));
-        let mut twin = Twin::new();
+        let mut twin = ReferenceSystem::new();
         let mut time = 1;
         let mut told: Vec<String> = Vec::new();
         for step in 0..60u64 {
-            time += dice.pick(&[0, 1, 700, 4_000, 150_000]);
+            time += rng.pick(&[0, 1, 700, 4_000, 150_000]);
             let command = match (seed % 3, step) {
                 (1, 0) | (2, 30) => SystemCommand::Rules { number: 2 },
-                _ => command(&mut dice, twin.begun, twin.rules),
+                _ => command(&mut rng, twin.begun, twin.rules),
             };
             told.push(format!("{time} {command:?}"));
             let story = || told.join("\n");
@@ -511,10 +521,10 @@ fn the_system_machine_does_what_its_twin_does() {
                 assert_eq!(system.change_end(change), end.map(|(_, end)| end));
             }
             for (claim, work) in &twin.works {
-                let known = twin.known(claim) == Some(Repeated::Open);
+                let known = twin.known(claim) == Some(RepeatedKey::Open);
                 assert_eq!(system.work(claim, time), known.then_some(work));
             }
-            if dice.one_in(20) {
+            if rng.one_in(20) {
                 let bytes = system.encode_snapshot(Vec::new());
                 system = System::decode_snapshot(&bytes).unwrap();
                 assert_eq!(system.encode_snapshot(Vec::new()), bytes);
@@ -524,25 +534,25 @@ fn the_system_machine_does_what_its_twin_does() {
 }
 
 /// What the groups must be told of a change under way, so that anybody can carry it on.
-fn carries_on(view: &ChangeView, under: &Underway) {
+fn carries_on(view: &ChangeView, under: &PendingCall) {
     assert_eq!(view.region, under.steps.region);
     assert_eq!(view.reach, under.steps.reach);
     match (&view.command, &view.then, &under.decided) {
-        (Command::Freeze(freeze), Then::Decide, None) => {
+        (Command::Freeze(freeze), AfterChange::Decide, None) => {
             assert_eq!(freeze.change, under.number);
             assert_eq!(freeze.region, under.steps.region);
         }
         (
             Command::Thaw(thaw),
-            Then::FinishRefused { live },
-            Some(Decided::Refused { live: found }),
+            AfterChange::FinishRefused { live },
+            Some(ChangeDecided::Refused { live: found }),
         ) => {
             assert_eq!((thaw.change, live), (under.number, found));
         }
         (
             Command::Change(change),
-            Then::Finish { version },
-            Some(Decided::Committed { version: made }),
+            AfterChange::Finish { version },
+            Some(ChangeDecided::Committed { version: made }),
         ) => {
             assert_eq!((change.change, version), (under.number, made));
             assert_eq!(change.version, *made);
@@ -551,21 +561,21 @@ fn carries_on(view: &ChangeView, under: &Underway) {
             // R71: paths that move get fences above all that the groups reported.
             let floor = under
                 .highest
-                .filter(|_| under.steps.reach == Reach::AllGroups);
+                .filter(|_| under.steps.reach == AffectedGroups::AllGroups);
             assert_eq!(change.floor, floor);
         }
         (command, then, decided) => panic!("{command:?} and {then:?} after {decided:?}"),
     }
 }
 
-struct Room {
+struct SizeLimit {
     system: System,
     time: u64,
 }
 
-impl Room {
-    fn new() -> Room {
-        Room {
+impl SizeLimit {
+    fn new() -> SizeLimit {
+        SizeLimit {
             system: System::new(NamespaceTable::new(1, Algorithm::RecursiveRw)),
             time: 1_000,
         }
@@ -606,7 +616,7 @@ impl Room {
 /// R107: one edge an owner, the newest, until its time is over. R108: clearing none is fine.
 #[test]
 fn an_owner_has_one_edge_for_a_time() {
-    let mut room = Room::new();
+    let mut room = SizeLimit::new();
     room.set_edge("amy", "bob", 1_000);
     room.set_edge("amy", "cid", 1_000);
     assert_eq!(room.waits_for("amy"), Some("cid"));
@@ -631,7 +641,7 @@ fn an_owner_has_one_edge_for_a_time() {
 /// R101: force takes it away too and always tells the victim, also one that nobody knows.
 #[test]
 fn force_tells_the_victim_and_ends_its_edge() {
-    let mut room = Room::new();
+    let mut room = SizeLimit::new();
     room.set_edge("amy", "bob", 60_000);
     room.apply(SystemCommand::ClearEdge {
         owner: owner_id("amy"),
@@ -655,14 +665,14 @@ fn force_tells_the_victim_and_ends_its_edge() {
 /// plan of its own that is not carried out yet.
 #[test]
 fn an_earlier_plan_does_not_complete_a_later_one() {
-    let mut room = Room::new();
+    let mut room = SizeLimit::new();
     room.apply(SystemCommand::Rules { number: 2 });
-    let claim = Claim {
-        call: Call::ReleaseAll,
+    let claim = KeyClaim {
+        call: SystemCall::ReleaseAll,
         key: Key::new("k1").unwrap().unwrap(),
         fingerprint: 7,
     };
-    let plan = |until: u64| Plan {
+    let plan = |until: u64| ReleasePlan {
         selection: Selection::All,
         groups: vec![(3, until)],
     };
@@ -670,11 +680,11 @@ fn an_earlier_plan_does_not_complete_a_later_one() {
         claim: claim.clone(),
         owner: owner_id("amy"),
         plan: plan(until),
-        effect: PlanEffect::None,
+        effect: ReleasePlanEffect::None,
     };
     let complete = |until: u64| SystemCommand::Complete {
         claim: claim.clone(),
-        answer: Some(Answer::Done),
+        answer: Some(SystemAnswer::Done),
         plan: Some(plan(until)),
     };
     assert_eq!(room.apply(begin(10)).0, SystemOutcome::Planned(plan(10)));
@@ -683,14 +693,14 @@ fn an_earlier_plan_does_not_complete_a_later_one() {
     room.apply(complete(10));
     assert_eq!(room.apply(begin(30)).0, SystemOutcome::Planned(plan(20)));
     room.apply(complete(20));
-    let answered = SystemOutcome::Repeated(Repeated::Answered(Answer::Done));
+    let answered = SystemOutcome::Repeated(RepeatedKey::Answered(SystemAnswer::Done));
     assert_eq!(room.apply(begin(30)).0, answered);
 }
 
 /// R115: asking always tells the owner, every time.
 #[test]
 fn asking_tells_the_owner_every_time() {
-    let mut room = Room::new();
+    let mut room = SizeLimit::new();
     let mut last = 0;
     for _ in 0..3 {
         let (outcome, events) = room.apply(SystemCommand::Ask {
@@ -706,7 +716,7 @@ fn asking_tells_the_owner_every_time() {
 /// R110: exactly the seven reasons that a client may repeat are words of an edge; no others exist.
 #[test]
 fn edges_take_the_reasons_of_blockers() {
-    let mut room = Room::new();
+    let mut room = SizeLimit::new();
     for reason in [
         BlockReason::AncestorLocked,
         BlockReason::WriteLocked,
@@ -736,10 +746,10 @@ fn edges_take_the_reasons_of_blockers() {
 /// with one key get the same.
 #[test]
 fn global_numbers_grow() {
-    let mut room = Room::new();
+    let mut room = SizeLimit::new();
     let key = |text: &str| {
-        Some(Claim {
-            call: Call::IncrFencingToken,
+        Some(KeyClaim {
+            call: SystemCall::IncrFencingToken,
             key: Key::new(text).unwrap().unwrap(),
             fingerprint: 1,
         })
@@ -770,8 +780,11 @@ fn global_numbers_grow() {
             claim: key("k"),
         })
         .0;
-    let stored = Answer::Number(Fence::from_number(second).unwrap());
-    assert_eq!(again, SystemOutcome::Repeated(Repeated::Answered(stored)));
+    let stored = SystemAnswer::Number(Fence::from_number(second).unwrap());
+    assert_eq!(
+        again,
+        SystemOutcome::Repeated(RepeatedKey::Answered(stored))
+    );
     let third = number(
         room.apply(SystemCommand::Increment {
             above: None,
@@ -803,16 +816,22 @@ fn global_numbers_grow() {
 /// R135 rests on this: a change begun by one node is carried on by any, in its three steps.
 #[test]
 fn a_change_goes_in_three_steps() {
-    let mut room = Room::new();
+    let mut room = SizeLimit::new();
     let begin = |to| SystemCommand::Begin {
         namespace: name("h:/a/b"),
         to,
         claim: None,
     };
     let (outcome, _) = room.apply(begin(Some(Algorithm::PointRw)));
-    assert_eq!(outcome, SystemOutcome::Begun(Begun::Started { change: 1 }));
+    assert_eq!(
+        outcome,
+        SystemOutcome::Begun(ChangeBegun::Started { change: 1 })
+    );
     let (outcome, _) = room.apply(begin(None));
-    assert_eq!(outcome, SystemOutcome::Begun(Begun::Busy { change: 1 }));
+    assert_eq!(
+        outcome,
+        SystemOutcome::Begun(ChangeBegun::Busy { change: 1 })
+    );
     assert_eq!(room.system.table().row(&name("h:/a/b")), None);
     let view = room.system.change(1).unwrap();
     assert_eq!(
@@ -830,7 +849,7 @@ fn a_change_goes_in_three_steps() {
     let (outcome, _) = room.apply(SystemCommand::Decide { change: 1, report });
     assert_eq!(
         outcome,
-        SystemOutcome::Decided(Decided::Committed { version: 1 })
+        SystemOutcome::Decided(ChangeDecided::Committed { version: 1 })
     );
     assert_eq!(
         room.system.table().row(&name("h:/a/b")),
@@ -849,5 +868,8 @@ fn a_change_goes_in_three_steps() {
         to: None,
         claim: None,
     };
-    assert_eq!(room.apply(delete).0, SystemOutcome::Begun(Begun::Unchanged));
+    assert_eq!(
+        room.apply(delete).0,
+        SystemOutcome::Begun(ChangeBegun::Unchanged)
+    );
 }

@@ -1,6 +1,6 @@
 //! The namespace table as a list of rows, and how paths are resolved by it (R20–R24, R133).
 
-use tenure_core::command::{Clear, Region, Route};
+use tenure_core::command::{ClearPolicy, Region, Route};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Algorithm;
 
@@ -91,12 +91,12 @@ impl Table {
     }
 
     /// What a change does to what is in its region; nothing if it concerns no group (R131–R138).
-    pub(crate) fn clear(&self, root: &Namespace, row: Option<Algorithm>) -> Option<Clear> {
+    pub(crate) fn clear(&self, root: &Namespace, row: Option<Algorithm>) -> Option<ClearPolicy> {
         match row {
             None if self.row(root).is_none() => None,
-            None => Some(Clear::Waiters),
-            Some(_) if self.moves_paths(root, row) => Some(Clear::Waiters),
-            Some(algorithm) if algorithm != self.algorithm_of(root) => Some(Clear::All),
+            None => Some(ClearPolicy::Waiters),
+            Some(_) if self.moves_paths(root, row) => Some(ClearPolicy::Waiters),
+            Some(algorithm) if algorithm != self.algorithm_of(root) => Some(ClearPolicy::All),
             Some(_) => None,
         }
     }

@@ -1,11 +1,11 @@
 //! The namespace table against a list of rows (R20–R24, R30, R31, R126–R128, R131–R138).
 
-use tenure_core::command::{Clear, Domain, Selection};
+use tenure_core::command::{ClearPolicy, Domain, Selection};
+use tenure_core::namespace_table::{AffectedGroups, NamespaceTable, TableChangePlan, Unroutable};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Algorithm;
-use tenure_core::table::{NamespaceTable, Plan, Reach, Unroutable};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 use crate::table::Table;
 
 const PATHS: [&str; 10] = [
@@ -26,13 +26,13 @@ fn path(text: &str) -> Path {
 /// R21, R22, R24: for random rows, every path resolves as the longest row that contains it says.
 #[test]
 fn the_table_resolves_as_a_list_does() {
-    let mut dice = Dice::new(11);
+    let mut rng = Rng::new(11);
     for _ in 0..3_000 {
         let mut list = Table::new();
-        list.prefix = dice.below(4) as usize;
-        list.default = dice.pick(&Algorithm::ALL);
-        for _ in 0..dice.below(6) {
-            list.set(&name(dice.pick(&NAMES)), Some(dice.pick(&Algorithm::ALL)));
+        list.prefix = rng.below(4) as usize;
+        list.default = rng.pick(&Algorithm::ALL);
+        for _ in 0..rng.below(6) {
+            list.set(&name(rng.pick(&NAMES)), Some(rng.pick(&Algorithm::ALL)));
         }
         let rows = list.rows.iter().cloned();
         let table = NamespaceTable::restore(list.prefix, list.default, list.version, rows);
@@ -91,24 +91,24 @@ fn a_plan_is_right(table: &NamespaceTable, list: &Table, root: &Namespace, to: O
     };
     let moves = PATHS.iter().filter(moved).count() > 0;
     match table.plan(root, to) {
-        Plan::Unchanged => assert_eq!(list.row(root), to),
-        Plan::RowOnly => {
+        TableChangePlan::Unchanged => assert_eq!(list.row(root), to),
+        TableChangePlan::RowOnly => {
             assert!(!moves, "{root} moves paths of {list:?}");
             assert_eq!(list.algorithm_of(root), after.algorithm_of(root));
         }
-        Plan::Steps(steps) => {
+        TableChangePlan::Steps(steps) => {
             assert_eq!(steps.algorithm, after.algorithm_of(root));
             assert_eq!(
                 Some(steps.clear),
                 list.clear(root, to),
                 "{root} of {list:?}"
             );
-            assert_eq!(steps.spares_holds(), steps.clear == Clear::Waiters);
+            assert_eq!(steps.spares_holds(), steps.clear == ClearPolicy::Waiters);
             if moves {
-                assert_eq!(steps.reach, Reach::AllGroups, "{root} of {list:?}");
+                assert_eq!(steps.reach, AffectedGroups::AllGroups, "{root} of {list:?}");
             }
-            if steps.clear == Clear::All {
-                assert_eq!(steps.reach, Reach::OwnGroup);
+            if steps.clear == ClearPolicy::All {
+                assert_eq!(steps.reach, AffectedGroups::OwnGroup);
             }
             // The region is exactly what is decided by this row, before or after.
             for text in PATHS {

@@ -26,7 +26,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use driver::{Load, Running, Setup, Tell};
-use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
@@ -145,13 +145,13 @@ fn acquire(owner: &OwnerId, path: &Path, ttl: u64) -> ClientRequest {
         requests: vec![Request {
             path: path.clone(),
             mode: Mode::Write,
-            state: State::New,
+            state: RequestKind::New,
             permits: None,
         }],
         releases: Vec::new(),
         fence: None,
         key: None,
-        wait: Wait::No,
+        wait: WaitMode::No,
         holder: None,
         deadlock: Deadlock::Ignore,
     })

@@ -1,7 +1,7 @@
 //! What a leader keeps for its group, and loses with leadership: deadlines, endings under way, and
 //! those who wait for a round. The steps are those of leases.md.
 
-use tenure_core::command::{Command, Expire, Renew};
+use tenure_core::command::{Command, Expire, RenewLease};
 use tenure_core::lease;
 use tenure_core::outcome::{AcquireOutcome, LeaseChange, LeaseNumber, Outcome, Renewed};
 use tenure_core::path::Namespace;
@@ -46,7 +46,7 @@ pub(crate) enum Waiting {
     /// A renewal, counted with its lease while it waits.
     Renew {
         ticket: Ticket,
-        renew: Renew,
+        renew: RenewLease,
         joined: Option<Joined>,
         expires: u64,
     },
@@ -81,7 +81,7 @@ impl Lead {
     pub(crate) fn join_renewal(
         &mut self,
         ticket: Ticket,
-        renew: Renew,
+        renew: RenewLease,
         expires: u64,
         machine: &Machine,
     ) {
@@ -478,7 +478,7 @@ fn lease_of(machine: &Machine, namespace: &Namespace, owner: &OwnerId) -> Option
 
 struct Confirmed {
     ticket: Ticket,
-    renew: Renew,
+    renew: RenewLease,
     joined: Option<Joined>,
     expires: u64,
     until: Until,

@@ -1,10 +1,10 @@
 //! Acquire: resolve, place it in its group, and where asked for look for a deadlock (E5).
 
-use tenure_core::command::{Acquire, Command, State, Withdraw};
+use tenure_core::command::{Acquire, Command, RequestKind, Withdraw};
 use tenure_core::deadlock::Search;
+use tenure_core::namespace_table::Unroutable;
 use tenure_core::outcome::{AcquireOutcome, Outcome, Queued, Refusal, Withdrawn};
 use tenure_core::path::{Namespace, Path};
-use tenure_core::table::Unroutable;
 
 use super::sweep::{Scope, Sweep, What};
 use super::{Context, Happened, Progress, failure_of, odd_answer, with_effects};
@@ -117,8 +117,8 @@ impl Node {
             return Progress::fail(odd_answer());
         };
         let new = |state| move |one: &&tenure_core::command::Request| one.state == state;
-        let taken = request.requests.iter().filter(new(State::New));
-        let held = request.requests.iter().filter(new(State::Held));
+        let taken = request.requests.iter().filter(new(RequestKind::New));
+        let held = request.requests.iter().filter(new(RequestKind::Held));
         let others = held
             .map(|one| &one.path)
             .chain(request.releases.iter().map(|hold| &hold.path));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::deadlock::{Place, Search, Step, Walk};
+use tenure_core::deadlock::{Search, WaitPosition, Walk, WalkStep};
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::query::{Explanation, WaitsFor};
@@ -153,8 +153,8 @@ impl Node {
             Happened::Start | Happened::Table | Happened::Timer | Happened::Changed(_) => {}
         }
         match walk.next() {
-            Step::Done(found) => Progress::ok(Answer::DetectCycle(found)),
-            Step::Ask(owner) => {
+            WalkStep::Done(found) => Progress::ok(Answer::DetectCycle(found)),
+            WalkStep::Ask(owner) => {
                 *asked = Asked::Edge;
                 let system = self.system();
                 self.read_of(cx, system, Query::Edge { owner });
@@ -165,7 +165,7 @@ impl Node {
 
     /// No edge of a client stands: what does the queue say (R107)?
     fn walk_queue(&mut self, cx: &mut Context, walk: &Walk, asked: &mut Asked) -> Progress {
-        let Step::Ask(owner) = walk.next() else {
+        let WalkStep::Ask(owner) = walk.next() else {
             return Progress::Wait;
         };
         *asked = Asked::Queue;
@@ -285,7 +285,7 @@ impl ExplainCall {
     }
 
     /// Whether a wait was seen before, too, if anything was.
-    fn stood(&self, owner: &OwnerId, place: &Place, blocker: &OwnerId) -> bool {
+    fn stood(&self, owner: &OwnerId, place: &WaitPosition, blocker: &OwnerId) -> bool {
         let Some(before) = &self.before else {
             return true;
         };
@@ -295,7 +295,7 @@ impl ExplainCall {
 }
 
 /// One edge of those that the queues know: any is true, the smallest is the same everywhere.
-fn nearest(edges: &[(OwnerId, WaitsFor)]) -> Option<(OwnerId, Option<Place>)> {
+fn nearest(edges: &[(OwnerId, WaitsFor)]) -> Option<(OwnerId, Option<WaitPosition>)> {
     let each = |waits: &'_ WaitsFor| {
         let place = Some(waits.place.clone());
         waits.owners.iter().min().cloned().map(|to| (to, place))

@@ -38,8 +38,8 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::system::SystemCommand;
-use tenure_core::table::NamespaceTable;
 
 use crate::codec::{Read, Reader};
 use crate::config::Config;

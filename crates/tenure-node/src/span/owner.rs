@@ -14,14 +14,15 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::codec::{Record as _, Writer};
-use tenure_core::command::{Command, Domain, ReleaseAll, ReleaseCause, Renew, Selection};
+use tenure_core::codec::{Encode as _, Writer};
+use tenure_core::command::{Command, Domain, ReleaseAll, ReleaseCause, RenewLease, Selection};
 use tenure_core::outcome::Outcome;
 use tenure_core::path::Namespace;
 use tenure_core::policy::Missing;
 use tenure_core::query::OwnerLocks;
 use tenure_core::system::{
-    self, Claim, Plan, PlanEffect, Repeated, SystemCommand, SystemOutcome, Work,
+    self, KeyClaim, KeyWork, ReleasePlan, ReleasePlanEffect, RepeatedKey, SystemCommand,
+    SystemOutcome,
 };
 use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 use xxhash_rust::xxh3::xxh3_128;
@@ -47,7 +48,7 @@ pub(super) struct OwnerCall {
     /// A part was done, or KILLED was sent.
     has_effects: bool,
     /// The plan that this call carries out.
-    plan: Option<Plan>,
+    plan: Option<ReleasePlan>,
     failure: Option<Failure>,
 }
 
@@ -60,7 +61,7 @@ enum Phase {
     /// Finding out in which groups the owner has something.
     Finding(Selection),
     /// Writing the plan down: with a key, this one or that of an earlier attempt counts.
-    Planning(Plan),
+    Planning(ReleasePlan),
     /// Ending what the plan names: so many groups have not answered.
     Ending(usize),
     Acting,
@@ -108,14 +109,14 @@ impl OwnerCall {
 
 /// The fingerprint of a keyed request: the same key for another one is refused (R103).
 pub(super) fn claim(
-    call: system::Call,
+    call: system::SystemCall,
     key: Option<&Key>,
     content: impl FnOnce(&mut Writer),
-) -> Option<Claim> {
+) -> Option<KeyClaim> {
     let key = key?;
     let mut out = Writer::new();
     content(&mut out);
-    Some(Claim {
+    Some(KeyClaim {
         call,
         key: key.clone(),
         fingerprint: xxh3_128(&out.into_bytes()),
@@ -132,14 +133,14 @@ fn put_owner(out: &mut Writer, owner: &OwnerId, domains: &[Namespace]) {
     }
 }
 
-fn claim_of(request: &ClientRequest) -> Option<Claim> {
+fn claim_of(request: &ClientRequest) -> Option<KeyClaim> {
     match request {
         ClientRequest::Renew {
             owner,
             ttl,
             domains,
             key,
-        } => claim(system::Call::Renew, key.as_ref(), |out| {
+        } => claim(system::SystemCall::Renew, key.as_ref(), |out| {
             ttl.put(out);
             put_owner(out, owner, domains);
         }),
@@ -148,30 +149,30 @@ fn claim_of(request: &ClientRequest) -> Option<Claim> {
             domains,
             edge,
             key,
-        } => claim(system::Call::ReleaseAll, key.as_ref(), |out| {
+        } => claim(system::SystemCall::ReleaseAll, key.as_ref(), |out| {
             out.byte(u8::from(*edge == WaitEdge::Remove));
             put_owner(out, owner, domains);
         }),
         ClientRequest::ForceRelease { victim, key } => {
-            claim(system::Call::ForceRelease, key.as_ref(), |out| {
+            claim(system::SystemCall::ForceRelease, key.as_ref(), |out| {
                 victim.put(out);
             })
         }
         ClientRequest::IncrFencingToken { key } => {
-            claim(system::Call::IncrFencingToken, key.as_ref(), |_| {})
+            claim(system::SystemCall::IncrFencingToken, key.as_ref(), |_| {})
         }
         _ => None,
     }
 }
 
 /// What a key that was used before means; `None` where the call goes on.
-pub(super) fn repeated(repeated: &Repeated) -> Option<Failure> {
+pub(super) fn repeated(repeated: &RepeatedKey) -> Option<Failure> {
     match repeated {
-        Repeated::KeyReused => Some(Failure::InvalidArgument(
+        RepeatedKey::KeyReused => Some(Failure::InvalidArgument(
             "this idempotency key was used for a different request".to_owned(),
         )),
-        Repeated::Full => Some(Failure::answers_full()),
-        Repeated::Answered(_) | Repeated::Open => None,
+        RepeatedKey::Full => Some(Failure::answers_full()),
+        RepeatedKey::Answered(_) | RepeatedKey::Open => None,
     }
 }
 
@@ -261,8 +262,8 @@ impl Node {
             return Progress::fail(failure);
         }
         match (before, work) {
-            (Some(Repeated::Answered(_)), _) => Progress::ok(Answer::Done),
-            (_, Some(Work::Plan(plan))) => self.end_planned(cx, call, plan),
+            (Some(RepeatedKey::Answered(_)), _) => Progress::ok(Answer::Done),
+            (_, Some(KeyWork::Plan(plan))) => self.end_planned(cx, call, plan),
             _ => self.find(cx, call),
         }
     }
@@ -293,17 +294,17 @@ impl Node {
 
     /// Writes the plan down before anything ends. The KILLED event and the end of the wait edge belong to
     /// the same entry, so that both come with the plan that counts, once.
-    fn plan(&mut self, cx: &mut Context, call: &mut OwnerCall, plan: Plan) -> Progress {
+    fn plan(&mut self, cx: &mut Context, call: &mut OwnerCall, plan: ReleasePlan) -> Progress {
         let claim = claim_of(&call.request);
         let (owner, effect) = match &*call.request {
             ClientRequest::ReleaseAll { owner, edge, .. } => (
                 owner.clone(),
                 match edge {
-                    WaitEdge::Remove => PlanEffect::ClearEdge,
-                    WaitEdge::Keep => PlanEffect::None,
+                    WaitEdge::Remove => ReleasePlanEffect::ClearEdge,
+                    WaitEdge::Keep => ReleasePlanEffect::None,
                 },
             ),
-            ClientRequest::ForceRelease { victim, .. } => (victim.clone(), PlanEffect::Kill),
+            ClientRequest::ForceRelease { victim, .. } => (victim.clone(), ReleasePlanEffect::Kill),
             _ => return Progress::fail(odd_answer()),
         };
         call.phase = Phase::Planning(plan.clone());
@@ -321,7 +322,12 @@ impl Node {
     }
 
     /// Ends what a plan names, in every group that it names.
-    fn end_planned(&mut self, cx: &mut Context, call: &mut OwnerCall, plan: Plan) -> Progress {
+    fn end_planned(
+        &mut self,
+        cx: &mut Context,
+        call: &mut OwnerCall,
+        plan: ReleasePlan,
+    ) -> Progress {
         let (owner, cause) = match &*call.request {
             ClientRequest::ReleaseAll { owner, .. } => (owner.clone(), ReleaseCause::Owner),
             ClientRequest::ForceRelease { victim, .. } => (victim.clone(), ReleaseCause::Killed),
@@ -410,7 +416,7 @@ impl Node {
     ) -> Progress {
         for namespace in named {
             let group = self.group_of(&namespace);
-            let renew = Renew {
+            let renew = RenewLease {
                 namespace: namespace.clone(),
                 owner: owner.clone(),
                 ttl,
@@ -526,7 +532,7 @@ impl Node {
             return Progress::fail(failure);
         }
         match before {
-            Repeated::Answered(system::Answer::Renewed { leases, asked }) => {
+            RepeatedKey::Answered(system::SystemAnswer::Renewed { leases, asked }) => {
                 // R105: OK only while the leases that it extended live.
                 if leases.is_empty() {
                     return Progress::ok(Answer::Renew(RenewAnswer::Renewed { asked }));
@@ -553,8 +559,10 @@ impl Node {
                 }
                 Progress::Wait
             }
-            Repeated::Answered(_) => Progress::ok(Answer::Done),
-            Repeated::Open | Repeated::KeyReused | Repeated::Full => self.owner_act(cx, call),
+            RepeatedKey::Answered(_) => Progress::ok(Answer::Done),
+            RepeatedKey::Open | RepeatedKey::KeyReused | RepeatedKey::Full => {
+                self.owner_act(cx, call)
+            }
         }
     }
 
@@ -582,7 +590,7 @@ impl Node {
             }
             groups.sort_unstable();
             let selection = std::mem::replace(selection, Selection::All);
-            return self.plan(cx, call, Plan { selection, groups });
+            return self.plan(cx, call, ReleasePlan { selection, groups });
         }
         match &*call.request {
             ClientRequest::Renew { .. } => {
@@ -652,13 +660,13 @@ impl Node {
             return Progress::ok(answer);
         };
         let remembered = match &answer {
-            Answer::Renew(RenewAnswer::Renewed { asked }) => Some(system::Answer::Renewed {
+            Answer::Renew(RenewAnswer::Renewed { asked }) => Some(system::SystemAnswer::Renewed {
                 leases: std::mem::take(&mut call.renewed),
                 asked: *asked,
             }),
             // Only applied results are stored; a repeat is evaluated afresh (R102).
             Answer::Renew(RenewAnswer::Lost(_)) => None,
-            _ => Some(system::Answer::Done),
+            _ => Some(system::SystemAnswer::Done),
         };
         call.phase = Phase::Completing(answer);
         self.ask_system(
@@ -678,7 +686,7 @@ fn incremented(outcome: &SystemOutcome) -> Progress {
         SystemOutcome::Number(fence) => Progress::ok(Answer::Number(*fence)),
         SystemOutcome::Repeated(before) => match (repeated(before), before) {
             (Some(failure), _) => Progress::fail(failure),
-            (None, Repeated::Answered(system::Answer::Number(fence))) => {
+            (None, RepeatedKey::Answered(system::SystemAnswer::Number(fence))) => {
                 Progress::ok(Answer::Number(*fence))
             }
             _ => Progress::fail(odd_answer()),

@@ -10,14 +10,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::codec::Record as _;
+use tenure_core::codec::Encode as _;
+use tenure_core::namespace_table::AffectedGroups;
 use tenure_core::outcome::{FreezeReport, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Algorithm;
 use tenure_core::system::{
-    self, Begun, ChangeEnd, ChangeView, Claim, Repeated, SystemCommand, SystemOutcome, Then, Work,
+    self, AfterChange, ChangeBegun, ChangeEnd, ChangeView, KeyClaim, KeyWork, RepeatedKey,
+    SystemCommand, SystemOutcome,
 };
-use tenure_core::table::Reach;
 use tenure_core::value::{Key, OwnerId};
 
 use super::forward::Origin;
@@ -58,10 +59,10 @@ impl PolicyCall {
         }
     }
 
-    fn claim(&self) -> Option<Claim> {
+    fn claim(&self) -> Option<KeyClaim> {
         let kind = match self.to {
-            Some(_) => system::Call::SetNamespacePolicy,
-            None => system::Call::DeleteNamespacePolicy,
+            Some(_) => system::SystemCall::SetNamespacePolicy,
+            None => system::SystemCall::DeleteNamespacePolicy,
         };
         claim(kind, self.key.as_ref(), |out| {
             self.namespace.put(out);
@@ -187,28 +188,28 @@ impl Node {
         }
         match answer {
             OpAnswer::System(SystemOutcome::Begun(begun)) => match begun {
-                Begun::Unchanged | Begun::Committed { .. } => {
+                ChangeBegun::Unchanged | ChangeBegun::Committed { .. } => {
                     self.change_done(cx, call, Ok(Answer::Done))
                 }
-                Begun::Started { change } => {
+                ChangeBegun::Started { change } => {
                     call.is_begun = true;
                     call.own = Some(change);
                     call.reserved = call.key.is_some();
                     self.drive(change, Some(cx.new_part()));
                     Progress::Wait
                 }
-                Begun::Busy { change } => {
+                ChangeBegun::Busy { change } => {
                     call.own = None;
                     self.drive(change, Some(cx.new_part()));
                     Progress::Wait
                 }
             },
             OpAnswer::System(SystemOutcome::Repeated(before)) => {
-                call.is_begun |= before == Repeated::Open;
+                call.is_begun |= before == RepeatedKey::Open;
                 match (repeated(&before), before) {
                     (Some(failure), _) => Progress::fail(failure),
                     // The same call has begun elsewhere: which change is it?
-                    (None, Repeated::Open) => match call.claim().map(Box::new) {
+                    (None, RepeatedKey::Open) => match call.claim().map(Box::new) {
                         Some(claim) if self.has_newer_forms() => {
                             let system = self.system();
                             self.ask(cx, system, Op::Read(Query::Claimed { claim }));
@@ -221,7 +222,7 @@ impl Node {
             }
             OpAnswer::Found(found) => match *found {
                 Found::Claimed {
-                    work: Some(Work::Change(change)),
+                    work: Some(KeyWork::Change(change)),
                     ..
                 } => {
                     call.own = Some(change);
@@ -230,7 +231,7 @@ impl Node {
                     Progress::Wait
                 }
                 Found::Claimed {
-                    before: Some(Repeated::Open),
+                    before: Some(RepeatedKey::Open),
                     ..
                 } => self.begin_reserved(cx, call),
                 Found::Claimed {
@@ -271,7 +272,7 @@ impl Node {
         };
         let command = SystemCommand::Complete {
             claim,
-            answer: result.is_ok().then_some(system::Answer::Done),
+            answer: result.is_ok().then_some(system::SystemAnswer::Done),
             plan: None,
         };
         call.completing = Some(result);
@@ -380,8 +381,10 @@ impl Node {
 
     fn tell_groups(&mut self, change: u64, view: ChangeView) {
         let groups: BTreeSet<GroupId> = match view.reach {
-            Reach::OwnGroup => [self.group_of(&view.region.root)].into(),
-            Reach::AllGroups => (0..self.config.cluster.group_count).map(GroupId).collect(),
+            AffectedGroups::OwnGroup => [self.group_of(&view.region.root)].into(),
+            AffectedGroups::AllGroups => {
+                (0..self.config.cluster.group_count).map(GroupId).collect()
+            }
         };
         let command = view.command.clone();
         if let Some(driver) = self.span.policy.running.get_mut(&change) {
@@ -408,19 +411,19 @@ impl Node {
             return;
         };
         let (command, stage) = match &view.then {
-            Then::Decide => {
+            AfterChange::Decide => {
                 let report = report.clone();
                 let decide = SystemCommand::Decide { change, report };
                 (decide, Stage::Deciding)
             }
-            Then::Finish { .. } | Then::FinishRefused { .. } => {
+            AfterChange::Finish { .. } | AfterChange::FinishRefused { .. } => {
                 (SystemCommand::Finish { change }, Stage::Finishing)
             }
         };
         match &view.then {
-            Then::Decide => {}
-            Then::Finish { .. } => driver.ended = Ended::Committed,
-            Then::FinishRefused {
+            AfterChange::Decide => {}
+            AfterChange::Finish { .. } => driver.ended = Ended::Committed,
+            AfterChange::FinishRefused {
                 live: (path, owner),
             } => {
                 driver.ended = Ended::Refused(path.clone(), owner.clone());

@@ -1,8 +1,8 @@
 //! Calls that need one answer of one group, or one of each of a few: AssertFencing, InspectPath,
 //! IsBlocking, DumpLocks, policies, edges, Break, Health.
 
-use tenure_core::codec::Record as _;
-use tenure_core::command::{Break, Command, Route};
+use tenure_core::codec::Encode as _;
+use tenure_core::command::{BreakLock, Command, Route};
 use tenure_core::outcome::{BreakOutcome, Outcome, Refusal};
 use tenure_core::path::Path;
 use tenure_core::query::{DumpCursor, FenceCheck};
@@ -166,7 +166,7 @@ impl Node {
             }
             ClientRequest::Break { path, owner, fence } => {
                 let (route, group) = self.route(path);
-                let command = Command::Break(Break {
+                let command = Command::Break(BreakLock {
                     route,
                     path: path.clone(),
                     owner: owner.clone(),
@@ -388,7 +388,7 @@ fn edge_command(request: &ClientRequest) -> Option<SystemCommand> {
                 why: why.clone(),
             },
             ttl: *ttl,
-            claim: claim(system::Call::SetWaitEdge, key.as_ref(), |out| {
+            claim: claim(system::SystemCall::SetWaitEdge, key.as_ref(), |out| {
                 owner.put(out);
                 blocker.put(out);
                 ttl.put(out);
@@ -397,7 +397,7 @@ fn edge_command(request: &ClientRequest) -> Option<SystemCommand> {
         },
         ClientRequest::ClearWaitEdge { owner, key } => SystemCommand::ClearEdge {
             owner: owner.clone(),
-            claim: claim(system::Call::ClearWaitEdge, key.as_ref(), |out| {
+            claim: claim(system::SystemCall::ClearWaitEdge, key.as_ref(), |out| {
                 owner.put(out);
             }),
         },

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::codec::{Record as _, Writer};
+use tenure_core::codec::{Encode as _, Writer};
 use tenure_core::command::{Command, Hold, Release, Whole};
 use tenure_core::outcome::{Outcome, Refusal};
 use tenure_core::path::Namespace;
-use tenure_core::system::{self, Claim, SystemCommand};
+use tenure_core::system::{self, KeyClaim, SystemCommand};
 use tenure_core::value::Key;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -147,8 +147,8 @@ impl Node {
                 {
                     let claim = call.whole.and_then(|whole| {
                         let key = request_key(&call.request)?;
-                        Some(Claim {
-                            call: system::Call::Release,
+                        Some(KeyClaim {
+                            call: system::SystemCall::Release,
                             key: key.clone(),
                             fingerprint: whole.fingerprint,
                         })

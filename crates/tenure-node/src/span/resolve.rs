@@ -7,8 +7,8 @@
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use tenure_core::command::Route;
+use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::path::{Namespace, Path};
-use tenure_core::table::NamespaceTable;
 
 use super::forward::Origin;
 use super::{Awaited, Context, Happened};

@@ -19,7 +19,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use tenure_core::command::{Ask, Command, Domain, ReleaseAll, ReleaseCause, Renew, Selection};
+use tenure_core::command::{
+    AskRelease, Command, Domain, ReleaseAll, ReleaseCause, RenewLease, Selection,
+};
 use tenure_core::event::Event;
 use tenure_core::outcome::Outcome;
 use tenure_core::path::{Namespace, Path};
@@ -694,7 +696,7 @@ impl Node {
             }
             let at = u32::try_from(local.renewing.len()).unwrap_or(u32::MAX);
             local.renewing.push(lease);
-            let renew = Renew {
+            let renew = RenewLease {
                 namespace,
                 owner: owner.clone(),
                 ttl,
@@ -839,7 +841,7 @@ impl Node {
                 cause: *cause,
                 until,
             }),
-            What::Ask => Command::Ask(Ask {
+            What::Ask => Command::Ask(AskRelease {
                 owner: sweep.owner.clone(),
             }),
             What::Alive

@@ -9,14 +9,14 @@ mod tests;
 use bytes::Bytes;
 use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_core::command::{ReleaseCause, Selection};
-use tenure_core::deadlock::Place;
+use tenure_core::deadlock::WaitPosition;
 use tenure_core::event::{ChangeKind, Event, LockChange};
+use tenure_core::namespace_table::AffectedGroups;
 use tenure_core::path::Path;
 use tenure_core::query::{
     DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, Inspection, WaiterView, WaitsFor,
 };
-use tenure_core::system::{ChangeView, Then};
-use tenure_core::table::Reach;
+use tenure_core::system::{AfterChange, ChangeView};
 use tenure_core::value::Holder;
 
 use super::sweep::{Sweep, Swept, What};
@@ -372,7 +372,7 @@ fn put_found(out: &mut Writer, found: &Found) {
                     out.byte(1);
                     out.put(&view.change);
                     out.put(&view.region);
-                    out.put(&(view.reach == Reach::AllGroups));
+                    out.put(&(view.reach == AffectedGroups::AllGroups));
                     out.put(&view.command);
                     put_then(out, &view.then);
                 }
@@ -429,9 +429,9 @@ fn take_found(input: &mut Reader<'_>) -> Take<Found> {
                 change: input.take()?,
                 region: input.take()?,
                 reach: if input.take()? {
-                    Reach::AllGroups
+                    AffectedGroups::AllGroups
                 } else {
-                    Reach::OwnGroup
+                    AffectedGroups::OwnGroup
                 },
                 command: input.take()?,
                 then: take_then(input)?,
@@ -537,27 +537,27 @@ fn take_locks(input: &mut Reader<'_>) -> Take<Vec<HeldLock>> {
     Ok(locks)
 }
 
-fn put_then(out: &mut Writer, then: &Then) {
+fn put_then(out: &mut Writer, then: &AfterChange) {
     match then {
-        Then::Decide => out.byte(0),
-        Then::Finish { version } => {
+        AfterChange::Decide => out.byte(0),
+        AfterChange::Finish { version } => {
             out.byte(1);
             out.put(version);
         }
-        Then::FinishRefused { live } => {
+        AfterChange::FinishRefused { live } => {
             out.byte(2);
             out.put(live);
         }
     }
 }
 
-fn take_then(input: &mut Reader<'_>) -> Take<Then> {
+fn take_then(input: &mut Reader<'_>) -> Take<AfterChange> {
     Ok(match input.byte()? {
-        0 => Then::Decide,
-        1 => Then::Finish {
+        0 => AfterChange::Decide,
+        1 => AfterChange::Finish {
             version: input.take()?,
         },
-        2 => Then::FinishRefused {
+        2 => AfterChange::FinishRefused {
             live: input.take()?,
         },
         found => return unknown("step of a change", found),
@@ -680,7 +680,7 @@ pub(crate) fn decode_swept(bytes: &[u8]) -> Read<Swept> {
         let mut edges = Vec::new();
         for _ in 0..count {
             let owner = input.take()?;
-            let place = Place {
+            let place = WaitPosition {
                 namespace: input.take()?,
                 waiter: input.take()?,
             };

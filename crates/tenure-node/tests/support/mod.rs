@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{Fence, OwnerId, QueueTtl, Ttl};
@@ -734,13 +734,13 @@ pub fn acquire(who: &str, what: &str, ttl: u64) -> AcquireRequest {
         requests: vec![Request {
             path: path(what),
             mode: Mode::Write,
-            state: State::New,
+            state: RequestKind::New,
             permits: None,
         }],
         releases: Vec::new(),
         fence: None,
         key: None,
-        wait: Wait::Queue,
+        wait: WaitMode::Queue,
         holder: None,
         deadlock: Deadlock::Ignore,
     }

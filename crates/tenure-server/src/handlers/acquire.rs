@@ -1,7 +1,7 @@
 //! Acquire and AcquireStream: the order of checks (R17), chunks as one (R18), the answer (R60–R63, E1–E5).
 
 use prost::Message;
-use tenure_core::command::Wait;
+use tenure_core::command::WaitMode;
 use tenure_core::outcome::Conflict;
 use tenure_core::policy::Reason;
 use tenure_core::value::{Fence, QueueTtl};
@@ -50,9 +50,9 @@ fn parse(wire: v1::AcquireRequest, most: usize) -> Result<AcquireRequest, Failur
     let fence = Fence::supplied(wire.fencing_token)?;
     let holder = wire.holder.map(convert::holder).transpose()?;
     let wait = match (wire.no_wait, wire.ask) {
-        (true, _) => Wait::No,
-        (false, true) => Wait::QueueAndAsk,
-        (false, false) => Wait::Queue,
+        (true, _) => WaitMode::No,
+        (false, true) => WaitMode::QueueAndAsk,
+        (false, false) => WaitMode::Queue,
     };
     let deadlock = if wire.refuse_deadlock {
         Deadlock::Refuse

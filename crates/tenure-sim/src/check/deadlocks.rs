@@ -223,7 +223,7 @@ impl Deadlocks {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use tenure_core::command::{Request, State, Wait};
+    use tenure_core::command::{Request, RequestKind, WaitMode};
     use tenure_core::outcome::Conflict;
     use tenure_core::policy::Reason;
     use tenure_core::value::{QueueTtl, Ttl};
@@ -243,13 +243,13 @@ mod tests {
             requests: vec![Request {
                 path: Path::parse(what).unwrap(),
                 mode: Mode::Write,
-                state: State::New,
+                state: RequestKind::New,
                 permits: None,
             }],
             releases: Vec::new(),
             fence: None,
             key: None,
-            wait: Wait::Queue,
+            wait: WaitMode::Queue,
             holder: None,
             deadlock: Deadlock::Refuse,
         };

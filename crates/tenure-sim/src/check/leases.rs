@@ -133,7 +133,7 @@ impl Leases {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use tenure_core::command::{Request, State, Wait};
+    use tenure_core::command::{Request, RequestKind, WaitMode};
     use tenure_core::outcome::Conflict;
     use tenure_core::path::Path;
     use tenure_core::policy::{Mode, Reason};
@@ -159,13 +159,13 @@ mod tests {
             requests: vec![Request {
                 path: Path::parse("t:/1").unwrap(),
                 mode: Mode::Write,
-                state: State::New,
+                state: RequestKind::New,
                 permits: None,
             }],
             releases: Vec::new(),
             fence: None,
             key: key.and_then(|key| Key::new(key).unwrap()),
-            wait: Wait::Queue,
+            wait: WaitMode::Queue,
             holder: None,
             deadlock: Deadlock::Ignore,
         };

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use tenure_core::command::Command;
 use tenure_core::event::ChangeKind;
 use tenure_core::path::Namespace;
-use tenure_core::system::{Begun, Call, Claim, Decided, SystemCommand, SystemOutcome};
+use tenure_core::system::{
+    ChangeBegun, ChangeDecided, KeyClaim, SystemCall, SystemCommand, SystemOutcome,
+};
 use tenure_core::value::{Key, OwnerId};
 use tenure_node::Place;
 
@@ -21,9 +23,9 @@ use super::{Finding, Seen};
 pub(super) struct Once {
     granted: BTreeMap<(Namespace, Key), Place>,
     released: BTreeMap<(Namespace, Key), Place>,
-    system: BTreeMap<(Call, Key), Place>,
+    system: BTreeMap<(SystemCall, Key), Place>,
     /// Changes of the namespace table under way, by number, and who wanted them.
-    changes: BTreeMap<u64, Claim>,
+    changes: BTreeMap<u64, KeyClaim>,
 }
 
 impl Once {
@@ -69,7 +71,7 @@ impl Once {
         let claim = match (command, outcome) {
             (
                 SystemCommand::Begin { claim, .. },
-                SystemOutcome::Begun(Begun::Started { change }),
+                SystemOutcome::Begun(ChangeBegun::Started { change }),
             ) => {
                 // Whether it takes effect is decided later.
                 if let Some(claim) = claim {
@@ -77,12 +79,13 @@ impl Once {
                 }
                 return Ok(Seen::Passed);
             }
-            (SystemCommand::Begin { claim, .. }, SystemOutcome::Begun(Begun::Committed { .. })) => {
-                claim.clone()
-            }
+            (
+                SystemCommand::Begin { claim, .. },
+                SystemOutcome::Begun(ChangeBegun::Committed { .. }),
+            ) => claim.clone(),
             (
                 SystemCommand::Decide { change, .. },
-                SystemOutcome::Decided(Decided::Committed { .. }),
+                SystemOutcome::Decided(ChangeDecided::Committed { .. }),
             ) => self.changes.remove(change),
             (SystemCommand::Increment { claim, .. }, SystemOutcome::Number(_)) => claim.clone(),
             (SystemCommand::Kill { claim, .. }, SystemOutcome::Fresh) => claim.clone(),
@@ -114,7 +117,7 @@ fn first<K: Ord + std::fmt::Debug>(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use tenure_core::command::{Acquire, Request, Route, State, Wait};
+    use tenure_core::command::{Acquire, Request, RequestKind, Route, WaitMode};
     use tenure_core::path::Path;
     use tenure_core::policy::{Algorithm, Mode};
     use tenure_core::space::{HashSeed, Space, SpaceLimits};
@@ -150,13 +153,13 @@ mod tests {
             requests: vec![Request {
                 path: Path::parse("t:/a").unwrap(),
                 mode: Mode::Write,
-                state: State::New,
+                state: RequestKind::New,
                 permits: None,
             }],
             releases: Vec::new(),
             fence: None,
             key: Some(key()),
-            wait: Wait::Queue,
+            wait: WaitMode::Queue,
             holder: None,
         })
     }
@@ -212,8 +215,8 @@ mod tests {
         let begin = SystemCommand::Begin {
             namespace: Namespace::parse("t:/a/b").unwrap(),
             to: Some(Algorithm::PointRw),
-            claim: Some(Claim {
-                call: Call::SetNamespacePolicy,
+            claim: Some(KeyClaim {
+                call: SystemCall::SetNamespacePolicy,
                 key: key(),
                 fingerprint: 1,
             }),
@@ -225,10 +228,10 @@ mod tests {
                 highest: None,
             },
         };
-        let started = |change| SystemOutcome::Begun(Begun::Started { change });
+        let started = |change| SystemOutcome::Begun(ChangeBegun::Started { change });
         let live = (Path::parse("t:/a/b").unwrap(), OwnerId::new("amy").unwrap());
-        let refused = SystemOutcome::Decided(Decided::Refused { live });
-        let made = |version| SystemOutcome::Decided(Decided::Committed { version });
+        let refused = SystemOutcome::Decided(ChangeDecided::Refused { live });
+        let made = |version| SystemOutcome::Decided(ChangeDecided::Committed { version });
         assert_eq!(see(1, &begin, started(1)), Ok(Seen::Passed));
         assert_eq!(see(2, &decide(1), refused), Ok(Seen::Passed));
         assert_eq!(see(3, &begin, started(2)), Ok(Seen::Passed));

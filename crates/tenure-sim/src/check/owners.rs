@@ -242,7 +242,7 @@ impl Owners {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use tenure_core::command::{Request, State, Wait};
+    use tenure_core::command::{Request, RequestKind, WaitMode};
     use tenure_core::path::Namespace;
     use tenure_core::policy::Algorithm;
     use tenure_core::value::{QueueTtl, Ttl};
@@ -273,13 +273,13 @@ mod tests {
             requests: vec![Request {
                 path: Path::parse(HELD).unwrap(),
                 mode: Mode::Write,
-                state: State::New,
+                state: RequestKind::New,
                 permits: None,
             }],
             releases: Vec::new(),
             fence: None,
             key: None,
-            wait: Wait::Queue,
+            wait: WaitMode::Queue,
             holder: None,
             deadlock: Deadlock::Ignore,
         })

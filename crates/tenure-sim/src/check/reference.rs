@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tenure_core::command::Command;
-use tenure_core::event::{Event, EventLane};
+use tenure_core::event::{Event, EventIdStride};
 use tenure_core::model::Model;
+use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::Applied;
 use tenure_core::policy::Algorithm;
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::system::{System, SystemApplied, SystemCommand};
-use tenure_core::table::NamespaceTable;
 use tenure_core::value::OwnerId;
 use tenure_node::{
     Batch, FoundView, GroupId, Logged, Node, Payload, Place, Record, Snapshot, read_entry,
@@ -51,7 +51,7 @@ pub(super) struct Reference {
 /// A group's machine in the reference.
 struct Twin {
     index: u64,
-    lane: EventLane,
+    lane: EventIdStride,
     machine: Machine,
 }
 
@@ -263,7 +263,7 @@ impl Reference {
     }
 
     fn blank(&self, group: GroupId) -> Twin {
-        let lane = EventLane::new(group.0, self.groups + 1);
+        let lane = EventIdStride::new(group.0, self.groups + 1);
         let machine = if group.0 < self.groups {
             let mut space = Space::new(self.limits.clone(), HashSeed(0));
             space.number_events(lane);

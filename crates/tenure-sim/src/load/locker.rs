@@ -10,7 +10,7 @@
 
 use std::num::NonZeroU32;
 
-use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::event::{Event, EventKind};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
@@ -46,7 +46,7 @@ struct Session {
     holds: Vec<(Path, Mode)>,
     ttl: u64,
     queue_ttl: u64,
-    wait: Wait,
+    wait: WaitMode,
     /// The key of the acquire under way, and when it was first sent.
     key: Option<(Key, Time)>,
     acquires: u32,
@@ -226,11 +226,11 @@ impl Locker {
             ttl,
             queue_ttl: me.random.pick(&QUEUE_TTLS),
             wait: me.random.pick(&[
-                Wait::Queue,
-                Wait::Queue,
-                Wait::Queue,
-                Wait::No,
-                Wait::QueueAndAsk,
+                WaitMode::Queue,
+                WaitMode::Queue,
+                WaitMode::Queue,
+                WaitMode::No,
+                WaitMode::QueueAndAsk,
             ]),
             key: None,
             acquires: 0,
@@ -279,7 +279,7 @@ impl Locker {
         let requests = session.holds.iter().map(|(path, mode)| Request {
             path: path.clone(),
             mode: *mode,
-            state: State::New,
+            state: RequestKind::New,
             permits,
         });
         let request = AcquireRequest {

@@ -11,7 +11,7 @@
 
 use std::num::NonZeroU32;
 
-use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, Key, OwnerId, QueueTtl, Ttl};
@@ -159,7 +159,7 @@ impl Repeater {
         let requests = self.held.iter().map(|(path, mode)| Request {
             path: path.clone(),
             mode: *mode,
-            state: State::New,
+            state: RequestKind::New,
             permits: None::<NonZeroU32>,
         });
         let request = AcquireRequest {
@@ -170,7 +170,9 @@ impl Repeater {
             releases: Vec::new(),
             fence: None,
             key: self.key(me),
-            wait: me.random.pick(&[Wait::No, Wait::No, Wait::Queue]),
+            wait: me
+                .random
+                .pick(&[WaitMode::No, WaitMode::No, WaitMode::Queue]),
             holder: None,
             deadlock: Deadlock::Ignore,
         };

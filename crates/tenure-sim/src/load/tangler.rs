@@ -4,7 +4,7 @@
 //!
 //! It believes nothing and renews nothing: what it holds too long, its lease takes from it.
 
-use tenure_core::command::{Hold, Request, State, Wait};
+use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
@@ -117,13 +117,13 @@ impl Tangler {
                 requests: vec![Request {
                     path: wanted.clone(),
                     mode: session.mode(),
-                    state: State::New,
+                    state: RequestKind::New,
                     permits: None,
                 }],
                 releases: Vec::new(),
                 fence: None,
                 key: None,
-                wait: Wait::Queue,
+                wait: WaitMode::Queue,
                 holder: None,
                 deadlock: me
                     .random

@@ -1,12 +1,12 @@
 //! What nodes say to each other is read back, and no bytes make a node panic.
 
-use tenure_core::command::{Command, Expire, Renew, Route};
+use tenure_core::command::{Command, Expire, RenewLease, Route};
 use tenure_core::event::EventKind;
+use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::{AcquireOutcome, Blocker, Conflict, Outcome, Renewed};
 use tenure_core::path::Namespace;
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode, Reason};
 use tenure_core::system::{Edge, SystemCommand, SystemOutcome};
-use tenure_core::table::NamespaceTable;
 use tenure_core::value::{Fence, OwnerId, Ttl};
 
 use super::*;
@@ -90,7 +90,7 @@ fn ops() -> Vec<Op> {
         epoch: 77,
     })));
     ops.push(Op::System(Box::new(SystemCommand::Finish { change: 3 })));
-    ops.push(Op::Renew(Renew {
+    ops.push(Op::Renew(RenewLease {
         namespace: ns(),
         owner: owner("amy"),
         ttl: Ttl::from_millis(5).unwrap(),
@@ -184,9 +184,9 @@ fn findings() -> Vec<Found> {
                 root: ns(),
                 except: Vec::new(),
             },
-            reach: Reach::AllGroups,
+            reach: AffectedGroups::AllGroups,
             command: Command::Tick,
-            then: Then::FinishRefused {
+            then: AfterChange::FinishRefused {
                 live: (path(), owner("amy")),
             },
         })),
@@ -231,7 +231,7 @@ fn swept() -> Swept {
         edges: vec![(
             owner("amy"),
             WaitsFor {
-                place: Place {
+                place: WaitPosition {
                     namespace: ns(),
                     waiter: 8,
                 },

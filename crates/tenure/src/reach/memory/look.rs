@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::command::{Break, Command};
+use tenure_core::command::{BreakLock, Command};
 use tenure_core::event::LockChange;
 use tenure_core::outcome::{BreakOutcome, Outcome};
 use tenure_core::path::Path;
@@ -152,7 +152,7 @@ pub(crate) fn break_hold(
         };
         let owner =
             OwnerId::new(owner).map_err(|invalid| Error::input(owner, invalid.to_string()))?;
-        let hold = Break {
+        let hold = BreakLock {
             route: route(Algorithm::RecursiveRw),
             path: name.path().clone(),
             owner,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tenure_core::command::{self, Acquire, Command, Release, Selection, State as Taking};
+use tenure_core::command::{self, Acquire, Command, Release, RequestKind as Taking, Selection};
 use tenure_core::event::{Event, EventKind};
 use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
 use tenure_core::path::Path;
@@ -147,9 +147,9 @@ impl Inner {
             Mode::Exclusive | Mode::Shared | Mode::SharedTree => (Algorithm::RecursiveRw, None),
         };
         let wait = match (request.wait, request.ask) {
-            (Wait::No, _) => command::Wait::No,
-            (Wait::For(_) | Wait::Forever, true) => command::Wait::QueueAndAsk,
-            (Wait::For(_) | Wait::Forever, false) => command::Wait::Queue,
+            (Wait::No, _) => command::WaitMode::No,
+            (Wait::For(_) | Wait::Forever, true) => command::WaitMode::QueueAndAsk,
+            (Wait::For(_) | Wait::Forever, false) => command::WaitMode::Queue,
         };
         let requests = claims.iter().map(|claim| command::Request {
             path: claim.path.clone(),

@@ -1,4 +1,4 @@
-//! The conflict rules of the twin, one pair at a time: a hold and a request, two requests.
+//! The conflict rules of the model, one pair at a time: a hold and a request, two requests.
 //!
 //! Written cell by cell from the matrix above R43 and from E6, without any idea of being fast.
 
@@ -8,36 +8,36 @@ use crate::policy::{Algorithm, Mode, Reason};
 
 /// Where one path lies, seen from another.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PathRelation {
     Same,
     Above,
     Below,
     Apart,
 }
 
-fn place(of: &Path, seen_from: &Path) -> Place {
+fn place(of: &Path, seen_from: &Path) -> PathRelation {
     if of == seen_from {
-        Place::Same
+        PathRelation::Same
     } else if of.is_ancestor_of(seen_from) {
-        Place::Above
+        PathRelation::Above
     } else if seen_from.is_ancestor_of(of) {
-        Place::Below
+        PathRelation::Below
     } else {
-        Place::Apart
+        PathRelation::Apart
     }
 }
 
 /// What is held or wanted: a path, a mode, and the algorithm it goes by (R42).
 #[derive(Clone, Copy)]
-pub(super) struct Want<'a> {
+pub(super) struct WantedAccess<'a> {
     pub(super) path: &'a Path,
     pub(super) mode: Mode,
     pub(super) algorithm: Algorithm,
 }
 
-impl Want<'_> {
-    pub(super) fn of(request: &Request, algorithm: Algorithm) -> Want<'_> {
-        Want {
+impl WantedAccess<'_> {
+    pub(super) fn of(request: &Request, algorithm: Algorithm) -> WantedAccess<'_> {
+        WantedAccess {
             path: &request.path,
             mode: request.mode,
             algorithm,
@@ -56,54 +56,56 @@ impl Want<'_> {
 
 /// The cell of the matrix for another owner's hold. A permit against a permit depends on how many
 /// there are and is not decided here; the answer `SemaphoreFull` means "if they are all taken".
-pub(super) fn blocks(hold: Want<'_>, request: Want<'_>) -> Option<Reason> {
+pub(super) fn blocks(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> Option<Reason> {
     let reading = request.mode != Mode::Write;
     match (place(hold.path, request.path), hold.mode) {
-        (Place::Above, Mode::Write) if hold.covers_below() => Some(Reason::AncestorLocked),
-        (Place::Above, Mode::ReadTree) if !reading => Some(Reason::AncestorLocked),
-        (Place::Above, _) => None,
-        (Place::Same, Mode::Write) if hold.is_permit() && request.is_permit() => {
+        (PathRelation::Above, Mode::Write) if hold.covers_below() => Some(Reason::AncestorLocked),
+        (PathRelation::Above, Mode::ReadTree) if !reading => Some(Reason::AncestorLocked),
+        (PathRelation::Above, _) => None,
+        (PathRelation::Same, Mode::Write) if hold.is_permit() && request.is_permit() => {
             Some(Reason::SemaphoreFull)
         }
-        (Place::Same, Mode::Write) => Some(Reason::WriteLocked),
-        (Place::Same, Mode::Read | Mode::ReadTree) if !reading => Some(Reason::ReadLocked),
-        (Place::Same, Mode::Read | Mode::ReadTree) => None,
-        (Place::Below, Mode::Write) if request.covers_below() || request.mode == Mode::ReadTree => {
+        (PathRelation::Same, Mode::Write) => Some(Reason::WriteLocked),
+        (PathRelation::Same, Mode::Read | Mode::ReadTree) if !reading => Some(Reason::ReadLocked),
+        (PathRelation::Same, Mode::Read | Mode::ReadTree) => None,
+        (PathRelation::Below, Mode::Write)
+            if request.covers_below() || request.mode == Mode::ReadTree =>
+        {
             Some(Reason::DescendantWriteLocked)
         }
-        (Place::Below, Mode::Read | Mode::ReadTree) if request.covers_below() => {
+        (PathRelation::Below, Mode::Read | Mode::ReadTree) if request.covers_below() => {
             Some(Reason::DescendantReadLocked)
         }
-        (Place::Below, _) | (Place::Apart, _) => None,
+        (PathRelation::Below, _) | (PathRelation::Apart, _) => None,
     }
 }
 
 /// R44 and E6: whether two requests exclude each other, which is what orders the queue.
-pub(super) fn exclude(a: Want<'_>, b: Want<'_>) -> bool {
+pub(super) fn exclude(a: WantedAccess<'_>, b: WantedAccess<'_>) -> bool {
     if !a.algorithm.allows(a.mode) || !b.algorithm.allows(b.mode) {
         return false;
     }
     let a_writes = a.mode == Mode::Write;
     let b_writes = b.mode == Mode::Write;
     match place(a.path, b.path) {
-        Place::Same => a_writes || b_writes,
-        Place::Above => a.covers_below() || (a.mode == Mode::ReadTree && b_writes),
-        Place::Below => b.covers_below() || (b.mode == Mode::ReadTree && a_writes),
-        Place::Apart => false,
+        PathRelation::Same => a_writes || b_writes,
+        PathRelation::Above => a.covers_below() || (a.mode == Mode::ReadTree && b_writes),
+        PathRelation::Below => b.covers_below() || (b.mode == Mode::ReadTree && a_writes),
+        PathRelation::Apart => false,
     }
 }
 
 /// R79: whether an owner's own hold is enough for the request already.
-pub(super) fn suffices(hold: Want<'_>, request: Want<'_>) -> bool {
+pub(super) fn suffices(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> bool {
     match (place(hold.path, request.path), hold.mode) {
-        (Place::Same, Mode::Write) => {
+        (PathRelation::Same, Mode::Write) => {
             request.mode != Mode::ReadTree || hold.algorithm.is_recursive()
         }
-        (Place::Same, Mode::Read) => request.mode == Mode::Read,
-        (Place::Above, Mode::Write) => hold.covers_below(),
+        (PathRelation::Same, Mode::Read) => request.mode == Mode::Read,
+        (PathRelation::Above, Mode::Write) => hold.covers_below(),
         // E6: a tree that is read covers every read in it.
-        (Place::Same | Place::Above, Mode::ReadTree) => request.mode != Mode::Write,
-        (Place::Above, Mode::Read) | (Place::Below | Place::Apart, _) => false,
+        (PathRelation::Same | PathRelation::Above, Mode::ReadTree) => request.mode != Mode::Write,
+        (PathRelation::Above, Mode::Read) | (PathRelation::Below | PathRelation::Apart, _) => false,
     }
 }
 

@@ -13,9 +13,9 @@ use tenure_core::query::HeldLock;
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::Stamp;
 
-use crate::random::{Finding, quietly, report, story};
+use crate::cluster_state::{ClusterState, owner_id};
+use crate::random::{Mismatch, quietly, report, story};
 use crate::step::Step;
-use crate::world::{World, owner_id};
 
 const GROUPS: usize = 3;
 
@@ -26,7 +26,7 @@ fn group(namespace: &Namespace) -> usize {
 }
 
 struct Placements {
-    world: World,
+    world: ClusterState,
     // Only to look up what a step refers to.
     model: Model,
     one: Space,
@@ -39,7 +39,7 @@ struct Placements {
 
 /// What can be seen of a command: its answer, what owners are told, what watchers see.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct ObservedEffects {
     outcome: Outcome,
     events: Vec<Event>,
     changes: Vec<LockChange>,
@@ -53,7 +53,7 @@ impl Placements {
             space
         };
         Placements {
-            world: World::new(),
+            world: ClusterState::new(),
             model: Model::new(),
             one: space(),
             many: (0..GROUPS).map(|_| space()).collect(),
@@ -92,7 +92,7 @@ impl Placements {
         self.world.hear(&alone.outcome);
         let orders = self.many.iter().map(Space::order).collect();
         self.orders.insert(self.one.order(), orders);
-        let mut together = Seen {
+        let mut together = ObservedEffects {
             outcome: parts[place.unwrap_or(0)].1.outcome.clone(),
             events: Vec::new(),
             changes: Vec::new(),
@@ -116,7 +116,7 @@ impl Placements {
             together.events.extend(part.events);
             together.changes.extend(part.changes);
         }
-        let alone = Seen {
+        let alone = ObservedEffects {
             outcome: alone.outcome,
             events: alone.events,
             changes: alone.changes,
@@ -204,7 +204,7 @@ fn namespace_of(command: &Command) -> Option<&Namespace> {
 }
 
 /// Without the numbers that are a space's own, and in an order that is nobody's own.
-fn plain(mut seen: Seen) -> Seen {
+fn plain(mut seen: ObservedEffects) -> ObservedEffects {
     match &mut seen.outcome {
         Outcome::Acquire(AcquireOutcome::Queued(queued)) => queued.waiter = 0,
         Outcome::Renew(Ok(renewed)) => renewed.born = 0,
@@ -238,10 +238,10 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, one: T, many: T) -> Result<(
     ))
 }
 
-fn play(steps: &[Step]) -> Result<(), Finding> {
+fn play(steps: &[Step]) -> Result<(), Mismatch> {
     let mut placements = Placements::new();
     for (at, step) in steps.iter().enumerate() {
-        quietly(|| placements.take(step)).map_err(|why| Finding { at, why })?;
+        quietly(|| placements.take(step)).map_err(|why| Mismatch { at, why })?;
     }
     Ok(())
 }

@@ -9,18 +9,18 @@
 use alloc::collections::BTreeSet;
 
 use super::Space;
-use super::queue::{Before, Hindrance, Want};
-use crate::command::{Acquire, Request, State};
+use super::queue::{BlockingWaiter, QueueBound, WantedAccess};
+use crate::command::{Acquire, Request, RequestKind};
 use crate::path::Path;
 use crate::policy::{Algorithm, Missing, Mode, Reason};
-use crate::tree::{Kind, Spot};
+use crate::tree::{ClaimKind, PathPosition};
 use crate::value::Fence;
 
 /// What blocks a path, and where. Which owner it is, is looked up when somebody wants to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Obstacle {
+pub(super) enum BlockingClaim {
     /// A covering write, or a reader of the tree, on an ancestor.
-    Ancestor { node: u32, kind: Kind },
+    Ancestor { node: u32, kind: ClaimKind },
     /// A writer or permits on the path.
     Writer { node: u32 },
     /// All permits of the path are taken.
@@ -35,7 +35,7 @@ pub(super) enum Obstacle {
 
 /// The judgement on an acquire.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum AcquireDecision {
     /// It may be granted.
     Free,
     /// It may be granted once its fence is replaced by a newer one (R88).
@@ -48,25 +48,28 @@ pub(super) enum Verdict {
     /// Waiting cannot cure it.
     Incurable { path: Path, reason: Reason },
     /// An earlier waiter is in the way: the latest such one.
-    Behind(Hindrance),
+    Behind(BlockingWaiter),
     /// A claim is in the way of one of its paths.
-    Blocked { request: usize, obstacle: Obstacle },
+    Blocked {
+        request: usize,
+        blocking_claim: BlockingClaim,
+    },
 }
 
 /// Who asks, and from which place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker<'a> {
+pub(super) struct Requester<'a> {
     pub(super) namespace: u32,
     pub(super) session: Option<u32>,
-    pub(super) place: Place<'a>,
+    pub(super) place: QueuePosition<'a>,
     /// The fence that its writes are to get, if it is known already.
     pub(super) fence: Option<Fence>,
-    pub(super) stale: Stale,
+    pub(super) stale: StaleFence,
 }
 
 /// From which place in line an owner asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place<'a> {
+pub(super) enum QueuePosition<'a> {
     /// From the end.
     End,
     /// As the waiter of this number.
@@ -77,77 +80,83 @@ pub(super) enum Place<'a> {
 
 /// What a fence that is not above the stored one means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stale {
+pub(super) enum StaleFence {
     /// A conflict (R68).
     Conflict,
     /// A waiter gets a newer one (R88).
     Replace,
 }
 
-impl Asker<'_> {
+impl Requester<'_> {
     /// Up to which place others are in the way of a path (R79).
-    pub(super) fn before(&self, request: &Request) -> Before {
+    pub(super) fn before(&self, request: &Request) -> QueueBound {
         let (number, own) = match self.place {
-            Place::End => (u64::MAX, u64::MAX),
-            Place::Waiter(own) => (own, own),
-            Place::Again(own, pairs) if pairs.contains(&(&request.path, request.mode)) => {
+            QueuePosition::End => (u64::MAX, u64::MAX),
+            QueuePosition::Waiter(own) => (own, own),
+            QueuePosition::Again(own, pairs) if pairs.contains(&(&request.path, request.mode)) => {
                 (own, own)
             }
-            Place::Again(own, _) => (u64::MAX, own),
+            QueuePosition::Again(own, _) => (u64::MAX, own),
         };
-        Before { number, own }
+        QueueBound { number, own }
     }
 }
 
 impl Space {
     /// Judges an acquire as the state is now.
-    pub(super) fn judge(&self, asker: Asker<'_>, acquire: &Acquire) -> Verdict {
-        let incurable = self.judge_incurable(asker, acquire);
+    pub(super) fn evaluate(&self, requester: Requester<'_>, acquire: &Acquire) -> AcquireDecision {
+        let incurable = self.evaluate_permanent(requester, acquire);
         // Who has lost what it must hold is told at once. Otherwise who waits already is not looked
         // at while others are ahead (R88), unlike a newcomer (R47).
-        let skipped = matches!(asker.place, Place::Waiter(_))
-            && !matches!(incurable, Some(Verdict::Lost { .. }));
+        let skipped = matches!(requester.place, QueuePosition::Waiter(_))
+            && !matches!(incurable, Some(AcquireDecision::Lost { .. }));
         match incurable {
             Some(verdict) if !skipped => return verdict,
             incurable => {
-                if let Some(ahead) = self.behind(asker, acquire) {
-                    return Verdict::Behind(ahead);
+                if let Some(ahead) = self.behind(requester, acquire) {
+                    return AcquireDecision::Behind(ahead);
                 }
                 if let Some(verdict) = incurable {
                     return verdict;
                 }
             }
         }
-        self.judge_claims(asker, acquire)
+        self.evaluate_claims(requester, acquire)
     }
 
     /// What waiting cannot cure (R47, R50–R57).
-    fn judge_incurable(&self, asker: Asker<'_>, acquire: &Acquire) -> Option<Verdict> {
+    fn evaluate_permanent(
+        &self,
+        requester: Requester<'_>,
+        acquire: &Acquire,
+    ) -> Option<AcquireDecision> {
         let algorithm = acquire.route.algorithm;
-        let alive = asker
+        let alive = requester
             .session
             .is_some_and(|session| self.sessions[session].lease.is_some());
         let any_held = acquire
             .requests
             .iter()
-            .any(|request| request.state == State::Held);
+            .any(|request| request.state == RequestKind::Held);
         if any_held && !alive {
-            return Some(Verdict::Lost {
+            return Some(AcquireDecision::Lost {
                 path: None,
                 missing: Missing::Alive,
             });
         }
         for request in &acquire.requests {
             let verdict = match request.state {
-                State::Held => self.judge_held(asker, request, algorithm),
-                State::New if !algorithm.allows(request.mode) => Some(Verdict::Incurable {
-                    path: request.path.clone(),
-                    reason: Reason::ReadLocksDisabled,
-                }),
-                State::New if algorithm == Algorithm::Semaphore => {
-                    self.judge_permits(asker, request)
+                RequestKind::Held => self.evaluate_held(requester, request, algorithm),
+                RequestKind::New if !algorithm.allows(request.mode) => {
+                    Some(AcquireDecision::Incurable {
+                        path: request.path.clone(),
+                        reason: Reason::ReadLocksDisabled,
+                    })
                 }
-                State::New => None,
+                RequestKind::New if algorithm == Algorithm::Semaphore => {
+                    self.evaluate_permits(requester, request)
+                }
+                RequestKind::New => None,
             };
             if verdict.is_some() {
                 return verdict;
@@ -156,77 +165,81 @@ impl Space {
         None
     }
 
-    fn judge_held(
+    fn evaluate_held(
         &self,
-        asker: Asker<'_>,
+        requester: Requester<'_>,
         request: &Request,
         algorithm: Algorithm,
-    ) -> Option<Verdict> {
-        let node = self.spot(asker.namespace, &request.path).at;
-        let own = |kind: Kind| {
-            let claim = self.own_claim(asker.session?, node?, kind)?;
+    ) -> Option<AcquireDecision> {
+        let node = self.path_position(requester.namespace, &request.path).at;
+        let own = |kind: ClaimKind| {
+            let claim = self.own_claim(requester.session?, node?, kind)?;
             Some(&self.claims[claim])
         };
         let lost = |missing| {
-            Some(Verdict::Lost {
+            Some(AcquireDecision::Lost {
                 path: Some(request.path.clone()),
                 missing,
             })
         };
         if algorithm == Algorithm::Semaphore {
-            return match own(Kind::Write) {
+            return match own(ClaimKind::Write) {
                 Some(claim) if claim.is_permit() => None,
                 _ => lost(Missing::Semaphore),
             };
         }
         match request.mode {
             Mode::Write => {
-                let Some(claim) = own(Kind::Write) else {
+                let Some(claim) = own(ClaimKind::Write) else {
                     return lost(Missing::Write);
                 };
                 let Some(current) = claim.fence() else {
                     return lost(Missing::Fence);
                 };
-                match asker.fence {
-                    Some(fence) if fence < current => Some(Verdict::Incurable {
+                match requester.fence {
+                    Some(fence) if fence < current => Some(AcquireDecision::Incurable {
                         path: request.path.clone(),
                         reason: Reason::StaleFence { current },
                     }),
                     _ => None,
                 }
             }
-            Mode::Read if own(Kind::Read).is_some() || own(Kind::Tree).is_some() => None,
-            Mode::ReadTree if own(Kind::Tree).is_some() => None,
+            Mode::Read if own(ClaimKind::Read).is_some() || own(ClaimKind::Tree).is_some() => None,
+            Mode::ReadTree if own(ClaimKind::Tree).is_some() => None,
             Mode::Read | Mode::ReadTree => lost(Missing::Read),
         }
     }
 
-    fn judge_permits(&self, asker: Asker<'_>, request: &Request) -> Option<Verdict> {
+    fn evaluate_permits(
+        &self,
+        requester: Requester<'_>,
+        request: &Request,
+    ) -> Option<AcquireDecision> {
         let capacity = match request.permits {
             None => None,
-            Some(permits) => match self.capacity(asker.namespace, &request.path) {
+            Some(permits) => match self.capacity(requester.namespace, &request.path) {
                 Some(capacity) if capacity != permits => Some(capacity),
                 _ => return None,
             },
         };
-        Some(Verdict::Incurable {
+        Some(AcquireDecision::Incurable {
             path: request.path.clone(),
             reason: Reason::InvalidPermits { capacity },
         })
     }
 
     /// The latest earlier waiter in the way of any NEW path (R79).
-    fn behind(&self, asker: Asker<'_>, acquire: &Acquire) -> Option<Hindrance> {
-        if self.namespaces[asker.namespace].waiting_paths == 0 {
+    fn behind(&self, requester: Requester<'_>, acquire: &Acquire) -> Option<BlockingWaiter> {
+        if self.namespaces[requester.namespace].waiting_paths == 0 {
             return None;
         }
-        let mut latest: Option<Hindrance> = None;
+        let mut latest: Option<BlockingWaiter> = None;
         for request in new_requests(acquire) {
-            let want = self.want(asker, acquire, request);
-            let ahead = self.latest_ahead(want, asker.before(request));
+            let want = self.want(requester, acquire, request);
+            let ahead = self.latest_ahead(want, requester.before(request));
             if let Some(ahead) = ahead
                 && latest.is_none_or(|latest| latest.number < ahead.number)
-                && !self.holds_enough(asker.session, want.spot, want.kind)
+                && !self.holds_enough(requester.session, want.path_position, want.kind)
             {
                 latest = Some(ahead);
             }
@@ -235,86 +248,94 @@ impl Space {
     }
 
     /// A NEW path as those in its way are searched for.
-    pub(super) fn want(&self, asker: Asker<'_>, acquire: &Acquire, request: &Request) -> Want {
-        Want {
-            spot: self.spot(asker.namespace, &request.path),
-            kind: Kind::of(request.mode),
+    pub(super) fn want(
+        &self,
+        requester: Requester<'_>,
+        acquire: &Acquire,
+        request: &Request,
+    ) -> WantedAccess {
+        WantedAccess {
+            path_position: self.path_position(requester.namespace, &request.path),
+            kind: ClaimKind::of(request.mode),
             algorithm: acquire.route.algorithm,
         }
     }
 
     /// Claims in the way, and stale fences (R45).
-    fn judge_claims(&self, asker: Asker<'_>, acquire: &Acquire) -> Verdict {
+    fn evaluate_claims(&self, requester: Requester<'_>, acquire: &Acquire) -> AcquireDecision {
         let algorithm = acquire.route.algorithm;
         let mut stale = false;
         for (index, request) in acquire.requests.iter().enumerate() {
-            if request.state == State::Held {
+            if request.state == RequestKind::Held {
                 continue;
             }
-            let spot = self.spot(asker.namespace, &request.path);
-            if let Some(obstacle) = self.obstacle(asker.session, spot, request.mode, algorithm) {
-                return Verdict::Blocked {
+            let path_position = self.path_position(requester.namespace, &request.path);
+            if let Some(blocking_claim) =
+                self.blocking_claim(requester.session, path_position, request.mode, algorithm)
+            {
+                return AcquireDecision::Blocked {
                     request: index,
-                    obstacle,
+                    blocking_claim,
                 };
             }
-            if let Some(fence) = asker.fence
-                && let Some(current) = self.stale(asker, request, spot, algorithm, fence)
+            if let Some(fence) = requester.fence
+                && let Some(current) =
+                    self.stale(requester, request, path_position, algorithm, fence)
             {
-                match asker.stale {
-                    Stale::Conflict => {
-                        return Verdict::Incurable {
+                match requester.stale {
+                    StaleFence::Conflict => {
+                        return AcquireDecision::Incurable {
                             path: request.path.clone(),
                             reason: Reason::StaleFence { current },
                         };
                     }
-                    Stale::Replace => stale = true,
+                    StaleFence::Replace => stale = true,
                 }
             }
         }
         if stale {
-            Verdict::FreeButStale
+            AcquireDecision::FreeButStale
         } else {
-            Verdict::Free
+            AcquireDecision::Free
         }
     }
 
     /// The first thing in the way of one path (R45), if any. THE conflict rule.
-    pub(super) fn obstacle(
+    pub(super) fn blocking_claim(
         &self,
         session: Option<u32>,
-        spot: Spot,
+        path_position: PathPosition,
         mode: Mode,
         algorithm: Algorithm,
-    ) -> Option<Obstacle> {
+    ) -> Option<BlockingClaim> {
         let writes = mode == Mode::Write;
-        for node in self.tree.upwards(spot.above) {
-            let writer = self.foreign_claim(session, node, Kind::Write);
+        for node in self.tree.upwards(path_position.above) {
+            let writer = self.foreign_claim(session, node, ClaimKind::Write);
             if writer.is_some_and(|claim| self.claims[claim].covers_below()) {
-                let kind = Kind::Write;
-                return Some(Obstacle::Ancestor { node, kind });
+                let kind = ClaimKind::Write;
+                return Some(BlockingClaim::Ancestor { node, kind });
             }
-            if writes && self.foreign_claim(session, node, Kind::Tree).is_some() {
-                let kind = Kind::Tree;
-                return Some(Obstacle::Ancestor { node, kind });
+            if writes && self.foreign_claim(session, node, ClaimKind::Tree).is_some() {
+                let kind = ClaimKind::Tree;
+                return Some(BlockingClaim::Ancestor { node, kind });
             }
         }
-        let node = spot.at?;
-        if let Some(writer) = self.foreign_claim(session, node, Kind::Write)
+        let node = path_position.at?;
+        if let Some(writer) = self.foreign_claim(session, node, ClaimKind::Write)
             && !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit())
         {
-            return Some(Obstacle::Writer { node });
+            return Some(BlockingClaim::Writer { node });
         }
         if writes {
-            let read = self.foreign_claim(session, node, Kind::Read).is_some();
-            if read || self.foreign_claim(session, node, Kind::Tree).is_some() {
-                return Some(Obstacle::Readers { node });
+            let read = self.foreign_claim(session, node, ClaimKind::Read).is_some();
+            if read || self.foreign_claim(session, node, ClaimKind::Tree).is_some() {
+                return Some(BlockingClaim::Readers { node });
             }
         }
         if algorithm == Algorithm::Semaphore {
             return self
                 .is_full(session, node)
-                .then_some(Obstacle::Full { node });
+                .then_some(BlockingClaim::Full { node });
         }
         let below = &self.tree.nodes[node];
         let looks_below = mode == Mode::ReadTree || (writes && algorithm.is_recursive());
@@ -323,25 +344,25 @@ impl Space {
         }
         let (own_writes, own_reads) = self.own_below(session, node);
         if below.writes_below > own_writes {
-            return Some(Obstacle::WritesBelow { node });
+            return Some(BlockingClaim::WritesBelow { node });
         }
         if writes && below.reads_below > own_reads {
-            return Some(Obstacle::ReadsBelow { node });
+            return Some(BlockingClaim::ReadsBelow { node });
         }
         None
     }
 
     /// Whether all permits of a path are taken, and none of them by this owner (R53).
     fn is_full(&self, session: Option<u32>, node: u32) -> bool {
-        let holders = self.count_at(node, Kind::Write);
+        let holders = self.count_at(node, ClaimKind::Write);
         if holders == 0 {
             return false;
         }
-        let mine = session.and_then(|session| self.own_claim(session, node, Kind::Write));
+        let mine = session.and_then(|session| self.own_claim(session, node, ClaimKind::Write));
         if mine.is_some() {
             return false;
         }
-        let Some(holder) = self.claims_at(node, Kind::Write).next() else {
+        let Some(holder) = self.claims_at(node, ClaimKind::Write).next() else {
             return false;
         };
         let session = &self.sessions[self.claims[holder].session];
@@ -357,25 +378,27 @@ impl Space {
     /// The stored fence, or the floor, that makes a NEW write's fence stale (R68, R72).
     fn stale(
         &self,
-        asker: Asker<'_>,
+        requester: Requester<'_>,
         request: &Request,
-        spot: Spot,
+        path_position: PathPosition,
         algorithm: Algorithm,
         fence: Fence,
     ) -> Option<Fence> {
         if request.mode != Mode::Write || algorithm == Algorithm::Semaphore {
             return None;
         }
-        let stored = self.stored_fence(asker.namespace, &request.path, spot.at);
-        let own = asker
+        let stored = self.stored_fence(requester.namespace, &request.path, path_position.at);
+        let own = requester
             .session
-            .zip(spot.at)
-            .is_some_and(|(session, node)| self.own_claim(session, node, Kind::Write).is_some());
+            .zip(path_position.at)
+            .is_some_and(|(session, node)| {
+                self.own_claim(session, node, ClaimKind::Write).is_some()
+            });
         if own && stored == Some(fence) {
             return None;
         }
         // After a raise the floor lies above what is stored: what was lost is between them.
-        let floor = self.fence_floor(asker.namespace, &request.path);
+        let floor = self.fence_floor(requester.namespace, &request.path);
         let highest = stored.max(Fence::from_number(floor))?;
         (fence <= highest).then_some(highest)
     }
@@ -386,7 +409,7 @@ pub(super) fn new_requests(acquire: &Acquire) -> impl Iterator<Item = &Request> 
     acquire
         .requests
         .iter()
-        .filter(|request| request.state == State::New)
+        .filter(|request| request.state == RequestKind::New)
 }
 
 /// The NEW (path, mode) pairs of an acquire.

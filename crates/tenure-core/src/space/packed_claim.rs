@@ -10,7 +10,7 @@ use crate::value::Fence;
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Terms(NonZeroU64);
+pub(super) struct PackedClaim(NonZeroU64);
 
 /// Bit 0 is always set, so that no terms are zero.
 const THERE: NonZeroU64 = NonZeroU64::MIN;
@@ -19,10 +19,10 @@ const FENCE_BITS: u64 = (Fence::MINTED_END - 1) << FENCE;
 const MODE: u32 = 54;
 const ALGORITHM: u32 = 56;
 
-impl Terms {
-    pub(super) fn new(mode: Mode, algorithm: Algorithm, fence: Option<Fence>) -> Terms {
+impl PackedClaim {
+    pub(super) fn new(mode: Mode, algorithm: Algorithm, fence: Option<Fence>) -> PackedClaim {
         let bits = ((mode as u64) << MODE) | ((algorithm as u64) << ALGORITHM);
-        Terms(THERE | bits).with_fence(fence)
+        PackedClaim(THERE | bits).with_fence(fence)
     }
 
     pub(super) fn mode(self) -> Mode {
@@ -48,13 +48,13 @@ impl Terms {
     }
 
     #[must_use]
-    pub(super) fn with_fence(self, fence: Option<Fence>) -> Terms {
+    pub(super) fn with_fence(self, fence: Option<Fence>) -> PackedClaim {
         let others = self.0.get() & !FENCE_BITS;
-        Terms(THERE | others | (fence.map_or(0, Fence::number) << FENCE))
+        PackedClaim(THERE | others | (fence.map_or(0, Fence::number) << FENCE))
     }
 }
 
-impl fmt::Debug for Terms {
+impl fmt::Debug for PackedClaim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Terms")
             .field("mode", &self.mode())
@@ -74,10 +74,13 @@ mod tests {
         for mode in [Mode::Write, Mode::Read, Mode::ReadTree] {
             for algorithm in Algorithm::ALL {
                 for fence in [None, Fence::from_number(1), highest] {
-                    let terms = Terms::new(mode, algorithm, fence);
+                    let terms = PackedClaim::new(mode, algorithm, fence);
                     let found = (terms.mode(), terms.algorithm(), terms.fence());
                     assert_eq!(found, (mode, algorithm, fence));
-                    assert_eq!(terms.with_fence(None), Terms::new(mode, algorithm, None));
+                    assert_eq!(
+                        terms.with_fence(None),
+                        PackedClaim::new(mode, algorithm, None)
+                    );
                 }
             }
         }

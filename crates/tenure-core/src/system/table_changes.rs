@@ -3,12 +3,12 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::command::{Begun, ChangeEnd, Claim, Decided};
-use crate::command::{Change, Command, Freeze, Region, Thaw};
+use super::command::{ChangeBegun, ChangeDecided, ChangeEnd, KeyClaim};
+use crate::command::{ChangePolicy, Command, Freeze, Region, Thaw};
+use crate::namespace_table::{AffectedGroups, NamespaceTable, TableChangePlan, TableChangeSteps};
 use crate::outcome::FreezeReport;
 use crate::path::{Namespace, Path};
 use crate::policy::Algorithm;
-use crate::table::{NamespaceTable, Plan, Reach, Steps};
 use crate::value::{Fence, OwnerId};
 
 /// A change under way: what its groups must be told now.
@@ -19,16 +19,16 @@ pub struct ChangeView {
     /// What it concerns.
     pub region: Region,
     /// Which groups must be told: all, or the one of `region.root`.
-    pub reach: Reach,
-    /// `Freeze` before the decision; `Change` or `Thaw` after it.
+    pub reach: AffectedGroups,
+    /// `Freeze` before the decision; `ChangePolicy` or `Thaw` after it.
     pub command: Command,
     /// What comes when all these groups have applied the command.
-    pub then: Then,
+    pub then: AfterChange,
 }
 
 /// What follows when every group concerned has applied the command of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum AfterChange {
     /// `Decide`, with their reports merged.
     Decide,
     /// `Finish`; the change was made.
@@ -45,18 +45,18 @@ pub enum Then {
 
 /// One change under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Underway {
+pub(super) struct PendingChange {
     pub(super) namespace: Namespace,
     pub(super) to: Option<Algorithm>,
-    pub(super) steps: Steps,
-    pub(super) phase: Phase,
+    pub(super) steps: TableChangeSteps,
+    pub(super) phase: ChangePhase,
     /// The key of the call that began it. Since rules 2.
-    pub(super) claim: Option<Claim>,
+    pub(super) claim: Option<KeyClaim>,
 }
 
 /// How far a change is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ChangePhase {
     Freezing,
     Made { version: u64, floor: Option<Fence> },
     Refused { live: (Path, OwnerId) },
@@ -64,8 +64,8 @@ pub(super) enum Phase {
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes {
-    pub(super) underway: BTreeMap<u64, Underway>,
+pub(super) struct PendingChanges {
+    pub(super) underway: BTreeMap<u64, PendingChange>,
     /// The number of the last change.
     pub(super) last: u64,
     /// How the latest changes ended. Since rules 2.
@@ -75,13 +75,13 @@ pub(super) struct Changes {
 /// Of so many changes it is known how they ended.
 const ENDED: usize = 256;
 
-impl Changes {
+impl PendingChanges {
     pub(super) fn begin(
         &mut self,
         table: &mut NamespaceTable,
         namespace: &Namespace,
         to: Option<Algorithm>,
-    ) -> Begun {
+    ) -> ChangeBegun {
         // What is planned now must still be right when it is decided.
         let overlapping = self.underway.iter().find(|(_, other)| {
             other.namespace == *namespace
@@ -89,24 +89,24 @@ impl Changes {
                 || namespace.encloses(&other.namespace)
         });
         if let Some((change, _)) = overlapping {
-            return Begun::Busy { change: *change };
+            return ChangeBegun::Busy { change: *change };
         }
         match table.plan(namespace, to) {
-            Plan::Unchanged => Begun::Unchanged,
-            Plan::RowOnly => Begun::Committed {
+            TableChangePlan::Unchanged => ChangeBegun::Unchanged,
+            TableChangePlan::RowOnly => ChangeBegun::Committed {
                 version: table.commit(namespace, to),
             },
-            Plan::Steps(steps) => {
+            TableChangePlan::Steps(steps) => {
                 self.last += 1;
-                let underway = Underway {
+                let underway = PendingChange {
                     namespace: namespace.clone(),
                     to,
                     steps,
-                    phase: Phase::Freezing,
+                    phase: ChangePhase::Freezing,
                     claim: None,
                 };
                 self.underway.insert(self.last, underway);
-                Begun::Started { change: self.last }
+                ChangeBegun::Started { change: self.last }
             }
         }
     }
@@ -116,35 +116,35 @@ impl Changes {
         table: &mut NamespaceTable,
         change: u64,
         report: FreezeReport,
-    ) -> Decided {
+    ) -> ChangeDecided {
         let Some(underway) = self.underway.get_mut(&change) else {
-            return Decided::Unknown;
+            return ChangeDecided::Unknown;
         };
-        if underway.phase == Phase::Freezing {
+        if underway.phase == ChangePhase::Freezing {
             underway.phase = match report.live {
-                Some(live) if underway.steps.spares_holds() => Phase::Refused { live },
-                _ => Phase::Made {
+                Some(live) if underway.steps.spares_holds() => ChangePhase::Refused { live },
+                _ => ChangePhase::Made {
                     version: table.commit(&underway.namespace, underway.to),
                     // Where no path gets another namespace, its fences go on as they are (R71).
                     floor: report
                         .highest
-                        .filter(|_| underway.steps.reach == Reach::AllGroups),
+                        .filter(|_| underway.steps.reach == AffectedGroups::AllGroups),
                 },
             };
         }
         match &underway.phase {
-            Phase::Made { version, .. } => Decided::Committed { version: *version },
-            Phase::Refused { live } => Decided::Refused { live: live.clone() },
-            Phase::Freezing => Decided::Unknown,
+            ChangePhase::Made { version, .. } => ChangeDecided::Committed { version: *version },
+            ChangePhase::Refused { live } => ChangeDecided::Refused { live: live.clone() },
+            ChangePhase::Freezing => ChangeDecided::Unknown,
         }
     }
 
     /// Ends a change that is decided: how, and the key of the call that began it.
-    pub(super) fn finish(&mut self, change: u64) -> Option<(ChangeEnd, Option<Claim>)> {
+    pub(super) fn finish(&mut self, change: u64) -> Option<(ChangeEnd, Option<KeyClaim>)> {
         let end = match &self.underway.get(&change)?.phase {
-            Phase::Freezing => return None,
-            Phase::Made { .. } => ChangeEnd::Made,
-            Phase::Refused { live } => ChangeEnd::Refused { live: live.clone() },
+            ChangePhase::Freezing => return None,
+            ChangePhase::Made { .. } => ChangeEnd::Made,
+            ChangePhase::Refused { live } => ChangeEnd::Refused { live: live.clone() },
         };
         let underway = self.underway.remove(&change)?;
         Some((end, underway.claim))
@@ -174,7 +174,7 @@ impl Changes {
     /// decision may rest on what they reported. Decided ones go on; their groups are told again.
     pub(super) fn lift(&mut self, by: u64) {
         self.underway
-            .retain(|_, underway| underway.phase != Phase::Freezing);
+            .retain(|_, underway| underway.phase != ChangePhase::Freezing);
         self.last = self.last.saturating_add(by);
     }
 
@@ -186,21 +186,21 @@ impl Changes {
         }
     }
 
-    fn describe(&self, change: u64, underway: &Underway) -> ChangeView {
+    fn describe(&self, change: u64, underway: &PendingChange) -> ChangeView {
         let steps = &underway.steps;
         let settled = self.settled();
         let region = steps.region.clone();
         let (command, then) = match &underway.phase {
-            Phase::Freezing => (
+            ChangePhase::Freezing => (
                 Command::Freeze(Freeze {
                     change,
                     settled,
                     region,
                 }),
-                Then::Decide,
+                AfterChange::Decide,
             ),
-            Phase::Made { version, floor } => (
-                Command::Change(Change {
+            ChangePhase::Made { version, floor } => (
+                Command::Change(ChangePolicy {
                     change,
                     settled,
                     version: *version,
@@ -209,11 +209,11 @@ impl Changes {
                     clear: steps.clear,
                     floor: *floor,
                 }),
-                Then::Finish { version: *version },
+                AfterChange::Finish { version: *version },
             ),
-            Phase::Refused { live } => (
+            ChangePhase::Refused { live } => (
                 Command::Thaw(Thaw { change }),
-                Then::FinishRefused { live: live.clone() },
+                AfterChange::FinishRefused { live: live.clone() },
             ),
         };
         ChangeView {

@@ -6,7 +6,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::command::{Clear, Domain, Region, Route, Selection};
+use crate::command::{ClearPolicy, Domain, Region, Route, Selection};
 use crate::path::{Namespace, Path};
 use crate::policy::Algorithm;
 
@@ -35,41 +35,41 @@ pub enum Unroutable {
 
 /// What setting or deleting a row would mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum TableChangePlan {
     /// Nothing changes at all: the row is as wanted (R131, R137).
     Unchanged,
     /// Only the row: no path gets another namespace or algorithm (R132).
     RowOnly,
     /// Groups are concerned: freeze, decide, apply.
-    Steps(Steps),
+    Steps(TableChangeSteps),
 }
 
 /// A change that concerns groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Steps {
+pub struct TableChangeSteps {
     /// What moves or is cleared.
     pub region: Region,
     /// Which groups are concerned.
-    pub reach: Reach,
+    pub reach: AffectedGroups,
     /// What happens to what is there.
-    pub clear: Clear,
+    pub clear: ClearPolicy,
     /// The effective algorithm of the region's root afterwards.
     pub algorithm: Algorithm,
 }
 
 /// Which groups a change concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reach {
+pub enum AffectedGroups {
     /// The one of the namespace itself: no path changes its namespace.
     OwnGroup,
     /// All of them: paths change their namespace.
     AllGroups,
 }
 
-impl Steps {
+impl TableChangeSteps {
     /// Whether a live hold in the region refuses the change (R133, R138).
     pub fn spares_holds(&self) -> bool {
-        self.clear == Clear::Waiters
+        self.clear == ClearPolicy::Waiters
     }
 }
 
@@ -225,30 +225,30 @@ impl NamespaceTable {
     }
 
     /// What setting (`Some`) or deleting (`None`) a row would mean now (R131–R138).
-    pub fn plan(&self, namespace: &Namespace, to: Option<Algorithm>) -> Plan {
+    pub fn plan(&self, namespace: &Namespace, to: Option<Algorithm>) -> TableChangePlan {
         let before = self.row(namespace);
         let after = to.unwrap_or(self.default);
         if before == to {
-            return Plan::Unchanged;
+            return TableChangePlan::Unchanged;
         }
         // Replacing a row moves no path; creating and deleting one do unless its name is the fallback's.
         let moves = (before.is_none() || to.is_none()) && self.moves_paths(namespace);
         let effective_before = before.unwrap_or(self.default);
         let clear = match to {
-            None => Clear::Waiters,
-            Some(_) if moves => Clear::Waiters,
-            Some(_) if effective_before == after => return Plan::RowOnly,
-            Some(_) => Clear::All,
+            None => ClearPolicy::Waiters,
+            Some(_) if moves => ClearPolicy::Waiters,
+            Some(_) if effective_before == after => return TableChangePlan::RowOnly,
+            Some(_) => ClearPolicy::All,
         };
-        Plan::Steps(Steps {
+        TableChangePlan::Steps(TableChangeSteps {
             region: Region {
                 root: namespace.clone(),
                 except: self.nested(namespace),
             },
             reach: if moves {
-                Reach::AllGroups
+                AffectedGroups::AllGroups
             } else {
-                Reach::OwnGroup
+                AffectedGroups::OwnGroup
             },
             clear,
             algorithm: after,
@@ -373,18 +373,27 @@ mod tests {
         let reach = |table: &NamespaceTable, row| match table
             .plan(&name(row), Some(Algorithm::Semaphore))
         {
-            Plan::Steps(steps) => Some(steps.reach),
-            Plan::Unchanged | Plan::RowOnly => None,
+            TableChangePlan::Steps(steps) => Some(steps.reach),
+            TableChangePlan::Unchanged | TableChangePlan::RowOnly => None,
         };
         let one = table(1, &[]);
-        assert_eq!(reach(&one, "h:/a"), Some(Reach::OwnGroup));
-        assert_eq!(reach(&one, "h:/a/b"), Some(Reach::AllGroups));
-        assert_eq!(reach(&one, "h"), Some(Reach::AllGroups));
-        assert_eq!(reach(&one, "h:/"), Some(Reach::AllGroups));
-        assert_eq!(reach(&table(0, &[]), "h"), Some(Reach::OwnGroup));
-        assert_eq!(reach(&table(0, &[]), "h:/"), Some(Reach::AllGroups));
-        assert_eq!(reach(&table(1, &["h:/"]), "h"), Some(Reach::OwnGroup));
-        assert_eq!(reach(&table(1, &["h"]), "h:/a"), Some(Reach::AllGroups));
+        assert_eq!(reach(&one, "h:/a"), Some(AffectedGroups::OwnGroup));
+        assert_eq!(reach(&one, "h:/a/b"), Some(AffectedGroups::AllGroups));
+        assert_eq!(reach(&one, "h"), Some(AffectedGroups::AllGroups));
+        assert_eq!(reach(&one, "h:/"), Some(AffectedGroups::AllGroups));
+        assert_eq!(reach(&table(0, &[]), "h"), Some(AffectedGroups::OwnGroup));
+        assert_eq!(
+            reach(&table(0, &[]), "h:/"),
+            Some(AffectedGroups::AllGroups)
+        );
+        assert_eq!(
+            reach(&table(1, &["h:/"]), "h"),
+            Some(AffectedGroups::OwnGroup)
+        );
+        assert_eq!(
+            reach(&table(1, &["h"]), "h:/a"),
+            Some(AffectedGroups::AllGroups)
+        );
     }
 
     #[test]
@@ -392,24 +401,25 @@ mod tests {
         let table = table(1, &["h:/a", "h:/a/n", "h:/ab"]);
         assert_eq!(
             table.plan(&name("h:/a"), Some(Algorithm::PointRw)),
-            Plan::Unchanged
+            TableChangePlan::Unchanged
         );
-        assert_eq!(table.plan(&name("h:/x"), None), Plan::Unchanged);
+        assert_eq!(table.plan(&name("h:/x"), None), TableChangePlan::Unchanged);
         assert_eq!(
             table.plan(&name("h:/x"), Some(Algorithm::RecursiveRw)),
-            Plan::RowOnly
+            TableChangePlan::RowOnly
         );
-        let Plan::Steps(steps) = table.plan(&name("h:/a"), Some(Algorithm::Semaphore)) else {
+        let TableChangePlan::Steps(steps) = table.plan(&name("h:/a"), Some(Algorithm::Semaphore))
+        else {
             panic!("another algorithm concerns the group");
         };
-        assert_eq!(steps.clear, Clear::All);
+        assert_eq!(steps.clear, ClearPolicy::All);
         assert_eq!(steps.region.except, vec![name("h:/a/n")]);
-        let Plan::Steps(steps) = table.plan(&name("h:/a"), None) else {
+        let TableChangePlan::Steps(steps) = table.plan(&name("h:/a"), None) else {
             panic!("deleting a row concerns the group");
         };
         assert_eq!(
             (steps.clear, steps.reach),
-            (Clear::Waiters, Reach::OwnGroup)
+            (ClearPolicy::Waiters, AffectedGroups::OwnGroup)
         );
     }
 

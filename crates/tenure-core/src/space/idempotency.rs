@@ -4,7 +4,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
-use crate::command::{Acquire, Hold, Release, State, Wait};
+use crate::command::{Acquire, Hold, Release, RequestKind, WaitMode};
 use crate::hash::Fingerprint;
 use crate::path::Namespace;
 use crate::policy::Mode;
@@ -15,22 +15,22 @@ pub(crate) const KEPT_MS: u64 = 300_000;
 
 /// A key in its scope (R104).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct AnswerKey {
-    pub(super) call: Call,
+pub(super) struct ScopedKey {
+    pub(super) call: KeyedCall,
     pub(super) namespace: Namespace,
     pub(super) key: Key,
 }
 
 /// The calls of one namespace that may carry a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Call {
+pub(super) enum KeyedCall {
     Acquire,
     Release,
 }
 
 /// What was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum StoredAnswer {
     /// OK, at once or since: the fence in force.
     Granted(Option<Fence>),
     /// Plain success of a release.
@@ -43,9 +43,9 @@ pub(super) enum Answer {
 
 /// An answer, for what, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Remembered {
+pub(super) struct IdempotencyEntry {
     pub(super) fingerprint: u128,
-    pub(super) answer: Answer,
+    pub(super) answer: StoredAnswer,
     pub(super) end: u64,
     /// For a release: how many changes of routes were applied before it. Zero under rules 1.
     pub(super) changes: u64,
@@ -53,47 +53,47 @@ pub(super) struct Remembered {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Answers {
-    pub(super) table: BTreeMap<AnswerKey, Remembered>,
-    ends: VecDeque<(u64, AnswerKey)>,
+pub(super) struct IdempotencyTable {
+    pub(super) table: BTreeMap<ScopedKey, IdempotencyEntry>,
+    ends: VecDeque<(u64, ScopedKey)>,
     limit: usize,
 }
 
 /// What a key says about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum KeyLookup {
     /// Nothing: it is new, and there is room.
     New,
     /// The same request was answered so.
-    Answered(Answer),
+    Answered(StoredAnswer),
     /// It was used for a different request (R103).
     Reused,
     /// It is new, and there is no room (R102).
     Full,
 }
 
-impl Answers {
-    pub(super) fn new(limit: u32) -> Answers {
-        Answers {
+impl IdempotencyTable {
+    pub(super) fn new(limit: u32) -> IdempotencyTable {
+        IdempotencyTable {
             table: BTreeMap::new(),
             ends: VecDeque::new(),
             limit: limit as usize,
         }
     }
 
-    pub(super) fn look(&self, key: &AnswerKey, fingerprint: u128, time: u64) -> Said {
+    pub(super) fn look(&self, key: &ScopedKey, fingerprint: u128, time: u64) -> KeyLookup {
         match self.table.get(key) {
             Some(there) if there.end > time => {
                 if there.fingerprint == fingerprint {
-                    Said::Answered(there.answer)
+                    KeyLookup::Answered(there.answer)
                 } else {
-                    Said::Reused
+                    KeyLookup::Reused
                 }
             }
             // What is over makes room, but only `forget` removes it: the count is the table's.
-            Some(_) => Said::New,
-            None if self.table.len() >= self.limit => Said::Full,
-            None => Said::New,
+            Some(_) => KeyLookup::New,
+            None if self.table.len() >= self.limit => KeyLookup::Full,
+            None => KeyLookup::New,
         }
     }
 
@@ -107,7 +107,7 @@ impl Answers {
         time: u64,
     ) -> bool {
         self.table.iter().any(|(there, remembered)| {
-            there.call == Call::Release
+            there.call == KeyedCall::Release
                 && there.key == *key
                 && remembered.fingerprint == fingerprint
                 && remembered.changes < before
@@ -117,15 +117,15 @@ impl Answers {
 
     pub(super) fn remember(
         &mut self,
-        key: AnswerKey,
+        key: ScopedKey,
         fingerprint: u128,
-        answer: Answer,
+        answer: StoredAnswer,
         time: u64,
     ) {
         let end = time.saturating_add(KEPT_MS);
         self.restore(
             key,
-            Remembered {
+            IdempotencyEntry {
                 fingerprint,
                 answer,
                 end,
@@ -136,14 +136,14 @@ impl Answers {
 
     pub(super) fn remember_release(
         &mut self,
-        key: AnswerKey,
+        key: ScopedKey,
         fingerprint: u128,
         changes: u64,
         time: u64,
     ) {
-        let remembered = Remembered {
+        let remembered = IdempotencyEntry {
             fingerprint,
-            answer: Answer::Released,
+            answer: StoredAnswer::Released,
             end: time.saturating_add(KEPT_MS),
             changes,
         };
@@ -163,7 +163,7 @@ impl Answers {
     }
 
     /// Puts an answer back; the ends must not go back.
-    pub(super) fn restore(&mut self, key: AnswerKey, remembered: Remembered) {
+    pub(super) fn restore(&mut self, key: ScopedKey, remembered: IdempotencyEntry) {
         let again = self
             .table
             .get(&key)
@@ -175,16 +175,16 @@ impl Answers {
     }
 
     /// The waiter that an answer speaks of was granted.
-    pub(super) fn granted(&mut self, key: &AnswerKey, fence: Option<Fence>) {
+    pub(super) fn granted(&mut self, key: &ScopedKey, fence: Option<Fence>) {
         if let Some(there) = self.table.get_mut(key) {
-            there.answer = Answer::Granted(fence);
+            there.answer = StoredAnswer::Granted(fence);
         }
     }
 
     /// The waiter that an answer speaks of is gone without a grant.
-    pub(super) fn gone(&mut self, key: &AnswerKey) {
+    pub(super) fn gone(&mut self, key: &ScopedKey) {
         if let Some(there) = self.table.get_mut(key) {
-            there.answer = Answer::Gone;
+            there.answer = StoredAnswer::Gone;
         }
     }
 
@@ -202,7 +202,7 @@ impl Answers {
     }
 
     /// All answers, in the order in which they end.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&AnswerKey, &Remembered)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ScopedKey, &IdempotencyEntry)> {
         self.ends.iter().filter_map(|(end, key)| {
             let there = self.table.get(key)?;
             (there.end == *end).then_some((key, there))
@@ -218,17 +218,17 @@ pub(super) fn acquire_fingerprint(acquire: &Acquire) -> u128 {
     print.number(acquire.queue_ttl.millis());
     print.number(acquire.fence.map_or(0, Fence::number));
     print.number(match acquire.wait {
-        Wait::Queue => 0,
-        Wait::QueueAndAsk => 1,
-        Wait::No => 2,
+        WaitMode::Queue => 0,
+        WaitMode::QueueAndAsk => 1,
+        WaitMode::No => 2,
     });
     print.number(acquire.requests.len() as u64);
     for request in &acquire.requests {
         print.text(request.path.as_str());
         print.number(mode_number(request.mode));
         print.number(match request.state {
-            State::New => 0,
-            State::Held => 1,
+            RequestKind::New => 0,
+            RequestKind::Held => 1,
         });
         print.number(
             request

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use super::Space;
 use super::acquire::all_paths;
-use super::answers::KEPT_MS;
-use crate::command::{Change, Clear, Freeze, Region, Route, Thaw};
+use super::idempotency::KEPT_MS;
+use crate::command::{ChangePolicy, ClearPolicy, Freeze, Region, Route, Thaw};
 use crate::event::{ChangeKind, EventKind, LockChange};
 use crate::outcome::FreezeReport;
 use crate::path::{Namespace, Path};
@@ -32,9 +32,9 @@ pub(super) struct Routes {
     /// All changes up to this one are over everywhere.
     pub(super) settled: u64,
     /// Frozen regions by the number of their change.
-    pub(super) frozen: BTreeMap<u64, Frozen>,
+    pub(super) frozen: BTreeMap<u64, FrozenRegion>,
     /// Regions whose paths may have come from another namespace, oldest first. Since rules 2.
-    pub(super) moved: VecDeque<Moved>,
+    pub(super) moved: VecDeque<MovedRegion>,
     /// All paths count as moved by this one: there were too many to tell them apart.
     pub(super) all_moved: AllMoved,
 }
@@ -49,7 +49,7 @@ pub(super) struct AllMoved {
 
 /// A region that was moved lately.
 #[derive(Clone, Debug)]
-pub(super) struct Moved {
+pub(super) struct MovedRegion {
     /// When the answers are forgotten that are remembered where its paths were before.
     pub(super) end: u64,
     pub(super) version: u64,
@@ -63,7 +63,7 @@ const MOVED: usize = 64;
 
 /// A region in which nothing is granted.
 #[derive(Clone, Debug)]
-pub(super) struct Frozen {
+pub(super) struct FrozenRegion {
     pub(super) region: Region,
     /// Waiters that were to be looked at meanwhile.
     pub(super) waiters: BTreeSet<(u64, u32)>,
@@ -105,12 +105,12 @@ impl Routes {
         here.max().max(all)
     }
 
-    fn moves_of(&self, path: &Path, time: u64) -> impl Iterator<Item = &Moved> {
+    fn moves_of(&self, path: &Path, time: u64) -> impl Iterator<Item = &MovedRegion> {
         let moved = self.moved.iter();
         moved.filter(move |moved| moved.end > time && moved.region.contains(path))
     }
 
-    fn note_moved(&mut self, moved: Moved, time: u64) {
+    fn note_moved(&mut self, moved: MovedRegion, time: u64) {
         while self.moved.front().is_some_and(|moved| moved.end <= time) {
             self.moved.pop_front();
         }
@@ -201,10 +201,13 @@ impl Space {
         self.settle_changes(freeze.settled);
         let report = self.report(&freeze.region);
         if !self.routes.is_over(freeze.change) {
-            self.routes.frozen.entry(freeze.change).or_insert(Frozen {
-                region: freeze.region,
-                waiters: BTreeSet::new(),
-            });
+            self.routes
+                .frozen
+                .entry(freeze.change)
+                .or_insert(FrozenRegion {
+                    region: freeze.region,
+                    waiters: BTreeSet::new(),
+                });
         }
         report
     }
@@ -212,10 +215,10 @@ impl Space {
     pub(super) fn thaw(&mut self, thaw: &Thaw) {
         self.routes.finish(thaw.change);
         self.unfreeze(thaw.change);
-        self.sweep();
+        self.wake_waiters();
     }
 
-    pub(super) fn change(&mut self, change: Change) {
+    pub(super) fn change(&mut self, change: ChangePolicy) {
         self.settle_changes(change.settled);
         if self.routes.is_over(change.change) {
             return;
@@ -226,8 +229,8 @@ impl Space {
         self.unfreeze(change.change);
         self.routes.applied += u64::from(self.rules >= 2);
         // Only what moves no hold may change routes (R133, R138).
-        if self.rules >= 2 && change.clear == Clear::Waiters {
-            let moved = Moved {
+        if self.rules >= 2 && change.clear == ClearPolicy::Waiters {
+            let moved = MovedRegion {
                 end: self.time.saturating_add(KEPT_MS),
                 version: change.version,
                 place: self.routes.applied,
@@ -258,11 +261,11 @@ impl Space {
                 holder: None,
             });
         }
-        self.sweep();
+        self.wake_waiters();
     }
 
     /// All changes up to this one are over everywhere. A region that one of them still freezes here was
-    /// restored from a moment before its end: neither `Change` nor `Thaw` will come for it.
+    /// restored from a moment before its end: neither `ChangePolicy` nor `Thaw` will come for it.
     fn settle_changes(&mut self, settled: u64) {
         self.routes.settle(settled);
         // 0.1.0 keeps such a region frozen, and its replicas must agree with ours.
@@ -275,7 +278,7 @@ impl Space {
             }
         }
         // Before the command reports or clears anything: what the waiters blocked is granted now.
-        self.sweep();
+        self.wake_waiters();
     }
 
     /// Unfreezes the regions of changes up to a number, whose ends are unknown, and drops their waiters.
@@ -287,7 +290,7 @@ impl Space {
         let mut abandoned = Vec::new();
         while let Some((change, _)) = self.routes.frozen.first_key_value()
             && *change <= up_to
-            && let Some((_, Frozen { region, .. })) = self.routes.frozen.pop_first()
+            && let Some((_, FrozenRegion { region, .. })) = self.routes.frozen.pop_first()
         {
             let mut waiters: Vec<(u64, u32)> = self
                 .waiters
@@ -311,7 +314,7 @@ impl Space {
     fn unfreeze(&mut self, change: u64) {
         if let Some(frozen) = self.routes.frozen.remove(&change) {
             for (_, id) in frozen.waiters {
-                self.poke(id);
+                self.mark_pending(id);
             }
         }
     }
@@ -375,7 +378,7 @@ impl Space {
     }
 
     /// Drops what a change clears; each owner concerned is told once (R131, R133, R138).
-    fn clear(&mut self, region: &Region, clear: Clear) {
+    fn clear(&mut self, region: &Region, clear: ClearPolicy) {
         let touching = self.touching(region);
         let mut sessions: Vec<u32> = self
             .sessions
@@ -404,7 +407,7 @@ impl Space {
                 killed.insert(owner.clone());
             }
             // Without a live hold there is nothing to clear: that was checked while frozen (R133, R138).
-            if clear == Clear::All {
+            if clear == ClearPolicy::All {
                 let name = self.namespaces[self.sessions[session].namespace]
                     .name
                     .clone();
@@ -426,7 +429,7 @@ impl Space {
     }
 
     /// Capacities go with the policy (R52); fences of moved paths become the region's floor (R71).
-    fn forget_moved(&mut self, change: &Change) {
+    fn forget_moved(&mut self, change: &ChangePolicy) {
         let region = &change.region;
         let names = &self.namespaces;
         let goes = |number: u32, rest: &str| region.contains(&names[number].name.path(rest));

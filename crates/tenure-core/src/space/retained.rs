@@ -3,10 +3,10 @@
 use core::num::NonZeroU32;
 
 use super::Space;
+use crate::namespace_table::parent_name;
 use crate::path::Path;
 use crate::slab::NONE;
-use crate::table::parent_name;
-use crate::tree::Kind;
+use crate::tree::ClaimKind;
 use crate::value::Fence;
 
 /// How long an unused capacity is remembered (R52).
@@ -62,7 +62,7 @@ impl Space {
         path: &Path,
         node: Option<u32>,
     ) -> Option<Fence> {
-        let writer = node.and_then(|node| self.claims_at(node, Kind::Write).next());
+        let writer = node.and_then(|node| self.claims_at(node, ClaimKind::Write).next());
         writer
             .and_then(|claim| self.claims[claim].fence())
             .or_else(|| {
@@ -143,12 +143,12 @@ impl Space {
         if self.capacities.get(namespace, name).is_none() {
             return;
         }
-        let used = self.spot(namespace, path).at.is_some_and(|node| {
-            self.count_at(node, Kind::Write) > 0
+        let used = self.path_position(namespace, path).at.is_some_and(|node| {
+            self.count_at(node, ClaimKind::Write) > 0
                 || self
                     .tree
                     .extra(node)
-                    .is_some_and(|extra| !extra.line(Kind::Write).is_empty())
+                    .is_some_and(|extra| !extra.line(ClaimKind::Write).is_empty())
         });
         if used {
             self.capacities.set_used(namespace, name);

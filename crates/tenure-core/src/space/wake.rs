@@ -1,20 +1,20 @@
-//! The sweep: after everything that may let a waiter proceed, those concerned are looked at (R87–R89).
+//! The wake-up pass: after everything that may let a waiter proceed, those concerned are looked at (R87–R89).
 //!
 //! Waiters are looked at in the order of their numbers; a grant may free more of them, also earlier
 //! ones, which then come next. The effect is as if the whole line were walked from its front again
-//! after every grant, without walking it: who is not looked at still hangs on what blocks it.
+//! after every grant, without walking it: who is not looked at still waits on what blocks it.
 
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
 use super::Space;
 use super::acquire::new_and_released;
-use super::judge::{Verdict, new_requests};
+use super::conflict::{AcquireDecision, new_requests};
 use super::sessions::StandingGrant;
-use crate::command::Wait;
+use crate::command::WaitMode;
 use crate::event::{ChangeKind, EventKind, LockChange};
+use crate::event_log::KEPT_MS;
 use crate::policy::Mode;
-use crate::ring::KEPT_MS;
 use crate::value::{Fence, OwnerId};
 
 /// How long it counts that somebody asked (R116).
@@ -25,7 +25,7 @@ const ASKED_AT_ONCE: usize = 64;
 
 impl Space {
     /// Looks at every waiter that something was freed for.
-    pub(super) fn sweep(&mut self) {
+    pub(super) fn wake_waiters(&mut self) {
         while let Some((number, id)) = self.pending.pop_first() {
             let there = self.waiters.get(id);
             if there.is_some_and(|waiter| waiter.number == number) {
@@ -41,33 +41,35 @@ impl Space {
         if self.park(id) {
             return;
         }
-        let asker = self.waiter_asker(id);
-        match self.judge(asker, &self.waiters[id].request) {
-            Verdict::Free => self.grant_waiter(id, self.waiters[id].fence),
-            Verdict::FreeButStale => match self.newer_fence(id) {
+        let requester = self.waiter_requester(id);
+        match self.evaluate(requester, &self.waiters[id].request) {
+            AcquireDecision::Free => self.grant_waiter(id, self.waiters[id].fence),
+            AcquireDecision::FreeButStale => match self.newer_fence(id) {
                 Some(fence) => self.grant_waiter(id, Some(fence)),
                 None => self.give_up(id),
             },
-            Verdict::Lost { .. } | Verdict::Incurable { .. } => self.give_up(id),
-            Verdict::Behind(ahead) => self.hang_on_waiter(id, ahead),
-            Verdict::Blocked { obstacle, .. } => {
+            AcquireDecision::Lost { .. } | AcquireDecision::Incurable { .. } => self.give_up(id),
+            AcquireDecision::Behind(ahead) => self.park_on_waiter(id, ahead),
+            AcquireDecision::Blocked { blocking_claim, .. } => {
                 self.ask_blockers(id);
-                self.hang_on_obstacle(id, obstacle);
+                self.park_on_claim(id, blocking_claim);
             }
         }
     }
 
     /// Hangs a waiter that was just judged to wait.
-    pub(super) fn hang(&mut self, id: u32) {
-        let asker = self.waiter_asker(id);
-        match self.judge(asker, &self.waiters[id].request) {
-            Verdict::Behind(ahead) => self.hang_on_waiter(id, ahead),
-            Verdict::Blocked { obstacle, .. } => self.hang_on_obstacle(id, obstacle),
+    pub(super) fn park_on(&mut self, id: u32) {
+        let requester = self.waiter_requester(id);
+        match self.evaluate(requester, &self.waiters[id].request) {
+            AcquireDecision::Behind(ahead) => self.park_on_waiter(id, ahead),
+            AcquireDecision::Blocked { blocking_claim, .. } => {
+                self.park_on_claim(id, blocking_claim)
+            }
             // It came from the end of the line and now stands in it: seen from its place it may be free.
-            Verdict::Free
-            | Verdict::FreeButStale
-            | Verdict::Lost { .. }
-            | Verdict::Incurable { .. } => self.poke(id),
+            AcquireDecision::Free
+            | AcquireDecision::FreeButStale
+            | AcquireDecision::Lost { .. }
+            | AcquireDecision::Incurable { .. } => self.mark_pending(id),
         }
     }
 
@@ -136,7 +138,7 @@ impl Space {
             return self.mint(namespace, writes.iter());
         }
         let highest = writes.iter().map(|path| {
-            let node = self.spot(namespace, path).at;
+            let node = self.path_position(namespace, path).at;
             let stored = self.stored_fence(namespace, path, node);
             let floor = self.fence_floor(namespace, path);
             stored.map_or(0, Fence::number).max(floor)
@@ -146,12 +148,12 @@ impl Space {
 
     /// Asks those whose claims are in a waiter's way to let go, each once (E2).
     pub(super) fn ask_blockers(&mut self, id: u32) {
-        if self.waiters[id].request.wait != Wait::QueueAndAsk {
+        if self.waiters[id].request.wait != WaitMode::QueueAndAsk {
             return;
         }
         let mut sessions: Vec<u32> = Vec::new();
         let waiter = &self.waiters[id];
-        let _ = self.each_blocker(self.waiter_asker(id), &waiter.request, &mut |claim| {
+        let _ = self.each_blocker(self.waiter_requester(id), &waiter.request, &mut |claim| {
             let session = self.claims[claim].session;
             let known = waiter.asked.contains(&self.sessions[session].owner);
             if !known && !sessions.contains(&session) {

@@ -33,20 +33,20 @@ const NO_NAMESPACE: u8 = 0b1000;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Packed {
+pub(crate) struct PackedEvents {
     blocks: VecDeque<Vec<u8>>,
     /// Where the oldest event begins in the first block.
     start: usize,
     /// What the oldest event is different from.
-    front: Numbers,
+    front: EventNumbers,
     /// What the next event will be different from.
-    last: Numbers,
+    last: EventNumbers,
     length: usize,
 }
 
 /// What an event is told apart by. Differences wrap around: a line that was read back may hold anything.
 #[derive(Clone, Debug, Default)]
-struct Numbers {
+struct EventNumbers {
     made: u64,
     sequence: u64,
     id: u64,
@@ -54,7 +54,7 @@ struct Numbers {
     namespace: Option<Namespace>,
 }
 
-impl Packed {
+impl PackedEvents {
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -137,7 +137,7 @@ fn first_of(blocks: &VecDeque<Vec<u8>>, start: usize) -> &[u8] {
         .unwrap_or(&[])
 }
 
-impl Numbers {
+impl EventNumbers {
     /// Writes what is different in an event, and remembers the event.
     fn put(&mut self, out: &mut Writer, made: u64, event: &Event) {
         let (kind, fence) = match event.kind {
@@ -225,7 +225,7 @@ mod tests {
             };
             (u64::from(at != 17) * at as u64, event)
         };
-        let (mut line, mut kept) = (Packed::default(), VecDeque::new());
+        let (mut line, mut kept) = (PackedEvents::default(), VecDeque::new());
         for at in 0..2000 {
             let (made, event) = event(at);
             line.push(made, &event);
@@ -254,7 +254,7 @@ mod tests {
             namespace: Some(Namespace::parse("h:/a").unwrap()),
             kind: EventKind::Killed,
         };
-        let mut line = Packed::default();
+        let mut line = PackedEvents::default();
         line.push(0, &event(0));
         assert!(line.blocks.iter().all(|block| block.capacity() <= 64));
         for at in 1..100_000 {

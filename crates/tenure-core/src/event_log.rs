@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use self::packed::Packed;
-use crate::event::{Event, EventKind, EventLane};
+use self::packed::PackedEvents;
+use crate::event::{Event, EventIdStride, EventKind};
 use crate::path::Namespace;
 use crate::query::EventsAfter;
 use crate::value::OwnerId;
@@ -18,21 +18,21 @@ const WALL_END: u64 = 1 << 42;
 
 /// The events of one group.
 #[derive(Clone, Debug)]
-pub(crate) struct EventRing {
-    pub(crate) kept: Packed,
+pub(crate) struct EventLog {
+    pub(crate) kept: PackedEvents,
     pub(crate) sequence: u64,
     pub(crate) id: u64,
-    pub(crate) lane: EventLane,
+    pub(crate) stride: EventIdStride,
     limit: usize,
 }
 
-impl EventRing {
-    pub(crate) fn new(limit: u32) -> EventRing {
-        EventRing {
-            kept: Packed::default(),
+impl EventLog {
+    pub(crate) fn new(limit: u32) -> EventLog {
+        EventLog {
+            kept: PackedEvents::default(),
             sequence: 0,
             id: 0,
-            lane: EventLane::ONLY,
+            stride: EventIdStride::ONLY,
             limit: limit as usize,
         }
     }
@@ -48,7 +48,7 @@ impl EventRing {
     ) -> Event {
         self.sequence += 1;
         let floor = (wall.min(WALL_END) << 10).max(self.id + 1);
-        self.id = self.lane.from(floor);
+        self.id = self.stride.from(floor);
         let event = Event {
             sequence: self.sequence,
             id: self.id,
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn r121_ids_grow_and_follow_the_wall_where_they_can() {
-        let mut ring = EventRing::new(2);
+        let mut ring = EventLog::new(2);
         let owner = OwnerId::new("amy").unwrap();
         let mut push = |time, wall| {
             ring.push(time, wall, owner.clone(), None, EventKind::Killed)
@@ -118,8 +118,8 @@ mod tests {
         let owner = OwnerId::new("amy").unwrap();
         let mut ids = Vec::new();
         for group in 0..GROUPS {
-            let mut ring = EventRing::new(8);
-            ring.lane = EventLane::new(group, GROUPS);
+            let mut ring = EventLog::new(8);
+            ring.stride = EventIdStride::new(group, GROUPS);
             let mut last = 0;
             for wall in [7, 7, 7, 3, 8, 1_700_000_000_000] {
                 let event = ring.push(0, wall, owner.clone(), None, EventKind::Killed);

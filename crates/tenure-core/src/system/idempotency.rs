@@ -2,33 +2,33 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
-use super::command::{Answer, Call, Claim, Repeated, Work};
+use super::command::{KeyClaim, KeyWork, RepeatedKey, SystemAnswer, SystemCall};
 use crate::space::ANSWER_KEPT_MS;
 use crate::value::Key;
 
 /// A claimed key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Claimed {
+pub(super) struct ClaimedKey {
     pub(super) fingerprint: u128,
     /// `None` while the call is under way.
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<SystemAnswer>,
     /// What the call is doing, while it is under way.
-    pub(super) work: Option<Work>,
+    pub(super) work: Option<KeyWork>,
     pub(super) end: u64,
 }
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Answers {
-    table: BTreeMap<(Call, Key), Claimed>,
+pub(super) struct SystemIdempotency {
+    table: BTreeMap<(SystemCall, Key), ClaimedKey>,
     // Those that were claimed or completed again are in it more than once; the last one counts.
-    ends: VecDeque<(u64, (Call, Key))>,
+    ends: VecDeque<(u64, (SystemCall, Key))>,
     limit: usize,
 }
 
-impl Answers {
-    pub(super) fn new(limit: u32) -> Answers {
-        Answers {
+impl SystemIdempotency {
+    pub(super) fn new(limit: u32) -> SystemIdempotency {
+        SystemIdempotency {
             table: BTreeMap::new(),
             ends: VecDeque::new(),
             limit: limit as usize,
@@ -36,24 +36,24 @@ impl Answers {
     }
 
     /// What a key says; `None` if it is fresh and there is room.
-    pub(super) fn look(&self, claim: &Claim, time: u64) -> Option<Repeated> {
+    pub(super) fn look(&self, claim: &KeyClaim, time: u64) -> Option<RepeatedKey> {
         match self.table.get(&(claim.call, claim.key.clone())) {
             Some(there) if there.end > time => Some(if there.fingerprint != claim.fingerprint {
-                Repeated::KeyReused
+                RepeatedKey::KeyReused
             } else {
                 match &there.answer {
-                    Some(answer) => Repeated::Answered(answer.clone()),
-                    None => Repeated::Open,
+                    Some(answer) => RepeatedKey::Answered(answer.clone()),
+                    None => RepeatedKey::Open,
                 }
             }),
             Some(_) => None,
-            None if self.table.len() >= self.limit => Some(Repeated::Full),
+            None if self.table.len() >= self.limit => Some(RepeatedKey::Full),
             None => None,
         }
     }
 
     /// Reserves a key for a call that is about to begin.
-    pub(super) fn reserve(&mut self, claim: Claim, time: u64) -> Result<(), Repeated> {
+    pub(super) fn reserve(&mut self, claim: KeyClaim, time: u64) -> Result<(), RepeatedKey> {
         match self.look(&claim, time) {
             Some(repeated) => Err(repeated),
             None => {
@@ -64,19 +64,19 @@ impl Answers {
     }
 
     /// What the owner of a key that is under way is doing.
-    pub(super) fn work(&self, claim: &Claim, time: u64) -> Option<&Work> {
+    pub(super) fn work(&self, claim: &KeyClaim, time: u64) -> Option<&KeyWork> {
         let there = self.table.get(&(claim.call, claim.key.clone()))?;
         let same = there.end > time && there.fingerprint == claim.fingerprint;
         there.work.as_ref().filter(|_| same)
     }
 
     /// Notes what the owner of a key does. The key is new or under way, and nothing was noted.
-    pub(super) fn begin(&mut self, claim: Claim, work: Work, time: u64) {
+    pub(super) fn begin(&mut self, claim: KeyClaim, work: KeyWork, time: u64) {
         self.put(claim, None, Some(work), time);
     }
 
     /// Remembers how a call ended, or forgets that it was tried.
-    pub(super) fn complete(&mut self, claim: Claim, answer: Option<Answer>, time: u64) {
+    pub(super) fn complete(&mut self, claim: KeyClaim, answer: Option<SystemAnswer>, time: u64) {
         let key = (claim.call, claim.key.clone());
         let settled = self.table.get(&key).is_some_and(|there| {
             let other = there.fingerprint != claim.fingerprint;
@@ -102,18 +102,24 @@ impl Answers {
     }
 
     /// The change that a key is about was refused: a repeat is evaluated afresh (R102).
-    pub(super) fn give_up(&mut self, claim: &Claim, change: u64) {
+    pub(super) fn give_up(&mut self, claim: &KeyClaim, change: u64) {
         let key = (claim.call, claim.key.clone());
-        let is_its = |there: &Claimed| there.work == Some(Work::Change(change));
+        let is_its = |there: &ClaimedKey| there.work == Some(KeyWork::Change(change));
         if self.table.get(&key).is_some_and(is_its) {
             self.table.remove(&key);
         }
     }
 
-    fn put(&mut self, claim: Claim, answer: Option<Answer>, work: Option<Work>, time: u64) {
+    fn put(
+        &mut self,
+        claim: KeyClaim,
+        answer: Option<SystemAnswer>,
+        work: Option<KeyWork>,
+        time: u64,
+    ) {
         let end = time.saturating_add(ANSWER_KEPT_MS);
         let key = (claim.call, claim.key);
-        let claimed = Claimed {
+        let claimed = ClaimedKey {
             fingerprint: claim.fingerprint,
             answer,
             work,
@@ -123,7 +129,7 @@ impl Answers {
     }
 
     /// Puts an answer back; the ends must not go back.
-    pub(super) fn restore(&mut self, key: (Call, Key), claimed: Claimed) {
+    pub(super) fn restore(&mut self, key: (SystemCall, Key), claimed: ClaimedKey) {
         let again = self
             .table
             .get(&key)
@@ -135,7 +141,7 @@ impl Answers {
     }
 
     /// Puts back what the owner of a key was doing. Whether there is such a key.
-    pub(super) fn set_work(&mut self, key: &(Call, Key), work: Work) -> bool {
+    pub(super) fn set_work(&mut self, key: &(SystemCall, Key), work: KeyWork) -> bool {
         match self.table.get_mut(key) {
             Some(there) => {
                 there.work = Some(work);
@@ -159,7 +165,7 @@ impl Answers {
     }
 
     /// All answers, in the order in which they end.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&(Call, Key), &Claimed)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&(SystemCall, Key), &ClaimedKey)> {
         self.ends.iter().filter_map(|(end, key)| {
             let there = self.table.get(key)?;
             (there.end == *end).then_some((key, there))

@@ -5,15 +5,15 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
 use super::Space;
-use super::judge::{Asker, Obstacle, new_requests};
+use super::conflict::{BlockingClaim, Requester, new_requests};
 use super::queue::Waiter;
 use crate::command::{Acquire, Request};
+use crate::namespace_table::parent_name;
 use crate::outcome::{Blocker, Conflict};
 use crate::path::Path;
 use crate::policy::{Algorithm, Mode, Reason};
 use crate::slab::NONE;
-use crate::table::parent_name;
-use crate::tree::Kind;
+use crate::tree::ClaimKind;
 
 /// How far positions in line are counted (E4).
 pub(super) const POSITION_END: usize = 1000;
@@ -24,29 +24,31 @@ impl Space {
         &self,
         session: Option<u32>,
         requested: &Path,
-        obstacle: Obstacle,
+        blocking_claim: BlockingClaim,
     ) -> Conflict {
-        let (reason, claim) = match obstacle {
-            Obstacle::Ancestor { node, kind } => (
+        let (reason, claim) = match blocking_claim {
+            BlockingClaim::Ancestor { node, kind } => (
                 Reason::AncestorLocked,
                 self.foreign_claim(session, node, kind),
             ),
-            Obstacle::Writer { node } => (
+            BlockingClaim::Writer { node } => (
                 Reason::WriteLocked,
-                self.foreign_claim(session, node, Kind::Write),
+                self.foreign_claim(session, node, ClaimKind::Write),
             ),
-            Obstacle::Full { node } => (
+            BlockingClaim::Full { node } => (
                 Reason::SemaphoreFull,
-                self.foreign_claim(session, node, Kind::Write),
+                self.foreign_claim(session, node, ClaimKind::Write),
             ),
-            Obstacle::Readers { node } => (Reason::ReadLocked, self.smallest_reader(session, node)),
-            Obstacle::WritesBelow { node } => (
+            BlockingClaim::Readers { node } => {
+                (Reason::ReadLocked, self.smallest_reader(session, node))
+            }
+            BlockingClaim::WritesBelow { node } => (
                 Reason::DescendantWriteLocked,
-                self.first_below(session, node, Side::Writes),
+                self.first_below(session, node, LockSide::Writes),
             ),
-            Obstacle::ReadsBelow { node } => (
+            BlockingClaim::ReadsBelow { node } => (
                 Reason::DescendantReadLocked,
-                self.first_below(session, node, Side::Reads),
+                self.first_below(session, node, LockSide::Reads),
             ),
         };
         let blocker = claim.map(|claim| self.blocker(claim));
@@ -77,13 +79,17 @@ impl Space {
 
     /// The conflict of yielding to earlier waiters: the earliest in the way, and the first of its NEW
     /// paths, in its order, that excludes one of the request's (R48).
-    pub(super) fn conflict_behind(&self, asker: Asker<'_>, acquire: &Acquire) -> Option<Conflict> {
+    pub(super) fn conflict_behind(
+        &self,
+        requester: Requester<'_>,
+        acquire: &Acquire,
+    ) -> Option<Conflict> {
         let mut footprint = Footprint::new(acquire.route.algorithm);
         let mut earliest: Option<(u64, u32)> = None;
         for request in new_requests(acquire) {
-            let want = self.want(asker, acquire, request);
-            if let Some(ahead) = self.earliest_ahead(want, asker.before(request))
-                && !self.holds_enough(asker.session, want.spot, want.kind)
+            let want = self.want(requester, acquire, request);
+            if let Some(ahead) = self.earliest_ahead(want, requester.before(request))
+                && !self.holds_enough(requester.session, want.path_position, want.kind)
             {
                 footprint.add(request);
                 earliest = Some(earliest.map_or(ahead, |earlier| earlier.min(ahead)));
@@ -112,23 +118,23 @@ impl Space {
     }
 
     /// 1 + the number of earlier waiters in the way, counted up to 1000 (E4).
-    pub(super) fn position(&self, asker: Asker<'_>, acquire: &Acquire) -> u32 {
-        if self.namespaces[asker.namespace].waiting_paths == 0 {
+    pub(super) fn position(&self, requester: Requester<'_>, acquire: &Acquire) -> u32 {
+        if self.namespaces[requester.namespace].waiting_paths == 0 {
             return 1;
         }
         let mut wanted = new_requests(acquire);
         let counted = match (wanted.next(), wanted.next()) {
             (Some(only), None) => {
-                let want = self.want(asker, acquire, only);
-                if self.holds_enough(asker.session, want.spot, want.kind) {
+                let want = self.want(requester, acquire, only);
+                if self.holds_enough(requester.session, want.path_position, want.kind) {
                     Some(0)
                 } else {
-                    self.count_ahead(want, asker.before(only))
+                    self.count_ahead(want, requester.before(only))
                 }
             }
             _ => None,
         };
-        let ahead = counted.unwrap_or_else(|| self.ahead(asker, acquire, POSITION_END).len());
+        let ahead = counted.unwrap_or_else(|| self.ahead(requester, acquire, POSITION_END).len());
         // At most 1001, so nothing is lost.
         ahead.min(POSITION_END) as u32 + 1
     }
@@ -136,15 +142,15 @@ impl Space {
     /// The earliest waiters in the way, at most `limit`.
     pub(super) fn ahead(
         &self,
-        asker: Asker<'_>,
+        requester: Requester<'_>,
         acquire: &Acquire,
         limit: usize,
     ) -> BTreeSet<(u64, u32)> {
         let mut found = BTreeSet::new();
         for request in new_requests(acquire) {
-            let want = self.want(asker, acquire, request);
-            if !self.holds_enough(asker.session, want.spot, want.kind) {
-                self.all_ahead(want, asker.before(request), limit, &mut found);
+            let want = self.want(requester, acquire, request);
+            if !self.holds_enough(requester.session, want.path_position, want.kind) {
+                self.all_ahead(want, requester.before(request), limit, &mut found);
             }
         }
         found
@@ -153,32 +159,34 @@ impl Space {
     /// Calls for every claim in the way of an acquire's NEW paths: path by path, in the order of R45 and R46.
     pub(super) fn each_blocker(
         &self,
-        asker: Asker<'_>,
+        requester: Requester<'_>,
         acquire: &Acquire,
         visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let algorithm = acquire.route.algorithm;
-        let session = asker.session;
+        let session = requester.session;
         for request in new_requests(acquire) {
-            let spot = self.spot(asker.namespace, &request.path);
+            let path_position = self.path_position(requester.namespace, &request.path);
             let writes = request.mode == Mode::Write;
-            for node in self.tree.upwards(spot.above) {
-                for claim in self.foreign_claims(session, node, Kind::Write) {
+            for node in self.tree.upwards(path_position.above) {
+                for claim in self.foreign_claims(session, node, ClaimKind::Write) {
                     if self.claims[claim].covers_below() {
                         visit(claim)?;
                     }
                 }
                 if writes {
-                    for claim in self.foreign_claims(session, node, Kind::Tree) {
+                    for claim in self.foreign_claims(session, node, ClaimKind::Tree) {
                         visit(claim)?;
                     }
                 }
             }
-            let Some(node) = spot.at else { continue };
-            let blocked_here = self.obstacle(session, spot, request.mode, algorithm);
-            for claim in self.foreign_claims(session, node, Kind::Write) {
+            let Some(node) = path_position.at else {
+                continue;
+            };
+            let blocked_here = self.blocking_claim(session, path_position, request.mode, algorithm);
+            for claim in self.foreign_claims(session, node, ClaimKind::Write) {
                 let permit = algorithm == Algorithm::Semaphore && self.claims[claim].is_permit();
-                if !permit || matches!(blocked_here, Some(Obstacle::Full { .. })) {
+                if !permit || matches!(blocked_here, Some(BlockingClaim::Full { .. })) {
                     visit(claim)?;
                 }
             }
@@ -188,10 +196,10 @@ impl Space {
                 }
             }
             if request.mode == Mode::ReadTree || (writes && algorithm.is_recursive()) {
-                self.each_below(session, node, Side::Writes, visit)?;
+                self.each_below(session, node, LockSide::Writes, visit)?;
             }
             if writes && algorithm.is_recursive() {
-                self.each_below(session, node, Side::Reads, visit)?;
+                self.each_below(session, node, LockSide::Reads, visit)?;
             }
         }
         ControlFlow::Continue(())
@@ -200,7 +208,7 @@ impl Space {
     /// The foreign readers of either kind at a node, by owner; one who reads in both ways once.
     fn readers(&self, session: Option<u32>, node: u32) -> Vec<u32> {
         let mut found: BTreeMap<&crate::value::OwnerId, u32> = BTreeMap::new();
-        for kind in [Kind::Tree, Kind::Read] {
+        for kind in [ClaimKind::Tree, ClaimKind::Read] {
             for claim in self.foreign_claims(session, node, kind) {
                 let owner = &self.sessions[self.claims[claim].session].owner;
                 found.insert(owner, claim);
@@ -211,14 +219,14 @@ impl Space {
 
     fn smallest_reader(&self, session: Option<u32>, node: u32) -> Option<u32> {
         let owner = |claim: &u32| &self.sessions[self.claims[*claim].session].owner;
-        [Kind::Read, Kind::Tree]
+        [ClaimKind::Read, ClaimKind::Tree]
             .into_iter()
             .filter_map(|kind| self.foreign_claim(session, node, kind))
             .min_by(|one, two| owner(one).cmp(owner(two)))
     }
 
     /// The foreign claim on the smallest path below a node (R46).
-    fn first_below(&self, session: Option<u32>, node: u32, side: Side) -> Option<u32> {
+    fn first_below(&self, session: Option<u32>, node: u32, side: LockSide) -> Option<u32> {
         let own = self.own_counts(session, node);
         let mut at = node;
         loop {
@@ -228,21 +236,21 @@ impl Space {
                 continue;
             }
             return match side {
-                Side::Writes => self.foreign_claim(session, place.node, Kind::Write),
-                Side::Reads => self.smallest_reader(session, place.node),
+                LockSide::Writes => self.foreign_claim(session, place.node, ClaimKind::Write),
+                LockSide::Reads => self.smallest_reader(session, place.node),
             };
         }
     }
 
     /// Puts the children of those nodes in order on which [`Space::conflict`] will look for the first.
-    pub(super) fn order_for(&mut self, session: Option<u32>, obstacle: Obstacle) {
-        let (node, side) = match obstacle {
-            Obstacle::WritesBelow { node } => (node, Side::Writes),
-            Obstacle::ReadsBelow { node } => (node, Side::Reads),
-            Obstacle::Ancestor { .. }
-            | Obstacle::Writer { .. }
-            | Obstacle::Full { .. }
-            | Obstacle::Readers { .. } => return,
+    pub(super) fn order_for(&mut self, session: Option<u32>, blocking_claim: BlockingClaim) {
+        let (node, side) = match blocking_claim {
+            BlockingClaim::WritesBelow { node } => (node, LockSide::Writes),
+            BlockingClaim::ReadsBelow { node } => (node, LockSide::Reads),
+            BlockingClaim::Ancestor { .. }
+            | BlockingClaim::Writer { .. }
+            | BlockingClaim::Full { .. }
+            | BlockingClaim::Readers { .. } => return,
         };
         let own = self.own_counts(session, node);
         let mut at = node;
@@ -260,15 +268,15 @@ impl Space {
         &self,
         node: u32,
         session: Option<u32>,
-        side: Side,
+        side: LockSide,
         own: &OwnCounts,
-    ) -> Option<BelowPlace<'_>> {
+    ) -> Option<ChildOrSubtree<'_>> {
         let places = |child| self.places_at(child, session, side, own);
         let Some(children) = self.tree.ordered_children(node) else {
             let all = self.tree.children(node).flat_map(places);
             return all.min_by(|one, two| one.order().cmp(two.order()));
         };
-        let mut first: Option<BelowPlace<'_>> = None;
+        let mut first: Option<ChildOrSubtree<'_>> = None;
         for child in children {
             // From here on, names and what lies below them come later than what was found.
             let segment = self.tree.segment(child);
@@ -292,7 +300,7 @@ impl Space {
         &self,
         session: Option<u32>,
         node: u32,
-        side: Side,
+        side: LockSide,
         visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let counts = self.own_counts(session, node);
@@ -305,12 +313,12 @@ impl Space {
         &self,
         node: u32,
         session: Option<u32>,
-        side: Side,
+        side: LockSide,
         own: &OwnCounts,
         visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         // An explicit stack of sorted places, deepest last: paths have up to 256 segments.
-        let mut stack: Vec<Vec<BelowPlace<'_>>> = Vec::new();
+        let mut stack: Vec<Vec<ChildOrSubtree<'_>>> = Vec::new();
         stack.push(self.places_below(node, session, side, own));
         while let Some(places) = stack.last_mut() {
             let Some(place) = places.pop() else {
@@ -322,12 +330,12 @@ impl Space {
                 continue;
             }
             match side {
-                Side::Writes => {
-                    for claim in self.foreign_claims(session, place.node, Kind::Write) {
+                LockSide::Writes => {
+                    for claim in self.foreign_claims(session, place.node, ClaimKind::Write) {
                         visit(claim)?;
                     }
                 }
-                Side::Reads => {
+                LockSide::Reads => {
                     for claim in self.readers(session, place.node) {
                         visit(claim)?;
                     }
@@ -342,11 +350,11 @@ impl Space {
         &self,
         node: u32,
         session: Option<u32>,
-        side: Side,
+        side: LockSide,
         own: &OwnCounts,
-    ) -> Vec<BelowPlace<'_>> {
+    ) -> Vec<ChildOrSubtree<'_>> {
         let children = self.tree.children(node);
-        let mut places: Vec<BelowPlace<'_>> = children
+        let mut places: Vec<ChildOrSubtree<'_>> = children
             .flat_map(|child| self.places_at(child, session, side, own))
             .collect();
         places.sort_by(|one, two| two.order().cmp(one.order()));
@@ -358,19 +366,19 @@ impl Space {
         &self,
         node: u32,
         session: Option<u32>,
-        side: Side,
+        side: LockSide,
         own: &OwnCounts,
-    ) -> impl IntoIterator<Item = BelowPlace<'_>> + use<'_> {
+    ) -> impl IntoIterator<Item = ChildOrSubtree<'_>> + use<'_> {
         let mut kinds = side.kinds().iter();
         let here = kinds.any(|kind| self.foreign_claim(session, node, *kind).is_some());
         let below = &self.tree.nodes[node];
         let (own_writes, own_reads) = self.own_count(own, session, node);
         let strangers = match side {
-            Side::Writes => below.writes_below > own_writes,
-            Side::Reads => below.reads_below > own_reads,
+            LockSide::Writes => below.writes_below > own_writes,
+            LockSide::Reads => below.reads_below > own_reads,
         };
         let segment = self.tree.segment(node);
-        let place = |inside| BelowPlace {
+        let place = |inside| ChildOrSubtree {
             segment,
             inside,
             node,
@@ -399,8 +407,8 @@ impl Space {
                 }
                 let (writes, reads) = counts.entry(above).or_default();
                 match claim.kind() {
-                    Kind::Write => *writes += 1,
-                    Kind::Read | Kind::Tree => *reads += 1,
+                    ClaimKind::Write => *writes += 1,
+                    ClaimKind::Read | ClaimKind::Tree => *reads += 1,
                 }
             }
         }
@@ -419,7 +427,7 @@ impl Space {
     /// The holder of a path that a break should rather have named: its writer, a permit holder or a reader (E9).
     pub(super) fn present_holder(&self, node: Option<u32>) -> Option<u32> {
         let node = node.filter(|node| *node != NONE)?;
-        self.foreign_claim(None, node, Kind::Write)
+        self.foreign_claim(None, node, ClaimKind::Write)
             .or_else(|| self.smallest_reader(None, node))
     }
 }
@@ -428,22 +436,22 @@ type OwnCounts = BTreeMap<u32, (u32, u32)>;
 
 /// Writes (and permits) or reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum LockSide {
     Writes,
     Reads,
 }
 
-impl Side {
-    fn kinds(self) -> &'static [Kind] {
+impl LockSide {
+    fn kinds(self) -> &'static [ClaimKind] {
         match self {
-            Side::Writes => &[Kind::Write],
-            Side::Reads => &[Kind::Read, Kind::Tree],
+            LockSide::Writes => &[ClaimKind::Write],
+            LockSide::Reads => &[ClaimKind::Read, ClaimKind::Tree],
         }
     }
 }
 
 /// A child of a node, or what lies below it.
-struct BelowPlace<'a> {
+struct ChildOrSubtree<'a> {
     segment: &'a str,
     inside: bool,
     node: u32,
@@ -458,7 +466,7 @@ pub(super) fn first_excluding<'a>(theirs: &'a Acquire, ours: &Acquire) -> Option
     new_requests(theirs).find(|theirs| footprint.excludes(theirs))
 }
 
-impl BelowPlace<'_> {
+impl ChildOrSubtree<'_> {
     fn order(&self) -> impl Iterator<Item = u8> + '_ {
         let slash = self.inside.then_some(b'/');
         self.segment.bytes().chain(slash)
@@ -542,7 +550,7 @@ mod tests {
 
     #[test]
     fn what_lies_below_comes_after_what_only_begins_alike() {
-        let place = |segment, inside| BelowPlace {
+        let place = |segment, inside| ChildOrSubtree {
             segment,
             inside,
             node: 0,

@@ -1,12 +1,12 @@
 //! What can be read, and what is told: paging, events, deadlocks (R111–R114, R120–R125, R143).
 
-use tenure_core::deadlock::{Detection, MAX_DEPTH, Step, Walk};
+use tenure_core::deadlock::{Detection, MAX_DEPTH, Walk, WalkStep};
 use tenure_core::event::EventKind;
 use tenure_core::query::EventsAfter;
 use tenure_core::value::OwnerId;
 
+use crate::cluster_state::owner_id;
 use crate::scenario::Scenario;
-use crate::world::owner_id;
 
 /// R143: every hold that is there during the whole scan appears exactly once, whatever else happens.
 #[test]
@@ -20,7 +20,7 @@ fn a_scan_neither_repeats_nor_skips_what_stays() {
         let mut cursor = None;
         let mut round = 0;
         loop {
-            let part = room.twins.space.dump(cursor, page);
+            let part = room.pair.space.dump(cursor, page);
             assert!(part.locks.len() <= page);
             seen.extend(part.locks.iter().map(|lock| lock.path.to_string()));
             cursor = part.next;
@@ -60,11 +60,11 @@ fn events_are_numbered_where_they_are_made() {
          acquire amy write t:/a -> granted
          policy t:/a point_rw -> done, kills amy",
     );
-    let events = match room.twins.space.events_after(0) {
+    let events = match room.pair.space.events_after(0) {
         EventsAfter::Complete(events) => events,
         EventsAfter::Hole(_) => panic!("nothing was forgotten yet"),
     };
-    assert_eq!(room.twins.space.last_event(), events.len() as u64);
+    assert_eq!(room.pair.space.last_event(), events.len() as u64);
     let kinds: Vec<String> = events
         .iter()
         .map(|event| format!("{} {:?}", event.owner, event.kind))
@@ -72,7 +72,7 @@ fn events_are_numbered_where_they_are_made() {
     assert_eq!(kinds.len(), 5, "{kinds:?}");
     assert!(events.is_sorted_by(|a, b| a.sequence + 1 == b.sequence && a.id < b.id));
     assert!(events.iter().all(|event| event.id < 1 << 53));
-    assert!(events[0].id >= room.twins.stamp().wall / 2 * 1024);
+    assert!(events[0].id >= room.pair.stamp().wall / 2 * 1024);
     assert!(events.iter().all(|event| event.namespace.is_some()));
 }
 
@@ -88,7 +88,7 @@ fn old_events_leave_a_hole() {
          acquire amy write t:/a -> queued
          release bob write t:/a -> ok, grants amy",
     );
-    let count = |room: &Scenario, after| match room.twins.space.events_after(after) {
+    let count = |room: &Scenario, after| match room.pair.space.events_after(after) {
         EventsAfter::Complete(events) => (true, events.len()),
         EventsAfter::Hole(events) => (false, events.len()),
     };
@@ -111,7 +111,7 @@ fn an_owner_hears_things_in_order() {
          release amy write t:/a -> ok, grants bob, asks bob
          break bob write t:/a -> broken, kills bob, grants cid",
     );
-    let EventsAfter::Complete(events) = room.twins.space.events_after(0) else {
+    let EventsAfter::Complete(events) = room.pair.space.events_after(0) else {
         panic!("nothing was forgotten yet");
     };
     let bob: Vec<EventKind> = events
@@ -154,8 +154,8 @@ fn walk(edges: &[(usize, usize)], start: usize, depth: u32) -> Detection {
     let mut walk = Walk::new(name(start), depth);
     loop {
         match walk.next() {
-            Step::Done(found) => return found,
-            Step::Ask(owner) => {
+            WalkStep::Done(found) => return found,
+            WalkStep::Ask(owner) => {
                 let edge = edges.iter().find(|(from, _)| name(*from) == owner);
                 walk.answer(edge.map(|(_, to)| (name(*to), None)));
             }

@@ -9,15 +9,15 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 
-use crate::step::{AcquireStep, Aim, Step, Supplied};
+use crate::step::{AcquireStep, Step, Supplied, TargetPath};
 use crate::table::Table;
 
 /// The table, and the policy change under way.
 #[derive(Clone, Debug)]
-pub(crate) struct World {
+pub(crate) struct ClusterState {
     pub(crate) table: Table,
     pub(crate) time: u64,
-    change: Option<Underway>,
+    change: Option<PendingCall>,
     begun: u64,
     /// Up to where the order of leases and waiters went when somebody last looked.
     looked: u64,
@@ -26,16 +26,16 @@ pub(crate) struct World {
 }
 
 #[derive(Clone, Debug)]
-struct Underway {
+struct PendingCall {
     number: u64,
     root: Namespace,
     region: Region,
     report: Option<FreezeReport>,
 }
 
-impl World {
-    pub(crate) fn new() -> World {
-        World {
+impl ClusterState {
+    pub(crate) fn new() -> ClusterState {
+        ClusterState {
             table: Table::new(),
             time: 1_000,
             change: None,
@@ -125,7 +125,7 @@ impl World {
                 owner,
                 namespace,
                 ttl,
-            } => Command::Renew(Renew {
+            } => Command::Renew(RenewLease {
                 namespace: Namespace::parse(namespace).unwrap(),
                 owner: owner_id(owner),
                 ttl: Ttl::from_millis(*ttl).unwrap(),
@@ -137,7 +137,7 @@ impl World {
             } => {
                 let (namespace, owner) = (Namespace::parse(namespace).unwrap(), owner_id(owner));
                 let epoch = twin.epoch(&namespace, &owner).unwrap_or(0);
-                let epoch = if *aim == Aim::Right {
+                let epoch = if *aim == TargetPath::Right {
                     epoch
                 } else {
                     epoch.saturating_sub(1)
@@ -148,7 +148,7 @@ impl World {
                     epoch,
                 })
             }
-            Step::Revoke { owner } => Command::Ask(Ask {
+            Step::Revoke { owner } => Command::Ask(AskRelease {
                 owner: owner_id(owner),
             }),
             Step::Break {
@@ -163,11 +163,11 @@ impl World {
                     .stored(&route.namespace, &path)
                     .filter(|_| *mode == Mode::Write && route.algorithm != Algorithm::Semaphore);
                 let fence = match (aim, stored) {
-                    (Aim::Right, stored) => stored,
-                    (Aim::Wrong, Some(fence)) => Fence::from_number(fence.number() + 1),
-                    (Aim::Wrong, None) => Fence::from_number(1),
+                    (TargetPath::Right, stored) => stored,
+                    (TargetPath::Wrong, Some(fence)) => Fence::from_number(fence.number() + 1),
+                    (TargetPath::Wrong, None) => Fence::from_number(1),
                 };
-                Command::Break(Break {
+                Command::Break(BreakLock {
                     route,
                     path,
                     owner: owner_id(owner),
@@ -181,7 +181,7 @@ impl World {
             } => {
                 let (namespace, owner) = (Namespace::parse(namespace).unwrap(), owner_id(owner));
                 let waiter = twin.latest_waiter(&namespace, &owner).unwrap_or(0);
-                let waiter = if *aim == Aim::Right {
+                let waiter = if *aim == TargetPath::Right {
                     waiter
                 } else {
                     waiter + 1
@@ -196,7 +196,7 @@ impl World {
                 if self.change.is_none() {
                     let root = Namespace::parse(root).unwrap();
                     self.begun += 1;
-                    self.change = Some(Underway {
+                    self.change = Some(PendingCall {
                         number: self.begun,
                         region: self.table.region(&root),
                         root,
@@ -215,8 +215,8 @@ impl World {
                 let change = self.change.take()?;
                 let report = change.report?;
                 match self.table.clear(&change.root, *row) {
-                    Some(Clear::All) => {}
-                    Some(Clear::Waiters) if report.live.is_none() => {}
+                    Some(ClearPolicy::All) => {}
+                    Some(ClearPolicy::Waiters) if report.live.is_none() => {}
                     _ => {
                         return Some(Command::Thaw(Thaw {
                             change: change.number,
@@ -226,7 +226,7 @@ impl World {
                 let clear = self.table.clear(&change.root, *row)?;
                 let moves = self.table.moves_paths(&change.root, *row);
                 self.table.set(&change.root, *row);
-                Command::Change(Change {
+                Command::Change(ChangePolicy {
                     change: change.number,
                     settled: change.number - 1,
                     version: self.table.version,
@@ -252,7 +252,7 @@ impl World {
                 }
                 self.begun += 1;
                 self.table.set(&root, Some(*row));
-                Command::Change(Change {
+                Command::Change(ChangePolicy {
                     change: self.begun,
                     settled: self.begun - 1,
                     version: self.table.version,
@@ -327,7 +327,11 @@ impl World {
                 .map(|want| Request {
                     path: Path::parse(&want.path).unwrap(),
                     mode: want.mode,
-                    state: if want.held { State::Held } else { State::New },
+                    state: if want.held {
+                        RequestKind::Held
+                    } else {
+                        RequestKind::New
+                    },
                     permits: NonZeroU32::new(want.permits),
                 })
                 .collect(),

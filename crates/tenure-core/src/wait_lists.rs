@@ -1,6 +1,6 @@
 //! Rings of waiters: who is to be looked at when something goes.
 //!
-//! Each waiter is in at most one ring, that of the thing which blocks it. A ring hangs on a head that
+//! Each waiter is in at most one ring, that of the thing which blocks it. A ring waits on a head that
 //! is a link itself, so a link leaves in constant time without knowing its ring, and two rings are
 //! joined in constant time whatever their size.
 
@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use crate::slab::{NONE, Slab};
 
 #[derive(Clone, Debug)]
-struct Link {
+struct WaitLink {
     previous: u32,
     next: u32,
     // The waiter, or `NONE` for a head.
@@ -18,18 +18,18 @@ struct Link {
 
 /// All rings of a space.
 #[derive(Clone, Debug)]
-pub(crate) struct Links {
-    links: Slab<Link>,
+pub(crate) struct WaitLists {
+    links: Slab<WaitLink>,
 }
 
-impl Links {
-    pub(crate) fn new() -> Links {
-        Links { links: Slab::new() }
+impl WaitLists {
+    pub(crate) fn new() -> WaitLists {
+        WaitLists { links: Slab::new() }
     }
 
     /// A link of a waiter that is in no ring, or a head (`NONE`) with an empty ring.
     pub(crate) fn create(&mut self, waiter: u32) -> u32 {
-        let link = self.links.insert(Link {
+        let link = self.links.insert(WaitLink {
             previous: NONE,
             next: NONE,
             waiter,
@@ -45,7 +45,7 @@ impl Links {
 
     /// Leaves the ring it is in, if any.
     pub(crate) fn leave(&mut self, link: u32) {
-        let Link { previous, next, .. } = self.links[link];
+        let WaitLink { previous, next, .. } = self.links[link];
         self.links[previous].next = next;
         self.links[next].previous = previous;
         self.close(link);
@@ -63,7 +63,7 @@ impl Links {
 
     /// Moves everything of one ring to another.
     pub(crate) fn splice(&mut self, from: u32, to: u32) {
-        let Link {
+        let WaitLink {
             previous: last,
             next: first,
             ..
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn links_leave_and_rings_join() {
-        let mut links = Links::new();
+        let mut links = WaitLists::new();
         let (one, two) = (links.create(NONE), links.create(NONE));
         let members: Vec<u32> = (10..15).map(|waiter| links.create(waiter)).collect();
         for member in &members[..3] {

@@ -1,4 +1,4 @@
-//! The space and its naive twin, side by side: every step goes to both, and all they say must agree.
+//! The space and its naive model, side by side: every step goes to both, and all they say must agree.
 //!
 //! Where the rules leave an order open (which of several owners hears first), both may choose; what
 //! one owner hears, and what happens to one path, has one order.
@@ -15,32 +15,32 @@ use tenure_core::query::{EventsAfter, HeldLock, LeaseView};
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::{Fence, OwnerId, Stamp, Ttl};
 
+use crate::cluster_state::ClusterState;
 use crate::step::Step;
-use crate::world::World;
 
-pub(crate) struct Twins {
-    pub(crate) world: World,
+pub(crate) struct ModelPair {
+    pub(crate) world: ClusterState,
     pub(crate) space: Space,
     pub(crate) model: Model,
-    /// Whether the space is on its own: the twin knows no limits.
+    /// Whether the space is on its own: the model knows no limits.
     alone: bool,
     /// Whether algorithms are mixed in one namespace, which only the conflict rule knows about (R43).
     pub(crate) mixed: bool,
 }
 
-impl Twins {
-    pub(crate) fn new() -> Twins {
-        let mut twins = Twins::alone(SpaceLimits::default());
-        twins.alone = false;
-        twins
+impl ModelPair {
+    pub(crate) fn new() -> ModelPair {
+        let mut pair = ModelPair::alone(SpaceLimits::default());
+        pair.alone = false;
+        pair
     }
 
     /// A space with little room. It does what its twin does not, so nothing is compared.
-    pub(crate) fn alone(limits: SpaceLimits) -> Twins {
+    pub(crate) fn alone(limits: SpaceLimits) -> ModelPair {
         let mut space = Space::new(limits, HashSeed(7));
         space.watch();
-        Twins {
-            world: World::new(),
+        ModelPair {
+            world: ClusterState::new(),
             space,
             model: Model::new(),
             alone: true,
@@ -135,10 +135,10 @@ impl Twins {
             format!("{:?}", LeaseView { number, ..lease })
         };
         let mut leases: Vec<String> = space.leases().map(shown).collect();
-        let mut twins: Vec<String> = self.model.leases().map(shown).collect();
+        let mut pair: Vec<String> = self.model.leases().map(shown).collect();
         leases.sort();
-        twins.sort();
-        same("leases", &leases, &twins)?;
+        pair.sort();
+        same("leases", &leases, &pair)?;
         same("holds", &self.dump(3)?, &sorted(model.holds()))?;
         for prefix in ["t", "t:/a/b"] {
             let prefix = Namespace::parse(prefix).unwrap();

@@ -13,7 +13,7 @@ use crate::segment::Segment;
 use crate::slab::{NONE, Slab};
 
 #[derive(Clone, Debug)]
-struct Entry<T> {
+struct IdleEntry<T> {
     namespace: u32,
     name: Segment,
     value: T,
@@ -22,7 +22,7 @@ struct Entry<T> {
     idle: bool,
 }
 
-impl<T> Entry<T> {
+impl<T> IdleEntry<T> {
     fn is(&self, namespace: u32, name: &str) -> bool {
         self.namespace == namespace && self.name.as_bytes() == name.as_bytes()
     }
@@ -34,9 +34,9 @@ impl<T> Entry<T> {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Aged<T> {
+pub(crate) struct IdleTable<T> {
     table: HashTable<u32>,
-    entries: Slab<Entry<T>>,
+    entries: Slab<IdleEntry<T>>,
     oldest: u32,
     newest: u32,
     idle: u32,
@@ -45,14 +45,14 @@ pub(crate) struct Aged<T> {
 
 /// An entry that left the table.
 #[derive(Debug)]
-pub(crate) struct Dropped<T> {
+pub(crate) struct Evicted<T> {
     pub(crate) namespace: u32,
     pub(crate) value: T,
 }
 
-impl<T> Aged<T> {
-    pub(crate) fn new(hasher: Hasher) -> Aged<T> {
-        Aged {
+impl<T> IdleTable<T> {
+    pub(crate) fn new(hasher: Hasher) -> IdleTable<T> {
+        IdleTable {
             table: HashTable::new(),
             entries: Slab::new(),
             oldest: NONE,
@@ -93,7 +93,7 @@ impl<T> Aged<T> {
     /// Adds an entry that is not there yet, in use.
     pub(crate) fn insert(&mut self, namespace: u32, name: &str, value: T) -> u32 {
         let hash = self.hasher.hash(namespace, name.as_bytes());
-        let entry = self.entries.insert(Entry {
+        let entry = self.entries.insert(IdleEntry {
             namespace,
             name: Segment::new(name),
             value,
@@ -159,7 +159,7 @@ impl<T> Aged<T> {
     }
 
     /// Drops the longest idle one.
-    pub(crate) fn drop_oldest(&mut self) -> Option<Dropped<T>> {
+    pub(crate) fn drop_oldest(&mut self) -> Option<Evicted<T>> {
         if self.oldest == NONE {
             return None;
         }
@@ -233,14 +233,14 @@ impl<T> Aged<T> {
         self.idle -= 1;
     }
 
-    fn drop_entry(&mut self, number: u32) -> Option<Dropped<T>> {
+    fn drop_entry(&mut self, number: u32) -> Option<Evicted<T>> {
         self.unlist(number);
         let entry = self.entries.remove(number)?;
         let hash = entry.hash(self.hasher);
         if let Ok(found) = self.table.find_entry(hash, |other| *other == number) {
             found.remove();
         }
-        Some(Dropped {
+        Some(Evicted {
             namespace: entry.namespace,
             value: entry.value,
         })
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_longest_idle_goes_first_and_use_takes_out_of_line() {
-        let mut table = Aged::new(Hasher::new(HashSeed(3)));
+        let mut table = IdleTable::new(Hasher::new(HashSeed(3)));
         for (number, name) in ["/a", "/b", "/c", "/d"].into_iter().enumerate() {
             table.insert(0, name, number);
             table.set_idle(0, name);
