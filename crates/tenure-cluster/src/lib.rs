@@ -47,7 +47,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tenure_log::{CutKind, Log, OpenError, RealDisk};
+use tenure_log::{Log, OpenError, RealDisk, TruncationKind};
 use tenure_node::{ClusterConfig, Config, GroupId, Limits, Mark, Member, Node, NodeId};
 use tokio::sync::watch;
 
@@ -446,19 +446,19 @@ fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
         );
     }
     let Some(cut) = &recovered.cut else { return };
-    let tenure_log::Cut {
+    let tenure_log::Truncation {
         file,
         offset,
         bytes,
         kind,
     } = cut;
     match kind {
-        CutKind::Torn => tracing::warn!(
+        TruncationKind::Torn => tracing::warn!(
             %place, %file, offset, bytes,
             "the end of the log was cut off: a write that was not finished. Nothing that a sync \
              had confirmed is lost"
         ),
-        CutKind::Suspicious => tracing::error!(
+        TruncationKind::Suspicious => tracing::error!(
             %place, %file, offset, bytes,
             "the end of the log was cut off, and no crash explains it: records that were confirmed \
              may be lost. Check the disk. One of several nodes takes no part in elections until a \

@@ -5,7 +5,7 @@
 //! in between. The first batch after the cut carries the list; the log itself reports the cut again
 //! as long as that batch is not there.
 
-use tenure_log::{CutKind, Recovered, TooLong};
+use tenure_log::{Recovered, TooLong, TruncationKind};
 use tenure_node::{GroupId, Recovery};
 
 /// The key of the node's record with the suspect groups. Its value: their numbers, 4 bytes each,
@@ -28,7 +28,7 @@ pub fn note_suspects(suspects: &[GroupId], batch: &mut tenure_log::Batch) -> Res
 
 /// The groups that are suspect at this start.
 pub fn suspects(recovered: &Recovered) -> Vec<GroupId> {
-    let is_suspicious = |cut: &tenure_log::Cut| cut.kind == CutKind::Suspicious;
+    let is_suspicious = |cut: &tenure_log::Truncation| cut.kind == TruncationKind::Suspicious;
     if recovered.cut.as_ref().is_some_and(is_suspicious) {
         let all = recovered.groups.keys();
         return all

@@ -31,7 +31,7 @@ fn main() {
         None => tempfile::tempdir(),
     }
     .expect("a directory");
-    let mut place = Place {
+    let mut place = BenchDirectory {
         root: directory.path().to_path_buf(),
         used: 0,
     };
@@ -43,12 +43,12 @@ fn main() {
 }
 
 /// Gives every question a fresh data directory.
-struct Place {
+struct BenchDirectory {
     root: PathBuf,
     used: u32,
 }
 
-impl Place {
+impl BenchDirectory {
     fn next(&mut self) -> PathBuf {
         self.used += 1;
         self.root.join(self.used.to_string())

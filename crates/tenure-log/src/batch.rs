@@ -16,7 +16,7 @@
 //!                         (checkpoints only; base: 0 none, 1 begin, 2 snapshot)
 //! ```
 
-use crate::index::{Base, BaseKind};
+use crate::index::{LogBase, LogBaseKind};
 use crate::record::{ALIGN, MAX_BODY, RECORD_HEADER, ZEROS};
 
 /// The id of a group.
@@ -166,7 +166,7 @@ impl Batch {
     }
 
     /// The group is gone, with its state, its base and its entries. It may be born again, but must
-    /// not commit a snapshot in its new life before the removal of the old one is durable.
+    /// not commit a snapshot in its new incarnation before the removal of the old one is durable.
     pub fn remove(&mut self, group: GroupId) -> Result<(), TooLong> {
         self.room("a removal", 0, 0, 9)?;
         self.numbers(6, &[group]);
@@ -189,7 +189,13 @@ impl Batch {
     }
 
     /// All there is to say about a group except its entries.
-    pub(crate) fn group(&mut self, group: GroupId, last: u64, base: Option<&Base>, state: &[u8]) {
+    pub(crate) fn group(
+        &mut self,
+        group: GroupId,
+        last: u64,
+        base: Option<&LogBase>,
+        state: &[u8],
+    ) {
         let (kind, index, term, note) = match base {
             None => (0, 0, 0, &[][..]),
             Some(base) => (base.kind as u8, base.index, base.term, &base.note[..]),
@@ -297,7 +303,7 @@ pub(crate) enum Item<'a> {
     Group {
         group: GroupId,
         last: u64,
-        base: Option<(BaseKind, BaseItem<'a>)>,
+        base: Option<(LogBaseKind, BaseItem<'a>)>,
         state: &'a [u8],
     },
 }
@@ -389,13 +395,13 @@ impl<'a> Items<'a> {
         })
     }
 
-    fn checkpoint_base(&mut self) -> Option<Option<(BaseKind, BaseItem<'a>)>> {
+    fn checkpoint_base(&mut self) -> Option<Option<(LogBaseKind, BaseItem<'a>)>> {
         let [kind] = self.take::<1>()?;
         let base = self.base()?;
         match kind {
             0 => Some(None),
-            1 => Some(Some((BaseKind::Begin, base))),
-            2 => Some(Some((BaseKind::Snapshot, base))),
+            1 => Some(Some((LogBaseKind::Begin, base))),
+            2 => Some(Some((LogBaseKind::Snapshot, base))),
             _ => None,
         }
     }
@@ -446,21 +452,21 @@ mod tests {
     enum Write {
         Entry(u64, u64, u64, Vec<u8>),
         State(u64, Vec<u8>),
-        Begin(u64, Base),
-        Taken(u64, Base),
-        Installed(u64, Base),
+        Begin(u64, LogBase),
+        Taken(u64, LogBase),
+        Installed(u64, LogBase),
         Remove(u64),
         Node(Vec<u8>, Vec<u8>),
-        Group(u64, u64, Option<Base>, Vec<u8>),
+        Group(u64, u64, Option<LogBase>, Vec<u8>),
     }
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 0..40)
     }
 
-    fn base() -> impl Strategy<Value = Base> {
-        let kind = prop_oneof![Just(BaseKind::Begin), Just(BaseKind::Snapshot)];
-        (kind, any::<u64>(), any::<u64>(), bytes()).prop_map(|(kind, index, term, note)| Base {
+    fn base() -> impl Strategy<Value = LogBase> {
+        let kind = prop_oneof![Just(LogBaseKind::Begin), Just(LogBaseKind::Snapshot)];
+        (kind, any::<u64>(), any::<u64>(), bytes()).prop_map(|(kind, index, term, note)| LogBase {
             kind,
             index,
             term,
@@ -524,8 +530,8 @@ mod tests {
         }
     }
 
-    impl<'a> From<&'a Base> for BaseItem<'a> {
-        fn from(base: &'a Base) -> BaseItem<'a> {
+    impl<'a> From<&'a LogBase> for BaseItem<'a> {
+        fn from(base: &'a LogBase) -> BaseItem<'a> {
             BaseItem {
                 index: base.index,
                 term: base.term,

@@ -19,9 +19,9 @@ use crate::record::MAX_BODY;
 
 /// Where the entries of a group begin: behind the last entry that is in its state already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Base {
+pub struct LogBase {
     /// Where that state is.
-    pub kind: BaseKind,
+    pub kind: LogBaseKind,
     /// The index of the last entry in it.
     pub index: u64,
     /// The term of that entry.
@@ -30,9 +30,9 @@ pub struct Base {
     pub note: Vec<u8>,
 }
 
-/// Where the state at a [`Base`] is.
+/// Where the state at a [`LogBase`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BaseKind {
+pub enum LogBaseKind {
     /// Nowhere: the group was born there.
     Begin = 1,
     /// In the snapshot of that index.
@@ -41,23 +41,23 @@ pub enum BaseKind {
 
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    groups: BTreeMap<GroupId, Group>,
+    groups: BTreeMap<GroupId, GroupIndex>,
     node: BTreeMap<Vec<u8>, Vec<u8>>,
     /// What a checkpoint of all this would have in bytes.
     checkpoint_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Group {
+struct GroupIndex {
     state: Vec<u8>,
-    base: Option<Base>,
+    base: Option<LogBase>,
     last: u64,
     /// For each file with needed entries, the index of the first of them there.
-    segments: VecDeque<Segment>,
+    segments: VecDeque<FileSegment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Segment {
+struct FileSegment {
     file: u64,
     first: u64,
 }
@@ -125,12 +125,12 @@ impl Index {
                 bytes.extend_from_slice(state);
                 self.checkpoint_bytes = self.checkpoint_bytes - before + state.len();
             }
-            Item::Begin { group, base } => self.rebase(group, &base, Group::begin)?,
+            Item::Begin { group, base } => self.rebase(group, &base, GroupIndex::begin)?,
             Item::SnapshotTaken { group, base } => {
-                self.rebase(group, &base, Group::snapshot_taken)?;
+                self.rebase(group, &base, GroupIndex::snapshot_taken)?;
             }
             Item::SnapshotInstalled { group, base } => {
-                self.rebase(group, &base, Group::snapshot_installed)?;
+                self.rebase(group, &base, GroupIndex::snapshot_installed)?;
             }
             Item::Remove { group } => {
                 if let Some(gone) = self.groups.remove(&group) {
@@ -197,12 +197,15 @@ impl Index {
 
     /// The lowest number of a file with a needed entry.
     pub(crate) fn oldest_file(&self) -> Option<u64> {
-        self.groups.values().filter_map(Group::oldest_file).min()
+        self.groups
+            .values()
+            .filter_map(GroupIndex::oldest_file)
+            .min()
     }
 
     /// The groups with a needed entry in `file` or before it.
     pub(crate) fn holders(&self, file: u64) -> Vec<GroupId> {
-        let holds = |group: &Group| group.oldest_file().is_some_and(|oldest| oldest <= file);
+        let holds = |group: &GroupIndex| group.oldest_file().is_some_and(|oldest| oldest <= file);
         self.groups
             .iter()
             .filter(|(_, group)| holds(group))
@@ -211,7 +214,7 @@ impl Index {
     }
 
     /// Hard state, base and last index of each group.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupId, &[u8], Option<&Base>, u64)> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupId, &[u8], Option<&LogBase>, u64)> {
         self.groups
             .iter()
             .map(|(&id, group)| (id, &*group.state, group.base.as_ref(), group.last))
@@ -221,10 +224,10 @@ impl Index {
         &self.node
     }
 
-    fn group(&mut self, id: GroupId) -> &mut Group {
+    fn group(&mut self, id: GroupId) -> &mut GroupIndex {
         self.groups.entry(id).or_insert_with(|| {
             self.checkpoint_bytes += GROUP_BYTES;
-            Group::default()
+            GroupIndex::default()
         })
     }
 
@@ -232,7 +235,7 @@ impl Index {
         &mut self,
         id: GroupId,
         base: &BaseItem<'_>,
-        how: fn(&mut Group, GroupId, &BaseItem<'_>) -> Result<(), Misuse>,
+        how: fn(&mut GroupIndex, GroupId, &BaseItem<'_>) -> Result<(), Misuse>,
     ) -> Result<(), Misuse> {
         let group = self.group(id);
         let before = group.note_len();
@@ -254,8 +257,8 @@ impl Index {
 }
 
 impl BaseItem<'_> {
-    fn to_base(self, kind: BaseKind) -> Base {
-        Base {
+    fn to_base(self, kind: LogBaseKind) -> LogBase {
+        LogBase {
             kind,
             index: self.index,
             term: self.term,
@@ -264,7 +267,7 @@ impl BaseItem<'_> {
     }
 }
 
-impl Group {
+impl GroupIndex {
     fn entry(&mut self, group: GroupId, index: u64, file: u64) -> Result<(), Misuse> {
         let base = self.base_index();
         if index <= base || index - 1 > self.last {
@@ -287,7 +290,7 @@ impl Group {
             .back()
             .is_none_or(|segment| segment.file != file)
         {
-            self.segments.push_back(Segment { file, first: index });
+            self.segments.push_back(FileSegment { file, first: index });
         }
         self.last = index;
         Ok(())
@@ -297,7 +300,7 @@ impl Group {
         if self.base.is_some() || self.last != 0 {
             return Err(self.no_base(group, base.index));
         }
-        self.base = Some(base.to_base(BaseKind::Begin));
+        self.base = Some(base.to_base(LogBaseKind::Begin));
         self.last = base.index;
         Ok(())
     }
@@ -306,7 +309,7 @@ impl Group {
         if base.index == 0 || base.index < self.base_index() || base.index > self.last {
             return Err(self.no_base(group, base.index));
         }
-        self.base = Some(base.to_base(BaseKind::Snapshot));
+        self.base = Some(base.to_base(LogBaseKind::Snapshot));
         if self.last == base.index {
             self.segments.clear();
         }
@@ -325,7 +328,7 @@ impl Group {
         if base.index == 0 || base.index < self.base_index() {
             return Err(self.no_base(group, base.index));
         }
-        self.base = Some(base.to_base(BaseKind::Snapshot));
+        self.base = Some(base.to_base(LogBaseKind::Snapshot));
         self.last = base.index;
         self.segments.clear();
         Ok(())

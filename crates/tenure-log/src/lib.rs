@@ -61,11 +61,11 @@
 
 mod batch;
 mod disk;
-mod end;
+mod end_marker;
 mod error;
+mod file_names;
 mod index;
 mod log;
-mod names;
 mod open;
 mod reader;
 mod record;
@@ -79,9 +79,9 @@ pub use batch::{
 };
 pub use disk::{Disk, DiskFile, RealDisk, SimDisk, SimFile, SimLock, SyncPoint, create_directory};
 pub use error::{LogError, OpenError};
-pub use index::{Base, BaseKind, Misuse};
-pub use log::{FileLog, Log, Mark, Options, SyncTicket, Usage};
+pub use index::{LogBase, LogBaseKind, Misuse};
+pub use log::{BatchNumber, DiskUsage, FileLog, Log, Options, SyncTicket};
 pub use open::{Opened, open};
-pub use recover::{Cut, CutKind, Entry, Recovered, RecoveredGroup};
+pub use recover::{Recovered, RecoveredEntry, RecoveredGroup, Truncation, TruncationKind};
 pub use snapshot::{SnapshotError, SnapshotId, SnapshotReader, SnapshotWriter, Snapshots};
 pub use spare::{SpareDone, SpareJob};

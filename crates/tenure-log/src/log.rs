@@ -23,20 +23,20 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, GroupId, Items};
 use crate::disk::{Disk, DiskFile, SyncPoint};
-use crate::end::{Claim, EndFile};
+use crate::end_marker::{EndClaim, EndFile};
 use crate::error::LogError;
+use crate::file_names::FileName;
 use crate::index::Index;
-use crate::names::Name;
 use crate::record::{
-    Checksums, FILE_HEADER, FILE_HEADER_ALL, FileHeader, Place, RecordKind, Supplement, ZEROS,
-    padded,
+    Checksums, FILE_HEADER, FILE_HEADER_ALL, FileHeader, HeaderExtension, RecordKind,
+    RecordPosition, ZEROS, padded,
 };
 use crate::spare::{Spare, SpareDone, SpareJob};
 
 /// The number of a batch, counted from the birth of the log. A batch is durable when the durable
 /// mark has reached its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Mark(pub u64);
+pub struct BatchNumber(pub u64);
 
 /// How big files are.
 #[derive(Clone, Copy, Debug)]
@@ -65,29 +65,29 @@ impl Default for Options {
 pub trait Log {
     /// Writes a batch behind all earlier ones, and empties it. It is durable when a sync says so.
     /// When the file is full, this also syncs it and begins the next one.
-    fn append(&mut self, batch: &mut Batch) -> Result<Mark, LogError>;
+    fn append(&mut self, batch: &mut Batch) -> Result<BatchNumber, LogError>;
 
     /// Begins a sync of all that was appended so far.
     fn begin_sync(&mut self) -> Result<SyncTicket, LogError>;
 
     /// Finishes a sync. Returns the mark up to which everything is durable.
-    fn finish_sync(&mut self, ticket: SyncTicket) -> Result<Mark, LogError>;
+    fn finish_sync(&mut self, ticket: SyncTicket) -> Result<BatchNumber, LogError>;
 
     /// Both halves of a sync: for drivers that have nothing to do in between.
-    fn sync(&mut self) -> Result<Mark, LogError> {
+    fn sync(&mut self) -> Result<BatchNumber, LogError> {
         let ticket = self.begin_sync()?;
         self.finish_sync(ticket)
     }
 
     /// The mark of the last batch appended.
-    fn appended(&self) -> Mark;
+    fn appended(&self) -> BatchNumber;
 
     /// The mark up to which everything is durable.
-    fn durable(&self) -> Mark;
+    fn durable(&self) -> BatchNumber;
 
     /// What the log takes up, and who could make it less. Looks at every group: ask now and then,
     /// not with every batch.
-    fn usage(&self) -> Usage;
+    fn usage(&self) -> DiskUsage;
 }
 
 /// A sync that has begun.
@@ -97,12 +97,12 @@ pub struct SyncTicket {
     file: u64,
     point: SyncPoint,
     end: u64,
-    mark: Mark,
+    mark: BatchNumber,
 }
 
 /// What the log takes up, and who could make it less.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct DiskUsage {
     /// Log files in use. Every start begins a new one, so this matters beside their bytes.
     pub files: usize,
     /// Their bytes.
@@ -123,12 +123,12 @@ pub struct FileLog<D: Disk> {
     /// Where the records of the last named file end.
     end: u64,
     /// The file that is written; none between a start and the first batch.
-    current: Option<Current<D::File>>,
+    current: Option<CurrentFile<D::File>>,
     spares: Vec<Spare>,
     next_spare: u64,
     spare_job: SpareJobState,
-    appended: Mark,
-    durable: Mark,
+    appended: BatchNumber,
+    durable: BatchNumber,
     checkpoint: Batch,
     end_file: EndFile<D>,
     /// The end of the log was cut off suspiciously, and nothing was appended since.
@@ -146,7 +146,7 @@ pub(crate) struct LogFile {
 }
 
 #[derive(Debug)]
-struct Current<F> {
+struct CurrentFile<F> {
     file: F,
     number: u64,
     size: u64,
@@ -163,14 +163,14 @@ enum SpareJobState {
 }
 
 /// What recovery hands over to a log.
-pub(crate) struct Start<D: Disk> {
+pub(crate) struct LogStart<D: Disk> {
     pub(crate) disk: D,
     pub(crate) options: Options,
     pub(crate) lock: Arc<D::Lock>,
     pub(crate) index: Index,
     pub(crate) files: VecDeque<LogFile>,
     pub(crate) end: u64,
-    pub(crate) mark: Mark,
+    pub(crate) mark: BatchNumber,
     pub(crate) spares: Vec<Spare>,
     pub(crate) next_spare: u64,
     pub(crate) end_file: EndFile<D>,
@@ -178,7 +178,7 @@ pub(crate) struct Start<D: Disk> {
 }
 
 impl<D: Disk> Log for FileLog<D> {
-    fn append(&mut self, batch: &mut Batch) -> Result<Mark, LogError> {
+    fn append(&mut self, batch: &mut Batch) -> Result<BatchNumber, LogError> {
         self.ensure_sound()?;
         if batch.is_empty() {
             return Ok(self.appended);
@@ -202,7 +202,7 @@ impl<D: Disk> Log for FileLog<D> {
         })
     }
 
-    fn finish_sync(&mut self, ticket: SyncTicket) -> Result<Mark, LogError> {
+    fn finish_sync(&mut self, ticket: SyncTicket) -> Result<BatchNumber, LogError> {
         self.ensure_sound()?;
         let synced = match &mut self.current {
             // Another file, or an offset that a later sync has covered: already durable.
@@ -211,7 +211,7 @@ impl<D: Disk> Log for FileLog<D> {
                 if synced.is_ok() {
                     current.synced = ticket.end;
                 }
-                synced.map_err(io_error("sync", Name::Log(ticket.file)))
+                synced.map_err(io_error("sync", FileName::Log(ticket.file)))
             }
             _ => Ok(()),
         };
@@ -220,18 +220,18 @@ impl<D: Disk> Log for FileLog<D> {
         Ok(self.durable)
     }
 
-    fn appended(&self) -> Mark {
+    fn appended(&self) -> BatchNumber {
         self.appended
     }
 
-    fn durable(&self) -> Mark {
+    fn durable(&self) -> BatchNumber {
         self.durable
     }
 
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> DiskUsage {
         let oldest = self.files.front().map_or(0, |file| file.number);
         let newest = self.files.back().map_or(0, |file| file.number);
-        Usage {
+        DiskUsage {
             files: self.files.len(),
             bytes: self.files.iter().map(|file| file.size).sum(),
             held_back_by: if oldest == newest {
@@ -244,7 +244,7 @@ impl<D: Disk> Log for FileLog<D> {
 }
 
 impl<D: Disk> FileLog<D> {
-    pub(crate) fn start(start: Start<D>) -> FileLog<D> {
+    pub(crate) fn start(start: LogStart<D>) -> FileLog<D> {
         FileLog {
             disk: start.disk,
             options: start.options,
@@ -321,7 +321,7 @@ impl<D: Disk> FileLog<D> {
             return Ok(());
         }
         // The marker claims what comes before the close record: damage to that record loses nothing.
-        let claim = Claim {
+        let claim = EndClaim {
             file: current.number,
             salt: current.salt,
             offset: self.end,
@@ -331,14 +331,14 @@ impl<D: Disk> FileLog<D> {
         let length = padded(0);
         if self.end + length as u64 <= current.size {
             let mut record = vec![0; length + ZEROS];
-            let place = Place {
+            let place = RecordPosition {
                 kind: RecordKind::Close,
                 mark: self.appended.0,
                 synced: self.end,
             };
             current.checksums.seal(&mut record, 0, self.end, place);
             current.write(self.end, &record)?;
-            let name = Name::Log(current.number);
+            let name = FileName::Log(current.number);
             current.file.sync().map_err(io_error("sync", name))?;
             self.end += length as u64;
             current.synced = self.end;
@@ -348,13 +348,13 @@ impl<D: Disk> FileLog<D> {
         Ok(())
     }
 
-    fn write_end(&mut self, claim: &Claim) -> Result<(), LogError> {
+    fn write_end(&mut self, claim: &EndClaim) -> Result<(), LogError> {
         self.end_file
             .write(&self.disk, claim)
-            .map_err(io_error("write to", Name::End))
+            .map_err(io_error("write to", FileName::End))
     }
 
-    fn append_sound(&mut self, batch: &mut Batch) -> Result<Mark, LogError> {
+    fn append_sound(&mut self, batch: &mut Batch) -> Result<BatchNumber, LogError> {
         let need = padded(batch.bytes()) as u64;
         if self
             .current
@@ -372,8 +372,8 @@ impl<D: Disk> FileLog<D> {
             let item = item.map_err(crate::index::Misuse::from)?;
             self.index.apply(&item, current.number)?;
         }
-        let mark = Mark(self.appended.0 + 1);
-        let place = Place {
+        let mark = BatchNumber(self.appended.0 + 1);
+        let place = RecordPosition {
             kind: RecordKind::Batch,
             mark: mark.0,
             synced: current.synced,
@@ -393,7 +393,7 @@ impl<D: Disk> FileLog<D> {
             current
                 .file
                 .sync()
-                .map_err(io_error("sync", Name::Log(current.number)))?;
+                .map_err(io_error("sync", FileName::Log(current.number)))?;
             self.durable = self.appended;
         }
 
@@ -415,7 +415,7 @@ impl<D: Disk> FileLog<D> {
         };
         let file = self.write_head(&spare, &header)?;
 
-        let name = Name::Log(number);
+        let name = FileName::Log(number);
         self.disk
             .rename(&spare.name.to_string(), &name.to_string())
             .and_then(|()| self.disk.sync_dir())
@@ -425,7 +425,7 @@ impl<D: Disk> FileLog<D> {
             number,
             size: spare.size,
         });
-        self.current = Some(Current {
+        self.current = Some(CurrentFile {
             file,
             number,
             size: spare.size,
@@ -436,7 +436,7 @@ impl<D: Disk> FileLog<D> {
         self.end = born_end;
         self.spare_job = SpareJobState::Idle;
         // The file has its name, durably: from here on its loss shows.
-        self.write_end(&Claim {
+        self.write_end(&EndClaim {
             file: number,
             salt: header.salt,
             offset: born_end,
@@ -452,13 +452,13 @@ impl<D: Disk> FileLog<D> {
         let mut head = vec![0; FILE_HEADER as usize];
         let encoded = header.encode();
         head[..encoded.len()].copy_from_slice(&encoded);
-        let supplement = Supplement {
+        let supplement = HeaderExtension {
             boot: self.disk.boot(),
             has_zeros: true,
             after_cut: self.after_cut,
         };
         supplement.encode(&mut head[..FILE_HEADER_ALL]);
-        let place = Place {
+        let place = RecordPosition {
             kind: RecordKind::Checkpoint,
             mark: header.mark,
             synced: FILE_HEADER,
@@ -484,9 +484,9 @@ impl<D: Disk> FileLog<D> {
         let mut freed = false;
         while let Some(&file) = self.files.front().filter(|file| file.number < oldest) {
             self.files.pop_front();
-            let old = Name::Log(file.number);
+            let old = FileName::Log(file.number);
             if file.size >= self.options.file && self.spares.len() < self.options.spares {
-                let name = Name::Spare(self.next_spare);
+                let name = FileName::Spare(self.next_spare);
                 self.next_spare += 1;
                 self.disk
                     .rename(&old.to_string(), &name.to_string())
@@ -516,7 +516,7 @@ impl<D: Disk> FileLog<D> {
         }
         let job = self.spare_job(self.next_size().max(size));
         job.make()
-            .map_err(io_error("make", Name::Spare(job.number)))
+            .map_err(io_error("make", FileName::Spare(job.number)))
     }
 
     fn spare_job(&mut self, size: u64) -> SpareJob<D> {
@@ -563,7 +563,7 @@ impl<D: Disk> FileLog<D> {
     /// is not started again. If this fails as well, the next start finds the tail suspicious.
     fn note_failure(&mut self) {
         if let Some(current) = &self.current {
-            let claim = Claim {
+            let claim = EndClaim {
                 file: current.number,
                 salt: current.salt,
                 offset: current.synced,
@@ -575,13 +575,13 @@ impl<D: Disk> FileLog<D> {
     }
 }
 
-impl<F: DiskFile> Current<F> {
+impl<F: DiskFile> CurrentFile<F> {
     /// Writes a record and the zeros behind it, as many as there is room for.
     fn write(&mut self, offset: u64, record: &[u8]) -> Result<(), LogError> {
         let room = usize::try_from(self.size - offset).unwrap_or(usize::MAX);
         self.file
             .write_at(offset, &record[..record.len().min(room)])
-            .map_err(io_error("write to", Name::Log(self.number)))
+            .map_err(io_error("write to", FileName::Log(self.number)))
     }
 }
 

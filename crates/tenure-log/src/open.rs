@@ -7,13 +7,13 @@ use std::io;
 use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile};
-use crate::end::{EndFile, Found};
+use crate::end_marker::{EndFile, EndMarkerState};
 use crate::error::{LogError, OpenError};
-use crate::index::BaseKind;
-use crate::log::{FileLog, Options, Start};
-use crate::names::Name;
+use crate::file_names::FileName;
+use crate::index::LogBaseKind;
+use crate::log::{FileLog, LogStart, Options};
 use crate::record::FILE_HEADER;
-use crate::recover::{Cut, CutKind, Recovered, Recovery, recover};
+use crate::recover::{Recovered, RecoveryResult, Truncation, TruncationKind, recover};
 use crate::snapshot::{SnapshotId, Snapshots};
 use crate::spare::Spare;
 
@@ -41,30 +41,30 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
 
     let mut numbers: Vec<u64> = names.iter().filter_map(log_number).collect();
     numbers.sort_unstable();
-    let (end_file, found) = if names.contains(&Name::End) {
-        EndFile::open(&disk).map_err(io_error("read", Name::End))?
+    let (end_file, found) = if names.contains(&FileName::End) {
+        EndFile::open(&disk).map_err(io_error("read", FileName::End))?
     } else {
-        (EndFile::none(), Found::Nothing)
+        (EndFile::none(), EndMarkerState::Nothing)
     };
     let is_new = numbers.is_empty();
     if is_new {
         ensure_nothing_was_here(&disk, &names, found, &options)?;
     }
     let claim = match found {
-        Found::Claim(claim) => Some(claim),
-        Found::Nothing | Found::Unreadable => None,
+        EndMarkerState::Claim(claim) => Some(claim),
+        EndMarkerState::Nothing | EndMarkerState::Unreadable => None,
     };
-    let Recovery {
+    let RecoveryResult {
         index,
         mut recovered,
         files,
         end,
     } = recover(&disk, &numbers, claim)?;
-    recovered.end_unreadable = found == Found::Unreadable;
+    recovered.end_unreadable = found == EndMarkerState::Unreadable;
     let marked: Vec<SnapshotId> = marks(&recovered).collect();
     for &id in &marked {
-        if !names.contains(&Name::Snapshot(id)) {
-            let file = Name::Snapshot(id).to_string();
+        if !names.contains(&FileName::Snapshot(id)) {
+            let file = FileName::Snapshot(id).to_string();
             return Err(OpenError::Missing {
                 file,
                 groups: vec![id.group],
@@ -73,14 +73,14 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
     }
 
     let oldest = files.front().map_or(0, |file| file.number);
-    let is_leftover = |name: &Name| match name {
-        Name::Log(number) => *number < oldest,
-        Name::Snapshot(id) => !marked.contains(id),
-        Name::Partial(_) => true,
-        Name::Spare(_) => is_new,
-        Name::End => false,
+    let is_leftover = |name: &FileName| match name {
+        FileName::Log(number) => *number < oldest,
+        FileName::Snapshot(id) => !marked.contains(id),
+        FileName::Partial(_) => true,
+        FileName::Spare(_) => is_new,
+        FileName::End => false,
     };
-    let mut leftovers: Vec<Name> = names.iter().copied().filter(is_leftover).collect();
+    let mut leftovers: Vec<FileName> = names.iter().copied().filter(is_leftover).collect();
     let spares = if is_new {
         Vec::new()
     } else {
@@ -100,10 +100,10 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         .filter(|_| !is_new)
         .map_or(FIRST_SPARE, |highest| highest + 1);
     let mark = recovered.mark;
-    let is_suspicious = |cut: &Cut| cut.kind == CutKind::Suspicious;
+    let is_suspicious = |cut: &Truncation| cut.kind == TruncationKind::Suspicious;
     let after_cut = recovered.cut.as_ref().is_some_and(is_suspicious);
     let snapshots = Snapshots::new(disk.clone(), Arc::clone(&lock));
-    let start = Start {
+    let start = LogStart {
         disk,
         options,
         lock,
@@ -137,19 +137,22 @@ const FIRST_SPARE: u64 = 1;
 /// was to become that file, and an end marker that claims nothing.
 fn ensure_nothing_was_here<D: Disk>(
     disk: &D,
-    names: &[Name],
-    found: Found,
+    names: &[FileName],
+    found: EndMarkerState,
     options: &Options,
 ) -> Result<(), OpenError> {
     for &name in names {
         let is_left_by_birth = match name {
-            Name::End => found == Found::Nothing,
-            Name::Spare(FIRST_SPARE) => {
+            FileName::End => found == EndMarkerState::Nothing,
+            FileName::Spare(FIRST_SPARE) => {
                 let file = disk.open(&name.to_string());
                 let size = file.and_then(|file| file.len());
                 size.map_err(io_error("read", name))? <= options.first_file
             }
-            Name::Spare(_) | Name::Snapshot(_) | Name::Partial(_) | Name::Log(_) => false,
+            FileName::Spare(_)
+            | FileName::Snapshot(_)
+            | FileName::Partial(_)
+            | FileName::Log(_) => false,
         };
         if !is_left_by_birth {
             let found = name.to_string();
@@ -182,12 +185,15 @@ fn begin_error(error: LogError) -> OpenError {
 /// Sorts the spares into those to keep and, as leftovers, those of the wrong size or too many.
 fn spares<D: Disk>(
     disk: &D,
-    names: &[Name],
+    names: &[FileName],
     options: &Options,
-    leftovers: &mut Vec<Name>,
+    leftovers: &mut Vec<FileName>,
 ) -> Result<Vec<Spare>, OpenError> {
     let mut kept = Vec::new();
-    for &name in names.iter().filter(|name| matches!(name, Name::Spare(_))) {
+    for &name in names
+        .iter()
+        .filter(|name| matches!(name, FileName::Spare(_)))
+    {
         let file = disk
             .open(&name.to_string())
             .map_err(io_error("open", name))?;
@@ -201,11 +207,14 @@ fn spares<D: Disk>(
     Ok(kept)
 }
 
-fn list<D: Disk>(disk: &D) -> Result<Vec<Name>, OpenError> {
+fn list<D: Disk>(disk: &D) -> Result<Vec<FileName>, OpenError> {
     let names = disk
         .list()
         .map_err(io_error("list", "the data directory"))?;
-    Ok(names.iter().filter_map(|text| Name::parse(text)).collect())
+    Ok(names
+        .iter()
+        .filter_map(|text| FileName::parse(text))
+        .collect())
 }
 
 fn marks(recovered: &Recovered) -> impl Iterator<Item = SnapshotId> + '_ {
@@ -213,25 +222,25 @@ fn marks(recovered: &Recovered) -> impl Iterator<Item = SnapshotId> + '_ {
         .groups
         .iter()
         .filter_map(|(&group, held)| match held.base.as_ref()?.kind {
-            BaseKind::Snapshot => Some(SnapshotId {
+            LogBaseKind::Snapshot => Some(SnapshotId {
                 group,
                 index: held.base.as_ref()?.index,
             }),
-            BaseKind::Begin => None,
+            LogBaseKind::Begin => None,
         })
 }
 
-fn log_number(name: &Name) -> Option<u64> {
+fn log_number(name: &FileName) -> Option<u64> {
     match name {
-        Name::Log(number) => Some(*number),
-        Name::Spare(_) | Name::Snapshot(_) | Name::Partial(_) | Name::End => None,
+        FileName::Log(number) => Some(*number),
+        FileName::Spare(_) | FileName::Snapshot(_) | FileName::Partial(_) | FileName::End => None,
     }
 }
 
-fn spare_number(name: &Name) -> Option<u64> {
+fn spare_number(name: &FileName) -> Option<u64> {
     match name {
-        Name::Spare(number) => Some(*number),
-        Name::Log(_) | Name::Snapshot(_) | Name::Partial(_) | Name::End => None,
+        FileName::Spare(number) => Some(*number),
+        FileName::Log(_) | FileName::Snapshot(_) | FileName::Partial(_) | FileName::End => None,
     }
 }
 

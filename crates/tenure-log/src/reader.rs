@@ -3,10 +3,10 @@
 use std::io;
 
 use crate::disk::{Disk, DiskFile};
-use crate::names::Name;
+use crate::file_names::FileName;
 use crate::record::{
     ALIGN, BadHeader, Checksums, FILE_HEADER, FILE_HEADER_ALL, FILE_HEADER_USED, FileHeader,
-    RECORD_HEADER, RecordHeader, Supplement, ZEROS, padded, u64_at,
+    HeaderExtension, RECORD_HEADER, RecordHeader, ZEROS, padded, u64_at,
 };
 
 /// A kernel interrupts a write of a killed process only at multiples of this.
@@ -20,7 +20,7 @@ pub(crate) struct Reader<D: Disk> {
     file: D::File,
     checksums: Checksums,
     pub(crate) header: FileHeader,
-    pub(crate) supplement: Supplement,
+    pub(crate) supplement: HeaderExtension,
     pub(crate) size: u64,
     window: Vec<u8>,
     window_start: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Reader<D: Disk> {
 
 /// What stands where the last whole record of a file ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tail {
+pub(crate) struct FileTail {
     /// A record says that the file was durable beyond this place.
     pub(crate) was_durable: bool,
     /// Something stands where zeros are written behind a last record.
@@ -43,7 +43,7 @@ pub(crate) struct Tail {
 }
 
 /// A record that is whole and as it was written.
-pub(crate) struct Record<'a> {
+pub(crate) struct WholeRecord<'a> {
     pub(crate) header: RecordHeader,
     pub(crate) body: &'a [u8],
     /// Where the next record stands.
@@ -53,7 +53,7 @@ pub(crate) struct Record<'a> {
 impl<D: Disk> Reader<D> {
     /// Opens a file and reads its header. The outer error is the disk's, the inner the header's.
     pub(crate) fn open(disk: &D, number: u64) -> io::Result<Result<Reader<D>, BadHeader>> {
-        let file = disk.open_durable(&Name::Log(number).to_string())?;
+        let file = disk.open_durable(&FileName::Log(number).to_string())?;
         let size = file.len()?;
         if size < FILE_HEADER {
             return Ok(Err(BadHeader::Damaged));
@@ -71,7 +71,7 @@ impl<D: Disk> Reader<D> {
             file,
             checksums,
             header,
-            supplement: Supplement::decode(&all),
+            supplement: HeaderExtension::decode(&all),
             size,
             window: Vec::new(),
             window_start: 0,
@@ -83,7 +83,7 @@ impl<D: Disk> Reader<D> {
         &mut self,
         offset: u64,
         limit: u64,
-    ) -> io::Result<Result<Record<'_>, BadHeader>> {
+    ) -> io::Result<Result<WholeRecord<'_>, BadHeader>> {
         if limit.saturating_sub(offset) < RECORD_HEADER as u64 {
             return Ok(Err(BadHeader::Damaged));
         }
@@ -103,14 +103,14 @@ impl<D: Disk> Reader<D> {
         if checksums.body(offset, body) != header.body_checksum {
             return Ok(Err(BadHeader::Damaged));
         }
-        Ok(Ok(Record { header, body, end }))
+        Ok(Ok(WholeRecord { header, body, end }))
     }
 
     /// What stands at `offset`, where the last whole record ends, and behind it.
-    pub(crate) fn tail(&mut self, offset: u64) -> io::Result<Tail> {
+    pub(crate) fn tail(&mut self, offset: u64) -> io::Result<FileTail> {
         let left = usize::try_from(self.size - offset).unwrap_or(usize::MAX);
         let next = self.bytes(offset, left.min(ZEROS))?;
-        let mut tail = Tail {
+        let mut tail = FileTail {
             was_durable: false,
             written_at: next.iter().any(|byte| *byte != 0),
             header_at: None,

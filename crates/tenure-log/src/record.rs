@@ -96,7 +96,7 @@ impl FileHeader {
 
 /// What the header of a file says beside what release 0.1.0 wrote: bytes 72 to 95.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Supplement {
+pub(crate) struct HeaderExtension {
     /// The run of the operating system in which the file was written: see [`Disk::boot`](crate::Disk).
     /// A file is written by one process, so by one run.
     pub(crate) boot: Option<u128>,
@@ -107,7 +107,7 @@ pub(crate) struct Supplement {
     pub(crate) after_cut: bool,
 }
 
-impl Supplement {
+impl HeaderExtension {
     const HAS_ZEROS: u32 = 1;
     const HAS_BOOT: u32 = 2;
     const AFTER_CUT: u32 = 4;
@@ -124,9 +124,9 @@ impl Supplement {
     }
 
     /// Reads it. One that is damaged or was never written says nothing.
-    pub(crate) fn decode(header: &[u8; FILE_HEADER_ALL]) -> Supplement {
+    pub(crate) fn decode(header: &[u8; FILE_HEADER_ALL]) -> HeaderExtension {
         if u32_at(header, 92) != supplement_checksum(header) {
-            return Supplement {
+            return HeaderExtension {
                 boot: None,
                 has_zeros: false,
                 after_cut: false,
@@ -134,7 +134,7 @@ impl Supplement {
         }
         let flags = u32_at(header, 88);
         let boot = u128::from_le_bytes(header[72..88].try_into().expect("sixteen bytes"));
-        Supplement {
+        HeaderExtension {
             boot: (flags & Self::HAS_BOOT != 0).then_some(boot),
             has_zeros: flags & Self::HAS_ZEROS != 0,
             after_cut: flags & Self::AFTER_CUT != 0,
@@ -195,7 +195,7 @@ impl Checksums {
 
     /// Writes the header of the record that `record` is, to stand at `offset`, into its first
     /// bytes. The body follows them; padding may follow the body.
-    pub(crate) fn seal(&self, record: &mut [u8], length: u32, offset: u64, place: Place) {
+    pub(crate) fn seal(&self, record: &mut [u8], length: u32, offset: u64, place: RecordPosition) {
         let (header, rest) = record.split_at_mut(RECORD_HEADER);
         let body_checksum = self.body(offset, &rest[..length as usize]);
         header[0..4].copy_from_slice(&length.to_le_bytes());
@@ -256,7 +256,7 @@ impl Checksums {
 
 /// What a record says of itself beside its body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordPosition {
     pub(crate) kind: RecordKind,
     pub(crate) mark: u64,
     pub(crate) synced: u64,
@@ -281,7 +281,7 @@ mod tests {
 
     fn record(checksums: &Checksums, offset: u64) -> Vec<u8> {
         let mut record = vec![7; padded(11)];
-        let place = Place {
+        let place = RecordPosition {
             kind: RecordKind::Batch,
             mark: 5,
             synced: 4096,
@@ -339,27 +339,27 @@ mod tests {
         assert_eq!(FileHeader::decode(&header.encode()), Ok(header));
         let mut all = [0; FILE_HEADER_ALL];
         all[..FILE_HEADER_USED].copy_from_slice(&header.encode());
-        let silent = Supplement {
+        let silent = HeaderExtension {
             boot: None,
             has_zeros: false,
             after_cut: false,
         };
         assert_eq!(
-            Supplement::decode(&all),
+            HeaderExtension::decode(&all),
             silent,
             "as release 0.1.0 wrote it"
         );
-        let supplement = Supplement {
+        let supplement = HeaderExtension {
             boot: Some(7 << 70),
             has_zeros: true,
             after_cut: true,
         };
         supplement.encode(&mut all);
-        assert_eq!(Supplement::decode(&all), supplement);
+        assert_eq!(HeaderExtension::decode(&all), supplement);
         for bit in (72 * 8)..(FILE_HEADER_ALL * 8) {
             let mut flipped = all;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Supplement::decode(&flipped), silent, "bit {bit}");
+            assert_eq!(HeaderExtension::decode(&flipped), silent, "bit {bit}");
         }
         for bit in 0..FILE_HEADER_USED * 8 {
             let mut flipped = header.encode();

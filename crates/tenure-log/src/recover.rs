@@ -9,7 +9,7 @@
 //! Only the newest file may have a bad tail, and only if nothing says that the tail was durable:
 //! neither a record of the file nor the end marker. A torn write always passes that test, because a
 //! record is durable before anything says so. Damage to durable bytes fails it as soon as anything was
-//! appended after the sync, or the end was confirmed. What passes is cut, and reported ([`Cut`]).
+//! appended after the sync, or the end was confirmed. What passes is cut, and reported ([`Truncation`]).
 //! Whatever else is wrong makes the node refuse to start: it must not vote on what is left.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,12 +17,12 @@ use std::io;
 
 use crate::batch::{GroupId, Item, Items};
 use crate::disk::Disk;
-use crate::end::Claim;
+use crate::end_marker::EndClaim;
 use crate::error::OpenError;
-use crate::index::{Base, Index};
-use crate::log::{LogFile, Mark};
-use crate::names::Name;
-use crate::reader::{PAGE, Reader, Record, Tail};
+use crate::file_names::FileName;
+use crate::index::{Index, LogBase};
+use crate::log::{BatchNumber, LogFile};
+use crate::reader::{FileTail, PAGE, Reader, WholeRecord};
 use crate::record::{BadHeader, FILE_HEADER, RecordKind, VERSION, ZEROS};
 
 /// What the log held when its last process ended.
@@ -33,16 +33,16 @@ pub struct Recovered {
     /// The records of the node itself.
     pub node: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The mark of the last batch.
-    pub mark: Mark,
+    pub mark: BatchNumber,
     /// What was cut off behind it; to be reported to the operator.
-    pub cut: Option<Cut>,
+    pub cut: Option<Truncation>,
     /// The end marker is damaged: it could not be used to check the end of the log.
     pub end_unreadable: bool,
 }
 
 /// Bytes behind the last whole record that are not part of the log any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct Truncation {
     /// The log file.
     pub file: String,
     /// Where the log ends.
@@ -50,12 +50,12 @@ pub struct Cut {
     /// How many bytes stand behind that, as far as that can be told.
     pub bytes: u64,
     /// What they are.
-    pub kind: CutKind,
+    pub kind: TruncationKind,
 }
 
 /// What was cut off at the end of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CutKind {
+pub enum TruncationKind {
     /// A write that was not confirmed: the machine or the process ended before it was durable.
     /// Everything that was confirmed is there.
     Torn,
@@ -71,14 +71,14 @@ pub struct RecoveredGroup {
     /// The last hard state; empty if there never was one.
     pub state: Vec<u8>,
     /// Where its entries begin. The snapshot itself is in [`Snapshots`](crate::Snapshots).
-    pub base: Option<Base>,
+    pub base: Option<LogBase>,
     /// The entries behind the base, or from index 1 on, without a gap.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RecoveredEntry>,
 }
 
 /// An entry of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RecoveredEntry {
     /// Its index: one more than that of the entry before it.
     pub index: u64,
     /// The term in which it was made.
@@ -88,7 +88,7 @@ pub struct Entry {
 }
 
 /// What recovery found out.
-pub(crate) struct Recovery {
+pub(crate) struct RecoveryResult {
     pub(crate) index: Index,
     pub(crate) recovered: Recovered,
     /// The files that are needed, oldest first.
@@ -102,17 +102,17 @@ pub(crate) struct Recovery {
 pub(crate) fn recover<D: Disk>(
     disk: &D,
     numbers: &[u64],
-    claim: Option<Claim>,
-) -> Result<Recovery, OpenError> {
+    claim: Option<EndClaim>,
+) -> Result<RecoveryResult, OpenError> {
     let Some(&newest) = numbers.last() else {
-        return Ok(Recovery {
+        return Ok(RecoveryResult {
             index: Index::default(),
             recovered: Recovered::default(),
             files: VecDeque::new(),
             end: 0,
         });
     };
-    let damage = Trouble { disk, numbers };
+    let damage = RecoveryFault { disk, numbers };
     if let Some(claim) = claim.filter(|claim| claim.file > newest) {
         return Err(damage.missing(claim.file));
     }
@@ -148,7 +148,7 @@ pub(crate) fn recover<D: Disk>(
         reader = next;
     };
     let (index, recovered) = replay.finish(oldest)?;
-    Ok(Recovery {
+    Ok(RecoveryResult {
         index,
         recovered,
         files,
@@ -158,14 +158,14 @@ pub(crate) fn recover<D: Disk>(
 
 /// The state of recovery between two records.
 struct Replay<'a, D> {
-    damage: Trouble<'a, D>,
+    damage: RecoveryFault<'a, D>,
     /// None before the first checkpoint.
     index: Option<Index>,
-    entries: BTreeMap<GroupId, Vec<Entry>>,
+    entries: BTreeMap<GroupId, Vec<RecoveredEntry>>,
     mark: u64,
     /// What the end marker claims.
-    claim: Option<Claim>,
-    cut: Option<Cut>,
+    claim: Option<EndClaim>,
+    cut: Option<Truncation>,
 }
 
 impl<D: Disk> Replay<'_, D> {
@@ -199,13 +199,13 @@ impl<D: Disk> Replay<'_, D> {
             // The first batch behind an earlier suspicious cut is not durable, so no note of that cut is
             // either. If that batch was torn, it loses nothing, but the earlier cut still counts.
             let torn = self.cut.take();
-            self.cut = Some(Cut {
-                kind: CutKind::Suspicious,
-                ..torn.unwrap_or(Cut {
-                    file: Name::Log(number.saturating_sub(1)).to_string(),
+            self.cut = Some(Truncation {
+                kind: TruncationKind::Suspicious,
+                ..torn.unwrap_or(Truncation {
+                    file: FileName::Log(number.saturating_sub(1)).to_string(),
                     offset: reader.header.previous_end,
                     bytes: 0,
-                    kind: CutKind::Suspicious,
+                    kind: TruncationKind::Suspicious,
                 })
             });
         }
@@ -229,7 +229,7 @@ impl<D: Disk> Replay<'_, D> {
     }
 
     /// What is cut off at `end`, if something was written there.
-    fn judge(&self, reader: &Reader<D>, end: u64, tail: Tail) -> Option<Cut> {
+    fn judge(&self, reader: &Reader<D>, end: u64, tail: FileTail) -> Option<Truncation> {
         let number = reader.header.number;
         let written_at = tail.written_at && reader.supplement.has_zeros;
         let written_to = tail
@@ -250,14 +250,14 @@ impl<D: Disk> Replay<'_, D> {
                 }
                 None => end.is_multiple_of(PAGE) || end / PAGE != (end + ZEROS as u64 - 1) / PAGE,
             };
-        Some(Cut {
-            file: Name::Log(number).to_string(),
+        Some(Truncation {
+            file: FileName::Log(number).to_string(),
             offset: end,
             bytes: written_to.min(reader.size) - end,
             kind: if same_boot && !failed && !killed {
-                CutKind::Suspicious
+                TruncationKind::Suspicious
             } else {
-                CutKind::Torn
+                TruncationKind::Torn
             },
         })
     }
@@ -295,7 +295,7 @@ impl<D: Disk> Replay<'_, D> {
         file: u64,
         offset: u64,
         born_end: u64,
-        record: &Record<'_>,
+        record: &WholeRecord<'_>,
     ) -> Result<(), &'static str> {
         let first = offset == FILE_HEADER;
         if first != (record.header.kind == RecordKind::Checkpoint) {
@@ -349,7 +349,7 @@ impl<D: Disk> Replay<'_, D> {
                     term,
                     payload,
                 } => {
-                    let entry = Entry {
+                    let entry = RecoveredEntry {
                         index,
                         term,
                         payload: payload.to_vec(),
@@ -385,7 +385,7 @@ impl<D: Disk> Replay<'_, D> {
             let reached = entries.last().map_or(last, |entry| entry.index);
             if first != after || reached != last {
                 return Err(OpenError::Damaged {
-                    file: Name::Log(oldest).to_string(),
+                    file: FileName::Log(oldest).to_string(),
                     offset: FILE_HEADER,
                     what: "entries between the base and the first entry are not there",
                     groups: vec![id],
@@ -403,7 +403,7 @@ impl<D: Disk> Replay<'_, D> {
         let recovered = Recovered {
             groups,
             node: index.node().clone(),
-            mark: Mark(self.mark),
+            mark: BatchNumber(self.mark),
             cut: self.cut,
             end_unreadable: false,
         };
@@ -412,19 +412,19 @@ impl<D: Disk> Replay<'_, D> {
 }
 
 /// Appends an entry, dropping those at its index and behind.
-fn push_entry(entries: &mut Vec<Entry>, entry: Entry) {
+fn push_entry(entries: &mut Vec<RecoveredEntry>, entry: RecoveredEntry) {
     let kept = entries.partition_point(|earlier| earlier.index < entry.index);
     entries.truncate(kept);
     entries.push(entry);
 }
 
 /// Says what is wrong and who is concerned.
-struct Trouble<'a, D> {
+struct RecoveryFault<'a, D> {
     disk: &'a D,
     numbers: &'a [u64],
 }
 
-impl<D: Disk> Trouble<'_, D> {
+impl<D: Disk> RecoveryFault<'_, D> {
     fn open(&self, number: u64) -> Result<Reader<D>, OpenError> {
         match Reader::open(self.disk, number).map_err(read_error(number))? {
             Ok(reader) => Ok(reader),
@@ -436,7 +436,7 @@ impl<D: Disk> Trouble<'_, D> {
     fn at(&self, number: u64, offset: u64, what: &'static str) -> OpenError {
         let groups = self.groups(number, offset);
         OpenError::Damaged {
-            file: Name::Log(number).to_string(),
+            file: FileName::Log(number).to_string(),
             offset,
             what,
             groups,
@@ -446,7 +446,7 @@ impl<D: Disk> Trouble<'_, D> {
     fn missing(&self, number: u64) -> OpenError {
         let groups = self.groups(number, 0);
         OpenError::Missing {
-            file: Name::Log(number).to_string(),
+            file: FileName::Log(number).to_string(),
             groups,
         }
     }
@@ -479,13 +479,13 @@ impl<D: Disk> Trouble<'_, D> {
 fn read_error(number: u64) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Io {
         action: "read",
-        file: Name::Log(number).to_string(),
+        file: FileName::Log(number).to_string(),
         source,
     }
 }
 
 fn version_error(number: u64, offset: u64, found: u32) -> OpenError {
-    let file = Name::Log(number).to_string();
+    let file = FileName::Log(number).to_string();
     OpenError::Version {
         file,
         offset,

@@ -20,7 +20,7 @@ use crc32fast::Hasher;
 
 use crate::batch::GroupId;
 use crate::disk::{Disk, DiskFile};
-use crate::names::Name;
+use crate::file_names::FileName;
 use crate::record::{u32_at, u64_at};
 
 /// Which snapshot: of which group, up to and including which entry.
@@ -111,7 +111,7 @@ impl<D: Disk> Snapshots<D> {
 
     /// Begins a snapshot. It is nowhere to be seen before [`SnapshotWriter::commit`].
     pub fn create(&self, id: SnapshotId) -> Result<SnapshotWriter<D>, SnapshotError> {
-        let name = Name::Partial(id);
+        let name = FileName::Partial(id);
         let file = self
             .disk
             .create(&name.to_string())
@@ -133,7 +133,7 @@ impl<D: Disk> Snapshots<D> {
 
     /// Opens a snapshot for reading.
     pub fn open(&self, id: SnapshotId) -> Result<SnapshotReader<D>, SnapshotError> {
-        let name = Name::Snapshot(id);
+        let name = FileName::Snapshot(id);
         let file = self
             .disk
             .open_durable(&name.to_string())
@@ -169,8 +169,8 @@ impl<D: Disk> Snapshots<D> {
         let place = "the data directory";
         let mut removed = false;
         for text in self.disk.list().map_err(io_error("list", place))? {
-            match Name::parse(&text) {
-                Some(name @ Name::Snapshot(id)) if is_past(id) => {
+            match FileName::parse(&text) {
+                Some(name @ FileName::Snapshot(id)) if is_past(id) => {
                     self.disk.remove(&text).map_err(io_error("remove", name))?;
                     removed = true;
                 }
@@ -224,7 +224,7 @@ impl<D: Disk> SnapshotWriter<D> {
         end[8..].copy_from_slice(&total);
         self.put(&end)?;
 
-        let (partial, name) = (Name::Partial(self.id), Name::Snapshot(self.id));
+        let (partial, name) = (FileName::Partial(self.id), FileName::Snapshot(self.id));
         self.file.sync().map_err(io_error("sync", partial))?;
         let disk = &self.snapshots.disk;
         disk.rename(&partial.to_string(), &name.to_string())
@@ -250,7 +250,7 @@ impl<D: Disk> SnapshotWriter<D> {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
-        let name = Name::Partial(self.id);
+        let name = FileName::Partial(self.id);
         self.file
             .write_at(self.offset, bytes)
             .map_err(io_error("write to", name))?;
@@ -266,7 +266,7 @@ impl<D: Disk> Drop for SnapshotWriter<D> {
             let _ = self
                 .snapshots
                 .disk
-                .remove(&Name::Partial(self.id).to_string());
+                .remove(&FileName::Partial(self.id).to_string());
         }
     }
 }
@@ -274,7 +274,7 @@ impl<D: Disk> Drop for SnapshotWriter<D> {
 /// A snapshot that is being read.
 #[derive(Debug)]
 pub struct SnapshotReader<D: Disk> {
-    name: Name,
+    name: FileName,
     id: SnapshotId,
     file: D::File,
     size: u64,

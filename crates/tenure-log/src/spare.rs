@@ -10,12 +10,12 @@
 use std::io;
 
 use crate::disk::{Disk, DiskFile};
-use crate::names::Name;
+use crate::file_names::FileName;
 
 /// A file that may become a log file.
 #[derive(Debug)]
 pub(crate) struct Spare {
-    pub(crate) name: Name,
+    pub(crate) name: FileName,
     pub(crate) size: u64,
 }
 
@@ -48,7 +48,7 @@ impl<D: Disk> SpareJob<D> {
     }
 
     pub(crate) fn make(&self) -> io::Result<Spare> {
-        let name = Name::Spare(self.number);
+        let name = FileName::Spare(self.number);
         let made = fill(&self.disk, &name.to_string(), self.size);
         if made.is_err() {
             // What there is of it only takes up room. If it cannot be removed, the next start will.

@@ -12,10 +12,10 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{Load, Model, TINY, append, check_snapshots, names};
+use common::{Model, TINY, Workload, append, check_snapshots, names};
 use tenure_log::{SimDisk, open};
 
-const LOAD: Load = Load {
+const LOAD: Workload = Workload {
     seed: 26,
     groups: 3,
     payload: 120,

@@ -12,22 +12,24 @@
 
 mod common;
 
-use common::{Dice, Load, Model, Stopped, TINY, append, check_snapshots, lose_all, names, retire};
-use tenure_log::{Log, Mark, SimDisk, open};
+use common::{
+    Model, Rng, Stopped, TINY, Workload, append, check_snapshots, lose_all, names, retire,
+};
+use tenure_log::{BatchNumber, Log, SimDisk, open};
 
 /// How far a run came before power failed.
 #[derive(Debug, Default)]
 struct Run {
     /// The models after 0, 1, 2, … batches, up to the one that was being appended.
     models: Vec<Model>,
-    confirmed: Mark,
+    confirmed: BatchNumber,
 }
 
 /// Opens the log, checks it against `from`, and appends until there are `batches` in it.
-fn run(disk: &SimDisk, from: &Model, batches: u64, load: &Load) -> Run {
+fn run(disk: &SimDisk, from: &Model, batches: u64, load: &Workload) -> Run {
     let mut run = Run {
         models: vec![from.clone()],
-        confirmed: Mark(from.batches),
+        confirmed: BatchNumber(from.batches),
     };
     let Ok(opened) = open(disk.clone(), TINY) else {
         return run;
@@ -41,7 +43,7 @@ fn go_on(
     mut log: tenure_log::FileLog<SimDisk>,
     snapshots: &tenure_log::Snapshots<SimDisk>,
     batches: u64,
-    load: &Load,
+    load: &Workload,
     run: &mut Run,
 ) -> Result<(), Stopped> {
     let mut model = run.models.last().expect("there is a first model").clone();
@@ -72,14 +74,14 @@ fn go_on(
         // An idle moment, in the middle of a file.
         if model.batches.is_multiple_of(7) {
             log.confirm_end()?;
-            run.confirmed = Mark(model.batches);
+            run.confirmed = BatchNumber(model.batches);
         }
         if let Some(job) = log.spare_wanted() {
             log.spare_done(job.run());
         }
     }
     log.close()?;
-    run.confirmed = Mark(model.batches);
+    run.confirmed = BatchNumber(model.batches);
     Ok(())
 }
 
@@ -141,20 +143,17 @@ fn outcomes(seed: u64) -> Vec<(String, Box<dyn FnMut() -> bool>)> {
         ));
     }
     for round in 0..3 {
-        let mut dice = Dice::new(seed * 31 + round);
-        outcomes.push((
-            format!("dice {round}"),
-            Box::new(move || dice.below(2) == 0),
-        ));
+        let mut rng = Rng::new(seed * 31 + round);
+        outcomes.push((format!("dice {round}"), Box::new(move || rng.below(2) == 0)));
     }
     outcomes
 }
 
-fn crash_everywhere(sector: usize, load: &Load, batches: u64) {
+fn crash_everywhere(sector: usize, load: &Workload, batches: u64) {
     let fresh = SimDisk::with_sector(load.seed, sector);
     let recorded = fresh.copy();
     let whole = run(&recorded, &Model::default(), batches, load);
-    assert_eq!(whole.confirmed, Mark(batches));
+    assert_eq!(whole.confirmed, BatchNumber(batches));
     let steps = recorded.operations();
     let files = names(&recorded, "log");
     assert!(
@@ -183,8 +182,8 @@ fn crash_everywhere(sector: usize, load: &Load, batches: u64) {
                     open(second.clone(), TINY).is_err(),
                     "{story}: power ends at {again}"
                 );
-                let mut dice = Dice::new(again);
-                let third = second.crash(&mut || dice.below(2) == 0);
+                let mut rng = Rng::new(again);
+                let third = second.crash(&mut || rng.below(2) == 0);
                 assert_eq!(
                     judge(&third, &run_to_crash, &story),
                     found,
@@ -215,7 +214,7 @@ fn crash_everywhere(sector: usize, load: &Load, batches: u64) {
 /// at every step; sectors of a real disk.
 #[test]
 fn power_may_fail_at_every_step() {
-    let load = Load {
+    let load = Workload {
         seed: 1,
         groups: 3,
         payload: 700,
@@ -226,7 +225,7 @@ fn power_may_fail_at_every_step() {
 /// The same with writes that tear at any 64 bytes: the format does not lean on sectors.
 #[test]
 fn power_may_fail_at_every_step_on_a_disk_with_small_sectors() {
-    let load = Load {
+    let load = Workload {
         seed: 7,
         groups: 3,
         payload: 700,
@@ -238,20 +237,20 @@ fn power_may_fail_at_every_step_on_a_disk_with_small_sectors() {
 #[test]
 fn a_hundred_lives_in_a_row() {
     for seed in 0..20 {
-        let load = Load {
+        let load = Workload {
             seed,
             groups: 5,
             payload: 500,
         };
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let mut disk = SimDisk::new(seed);
         let mut model = Model::default();
-        for life in 0..100 {
-            disk.power_ends_at(disk.operations() + 1 + dice.below(80));
+        for incarnation in 0..100 {
+            disk.power_ends_at(disk.operations() + 1 + rng.below(80));
             let run = run(&disk, &model, model.batches + 30, &load);
-            disk = disk.crash(&mut || dice.below(3) > 0);
+            disk = disk.crash(&mut || rng.below(3) > 0);
             let probe = disk.copy();
-            model = judge(&probe, &run, &format!("seed {seed}, life {life}"));
+            model = judge(&probe, &run, &format!("seed {seed}, life {incarnation}"));
         }
         assert!(
             model.batches > 100,
@@ -265,7 +264,7 @@ fn a_hundred_lives_in_a_row() {
 /// recovery returns is durable all the same.
 #[test]
 fn what_recovery_returns_is_durable() {
-    let load = Load {
+    let load = Workload {
         seed: 3,
         groups: 2,
         payload: 100,

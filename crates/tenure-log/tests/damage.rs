@@ -7,11 +7,11 @@
 
 mod common;
 
-use common::{Load, Model, TINY, append, names};
+use common::{Model, TINY, Workload, append, names};
 use tenure_log::{Batch, Log, OpenError, SimDisk, open};
 
 /// A log of several files whose last batch, and only that, was not synced.
-fn image(load: &Load, batches: u64) -> (SimDisk, Model, Model) {
+fn image(load: &Workload, batches: u64) -> (SimDisk, Model, Model) {
     let disk = SimDisk::new(load.seed);
     let mut opened = open(disk.clone(), TINY).unwrap();
     let mut model = Model::default();
@@ -55,7 +55,7 @@ fn patch(disk: &SimDisk, name: &str, offset: usize, bytes: &[u8]) {
 /// stands one batch that was not confirmed; that one a flip may cost.
 #[test]
 fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
-    let load = Load {
+    let load = Workload {
         seed: 21,
         groups: 3,
         payload: 200,
@@ -123,7 +123,7 @@ fn damage_is_refused_with_file_offset_and_groups() {
 /// A bad record in a file that has a successor is never a torn tail.
 #[test]
 fn a_file_with_a_successor_has_no_torn_tail() {
-    let load = Load {
+    let load = Workload {
         seed: 23,
         groups: 3,
         payload: 200,
@@ -246,7 +246,7 @@ fn after_an_orderly_end_the_last_batch_is_protected() {
 fn a_missing_file_is_refused() {
     let image_of = |seed| {
         image(
-            &Load {
+            &Workload {
                 seed,
                 groups: 3,
                 payload: 700,
@@ -286,7 +286,7 @@ fn a_gap_behind_a_base_is_refused() {
     let mut refused = 0;
     for seed in 0..20 {
         let (disk, _, model) = image(
-            &Load {
+            &Workload {
                 seed,
                 groups: 3,
                 payload: 700,
@@ -322,7 +322,7 @@ fn a_gap_behind_a_base_is_refused() {
 /// A file that was cut short is refused, wherever the cut is.
 #[test]
 fn a_file_cut_short_is_refused() {
-    let load = Load {
+    let load = Workload {
         seed: 21,
         groups: 3,
         payload: 200,

@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{Dice, Load, Model, TINY, append, names, read_snapshot};
+use common::{Model, Rng, TINY, Workload, append, names, read_snapshot};
 use proptest::prelude::*;
 use tenure_log::{Log, SimDisk, SnapshotId, open};
 
@@ -69,7 +69,7 @@ fn deserved(disk: &SimDisk) -> usize {
 
 /// A log of forty batches, and what it holds after each of them.
 fn image(seed: u64) -> (SimDisk, Vec<Model>) {
-    let load = Load {
+    let load = Workload {
         seed,
         groups: 3,
         payload: 200,
@@ -159,22 +159,22 @@ fn damaged_images_are_answered() {
     for seed in 0..8 {
         let (image, models) = image(seed);
         let files = names(&image, "");
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         for _ in 0..100 {
             let disk = image.copy();
-            for _ in 0..=dice.below(3) {
-                let name = &files[dice.below(files.len() as u64) as usize];
+            for _ in 0..=rng.below(3) {
+                let name = &files[rng.below(files.len() as u64) as usize];
                 let mut bytes = disk.bytes(name).unwrap();
                 let length = bytes.len() as u64;
-                let (from, to) = (dice.below(length) as usize, dice.below(length) as usize);
+                let (from, to) = (rng.below(length) as usize, rng.below(length) as usize);
                 let most = bytes.len() - from.max(to);
-                let count = dice.below(64.min(most as u64) + 1) as usize;
-                match dice.below(4) {
+                let count = rng.below(64.min(most as u64) + 1) as usize;
+                match rng.below(4) {
                     0 => bytes.copy_within(from..from + count, to),
-                    1 => bytes[to..to + count].fill(dice.next() as u8),
+                    1 => bytes[to..to + count].fill(rng.next() as u8),
                     2 => bytes.truncate(to),
                     _ => {
-                        let other = &files[dice.below(files.len() as u64) as usize];
+                        let other = &files[rng.below(files.len() as u64) as usize];
                         bytes = disk.bytes(other).unwrap();
                     }
                 }

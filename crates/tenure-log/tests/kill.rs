@@ -20,11 +20,11 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Dice, Load, Model, TINY, append, check_snapshots, retire};
-use tenure_log::{CutKind, Log, RealDisk, open};
+use common::{Model, Rng, TINY, Workload, append, check_snapshots, retire};
+use tenure_log::{Log, RealDisk, TruncationKind, open};
 
 const CHILD: &str = "TENURE_LOG_KILL_CHILD";
-const LOAD: Load = Load {
+const LOAD: Workload = Workload {
     seed: 99,
     groups: 4,
     payload: 400,
@@ -80,17 +80,17 @@ fn child(directory: &Path) -> ExitCode {
 fn parent(kills: u64) -> String {
     let directory = tempfile::tempdir().expect("a directory");
     let data = directory.path().join("data");
-    let mut dice = Dice::new(7);
+    let mut rng = Rng::new(7);
     let mut model = Model::default();
     let (mut unconfirmed, mut confirmed_in_all, mut cuts) = (0, 0, 0);
     let started = Instant::now();
     for kill in 0..kills {
-        let confirmed = one_child(&data, &mut dice).unwrap_or(model.batches);
+        let confirmed = one_child(&data, &mut rng).unwrap_or(model.batches);
         let opened = open(RealDisk::open(&data).expect("a directory"), TINY)
             .unwrap_or_else(|error| panic!("after kill {kill}: {error}"));
         let found = Model::of(&opened.recovered);
         if let Some(cut) = &opened.recovered.cut {
-            assert_eq!(cut.kind, CutKind::Torn, "after kill {kill}: {cut:?}");
+            assert_eq!(cut.kind, TruncationKind::Torn, "after kill {kill}: {cut:?}");
             cuts += 1;
         }
         assert!(
@@ -120,7 +120,7 @@ fn parent(kills: u64) -> String {
 }
 
 /// Runs a child and kills it; returns the last mark it confirmed.
-fn one_child(data: &Path, dice: &mut Dice) -> Option<u64> {
+fn one_child(data: &Path, rng: &mut Rng) -> Option<u64> {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new(program)
         .env(CHILD, data)
@@ -140,10 +140,10 @@ fn one_child(data: &Path, dice: &mut Dice) -> Option<u64> {
     };
     // One kill in eight hits the start; the others come a few confirmations later, at any point of
     // the work that follows.
-    if dice.below(8) > 0 {
-        read(1 + dice.below(20));
+    if rng.below(8) > 0 {
+        read(1 + rng.below(20));
     }
-    std::thread::sleep(Duration::from_micros(dice.below(2500)));
+    std::thread::sleep(Duration::from_micros(rng.below(2500)));
     child.kill().expect("a child that is still there");
     let status = child.wait().expect("a child to wait for");
     assert_eq!(

@@ -8,7 +8,7 @@ mod common;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use common::{Load, Model, TINY, append, check_snapshots};
+use common::{Model, TINY, Workload, append, check_snapshots};
 use tenure_log::{Batch, Log, OpenError, RealDisk, open};
 
 fn mode(path: &Path) -> u32 {
@@ -20,23 +20,23 @@ fn mode(path: &Path) -> u32 {
 fn a_log_on_a_real_disk_is_read_back() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a/new/directory");
-    let load = Load {
+    let load = Workload {
         seed: 5,
         groups: 3,
         payload: 300,
     };
     let mut model = Model::default();
-    for life in 1..=5 {
+    for incarnation in 1..=5 {
         let mut opened = open(RealDisk::open(&path).unwrap(), TINY).unwrap();
         assert_eq!(Model::of(&opened.recovered), model);
         check_snapshots(&opened);
-        while model.batches < 20 * life {
+        while model.batches < 20 * incarnation {
             let ops = model.next_ops(&load);
             append(&mut opened.log, &opened.snapshots, &ops).unwrap();
             model.apply(&ops);
         }
         opened.log.sync().unwrap();
-        if life % 2 == 0 {
+        if incarnation % 2 == 0 {
             opened.log.close().unwrap();
         }
     }

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{Load, Model, Op, TINY, append, lose_all, names, read_snapshot};
+use common::{Model, Op, TINY, Workload, append, lose_all, names, read_snapshot};
 use tenure_log::{
-    Batch, Disk, FileLog, Log, LogError, Mark, Misuse, OpenError, Opened, Options, SimDisk,
+    Batch, BatchNumber, Disk, FileLog, Log, LogError, Misuse, OpenError, Opened, Options, SimDisk,
     SnapshotId, open,
 };
 
@@ -16,7 +16,7 @@ fn fresh(seed: u64) -> (SimDisk, Opened<SimDisk>) {
     (disk, opened)
 }
 
-fn entry(log: &mut FileLog<SimDisk>, group: u64, index: u64, bytes: usize) -> Mark {
+fn entry(log: &mut FileLog<SimDisk>, group: u64, index: u64, bytes: usize) -> BatchNumber {
     let mut batch = Batch::new();
     batch
         .entry(group, index, 1, &vec![index as u8; bytes])
@@ -83,9 +83,9 @@ fn a_batch_of_256_groups_is_one_write_and_one_sync() {
     }
     log.append(&mut batch).unwrap();
     assert_eq!(disk.operations() - before, 1, "one write");
-    assert_eq!(log.sync().unwrap(), Mark(2));
+    assert_eq!(log.sync().unwrap(), BatchNumber(2));
     assert_eq!(disk.operations() - before, 2, "one sync");
-    assert_eq!(log.sync().unwrap(), Mark(2));
+    assert_eq!(log.sync().unwrap(), BatchNumber(2));
     assert_eq!(
         disk.operations() - before,
         2,
@@ -93,7 +93,7 @@ fn a_batch_of_256_groups_is_one_write_and_one_sync() {
     );
     assert_eq!(
         log.append(&mut batch).unwrap(),
-        Mark(2),
+        BatchNumber(2),
         "an empty batch is none"
     );
 }
@@ -106,8 +106,11 @@ fn a_sync_confirms_only_what_came_before_it() {
     entry(log, 1, 1, 10);
     let ticket = log.begin_sync().unwrap();
     entry(log, 1, 2, 10);
-    assert_eq!(log.finish_sync(ticket).unwrap(), Mark(1));
-    assert_eq!((log.appended(), log.durable()), (Mark(2), Mark(1)));
+    assert_eq!(log.finish_sync(ticket).unwrap(), BatchNumber(1));
+    assert_eq!(
+        (log.appended(), log.durable()),
+        (BatchNumber(2), BatchNumber(1))
+    );
     assert_eq!(held(&lose_all(&disk)).batches, 1);
 }
 
@@ -137,7 +140,7 @@ fn a_failed_sync_ends_the_log() {
         for index in 1..=3 {
             entry(log, 1, index, 600);
         }
-        assert_eq!(log.sync().unwrap(), Mark(3));
+        assert_eq!(log.sync().unwrap(), BatchNumber(3));
         for index in 4..=5 {
             entry(log, 1, index, 200);
         }
@@ -161,7 +164,7 @@ fn a_failed_sync_ends_the_log() {
         ));
         assert!(matches!(log.begin_sync(), Err(LogError::Poisoned { .. })));
         assert_eq!(disk.operations(), before, "nothing is tried again");
-        assert_eq!(log.durable(), Mark(3));
+        assert_eq!(log.durable(), BatchNumber(3));
 
         let restarted = held(&disk.kill());
         assert!((3..=5).contains(&restarted.batches));
@@ -202,7 +205,7 @@ fn a_full_disk_ends_the_log_and_loses_nothing() {
     opened.log.sync().unwrap();
     disk.set_capacity(Some(disk.used()));
 
-    let mut confirmed = Mark(1);
+    let mut confirmed = BatchNumber(1);
     let mut warned = false;
     let error = loop {
         let mut batch = Batch::new();
@@ -540,7 +543,7 @@ fn a_wiped_disk_holds_nothing() {
 #[test]
 fn the_simulated_disk_is_deterministic() {
     let image = |seed| {
-        let load = Load {
+        let load = Workload {
             seed,
             groups: 3,
             payload: 400,

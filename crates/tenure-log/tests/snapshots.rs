@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Dice, TINY, lose_all, names, read_snapshot};
+use common::{Rng, TINY, lose_all, names, read_snapshot};
 use tenure_log::{Batch, Log, Opened, SimDisk, SnapshotError, SnapshotId, open};
 
 const ID: SnapshotId = SnapshotId {
@@ -13,8 +13,8 @@ const ID: SnapshotId = SnapshotId {
 };
 
 fn bytes(length: usize) -> Vec<u8> {
-    let mut dice = Dice::new(length as u64);
-    (0..length).map(|_| dice.next() as u8).collect()
+    let mut rng = Rng::new(length as u64);
+    (0..length).map(|_| rng.next() as u8).collect()
 }
 
 fn write(opened: &Opened<SimDisk>, id: SnapshotId, bytes: &[u8], piece: usize) {
@@ -64,10 +64,10 @@ fn a_crash_at_every_step_leaves_a_whole_snapshot_or_none() {
             writer.commit()
         });
         for seed in 0..20 {
-            let mut dice = Dice::new(seed);
+            let mut rng = Rng::new(seed);
             let disk = fresh
                 .copy()
-                .crash(&mut || seed == 0 || (seed > 1 && dice.below(2) == 0));
+                .crash(&mut || seed == 0 || (seed > 1 && rng.below(2) == 0));
             let there = names(&disk, "snapshot-3-40").contains(&"snapshot-3-40".to_owned());
             outcomes[usize::from(there)] += 1;
             assert!(there || done.is_err(), "step {step}: committed and gone");

@@ -11,17 +11,17 @@ use rustix::fs::Mode;
 /// for a directory that is already there as well, because an earlier process may have been stopped
 /// between the two.
 pub fn create_directory(path: &Path) -> io::Result<()> {
-    create_with(path, &Real)
+    create_with(path, &RealCalls)
 }
 
 /// What it asks of the operating system.
-trait Calls {
+trait DirectoryCalls {
     fn is_there(&self, path: &Path) -> bool;
     fn make(&self, path: &Path) -> io::Result<()>;
     fn sync(&self, path: &Path) -> io::Result<()>;
 }
 
-fn create_with(path: &Path, calls: &impl Calls) -> io::Result<()> {
+fn create_with(path: &Path, calls: &impl DirectoryCalls) -> io::Result<()> {
     let mut missing = Vec::new();
     let mut at = path;
     while !calls.is_there(at) {
@@ -61,9 +61,9 @@ fn above(path: &Path) -> Option<PathBuf> {
     Some(above.to_path_buf())
 }
 
-struct Real;
+struct RealCalls;
 
-impl Calls for Real {
+impl DirectoryCalls for RealCalls {
     fn is_there(&self, path: &Path) -> bool {
         path.is_dir()
     }
@@ -95,7 +95,7 @@ mod tests {
         calls: RefCell<Vec<String>>,
     }
 
-    impl Calls for Recorded {
+    impl DirectoryCalls for Recorded {
         fn is_there(&self, path: &Path) -> bool {
             self.there.contains(path)
         }

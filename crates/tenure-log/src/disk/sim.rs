@@ -7,7 +7,7 @@
 //!                                               └──crash: a first part of them survives
 //! ```
 //!
-//! Everything that happens follows from the calls and from the dice handed to [`SimDisk::crash`]:
+//! Everything that happens follows from the calls and from the random numbers handed to [`SimDisk::crash`]:
 //! the same calls give the same bytes. Time is not here. Whoever drives the simulation lets a slow
 //! disk be slow: it waits before it appends, and again between the two halves of a sync; a crash
 //! in between meets everything that was written and not yet synced.
@@ -21,8 +21,8 @@ use super::{Disk, DiskFile, SyncPoint};
 /// A simulated disk; clones are handles to the same one. See the module text.
 #[derive(Clone)]
 pub struct SimDisk {
-    world: Arc<Mutex<World>>,
-    life: u64,
+    state: Arc<Mutex<SimState>>,
+    incarnation: u64,
 }
 
 /// A file on a [`SimDisk`].
@@ -39,10 +39,10 @@ pub struct SimLock {
 }
 
 #[derive(Clone)]
-struct World {
+struct SimState {
     sector: usize,
-    /// Counts crashes: handles of an earlier life can do nothing any more.
-    life: u64,
+    /// Counts crashes: handles of an earlier incarnation can do nothing any more.
+    incarnation: u64,
     /// Counts losses of power.
     boot: u128,
     locked: bool,
@@ -71,11 +71,11 @@ enum NameChange {
 struct Inode {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingWrite>,
 }
 
 #[derive(Clone)]
-struct Pending {
+struct PendingWrite {
     number: u64,
     offset: usize,
     bytes: Vec<u8>,
@@ -92,9 +92,9 @@ impl SimDisk {
 
     /// An empty disk that tears writes in pieces of `sector` bytes; 1 is harsher than any hardware.
     pub fn with_sector(seed: u64, sector: usize) -> SimDisk {
-        let world = World {
+        let state = SimState {
             sector: sector.max(1),
-            life: 0,
+            incarnation: 0,
             boot: 1,
             locked: false,
             names: BTreeMap::new(),
@@ -111,117 +111,117 @@ impl SimDisk {
             capacity: None,
         };
         SimDisk {
-            world: Arc::new(Mutex::new(world)),
-            life: 0,
+            state: Arc::new(Mutex::new(state)),
+            incarnation: 0,
         }
     }
 
-    /// The machine loses power and comes back: returns the handle of the new life.
+    /// The machine loses power and comes back: returns the handle of the new incarnation.
     ///
     /// `keep` is asked once for every sector of every write that no sync has covered, oldest
     /// first, whether it reached the disk, then for each change of a name until it says no
     /// (directories keep their order).
     #[must_use = "handles from before the crash are dead"]
     pub fn crash(&self, keep: &mut dyn FnMut() -> bool) -> SimDisk {
-        let mut world = self.world();
-        let sector = world.sector;
-        for inode in world.inodes.values_mut() {
+        let mut state = self.state();
+        let sector = state.sector;
+        for inode in state.inodes.values_mut() {
             inode.lose_power(sector, keep);
         }
-        let changes = std::mem::take(&mut world.pending_names);
+        let changes = std::mem::take(&mut state.pending_names);
         for change in changes {
             if !keep() {
                 break;
             }
-            change.apply(&mut world.durable_names);
+            change.apply(&mut state.durable_names);
         }
-        world.names = world.durable_names.clone();
-        let World { names, inodes, .. } = &mut *world;
+        state.names = state.durable_names.clone();
+        let SimState { names, inodes, .. } = &mut *state;
         inodes.retain(|number, _| names.values().any(|named| named == number));
-        world.power_ends_at = None;
-        world.syncs_until_failure = None;
-        world.writes_until_failure = None;
-        world.boot += 1;
-        world.begin_life();
+        state.power_ends_at = None;
+        state.syncs_until_failure = None;
+        state.writes_until_failure = None;
+        state.boot += 1;
+        state.begin_incarnation();
         SimDisk {
-            world: Arc::clone(&self.world),
-            life: world.life,
+            state: Arc::clone(&self.state),
+            incarnation: state.incarnation,
         }
     }
 
     /// The process dies (`kill -9`) and the machine goes on: nothing is lost.
     #[must_use = "handles of the dead process are dead too"]
     pub fn kill(&self) -> SimDisk {
-        let mut world = self.world();
-        world.begin_life();
+        let mut state = self.state();
+        state.begin_incarnation();
         SimDisk {
-            world: Arc::clone(&self.world),
-            life: world.life,
+            state: Arc::clone(&self.state),
+            incarnation: state.incarnation,
         }
     }
 
     /// All files are gone, as after a replaced disk.
     #[must_use = "handles from before are dead"]
     pub fn wipe(&self) -> SimDisk {
-        let mut world = self.world();
-        world.names.clear();
-        world.durable_names.clear();
-        world.pending_names.clear();
-        world.inodes.clear();
-        world.begin_life();
+        let mut state = self.state();
+        state.names.clear();
+        state.durable_names.clear();
+        state.pending_names.clear();
+        state.inodes.clear();
+        state.begin_incarnation();
         SimDisk {
-            world: Arc::clone(&self.world),
-            life: world.life,
+            state: Arc::clone(&self.state),
+            incarnation: state.incarnation,
         }
     }
 
     /// A second disk with the same contents and the same future.
     pub fn copy(&self) -> SimDisk {
         SimDisk {
-            world: Arc::new(Mutex::new(self.world().clone())),
-            life: self.life,
+            state: Arc::new(Mutex::new(self.state().clone())),
+            incarnation: self.incarnation,
         }
     }
 
     /// Writes, syncs and changes of names so far.
     pub fn operations(&self) -> u64 {
-        self.world().operations
+        self.state().operations
     }
 
     /// Power fails *during* the operation with this number (counted by [`SimDisk::operations`]):
     /// it and all later ones are errors, and what it did is as uncertain as any unsynced write.
     pub fn power_ends_at(&self, operation: u64) {
-        self.world().power_ends_at = Some(operation);
+        self.state().power_ends_at = Some(operation);
     }
 
     /// The sync (of a file or of the directory) after `syncs` more fails. What it should have made durable is then partly on disk
     /// and no longer pending: the next sync succeeds and means nothing, as on real kernels.
     pub fn fail_sync_after(&self, syncs: u64) {
-        self.world().syncs_until_failure = Some(syncs);
+        self.state().syncs_until_failure = Some(syncs);
     }
 
     /// The write after `writes` more fails half way.
     pub fn fail_write_after(&self, writes: u64) {
-        self.world().writes_until_failure = Some(writes);
+        self.state().writes_until_failure = Some(writes);
     }
 
     /// All files together may have this many bytes; `None` is as many as they like.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.world().capacity = bytes;
+        self.state().capacity = bytes;
     }
 
     /// Bytes in all files.
     pub fn used(&self) -> u64 {
-        self.world().used()
+        self.state().used()
     }
 
     /// Bit rot: flips one bit of what the disk holds. Returns whether the file has that byte.
     pub fn flip_bit(&self, name: &str, offset: usize, bit: u8) -> bool {
-        let mut world = self.world();
-        let Some(inode) = world.names.get(name).copied() else {
+        let mut state = self.state();
+        let Some(inode) = state.names.get(name).copied() else {
             return false;
         };
-        let Some(inode) = world.inodes.get_mut(&inode) else {
+        let Some(inode) = state.inodes.get_mut(&inode) else {
             return false;
         };
         if offset >= inode.durable.len() || offset >= inode.seen.len() {
@@ -234,35 +234,35 @@ impl SimDisk {
 
     /// The bytes of a file as the process sees them.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
-        let world = self.world();
-        let inode = world.names.get(name)?;
-        Some(world.inodes[inode].seen.clone())
+        let state = self.state();
+        let inode = state.names.get(name)?;
+        Some(state.inodes[inode].seen.clone())
     }
 
     /// Puts a file on the disk, durable at once.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
-        let mut world = self.world();
-        let number = world.next_inode;
-        world.next_inode += 1;
-        world.names.insert(name.to_owned(), number);
-        world.durable_names.insert(name.to_owned(), number);
+        let mut state = self.state();
+        let number = state.next_inode;
+        state.next_inode += 1;
+        state.names.insert(name.to_owned(), number);
+        state.durable_names.insert(name.to_owned(), number);
         let inode = Inode {
             seen: bytes.clone(),
             durable: bytes,
             pending: Vec::new(),
         };
-        world.inodes.insert(number, inode);
+        state.inodes.insert(number, inode);
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, SimState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The world, if this handle's life still lasts.
-    fn alive(&self) -> io::Result<MutexGuard<'_, World>> {
-        let world = self.world();
-        if world.life == self.life {
-            Ok(world)
+    fn alive(&self) -> io::Result<MutexGuard<'_, SimState>> {
+        let state = self.state();
+        if state.incarnation == self.incarnation {
+            Ok(state)
         } else {
             Err(io::Error::other(
                 "the process that held this handle is dead",
@@ -270,25 +270,25 @@ impl SimDisk {
         }
     }
 
-    fn change_names(&self, change: impl FnOnce(&mut World) -> io::Result<()>) -> io::Result<()> {
-        let mut world = self.alive()?;
-        world.powered()?;
-        change(&mut world)?;
-        world.count()
+    fn change_names(&self, change: impl FnOnce(&mut SimState) -> io::Result<()>) -> io::Result<()> {
+        let mut state = self.alive()?;
+        state.powered()?;
+        change(&mut state)?;
+        state.count()
     }
 }
 
 impl std::fmt::Debug for SimDisk {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("SimDisk")
-            .field("life", &self.life)
+            .field("life", &self.incarnation)
             .finish_non_exhaustive()
     }
 }
 
-impl World {
-    fn begin_life(&mut self) {
-        self.life += 1;
+impl SimState {
+    fn begin_incarnation(&mut self) {
+        self.incarnation += 1;
         self.locked = false;
     }
 
@@ -405,11 +405,11 @@ impl Disk for SimDisk {
     }
 
     fn lock(&self) -> io::Result<Option<SimLock>> {
-        let mut world = self.alive()?;
-        if world.locked {
+        let mut state = self.alive()?;
+        if state.locked {
             return Ok(None);
         }
-        world.locked = true;
+        state.locked = true;
         Ok(Some(SimLock { disk: self.clone() }))
     }
 
@@ -419,11 +419,11 @@ impl Disk for SimDisk {
 
     fn create(&self, name: &str) -> io::Result<SimFile> {
         let mut made = 0;
-        self.change_names(|world| {
-            made = world.next_inode;
-            world.next_inode += 1;
-            world.inodes.insert(made, Inode::default());
-            world.change_name(NameChange::Create(name.to_owned(), made));
+        self.change_names(|state| {
+            made = state.next_inode;
+            state.next_inode += 1;
+            state.inodes.insert(made, Inode::default());
+            state.change_name(NameChange::Create(name.to_owned(), made));
             Ok(())
         })?;
         Ok(SimFile {
@@ -433,9 +433,9 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<SimFile> {
-        let world = self.alive()?;
-        world.powered()?;
-        let inode = *world.names.get(name).ok_or_else(|| not_found(name))?;
+        let state = self.alive()?;
+        state.powered()?;
+        let inode = *state.names.get(name).ok_or_else(|| not_found(name))?;
         Ok(SimFile {
             disk: self.clone(),
             inode,
@@ -443,18 +443,18 @@ impl Disk for SimDisk {
     }
 
     fn open_durable(&self, name: &str) -> io::Result<SimFile> {
-        let mut world = self.alive()?;
-        let number = *world.names.get(name).ok_or_else(|| not_found(name))?;
-        world.powered()?;
-        let all = world.next_write;
-        let inode = world
+        let mut state = self.alive()?;
+        let number = *state.names.get(name).ok_or_else(|| not_found(name))?;
+        state.powered()?;
+        let all = state.next_write;
+        let inode = state
             .inodes
             .get_mut(&number)
             .ok_or_else(|| not_found(name))?;
         // Flush, then drop what is clean: see `RealDisk::open_durable`.
         inode.make_durable(all);
         inode.seen.clone_from(&inode.durable);
-        world.count()?;
+        state.count()?;
         Ok(SimFile {
             disk: self.clone(),
             inode: number,
@@ -462,44 +462,44 @@ impl Disk for SimDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.change_names(|world| {
-            if !world.names.contains_key(from) {
+        self.change_names(|state| {
+            if !state.names.contains_key(from) {
                 return Err(not_found(from));
             }
-            world.change_name(NameChange::Rename(from.to_owned(), to.to_owned()));
+            state.change_name(NameChange::Rename(from.to_owned(), to.to_owned()));
             Ok(())
         })
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.change_names(|world| {
-            if !world.names.contains_key(name) {
+        self.change_names(|state| {
+            if !state.names.contains_key(name) {
                 return Err(not_found(name));
             }
-            world.change_name(NameChange::Remove(name.to_owned()));
+            state.change_name(NameChange::Remove(name.to_owned()));
             Ok(())
         })
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        let mut world = self.alive()?;
-        world.powered()?;
-        world.count()?;
-        if world.sync_fails() {
+        let mut state = self.alive()?;
+        state.powered()?;
+        state.count()?;
+        if state.sync_fails() {
             return Err(io::Error::other("a simulated sync error"));
         }
-        for change in std::mem::take(&mut world.pending_names) {
-            change.apply(&mut world.durable_names);
+        for change in std::mem::take(&mut state.pending_names) {
+            change.apply(&mut state.durable_names);
         }
         Ok(())
     }
 
     fn boot(&self) -> Option<u128> {
-        Some(self.world().boot)
+        Some(self.state().boot)
     }
 
     fn random(&self) -> u64 {
-        self.world().next_random()
+        self.state().next_random()
     }
 }
 
@@ -509,8 +509,8 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let world = self.disk.alive()?;
-        let seen = &world.inodes[&self.inode].seen;
+        let state = self.disk.alive()?;
+        let seen = &state.inodes[&self.inode].seen;
         let from = usize::try_from(offset).map_err(|_| ErrorKind::UnexpectedEof)?;
         let part = from
             .checked_add(bytes.len())
@@ -521,18 +521,18 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut world = self.disk.alive()?;
-        world.powered()?;
+        let mut state = self.disk.alive()?;
+        state.powered()?;
         let offset = usize::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?;
-        let grows = (offset + bytes.len()).saturating_sub(world.inodes[&self.inode].seen.len());
-        if world
+        let grows = (offset + bytes.len()).saturating_sub(state.inodes[&self.inode].seen.len());
+        if state
             .capacity
-            .is_some_and(|capacity| world.used() + grows as u64 > capacity)
+            .is_some_and(|capacity| state.used() + grows as u64 > capacity)
         {
             return Err(ErrorKind::StorageFull.into());
         }
-        let fails = world.writes_until_failure == Some(0);
-        world.writes_until_failure = world
+        let fails = state.writes_until_failure == Some(0);
+        state.writes_until_failure = state
             .writes_until_failure
             .and_then(|left| left.checked_sub(1));
         let bytes = if fails {
@@ -541,17 +541,17 @@ impl DiskFile for SimFile {
             bytes
         };
 
-        let number = world.next_write;
-        world.next_write += 1;
-        if let Some(inode) = world.inodes.get_mut(&self.inode) {
+        let number = state.next_write;
+        state.next_write += 1;
+        if let Some(inode) = state.inodes.get_mut(&self.inode) {
             put_at(&mut inode.seen, offset, bytes);
-            inode.pending.push(Pending {
+            inode.pending.push(PendingWrite {
                 number,
                 offset,
                 bytes: bytes.to_vec(),
             });
         }
-        world.count()?;
+        state.count()?;
         if fails {
             Err(io::Error::other("a simulated write error"))
         } else {
@@ -560,18 +560,18 @@ impl DiskFile for SimFile {
     }
 
     fn begin_sync(&mut self) -> SyncPoint {
-        SyncPoint(self.disk.world().next_write)
+        SyncPoint(self.disk.state().next_write)
     }
 
     fn finish_sync(&mut self, point: SyncPoint) -> io::Result<()> {
-        let mut world = self.disk.alive()?;
-        world.powered()?;
-        // Power that ends during a sync leaves the pending writes to the dice of the crash.
-        world.count()?;
-        let fails = world.sync_fails();
-        let sector = world.sector;
-        let mut dice = world.next_random();
-        let Some(inode) = world.inodes.get_mut(&self.inode) else {
+        let mut state = self.disk.alive()?;
+        state.powered()?;
+        // Power that ends during a sync leaves the pending writes to the random numbers of the crash.
+        state.count()?;
+        let fails = state.sync_fails();
+        let sector = state.sector;
+        let mut dice = state.next_random();
+        let Some(inode) = state.inodes.get_mut(&self.inode) else {
             return Ok(());
         };
         if !fails {
@@ -591,8 +591,8 @@ impl DiskFile for SimFile {
 
 impl Drop for SimLock {
     fn drop(&mut self) {
-        if let Ok(mut world) = self.disk.alive() {
-            world.locked = false;
+        if let Ok(mut state) = self.disk.alive() {
+            state.locked = false;
         }
     }
 }

@@ -10,8 +10,9 @@
 use std::collections::BTreeMap;
 
 use tenure_log::{
-    Base, BaseKind, Batch, Disk, Entry, FileLog, GroupId, Log, LogError, Mark, Opened, Options,
-    Recovered, RecoveredGroup, SimDisk, SnapshotError, SnapshotId, Snapshots,
+    Batch, BatchNumber, Disk, FileLog, GroupId, Log, LogBase, LogBaseKind, LogError, Opened,
+    Options, Recovered, RecoveredEntry, RecoveredGroup, SimDisk, SnapshotError, SnapshotId,
+    Snapshots,
 };
 
 /// Files so small that everything about them happens within a few batches.
@@ -67,7 +68,7 @@ pub(crate) struct Model {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelGroup {
     pub(crate) state: Vec<u8>,
-    pub(crate) base: Option<Base>,
+    pub(crate) base: Option<LogBase>,
     pub(crate) entries: BTreeMap<u64, (u64, Vec<u8>)>,
 }
 
@@ -85,7 +86,7 @@ impl ModelGroup {
         let base = self
             .base
             .as_ref()
-            .filter(|base| base.kind == BaseKind::Snapshot);
+            .filter(|base| base.kind == LogBaseKind::Snapshot);
         base.map(|base| base.index)
     }
 
@@ -95,8 +96,8 @@ impl ModelGroup {
 }
 
 /// What the workload writes as a base.
-fn base(kind: BaseKind, index: u64, term: u64) -> Base {
-    Base {
+fn base(kind: LogBaseKind, index: u64, term: u64) -> LogBase {
+    LogBase {
         kind,
         index,
         term,
@@ -122,16 +123,16 @@ impl Model {
                 Op::State { group, state } => self.groups.entry(group).or_default().state = state,
                 Op::Begin { group, index } => {
                     let group = self.groups.entry(group).or_default();
-                    group.base = Some(base(BaseKind::Begin, index, 1));
+                    group.base = Some(base(LogBaseKind::Begin, index, 1));
                 }
                 Op::Taken { group, index, term } => {
                     let group = self.groups.entry(group).or_default();
-                    group.base = Some(base(BaseKind::Snapshot, index, term));
+                    group.base = Some(base(LogBaseKind::Snapshot, index, term));
                     group.entries.retain(|&entry, _| entry > index);
                 }
                 Op::Installed { group, index, term } => {
                     let group = self.groups.entry(group).or_default();
-                    group.base = Some(base(BaseKind::Snapshot, index, term));
+                    group.base = Some(base(LogBaseKind::Snapshot, index, term));
                     group.entries.clear();
                 }
                 Op::Remove { group } => {
@@ -153,7 +154,7 @@ impl Model {
                 .entries
                 .iter()
                 .map(
-                    |Entry {
+                    |RecoveredEntry {
                          index,
                          term,
                          payload,
@@ -173,24 +174,24 @@ impl Model {
     }
 
     /// What the next batch does.
-    pub(crate) fn next_ops(&self, load: &Load) -> Vec<Op> {
+    pub(crate) fn next_ops(&self, load: &Workload) -> Vec<Op> {
         let number = self.batches + 1;
-        let mut dice = Dice::new(load.seed ^ number.wrapping_mul(0x9e37_79b9));
+        let mut rng = Rng::new(load.seed ^ number.wrapping_mul(0x9e37_79b9));
         let mut after = self.clone();
         let mut ops = Vec::new();
-        for _ in 0..=dice.below(4) {
-            let group = 1 + dice.below(load.groups);
+        for _ in 0..=rng.below(4) {
+            let group = 1 + rng.below(load.groups);
             let held = after.groups.get(&group).cloned().unwrap_or_default();
-            let op = match dice.below(20) {
-                0..=9 if held == ModelGroup::default() && dice.below(2) == 0 => Op::Begin {
+            let op = match rng.below(20) {
+                0..=9 if held == ModelGroup::default() && rng.below(2) == 0 => Op::Begin {
                     group,
-                    index: 1 + dice.below(5),
+                    index: 1 + rng.below(5),
                 },
                 0..=9 => {
                     // Mostly the next index, at times one that is there already.
-                    let back = if dice.below(5) == 0 { dice.below(4) } else { 0 };
+                    let back = if rng.below(5) == 0 { rng.below(4) } else { 0 };
                     let index = (held.last() + 1).saturating_sub(back).max(held.first());
-                    let payload = dice.bytes(load.payload);
+                    let payload = rng.bytes(load.payload);
                     Op::Entry {
                         group,
                         index,
@@ -200,11 +201,11 @@ impl Model {
                 }
                 10..=13 => Op::State {
                     group,
-                    state: dice.bytes(24),
+                    state: rng.bytes(24),
                 },
                 14..=17 => match held.entries.iter().next_back() {
                     // The groups differ in how much they keep.
-                    Some((&index, &(term, _))) if group == 1 || dice.below(3) > 0 => {
+                    Some((&index, &(term, _))) if group == 1 || rng.below(3) > 0 => {
                         Op::Taken { group, index, term }
                     }
                     _ => match held.entries.iter().next() {
@@ -213,17 +214,17 @@ impl Model {
                     },
                 },
                 18 => {
-                    let index = held.last() + 1 + dice.below(3);
+                    let index = held.last() + 1 + rng.below(3);
                     Op::Installed {
                         group,
                         index,
                         term: number,
                     }
                 }
-                _ if dice.below(2) == 0 => Op::Remove { group },
+                _ if rng.below(2) == 0 => Op::Remove { group },
                 _ => Op::Node {
-                    key: vec![b'k', dice.below(3) as u8],
-                    value: dice.bytes(20),
+                    key: vec![b'k', rng.below(3) as u8],
+                    value: rng.bytes(20),
                 },
             };
             after.apply(std::slice::from_ref(&op));
@@ -241,7 +242,7 @@ impl Model {
 
 /// What a workload is like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub(crate) struct Workload {
     pub(crate) seed: u64,
     pub(crate) groups: u64,
     /// Payloads are up to this long.
@@ -250,11 +251,11 @@ pub(crate) struct Load {
 
 /// A small generator; the tests need the same numbers every time.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed)
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -299,7 +300,7 @@ pub(crate) fn append<D: Disk>(
     log: &mut FileLog<D>,
     snapshots: &Snapshots<D>,
     ops: &[Op],
-) -> Result<Mark, Stopped> {
+) -> Result<BatchNumber, Stopped> {
     let mut batch = Batch::new();
     for op in ops {
         match op {
@@ -314,20 +315,20 @@ pub(crate) fn append<D: Disk>(
             Op::State { group, state } => batch.state(*group, state).unwrap(),
             Op::Taken { group, index, term } => {
                 write_snapshot(snapshots, *group, *index)?;
-                let base = base(BaseKind::Snapshot, *index, *term);
+                let base = base(LogBaseKind::Snapshot, *index, *term);
                 batch
                     .snapshot_taken(*group, *index, *term, &base.note)
                     .unwrap();
             }
             Op::Installed { group, index, term } => {
                 write_snapshot(snapshots, *group, *index)?;
-                let base = base(BaseKind::Snapshot, *index, *term);
+                let base = base(LogBaseKind::Snapshot, *index, *term);
                 batch
                     .snapshot_installed(*group, *index, *term, &base.note)
                     .unwrap();
             }
             Op::Begin { group, index } => {
-                let base = base(BaseKind::Begin, *index, 1);
+                let base = base(LogBaseKind::Begin, *index, 1);
                 batch.begin(*group, *index, 1, &base.note).unwrap();
             }
             Op::Remove { group } => batch.remove(*group).unwrap(),
@@ -371,8 +372,8 @@ fn write_snapshot<D: Disk>(
 
 /// What the workload puts into a snapshot.
 pub(crate) fn snapshot_bytes(id: SnapshotId) -> Vec<u8> {
-    let mut dice = Dice::new(id.group ^ (id.index << 8));
-    dice.bytes(300)
+    let mut rng = Rng::new(id.group ^ (id.index << 8));
+    rng.bytes(300)
 }
 
 /// All bytes of a snapshot.

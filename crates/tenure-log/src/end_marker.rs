@@ -14,7 +14,7 @@ use std::io;
 use crc32fast::Hasher;
 
 use crate::disk::{Disk, DiskFile};
-use crate::names::Name;
+use crate::file_names::FileName;
 use crate::record::{u32_at, u64_at};
 
 const MAGIC: [u8; 8] = *b"tenurend";
@@ -28,7 +28,7 @@ const PLACES: [u64; 2] = [0, 4096];
 
 /// What a slot claims: log file `file` was durable up to `offset`, with all batches up to `mark`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct EndClaim {
     pub(crate) file: u64,
     /// Of that file, which tells it from another one with its name.
     pub(crate) salt: u64,
@@ -40,10 +40,10 @@ pub(crate) struct Claim {
 
 /// What was found in the place of the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum EndMarkerState {
     /// No marker, or one whose first write a crash cut short: it claims nothing.
     Nothing,
-    Claim(Claim),
+    Claim(EndClaim),
     /// Both slots were written once and neither is readable. No crash does that.
     Unreadable,
 }
@@ -67,10 +67,10 @@ impl<D: Disk> EndFile<D> {
     }
 
     /// Reads the marker of an earlier process.
-    pub(crate) fn open(disk: &D) -> io::Result<(EndFile<D>, Found)> {
-        let file = disk.open_durable(&Name::End.to_string())?;
+    pub(crate) fn open(disk: &D) -> io::Result<(EndFile<D>, EndMarkerState)> {
+        let file = disk.open_durable(&FileName::End.to_string())?;
         let length = file.len()?;
-        let mut newest: Option<(u64, Claim)> = None;
+        let mut newest: Option<(u64, EndClaim)> = None;
         let mut written = 0;
         for place in PLACES {
             let mut slot = [0; USED];
@@ -86,9 +86,9 @@ impl<D: Disk> EndFile<D> {
             }
         }
         let found = match newest {
-            Some((_, claim)) => Found::Claim(claim),
-            None if written == PLACES.len() => Found::Unreadable,
-            None => Found::Nothing,
+            Some((_, claim)) => EndMarkerState::Claim(claim),
+            None if written == PLACES.len() => EndMarkerState::Unreadable,
+            None => EndMarkerState::Nothing,
         };
         let end = EndFile {
             file: Some(file),
@@ -98,7 +98,7 @@ impl<D: Disk> EndFile<D> {
     }
 
     /// Writes a claim, durably. What it claims must be durable already.
-    pub(crate) fn write(&mut self, disk: &D, claim: &Claim) -> io::Result<()> {
+    pub(crate) fn write(&mut self, disk: &D, claim: &EndClaim) -> io::Result<()> {
         let sequence = self.sequence + 1;
         let place = PLACES[(sequence % 2) as usize];
         let slot = encode(sequence, claim);
@@ -106,7 +106,7 @@ impl<D: Disk> EndFile<D> {
             file.write_at(place, &slot)?;
             file.sync()?;
         } else {
-            let mut file = disk.create(&Name::End.to_string())?;
+            let mut file = disk.create(&FileName::End.to_string())?;
             // All of the file at once: later writes need no room and no change of its length.
             let mut whole = vec![0; PLACES[1] as usize + SLOT];
             let from = usize::try_from(place).unwrap_or(0);
@@ -121,7 +121,7 @@ impl<D: Disk> EndFile<D> {
     }
 }
 
-fn encode(sequence: u64, claim: &Claim) -> [u8; SLOT] {
+fn encode(sequence: u64, claim: &EndClaim) -> [u8; SLOT] {
     let mut slot = [0; SLOT];
     slot[0..8].copy_from_slice(&MAGIC);
     slot[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -142,12 +142,12 @@ fn encode(sequence: u64, claim: &Claim) -> [u8; SLOT] {
 }
 
 /// The sequence and the claim of a slot. A version that this release does not know claims nothing.
-fn decode(slot: &[u8; USED]) -> Option<(u64, Claim)> {
+fn decode(slot: &[u8; USED]) -> Option<(u64, EndClaim)> {
     let is_whole = slot[0..8] == MAGIC && u32_at(slot, 12) == checksum(slot);
     if !is_whole || u32_at(slot, 8) != VERSION {
         return None;
     }
-    let claim = Claim {
+    let claim = EndClaim {
         file: u64_at(slot, 24),
         salt: u64_at(slot, 32),
         offset: u64_at(slot, 40),
@@ -169,8 +169,8 @@ mod tests {
     use super::*;
     use crate::disk::SimDisk;
 
-    fn claim(mark: u64) -> Claim {
-        Claim {
+    fn claim(mark: u64) -> EndClaim {
+        EndClaim {
             file: 3,
             salt: 99,
             offset: 4096 + 8 * mark,
@@ -213,11 +213,11 @@ mod tests {
                         continue;
                     }
                     match EndFile::open(&disk).unwrap().1 {
-                        Found::Claim(found) => {
+                        EndMarkerState::Claim(found) => {
                             assert!(found == claim(last) || found == claim(last + 1));
                         }
-                        Found::Nothing => assert_eq!(last, 0),
-                        Found::Unreadable => panic!("two slots torn by one crash"),
+                        EndMarkerState::Nothing => assert_eq!(last, 0),
+                        EndMarkerState::Unreadable => panic!("two slots torn by one crash"),
                     }
                 }
             }
@@ -244,11 +244,17 @@ mod tests {
             end.write(&disk, &claim(mark)).unwrap();
         }
         disk.flip_bit("end", 20, 0);
-        assert_eq!(EndFile::open(&disk).unwrap().1, Found::Claim(claim(3)));
+        assert_eq!(
+            EndFile::open(&disk).unwrap().1,
+            EndMarkerState::Claim(claim(3))
+        );
         disk.flip_bit("end", 4096 + 20, 0);
         let (mut end, found) = EndFile::open(&disk).unwrap();
-        assert_eq!(found, Found::Unreadable);
+        assert_eq!(found, EndMarkerState::Unreadable);
         end.write(&disk, &claim(5)).unwrap();
-        assert_eq!(EndFile::open(&disk).unwrap().1, Found::Claim(claim(5)));
+        assert_eq!(
+            EndFile::open(&disk).unwrap().1,
+            EndMarkerState::Claim(claim(5))
+        );
     }
 }

@@ -1,19 +1,19 @@
 //! The table of storage faults: what was done to the files of a log that ended in some way, and what
 //! the next start makes of it.
 //!
-//! Whatever is lost is refused or reported. The rows that say [`Verdict::Unnoticed`] are what no log can
+//! Whatever is lost is refused or reported. The rows that say [`OpenOutcome::Unnoticed`] are what no log can
 //! tell, and docs/formats/log.md names them.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
 mod common;
 
-use common::{Load, Model, TINY, append, names};
-use tenure_log::{CutKind, Disk, Log, OpenError, SimDisk, open};
+use common::{Model, TINY, Workload, append, names};
+use tenure_log::{Disk, Log, OpenError, SimDisk, TruncationKind, open};
 
 /// How the last process ended. All of its batches were confirmed, but for the last one of `Torn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum LogEnd {
     /// In order.
     Closed,
     /// Killed when it had nothing to do.
@@ -52,7 +52,7 @@ enum Fault {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
+enum OpenOutcome {
     /// Everything is there, and nothing is reported.
     Intact,
     /// Everything is there, and something odd is reported.
@@ -62,19 +62,19 @@ enum Verdict {
     Missing,
     NoLog,
     /// Started without the last batch, which may have been confirmed, and said so.
-    Reported(CutKind),
+    Reported(TruncationKind),
     /// Started without batches that were confirmed, and without a word.
     Unnoticed,
 }
 
-const LOAD: Load = Load {
+const LOAD: Workload = Workload {
     seed: 5,
     groups: 3,
     payload: 700,
 };
 
 /// A log of at least three files with snapshots and a spare.
-fn image(ended: Ended) -> (SimDisk, Model) {
+fn image(ended: LogEnd) -> (SimDisk, Model) {
     let disk = SimDisk::new(11);
     let opened = open(disk.clone(), TINY).unwrap();
     let (mut log, snapshots) = (opened.log, opened.snapshots);
@@ -99,35 +99,35 @@ fn image(ended: Ended) -> (SimDisk, Model) {
         }
     }
     let disk = match ended {
-        Ended::Closed => {
+        LogEnd::Closed => {
             log.close().unwrap();
             disk.kill()
         }
-        Ended::Idle => {
+        LogEnd::Idle => {
             log.confirm_end().unwrap();
             disk.kill()
         }
-        Ended::Busy => disk.kill(),
-        Ended::Power => disk.crash(&mut || true),
+        LogEnd::Busy => disk.kill(),
+        LogEnd::Power => disk.crash(&mut || true),
     };
     (disk, model)
 }
 
-struct Record {
+struct TestRecord {
     kind: u8,
     offset: usize,
     length: usize,
 }
 
 /// The records of a log file.
-fn records(disk: &SimDisk, name: &str) -> Vec<Record> {
+fn records(disk: &SimDisk, name: &str) -> Vec<TestRecord> {
     let bytes = disk.bytes(name).unwrap();
     let mut records = Vec::new();
     let mut offset = 4096;
     while offset + 32 <= bytes.len() && bytes[offset + 8] == 1 {
         let length = u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap()) as usize;
         let kind = bytes[offset + 9];
-        records.push(Record {
+        records.push(TestRecord {
             kind,
             offset,
             length,
@@ -140,7 +140,7 @@ fn records(disk: &SimDisk, name: &str) -> Vec<Record> {
 fn inflict(disk: &SimDisk, fault: Fault) {
     let logs = names(disk, "log");
     let newest = logs.last().unwrap().clone();
-    let batches: Vec<Record> = records(disk, &newest)
+    let batches: Vec<TestRecord> = records(disk, &newest)
         .into_iter()
         .filter(|record| record.kind == 1)
         .collect();
@@ -196,7 +196,7 @@ fn inflict(disk: &SimDisk, fault: Fault) {
     }
 }
 
-fn verdict(disk: &SimDisk, model: &Model) -> Verdict {
+fn verdict(disk: &SimDisk, model: &Model) -> OpenOutcome {
     let before: Vec<_> = names(disk, "")
         .into_iter()
         .map(|name| (disk.bytes(&name), name))
@@ -207,12 +207,12 @@ fn verdict(disk: &SimDisk, model: &Model) -> Verdict {
             let cut = opened.recovered.cut;
             let is_odd = cut.is_some() || opened.recovered.end_unreadable;
             return match cut {
-                _ if is_whole && is_odd => Verdict::Warned,
-                _ if is_whole => Verdict::Intact,
-                None => Verdict::Unnoticed,
+                _ if is_whole && is_odd => OpenOutcome::Warned,
+                _ if is_whole => OpenOutcome::Intact,
+                None => OpenOutcome::Unnoticed,
                 Some(cut) => {
                     assert!(cut.offset >= 4096 && cut.bytes >= 32, "{cut:?}");
-                    Verdict::Reported(cut.kind)
+                    OpenOutcome::Reported(cut.kind)
                 }
             };
         }
@@ -224,19 +224,19 @@ fn verdict(disk: &SimDisk, model: &Model) -> Verdict {
     let hint = error.hint();
     assert!(hint.contains("tenure cluster rejoin") && hint.contains("tenure cluster restore"));
     match error {
-        OpenError::Damaged { .. } => Verdict::Damaged,
-        OpenError::Missing { .. } => Verdict::Missing,
-        OpenError::NoLog { .. } => Verdict::NoLog,
+        OpenError::Damaged { .. } => OpenOutcome::Damaged,
+        OpenError::Missing { .. } => OpenOutcome::Missing,
+        OpenError::NoLog { .. } => OpenOutcome::NoLog,
         other => panic!("{other}"),
     }
 }
 
 #[test]
 fn every_fault_gets_its_verdict() {
-    use Ended::{Busy, Closed, Idle, Power};
-    use Verdict::{Damaged, Intact, Missing, NoLog, Reported, Unnoticed, Warned};
-    let suspicious = || Reported(CutKind::Suspicious);
-    let torn = || Reported(CutKind::Torn);
+    use LogEnd::{Busy, Closed, Idle, Power};
+    use OpenOutcome::{Damaged, Intact, Missing, NoLog, Reported, Unnoticed, Warned};
+    let suspicious = || Reported(TruncationKind::Suspicious);
+    let torn = || Reported(TruncationKind::Torn);
     // What was done; what comes of it after an orderly end or when the node was idle; when it was
     // killed right after a sync; when the machine lost power right after a sync.
     let table = [
@@ -285,14 +285,14 @@ fn every_fault_gets_its_verdict() {
 /// After an orderly end, every single flipped bit in any file is refused, or nothing is lost.
 #[test]
 fn after_an_orderly_end_no_flipped_bit_costs_a_batch() {
-    let (disk, model) = image(Ended::Closed);
+    let (disk, model) = image(LogEnd::Closed);
     let mut refused = 0;
     for name in names(&disk, "log").into_iter().chain(names(&disk, "end")) {
         for offset in 0..disk.bytes(&name).unwrap().len() {
             assert!(disk.flip_bit(&name, offset, (offset % 8) as u8));
             match verdict(&disk.copy(), &model) {
-                Verdict::Intact | Verdict::Warned => {}
-                Verdict::Damaged => refused += 1,
+                OpenOutcome::Intact | OpenOutcome::Warned => {}
+                OpenOutcome::Damaged => refused += 1,
                 other => panic!("{name} at {offset}: {other:?}"),
             }
             assert!(disk.flip_bit(&name, offset, (offset % 8) as u8), "and back");
@@ -305,7 +305,7 @@ fn after_an_orderly_end_no_flipped_bit_costs_a_batch() {
 /// cut off and reported, and it is no reason to doubt what was confirmed.
 #[test]
 fn a_write_that_a_kill_cut_short_is_no_damage() {
-    let (disk, model) = image(Ended::Busy);
+    let (disk, model) = image(LogEnd::Busy);
     let newest = names(&disk, "log").pop().unwrap();
     let all = records(&disk, &newest);
     let last = all.last().unwrap();
@@ -329,7 +329,7 @@ fn a_write_that_a_kill_cut_short_is_no_damage() {
     let recovered = open(disk, TINY).unwrap().recovered;
     assert_eq!(Model::of(&recovered), model);
     let cut = recovered.cut.unwrap();
-    assert_eq!((cut.offset, cut.kind), (end as u64, CutKind::Torn));
+    assert_eq!((cut.offset, cut.kind), (end as u64, TruncationKind::Torn));
 }
 
 /// A record that crosses a page and is damaged after a complete write is no interrupted write: its last page
@@ -364,7 +364,7 @@ fn damage_to_a_record_that_crosses_a_page_is_suspicious() {
     for offset in (last.offset..last.offset + 32 + last.length).step_by(97) {
         let mut bytes = written.clone();
         bytes[offset] ^= 4;
-        assert_eq!(kind(bytes), CutKind::Suspicious, "bit at {offset}");
+        assert_eq!(kind(bytes), TruncationKind::Suspicious, "bit at {offset}");
     }
     // Interrupted at a page: what stands behind it was there before, zeros or an older use of the file.
     let boundaries: Vec<usize> = (last.offset..end)
@@ -375,7 +375,7 @@ fn damage_to_a_record_that_crosses_a_page_is_suspicious() {
         for old in [0, 9] {
             let mut bytes = written.clone();
             bytes[at..end + 4096].fill(old);
-            assert_eq!(kind(bytes), CutKind::Torn, "interrupted at {at}");
+            assert_eq!(kind(bytes), TruncationKind::Torn, "interrupted at {at}");
         }
     }
 }
@@ -398,7 +398,7 @@ fn a_tail_behind_a_failed_sync_is_torn_and_not_suspicious() {
         opened.log.sync().unwrap_err();
         drop(opened);
         if let Some(cut) = open(disk.kill(), TINY).unwrap().recovered.cut {
-            assert_eq!(cut.kind, CutKind::Torn, "{cut:?}");
+            assert_eq!(cut.kind, TruncationKind::Torn, "{cut:?}");
             torn += 1;
         }
     }
@@ -408,7 +408,7 @@ fn a_tail_behind_a_failed_sync_is_torn_and_not_suspicious() {
 /// The marker of an idle log is written once, not again and again.
 #[test]
 fn an_idle_log_confirms_its_end_once() {
-    let (disk, _) = image(Ended::Busy);
+    let (disk, _) = image(LogEnd::Busy);
     let mut opened = open(disk.clone(), TINY).unwrap();
     let mut batch = tenure_log::Batch::new();
     batch.node(b"key", b"value").unwrap();
@@ -427,13 +427,16 @@ fn an_idle_log_confirms_its_end_once() {
 /// power, until the batch is durable in which that can be remembered.
 #[test]
 fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
-    let (image, _) = image(Ended::Busy);
+    let (image, _) = image(LogEnd::Busy);
     inflict(&image, Fault::LastBody);
     let is_suspicious = |disk: &SimDisk| {
         let recovered = open(disk.clone(), TINY).unwrap().recovered;
         let is_noted = recovered.node.contains_key(&b"noted"[..]);
         let cut = recovered.cut.map(|cut| cut.kind);
-        assert!(cut.is_none() || cut == Some(CutKind::Suspicious), "{cut:?}");
+        assert!(
+            cut.is_none() || cut == Some(TruncationKind::Suspicious),
+            "{cut:?}"
+        );
         assert_ne!(cut.is_some(), is_noted, "either it is reported or noted");
         cut.is_some()
     };
@@ -467,7 +470,7 @@ fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
 /// tail is an ordinary torn one, and the note is lost: the cut is still reported as suspicious.
 #[test]
 fn a_torn_first_batch_does_not_hide_the_suspicious_cut_before_it() {
-    let (image, _) = image(Ended::Busy);
+    let (image, _) = image(LogEnd::Busy);
     inflict(&image, Fault::LastBody);
     let mut torn = 0;
     for seed in 0..20 {
@@ -478,10 +481,10 @@ fn a_torn_first_batch_does_not_hide_the_suspicious_cut_before_it() {
         log.append(&mut batch).unwrap();
         drop(log);
         // Some sectors of the batch are on the disk, others are not.
-        let mut dice: u64 = seed;
+        let mut rng: u64 = seed;
         let mut disk = disk.crash(&mut || {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            dice >> 63 == 1
+            rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            rng >> 63 == 1
         });
         for _ in 0..2 {
             let recovered = open(disk.clone(), TINY).unwrap().recovered;
@@ -491,7 +494,7 @@ fn a_torn_first_batch_does_not_hide_the_suspicious_cut_before_it() {
                 break;
             }
             let (kind, bytes) = cut.unwrap();
-            assert_eq!(kind, CutKind::Suspicious, "seed {seed}");
+            assert_eq!(kind, TruncationKind::Suspicious, "seed {seed}");
             torn += u32::from(bytes > 0);
             disk = disk.crash(&mut || false);
         }
@@ -503,7 +506,7 @@ fn a_torn_first_batch_does_not_hide_the_suspicious_cut_before_it() {
 /// and nothing that is wrong. What that release cut off below the claim is seen.
 #[test]
 fn a_marker_that_stayed_behind_is_still_true() {
-    let (disk, _) = image(Ended::Idle);
+    let (disk, _) = image(LogEnd::Idle);
     let old = disk.bytes("end").unwrap();
     let claimed_file = names(&disk, "log").pop().unwrap();
     let mut opened = open(disk.clone(), TINY).unwrap();
@@ -515,6 +518,6 @@ fn a_marker_that_stayed_behind_is_still_true() {
         opened.log.sync().unwrap();
         let now = disk.copy().kill();
         now.put("end", old.clone());
-        assert_eq!(verdict(&now, &model), Verdict::Intact);
+        assert_eq!(verdict(&now, &model), OpenOutcome::Intact);
     }
 }

@@ -14,7 +14,7 @@ use crate::snapshot::SnapshotId;
 
 /// What a name in the data directory stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Name {
+pub(crate) enum FileName {
     Log(u64),
     Spare(u64),
     Snapshot(SnapshotId),
@@ -22,32 +22,34 @@ pub(crate) enum Name {
     End,
 }
 
-impl std::fmt::Display for Name {
+impl std::fmt::Display for FileName {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Name::Log(number) => write!(out, "log-{number:020}"),
-            Name::Spare(number) => write!(out, "spare-{number:020}"),
-            Name::Snapshot(SnapshotId { group, index }) => write!(out, "snapshot-{group}-{index}"),
-            Name::Partial(id) => write!(out, "{}.partial", Name::Snapshot(*id)),
-            Name::End => out.write_str("end"),
+            FileName::Log(number) => write!(out, "log-{number:020}"),
+            FileName::Spare(number) => write!(out, "spare-{number:020}"),
+            FileName::Snapshot(SnapshotId { group, index }) => {
+                write!(out, "snapshot-{group}-{index}")
+            }
+            FileName::Partial(id) => write!(out, "{}.partial", FileName::Snapshot(*id)),
+            FileName::End => out.write_str("end"),
         }
     }
 }
 
-impl Name {
+impl FileName {
     /// The meaning of a name, if it is exactly one that we would write.
-    pub(crate) fn parse(text: &str) -> Option<Name> {
+    pub(crate) fn parse(text: &str) -> Option<FileName> {
         let name = if let Some(number) = text.strip_prefix("log-") {
-            Name::Log(number.parse().ok()?)
+            FileName::Log(number.parse().ok()?)
         } else if text == "end" {
-            Name::End
+            FileName::End
         } else if let Some(number) = text.strip_prefix("spare-") {
-            Name::Spare(number.parse().ok()?)
+            FileName::Spare(number.parse().ok()?)
         } else {
             let id = text.strip_prefix("snapshot-")?;
             match id.strip_suffix(".partial") {
-                Some(id) => Name::Partial(parse_id(id)?),
-                None => Name::Snapshot(parse_id(id)?),
+                Some(id) => FileName::Partial(parse_id(id)?),
+                None => FileName::Snapshot(parse_id(id)?),
             }
         };
         (name.to_string() == text).then_some(name)
@@ -74,13 +76,13 @@ mod tests {
             index: 4711,
         };
         for name in [
-            Name::Log(7),
-            Name::Spare(3),
-            Name::Snapshot(id),
-            Name::Partial(id),
-            Name::End,
+            FileName::Log(7),
+            FileName::Spare(3),
+            FileName::Snapshot(id),
+            FileName::Partial(id),
+            FileName::End,
         ] {
-            assert_eq!(Name::parse(&name.to_string()), Some(name));
+            assert_eq!(FileName::parse(&name.to_string()), Some(name));
         }
         for foreign in [
             "lock",
@@ -90,9 +92,9 @@ mod tests {
             "snapshot-1",
             "snapshot-1-2-3",
         ] {
-            assert_eq!(Name::parse(foreign), None, "{foreign}");
+            assert_eq!(FileName::parse(foreign), None, "{foreign}");
         }
-        assert_eq!(Name::parse("snapshot-01-2"), None);
-        assert_eq!(Name::parse("log-000000000000000000007"), None);
+        assert_eq!(FileName::parse("snapshot-01-2"), None);
+        assert_eq!(FileName::parse("log-000000000000000000007"), None);
     }
 }
