@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tenure_journal::{Synced, WriteError, Written, held_back};
+use tenure_journal::{Synced, WriteError, WrittenBatches, held_back};
 use tenure_log::{FileLog, Log as _, RealDisk, Snapshots, SpareDone};
 use tenure_node::{Batch, Input, Lane, Mark, NodeId};
 use tokio::sync::oneshot;
@@ -124,7 +124,7 @@ impl Journal {
                 },
             };
             let before = self.log.appended();
-            let mut written = Written::default();
+            let mut written = WrittenBatches::default();
             let mut end = false;
             for write in std::iter::once(first).chain(writes.try_iter()) {
                 match write {

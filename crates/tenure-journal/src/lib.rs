@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A mark can be read only from [`Synced`], and that is made only by a sync: whoever reports a batch
-//! cannot do it too early. (A node that is told not to wait for its disk says so: [`Written::trusted`].)
+//! cannot do it too early. (A node that is told not to wait for its disk says so: [`WrittenBatches::trusted`].)
 
 mod replay;
 mod suspects;
@@ -47,14 +47,14 @@ pub enum WriteError {
 
 /// What was written since the last sync began.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct WrittenBatches {
     mark: Option<Mark>,
     has_notes: bool,
     retire: Vec<SnapshotId>,
     forget: BTreeSet<GroupId>,
 }
 
-impl Written {
+impl WrittenBatches {
     /// Writes a batch, the snapshots that it stands on first. `items` is room to work in.
     pub fn append<D: Disk>(
         &mut self,
@@ -137,7 +137,7 @@ impl Written {
         Ok(Synced(self))
     }
 
-    /// Begins to make it durable; batches may be written meanwhile, as another [`Written`].
+    /// Begins to make it durable; batches may be written meanwhile, as another [`WrittenBatches`].
     pub fn begin<D: Disk>(self, log: &mut FileLog<D>) -> Result<Syncing, WriteError> {
         let ticket = if self.is_something() {
             Some(log.begin_sync()?)
@@ -160,7 +160,7 @@ impl Written {
 #[derive(Debug)]
 pub struct Syncing {
     ticket: Option<SyncTicket>,
-    written: Written,
+    written: WrittenBatches,
 }
 
 impl Syncing {
@@ -175,7 +175,7 @@ impl Syncing {
 
 /// What a sync has made durable.
 #[derive(Debug)]
-pub struct Synced(Written);
+pub struct Synced(WrittenBatches);
 
 impl Synced {
     /// To be reported to the node.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
-use tenure_journal::{WriteError, Written, replay, save};
+use tenure_journal::{WriteError, WrittenBatches, replay, save};
 use tenure_log::{FileLog, Options, SimDisk, Snapshots, open};
 use tenure_node::{
     Base, Batch, Entry, GroupId, HardState, Mark, Member, Membership, NodeId, Payload, Place,
@@ -67,7 +67,7 @@ fn state(number: u64) -> HardState {
 
 /// How a driver waits for its disk.
 #[derive(Clone, Copy, Debug)]
-enum Waits {
+enum WaitPolicy {
     AtOnce,
     Later,
 }
@@ -76,7 +76,7 @@ enum Waits {
 fn write_all(
     log: &mut FileLog<SimDisk>,
     snapshots: &Snapshots<SimDisk>,
-    waits: Waits,
+    waits: WaitPolicy,
     reported: &mut Option<Mark>,
 ) -> Result<(), WriteError> {
     let mut items = tenure_log::Batch::new();
@@ -89,11 +89,11 @@ fn write_all(
             };
             save(snapshots, &state)?;
         }
-        let mut written = Written::default();
+        let mut written = WrittenBatches::default();
         written.append(log, snapshots, &mut items, &batch)?;
         let synced = match waits {
-            Waits::AtOnce => written.sync(log)?,
-            Waits::Later => written.begin(log)?.finish(log)?,
+            WaitPolicy::AtOnce => written.sync(log)?,
+            WaitPolicy::Later => written.begin(log)?.finish(log)?,
         };
         *reported = synced.mark();
         synced.clean(snapshots)?;
@@ -106,7 +106,7 @@ fn write_all(
 
 #[test]
 fn a_reported_batch_survives_the_loss_of_everything_that_was_not_synced() {
-    for waits in [Waits::AtOnce, Waits::Later] {
+    for waits in [WaitPolicy::AtOnce, WaitPolicy::Later] {
         let mut seen = Vec::new();
         for operation in 0.. {
             let disk = SimDisk::new(7);

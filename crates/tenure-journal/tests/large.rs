@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
-use tenure_journal::{Written, replay};
+use tenure_journal::{WrittenBatches, replay};
 use tenure_log::{Log as _, Options, SimDisk, open};
 use tenure_node::{
     Base, Batch, Entry, GroupId, HardState, Mark, Member, Membership, NodeId, Payload, Place,
@@ -58,12 +58,12 @@ fn write(births: &Batch, large: &Batch) -> SimDisk {
     let opened = open(disk.clone(), Options::default()).unwrap();
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     let mut items = tenure_log::Batch::new();
-    let mut written = Written::default();
+    let mut written = WrittenBatches::default();
     written
         .append(&mut log, &snapshots, &mut items, births)
         .unwrap();
     written.sync(&mut log).unwrap();
-    let mut written = Written::default();
+    let mut written = WrittenBatches::default();
     written
         .gather(&mut log, &snapshots, &mut items, large)
         .unwrap();
@@ -102,7 +102,7 @@ fn a_batch_without_room_behind_others_is_a_record_of_its_own() {
     let opened = open(disk.clone(), Options::default()).unwrap();
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     let mut items = tenure_log::Batch::new();
-    let mut written = Written::default();
+    let mut written = WrittenBatches::default();
     for number in 0..5 {
         let group = GroupId(number);
         let records = vec![

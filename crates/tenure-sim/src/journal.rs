@@ -1,6 +1,6 @@
 //! The journal of a node in the simulator: the one of real machines, on a simulated disk.
 
-use tenure_journal::{Syncing, WriteError, Written, held_back, replay, save};
+use tenure_journal::{Syncing, WriteError, WrittenBatches, held_back, replay, save};
 use tenure_log::{FileLog, OpenError, Options, SimDisk, Snapshots, open};
 use tenure_node::{Batch, GroupId, Mark, Recovery, Snapshot};
 
@@ -18,7 +18,7 @@ const MOST_FILES: usize = 2;
 pub(crate) struct Journal {
     log: FileLog<SimDisk>,
     snapshots: Snapshots<SimDisk>,
-    written: Written,
+    written: WrittenBatches,
     syncs: u64,
 }
 
@@ -65,7 +65,7 @@ impl Journal {
         let journal = Journal {
             log: opened.log,
             snapshots: opened.snapshots,
-            written: Written::default(),
+            written: WrittenBatches::default(),
             syncs: 0,
         };
         Ok((journal, recovery, blank))

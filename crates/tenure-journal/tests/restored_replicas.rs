@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
-use tenure_journal::{Written, replay};
+use tenure_journal::{WrittenBatches, replay};
 use tenure_log::{Options, SimDisk, open};
 use tenure_node::{
     Base, Batch, GroupId, HardState, Mark, Member, Membership, NodeId, Place, Record, Snapshot,
@@ -68,7 +68,7 @@ fn a_replica_that_is_back_at_once_keeps_its_snapshot() {
         };
         let mut items = tenure_log::Batch::new();
         for turn in [vec![begin]].iter().chain(&turns) {
-            let mut written = Written::default();
+            let mut written = WrittenBatches::default();
             for batch in turn {
                 written
                     .gather(&mut log, &snapshots, &mut items, batch)
