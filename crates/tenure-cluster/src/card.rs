@@ -4,7 +4,7 @@
 //! so a wrong or old card costs an attempt and nothing else.
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
-use tenure_node::{Member, NodeId};
+use tenure_node::{NodeId, ReplicaId};
 
 /// No name and no address is longer.
 const MAX_ADDRESS: usize = 255;
@@ -13,10 +13,10 @@ const MAX_ADDRESS: usize = 255;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     /// Which node, in which life.
-    pub(crate) member: Member,
+    pub(crate) member: ReplicaId,
     /// Orders the lives of a node number: of two lives the one with the later birth counts. It is the wall clock
     /// when the data directory was made, or later: a joining node dates it after every life that the cluster
-    /// knows of its number (`peers/lives.rs`), so that the order does not depend on clocks.
+    /// knows of its number (`peers/incarnations.rs`), so that the order does not depend on clocks.
     pub(crate) born_ms: u64,
     /// How often it was started, then how often its card changed since.
     pub(crate) start: u64,
@@ -41,7 +41,14 @@ impl Card {
 
     /// Whether this card of a node replaces that one.
     pub(crate) fn is_newer_than(&self, other: &Card) -> bool {
-        let age = |card: &Card| (card.born_ms, card.member.life, card.start, card.revision);
+        let age = |card: &Card| {
+            (
+                card.born_ms,
+                card.member.incarnation,
+                card.start,
+                card.revision,
+            )
+        };
         age(self) > age(other)
     }
 }
@@ -60,7 +67,7 @@ impl Encode for Card {
     }
 
     fn take(input: &mut Reader<'_>) -> Result<Card, DecodeError> {
-        let member = Member::unpack(input.number()?).ok_or(DecodeError::Number)?;
+        let member = ReplicaId::unpack(input.number()?).ok_or(DecodeError::Number)?;
         let (born_ms, start, revision) = (input.number()?, input.number()?, input.number()?);
         let mut address = || {
             let text = input.text()?;
@@ -101,9 +108,9 @@ impl Encode for Card {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn card(node: u32, life: u32) -> Card {
+    pub(crate) fn card(node: u32, incarnation: u32) -> Card {
         Card {
-            member: Member::new(NodeId::new(node).unwrap(), life),
+            member: ReplicaId::new(NodeId::new(node).unwrap(), incarnation),
             born_ms: 1,
             start: 1,
             revision: 0,

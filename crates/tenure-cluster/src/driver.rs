@@ -20,7 +20,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use rustc_hash::FxBuildHasher;
 use tenure_node::{
-    After, Batch, GroupId, Input, Lane, Moment, Node, NodeId, Output, RequestId, Role,
+    Channel, DurableAfter, GroupId, Input, Node, NodeId, Output, RequestId, Role, StepTime,
+    WriteBatch,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -62,11 +63,11 @@ impl Clock {
         }
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> StepTime {
         let wall = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        Moment {
+        StepTime {
             monotonic_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
             wall_ms: u64::try_from(wall.as_millis()).unwrap_or(0),
         }
@@ -88,7 +89,7 @@ pub(crate) struct Driver {
     /// When callers that have given up are looked for next.
     pub(crate) next_cancel_ms: u64,
     /// Where frames for peers go.
-    pub(crate) outlets: HashMap<(NodeId, Lane), Outlet>,
+    pub(crate) outlets: HashMap<(NodeId, Channel), Outlet>,
     /// Who moves groups between nodes, where there are others.
     pub(crate) mover: Option<Mover>,
     pub(crate) mesh: Option<UnboundedSender<Event>>,
@@ -99,7 +100,7 @@ pub(crate) struct Driver {
     /// Jobs that were taken and are left for the next turn, usually none; their room is used again.
     pub(crate) jobs: Vec<Job>,
     /// For the journal, until all that leaves at once has left.
-    pub(crate) batch: Option<Batch>,
+    pub(crate) batch: Option<WriteBatch>,
     pub(crate) held: Vec<Held>,
     /// What the next step begins with.
     pub(crate) inputs: Vec<Input>,
@@ -293,22 +294,30 @@ impl Driver {
                 Next::Nothing
             }
             Job::Input(input) => Next::Input(input),
-            Job::Lost { node, lane, outlet } => {
+            Job::Lost {
+                node,
+                channel,
+                outlet,
+            } => {
                 // Another connection may have taken its place.
-                let now = self.outlets.get(&(node, lane));
+                let now = self.outlets.get(&(node, channel));
                 if now.is_some_and(|now| now.is(&outlet)) {
-                    self.lose(node, lane);
+                    self.lose(node, channel);
                 }
                 Next::Nothing
             }
-            Job::Connected { node, lane, outlet } => {
-                let before = self.outlets.insert((node, lane), outlet);
-                self.bulk_lost(node, lane, before.is_some());
+            Job::Connected {
+                node,
+                channel,
+                outlet,
+            } => {
+                let before = self.outlets.insert((node, channel), outlet);
+                self.bulk_lost(node, channel, before.is_some());
                 Next::Nothing
             }
-            Job::Disconnected { node, lane } => {
-                let before = self.outlets.remove(&(node, lane));
-                self.bulk_lost(node, lane, before.is_some());
+            Job::Disconnected { node, channel } => {
+                let before = self.outlets.remove(&(node, channel));
+                self.bulk_lost(node, channel, before.is_some());
                 Next::Nothing
             }
             Job::View(view) => {
@@ -357,7 +366,7 @@ impl Driver {
     }
 
     /// Whether a node that was told to stop has nothing left to hand over, or no more time.
-    fn is_over(&self, now: Moment) -> bool {
+    fn is_over(&self, now: StepTime) -> bool {
         let Some(end) = self.stop_at_ms else {
             return false;
         };
@@ -373,14 +382,14 @@ impl Driver {
 
     /// Puts a frame into its queue. What goes to a peer that is not connected is lost, and the node
     /// knows: it was told when the connection broke.
-    fn send(&mut self, to: NodeId, lane: Lane, frame: Bytes) {
-        let Some(outlet) = self.outlets.get(&(to, lane)) else {
+    fn send(&mut self, to: NodeId, channel: Channel, frame: Bytes) {
+        let Some(outlet) = self.outlets.get(&(to, channel)) else {
             // The two lanes are connected one after the other.
-            self.bulk_lost(to, lane, true);
+            self.bulk_lost(to, channel, true);
             return;
         };
         if outlet.send(Parcel::Frame(frame)).is_err() {
-            self.lose(to, lane);
+            self.lose(to, channel);
         }
     }
 
@@ -396,11 +405,11 @@ impl Driver {
     }
 
     /// A peer does not keep up.
-    fn lose(&mut self, node: NodeId, lane: Lane) {
-        self.outlets.remove(&(node, lane));
-        self.bulk_lost(node, lane, true);
+    fn lose(&mut self, node: NodeId, channel: Channel) {
+        self.outlets.remove(&(node, channel));
+        self.bulk_lost(node, channel, true);
         if let Some(mesh) = &self.mesh
-            && lane == Lane::Main
+            && channel == Channel::Main
         {
             let _ = mesh.send(Event::Overflow { node });
         }
@@ -408,8 +417,8 @@ impl Driver {
 
     /// The node hears at once of frames that were lost on the bulk lane, or a transfer would wait for them until
     /// it counts as stalled. (On the main lane it hears of the peer.)
-    fn bulk_lost(&mut self, node: NodeId, lane: Lane, lost: bool) {
-        if lost && lane == Lane::Bulk {
+    fn bulk_lost(&mut self, node: NodeId, channel: Channel, lost: bool) {
+        if lost && channel == Channel::Bulk {
             self.inputs.push(Input::BulkLost { node });
         }
     }
@@ -459,19 +468,19 @@ impl Driver {
             Output::Stop { why } => return Some(why),
             Output::Send {
                 to,
-                lane,
+                channel,
                 after,
                 frame,
             } => match after {
-                After::Nothing => self.send(to, lane, frame),
-                After::Persisted(after) => {
-                    if let Some(outlet) = self.outlets.get(&(to, lane)).cloned() {
+                DurableAfter::Nothing => self.send(to, channel, frame),
+                DurableAfter::Persisted(after) => {
+                    if let Some(outlet) = self.outlets.get(&(to, channel)).cloned() {
                         // The journal lets it go as soon as that is durable: one thread fewer on
                         // the way of an acknowledgement.
                         self.held.push(Held {
                             after,
                             to,
-                            lane,
+                            channel,
                             outlet,
                             frame,
                         });

@@ -9,8 +9,8 @@ use tenure_core::event::Event;
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 use tenure_node::{
-    Answer, Certain, ClientRequest, Failure, GroupId, Input, Member, NodeId, Status, WatchEvent,
-    WatchStart,
+    Answer, ClientRequest, EffectCertainty, Failure, GroupId, Input, NodeId, ReplicaId, Status,
+    WatchEvent, WatchStart,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
@@ -33,7 +33,7 @@ pub struct Handle {
     pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
     pub(crate) joined: watch::Sender<Joined>,
     pub(crate) known: watch::Sender<Known>,
-    pub(crate) me: Member,
+    pub(crate) me: ReplicaId,
     pub(crate) name: Arc<str>,
 }
 
@@ -96,7 +96,7 @@ impl Stopped {
 pub(crate) fn gone() -> Failure {
     Failure::Unavailable {
         why: "the node has stopped",
-        nothing_happened: Certain::No,
+        nothing_happened: EffectCertainty::No,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tenure_core::codec::{Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
-use tenure_node::{ClusterConfig, Member, NodeId};
+use tenure_node::{ClusterConfig, NodeId, ReplicaId};
 
 /// Where the log keeps it.
 const KEY: &[u8] = b"identity";
@@ -12,7 +12,7 @@ const KEY: &[u8] = b"identity";
 /// What a data directory knows about its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    pub(crate) me: Member,
+    pub(crate) me: ReplicaId,
     /// How often a node was started on it.
     pub(crate) starts: u64,
     pub(crate) cluster: ClusterConfig,
@@ -59,7 +59,7 @@ pub enum IdentityError {
 impl Identity {
     /// A node that never was. With a number for a cluster it founds that, without one it joins.
     pub(crate) fn born(
-        me: Member,
+        me: ReplicaId,
         born_ms: u64,
         cluster: ClusterConfig,
         founds: Option<u64>,
@@ -147,7 +147,7 @@ fn decode(bytes: &[u8]) -> Result<Identity, tenure_core::codec::DecodeError> {
     if !(1..=2).contains(&version) {
         return Err(DecodeError::Version { found: version });
     }
-    let me = Member::unpack(input.number()?).ok_or(DecodeError::Number)?;
+    let me = ReplicaId::unpack(input.number()?).ok_or(DecodeError::Number)?;
     let starts = input.number()?;
     let group_count = input.small()?;
     let prefix_segments = input.small()? as usize;
@@ -186,7 +186,7 @@ mod tests {
             default_algorithm: Algorithm::RecursiveRw,
         };
         let node = NodeId::new(3).unwrap();
-        Identity::born(Member::new(node, 77), 12, cluster, Some(5))
+        Identity::born(ReplicaId::new(node, 77), 12, cluster, Some(5))
     }
 
     /// A directory of the first release is a cluster of its own.

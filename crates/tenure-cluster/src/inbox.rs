@@ -12,7 +12,9 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_node::{Answer, ClientRequest, Failure, GroupId, Input, Lane, NodeId, Status, StreamId};
+use tenure_node::{
+    Answer, Channel, ClientRequest, Failure, GroupId, Input, NodeId, Status, StreamId,
+};
 use tokio::sync::oneshot;
 
 use crate::answer::Answering;
@@ -47,15 +49,15 @@ pub(crate) enum Job {
     /// Frames for a peer go here from now on.
     Connected {
         node: NodeId,
-        lane: Lane,
+        channel: Channel,
         outlet: Outlet,
     },
     /// Frames for a peer go nowhere.
-    Disconnected { node: NodeId, lane: Lane },
+    Disconnected { node: NodeId, channel: Channel },
     /// A frame that waited for the disk found its queue full or closed.
     Lost {
         node: NodeId,
-        lane: Lane,
+        channel: Channel,
         outlet: Outlet,
     },
     /// What the groups that are led here should be brought in line with.
@@ -255,8 +257,8 @@ impl Inbox {
     }
 
     /// Drops a peer's frame in, as [`leave`](Inbox::leave). Says how many bytes of frames wait now.
-    pub(crate) fn leave_frame(&self, from: NodeId, lane: Lane, bytes: Bytes) -> usize {
-        if lane == Lane::Bulk {
+    pub(crate) fn leave_frame(&self, from: NodeId, channel: Channel, bytes: Bytes) -> usize {
+        if channel == Channel::Bulk {
             self.has_bulk.store(true, Ordering::Relaxed);
         }
         let waiting = self.frame_bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();

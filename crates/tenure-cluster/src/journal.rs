@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tenure_journal::{Synced, WriteError, WrittenBatches, held_back};
 use tenure_log::{FileLog, Log as _, RealDisk, Snapshots, SpareDone};
-use tenure_node::{Batch, Input, Lane, Mark, NodeId};
+use tenure_node::{Channel, Input, Mark, NodeId, WriteBatch};
 use tokio::sync::oneshot;
 
 use crate::chores::Chore;
@@ -43,7 +43,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// What the journal is asked to do.
 pub(crate) enum Write {
     /// Write this, and let go what rests on it, or on something before it, when that is durable.
-    Turn(Option<Batch>, Vec<Held>),
+    Turn(Option<WriteBatch>, Vec<Held>),
     /// Something about the node itself; told when it is durable.
     Note(Note),
     /// The log's next file is ready, or could not be made.
@@ -63,7 +63,7 @@ pub(crate) struct Note {
 pub(crate) struct Held {
     pub(crate) after: Mark,
     pub(crate) to: NodeId,
-    pub(crate) lane: Lane,
+    pub(crate) channel: Channel,
     pub(crate) outlet: Outlet,
     pub(crate) frame: Bytes,
 }
@@ -225,13 +225,17 @@ impl Journal {
         while let Some(held) = self.held.pop_front_if(|held| held.after <= self.synced) {
             let Held {
                 to: node,
-                lane,
+                channel,
                 outlet,
                 frame,
                 ..
             } = held;
             if outlet.send(Parcel::Frame(frame)).is_err() {
-                self.inbox.push(Job::Lost { node, lane, outlet });
+                self.inbox.push(Job::Lost {
+                    node,
+                    channel,
+                    outlet,
+                });
             }
         }
     }

@@ -48,7 +48,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tenure_log::{Log, OpenError, RealDisk, TruncationKind};
-use tenure_node::{ClusterConfig, Config, GroupId, Limits, Mark, Member, Node, NodeId};
+use tenure_node::{ClusterConfig, Config, GroupId, Limits, Mark, Node, NodeId, ReplicaId};
 use tokio::sync::watch;
 
 use begin::Doors;
@@ -235,7 +235,7 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         }
         // A node that has not found a cluster yet has nothing that it could lose.
         unjoined => {
-            let me = Member::new(options.node, random()? as u32);
+            let me = ReplicaId::new(options.node, random()? as u32);
             let cluster = options.cluster.clone();
             let fresh = Identity::born(me, clock.now().wall_ms, cluster, None);
             let born = unjoined.unwrap_or(fresh);

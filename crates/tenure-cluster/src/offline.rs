@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tenure_log::{Disk, FileLog, Log, OpenError, Opened, RealDisk};
 use tenure_node::{
-    ClusterConfig, Config, GroupId, HardState, Input, Limits, Member, Membership, Moment, Node,
-    NodeId, Output, Place,
+    ClusterConfig, Config, GroupId, HardState, Input, Limits, LogPosition, Membership, Node,
+    NodeId, Output, ReplicaId, StepTime,
 };
 
 use crate::archive::SavedGroup;
@@ -460,7 +460,7 @@ fn lift_at(now_ms: u64) -> Result<u64, OfflineError> {
         .saturating_add(LEAST_LIFT))
 }
 
-type States = BTreeMap<u32, (Place, SavedGroup)>;
+type States = BTreeMap<u32, (LogPosition, SavedGroup)>;
 
 /// Applies everything that a directory's log holds, decided or not, and takes the states.
 fn extract(data_dir: &Path) -> Result<(Identity, Book, States, Held), OfflineError> {
@@ -474,7 +474,7 @@ fn extract(data_dir: &Path) -> Result<(Identity, Book, States, Held), OfflineErr
         .ok_or_else(|| OfflineError::Nothing(data_dir.to_owned()))?;
     let mut recovery = replay(opened.recovered, &opened.snapshots)?;
     recovery.take_over(identity.me);
-    let last: BTreeMap<GroupId, Place> = recovery
+    let last: BTreeMap<GroupId, LogPosition> = recovery
         .groups()
         .filter_map(|group| Some((group, recovery.last(group)?)))
         .collect();
@@ -497,7 +497,7 @@ fn extract(data_dir: &Path) -> Result<(Identity, Book, States, Held), OfflineErr
 
 /// The states of groups that have nothing.
 fn empty_states(facts: &ClusterConfig, lost: &[u32]) -> Result<Vec<SavedGroup>, OfflineError> {
-    let me = Member::new(
+    let me = ReplicaId::new(
         NodeId::new(1).unwrap_or_else(|| unreachable!("one is not zero")),
         1,
     );
@@ -520,7 +520,7 @@ fn empty_states(facts: &ClusterConfig, lost: &[u32]) -> Result<Vec<SavedGroup>, 
 
 /// Runs a lone node in memory until it has applied all it has.
 fn run(
-    me: Member,
+    me: ReplicaId,
     facts: &ClusterConfig,
     recovery: tenure_node::Recovery,
 ) -> Result<Node, OfflineError> {
@@ -532,7 +532,7 @@ fn run(
         seed: random().map_err(at(Path::new("/dev/urandom")))?,
         nodes: vec![me.node],
     };
-    let moment = |turn: usize| Moment {
+    let moment = |turn: usize| StepTime {
         monotonic_ms: turn as u64,
         wall_ms: 0,
     };
@@ -571,7 +571,7 @@ fn stage(
     let opened = open(&db)?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     let drawn = || random().map_err(at(Path::new("/dev/urandom")));
-    let me = Member::new(node, drawn()? as u32);
+    let me = ReplicaId::new(node, drawn()? as u32);
     let identity = Identity::born(me, now_ms, facts.clone(), Some(drawn()? | 1));
     let membership = Membership {
         voters: vec![me],
@@ -743,7 +743,7 @@ mod tests {
         let first = Order::read(data.path()).unwrap().unwrap();
         assert_eq!(first.peers.len(), 1);
         // The daemon was started, and has found no cluster yet.
-        let me = Member::new(NodeId::new(1).unwrap(), 3);
+        let me = ReplicaId::new(NodeId::new(1).unwrap(), 3);
         let (key, value) = Identity::born(me, 1, facts(), None).record();
         write(&db, &[(key.to_vec(), value)]);
         rejoin(data.path()).unwrap();

@@ -13,8 +13,8 @@ mod accept;
 pub(crate) mod book;
 mod dial;
 mod hello;
+mod incarnations;
 mod link;
-mod lives;
 mod mesh;
 mod outlet;
 mod rival;
@@ -31,7 +31,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use tenure_node::{ClusterConfig, Lane, NodeId};
+use tenure_node::{Channel, ClusterConfig, NodeId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::card::Card;
@@ -46,7 +46,7 @@ pub(crate) use book::{Book, Item, Standing};
 pub(crate) use dial::REDIAL_WITHIN;
 pub use hello::Versions;
 pub(crate) use hello::{Hello, Refusal, Token, same_facts};
-use lives::{Belongs, Mark, Succession};
+use incarnations::{Belongs, Mark, Succession};
 pub(crate) use mesh::Event;
 pub use mesh::NodeInfo;
 pub(crate) use outlet::{Outlet, Parcel};
@@ -191,7 +191,7 @@ pub(crate) struct Home {
     chosen: Cell<Option<u64>>,
     pub(crate) standing: RefCell<Standing>,
     /// The newest life that is known of each other node number.
-    pub(crate) lives: RefCell<BTreeMap<NodeId, Mark>>,
+    pub(crate) incarnations: RefCell<BTreeMap<NodeId, Mark>>,
     connections: Cell<u64>,
     adopting: tokio::sync::Mutex<()>,
 }
@@ -250,7 +250,7 @@ impl Home {
             expected: start.options.expected_cluster,
             chosen: Cell::new(None),
             standing: RefCell::new(start.book.standing.clone()),
-            lives: RefCell::default(),
+            incarnations: RefCell::default(),
             connections: Cell::new(0),
             adopting: tokio::sync::Mutex::new(()),
         })
@@ -295,7 +295,7 @@ impl Home {
     /// What this node says first on a connection.
     pub(crate) async fn hello(
         &self,
-        lane: Lane,
+        channel: Channel,
         connection: u64,
         wanted: Option<NodeId>,
     ) -> std::io::Result<Hello> {
@@ -305,7 +305,7 @@ impl Home {
             self.facts.clone(),
             self.identity.borrow().cluster_id,
             self.card.borrow().clone(),
-            (lane, connection),
+            (channel, connection),
             wanted,
             nonce,
         );
@@ -319,7 +319,7 @@ impl Home {
 
     /// The newest life that is known of a node number.
     pub(crate) fn known_life(&self, node: NodeId) -> Option<Mark> {
-        self.lives.borrow().get(&node).copied()
+        self.incarnations.borrow().get(&node).copied()
     }
 
     /// Dates the birth of this node, which has no cluster yet, after that of every earlier life of its number.

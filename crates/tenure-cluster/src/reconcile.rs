@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_node::{
-    GroupId, GroupStatus, Member, MembershipChange, MembershipStep, NodeId, Role, placement,
+    GroupId, GroupStatus, MembershipChange, MembershipStep, NodeId, ReplicaId, Role, placement,
 };
 
 /// What the cluster looks like from this node.
@@ -21,13 +21,13 @@ pub(crate) struct View {
     /// Every node that is known and not removed, this one included, in its latest life.
     pub(crate) nodes: BTreeMap<NodeId, Seen>,
     /// Lives that an operator has ended.
-    pub(crate) removed: BTreeSet<Member>,
+    pub(crate) removed: BTreeSet<ReplicaId>,
 }
 
 /// One node of a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    pub(crate) member: Member,
+    pub(crate) member: ReplicaId,
     /// Whether it is up, and since when it is so.
     pub(crate) up: bool,
     pub(crate) since_ms: u64,
@@ -62,7 +62,7 @@ impl Rules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Change(GroupId, MembershipChange),
-    Transfer(GroupId, Member),
+    Transfer(GroupId, ReplicaId),
 }
 
 /// Groups whose leadership moves in one round.
@@ -79,7 +79,7 @@ pub(crate) enum Balance {
 
 /// The next steps for all groups that are led here, a few at a time.
 pub(crate) fn plan(
-    me: Member,
+    me: ReplicaId,
     groups: &[GroupStatus],
     view: &View,
     rules: &Rules,
@@ -144,17 +144,17 @@ impl World<'_> {
         self.now_ms.saturating_sub(seen.since_ms)
     }
 
-    fn seen(&self, member: Member) -> Option<&Seen> {
+    fn seen(&self, member: ReplicaId) -> Option<&Seen> {
         let seen = self.view.nodes.get(&member.node);
         seen.filter(|seen| seen.member.shares_disk(member))
     }
 
     /// Whether an operator ended this life.
-    fn is_removed(&self, member: Member) -> bool {
+    fn is_removed(&self, member: ReplicaId) -> bool {
         self.view.removed.contains(&member.numbered(0))
     }
 
-    fn is_up(&self, member: Member) -> bool {
+    fn is_up(&self, member: ReplicaId) -> bool {
         self.seen(member).is_some_and(|seen| seen.up)
     }
 
@@ -164,13 +164,13 @@ impl World<'_> {
     }
 
     /// Whether an operator ended this life, or the node itself has begun another.
-    fn is_past(&self, member: Member) -> bool {
+    fn is_past(&self, member: ReplicaId) -> bool {
         let newer = self.view.nodes.get(&member.node);
         self.is_removed(member) || newer.is_some_and(|seen| !seen.member.shares_disk(member))
     }
 
     /// Whether a replica stays where it is as long as the ranking wants it there.
-    fn is_sound(&self, member: Member) -> bool {
+    fn is_sound(&self, member: ReplicaId) -> bool {
         match self.seen(member) {
             Some(seen) => !seen.draining && (seen.up || self.age(seen) < self.rules.eviction_ms),
             // Nothing was heard of it yet: this node has only just started.
@@ -179,17 +179,17 @@ impl World<'_> {
     }
 
     /// The voters that a group should have.
-    fn wanted(&self, group: &GroupStatus) -> BTreeSet<Member> {
+    fn wanted(&self, group: &GroupStatus) -> BTreeSet<ReplicaId> {
         let present = &group.membership;
-        let voters: Vec<Member> = present.voters.clone();
+        let voters: Vec<ReplicaId> = present.voters.clone();
         let everybody = present.everybody();
         // The replica that a node has already, or the node itself, which is given one.
-        let replica = |node: Member| {
+        let replica = |node: ReplicaId| {
             let mut here = everybody.iter().filter(|member| member.shares_disk(node));
             here.next().copied().unwrap_or(node)
         };
-        let sound = |member: &&Member| self.is_sound(**member);
-        let mut pool: BTreeMap<NodeId, Member> = voters
+        let sound = |member: &&ReplicaId| self.is_sound(**member);
+        let mut pool: BTreeMap<NodeId, ReplicaId> = voters
             .iter()
             .filter(sound)
             .map(|member| (member.node, *member))
@@ -212,12 +212,12 @@ impl World<'_> {
             return BTreeSet::from([*lone]);
         }
         let nodes: Vec<NodeId> = pool.keys().copied().collect();
-        let mut wanted: BTreeSet<Member> = placement::voters_of(group.group, &nodes, count)
+        let mut wanted: BTreeSet<ReplicaId> = placement::voters_of(group.group, &nodes, count)
             .into_iter()
             .filter_map(|node| pool.get(&node).copied())
             .collect();
         // Nobody to replace them yet: they keep their seats, the livelier first.
-        let mut rest: Vec<Member> = voters
+        let mut rest: Vec<ReplicaId> = voters
             .iter()
             .copied()
             .filter(|member| !wanted.contains(member) && !self.is_removed(*member))
@@ -232,7 +232,7 @@ impl World<'_> {
     }
 
     /// R164: as many voters as the cluster can carry, never fewer because nodes are down.
-    fn count(&self, voters: &[Member], stable: usize) -> usize {
+    fn count(&self, voters: &[ReplicaId], stable: usize) -> usize {
         let possible = self.rules.replication_factor.min(stable);
         let odd = if possible.is_multiple_of(2) {
             possible.saturating_sub(1)
@@ -240,22 +240,22 @@ impl World<'_> {
             possible
         };
         // Whom an operator removes or drains does not count; who remains keeps its copy.
-        let leaves = |member: &Member| {
+        let leaves = |member: &ReplicaId| {
             self.is_removed(*member) || self.seen(*member).is_some_and(|seen| seen.draining)
         };
         let remain = voters.iter().filter(|member| !leaves(member)).count();
         odd.max(remain.min(self.rules.replication_factor)).max(1)
     }
 
-    fn change(&self, me: Member, group: &GroupStatus, wanted: &BTreeSet<Member>) -> Change {
+    fn change(&self, me: ReplicaId, group: &GroupStatus, wanted: &BTreeSet<ReplicaId>) -> Change {
         let present = &group.membership;
         if present.is_joint() {
             return Change::Wait;
         }
-        let voters: BTreeSet<Member> = present.voters.iter().copied().collect();
-        let learners: BTreeSet<Member> = present.learners.iter().copied().collect();
+        let voters: BTreeSet<ReplicaId> = present.voters.iter().copied().collect();
+        let learners: BTreeSet<ReplicaId> = present.learners.iter().copied().collect();
         let useless = learners.difference(wanted).copied();
-        let missing: Vec<Member> = wanted
+        let missing: Vec<ReplicaId> = wanted
             .iter()
             .copied()
             .filter(|one| !voters.contains(one) && !learners.contains(one))
@@ -302,7 +302,7 @@ impl World<'_> {
         Change::GoOn(steps)
     }
 
-    fn is_near(&self, group: &GroupStatus, member: Member) -> bool {
+    fn is_near(&self, group: &GroupStatus, member: ReplicaId) -> bool {
         let known = group.progress.iter().find(|(one, _)| *one == member);
         known.is_some_and(|(_, progress)| {
             progress.recent && progress.matched > 0 && progress.matched + NEAR >= group.last
@@ -310,15 +310,15 @@ impl World<'_> {
     }
 
     /// To whom leadership should go, if not to whom has it.
-    fn transfer(&self, me: Member, group: &GroupStatus, balance: Balance) -> Option<Member> {
+    fn transfer(&self, me: ReplicaId, group: &GroupStatus, balance: Balance) -> Option<ReplicaId> {
         debug_assert_eq!(group.role, Role::Leader);
-        let fit = |member: &Member| {
+        let fit = |member: &ReplicaId| {
             let sound = self
                 .seen(*member)
                 .is_some_and(|seen| seen.up && !seen.draining);
             sound && (member.shares_disk(me) || self.is_near(group, *member))
         };
-        let fit: BTreeMap<NodeId, Member> = group
+        let fit: BTreeMap<NodeId, ReplicaId> = group
             .membership
             .voters
             .iter()

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use tenure_core::policy::Algorithm;
-use tenure_node::{ClusterConfig, Lane, Member, NodeId};
+use tenure_node::{Channel, ClusterConfig, NodeId, ReplicaId};
 
 use crate::card::Card;
 use crate::gossip::{Packet, Tell};
@@ -21,8 +21,8 @@ fn token() -> Token {
     Token::new(b"a-token-of-a-recorded-conversation")
 }
 
-fn member(node: u32) -> Member {
-    Member::new(NodeId::new(node).unwrap(), 0x1234_5678)
+fn member(node: u32) -> ReplicaId {
+    ReplicaId::new(NodeId::new(node).unwrap(), 0x1234_5678)
 }
 
 fn card(node: u32) -> Card {
@@ -53,7 +53,7 @@ fn hello() -> Hello {
         facts(),
         Some(99),
         card(1),
-        (Lane::Bulk, 12),
+        (Channel::Bulk, 12),
         wanted,
         [5; 32],
     )

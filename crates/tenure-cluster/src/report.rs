@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
-use tenure_node::{Member, Status};
+use tenure_node::{ReplicaId, Status};
 
 use crate::peers::{NodeInfo, put_members, take_members};
 
@@ -11,7 +11,7 @@ use crate::peers::{NodeInfo, put_members, take_members};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Whose.
-    pub member: Member,
+    pub member: ReplicaId,
     /// Its release; empty, if it does not say: release 0.1.0 does not.
     pub release: String,
     /// The newest rules that it knows; zero, if it does not say.
@@ -34,9 +34,9 @@ pub struct GroupReport {
     /// The last entry applied.
     pub applied: u64,
     /// Who votes.
-    pub voters: Vec<Member>,
+    pub voters: Vec<ReplicaId>,
     /// Who only listens.
-    pub learners: Vec<Member>,
+    pub learners: Vec<ReplicaId>,
     /// Whether a change of voters is half done.
     pub changing: bool,
     /// Entries that the slowest voter is behind, as far as a leader knows.
@@ -51,7 +51,7 @@ pub struct GroupReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
     /// Who was asked.
-    pub asked: Member,
+    pub asked: ReplicaId,
     /// Every node it knows.
     pub nodes: Vec<NodeInfo>,
     /// What those said that answered in time.
@@ -59,10 +59,10 @@ pub struct Survey {
 }
 
 impl Report {
-    pub(crate) fn new(member: Member, status: Status) -> Report {
+    pub(crate) fn new(member: ReplicaId, status: Status) -> Report {
         let group = |group: tenure_node::GroupStatus| {
             let voters = &group.membership.voters;
-            let matched = |voter: &Member| {
+            let matched = |voter: &ReplicaId| {
                 let known = group.progress.iter().find(|(one, _)| one == voter);
                 known.map_or(0, |(_, progress)| progress.matched)
             };
@@ -126,7 +126,7 @@ impl Report {
 /// The part of a report that release 0.1.0 does not understand: it is said apart, before the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Edition {
-    pub(crate) member: Member,
+    pub(crate) member: ReplicaId,
     pub(crate) release: String,
     pub(crate) rules: u32,
     /// The rules of each of its replicas, by the number of the group.
@@ -146,7 +146,7 @@ impl Encode for Edition {
     }
 
     fn take(input: &mut Reader<'_>) -> Result<Edition, DecodeError> {
-        let member = Member::unpack(input.number()?).ok_or(DecodeError::Number)?;
+        let member = ReplicaId::unpack(input.number()?).ok_or(DecodeError::Number)?;
         let (release, rules) = (input.text()?.to_owned(), input.small()?);
         let count = input.length()?;
         let groups = (0..count)
@@ -169,7 +169,7 @@ impl Encode for Report {
 
     fn take(input: &mut Reader<'_>) -> Result<Report, DecodeError> {
         Ok(Report {
-            member: Member::unpack(input.number()?).ok_or(DecodeError::Number)?,
+            member: ReplicaId::unpack(input.number()?).ok_or(DecodeError::Number)?,
             release: String::new(),
             rules: 0,
             groups: input.list()?,

@@ -131,12 +131,12 @@ async fn stop(nodes: impl IntoIterator<Item = Running>) {
     }
 }
 
-fn life(survey: &Survey, number: u32) -> u32 {
+fn incarnation(survey: &Survey, number: u32) -> u32 {
     let node = survey
         .nodes
         .iter()
         .find(|node| node.member.node.number() == number);
-    node.unwrap().member.life
+    node.unwrap().member.incarnation
 }
 
 /// The first node comes back in a new life into the cluster that it founded.
@@ -154,7 +154,7 @@ async fn comes_back(place: &Place, first: Running, others: [Running; 2], lose: i
         survey.nodes.len() == 3 && survey.nodes.iter().all(|node| node.up) && on_three(survey)
     })
     .await;
-    assert_ne!(life(&before, 1), life(&after, 1));
+    assert_ne!(incarnation(&before, 1), incarnation(&after, 1));
     assert_eq!(first.handle().survey().await.unwrap().nodes.len(), 3);
     stop([first]).await;
     stop(others).await;

@@ -18,7 +18,7 @@ use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
 use tenure_node::{
     AcquireAnswer, AcquireRequest, Answer, ClientRequest, ClusterConfig, Config, Deadlock, GroupId,
-    Input, Limits, Member, Moment, Node, NodeId, Output, Recovery, RequestId, StreamId,
+    Input, Limits, Node, NodeId, Output, Recovery, ReplicaId, RequestId, StepTime, StreamId,
 };
 
 const GROUPS: u32 = 3;
@@ -26,8 +26,8 @@ const ROUNDS: u64 = 400;
 /// Whose part is recorded.
 const LISTENER: u32 = 2;
 
-fn member(node: u32) -> Member {
-    Member::new(NodeId::new(node).unwrap(), 7)
+fn member(node: u32) -> ReplicaId {
+    ReplicaId::new(NodeId::new(node).unwrap(), 7)
 }
 
 /// A node on a disk that never fails.
@@ -114,8 +114,8 @@ impl Seat {
     }
 }
 
-fn moment(monotonic_ms: u64) -> Moment {
-    Moment {
+fn moment(monotonic_ms: u64) -> StepTime {
+    StepTime {
         monotonic_ms,
         wall_ms: 1_700_000_000_000 + monotonic_ms,
     }

@@ -18,7 +18,7 @@ use tenure_log::{
     Disk, FileLog, Limit, Log as _, LogError, SnapshotError, SnapshotId, Snapshots, SyncTicket,
     TooLong,
 };
-use tenure_node::{Base, Batch, Entry, GroupId, Mark, Record, Snapshot};
+use tenure_node::{Base, Entry, GroupId, LogWrite, Mark, Snapshot, WriteBatch};
 
 pub use replay::{ReplayError, replay};
 pub use suspects::{SUSPECTS, note_suspects, suspects, suspects_value};
@@ -61,7 +61,7 @@ impl WrittenBatches {
         log: &mut FileLog<D>,
         snapshots: &Snapshots<D>,
         items: &mut tenure_log::Batch,
-        batch: &Batch,
+        batch: &WriteBatch,
     ) -> Result<(), WriteError> {
         self.gather(log, snapshots, items, batch)?;
         log.append(items)?;
@@ -79,7 +79,7 @@ impl WrittenBatches {
         log: &mut FileLog<D>,
         snapshots: &Snapshots<D>,
         items: &mut tenure_log::Batch,
-        batch: &Batch,
+        batch: &WriteBatch,
     ) -> Result<(), WriteError> {
         for snapshot in &batch.snapshots {
             save(snapshots, snapshot)?;
@@ -95,13 +95,13 @@ impl WrittenBatches {
         }
         for (group, record) in &batch.records {
             match record {
-                Record::Cut(base) | Record::Installed(base) => {
+                LogWrite::Cut(base) | LogWrite::Installed(base) => {
                     self.retire.push(snapshot_id(*group, base.place.index));
                     // Removed and back before the sync: the new snapshot stays.
                     self.forget.remove(group);
                 }
-                Record::Removed => self.forget(*group),
-                Record::Born(_) | Record::Entries(_) | Record::HardState(_) => {}
+                LogWrite::Removed => self.forget(*group),
+                LogWrite::Born(_) | LogWrite::Entries(_) | LogWrite::HardState(_) => {}
             }
         }
         self.mark = Some(batch.mark);
@@ -224,37 +224,37 @@ fn snapshot_id(group: GroupId, index: u64) -> SnapshotId {
     }
 }
 
-fn put_all(items: &mut tenure_log::Batch, records: &[(GroupId, Record)]) -> Result<(), TooLong> {
+fn put_all(items: &mut tenure_log::Batch, records: &[(GroupId, LogWrite)]) -> Result<(), TooLong> {
     let mut records = records.iter();
     records.try_for_each(|(group, record)| put(items, *group, record))
 }
 
 /// One record of a node as items of its log.
-fn put(items: &mut tenure_log::Batch, group: GroupId, record: &Record) -> Result<(), TooLong> {
+fn put(items: &mut tenure_log::Batch, group: GroupId, record: &LogWrite) -> Result<(), TooLong> {
     let id = u64::from(group.0);
     let note = |base: &Base| {
         let (index, term) = (base.place.index, base.place.term);
         (index, term, base.membership.to_bytes())
     };
     match record {
-        Record::Born(base) => {
+        LogWrite::Born(base) => {
             let (index, term, note) = note(base);
             items.begin(id, index, term, &note)
         }
-        Record::Cut(base) => {
+        LogWrite::Cut(base) => {
             let (index, term, note) = note(base);
             items.snapshot_taken(id, index, term, &note)
         }
-        Record::Installed(base) => {
+        LogWrite::Installed(base) => {
             let (index, term, note) = note(base);
             items.snapshot_installed(id, index, term, &note)
         }
-        Record::Entries(entries) => {
+        LogWrite::Entries(entries) => {
             let mut entries = entries.iter();
             entries.try_for_each(|entry| put_entry(items, group, entry))
         }
-        Record::HardState(state) => items.state(id, &state.to_bytes()),
-        Record::Removed => items.remove(id),
+        LogWrite::HardState(state) => items.state(id, &state.to_bytes()),
+        LogWrite::Removed => items.remove(id),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tenure_log::{Disk, Recovered, SnapshotError, Snapshots};
-use tenure_node::{GroupId, Place, Recovery, RecoveryError, Remains};
+use tenure_node::{GroupId, LogPosition, RecoveredBytes, Recovery, RecoveryError};
 
 use crate::{snapshot_id, suspects};
 
@@ -29,8 +29,8 @@ pub fn replay<D: Disk>(
     let suspects = suspects::suspects(&recovered);
     for (id, held) in recovered.groups {
         let group = GroupId(u32::try_from(id).map_err(|_| ReplayError::Group(id))?);
-        let place = |index, term| Place { index, term };
-        let remains = Remains {
+        let place = |index, term| LogPosition { index, term };
+        let remains = RecoveredBytes {
             hard_state: Bytes::from(held.state),
             base: held
                 .base

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use tenure_journal::{WriteError, WrittenBatches, replay, save};
 use tenure_log::{FileLog, Options, SimDisk, Snapshots, open};
 use tenure_node::{
-    Base, Batch, Entry, GroupId, HardState, Mark, Member, Membership, NodeId, Payload, Place,
-    Record, Snapshot, Sync,
+    Base, Entry, GroupId, HardState, LogPosition, LogWrite, Mark, Membership, NodeId, Payload,
+    ReplicaId, Snapshot, SyncMode, WriteBatch,
 };
 
 const FILES: Options = Options {
@@ -20,9 +20,9 @@ const GROUP: GroupId = GroupId(3);
 fn base(index: u64) -> Base {
     let node = NodeId::new(1).unwrap();
     Base {
-        place: Place { term: 1, index },
+        place: LogPosition { term: 1, index },
         membership: Membership {
-            voters: vec![Member::new(node, 1)],
+            voters: vec![ReplicaId::new(node, 1)],
             ..Membership::default()
         },
     }
@@ -30,15 +30,15 @@ fn base(index: u64) -> Base {
 
 /// The batches of a small node: it is born, then writes an entry each time, and cuts its log once.
 /// Each ends with a hard state whose term is the batch's number.
-fn batches() -> Vec<Batch> {
+fn batches() -> Vec<WriteBatch> {
     let mut last = 1;
     let mut record = |number| match number {
-        1 => Record::Born(Box::new(base(1))),
-        8 => Record::Cut(Box::new(base(5))),
+        1 => LogWrite::Born(Box::new(base(1))),
+        8 => LogWrite::Cut(Box::new(base(5))),
         _ => {
             last += 1;
-            Record::Entries(vec![Entry {
-                place: Place {
+            LogWrite::Entries(vec![Entry {
+                place: LogPosition {
                     term: 1,
                     index: last,
                 },
@@ -46,13 +46,13 @@ fn batches() -> Vec<Batch> {
             }])
         }
     };
-    let batch = |number| Batch {
+    let batch = |number| WriteBatch {
         mark: Mark(number),
-        sync: Sync::Now,
+        sync: SyncMode::Now,
         snapshots: Vec::new(),
         records: vec![
             (GROUP, record(number)),
-            (GROUP, Record::HardState(state(number))),
+            (GROUP, LogWrite::HardState(state(number))),
         ],
     };
     (1..=12).map(batch).collect()

@@ -6,36 +6,36 @@ use bytes::Bytes;
 use tenure_journal::{WrittenBatches, replay};
 use tenure_log::{Log as _, Options, SimDisk, open};
 use tenure_node::{
-    Base, Batch, Entry, GroupId, HardState, Mark, Member, Membership, NodeId, Payload, Place,
-    Record, Sync,
+    Base, Entry, GroupId, HardState, LogPosition, LogWrite, Mark, Membership, NodeId, Payload,
+    ReplicaId, SyncMode, WriteBatch,
 };
 
 /// What the log is asked to write in the file sizes of real machines.
 const MIB: usize = 1 << 20;
 
-fn born() -> Record {
+fn born() -> LogWrite {
     let node = NodeId::new(1).unwrap();
     let membership = Membership {
-        voters: vec![Member::new(node, 1)],
+        voters: vec![ReplicaId::new(node, 1)],
         ..Membership::default()
     };
-    Record::Born(Box::new(Base {
+    LogWrite::Born(Box::new(Base {
         place: Base::BIRTH,
         membership,
     }))
 }
 
-fn entries(count: u64, bytes: usize) -> Record {
+fn entries(count: u64, bytes: usize) -> LogWrite {
     let payload = Bytes::from(vec![7; bytes]);
     let entry = |index| Entry {
-        place: Place { term: 9, index },
+        place: LogPosition { term: 9, index },
         payload: Payload::Commands(payload.clone()),
     };
-    Record::Entries((2..2 + count).map(entry).collect())
+    LogWrite::Entries((2..2 + count).map(entry).collect())
 }
 
-fn state(term: u64) -> Record {
-    Record::HardState(HardState {
+fn state(term: u64) -> LogWrite {
+    LogWrite::HardState(HardState {
         term,
         vote: None,
         commit: 2,
@@ -43,17 +43,17 @@ fn state(term: u64) -> Record {
     })
 }
 
-fn batch(mark: u64, records: Vec<(GroupId, Record)>) -> Batch {
-    Batch {
+fn batch(mark: u64, records: Vec<(GroupId, LogWrite)>) -> WriteBatch {
+    WriteBatch {
         mark: Mark(mark),
-        sync: Sync::Now,
+        sync: SyncMode::Now,
         snapshots: Vec::new(),
         records,
     }
 }
 
 /// Writes `births` and then `large`, and loses power. Returns the disk after that.
-fn write(births: &Batch, large: &Batch) -> SimDisk {
+fn write(births: &WriteBatch, large: &WriteBatch) -> SimDisk {
     let disk = SimDisk::new(3);
     let opened = open(disk.clone(), Options::default()).unwrap();
     let (mut log, snapshots) = (opened.log, opened.snapshots);

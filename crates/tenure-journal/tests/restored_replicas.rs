@@ -6,35 +6,35 @@ use bytes::Bytes;
 use tenure_journal::{WrittenBatches, replay};
 use tenure_log::{Options, SimDisk, open};
 use tenure_node::{
-    Base, Batch, GroupId, HardState, Mark, Member, Membership, NodeId, Place, Record, Snapshot,
-    Sync,
+    Base, GroupId, HardState, LogPosition, LogWrite, Mark, Membership, NodeId, ReplicaId, Snapshot,
+    SyncMode, WriteBatch,
 };
 
 const GROUP: GroupId = GroupId(3);
 
-fn installed(index: u64) -> (Snapshot, Record) {
-    let member = Member::new(NodeId::new(1).unwrap(), 1);
+fn installed(index: u64) -> (Snapshot, LogWrite) {
+    let member = ReplicaId::new(NodeId::new(1).unwrap(), 1);
     let snapshot = Snapshot {
         group: GROUP,
         index,
         data: Bytes::from_static(b"a state"),
     };
     let base = Base {
-        place: Place { term: 1, index },
+        place: LogPosition { term: 1, index },
         membership: Membership {
             voters: vec![member],
             ..Membership::default()
         },
     };
-    (snapshot, Record::Installed(Box::new(base)))
+    (snapshot, LogWrite::Installed(Box::new(base)))
 }
 
-fn batch(number: u64, snapshots: Vec<Snapshot>, records: Vec<Record>) -> Batch {
-    let state = Record::HardState(HardState::default());
+fn batch(number: u64, snapshots: Vec<Snapshot>, records: Vec<LogWrite>) -> WriteBatch {
+    let state = LogWrite::HardState(HardState::default());
     let records = records.into_iter().chain([state]);
-    Batch {
+    WriteBatch {
         mark: Mark(number),
-        sync: Sync::Now,
+        sync: SyncMode::Now,
         snapshots,
         records: records.map(|record| (GROUP, record)).collect(),
     }
@@ -55,10 +55,10 @@ fn a_replica_that_is_back_at_once_keeps_its_snapshot() {
             "batch" => vec![vec![batch(
                 2,
                 vec![second],
-                vec![Record::Removed, second_record],
+                vec![LogWrite::Removed, second_record],
             )]],
             _ => {
-                let gone = batch(2, Vec::new(), vec![Record::Removed]);
+                let gone = batch(2, Vec::new(), vec![LogWrite::Removed]);
                 let back = batch(3, vec![second], vec![second_record]);
                 match returns {
                     "sync" => vec![vec![gone, back]],

@@ -200,8 +200,8 @@ struct Cluster {
 
 impl Cluster {
     fn start(count: u32) -> Cluster {
-        let member = |number| Member::new(NodeId::new(number).expect("not zero"), 1);
-        let members: Vec<Member> = (1..=count).map(member).collect();
+        let member = |number| ReplicaId::new(NodeId::new(number).expect("not zero"), 1);
+        let members: Vec<ReplicaId> = (1..=count).map(member).collect();
         let mut cluster = Cluster {
             nodes: Vec::new(),
             inputs: members.iter().map(|_| Vec::new()).collect(),
@@ -245,8 +245,8 @@ impl Cluster {
         cluster
     }
 
-    fn moment(&self) -> Moment {
-        Moment {
+    fn moment(&self) -> StepTime {
+        StepTime {
             monotonic_ms: self.now,
             wall_ms: 1_700_000_000_000 + self.now,
         }

@@ -13,8 +13,8 @@ use tenure_core::space::RULES;
 use tenure_core::value::Stamp;
 
 use crate::codec::VERSION;
-use crate::machine::AnyCommand;
-use crate::op::{Op, Ticket};
+use crate::group_op::{GroupOp, OpId};
+use crate::state_machine::AnyCommand;
 
 /// An entry is closed when it has this many bytes, so that a burst does not become one message.
 const MAX_ENTRY_BYTES: usize = 256 * 1024;
@@ -23,26 +23,26 @@ const MAX_ENTRY_COMMANDS: usize = 4096;
 
 /// What waits to be proposed.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct ProposalBatch {
     endings: VecDeque<AnyCommand>,
-    asked: VecDeque<(Ticket, AnyCommand)>,
+    asked: VecDeque<(OpId, AnyCommand)>,
 }
 
 /// The commands of one proposed entry; kept until it is applied, so that the proposer need not
 /// read its own bytes.
 #[derive(Debug)]
-pub(crate) struct Commands {
+pub(crate) struct ProposedCommands {
     pub(crate) stamp: Stamp,
     /// The rules in whose form they were written: they are applied in this form.
     rules: u32,
     /// How many of the first commands are endings.
     pub(crate) endings: u64,
-    pub(crate) commands: Vec<(Option<Ticket>, AnyCommand)>,
+    pub(crate) commands: Vec<(Option<OpId>, AnyCommand)>,
 }
 
-impl Commands {
+impl ProposedCommands {
     /// The commands as they were written.
-    pub(crate) fn into_written(self) -> impl Iterator<Item = (Option<Ticket>, AnyCommand)> {
+    pub(crate) fn into_written(self) -> impl Iterator<Item = (Option<OpId>, AnyCommand)> {
         let rules = self.rules;
         self.commands.into_iter().map(move |(ticket, command)| {
             let command = match rules {
@@ -55,7 +55,7 @@ impl Commands {
 }
 
 /// The form in which a command is written for a machine of older rules. Those that have none were taken out
-/// before ([`Batch::take_unknown`]).
+/// before ([`ProposalBatch::take_unknown`]).
 fn written(command: AnyCommand, rules: u32) -> AnyCommand {
     match command {
         AnyCommand::Space(command) => AnyCommand::Space(command.for_rules(rules)),
@@ -66,8 +66,8 @@ fn written(command: AnyCommand, rules: u32) -> AnyCommand {
     }
 }
 
-impl Batch {
-    pub(crate) fn push(&mut self, ticket: Ticket, command: AnyCommand) {
+impl ProposalBatch {
+    pub(crate) fn push(&mut self, ticket: OpId, command: AnyCommand) {
         self.asked.push_back((ticket, command));
     }
 
@@ -86,7 +86,7 @@ impl Batch {
     }
 
     /// Takes out the operations that have no form which a machine of these older rules knows.
-    pub(crate) fn take_unknown(&mut self, rules: u32) -> Vec<Ticket> {
+    pub(crate) fn take_unknown(&mut self, rules: u32) -> Vec<OpId> {
         let mut unknown = Vec::new();
         self.asked.retain(|(ticket, command)| {
             let is_known = match command {
@@ -101,7 +101,7 @@ impl Batch {
         unknown
     }
 
-    /// The next entry, encoded. Given back with [`Batch::put_back`] if consensus drops it.
+    /// The next entry, encoded. Given back with [`ProposalBatch::put_back`] if consensus drops it.
     /// It is written in the form that a machine of these rules knows; what was asked for is kept as it is, for
     /// the case that it does not happen here and is taken elsewhere. `scratch` is room to write in.
     pub(crate) fn next(
@@ -109,7 +109,7 @@ impl Batch {
         stamp: Stamp,
         rules: u32,
         scratch: &mut Vec<u8>,
-    ) -> (Bytes, Commands) {
+    ) -> (Bytes, ProposedCommands) {
         let waiting = self.endings.len() + self.asked.len();
         let mut commands = Vec::with_capacity(waiting.min(MAX_ENTRY_COMMANDS));
         scratch.clear();
@@ -134,7 +134,7 @@ impl Batch {
             }
             commands.push((ticket, command));
         }
-        let commands = Commands {
+        let commands = ProposedCommands {
             stamp,
             rules,
             endings,
@@ -145,7 +145,7 @@ impl Batch {
     }
 
     /// Consensus has not taken the entry: everything waits again, in the same order.
-    pub(crate) fn put_back(&mut self, commands: Commands) {
+    pub(crate) fn put_back(&mut self, commands: ProposedCommands) {
         for (ticket, command) in commands.commands.into_iter().rev() {
             match ticket {
                 Some(ticket) => self.asked.push_front((ticket, command)),
@@ -155,7 +155,7 @@ impl Batch {
     }
 
     /// Leadership is lost: endings are forgotten with it, the others are told.
-    pub(crate) fn clear(&mut self) -> Vec<(Ticket, Op)> {
+    pub(crate) fn clear(&mut self) -> Vec<(OpId, GroupOp)> {
         self.endings.clear();
         self.asked
             .drain(..)
@@ -178,17 +178,17 @@ fn put(out: &mut Writer, command: &AnyCommand) {
 }
 
 /// Reads an entry back, command by command: whoever applies them needs no list of them.
-pub(crate) struct Decoder<'a> {
+pub(crate) struct EntryDecoder<'a> {
     pub(crate) stamp: Stamp,
     input: Reader<'a>,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> EntryDecoder<'a> {
     /// `namespace` is the one that the group's commands named last: see [`Reader::expect`].
     pub(crate) fn new(
         bytes: &'a [u8],
         namespace: Option<Namespace>,
-    ) -> Result<Decoder<'a>, DecodeError> {
+    ) -> Result<EntryDecoder<'a>, DecodeError> {
         let mut input = Reader::new(bytes);
         input.expect(namespace);
         input.version(VERSION)?;
@@ -196,7 +196,7 @@ impl<'a> Decoder<'a> {
             time: input.number()?,
             wall: input.number()?,
         };
-        Ok(Decoder { stamp, input })
+        Ok(EntryDecoder { stamp, input })
     }
 
     /// The next command; `None` at the end.
@@ -238,21 +238,21 @@ mod tests {
             until: Some(7),
         }));
         let stamp = Stamp { time: 1, wall: 1 };
-        let mut batch = Batch::default();
-        batch.push(Ticket(1), asked.clone());
+        let mut batch = ProposalBatch::default();
+        batch.push(OpId(1), asked.clone());
         assert!(batch.take_unknown(FIRST_RULES).is_empty());
         let (bytes, commands) = batch.next(stamp, FIRST_RULES, &mut Vec::new());
         batch.put_back(commands);
-        let mut entry = Decoder::new(&bytes, None).expect("its own entry");
+        let mut entry = EntryDecoder::new(&bytes, None).expect("its own entry");
         let written = entry.next().expect("its own command").expect("one command");
         let (_, commands) = batch.next(stamp, FIRST_RULES, &mut Vec::new());
         assert_ne!(written, asked, "the older form names nothing");
         batch.put_back(commands);
         let (_, commands) = batch.next(stamp, FIRST_RULES, &mut Vec::new());
-        assert_eq!(commands.commands, [(Some(Ticket(1)), asked.clone())]);
+        assert_eq!(commands.commands, [(Some(OpId(1)), asked.clone())]);
         let applied: Vec<_> = commands.into_written().collect();
-        assert_eq!(applied, [(Some(Ticket(1)), written)]);
-        batch.push(Ticket(1), asked.clone());
-        assert_eq!(batch.clear(), [(Ticket(1), asked.into_op())]);
+        assert_eq!(applied, [(Some(OpId(1)), written)]);
+        batch.push(OpId(1), asked.clone());
+        assert_eq!(batch.clear(), [(OpId(1), asked.into_op())]);
     }
 }

@@ -14,7 +14,7 @@ impl Node {
 
     /// Whether the node takes another call, of a client or of a peer.
     pub(crate) fn has_room_for_calls(&self) -> bool {
-        self.span.waiting_calls() + self.span.waiting_operations()
+        self.coordinator.waiting_calls() + self.coordinator.waiting_operations()
             < self.config.limits.node_inflight
     }
 }

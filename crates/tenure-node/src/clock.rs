@@ -1,10 +1,10 @@
-//! The reading: how long this node has been running, in milliseconds.
+//! The time: how long this node has been running, in milliseconds.
 //!
-//! The driver gives a monotonic instant with every step; the reading adds up what passed between
+//! The driver gives a monotonic instant with every step; the time adds up what passed between
 //! them, at most a second at a time. Time in which the node did not run (stopped, suspended, stuck)
 //! does not count against anybody, and an instant that leaps or goes back does no harm.
 
-use crate::Moment;
+use crate::StepTime;
 
 /// The most that one step may add.
 const MOST_PER_STEP_MS: u64 = 1000;
@@ -12,29 +12,29 @@ const MOST_PER_STEP_MS: u64 = 1000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     last: u64,
-    reading: u64,
+    now_ms: u64,
     wall: u64,
 }
 
 impl Clock {
-    pub(crate) fn new(now: Moment) -> Clock {
+    pub(crate) fn new(now: StepTime) -> Clock {
         Clock {
             last: now.monotonic_ms,
             // Not zero, so that nothing is confused with "never".
-            reading: 1,
+            now_ms: 1,
             wall: now.wall_ms,
         }
     }
 
-    pub(crate) fn advance(&mut self, now: Moment) {
+    pub(crate) fn advance(&mut self, now: StepTime) {
         let passed = now.monotonic_ms.saturating_sub(self.last);
-        self.reading += passed.min(MOST_PER_STEP_MS);
+        self.now_ms += passed.min(MOST_PER_STEP_MS);
         self.last = now.monotonic_ms;
         self.wall = now.wall_ms;
     }
 
-    pub(crate) fn reading(&self) -> u64 {
-        self.reading
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms
     }
 
     /// For event ids only (R121).
@@ -47,8 +47,8 @@ impl Clock {
 mod tests {
     use super::*;
 
-    fn at(monotonic_ms: u64) -> Moment {
-        Moment {
+    fn at(monotonic_ms: u64) -> StepTime {
+        StepTime {
             monotonic_ms,
             wall_ms: 0,
         }
@@ -58,14 +58,14 @@ mod tests {
     #[test]
     fn a_leap_counts_as_one_second_and_going_back_as_nothing() {
         let mut clock = Clock::new(at(5_000));
-        let start = clock.reading();
+        let start = clock.now_ms();
         clock.advance(at(5_400));
-        assert_eq!(clock.reading(), start + 400);
+        assert_eq!(clock.now_ms(), start + 400);
         clock.advance(at(3_600_000));
-        assert_eq!(clock.reading(), start + 1_400);
+        assert_eq!(clock.now_ms(), start + 1_400);
         clock.advance(at(10));
-        assert_eq!(clock.reading(), start + 1_400);
+        assert_eq!(clock.now_ms(), start + 1_400);
         clock.advance(at(20));
-        assert_eq!(clock.reading(), start + 1_410);
+        assert_eq!(clock.now_ms(), start + 1_410);
     }
 }

@@ -3,18 +3,18 @@
 use tenure_core::policy::Algorithm;
 use tenure_core::space::SpaceLimits;
 
-use crate::{Member, NodeId};
+use crate::{NodeId, ReplicaId};
 
 /// Everything that does not change while a node runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who this is, in this life (see [`Member`]).
-    pub me: Member,
-    /// Fixed for the cluster's life; the same on every node.
+    /// Who this is, in this incarnation (see [`ReplicaId`]).
+    pub me: ReplicaId,
+    /// Fixed for the cluster's incarnation; the same on every node.
     pub cluster: ClusterConfig,
     /// How much may wait and be kept.
     pub limits: Limits,
-    /// Greater than at every earlier start of this life: tells the frames and rounds of this
+    /// Greater than at every earlier start of this incarnation: tells the frames and rounds of this
     /// process from those of an earlier one.
     pub start: u64,
     /// Any number; spreads elections and retries. Equal seeds and inputs give equal outputs.

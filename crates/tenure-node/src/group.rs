@@ -10,7 +10,7 @@
 //! log, also beyond the end of leadership: the entry that is applied at that place tells whether it
 //! happened, so an answer is never a guess.
 
-mod lead;
+mod leader;
 
 use std::collections::VecDeque;
 
@@ -23,19 +23,19 @@ use tenure_core::path::Namespace;
 use tenure_core::space::{Effects, RULES};
 use tenure_core::value::Stamp;
 
-use crate::batch::{Batch, Commands, Decoder};
+use crate::batch::{EntryDecoder, ProposalBatch, ProposedCommands};
 use crate::consensus::{
-    Consensus, Entry, Membership, MembershipChange, Message, Numbering, Payload, Place, Replica,
-    Role, Work,
+    Consensus, Entry, LogPosition, Membership, MembershipChange, Message, Payload, Ready, Replica,
+    ReplicaNumbering, Role,
 };
-use crate::machine::{AnyCommand, AnyOutcome, Machine};
-use crate::op::{Op, OpAnswer, Ticket};
-use crate::reads::RoundCounter;
-use crate::span::Silence;
-use crate::{GroupId, Member, NodeId, Record};
+use crate::coordinator::LeaderSilence;
+use crate::group_op::{GroupOp, GroupOpResult, OpId};
+use crate::read_index::RoundCounter;
+use crate::state_machine::{AnyCommand, AnyOutcome, StateMachine};
+use crate::{GroupId, LogWrite, NodeId, ReplicaId};
 
-use lead::Lead;
-pub(crate) use lead::Waiting;
+use leader::Leadership;
+pub(crate) use leader::RoundWaiter;
 
 /// By these rules every addition makes a replica with an identity of its own.
 const NUMBERED_REPLICAS: u32 = 2;
@@ -49,22 +49,22 @@ const MAX_PROPOSAL_BYTES: usize = 12 * 1024 * 1024;
 
 /// What one turn of the node gathers from its groups.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    pub(crate) reading: u64,
+pub(crate) struct StepContext {
+    pub(crate) now_ms: u64,
     pub(crate) wall: u64,
     pub(crate) rounds: RoundCounter,
-    pub(crate) writes: Vec<(GroupId, Record)>,
+    pub(crate) writes: Vec<(GroupId, LogWrite)>,
     pub(crate) must_sync: bool,
     /// Which work of which replica this turn's writes complete, and with how many of them.
-    pub(crate) numbers: Vec<(usize, Written)>,
+    pub(crate) numbers: Vec<(usize, WrittenWork)>,
     pub(crate) messages: Vec<(GroupId, Message)>,
     pub(crate) after: Vec<(GroupId, Message)>,
-    pub(crate) answers: Vec<(Ticket, OpAnswer)>,
-    /// Groups that were asked for to be vouched for, and by which number.
-    pub(crate) vouched: Vec<(u64, GroupId, Vouched)>,
+    pub(crate) answers: Vec<(OpId, GroupOpResult)>,
+    /// Groups that were asked for to be confirmed, and by which number.
+    pub(crate) leadership_confirmed: Vec<(u64, GroupId, LeadershipCheck)>,
     /// Operations that have certainly not happened here and may be taken elsewhere.
-    pub(crate) returned: Vec<(Ticket, Op)>,
-    pub(crate) news: Vec<(GroupId, News)>,
+    pub(crate) returned: Vec<(OpId, GroupOp)>,
+    pub(crate) events_out: Vec<(GroupId, GroupEvent)>,
     /// Something is broken beyond repair.
     pub(crate) stop: Option<String>,
     /// Room to work in, empty between commands.
@@ -72,22 +72,22 @@ pub(crate) struct Turn {
     /// Room to write an entry in.
     scratch: Vec<u8>,
     /// Room for what consensus wants done, empty between groups.
-    work: Work,
+    work: Ready,
 }
 
 /// The work of a replica that a batch contains. A replica that was removed and came back is another
 /// one: what its predecessor wrote is no news to it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
+pub(crate) struct WrittenWork {
     pub(crate) group: GroupId,
     pub(crate) replica: u64,
     pub(crate) number: u64,
 }
 
-impl Turn {
-    pub(crate) fn new(rounds: RoundCounter, reading: u64, wall: u64) -> Turn {
-        Turn {
-            reading,
+impl StepContext {
+    pub(crate) fn new(rounds: RoundCounter, now_ms: u64, wall: u64) -> StepContext {
+        StepContext {
+            now_ms,
             wall,
             rounds,
             writes: Vec::new(),
@@ -96,20 +96,20 @@ impl Turn {
             messages: Vec::new(),
             after: Vec::new(),
             answers: Vec::new(),
-            vouched: Vec::new(),
+            leadership_confirmed: Vec::new(),
             returned: Vec::new(),
-            news: Vec::new(),
+            events_out: Vec::new(),
             stop: None,
             effects: Effects::default(),
             scratch: Vec::new(),
-            work: Work::default(),
+            work: Ready::default(),
         }
     }
 }
 
 /// What the rest of the node should know about a group.
 #[derive(Clone, Debug)]
-pub(crate) enum News {
+pub(crate) enum GroupEvent {
     /// It is led here from now on; step 1 is done.
     Led,
     /// It is not led here any more.
@@ -133,21 +133,21 @@ pub(crate) struct Group {
     pub(crate) id: GroupId,
     /// Counts the replicas that this process has opened.
     number: u64,
-    pub(crate) me: Member,
+    pub(crate) me: ReplicaId,
     pub(crate) replica: Replica,
-    pub(crate) machine: Machine,
-    pub(crate) applied: Place,
-    batch: Batch,
+    pub(crate) machine: StateMachine,
+    pub(crate) applied: LogPosition,
+    batch: ProposalBatch,
     proposed: VecDeque<Proposed>,
     /// How many commands are in `proposed`.
     proposed_commands: usize,
-    lead: Lead,
-    known: (u64, Role, Option<Member>),
+    lead: Leadership,
+    known: (u64, Role, Option<ReplicaId>),
     /// Writes handed out whose durability was not reported yet.
     unsynced: usize,
     /// The state of the snapshot that consensus has accepted and will have installed, and its bytes, to be
     /// saved with the batch that installs it.
-    arrived: Option<Arrived>,
+    arrived: Option<ArrivedMessages>,
     /// Where the log on disk begins, and how large the state was there.
     pub(crate) cut_at: u64,
     pub(crate) state_bytes: usize,
@@ -159,38 +159,38 @@ pub(crate) struct Group {
     /// The same for changes that removed a member.
     pub(crate) removed_at: u64,
     /// Members that were removed and are sent a hint once that is known widely enough.
-    pub(crate) to_hint: Vec<Member>,
+    pub(crate) to_hint: Vec<ReplicaId>,
     /// The last change of membership in the log, applied or not.
     change_written: u64,
     /// Who replicated the group when a leader last looked.
-    members: Vec<Member>,
+    members: Vec<ReplicaId>,
     /// A snapshot whose installation is not durable yet: the number of its work, and its index.
     installing: Option<(u64, u64)>,
-    pub(crate) silence: Silence,
+    pub(crate) silence: LeaderSilence,
     /// The namespace that the entries of others named last, which the next one names most likely.
     namespace: Option<Namespace>,
     /// Committed entries that are applied in the next turn: see [`Group::carry_out`].
     backlog: Vec<Entry>,
 }
 
-struct Arrived {
-    place: Place,
-    machine: Machine,
+struct ArrivedMessages {
+    place: LogPosition,
+    machine: StateMachine,
     data: Bytes,
 }
 
 struct Proposed {
-    place: Place,
-    commands: Commands,
+    place: LogPosition,
+    commands: ProposedCommands,
 }
 
 impl Group {
     pub(crate) fn new(
         id: GroupId,
         number: u64,
-        me: Member,
+        me: ReplicaId,
         replica: Replica,
-        machine: Machine,
+        machine: StateMachine,
     ) -> Group {
         let applied = replica.store().base().place;
         Group {
@@ -200,10 +200,10 @@ impl Group {
             known: (replica.term(), Role::Follower, None),
             machine,
             applied,
-            batch: Batch::default(),
+            batch: ProposalBatch::default(),
             proposed: VecDeque::new(),
             proposed_commands: 0,
-            lead: Lead::Not,
+            lead: Leadership::Not,
             unsynced: 0,
             arrived: None,
             cut_at: applied.index,
@@ -216,7 +216,7 @@ impl Group {
             members: replica.store().membership().everybody(),
             replica,
             installing: None,
-            silence: Silence::default(),
+            silence: LeaderSilence::default(),
             namespace: None,
             backlog: Vec::new(),
         }
@@ -224,7 +224,7 @@ impl Group {
 
     /// Whether it is led here, step 1 included.
     pub(crate) fn is_led(&self) -> bool {
-        matches!(self.lead, Lead::Leading(_))
+        matches!(self.lead, Leadership::Leading(_))
     }
 
     /// Whether it leads, step 1 done or not: what is submitted waits here.
@@ -232,7 +232,7 @@ impl Group {
         self.replica.role() == Role::Leader
     }
 
-    pub(crate) fn leader(&self) -> Option<Member> {
+    pub(crate) fn leader(&self) -> Option<ReplicaId> {
         self.replica.leader()
     }
 
@@ -241,7 +241,7 @@ impl Group {
     }
 
     /// Members that were there and are not any more.
-    pub(crate) fn gone_members(&self) -> Vec<Member> {
+    pub(crate) fn gone_members(&self) -> Vec<ReplicaId> {
         let now = self.membership().everybody();
         let gone = self.members.iter().filter(|member| !now.contains(member));
         gone.copied().collect()
@@ -264,7 +264,7 @@ impl Group {
     /// node does not take over everything.
     pub(crate) fn rank_after(&self, gone: NodeId) -> usize {
         let voters = &self.membership().voters;
-        let left: Vec<Member> = voters
+        let left: Vec<ReplicaId> = voters
             .iter()
             .copied()
             .filter(|member| member.node != gone)
@@ -277,7 +277,7 @@ impl Group {
     }
 
     /// A number that orders voters, differently for each group.
-    pub(crate) fn rank_of(&self, member: Member) -> usize {
+    pub(crate) fn rank_of(&self, member: ReplicaId) -> usize {
         let voters = &self.membership().voters;
         let at = voters.iter().position(|voter| *voter == member);
         at.map_or(0, |at| (at + self.id.0 as usize) % voters.len())
@@ -288,22 +288,28 @@ impl Group {
         self.batch.len() + self.proposed_commands + self.lead.load()
     }
 
-    /// Takes an operation. It is answered exactly once, through [`Turn::answers`].
-    pub(crate) fn submit(&mut self, ticket: Ticket, op: Op, expires: u64, turn: &mut Turn) {
+    /// Takes an operation. It is answered exactly once, through [`StepContext::answers`].
+    pub(crate) fn submit(
+        &mut self,
+        ticket: OpId,
+        op: GroupOp,
+        expires: u64,
+        turn: &mut StepContext,
+    ) {
         self.notice_role(turn);
         if self.replica.role() != Role::Leader {
             turn.returned.push((ticket, op));
             return;
         }
         match op {
-            Op::Command(command) => self.batch.push(ticket, AnyCommand::Space(command)),
-            Op::System(command) => self.batch.push(ticket, AnyCommand::System(command)),
-            Op::Renew(renew) => {
+            GroupOp::Command(command) => self.batch.push(ticket, AnyCommand::Space(command)),
+            GroupOp::System(command) => self.batch.push(ticket, AnyCommand::System(command)),
+            GroupOp::Renew(renew) => {
                 self.lead
                     .join_renewal(ticket, renew, expires, &self.machine);
             }
-            Op::Read(query) => {
-                let waiting = Waiting::Read {
+            GroupOp::Read(query) => {
+                let waiting = RoundWaiter::Read {
                     ticket,
                     query,
                     expires,
@@ -313,19 +319,21 @@ impl Group {
         }
     }
 
-    /// Asks for the group to be vouched for: [`Turn::vouched`], after the next round.
-    pub(crate) fn vouch(&mut self, number: u64, turn: &mut Turn) {
+    /// Asks for the group to be confirmed: [`StepContext::leadership_confirmed`], after the next round.
+    pub(crate) fn confirm_leadership(&mut self, number: u64, turn: &mut StepContext) {
         self.notice_role(turn);
         if self.replica.role() != Role::Leader {
-            turn.vouched.push((number, self.id, Vouched::No));
+            turn.leadership_confirmed
+                .push((number, self.id, LeadershipCheck::No));
             return;
         }
-        self.lead.join(Waiting::Vouch { number }, &self.machine);
+        self.lead
+            .join(RoundWaiter::ConfirmLeadership { number }, &self.machine);
     }
 
     /// The machine, if a read that is received now may look at it now: this replica alone decides, and
     /// whatever it has committed or proposed to end is applied (leases.md, step 5).
-    pub(crate) fn confirmed_at_once(&self) -> Option<&Machine> {
+    pub(crate) fn confirmed_at_once(&self) -> Option<&StateMachine> {
         let committed = self.replica.committed_alone()?;
         let leads_still = self.known.0 == self.replica.term();
         let is_applied = committed <= self.applied.index && self.lead.has_ended_all();
@@ -334,7 +342,7 @@ impl Group {
 
     pub(crate) fn receive(&mut self, message: Message) {
         if message.kind.is_of_leader() && message.term >= self.replica.term() {
-            self.silence = Silence::default();
+            self.silence = LeaderSilence::default();
         }
         self.replica.receive(message);
     }
@@ -344,13 +352,13 @@ impl Group {
     pub(crate) fn receive_state(
         &mut self,
         message: Message,
-        place: Place,
-        machine: Machine,
+        place: LogPosition,
+        machine: StateMachine,
         data: Bytes,
     ) {
         self.receive(message);
         if self.replica.accepted_snapshot() == Some(place) {
-            self.arrived = Some(Arrived {
+            self.arrived = Some(ArrivedMessages {
                 place,
                 machine,
                 data,
@@ -369,10 +377,10 @@ impl Group {
         self.replica.quorum_knows_committed(self.removed_at)
     }
 
-    pub(crate) fn tick(&mut self, number: u64, turn: &mut Turn) {
+    pub(crate) fn tick(&mut self, number: u64, turn: &mut StepContext) {
         self.replica.tick(number);
         if self.leads() {
-            self.silence = Silence::default();
+            self.silence = LeaderSilence::default();
         } else {
             self.silence.tick();
         }
@@ -380,12 +388,12 @@ impl Group {
     }
 
     /// Proposes to change the membership, if nothing else is under way.
-    pub(crate) fn change_membership(&mut self, change: &MembershipChange) -> Option<Place> {
+    pub(crate) fn change_membership(&mut self, change: &MembershipChange) -> Option<LogPosition> {
         self.replica.change(change).ok()
     }
 
     /// The writes of a turn are durable.
-    pub(crate) fn persisted(&mut self, written: Written) {
+    pub(crate) fn persisted(&mut self, written: WrittenWork) {
         if written.replica != self.number {
             return;
         }
@@ -401,7 +409,7 @@ impl Group {
     }
 
     /// Does everything that can be done now.
-    pub(crate) fn settle(&mut self, turn: &mut Turn) -> Settled {
+    pub(crate) fn settle(&mut self, turn: &mut StepContext) -> MoreWork {
         self.apply_backlog(turn);
         for _ in 0..WORK_PER_TURN {
             self.notice_role(turn);
@@ -415,7 +423,7 @@ impl Group {
             }
             turn.work = work;
             if turn.stop.is_some() {
-                return Settled::Done;
+                return MoreWork::Done;
             }
             let waiting = self.batch.len();
             self.answer_ripe(turn);
@@ -424,28 +432,28 @@ impl Group {
                 // Unless a renewal is to be written down, that was all.
                 if self.batch.len() <= waiting {
                     return if self.backlog.is_empty() {
-                        Settled::Done
+                        MoreWork::Done
                     } else {
-                        Settled::More
+                        MoreWork::More
                     };
                 }
             }
         }
-        Settled::More
+        MoreWork::More
     }
 
     /// Does what consensus wants done.
     ///
     /// A follower hears of a commit with the next append. It applies what is committed in the turn
     /// after the one that wrote: the disk, for which the leader waits, need not wait for that.
-    fn carry_out(&mut self, work: &mut Work, turn: &mut Turn) {
+    fn carry_out(&mut self, work: &mut Ready, turn: &mut StepContext) {
         self.apply_backlog(turn);
         let mut wrote = false;
         if let Some(base) = work.snapshot.take() {
             self.install(base.place, turn);
             self.installing = Some((work.number, base.place.index));
             turn.writes
-                .push((self.id, Record::Installed(Box::new(base))));
+                .push((self.id, LogWrite::Installed(Box::new(base))));
             wrote = true;
         }
         let is_change = |entry: &Entry| matches!(entry.payload, Payload::Membership(_));
@@ -469,19 +477,19 @@ impl Group {
         if let Some(state) = work.hard_state.or(hint)
             && (wrote || work.must_sync || changes_members)
         {
-            turn.writes.push((self.id, Record::HardState(state)));
+            turn.writes.push((self.id, LogWrite::HardState(state)));
             wrote = true;
         }
         if !work.entries.is_empty() {
             // Behind the hard state: a long turn is cut into several batches, and no entry may be durable
             // before its term is.
             let entries = std::mem::take(&mut work.entries);
-            turn.writes.push((self.id, Record::Entries(entries)));
+            turn.writes.push((self.id, LogWrite::Entries(entries)));
         }
         turn.must_sync |= work.must_sync;
         if wrote {
             self.unsynced += 1;
-            let written = Written {
+            let written = WrittenWork {
                 group: self.id,
                 replica: self.number,
                 number: work.number,
@@ -510,7 +518,7 @@ impl Group {
         }
     }
 
-    fn apply_backlog(&mut self, turn: &mut Turn) {
+    fn apply_backlog(&mut self, turn: &mut StepContext) {
         let mut backlog = std::mem::take(&mut self.backlog);
         for entry in backlog.drain(..) {
             if turn.stop.is_none() {
@@ -522,7 +530,7 @@ impl Group {
     }
 
     /// Asks whether this node still leads, if somebody wants to know.
-    fn start_round(&mut self, turn: &mut Turn) {
+    fn start_round(&mut self, turn: &mut StepContext) {
         if !self.lead.has_work() {
             return;
         }
@@ -535,7 +543,7 @@ impl Group {
     }
 
     /// Leadership won or lost, another leader: told once.
-    fn notice_role(&mut self, turn: &mut Turn) {
+    fn notice_role(&mut self, turn: &mut StepContext) {
         let now = (
             self.replica.term(),
             self.replica.role(),
@@ -549,56 +557,62 @@ impl Group {
         if led_before && (now.1 != Role::Leader || now.0 != before.0) {
             self.step_down(turn);
         }
-        if now.1 == Role::Leader && !matches!(self.lead, Lead::Waiting { .. } | Lead::Leading(_)) {
-            self.lead = Lead::Waiting {
+        if now.1 == Role::Leader
+            && !matches!(
+                self.lead,
+                Leadership::Waiting { .. } | Leadership::Leading(_)
+            )
+        {
+            self.lead = Leadership::Waiting {
                 term: now.0,
                 early: Vec::new(),
             };
         }
         if (now.0, now.2) != (before.0, before.2) {
-            turn.news.push((self.id, News::Leader));
+            turn.events_out.push((self.id, GroupEvent::Leader));
         }
     }
 
     /// Step 6: whatever rested on volatile state is sent on; what was proposed is not forgotten.
-    fn step_down(&mut self, turn: &mut Turn) {
+    fn step_down(&mut self, turn: &mut StepContext) {
         let was_led = self.is_led();
-        for waiting in std::mem::replace(&mut self.lead, Lead::Not).clear() {
+        for waiting in std::mem::replace(&mut self.lead, Leadership::Not).clear() {
             match waiting {
-                Waiting::Read { ticket, query, .. } => {
-                    turn.returned.push((ticket, Op::Read(query)));
+                RoundWaiter::Read { ticket, query, .. } => {
+                    turn.returned.push((ticket, GroupOp::Read(query)));
                 }
-                Waiting::Renew { ticket, renew, .. } => {
-                    turn.returned.push((ticket, Op::Renew(renew)));
+                RoundWaiter::Renew { ticket, renew, .. } => {
+                    turn.returned.push((ticket, GroupOp::Renew(renew)));
                 }
-                Waiting::Vouch { number } => {
-                    turn.vouched.push((number, self.id, Vouched::No));
+                RoundWaiter::ConfirmLeadership { number } => {
+                    turn.leadership_confirmed
+                        .push((number, self.id, LeadershipCheck::No));
                 }
             }
         }
         turn.returned.extend(self.batch.clear());
         if was_led {
-            turn.news.push((self.id, News::NotLed));
+            turn.events_out.push((self.id, GroupEvent::NotLed));
         }
     }
 
     /// Step 2: what is due is proposed before anything else is looked at.
-    pub(crate) fn due(&mut self, turn: &mut Turn) {
-        if let Lead::Leading(leading) = &mut self.lead {
-            leading.due(&self.machine, &mut self.batch, turn.reading);
+    pub(crate) fn due(&mut self, turn: &mut StepContext) {
+        if let Leadership::Leading(leading) = &mut self.lead {
+            leading.due(&self.machine, &mut self.batch, turn.now_ms);
         }
     }
 
-    /// When [`Group::due`] has something to do, as a reading; not later than that.
+    /// When [`Group::due`] has something to do, as a time; not later than that.
     pub(crate) fn next_due(&self) -> Option<u64> {
         match &self.lead {
-            Lead::Leading(leading) => leading.next_due(&self.machine),
-            Lead::Not | Lead::Waiting { .. } => None,
+            Leadership::Leading(leading) => leading.next_due(&self.machine),
+            Leadership::Not | Leadership::Waiting { .. } => None,
         }
     }
 
-    fn propose(&mut self, turn: &mut Turn) {
-        let Lead::Leading(leading) = &mut self.lead else {
+    fn propose(&mut self, turn: &mut StepContext) {
+        let Leadership::Leading(leading) = &mut self.lead else {
             return;
         };
         let rules = self.machine.rules();
@@ -606,13 +620,13 @@ impl Group {
             // An entry has a form that all replicas know. Only here: before step 1 the machine may be older
             // than the rules of its group.
             for ticket in self.batch.take_unknown(rules) {
-                let answer = OpAnswer::NotHere { leader: None };
+                let answer = GroupOpResult::NotHere { leader: None };
                 turn.answers.push((ticket, answer));
             }
         }
         while !self.batch.is_empty() {
             let stamp = Stamp {
-                time: leading.lease_time(turn.reading),
+                time: leading.lease_time(turn.now_ms),
                 wall: turn.wall,
             };
             let (bytes, mut commands) = self.batch.next(stamp, rules, &mut turn.scratch);
@@ -621,13 +635,13 @@ impl Group {
                     commands.commands.pop_if(|(ticket, _)| ticket.is_some())
             {
                 // An entry is closed behind the command that fills it: the last one is the long one.
-                turn.answers.push((ticket, OpAnswer::TooLong));
+                turn.answers.push((ticket, GroupOpResult::TooLong));
                 self.batch.put_back(commands);
                 continue;
             }
             match self.replica.propose(bytes) {
                 Ok(place) => {
-                    leading.stamped(turn.reading);
+                    leading.stamped(turn.now_ms);
                     self.proposed_commands += commands.commands.len();
                     self.proposed.push_back(Proposed { place, commands });
                 }
@@ -640,7 +654,7 @@ impl Group {
         }
     }
 
-    fn apply(&mut self, entry: Entry, turn: &mut Turn) {
+    fn apply(&mut self, entry: Entry, turn: &mut StepContext) {
         assert_eq!(
             entry.place.index,
             self.applied.index + 1,
@@ -662,8 +676,8 @@ impl Group {
                 if turn.stop.is_some() {
                     return;
                 }
-                if matches!(self.machine, Machine::System(_)) {
-                    turn.news.push((self.id, News::System));
+                if matches!(self.machine, StateMachine::System(_)) {
+                    turn.events_out.push((self.id, GroupEvent::System));
                 }
             }
             Payload::Membership(change) => {
@@ -674,7 +688,7 @@ impl Group {
                 if before.iter().any(|member| !after.contains(member)) {
                     self.removed_at = entry.place.index;
                 }
-                turn.news.push((self.id, News::Membership));
+                turn.events_out.push((self.id, GroupEvent::Membership));
             }
         }
         self.applied = entry.place;
@@ -683,37 +697,37 @@ impl Group {
     }
 
     /// How a change of membership at this index names the replicas that it adds.
-    pub(crate) fn numbering(&self, index: u64) -> Numbering {
+    pub(crate) fn numbering(&self, index: u64) -> ReplicaNumbering {
         if self.machine.rules() >= NUMBERED_REPLICAS {
-            Numbering::ByIndex(index)
+            ReplicaNumbering::ByIndex(index)
         } else {
-            Numbering::None
+            ReplicaNumbering::None
         }
     }
 
     /// Step 1, when the first entry of the own term is applied.
-    fn begin_leading(&mut self, applied_term: u64, turn: &mut Turn) {
-        let Lead::Waiting { term, early } = &mut self.lead else {
+    fn begin_leading(&mut self, applied_term: u64, turn: &mut StepContext) {
+        let Leadership::Waiting { term, early } = &mut self.lead else {
             return;
         };
         if *term != applied_term {
             return;
         }
         let early = std::mem::take(early);
-        let mut leading = lead::Leading::begin(&self.machine, turn.reading);
+        let mut leading = leader::LeaderState::begin(&self.machine, turn.now_ms);
         for waiting in early {
             leading.join(waiting, &self.machine);
         }
-        self.lead = Lead::Leading(Box::new(leading));
+        self.lead = Leadership::Leading(Box::new(leading));
         // What its predecessors changed is not known to be known.
         self.changed_at = self.applied.index;
         self.removed_at = self.applied.index;
-        turn.news.push((self.id, News::Led));
+        turn.events_out.push((self.id, GroupEvent::Led));
     }
 
     /// Finds the proposal that is applied at this place, if it is ours, and tells all whose place
     /// was taken by somebody else that they never happened.
-    fn take_own(&mut self, place: Place, turn: &mut Turn) -> Option<Commands> {
+    fn take_own(&mut self, place: LogPosition, turn: &mut StepContext) -> Option<ProposedCommands> {
         let front = self.proposed.front()?;
         if front.place == place {
             return self.pop_proposed();
@@ -723,27 +737,29 @@ impl Group {
         while let Some(front) = self.proposed.front()
             && front.place.term < place.term
         {
-            self.resolve_front(Fate::NeverHappened, turn);
+            self.resolve_front(ProposalFate::NeverHappened, turn);
         }
         None
     }
 
-    fn pop_proposed(&mut self) -> Option<Commands> {
+    fn pop_proposed(&mut self) -> Option<ProposedCommands> {
         let commands = self.proposed.pop_front()?.commands;
         self.proposed_commands -= commands.commands.len();
         Some(commands)
     }
 
-    fn resolve_front(&mut self, fate: Fate, turn: &mut Turn) {
+    fn resolve_front(&mut self, fate: ProposalFate, turn: &mut StepContext) {
         let Some(lost) = self.pop_proposed() else {
             return;
         };
         for (ticket, command) in lost.commands {
             match (ticket, fate) {
-                (Some(ticket), Fate::NeverHappened) => {
+                (Some(ticket), ProposalFate::NeverHappened) => {
                     turn.returned.push((ticket, command.into_op()));
                 }
-                (Some(ticket), Fate::Unknown) => turn.answers.push((ticket, OpAnswer::Unknown)),
+                (Some(ticket), ProposalFate::Unknown) => {
+                    turn.answers.push((ticket, GroupOpResult::Unknown))
+                }
                 (None, _) => {}
             }
         }
@@ -751,14 +767,14 @@ impl Group {
 
     /// This node cannot learn soon what became of its proposals, because it applies nothing that it has not
     /// written: those who wait are told so, as if the node had crashed.
-    pub(crate) fn give_up_proposals(&mut self, turn: &mut Turn) {
+    pub(crate) fn give_up_proposals(&mut self, turn: &mut StepContext) {
         while !self.leads() && !self.proposed.is_empty() {
-            self.resolve_front(Fate::Unknown, turn);
+            self.resolve_front(ProposalFate::Unknown, turn);
         }
     }
 
     /// Applies an entry that was proposed here.
-    fn apply_own(&mut self, own: Commands, turn: &mut Turn) {
+    fn apply_own(&mut self, own: ProposedCommands, turn: &mut StepContext) {
         let (stamp, endings) = (own.stamp, own.endings);
         for (ticket, command) in own.into_written() {
             let namespace = match &command {
@@ -770,26 +786,26 @@ impl Group {
             };
             let Some(ticket) = ticket else { continue };
             let answer = match outcome {
-                AnyOutcome::Space(outcome) => OpAnswer::Applied {
+                AnyOutcome::Space(outcome) => GroupOpResult::Applied {
                     lease_left_ms: namespace.and_then(|namespace| {
                         let machine = &self.machine;
                         self.lead
-                            .blocker_left(machine, &namespace, &outcome, turn.reading)
+                            .blocker_left(machine, &namespace, &outcome, turn.now_ms)
                     }),
                     outcome,
                 },
-                AnyOutcome::System(outcome) => OpAnswer::System(outcome),
+                AnyOutcome::System(outcome) => GroupOpResult::System(outcome),
             };
             turn.answers.push((ticket, self.as_renewal(answer)));
         }
-        if let Lead::Leading(leading) = &mut self.lead {
+        if let Leadership::Leading(leading) = &mut self.lead {
             leading.endings_applied(endings);
         }
     }
 
     /// Applies an entry that was proposed elsewhere, each command as it is read.
-    fn apply_read(&mut self, bytes: &[u8], turn: &mut Turn) -> Result<(), DecodeError> {
-        let mut entry = Decoder::new(bytes, self.namespace.take())?;
+    fn apply_read(&mut self, bytes: &[u8], turn: &mut StepContext) -> Result<(), DecodeError> {
+        let mut entry = EntryDecoder::new(bytes, self.namespace.take())?;
         while let Some(command) = entry.next()? {
             if self.apply_command(entry.stamp, command, turn).is_none() {
                 break;
@@ -804,22 +820,22 @@ impl Group {
         &mut self,
         stamp: Stamp,
         command: AnyCommand,
-        turn: &mut Turn,
+        turn: &mut StepContext,
     ) -> Option<AnyOutcome> {
         let effects = &mut turn.effects;
         let Some(outcome) = self.machine.apply(stamp, command, effects) else {
             turn.stop = Some(format!("{} holds a command of the other machine", self.id));
             return None;
         };
-        if let Lead::Leading(leading) = &mut self.lead {
-            leading.note(effects.leases.drain(..), turn.reading);
+        if let Leadership::Leading(leading) = &mut self.lead {
+            leading.note(effects.leases.drain(..), turn.now_ms);
             let id = self.id;
             if !effects.events.is_empty() || !effects.changes.is_empty() {
-                let events = effects.events.drain(..).map(News::Event);
+                let events = effects.events.drain(..).map(GroupEvent::Event);
                 let changes = effects.changes.drain(..);
-                let changes = changes.map(|change| News::Change(Box::new(change)));
-                turn.news
-                    .extend(events.chain(changes).map(|news| (id, news)));
+                let changes = changes.map(|change| GroupEvent::Change(Box::new(change)));
+                turn.events_out
+                    .extend(events.chain(changes).map(|events_out| (id, events_out)));
             }
         }
         effects.clear();
@@ -836,25 +852,25 @@ impl Group {
     }
 
     /// A renewal is answered alike, written down or not.
-    fn as_renewal(&self, answer: OpAnswer) -> OpAnswer {
+    fn as_renewal(&self, answer: GroupOpResult) -> GroupOpResult {
         match answer {
-            OpAnswer::Applied {
+            GroupOpResult::Applied {
                 outcome: Outcome::Renew(renewed),
                 ..
-            } => OpAnswer::Renewed(renewed),
+            } => GroupOpResult::Renewed(renewed),
             other => other,
         }
     }
 
-    fn answer_ripe(&mut self, turn: &mut Turn) {
-        if let Lead::Leading(leading) = &mut self.lead {
+    fn answer_ripe(&mut self, turn: &mut StepContext) {
+        if let Leadership::Leading(leading) = &mut self.lead {
             let (id, applied) = (self.id, self.applied.index);
             leading.answer_ripe(id, &self.machine, &mut self.batch, applied, turn);
         }
     }
 
     /// A snapshot replaces the state. What was proposed and is covered by it can no longer be told.
-    fn install(&mut self, place: Place, turn: &mut Turn) {
+    fn install(&mut self, place: LogPosition, turn: &mut StepContext) {
         match self.arrived.take() {
             Some(arrived) if arrived.place == place => {
                 self.machine = arrived.machine;
@@ -866,13 +882,13 @@ impl Group {
                         break;
                     }
                     let fate = if covered {
-                        Fate::Unknown
+                        ProposalFate::Unknown
                     } else {
-                        Fate::NeverHappened
+                        ProposalFate::NeverHappened
                     };
                     self.resolve_front(fate, turn);
                 }
-                turn.news.push((self.id, News::Installed));
+                turn.events_out.push((self.id, GroupEvent::Installed));
             }
             _ => {
                 turn.stop = Some(format!(
@@ -884,14 +900,14 @@ impl Group {
     }
 
     /// Everything that waits here is told that the group is gone from this node.
-    pub(crate) fn close(mut self, turn: &mut Turn) {
+    pub(crate) fn close(mut self, turn: &mut StepContext) {
         self.step_down(turn);
         while !self.proposed.is_empty() {
-            self.resolve_front(Fate::Unknown, turn);
+            self.resolve_front(ProposalFate::Unknown, turn);
         }
     }
 
-    pub(crate) fn lead(&self) -> &Lead {
+    pub(crate) fn lead(&self) -> &Leadership {
         &self.lead
     }
 }
@@ -906,7 +922,7 @@ fn decided_in(command: &Command) -> Option<Namespace> {
 
 /// What became of a proposal that was not seen to be applied here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum ProposalFate {
     /// Another entry has its place.
     NeverHappened,
     /// A snapshot covers its place.
@@ -915,7 +931,7 @@ enum Fate {
 
 /// Whether the leader of a group was confirmed to be here after the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vouched {
+pub(crate) enum LeadershipCheck {
     Yes,
     /// It is led elsewhere, or by nobody.
     No,
@@ -923,7 +939,7 @@ pub(crate) enum Vouched {
 
 /// Whether a group has more to do at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum MoreWork {
     Done,
     More,
 }

@@ -1,4 +1,4 @@
-//! Who is who: nodes, their lives, and groups.
+//! Who is who: nodes, their incarnations, and groups.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -25,58 +25,58 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A replica of a group: the node, its life, and the number of the replica. A replica's identity is never
+/// A replica of a group: the node, its incarnation, and the number of the replica. A replica's identity is never
 /// used twice (docs/design/replica-identity.md): votes and acknowledgements count for one replica, and a
 /// replica that was removed and comes back, or whose node lost its disk, is another one.
 ///
 /// Where no group is meant (the sender of a frame, the node of a configuration) the replica number is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Member {
+pub struct ReplicaId {
     /// Which node.
     pub node: NodeId,
     /// A number drawn when its data directory was made, and kept there.
-    pub life: u32,
+    pub incarnation: u32,
     /// The index of the committed entry that added the replica to its group. 0 for the first replicas of
     /// a group and for those that were added under the rules of release 0.1.0.
     pub replica: u64,
 }
 
-impl Member {
-    /// A node in one of its lives, or its replica with the number 0.
-    pub const fn new(node: NodeId, life: u32) -> Member {
-        Member {
+impl ReplicaId {
+    /// A node in one of its incarnations, or its replica with the number 0.
+    pub const fn new(node: NodeId, incarnation: u32) -> ReplicaId {
+        ReplicaId {
             node,
-            life,
+            incarnation,
             replica: 0,
         }
     }
 
-    /// The replica with this number on the same node in the same life.
-    pub const fn numbered(self, replica: u64) -> Member {
-        Member { replica, ..self }
+    /// The replica with this number on the same node in the same incarnation.
+    pub const fn numbered(self, replica: u64) -> ReplicaId {
+        ReplicaId { replica, ..self }
     }
 
-    /// Whether both are on the same node in the same life: a group has at most one of them at a time.
-    pub fn shares_disk(self, other: Member) -> bool {
-        self.node == other.node && self.life == other.life
+    /// Whether both are on the same node in the same incarnation: a group has at most one of them at a time.
+    pub fn shares_disk(self, other: ReplicaId) -> bool {
+        self.node == other.node && self.incarnation == other.incarnation
     }
 
-    /// Node and life in one number, never zero. The replica number is not in it.
+    /// Node and incarnation in one number, never zero. The replica number is not in it.
     pub fn pack(self) -> u64 {
-        u64::from(self.node.number()) << 32 | u64::from(self.life)
+        u64::from(self.node.number()) << 32 | u64::from(self.incarnation)
     }
 
     /// Takes a packed number apart.
-    pub fn unpack(number: u64) -> Option<Member> {
+    pub fn unpack(number: u64) -> Option<ReplicaId> {
         let node = NodeId::new(u32::try_from(number >> 32).ok()?)?;
-        let life = u32::try_from(number & u64::from(u32::MAX)).ok()?;
-        Some(Member::new(node, life))
+        let incarnation = u32::try_from(number & u64::from(u32::MAX)).ok()?;
+        Some(ReplicaId::new(node, incarnation))
     }
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (life {}", self.node, self.life)?;
+        write!(f, "{} (life {}", self.node, self.incarnation)?;
         if self.replica != 0 {
             write!(f, ", replica {}", self.replica)?;
         }
@@ -100,7 +100,7 @@ pub struct Mark(pub u64);
 
 /// The time of a step, as the driver reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct StepTime {
     /// A clock that never goes back while the process runs, in milliseconds.
     pub monotonic_ms: u64,
     /// Unix milliseconds. Serves event ids (R121) and nothing else.

@@ -6,16 +6,16 @@ use tenure_core::command::Command;
 use tenure_core::system::SystemCommand;
 use tenure_core::value::Stamp;
 
-use crate::batch::Decoder;
-use crate::consensus::{Consensus, Entry, HardState, Membership, Place, Role};
-use crate::machine::AnyCommand;
+use crate::batch::EntryDecoder;
+use crate::consensus::{Consensus, Entry, HardState, LogPosition, Membership, Role};
 use crate::node::Node;
 use crate::recovery::Recovery;
+use crate::state_machine::AnyCommand;
 use crate::{GroupId, Payload};
 
 /// One command of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Logged {
+pub enum LoggedCommand {
     /// For the lock state machine of a group.
     Space(Command),
     /// For the machine of the system group.
@@ -24,7 +24,7 @@ pub enum Logged {
 
 /// One replica at this moment, as far as consensus goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'a> {
+pub struct ReplicaStanding<'a> {
     /// Of which group.
     pub group: GroupId,
     /// Its part.
@@ -39,28 +39,28 @@ pub struct Standing<'a> {
 
 /// What a log held for one group.
 #[derive(Clone, Copy, Debug)]
-pub struct FoundView<'a> {
+pub struct LogView<'a> {
     /// Of which group.
     pub group: GroupId,
     /// Term and vote.
     pub hard_state: HardState,
     /// What the log stands on.
-    pub base: Place,
+    pub base: LogPosition,
     /// The entries behind it.
     pub entries: &'a [Entry],
 }
 
 /// The stamp and the commands of an entry; `None` if it is for no machine.
-pub fn read_entry(payload: &Payload) -> Result<Option<(Stamp, Vec<Logged>)>, DecodeError> {
+pub fn read_entry(payload: &Payload) -> Result<Option<(Stamp, Vec<LoggedCommand>)>, DecodeError> {
     let Payload::Commands(bytes) = payload else {
         return Ok(None);
     };
-    let mut entry = Decoder::new(bytes, None)?;
+    let mut entry = EntryDecoder::new(bytes, None)?;
     let mut commands = Vec::new();
     while let Some(command) = entry.next()? {
         commands.push(match command {
-            AnyCommand::Space(command) => Logged::Space(command),
-            AnyCommand::System(command) => Logged::System(command),
+            AnyCommand::Space(command) => LoggedCommand::Space(command),
+            AnyCommand::System(command) => LoggedCommand::System(command),
         });
     }
     Ok(Some((entry.stamp, commands)))
@@ -68,8 +68,8 @@ pub fn read_entry(payload: &Payload) -> Result<Option<(Stamp, Vec<Logged>)>, Dec
 
 impl Node {
     /// How every replica here stands. Cheaper than [`Node::status`]: it is asked for after every step.
-    pub fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
-        self.groups.iter().flatten().map(|group| Standing {
+    pub fn standings(&self) -> impl Iterator<Item = ReplicaStanding<'_>> {
+        self.groups.iter().flatten().map(|group| ReplicaStanding {
             group: group.id,
             role: group.replica.role(),
             term: group.replica.term(),
@@ -81,8 +81,8 @@ impl Node {
 
 impl Recovery {
     /// What the log held, group by group.
-    pub fn found(&self) -> impl Iterator<Item = FoundView<'_>> {
-        self.groups.iter().map(|(group, opened)| FoundView {
+    pub fn found(&self) -> impl Iterator<Item = LogView<'_>> {
+        self.groups.iter().map(|(group, opened)| LogView {
             group: *group,
             hard_state: opened.found.hard_state,
             base: opened.found.base.place,

@@ -17,28 +17,28 @@
 
 use tenure_core::outcome::LeaseNumber;
 
-use crate::early::{Early, extend};
+use crate::deadline_heap::{DeadlineHeap, extend};
 
 /// See the module. All times are readings.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     /// By number.
-    slots: Vec<Slot>,
+    slots: Vec<LeaseSlot>,
     /// The earliest time at which to look at a number; also of some that are gone.
-    places: Early,
+    places: DeadlineHeap,
 }
 
 /// A renewal that is counted with its lease; given back when it is decided.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Joined {
+pub(crate) struct JoinedRenewal {
     lease: LeaseNumber,
     generation: u32,
 }
 
 /// Sixteen bytes: there may be one for every lock.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    state: Packed,
+struct LeaseSlot {
+    state: PackedLease,
     /// Tells a lease from an earlier one of its number.
     generation: u32,
     /// Renewals that were received in time and whose round is still out.
@@ -47,7 +47,7 @@ struct Slot {
 
 /// `renewed` says whether the lease was renewed without an entry since it was set (R122).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LeaseState {
     Running {
         deadline: u64,
         renewed: bool,
@@ -60,104 +60,104 @@ enum State {
     Free,
 }
 
-/// A [`State`] in eight bytes: two bits say which, one whether it was renewed, the rest is the
+/// A [`LeaseState`] in eight bytes: two bits say which, one whether it was renewed, the rest is the
 /// number. Readings are milliseconds, so that the rest is enough for ever.
 #[derive(Clone, Copy, Debug)]
-struct Packed(u64);
+struct PackedLease(u64);
 
-impl Packed {
+impl PackedLease {
     const NUMBER: u64 = (1 << 61) - 1;
     const RENEWED: u64 = 1 << 61;
     const RUNNING: u64 = 1 << 62;
     const ENDING: u64 = 1 << 63;
 
-    fn new(state: State) -> Packed {
+    fn new(state: LeaseState) -> PackedLease {
         let (which, number, renewed) = match state {
-            State::Running { deadline, renewed } => (Packed::RUNNING, deadline, renewed),
-            State::Ending { number, renewed } => (Packed::ENDING, number, renewed),
-            State::Free => (0, 0, false),
+            LeaseState::Running { deadline, renewed } => (PackedLease::RUNNING, deadline, renewed),
+            LeaseState::Ending { number, renewed } => (PackedLease::ENDING, number, renewed),
+            LeaseState::Free => (0, 0, false),
         };
-        let renewed = if renewed { Packed::RENEWED } else { 0 };
-        Packed(which | renewed | number.min(Packed::NUMBER))
+        let renewed = if renewed { PackedLease::RENEWED } else { 0 };
+        PackedLease(which | renewed | number.min(PackedLease::NUMBER))
     }
 
-    fn state(self) -> State {
-        let number = self.0 & Packed::NUMBER;
-        let renewed = self.0 & Packed::RENEWED != 0;
-        if self.0 & Packed::RUNNING != 0 {
+    fn state(self) -> LeaseState {
+        let number = self.0 & PackedLease::NUMBER;
+        let renewed = self.0 & PackedLease::RENEWED != 0;
+        if self.0 & PackedLease::RUNNING != 0 {
             let deadline = number;
-            State::Running { deadline, renewed }
-        } else if self.0 & Packed::ENDING != 0 {
-            State::Ending { number, renewed }
+            LeaseState::Running { deadline, renewed }
+        } else if self.0 & PackedLease::ENDING != 0 {
+            LeaseState::Ending { number, renewed }
         } else {
-            State::Free
+            LeaseState::Free
         }
     }
 }
 
 /// What a leader knows of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It runs until this reading.
+pub(crate) enum LeaseStanding {
+    /// It runs until this time.
     Until(u64),
     /// Its end was proposed, as the ending of this number.
     Ending(u64),
 }
 
 impl Leases {
-    fn state(&self, lease: LeaseNumber) -> State {
+    fn state(&self, lease: LeaseNumber) -> LeaseState {
         let slot = self.slots.get(lease.0 as usize);
-        slot.map_or(State::Free, |slot| slot.state.state())
+        slot.map_or(LeaseState::Free, |slot| slot.state.state())
     }
 
     /// A lease was set by an applied entry, or is found by a new leader.
     pub(crate) fn set(&mut self, lease: LeaseNumber, deadline: u64) {
         let at = lease.0 as usize;
         if at >= self.slots.len() {
-            let free = Slot {
-                state: Packed::new(State::Free),
+            let free = LeaseSlot {
+                state: PackedLease::new(LeaseState::Free),
                 generation: 0,
                 renewals: 0,
             };
             extend(&mut self.slots, at + 1, free);
         }
         let renewed = false;
-        self.run(lease, State::Running { deadline, renewed });
+        self.run(lease, LeaseState::Running { deadline, renewed });
     }
 
     /// A lease ended by an applied entry. Its place in the heap is of use to the next of its number.
     pub(crate) fn ended(&mut self, lease: LeaseNumber) {
         if let Some(slot) = self.slots.get_mut(lease.0 as usize) {
-            slot.state = Packed::new(State::Free);
+            slot.state = PackedLease::new(LeaseState::Free);
             slot.generation = slot.generation.wrapping_add(1);
             slot.renewals = 0;
         }
     }
 
-    fn run(&mut self, lease: LeaseNumber, state: State) {
-        self.slots[lease.0 as usize].state = Packed::new(state);
+    fn run(&mut self, lease: LeaseNumber, state: LeaseState) {
+        self.slots[lease.0 as usize].state = PackedLease::new(state);
         self.enqueue(lease);
     }
 
     fn enqueue(&mut self, lease: LeaseNumber) {
-        if let State::Running { deadline, .. } = self.state(lease) {
+        if let LeaseState::Running { deadline, .. } = self.state(lease) {
             self.places.look_at(lease.0, deadline);
         }
     }
 
     /// A renewal is received: until it is decided, a deadline that passes waits for it.
-    pub(crate) fn renewal_joins(&mut self, lease: LeaseNumber) -> Option<Joined> {
+    pub(crate) fn renewal_joins(&mut self, lease: LeaseNumber) -> Option<JoinedRenewal> {
         let slot = self.slots.get_mut(lease.0 as usize)?;
-        if slot.state.state() == State::Free {
+        if slot.state.state() == LeaseState::Free {
             return None;
         }
         slot.renewals += 1;
         let generation = slot.generation;
-        Some(Joined { lease, generation })
+        Some(JoinedRenewal { lease, generation })
     }
 
     /// A renewal is decided, or will never be.
-    pub(crate) fn renewal_leaves(&mut self, joined: Joined) {
+    pub(crate) fn renewal_leaves(&mut self, joined: JoinedRenewal) {
         let slot = &mut self.slots[joined.lease.0 as usize];
         if slot.generation == joined.generation {
             slot.renewals -= 1;
@@ -170,7 +170,7 @@ impl Leases {
     /// A covered renewal, confirmed and decided. The later deadline counts (R77): this may be a late copy of
     /// a renewal that was answered long ago, and for longer since.
     pub(crate) fn renew(&mut self, lease: LeaseNumber, deadline: u64) {
-        let State::Running {
+        let LeaseState::Running {
             deadline: before, ..
         } = self.state(lease)
         else {
@@ -178,17 +178,17 @@ impl Leases {
             return;
         };
         let (deadline, renewed) = (deadline.max(before), true);
-        self.run(lease, State::Running { deadline, renewed });
+        self.run(lease, LeaseState::Running { deadline, renewed });
     }
 
     /// A renewal was applied: like [`Leases::set`], but an earlier deadline is not taken (R77). One whose end
     /// was proposed has a deadline that has passed.
     pub(crate) fn set_later(&mut self, lease: LeaseNumber, deadline: u64) {
         let deadline = match self.state(lease) {
-            State::Running {
+            LeaseState::Running {
                 deadline: before, ..
             } => deadline.max(before),
-            State::Ending { .. } | State::Free => deadline,
+            LeaseState::Ending { .. } | LeaseState::Free => deadline,
         };
         self.set(lease, deadline);
     }
@@ -196,17 +196,17 @@ impl Leases {
     /// Whether it was renewed without an entry since it was set.
     pub(crate) fn renewed_since_set(&self, lease: LeaseNumber) -> bool {
         match self.state(lease) {
-            State::Running { renewed, .. } | State::Ending { renewed, .. } => renewed,
-            State::Free => false,
+            LeaseState::Running { renewed, .. } | LeaseState::Ending { renewed, .. } => renewed,
+            LeaseState::Free => false,
         }
     }
 
     /// How a lease stands.
-    pub(crate) fn standing(&self, lease: LeaseNumber) -> Option<Standing> {
+    pub(crate) fn standing(&self, lease: LeaseNumber) -> Option<LeaseStanding> {
         match self.state(lease) {
-            State::Running { deadline, .. } => Some(Standing::Until(deadline)),
-            State::Ending { number, .. } => Some(Standing::Ending(number)),
-            State::Free => None,
+            LeaseState::Running { deadline, .. } => Some(LeaseStanding::Until(deadline)),
+            LeaseState::Ending { number, .. } => Some(LeaseStanding::Ending(number)),
+            LeaseState::Free => None,
         }
     }
 
@@ -217,18 +217,18 @@ impl Leases {
 
     /// Every lease whose deadline has passed and that no renewal waits for goes to `ending`, one
     /// after the other from `number` on.
-    pub(crate) fn due(&mut self, reading: u64, mut number: u64) -> Vec<LeaseNumber> {
+    pub(crate) fn due(&mut self, now_ms: u64, mut number: u64) -> Vec<LeaseNumber> {
         let mut ending = Vec::new();
-        while let Some(which) = self.places.take(reading) {
+        while let Some(which) = self.places.take(now_ms) {
             let slot = &mut self.slots[which as usize];
-            let State::Running { deadline, renewed } = slot.state.state() else {
+            let LeaseState::Running { deadline, renewed } = slot.state.state() else {
                 continue;
             };
             let lease = LeaseNumber(which);
-            if deadline > reading {
+            if deadline > now_ms {
                 self.enqueue(lease);
             } else if slot.renewals == 0 {
-                slot.state = Packed::new(State::Ending { number, renewed });
+                slot.state = PackedLease::new(LeaseState::Ending { number, renewed });
                 number += 1;
                 ending.push(lease);
             }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(leases.due(100, 1), [A]);
         assert_eq!(leases.due(500, 2), [B]);
         assert!(leases.due(u64::MAX, 3).is_empty());
-        assert_eq!(leases.standing(B), Some(Standing::Ending(2)));
+        assert_eq!(leases.standing(B), Some(LeaseStanding::Ending(2)));
     }
 
     #[test]

@@ -18,8 +18,8 @@
 //! ([`Recovery::group`]), then the snapshots it asks for ([`Recovery::snapshots`],
 //! [`Recovery::state`]). On an empty disk call [`Recovery::born`] for each group that this node
 //! takes part in from birth. Then [`Node::start`]. The identity in [`Config::me`] belongs to the
-//! data directory: a directory that was lost means a new [`Member::life`]. A node that lost a part
-//! of its log must not be started under its old life.
+//! data directory: a directory that was lost means a new [`ReplicaId::incarnation`]. A node that lost a part
+//! of its log must not be started under its old incarnation.
 //!
 //! **Stepping.** Call [`Node::step`] with the time and all inputs that are at hand: one call is one
 //! turn, and everything waiting for a group in it becomes one entry, everything to be written one
@@ -28,15 +28,15 @@
 //!
 //! **Writing.** [`Output::Write`] batches are written in order, each atomically. When a batch and
 //! all before it are durable, [`Input::Persisted`] reports its mark; several may be reported by the
-//! last one. A batch with [`Sync::Lazy`] needs no sync of its own, but counts as durable only when
-//! it is. A [`Record::Cut`] stands on a snapshot that was saved by [`Output::SaveSnapshot`] and
-//! reported by [`Input::SnapshotSaved`]; a [`Record::Installed`] on one that comes with its batch in
-//! [`Batch::snapshots`] and must be durable *before* the batch is written. Older snapshots of the
+//! last one. A batch with [`SyncMode::Lazy`] needs no sync of its own, but counts as durable only when
+//! it is. A [`LogWrite::Cut`] stands on a snapshot that was saved by [`Output::SaveSnapshot`] and
+//! reported by [`Input::SnapshotSaved`]; a [`LogWrite::Installed`] on one that comes with its batch in
+//! [`WriteBatch::snapshots`] and must be durable *before* the batch is written. Older snapshots of the
 //! group may be deleted when the batch is durable.
 //! A write or sync that fails is never tried again: [`Input::WriteFailed`], and the node is over.
 //!
 //! **Sending.** [`Output::Send`] frames leave in the order given, per peer and lane; one with
-//! [`After::Persisted`] leaves when that mark is durable and not before, and when the node is sure
+//! [`DurableAfter::Persisted`] leaves when that mark is durable and not before, and when the node is sure
 //! to be told of the mark before it is told of any answer. Frames may be lost; a driver that knows
 //! that it lost some says so with [`Input::PeerDown`], or with [`Input::BulkLost`] on that lane. A frame that arrives twice or late is
 //! recognised and does no harm.
@@ -53,23 +53,23 @@ mod clock;
 mod codec;
 mod config;
 mod consensus;
-mod early;
+mod coordinator;
+mod deadline_heap;
 mod group;
-mod groups;
+mod group_op;
+mod group_set;
 mod identity;
 mod inspect;
 mod leases;
-mod machine;
 mod node;
-pub mod observe;
-mod op;
 pub mod placement;
 mod random;
-mod reads;
+mod read_index;
 mod recovery;
+pub mod replica_view;
 mod request;
 mod snapshot;
-mod span;
+mod state_machine;
 
 use bytes::Bytes;
 use tenure_core::event::{Event, LockChange};
@@ -79,15 +79,15 @@ use tenure_core::value::OwnerId;
 pub use codec::CodecError;
 pub use config::{ClusterConfig, Config, Limits};
 pub use consensus::{
-    Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Payload, Place, Progress,
-    Role,
+    Base, Entry, HardState, LogPosition, Membership, MembershipChange, MembershipStep, Payload,
+    Progress, Role,
 };
-pub use identity::{GroupId, Mark, Member, Moment, NodeId};
-pub use inspect::{FoundView, Logged, Standing, read_entry};
+pub use identity::{GroupId, Mark, NodeId, ReplicaId, StepTime};
+pub use inspect::{LogView, LoggedCommand, ReplicaStanding, read_entry};
 pub use node::{GroupStatus, MAX_BATCH_BYTES, Node, Status};
-pub use recovery::{Recovery, RecoveryError, Remains};
+pub use recovery::{RecoveredBytes, Recovery, RecoveryError};
 pub use request::{
-    AcquireAnswer, AcquireRequest, Answer, AssertAnswer, Certain, ClientRequest, Deadlock,
+    AcquireAnswer, AcquireRequest, Answer, AssertAnswer, ClientRequest, Deadlock, EffectCertainty,
     ExplainAnswer, Failure, ReleaseRequest, RenewAnswer, WaitEdge,
 };
 
@@ -119,7 +119,7 @@ pub enum Input {
         id: RequestId,
     },
     /// Somebody wants the events of an owner (R119). A stream may be for many, for
-    /// each of them once in its life.
+    /// each of them once in its incarnation.
     Subscribe {
         /// Where they go.
         id: StreamId,
@@ -162,7 +162,7 @@ pub enum Input {
         /// Which.
         node: NodeId,
     },
-    /// Frames on the bulk lane to a peer were lost: transfers to it begin anew.
+    /// Frames on the bulk channel to a peer were lost: transfers to it begin anew.
     BulkLost {
         /// To whom.
         node: NodeId,
@@ -208,7 +208,7 @@ pub enum Input {
         /// Which group.
         group: GroupId,
         /// To whom.
-        to: Member,
+        to: ReplicaId,
     },
     /// Hand every group over that this node leads; it is about to stop.
     Drain,
@@ -227,15 +227,15 @@ pub enum WatchStart {
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Write this to the log.
-    Write(Batch),
+    Write(WriteBatch),
     /// Send this to a peer.
     Send {
         /// To whom.
         to: NodeId,
         /// On which stream.
-        lane: Lane,
+        channel: Channel,
         /// Not before this.
-        after: After,
+        after: DurableAfter,
         /// The bytes.
         frame: Bytes,
     },
@@ -321,7 +321,7 @@ pub enum WatchEvent {
 
 /// On which of a peer's streams a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lane {
+pub enum Channel {
     /// Everything that somebody waits for.
     Main,
     /// Snapshots: large, patient, with flow control of its own (R170).
@@ -330,7 +330,7 @@ pub enum Lane {
 
 /// What has to be durable before a frame may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum After {
+pub enum DurableAfter {
     /// Nothing.
     Nothing,
     /// Everything up to this mark. A vote or an acknowledgement that leaves earlier can be lost
@@ -340,20 +340,20 @@ pub enum After {
 
 /// One atomic write to the log.
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub struct WriteBatch {
     /// Reported when it is durable.
     pub mark: Mark,
     /// Whether it needs a sync of its own.
-    pub sync: Sync,
+    pub sync: SyncMode,
     /// Snapshots that must be durable before the batch is written.
     pub snapshots: Vec<Snapshot>,
     /// What is written, in order.
-    pub records: Vec<(GroupId, Record)>,
+    pub records: Vec<(GroupId, LogWrite)>,
 }
 
 /// Whether a batch must be synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Sync {
+pub enum SyncMode {
     /// It must.
     Now,
     /// It may wait for the next one.
@@ -362,7 +362,7 @@ pub enum Sync {
 
 /// One write of a group to the node's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum LogWrite {
     /// The group is born on this node: its log begins behind [`Base::BIRTH`], with an empty state.
     Born(Box<Base>),
     /// A snapshot of the group's own state is durable: entries up to it are no longer needed, those

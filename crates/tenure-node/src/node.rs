@@ -4,7 +4,7 @@
 //!   due endings ─▶ ticks ─▶ inputs ─▶ settle groups ⇄ answers, calls ─▶ one batch, one frame a peer
 //! ```
 
-mod cut;
+mod batch_split;
 mod frames;
 mod peers;
 mod status;
@@ -19,17 +19,19 @@ use tenure_core::space::HashSeed;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::consensus::{Consensus, Found, Message, MessageKind, Replica};
-use crate::group::{Group, News, Settled, Turn};
-use crate::machine::{Blank, Machine};
+use crate::consensus::{Consensus, Message, MessageKind, Replica, RestoredState};
+use crate::coordinator::Coordinator;
+use crate::group::{Group, GroupEvent, MoreWork, StepContext};
 use crate::random::Random;
-use crate::reads::RoundCounter;
+use crate::read_index::RoundCounter;
 use crate::recovery::{Recovery, RecoveryError};
 use crate::snapshot;
-use crate::span::Span;
-use crate::{Batch, GroupId, Input, Mark, Member, Moment, Output, Record, Snapshot, Sync};
+use crate::state_machine::{MachineInit, StateMachine};
+use crate::{
+    GroupId, Input, LogWrite, Mark, Output, ReplicaId, Snapshot, StepTime, SyncMode, WriteBatch,
+};
 
-pub use cut::MAX_BATCH_BYTES;
+pub use batch_split::MAX_BATCH_BYTES;
 pub(crate) use frames::item as frames_item;
 pub(crate) use peers::Announced;
 pub use status::{GroupStatus, Status};
@@ -41,14 +43,14 @@ pub(crate) const TICK_MS: u64 = 120;
 /// One replicated node. See the [contract](crate).
 pub struct Node {
     pub(crate) config: Config,
-    pub(crate) me: Member,
+    pub(crate) me: ReplicaId,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
     /// By number; the system group is the last.
     pub(crate) groups: Vec<Option<Group>>,
-    pub(crate) turn: Turn,
+    pub(crate) turn: StepContext,
     pub(crate) outputs: Vec<Output>,
-    pub(crate) span: Span,
+    pub(crate) coordinator: Coordinator,
     pub(crate) peers: peers::Peers,
     frames: frames::Frames,
     /// Groups that have something to do in this turn.
@@ -68,19 +70,19 @@ pub struct Node {
     replicas_opened: u64,
     /// Snapshots that must be durable before this turn's batch.
     pub(crate) installs: Vec<Snapshot>,
-    pub(crate) transfers: crate::span::Transfers,
+    pub(crate) transfers: crate::coordinator::SnapshotTransfers,
     /// What removed replicas must not forget.
-    pub(crate) tombs: BTreeMap<GroupId, Tomb>,
-    pub(crate) changes_asked: BTreeMap<GroupId, (crate::RequestId, crate::Place)>,
+    pub(crate) tombstones: BTreeMap<GroupId, Tombstone>,
+    pub(crate) changes_asked: BTreeMap<GroupId, (crate::RequestId, crate::LogPosition)>,
     stopped: bool,
 }
 
 impl Node {
-    /// Brings a node to life with what it left behind. The returned outputs are its first turn.
+    /// Brings a node to incarnation with what it left behind. The returned outputs are its first turn.
     pub fn start(
         config: Config,
         recovery: Recovery,
-        now: Moment,
+        now: StepTime,
     ) -> Result<(Node, Vec<Output>), RecoveryError> {
         let count = config.cluster.group_count as usize + 1;
         let me = config.me;
@@ -89,11 +91,11 @@ impl Node {
             config.cluster.prefix_segments,
             config.cluster.default_algorithm,
         );
-        let rounds = RoundCounter::new(me.node, config.start ^ (u64::from(me.life) << 32));
+        let rounds = RoundCounter::new(me.node, config.start ^ (u64::from(me.incarnation) << 32));
         let mut node = Node {
             random: Random::new(config.seed),
-            turn: Turn::new(rounds, clock.reading(), clock.wall()),
-            span: Span::new(&config, table),
+            turn: StepContext::new(rounds, clock.now_ms(), clock.wall()),
+            coordinator: Coordinator::new(&config, table),
             peers: peers::Peers::new(&config),
             frames: frames::Frames::new(me, config.start),
             groups: (0..count).map(|_| None).collect(),
@@ -104,14 +106,14 @@ impl Node {
             touched: Vec::new(),
             due: BinaryHeap::new(),
             due_at: vec![u64::MAX; count],
-            next_tick: clock.reading() + TICK_MS,
+            next_tick: clock.now_ms() + TICK_MS,
             last_mark: Mark(0),
             persisted: Mark(0),
             storage: storage::Storage::default(),
             replicas_opened: 0,
             installs: Vec::new(),
-            transfers: crate::span::Transfers::default(),
-            tombs: BTreeMap::new(),
+            transfers: crate::coordinator::SnapshotTransfers::default(),
+            tombstones: BTreeMap::new(),
             changes_asked: BTreeMap::new(),
             stopped: false,
             clock,
@@ -125,20 +127,20 @@ impl Node {
             if opened.newborn {
                 let base = opened.found.base.clone();
                 let state = opened.found.hard_state;
-                node.turn.writes.push((id, Record::Born(Box::new(base))));
-                node.turn.writes.push((id, Record::HardState(state)));
+                node.turn.writes.push((id, LogWrite::Born(Box::new(base))));
+                node.turn.writes.push((id, LogWrite::HardState(state)));
                 node.turn.must_sync = true;
             }
             if opened.found.is_blank() {
                 let hard_state = opened.found.hard_state;
                 let index = 0;
-                node.tombs.insert(id, Tomb { hard_state, index });
+                node.tombstones.insert(id, Tombstone { hard_state, index });
                 continue;
             }
             let machine = match &opened.state {
-                Some(bytes) => snapshot::decode(bytes, &node.blank(id), node.hash_seed())
+                Some(bytes) => snapshot::decode(bytes, &node.machine_init(id), node.hash_seed())
                     .map_err(|error| RecoveryError::Codec { group: id, error })?,
-                None => Machine::new(&node.blank(id)),
+                None => StateMachine::new(&node.machine_init(id)),
             };
             let mut found = opened.found;
             let me = me.numbered(found.hard_state.replica);
@@ -146,14 +148,14 @@ impl Node {
                 found.suspect(me);
                 node.turn
                     .writes
-                    .push((id, Record::HardState(found.hard_state)));
+                    .push((id, LogWrite::HardState(found.hard_state)));
                 node.turn.must_sync = true;
                 node.open_with(id, found, machine, Replica::doubt);
             } else {
                 node.open(id, found, machine);
             }
         }
-        node.span_started();
+        node.coordinator_started();
         node.settle();
         let outputs = node.finish();
         Ok((node, outputs))
@@ -173,14 +175,14 @@ impl Node {
     }
 
     /// How the machine of a group looks before its first entry.
-    pub(crate) fn blank(&self, id: GroupId) -> Blank {
+    pub(crate) fn machine_init(&self, id: GroupId) -> MachineInit {
         if id == self.system() {
-            Blank::System(NamespaceTable::new(
+            MachineInit::System(NamespaceTable::new(
                 self.config.cluster.prefix_segments,
                 self.config.cluster.default_algorithm,
             ))
         } else {
-            Blank::Space(self.config.limits.space.clone(), self.hash_seed())
+            MachineInit::Space(self.config.limits.space.clone(), self.hash_seed())
         }
     }
 
@@ -189,18 +191,18 @@ impl Node {
         GroupId(self.config.cluster.group_count)
     }
 
-    pub(crate) fn decode_state(&self, id: GroupId, bytes: &[u8]) -> Option<Machine> {
-        let mut machine = snapshot::decode(bytes, &self.blank(id), self.hash_seed()).ok()?;
-        machine.number_events(self.lane(id));
+    pub(crate) fn decode_state(&self, id: GroupId, bytes: &[u8]) -> Option<StateMachine> {
+        let mut machine = snapshot::decode(bytes, &self.machine_init(id), self.hash_seed()).ok()?;
+        machine.number_events(self.channel(id));
         Some(machine)
     }
 
     /// Which ids a group's events have (R121).
-    fn lane(&self, id: GroupId) -> EventIdStride {
+    fn channel(&self, id: GroupId) -> EventIdStride {
         EventIdStride::new(id.0, self.config.cluster.group_count + 1)
     }
 
-    fn open(&mut self, id: GroupId, found: Found, machine: Machine) {
+    fn open(&mut self, id: GroupId, found: RestoredState, machine: StateMachine) {
         self.open_with(id, found, machine, |_| {});
     }
 
@@ -208,11 +210,11 @@ impl Node {
     fn open_with(
         &mut self,
         id: GroupId,
-        found: Found,
-        mut machine: Machine,
+        found: RestoredState,
+        mut machine: StateMachine,
         first: impl FnOnce(&mut Replica),
     ) {
-        machine.number_events(self.lane(id));
+        machine.number_events(self.channel(id));
         let random = self.random.split(u64::from(id.0));
         let me = self.me.numbered(found.hard_state.replica);
         let mut replica = found.open(me, random);
@@ -234,20 +236,20 @@ impl Node {
     /// A replica that knows nothing yet: a leader has spoken to it for the first time. A new identity begins
     /// with a term and a vote of its own; one that was here already goes on with those it had.
     pub(crate) fn open_empty(&mut self, id: GroupId, replica: u64) {
-        let tomb = self.tombs.remove(&id);
-        let hard_state = match tomb {
-            Some(tomb) if tomb.hard_state.replica == replica => tomb.hard_state,
+        let tombstone = self.tombstones.remove(&id);
+        let hard_state = match tombstone {
+            Some(tombstone) if tombstone.hard_state.replica == replica => tombstone.hard_state,
             _ => crate::HardState {
                 replica,
                 ..crate::HardState::default()
             },
         };
-        let found = Found {
+        let found = RestoredState {
             base: crate::Base::default(),
             hard_state,
             entries: Vec::new(),
         };
-        let machine = Machine::new(&self.blank(id));
+        let machine = StateMachine::new(&self.machine_init(id));
         self.open(id, found, machine);
     }
 
@@ -259,8 +261,8 @@ impl Node {
         self.groups.get(id.0 as usize)?.as_ref()
     }
 
-    pub(crate) fn reading(&self) -> u64 {
-        self.clock.reading()
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
     }
 
     /// The group has something to do in this turn.
@@ -273,12 +275,12 @@ impl Node {
     }
 
     /// One turn: everything that is at hand goes in, everything that follows comes out.
-    pub fn step(&mut self, now: Moment, inputs: impl IntoIterator<Item = Input>) -> Vec<Output> {
+    pub fn step(&mut self, now: StepTime, inputs: impl IntoIterator<Item = Input>) -> Vec<Output> {
         if self.stopped {
             return Vec::new();
         }
         self.clock.advance(now);
-        self.turn.reading = self.clock.reading();
+        self.turn.now_ms = self.clock.now_ms();
         self.turn.wall = self.clock.wall();
         for id in std::mem::take(&mut self.again) {
             self.activate(id);
@@ -303,15 +305,17 @@ impl Node {
             return 0;
         }
         let due = self.due.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
-        let next = due.min(self.next_tick).min(self.span.next_deadline());
-        next.saturating_sub(self.clock.reading()).min(500)
+        let next = due
+            .min(self.next_tick)
+            .min(self.coordinator.next_deadline());
+        next.saturating_sub(self.clock.now_ms()).min(500)
     }
 
     /// Step 2 of leases.md, for all groups: before any input is handled.
     fn due_first(&mut self) {
-        let reading = self.reading();
+        let now_ms = self.now_ms();
         while let Some(&Reverse((at, id))) = self.due.peek()
-            && at <= reading
+            && at <= now_ms
         {
             self.due.pop();
             if self.due_at[id.0 as usize] == at {
@@ -336,14 +340,14 @@ impl Node {
     }
 
     fn tick(&mut self) {
-        let reading = self.reading();
-        self.span_deadlines(reading);
-        if self.next_tick <= reading {
+        let now_ms = self.now_ms();
+        self.coordinator_deadlines(now_ms);
+        if self.next_tick <= now_ms {
             // One tick a step: what a stuck process missed is not made up for, or it would take
             // its own sleep for the silence of others.
-            self.next_tick = (self.next_tick + TICK_MS).max(reading);
+            self.next_tick = (self.next_tick + TICK_MS).max(now_ms);
             self.storage_tick();
-            let number = self.span.ticks();
+            let number = self.coordinator.ticks();
             for at in 0..self.groups.len() {
                 if let Some(group) = &mut self.groups[at] {
                     group.tick(number, &mut self.turn);
@@ -353,7 +357,7 @@ impl Node {
                     }
                 }
             }
-            self.span_tick();
+            self.coordinator_tick();
         }
     }
 
@@ -409,10 +413,10 @@ impl Node {
     /// Groups, answers and calls take turns until nothing moves.
     fn settle(&mut self) {
         loop {
-            self.vouch_for_sweeps();
+            self.confirm_for_fanouts();
             while let Some(id) = self.next_active() {
                 if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
-                    if group.settle(&mut self.turn) == Settled::More {
+                    if group.settle(&mut self.turn) == MoreWork::More {
                         self.again.insert(id);
                     }
                     self.register_due(id);
@@ -423,28 +427,29 @@ impl Node {
                 }
             }
             let mut answers = std::mem::take(&mut self.turn.answers);
-            let vouched = std::mem::take(&mut self.turn.vouched);
+            let leadership_confirmed = std::mem::take(&mut self.turn.leadership_confirmed);
             let returned = std::mem::take(&mut self.turn.returned);
-            let mut news = std::mem::take(&mut self.turn.news);
-            let quiet = answers.is_empty() && vouched.is_empty() && returned.is_empty();
-            if quiet && news.is_empty() && self.span_idle() {
+            let mut events_out = std::mem::take(&mut self.turn.events_out);
+            let quiet =
+                answers.is_empty() && leadership_confirmed.is_empty() && returned.is_empty();
+            if quiet && events_out.is_empty() && self.coordinator_idle() {
                 return;
             }
-            for (id, news) in news.drain(..) {
-                self.news(id, news);
+            for (id, events_out) in events_out.drain(..) {
+                self.events_out(id, events_out);
             }
-            keep_room(news, &mut self.turn.news);
+            keep_room(events_out, &mut self.turn.events_out);
             for (ticket, answer) in answers.drain(..) {
                 self.answered(ticket, answer);
             }
             keep_room(answers, &mut self.turn.answers);
-            for told in vouched.chunk_by(|(one, ..), (two, ..)| one == two) {
-                self.vouched(told);
+            for told in leadership_confirmed.chunk_by(|(one, ..), (two, ..)| one == two) {
+                self.leadership_confirmed(told);
             }
             for (ticket, op) in returned {
                 self.returned(ticket, op);
             }
-            self.span_turn();
+            self.coordinator_step();
         }
     }
 
@@ -454,16 +459,16 @@ impl Node {
         Some(id)
     }
 
-    fn news(&mut self, id: GroupId, news: News) {
-        match news {
-            News::Led => self.group_led(id),
-            News::NotLed => self.group_not_led(id),
-            News::Leader => self.leader_changed(id),
-            News::Event(event) => self.event_made(id, event),
-            News::Change(change) => self.change_made(id, *change),
-            News::System => self.system_changed(),
-            News::Membership => self.membership_changed(id),
-            News::Installed => self.installed(id),
+    fn events_out(&mut self, id: GroupId, events_out: GroupEvent) {
+        match events_out {
+            GroupEvent::Led => self.group_led(id),
+            GroupEvent::NotLed => self.group_not_led(id),
+            GroupEvent::Leader => self.leader_changed(id),
+            GroupEvent::Event(event) => self.event_made(id, event),
+            GroupEvent::Change(change) => self.change_made(id, *change),
+            GroupEvent::System => self.system_changed(),
+            GroupEvent::Membership => self.membership_changed(id),
+            GroupEvent::Installed => self.installed(id),
         }
     }
 
@@ -481,14 +486,14 @@ impl Node {
         }
         let mut messages = std::mem::take(&mut self.turn.messages);
         for (group, message) in messages.drain(..) {
-            self.send_message(group, message, Due::Now);
+            self.send_message(group, message, SendAfter::Now);
         }
         keep_room(messages, &mut self.turn.messages);
         let mut after = std::mem::take(&mut self.turn.after);
         let due = if self.persisted < self.last_mark {
-            Due::AfterWrites
+            SendAfter::AfterWrites
         } else {
-            Due::Now
+            SendAfter::Now
         };
         for (group, mut message) in after.drain(..) {
             // An answer to a heartbeat says that the sender is followed. That needs no disk: votes are durable
@@ -501,7 +506,7 @@ impl Node {
                     // of: a removed replica is deleted when a majority knows of the removal.
                     message.commit = 0;
                 }
-                Due::Now
+                SendAfter::Now
             } else {
                 due
             };
@@ -522,16 +527,16 @@ impl Node {
     /// What waits for the disk waits for the last of them.
     fn write(&mut self, outputs: &mut Vec<Output>) {
         let sync = if std::mem::take(&mut self.turn.must_sync) {
-            Sync::Now
+            SyncMode::Now
         } else {
-            Sync::Lazy
+            SyncMode::Lazy
         };
         let records = take_as_long(&mut self.turn.writes);
         let mut numbers = take_as_long(&mut self.turn.numbers);
         let snapshots = std::mem::take(&mut self.installs);
-        let reading = self.clock.reading();
+        let now_ms = self.clock.now_ms();
         let mut before = 0;
-        for part in cut::cut(records, snapshots) {
+        for part in batch_split::cut(records, snapshots) {
             self.last_mark = Mark(self.last_mark.0 + 1);
             before += part.taken;
             let done = numbers.partition_point(|(end, _)| *end <= before);
@@ -541,8 +546,8 @@ impl Node {
             let states = part.snapshots.iter();
             let installed: usize = states.map(|snapshot| snapshot.data.len()).sum();
             let bytes = (part.bytes + installed) as u64;
-            self.storage.wrote(self.last_mark, reading, bytes, done);
-            outputs.push(Output::Write(Batch {
+            self.storage.wrote(self.last_mark, now_ms, bytes, done);
+            outputs.push(Output::Write(WriteBatch {
                 mark: self.last_mark,
                 sync,
                 snapshots: part.snapshots,
@@ -551,7 +556,7 @@ impl Node {
         }
     }
 
-    fn send_message(&mut self, group: GroupId, message: Message, due: Due) {
+    fn send_message(&mut self, group: GroupId, message: Message, due: SendAfter) {
         if message.kind == MessageKind::Snapshot {
             self.send_snapshot(group, message);
             return;
@@ -581,13 +586,13 @@ pub(crate) fn keep_room<T>(empty: Vec<T>, list: &mut Vec<T>) {
 /// and whether it was removed. Under the rules of release 0.1.0, where it may come back under the same
 /// identity, also its term and vote, so that it cannot vote twice in a term, and where its log ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tomb {
+pub(crate) struct Tombstone {
     pub(crate) hard_state: crate::HardState,
     /// The leader had committed this much when it confirmed the removal; unknown, and 0, after a restart.
     pub(crate) index: u64,
 }
 
-impl Tomb {
+impl Tombstone {
     /// Whether a leader that has committed this much in this term may have added the replica again under the
     /// same identity (rules of release 0.1.0). What was under way before the removal must not revive it: that
     /// leader had committed less than the removal, and no more than the deleted log can tell of.
@@ -601,7 +606,7 @@ impl Tomb {
 
 /// When a message may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum SendAfter {
     Now,
     AfterWrites,
 }

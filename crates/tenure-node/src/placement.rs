@@ -1,6 +1,6 @@
 //! Where things are: namespace to group and group to nodes, by rendezvous hashing (R160).
 //!
-//! Fixed for a cluster's life: these functions must never give another answer.
+//! Fixed for a cluster's incarnation: these functions must never give another answer.
 
 use tenure_core::path::Namespace;
 use xxhash_rust::xxh3::xxh3_64;

@@ -5,24 +5,24 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::codec::{self, CodecError};
-use crate::consensus::{Base, Found, HardState, Membership, Place};
-use crate::{Entry, GroupId, Member, Payload};
+use crate::consensus::{Base, HardState, LogPosition, Membership, RestoredState};
+use crate::{Entry, GroupId, Payload, ReplicaId};
 
 /// Collects what a node left behind. See the driver's contract at the top of the crate.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    pub(crate) groups: BTreeMap<GroupId, Opened>,
+    pub(crate) groups: BTreeMap<GroupId, OpenedReplica>,
 }
 
 /// What the log held for one group, in the bytes in which it was written.
 #[derive(Clone, Debug, Default)]
-pub struct Remains {
+pub struct RecoveredBytes {
     /// The last [`HardState`], as [`HardState::to_bytes`] wrote it; empty if there never was one.
     pub hard_state: Bytes,
     /// The last base: where it is, and its membership as [`Membership::to_bytes`] wrote it.
-    pub base: Option<(Place, Bytes)>,
+    pub base: Option<(LogPosition, Bytes)>,
     /// The entries behind the base, each as [`Entry::payload_bytes`] wrote it.
-    pub entries: Vec<(Place, Bytes)>,
+    pub entries: Vec<(LogPosition, Bytes)>,
 }
 
 /// Why a log cannot be used. A node must not start with a part of it.
@@ -63,7 +63,7 @@ impl Recovery {
     }
 
     /// What the log held for one group.
-    pub fn group(&mut self, group: GroupId, remains: Remains) -> Result<(), RecoveryError> {
+    pub fn group(&mut self, group: GroupId, remains: RecoveredBytes) -> Result<(), RecoveryError> {
         let codec = |error| RecoveryError::Codec { group, error };
         let hard_state = if remains.hard_state.is_empty() {
             HardState::default()
@@ -88,7 +88,7 @@ impl Recovery {
             let payload = codec::payload(payload).map_err(codec)?;
             entries.push(Entry { place, payload });
         }
-        let mut found = Found {
+        let mut found = RestoredState {
             base,
             hard_state,
             entries,
@@ -96,7 +96,7 @@ impl Recovery {
         if found.is_blank() {
             found.hard_state = codec::floor_of_empty(found.hard_state);
         }
-        let opened = Opened {
+        let opened = OpenedReplica {
             found,
             state: None,
             newborn: false,
@@ -108,12 +108,12 @@ impl Recovery {
 
     /// On an empty disk: this node is one of the first replicas of a group. All first replicas are
     /// told the same voters.
-    pub fn born(&mut self, group: GroupId, voters: Vec<Member>) {
-        let found = Found::newborn(Membership {
+    pub fn born(&mut self, group: GroupId, voters: Vec<ReplicaId>) {
+        let found = RestoredState::newborn(Membership {
             voters,
             ..Membership::default()
         });
-        let opened = Opened {
+        let opened = OpenedReplica {
             found,
             state: None,
             newborn: true,
@@ -137,7 +137,7 @@ impl Recovery {
 
     /// The snapshots that are needed: group and index.
     pub fn snapshots(&self) -> Vec<(GroupId, u64)> {
-        let needed = |(group, opened): (&GroupId, &Opened)| {
+        let needed = |(group, opened): (&GroupId, &OpenedReplica)| {
             let index = opened.found.base.place.index;
             (index > Base::BIRTH.index).then_some((*group, index))
         };
@@ -154,7 +154,7 @@ impl Recovery {
     /// For an operator who knows that the other voters are lost for good (R164): whatever this log
     /// holds counts as decided, and this member alone goes on with it. What the lost ones decided
     /// without it is gone, so the numbers it gives out must be raised afterwards ([`crate::lift`]).
-    pub fn take_over(&mut self, me: Member) {
+    pub fn take_over(&mut self, me: ReplicaId) {
         self.groups.retain(|_, opened| !opened.found.is_blank());
         for opened in self.groups.values_mut() {
             let found = &mut opened.found;
@@ -172,7 +172,7 @@ impl Recovery {
     }
 
     /// The last entry of a group that the log holds.
-    pub fn last(&self, group: GroupId) -> Option<Place> {
+    pub fn last(&self, group: GroupId) -> Option<LogPosition> {
         let found = &self.groups.get(&group)?.found;
         let last = found.entries.last().map(|entry| entry.place);
         Some(last.unwrap_or(found.base.place))
@@ -183,7 +183,7 @@ impl Recovery {
         self.groups.keys().copied()
     }
 
-    pub(crate) fn take(self) -> Result<Vec<(GroupId, Opened)>, RecoveryError> {
+    pub(crate) fn take(self) -> Result<Vec<(GroupId, OpenedReplica)>, RecoveryError> {
         for (group, opened) in &self.groups {
             let index = opened.found.base.place.index;
             if index > Base::BIRTH.index && opened.state.is_none() {
@@ -197,8 +197,8 @@ impl Recovery {
 
 /// One replica, ready to be opened.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) found: Found,
+pub(crate) struct OpenedReplica {
+    pub(crate) found: RestoredState,
     pub(crate) state: Option<Bytes>,
     /// Its birth is not written yet.
     pub(crate) newborn: bool,

@@ -391,7 +391,7 @@ pub enum Failure {
         /// What is wrong.
         why: &'static str,
         /// Whether it is certain that nothing has changed.
-        nothing_happened: Certain,
+        nothing_happened: EffectCertainty,
     },
     /// The deadline passed first; it may have happened or not.
     #[error("the deadline passed before the answer came")]
@@ -406,7 +406,7 @@ impl Failure {
     pub(crate) fn answers_full() -> Failure {
         Failure::Unavailable {
             why: ANSWERS_FULL,
-            nothing_happened: Certain::Yes,
+            nothing_happened: EffectCertainty::Yes,
         }
     }
 
@@ -418,7 +418,7 @@ impl Failure {
 
 /// What is known about the effect of a call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Certain {
+pub enum EffectCertainty {
     /// Nothing has changed.
     Yes,
     /// It may have happened.

@@ -7,16 +7,16 @@ use tenure_core::system::{System, SystemCommand};
 use tenure_core::value::Stamp;
 
 use crate::codec::{CodecError, VERSION};
-use crate::machine::{Blank, Machine};
+use crate::state_machine::{MachineInit, StateMachine};
 
 const SPACE: u8 = 1;
 const SYSTEM: u8 = 2;
 
 /// Writes the state of a machine.
-pub(crate) fn encode(machine: &Machine) -> Bytes {
+pub(crate) fn encode(machine: &StateMachine) -> Bytes {
     match machine {
-        Machine::Space(space) => Bytes::from(space.encode_snapshot(vec![VERSION, SPACE])),
-        Machine::System(system) => Bytes::from(system.encode_snapshot(vec![VERSION, SYSTEM])),
+        StateMachine::Space(space) => Bytes::from(space.encode_snapshot(vec![VERSION, SPACE])),
+        StateMachine::System(system) => Bytes::from(system.encode_snapshot(vec![VERSION, SYSTEM])),
     }
 }
 
@@ -34,14 +34,14 @@ pub fn lift(state: &[u8], by: u64) -> Result<Bytes, CodecError> {
                 .map_err(|_| CodecError::Invalid("space"))?;
             check_room(by, space.lift_room())?;
             space.apply(stamp, Command::Lift { by });
-            Machine::Space(Box::new(space))
+            StateMachine::Space(Box::new(space))
         }
         SYSTEM => {
             let mut system =
                 System::decode_snapshot(rest).map_err(|_| CodecError::Invalid("system machine"))?;
             check_room(by, system.lift_room())?;
             system.apply(stamp, SystemCommand::Lift { by });
-            Machine::System(Box::new(system))
+            StateMachine::System(Box::new(system))
         }
         other => {
             return Err(CodecError::Unknown {
@@ -63,17 +63,21 @@ fn check_room(by: u64, room: u64) -> Result<(), CodecError> {
 }
 
 /// Reads it back, for a group that has such a machine.
-pub(crate) fn decode(bytes: &[u8], blank: &Blank, seed: HashSeed) -> Result<Machine, CodecError> {
+pub(crate) fn decode(
+    bytes: &[u8],
+    machine_init: &MachineInit,
+    seed: HashSeed,
+) -> Result<StateMachine, CodecError> {
     let (head, state) = bytes.split_first_chunk::<2>().ok_or(CodecError::TooShort)?;
     if head[0] != VERSION {
         return Err(CodecError::Version(head[0]));
     }
-    match (head[1], blank) {
-        (SPACE, Blank::Space(..)) => Space::decode_snapshot(state, seed)
-            .map(|space| Machine::Space(Box::new(space)))
+    match (head[1], machine_init) {
+        (SPACE, MachineInit::Space(..)) => Space::decode_snapshot(state, seed)
+            .map(|space| StateMachine::Space(Box::new(space)))
             .map_err(|_| CodecError::Invalid("space")),
-        (SYSTEM, Blank::System(_)) => System::decode_snapshot(state)
-            .map(|system| Machine::System(Box::new(system)))
+        (SYSTEM, MachineInit::System(_)) => System::decode_snapshot(state)
+            .map(|system| StateMachine::System(Box::new(system)))
             .map_err(|_| CodecError::Invalid("system machine")),
         (other, _) => Err(CodecError::Unknown {
             what: "machine",

@@ -49,7 +49,7 @@ fn many_groups_catch_up_at_the_speed_of_the_line() {
             break;
         }
         let applied = |cluster: &Cluster| -> Vec<u64> {
-            let groups = cluster.seats[0].node.as_ref().unwrap().status().groups;
+            let groups = cluster.test_nodes[0].node.as_ref().unwrap().status().groups;
             groups.iter().map(|group| group.applied).collect()
         };
         // One small lock tells which group the namespace is in.
@@ -66,24 +66,24 @@ fn many_groups_catch_up_at_the_speed_of_the_line() {
     cluster.run(500);
     let bytes: u64 = (0..GROUPS)
         .map(|group| {
-            let state = cluster.seats[0].node.as_ref().unwrap();
+            let state = cluster.test_nodes[0].node.as_ref().unwrap();
             state.state_of(GroupId(group)).unwrap().1.len() as u64
         })
         .sum();
     assert!(bytes > 80_000_000, "{bytes}");
-    cluster.bulk = Some(BulkLine {
+    cluster.bulk = Some(BulkQueue {
         bytes_per_ms: 10_000,
         most_waiting: 16 * 1024 * 1024,
     });
     cluster.start(2);
     let began = cluster.now;
     for at in 0..2 {
-        let node = cluster.seats[2].member.node;
+        let node = cluster.test_nodes[2].member.node;
         cluster.input(at, Input::PeerUp { node });
     }
     let caught_up = |cluster: &Cluster| {
-        let mine = cluster.seats[2].node.as_ref().unwrap().status().groups;
-        let ahead = cluster.seats[0].node.as_ref().unwrap().status().groups;
+        let mine = cluster.test_nodes[2].node.as_ref().unwrap().status().groups;
+        let ahead = cluster.test_nodes[0].node.as_ref().unwrap().status().groups;
         let mut pairs = mine.iter().zip(&ahead);
         mine.len() == ahead.len() && pairs.all(|(mine, ahead)| mine.applied >= ahead.applied)
     };
@@ -121,9 +121,9 @@ fn a_watch_of_many_holds_comes_in_pages() {
     );
     cluster.run(3_000);
     assert!(cluster.wait(0, during).is_ok());
-    for seat in &cluster.seats {
+    for test_node in &cluster.test_nodes {
         let (mut present, mut pages, mut ended, mut late) = (0, 0, false, 0);
-        for output in &seat.outputs {
+        for output in &test_node.outputs {
             match output {
                 Output::Change {
                     change: WatchEvent::Present(all),
@@ -229,7 +229,7 @@ fn states_of_two_leaders_may_come_together() {
     for _ in 0..2 {
         let leader = cluster.leader(group).unwrap();
         let next = (0..3).find(|at| *at != leader && *at != away).unwrap();
-        let to = cluster.seats[next].member;
+        let to = cluster.test_nodes[next].member;
         cluster.input(leader, Input::Transfer { group, to });
         cluster.until(5_000, "the other one leads", |cluster| {
             cluster.leader(group) == Some(next)
@@ -237,7 +237,7 @@ fn states_of_two_leaders_may_come_together() {
         cluster.run(1_000);
     }
     // The newest comes first: consensus takes it and refuses the others.
-    let to = cluster.seats[away].member.node;
+    let to = cluster.test_nodes[away].member.node;
     let states = std::mem::take(&mut cluster.lost).into_iter().rev();
     let states = states.filter(|(_, receiver, _)| *receiver == to);
     let states: Vec<Input> = states
@@ -245,10 +245,15 @@ fn states_of_two_leaders_may_come_together() {
         .collect();
     assert!(states.len() >= 2);
     cluster.inputs(away, states);
-    assert_eq!(cluster.seats[away].stopped, None);
+    assert_eq!(cluster.test_nodes[away].stopped, None);
     cluster.hold_bulk = false;
     let applied = |cluster: &Cluster, at: usize| {
-        let groups = cluster.seats[at].node.as_ref().unwrap().status().groups;
+        let groups = cluster.test_nodes[at]
+            .node
+            .as_ref()
+            .unwrap()
+            .status()
+            .groups;
         groups
             .iter()
             .find(|one| one.group == group)

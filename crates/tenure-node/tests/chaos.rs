@@ -11,9 +11,9 @@ use support::*;
 use tenure_core::policy::Algorithm;
 use tenure_node::*;
 
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -36,32 +36,34 @@ impl Dice {
 /// is not used again.
 #[derive(Default)]
 struct Beliefs {
-    /// Which life of each owner is in use, and whether a release of it is under way.
-    lives: BTreeMap<u64, (u64, bool)>,
+    /// Which incarnation of each owner is in use, and whether a release of it is under way.
+    incarnations: BTreeMap<u64, (u64, bool)>,
     holders: BTreeMap<String, (String, u64)>,
     fences: BTreeMap<String, u64>,
     grants: u64,
 }
 
 impl Beliefs {
-    fn new_life(&mut self, owner: u64) {
-        let (life, _) = self.lives.get(&owner).copied().unwrap_or_default();
-        self.lives.insert(owner, (life + 1, false));
+    fn new_incarnation(&mut self, owner: u64) {
+        let (incarnation, _) = self.incarnations.get(&owner).copied().unwrap_or_default();
+        self.incarnations.insert(owner, (incarnation + 1, false));
     }
 
     fn released(&mut self, owner: u64) {
-        let (life, _) = self.lives.get(&owner).copied().unwrap_or_default();
-        self.lives.insert(owner, (life, false));
+        let (incarnation, _) = self.incarnations.get(&owner).copied().unwrap_or_default();
+        self.incarnations.insert(owner, (incarnation, false));
     }
 
     /// Whether this owner is in use and releases nothing.
     fn is_alive(&self, who: &str) -> bool {
-        let mut lives = self.lives.iter();
-        lives.any(|(number, (life, releasing))| !releasing && *who == format!("o{number}-{life}"))
+        let mut incarnations = self.incarnations.iter();
+        incarnations.any(|(number, (incarnation, releasing))| {
+            !releasing && *who == format!("o{number}-{incarnation}")
+        })
     }
 }
 
-enum Sent {
+enum SentRequest {
     Acquire {
         who: String,
         what: String,
@@ -74,24 +76,24 @@ enum Sent {
     Other,
 }
 
-fn storm(seed: u64) -> (u64, u64) {
+fn fault_run(seed: u64) -> (u64, u64) {
     let limits = Limits {
         log_entries: 30,
         log_kept: 5,
         ..Limits::default()
     };
     let mut cluster = Cluster::with(3, 4, limits);
-    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    cluster.duplicate = dice.one_in(2);
+    let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    cluster.duplicate = rng.one_in(2);
     cluster.settle();
     let mut beliefs = Beliefs::default();
-    let mut sent: BTreeMap<(usize, RequestId), Sent> = BTreeMap::new();
+    let mut sent: BTreeMap<(usize, RequestId), SentRequest> = BTreeMap::new();
     let mut down: Option<usize> = None;
     for _ in 0..12_000 {
         cluster.tick();
-        fault(&mut cluster, &mut dice, &mut down, &mut beliefs, &mut sent);
-        if dice.one_in(4) {
-            request(&mut cluster, &mut dice, &mut beliefs, &mut sent);
+        fault(&mut cluster, &mut rng, &mut down, &mut beliefs, &mut sent);
+        if rng.one_in(4) {
+            request(&mut cluster, &mut rng, &mut beliefs, &mut sent);
         }
         judge(&mut cluster, &mut beliefs, &mut sent);
     }
@@ -99,12 +101,12 @@ fn storm(seed: u64) -> (u64, u64) {
     cluster.heal();
     cluster.latency_ms = 1;
     for at in 0..3 {
-        cluster.seats[at].paused_disk = false;
-        cluster.seats[at].rate = 1_000;
-        if cluster.seats[at].node.is_none() {
+        cluster.test_nodes[at].paused_disk = false;
+        cluster.test_nodes[at].rate = 1_000;
+        if cluster.test_nodes[at].node.is_none() {
             cluster.start(at);
         }
-        assert_eq!(cluster.seats[at].stopped, None);
+        assert_eq!(cluster.test_nodes[at].stopped, None);
     }
     cluster.run(12_000);
     for group in (0..=4).map(GroupId) {
@@ -115,7 +117,7 @@ fn storm(seed: u64) -> (u64, u64) {
         granted(&cluster.write(number % 3, "last", &what));
     }
     for at in 0..3 {
-        let status = cluster.seats[at].node.as_ref().unwrap().status();
+        let status = cluster.test_nodes[at].node.as_ref().unwrap().status();
         assert_eq!(status.malformed_appends, 0);
         assert_eq!(status.unreadable_frames, 0);
         assert_eq!(status.calls, 0, "everything was answered");
@@ -125,27 +127,27 @@ fn storm(seed: u64) -> (u64, u64) {
 
 fn fault(
     cluster: &mut Cluster,
-    dice: &mut Dice,
+    rng: &mut Rng,
     down: &mut Option<usize>,
     beliefs: &mut Beliefs,
-    sent: &mut BTreeMap<(usize, RequestId), Sent>,
+    sent: &mut BTreeMap<(usize, RequestId), SentRequest>,
 ) {
-    if !dice.one_in(400) {
+    if !rng.one_in(400) {
         return;
     }
-    let at = usize::try_from(dice.below(3)).unwrap();
-    match dice.below(8) {
+    let at = usize::try_from(rng.below(3)).unwrap();
+    match rng.below(8) {
         0 | 1 => match down.take() {
             Some(at) => cluster.start(at),
             None => {
                 cluster.crash(at);
-                for ((seat, _), note) in sent.iter() {
-                    if let (true, Sent::Release { owner }) = (*seat == at, note) {
-                        beliefs.new_life(*owner);
+                for ((test_node, _), note) in sent.iter() {
+                    if let (true, SentRequest::Release { owner }) = (*test_node == at, note) {
+                        beliefs.new_incarnation(*owner);
                     }
                 }
-                sent.retain(|(seat, _), _| *seat != at);
-                if dice.one_in(2) {
+                sent.retain(|(test_node, _), _| *test_node != at);
+                if rng.one_in(2) {
                     cluster.tell_down(at);
                 }
                 *down = Some(at);
@@ -154,38 +156,38 @@ fn fault(
         2 => cluster.isolate(at),
         3 => cluster.cut(at, (at + 1) % 3),
         4 | 5 => cluster.heal(),
-        6 => cluster.seats[at].paused_disk = !cluster.seats[at].paused_disk,
+        6 => cluster.test_nodes[at].paused_disk = !cluster.test_nodes[at].paused_disk,
         _ => {
-            cluster.latency_ms = 1 + dice.below(60);
-            cluster.seats[at].rate = 900 + dice.below(201);
+            cluster.latency_ms = 1 + rng.below(60);
+            cluster.test_nodes[at].rate = 900 + rng.below(201);
         }
     }
 }
 
 fn request(
     cluster: &mut Cluster,
-    dice: &mut Dice,
+    rng: &mut Rng,
     beliefs: &mut Beliefs,
-    sent: &mut BTreeMap<(usize, RequestId), Sent>,
+    sent: &mut BTreeMap<(usize, RequestId), SentRequest>,
 ) {
-    let at = usize::try_from(dice.below(3)).unwrap();
-    if cluster.seats[at].node.is_none() {
+    let at = usize::try_from(rng.below(3)).unwrap();
+    if cluster.test_nodes[at].node.is_none() {
         return;
     }
-    let number = dice.below(6);
-    let (life, releasing) = *beliefs.lives.entry(number).or_default();
+    let number = rng.below(6);
+    let (incarnation, releasing) = *beliefs.incarnations.entry(number).or_default();
     if releasing {
         return;
     }
-    let who = format!("o{number}-{life}");
+    let who = format!("o{number}-{incarnation}");
     let ttl = 700 + 600 * number;
-    let what = format!("t:/{}/x", dice.below(5));
+    let what = format!("t:/{}/x", rng.below(5));
     let now = cluster.now;
-    let (request, note) = match dice.below(12) {
+    let (request, note) = match rng.below(12) {
         0..=4 => {
             let mut request = acquire(&who, &what, ttl);
             request.wait = tenure_core::command::WaitMode::No;
-            let note = Sent::Acquire {
+            let note = SentRequest::Acquire {
                 who,
                 what,
                 ttl,
@@ -195,8 +197,7 @@ fn request(
         }
         5 | 6 => {
             // Never while an acquire of the same owner is under way: which comes last is open.
-            let acquiring =
-                |note: &Sent| matches!(note, Sent::Acquire { who: one, .. } if *one == who);
+            let acquiring = |note: &SentRequest| matches!(note, SentRequest::Acquire { who: one, .. } if *one == who);
             if sent.values().any(acquiring) {
                 return;
             }
@@ -211,38 +212,38 @@ fn request(
             };
             // Whoever sends a release stops believing, and waits for the answer.
             beliefs.holders.retain(|_, (holder, _)| *holder != who);
-            beliefs.lives.insert(number, (life, true));
+            beliefs.incarnations.insert(number, (incarnation, true));
             (
                 ClientRequest::Release(request),
-                Sent::Release { owner: number },
+                SentRequest::Release { owner: number },
             )
         }
-        7 => (renew(&who, &[], ttl), Sent::Other),
+        7 => (renew(&who, &[], ttl), SentRequest::Other),
         8 => (
             ClientRequest::ListOwnerLocks {
                 owner: owner(&who),
                 domains: Vec::new(),
             },
-            Sent::Other,
+            SentRequest::Other,
         ),
         9 => (
             ClientRequest::SetNamespacePolicy {
                 namespace: ns("u:/a/b"),
-                algorithm: Algorithm::ALL[usize::try_from(dice.below(4)).unwrap()],
+                algorithm: Algorithm::ALL[usize::try_from(rng.below(4)).unwrap()],
                 key: None,
             },
-            Sent::Other,
+            SentRequest::Other,
         ),
         10 => (
             ClientRequest::InspectPath { path: path(&what) },
-            Sent::Other,
+            SentRequest::Other,
         ),
         _ => (
             ClientRequest::DetectCycle {
                 start: owner(&who),
                 max_depth: 0,
             },
-            Sent::Other,
+            SentRequest::Other,
         ),
     };
     let id = cluster.ask_for(at, request, 3_000);
@@ -252,25 +253,25 @@ fn request(
 fn judge(
     cluster: &mut Cluster,
     beliefs: &mut Beliefs,
-    sent: &mut BTreeMap<(usize, RequestId), Sent>,
+    sent: &mut BTreeMap<(usize, RequestId), SentRequest>,
 ) {
     let now = cluster.now;
     for at in 0..3 {
-        let answers = std::mem::take(&mut cluster.seats[at].answers);
+        let answers = std::mem::take(&mut cluster.test_nodes[at].answers);
         for (id, answer) in answers {
             let Some(note) = sent.remove(&(at, id)) else {
                 continue;
             };
             let (who, what, ttl, asked) = match note {
-                Sent::Acquire { who, what, ttl, at } => (who, what, ttl, at),
-                Sent::Release { owner } => {
+                SentRequest::Acquire { who, what, ttl, at } => (who, what, ttl, at),
+                SentRequest::Release { owner } => {
                     match answer {
                         Ok(_) => beliefs.released(owner),
-                        Err(_) => beliefs.new_life(owner),
+                        Err(_) => beliefs.new_incarnation(owner),
                     }
                     continue;
                 }
-                Sent::Other => continue,
+                SentRequest::Other => continue,
             };
             let Ok(Answer::Acquire(AcquireAnswer::Granted { fence, .. })) = answer else {
                 continue;
@@ -309,12 +310,12 @@ fn judge(
 fn a_storm_breaks_nothing() {
     let mut grants = 0;
     for seed in 1..=6 {
-        grants += storm(seed).0;
+        grants += fault_run(seed).0;
     }
     assert!(grants > 300, "only {grants} grants: the storm was no test");
 }
 
 #[test]
 fn equal_seeds_give_equal_storms() {
-    assert_eq!(storm(11), storm(11));
+    assert_eq!(fault_run(11), fault_run(11));
 }

@@ -43,14 +43,14 @@ fn apart(cluster: &mut Cluster) -> [(String, GroupId); 2] {
 
 fn claims(cluster: &Cluster, group: GroupId) -> u64 {
     let leader = cluster.leader(group).unwrap();
-    let status = cluster.seats[leader].node.as_ref().unwrap().status();
+    let status = cluster.test_nodes[leader].node.as_ref().unwrap().status();
     let one = status.groups.into_iter().find(|one| one.group == group);
     one.unwrap().counts.unwrap().claims
 }
 
 fn trio_and(guests: u32, limits: Limits) -> Cluster {
     let mut cluster = Cluster::empty(1, limits);
-    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    let members: Vec<ReplicaId> = (1..=3).map(|number| member(number, 1)).collect();
     for me in &members {
         let born = (0..=1)
             .map(|group| (GroupId(group), members.clone()))
@@ -60,24 +60,24 @@ fn trio_and(guests: u32, limits: Limits) -> Cluster {
     for number in 4..4 + guests {
         cluster.add(member(number, 1), Vec::new());
     }
-    for at in 0..cluster.seats.len() {
+    for at in 0..cluster.test_nodes.len() {
         cluster.start(at);
     }
     cluster.settle();
     cluster
 }
 
-fn lead(cluster: &mut Cluster, group: GroupId, seat: usize) {
-    let to = cluster.seats[seat].member;
+fn lead(cluster: &mut Cluster, group: GroupId, test_node: usize) {
+    let to = cluster.test_nodes[test_node].member;
     for _ in 0..40 {
         match cluster.leader(group) {
-            Some(at) if at == seat => return,
+            Some(at) if at == test_node => return,
             Some(at) => cluster.input(at, Input::Transfer { group, to }),
             None => {}
         }
         cluster.run(200);
     }
-    panic!("{group} is not led at seat {seat}");
+    panic!("{group} is not led at seat {test_node}");
 }
 
 /// R102: a key makes a request apply at most once for 300 s after it was applied.
@@ -91,7 +91,7 @@ fn a_keyed_release_of_all_applies_once() {
             .map(GroupId)
             .find_map(|group| {
                 let leader = cluster.leader(group)?;
-                let status = cluster.seats[leader].node.as_ref()?.status();
+                let status = cluster.test_nodes[leader].node.as_ref()?.status();
                 let one = status.groups.into_iter().find(|one| one.group == group)?;
                 one.counts
                     .as_ref()
@@ -109,15 +109,15 @@ fn a_keyed_release_of_all_applies_once() {
     cluster.cut(3, group_leader);
     cluster.cut(group_leader, 3);
     let (guest, leads) = (
-        cluster.seats[3].member.node,
-        cluster.seats[group_leader].member.node,
+        cluster.test_nodes[3].member.node,
+        cluster.test_nodes[group_leader].member.node,
     );
     cluster.input(3, Input::PeerDown { node: leads });
     cluster.input(group_leader, Input::PeerDown { node: guest });
     let first = cluster.ask(3, release_all("amy", "k1"));
     cluster.run(5_000);
     assert!(
-        !cluster.seats[3].answers.contains_key(&first),
+        !cluster.test_nodes[3].answers.contains_key(&first),
         "it cannot have been answered"
     );
     // The client repeats it under the same key at another node, and is answered.
@@ -214,7 +214,7 @@ fn a_fence_check_looks_at_every_path() {
 /// The same with a fifth node that is never there, so that the groups stay with the rules of release 0.1.0.
 fn trio_and_a_guest_by_the_first_rules() -> Cluster {
     let mut cluster = Cluster::empty(8, Limits::default());
-    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    let members: Vec<ReplicaId> = (1..=3).map(|number| member(number, 1)).collect();
     for me in &members {
         let born = (0..=8)
             .map(|group| (GroupId(group), members.clone()))
@@ -286,7 +286,7 @@ fn policy_is_set_once(cluster: fn() -> Cluster) {
         cluster.isolate(3);
         // The leader of the system group finishes what was left behind.
         cluster.run(4_000);
-        assert!(!cluster.seats[3].answers.contains_key(&first) || cut_after > 4);
+        assert!(!cluster.test_nodes[3].answers.contains_key(&first) || cut_after > 4);
         // The operator repeats it under its key elsewhere, and is answered; then sets something else.
         let again = cluster.call(0, set(Algorithm::PointRw, Some("k1")));
         assert_eq!(again, Ok(Answer::Done));
@@ -312,7 +312,7 @@ fn policy_is_set_once(cluster: fn() -> Cluster) {
             (now, holder.as_deref()),
             (expected, Some("amy")),
             "cut after {cut_after} ms; the first attempt was answered {:?}",
-            cluster.seats[3].answers.get(&first)
+            cluster.test_nodes[3].answers.get(&first)
         );
     }
 }
@@ -372,7 +372,11 @@ fn a_renewal_that_was_answered_does_not_come_back() {
     let group = GroupId(0);
     let leader = cluster.leader(group).unwrap();
     let (asked, other) = ((leader + 1) % 3, (leader + 2) % 3);
-    let ids: Vec<NodeId> = cluster.seats.iter().map(|seat| seat.member.node).collect();
+    let ids: Vec<NodeId> = cluster
+        .test_nodes
+        .iter()
+        .map(|test_node| test_node.member.node)
+        .collect();
     let what = "t:/x/1";
     granted(&cluster.acquire(leader, acquire("amy", what, 20_000)));
     // A short renewal, by a node to which the leader's answers are slow.
@@ -428,7 +432,11 @@ fn a_keyed_release_applies_once_across_a_change_of_routes() {
     let group = GroupId((0..2).find(|g| before[*g] != after[*g]).unwrap() as u32);
     let leader = cluster.leader(group).unwrap();
     let (slow, quick) = ((leader + 1) % 3, (leader + 2) % 3);
-    let ids: Vec<NodeId> = cluster.seats.iter().map(|seat| seat.member.node).collect();
+    let ids: Vec<NodeId> = cluster
+        .test_nodes
+        .iter()
+        .map(|test_node| test_node.member.node)
+        .collect();
     let release = ClientRequest::Release(ReleaseRequest {
         owner: owner("amy"),
         holds: vec![Hold {
@@ -477,7 +485,11 @@ fn a_keyed_renewal_applies_once() {
     let group = GroupId(0);
     let leader = cluster.leader(group).unwrap();
     let (slow, quick) = ((leader + 1) % 3, (leader + 2) % 3);
-    let ids: Vec<NodeId> = cluster.seats.iter().map(|seat| seat.member.node).collect();
+    let ids: Vec<NodeId> = cluster
+        .test_nodes
+        .iter()
+        .map(|test_node| test_node.member.node)
+        .collect();
     let what = "t:/x/1";
     granted(&cluster.acquire(leader, acquire("amy", what, 20_000)));
     let short = ClientRequest::Renew {
@@ -491,7 +503,7 @@ fn a_keyed_renewal_applies_once() {
     let mut late = Vec::new();
     for _ in 0..20 {
         cluster.tick();
-        if cluster.seats[slow].answers.is_empty() {
+        if cluster.test_nodes[slow].answers.is_empty() {
             cluster.cut.insert((ids[slow], ids[leader]));
         }
     }
@@ -570,7 +582,7 @@ fn subscribe(cluster: &mut Cluster, at: usize, stream: u64, who: &str) -> Stream
 }
 
 fn events(cluster: &Cluster, at: usize, stream: StreamId) -> usize {
-    let outputs = cluster.seats[at].outputs.iter();
+    let outputs = cluster.test_nodes[at].outputs.iter();
     let is_its = |output: &&Output| matches!(output, Output::Event { id, .. } if *id == stream);
     outputs.filter(is_its).count()
 }
@@ -593,15 +605,15 @@ fn a_keyed_kill_ends_what_it_was_meant_for() {
     let stream = subscribe(&mut cluster, other, 1, "amy");
     cluster.run(100);
     let (guest, leads) = (
-        cluster.seats[3].member.node,
-        cluster.seats[leader].member.node,
+        cluster.test_nodes[3].member.node,
+        cluster.test_nodes[leader].member.node,
     );
     cluster.cut(3, leader);
     cluster.cut(leader, 3);
     cluster.input(3, Input::PeerDown { node: leads });
     let first = cluster.ask(3, force_release("amy", "k1"));
     cluster.run(3_000);
-    assert!(!cluster.seats[3].answers.contains_key(&first));
+    assert!(!cluster.test_nodes[3].answers.contains_key(&first));
     assert_eq!(
         cluster.call(other, force_release("amy", "k1")),
         Ok(Answer::Done)
@@ -642,7 +654,7 @@ fn what_nobody_waits_for_is_not_tried_again() {
     granted(&cluster.acquire(0, acquire("amy", "t:/a", 60_000)));
     let group = placement::group_of(&ns("t:/a"), 8);
     let leader = cluster.leader(group).unwrap();
-    let leads = cluster.seats[leader].member.node;
+    let leads = cluster.test_nodes[leader].member.node;
     cluster.cut(3, leader);
     cluster.cut(leader, 3);
     cluster.input(3, Input::PeerDown { node: leads });
@@ -667,7 +679,7 @@ fn what_nobody_waits_for_is_not_tried_again() {
 fn a_dead_group_does_not_withhold_grants_of_others() {
     // Group 0 has one replica, on the second node; the others are everywhere.
     let mut cluster = Cluster::empty(2, Limits::default());
-    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    let members: Vec<ReplicaId> = (1..=3).map(|number| member(number, 1)).collect();
     for (at, me) in members.iter().enumerate() {
         let mut born = vec![(GroupId(1), members.clone()), (GroupId(2), members.clone())];
         if at == 1 {
@@ -705,7 +717,7 @@ fn a_dead_group_does_not_withhold_grants_of_others() {
 #[test]
 fn a_dead_group_fails_a_renewal_of_everything_soon() {
     let mut cluster = Cluster::empty(2, Limits::default());
-    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    let members: Vec<ReplicaId> = (1..=3).map(|number| member(number, 1)).collect();
     for (at, me) in members.iter().enumerate() {
         let mut born = vec![(GroupId(1), members.clone()), (GroupId(2), members.clone())];
         if at == 1 {
@@ -728,14 +740,14 @@ fn a_dead_group_fails_a_renewal_of_everything_soon() {
     cluster.run(5_000);
     let id = cluster.ask_for(0, renew("amy", &[], 10_000), 30_000);
     cluster.until(6_000, "an answer long before the deadline", |cluster| {
-        cluster.seats[0].answers.contains_key(&id)
+        cluster.test_nodes[0].answers.contains_key(&id)
     });
-    let answer = cluster.seats[0].answers.remove(&id);
+    let answer = cluster.test_nodes[0].answers.remove(&id);
     assert!(
         matches!(
             answer,
             Some(Err(Failure::Unavailable {
-                nothing_happened: Certain::No,
+                nothing_happened: EffectCertainty::No,
                 ..
             }))
         ),
@@ -790,12 +802,12 @@ fn a_late_answer_to_an_earlier_question_does_not_count() {
     let held = placement::group_of(&ns("t:/a"), 8);
     let astray = GroupId((held.0 + 1) % 8);
     for group in (0..=8).map(GroupId) {
-        let seat = if group == held || group == astray {
+        let test_node = if group == held || group == astray {
             0
         } else {
             2
         };
-        lead(&mut cluster, group, seat);
+        lead(&mut cluster, group, test_node);
     }
     cluster.run(4_000);
     granted(&cluster.acquire(3, acquire("amy", "t:/a", 60_000)));
@@ -923,7 +935,7 @@ fn released_during_a_change(cut_after: u64, pause: u64) -> bool {
         ClientRequest::Acquire(acquire("guest", "z:/y/w/k", 60_000)),
     );
     cluster.run(20);
-    if !cluster.seats[3].answers.contains_key(&scout) {
+    if !cluster.test_nodes[3].answers.contains_key(&scout) {
         return false;
     }
     cluster.lost.clear();
@@ -933,16 +945,16 @@ fn released_during_a_change(cut_after: u64, pause: u64) -> bool {
     cluster.run(10);
     let first = cluster.ask(0, keyed_release("amy", &[what], "k1"));
     cluster.run(20);
-    let answered = cluster.seats[0].answers.get(&first) == Some(&Ok(Answer::Done));
-    let held_up = !cluster.seats[3].answers.contains_key(&second);
-    if !answered || !held_up || cluster.seats[1].answers.contains_key(&change) {
+    let answered = cluster.test_nodes[0].answers.get(&first) == Some(&Ok(Answer::Done));
+    let held_up = !cluster.test_nodes[3].answers.contains_key(&second);
+    if !answered || !held_up || cluster.test_nodes[1].answers.contains_key(&change) {
         return false;
     }
     // Answered, so amy takes the path again, where it is now.
     let again = cluster.ask(2, ClientRequest::Acquire(acquire("amy", what, 600_000)));
     cluster.run(20);
     if !matches!(
-        cluster.seats[2].answers.get(&again),
+        cluster.test_nodes[2].answers.get(&again),
         Some(Ok(Answer::Acquire(AcquireAnswer::Granted { .. })))
     ) {
         return false;
@@ -969,7 +981,7 @@ fn says_that_nothing_happened<T>(answer: &Result<T, Failure>) -> bool {
         Ok(_) | Err(Failure::DeadlineExceeded) => false,
         Err(Failure::Unavailable {
             nothing_happened, ..
-        }) => *nothing_happened == Certain::Yes,
+        }) => *nothing_happened == EffectCertainty::Yes,
         Err(_) => true,
     }
 }
@@ -1122,7 +1134,7 @@ fn an_acquire_that_was_not_withdrawn_is_not_reported_as_none() {
 /// the rules of release 0.1.0 until the guest is back; the others are by the newest.
 fn one_group_behind() -> Cluster {
     let mut cluster = Cluster::empty(2, Limits::default());
-    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    let members: Vec<ReplicaId> = (1..=3).map(|number| member(number, 1)).collect();
     for (at, me) in members.iter().enumerate() {
         let mut born = vec![(GroupId(1), members.clone()), (GroupId(2), members.clone())];
         if at == 1 {
@@ -1131,7 +1143,7 @@ fn one_group_behind() -> Cluster {
         cluster.add(*me, born);
     }
     cluster.add(member(4, 1), Vec::new());
-    cluster.seats[1].paused_disk = true;
+    cluster.test_nodes[1].paused_disk = true;
     for at in 0..4 {
         cluster.start(at);
     }
@@ -1145,7 +1157,7 @@ fn one_group_behind() -> Cluster {
     );
     cluster.crash(3);
     cluster.tell_down(3);
-    cluster.seats[1].paused_disk = false;
+    cluster.test_nodes[1].paused_disk = false;
     cluster.until(20_000, "the first group is led", |cluster| {
         rules_of(cluster, GroupId(0)).is_some()
     });

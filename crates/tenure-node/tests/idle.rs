@@ -16,7 +16,7 @@ fn all_groups_of_a_node_speak_at_once() {
     for number in 0..16 {
         let group = GroupId(number);
         let leader = cluster.leader(group).unwrap();
-        let to = cluster.seats[(number as usize) % 3].member;
+        let to = cluster.test_nodes[(number as usize) % 3].member;
         cluster.input(leader, Input::Transfer { group, to });
         cluster.run(137);
     }

@@ -37,14 +37,17 @@ fn one_node_is_a_cluster() {
     cluster.run(5);
     granted(&cluster.write(0, "amy", "t:/a"));
     cluster.run(100);
-    let syncs = cluster.seats[0].disk.syncs;
+    let syncs = cluster.test_nodes[0].disk.syncs;
     for _ in 0..20 {
         let answer = cluster.renew(0, "amy", &["t:/a"], 10_000);
         assert_eq!(answer, RenewAnswer::Renewed { asked: false });
         assert_eq!(cluster.holder(0, "t:/a").as_deref(), Some("amy"));
         cluster.run(500);
     }
-    assert_eq!(cluster.seats[0].disk.syncs, syncs, "nothing was written");
+    assert_eq!(
+        cluster.test_nodes[0].disk.syncs, syncs,
+        "nothing was written"
+    );
     assert_eq!(
         cluster.renew(0, "amy", &[], 10_000),
         RenewAnswer::Renewed { asked: false }
@@ -65,19 +68,19 @@ fn a_lone_node_answers_reads_at_once_unless_something_ends() {
             paths: vec![path("t:/a")],
         };
         let id = cluster.ask(0, request);
-        (id, cluster.seats[0].answers.get(&id).cloned())
+        (id, cluster.test_nodes[0].answers.get(&id).cloned())
     };
     let valid = Ok(Answer::AssertFencing(AssertAnswer::Valid));
     assert_eq!(check(&mut cluster).1, Some(valid));
 
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     cluster.run(1_100);
     let (id, answer) = check(&mut cluster);
     assert_eq!(answer, None, "its end is under way");
-    cluster.seats[0].paused_disk = false;
+    cluster.test_nodes[0].paused_disk = false;
     cluster.run(10);
     let stale = AssertAnswer::StaleOwner(path("t:/a"));
-    let answer = cluster.seats[0].answers.get(&id).cloned();
+    let answer = cluster.test_nodes[0].answers.get(&id).cloned();
     assert_eq!(answer, Some(Ok(Answer::AssertFencing(stale.clone()))));
     let at_once = check(&mut cluster).1;
     assert_eq!(at_once, Some(Ok(Answer::AssertFencing(stale))));
@@ -120,7 +123,7 @@ fn a_short_lease_is_renewed_without_an_entry() {
     cluster.run(100);
     let (group, leader) = home(&cluster, "t:/a");
     let last = |cluster: &Cluster| {
-        let status = cluster.seats[leader].node.as_ref().unwrap().status();
+        let status = cluster.test_nodes[leader].node.as_ref().unwrap().status();
         status.groups[group.0 as usize].last
     };
     let before = last(&cluster);
@@ -211,7 +214,7 @@ fn a_deposed_leader_renews_nothing_and_reads_nothing() {
     let walk = cluster.ask_for(old, walk, 20_000);
     cluster.run(12_000);
     for id in [renewal, look, walk] {
-        assert!(!cluster.seats[old].answers.contains_key(&id));
+        assert!(!cluster.test_nodes[old].answers.contains_key(&id));
     }
     let new = elsewhere(old);
     granted(&cluster.write(new, "bob", "t:/a"));
@@ -241,15 +244,15 @@ fn a_renewal_in_ending_waits_for_the_expire() {
     cluster.run(10);
     granted(&cluster.acquire(0, acquire("amy", "t:/a", 1_000)));
     // The disk stands still: `Expire` is proposed and cannot be applied.
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     cluster.run(1_200);
     let renewal = cluster.ask(0, renew("amy", &["t:/a"], 1_000));
     cluster.run(200);
     assert!(
-        !cluster.seats[0].answers.contains_key(&renewal),
+        !cluster.test_nodes[0].answers.contains_key(&renewal),
         "its fate is in the log"
     );
-    cluster.seats[0].paused_disk = false;
+    cluster.test_nodes[0].paused_disk = false;
     let answer = cluster.wait(0, renewal);
     assert_eq!(
         answer,
@@ -267,10 +270,10 @@ fn an_expire_of_an_older_epoch_ends_nothing() {
     granted(&cluster.acquire(0, acquire("amy", "t:/a", 1_000)));
     cluster.run(900);
     // The re-acquire is proposed before the deadline, the `Expire` after it; both wait for the disk.
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     let again = cluster.ask(0, ClientRequest::Acquire(acquire("amy", "t:/a", 1_000)));
     cluster.run(300);
-    cluster.seats[0].paused_disk = false;
+    cluster.test_nodes[0].paused_disk = false;
     assert!(matches!(
         cluster.wait(0, again),
         Ok(Answer::Acquire(AcquireAnswer::Granted { .. }))
@@ -306,12 +309,12 @@ fn a_read_after_the_deadline_waits_for_the_end() {
     let mut cluster = Cluster::new(1, 1);
     cluster.run(10);
     granted(&cluster.acquire(0, acquire("amy", "t:/a", 1_000)));
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     cluster.run(1_100);
     let look = cluster.ask(0, ClientRequest::InspectPath { path: path("t:/a") });
     cluster.run(50);
-    assert!(!cluster.seats[0].answers.contains_key(&look));
-    cluster.seats[0].paused_disk = false;
+    assert!(!cluster.test_nodes[0].answers.contains_key(&look));
+    cluster.test_nodes[0].paused_disk = false;
     match cluster.wait(0, look) {
         Ok(Answer::Inspect(found)) => assert_eq!(found.writer, None),
         other => panic!("odd answer {other:?}"),
@@ -324,7 +327,7 @@ fn a_leap_of_the_clock_ends_no_lease() {
     let mut cluster = Cluster::new(1, 1);
     cluster.run(10);
     granted(&cluster.acquire(0, acquire("amy", "t:/a", 5_000)));
-    cluster.seats[0].clock_ms += 3_600_000;
+    cluster.test_nodes[0].clock_ms += 3_600_000;
     cluster.run(50);
     assert_eq!(cluster.holder(0, "t:/a").as_deref(), Some("amy"));
     cluster.run(3_700);
@@ -337,7 +340,7 @@ fn a_leap_of_the_clock_ends_no_lease() {
 #[test]
 fn a_fast_clock_ends_a_lease_at_most_a_tenth_early() {
     let mut cluster = Cluster::new(1, 1);
-    cluster.seats[0].rate = 1_100;
+    cluster.test_nodes[0].rate = 1_100;
     cluster.run(10);
     let sent = cluster.now;
     granted(&cluster.acquire(0, acquire("amy", "t:/a", 11_000)));
@@ -354,12 +357,12 @@ fn a_long_lease_is_covered_by_the_log() {
     cluster.run(10);
     granted(&cluster.acquire(0, acquire("amy", "t:/a", 120_000)));
     cluster.run(10);
-    let before = cluster.seats[0].disk.syncs;
+    let before = cluster.test_nodes[0].disk.syncs;
     for _ in 0..6 {
         cluster.run(10_000);
         cluster.renew(0, "amy", &["t:/a"], 120_000);
     }
-    let written = cluster.seats[0].disk.syncs - before;
+    let written = cluster.test_nodes[0].disk.syncs - before;
     assert!((1..=2).contains(&written), "{written} writes in a minute");
     // Restarted: at least the promised 120 s, at most that and two minutes (R94).
     cluster.run(30_000);
@@ -486,7 +489,7 @@ fn acquire_two(who: &str, paths: [&str; 2], ttl: u64) -> AcquireRequest {
 }
 
 /// E9, R90: an owner that is broken out of one of two holds, while no stream is open, hears of it when it
-/// renews: a lease does not vouch for a hold that it no longer has.
+/// renews: a lease does not confirm a hold that it no longer has.
 #[test]
 fn a_renewal_tells_an_owner_that_was_broken_out_of_one_of_two_holds() {
     use tenure_core::outcome::BreakOutcome;
@@ -494,7 +497,7 @@ fn a_renewal_tells_an_owner_that_was_broken_out_of_one_of_two_holds() {
     let mut cluster = Cluster::new(3, 2);
     cluster.settle();
     cluster.until(10_000, "all groups have the newest rules", |cluster| {
-        let status = |at: usize| cluster.seats[at].node.as_ref().unwrap().status();
+        let status = |at: usize| cluster.test_nodes[at].node.as_ref().unwrap().status();
         (0..3).all(|at| status(at).groups.iter().all(|group| group.rules == RULES))
     });
     let fence = granted(&cluster.acquire(0, acquire_two("amy", ["t:/2/a", "t:/2/b"], 5_000)));
@@ -556,7 +559,7 @@ fn lease_time_is_not_the_new_leaders_clock() {
     // The others' clocks are far ahead; that must not age anything.
     for at in 0..3 {
         if at != leader {
-            cluster.seats[at].clock_ms += 10_000_000;
+            cluster.test_nodes[at].clock_ms += 10_000_000;
         }
     }
     cluster.run(1_000);
@@ -601,7 +604,7 @@ fn a_failed_write_is_the_end() {
         },
     );
     assert!(
-        cluster.seats[0]
+        cluster.test_nodes[0]
             .stopped
             .as_ref()
             .unwrap()
@@ -609,5 +612,5 @@ fn a_failed_write_is_the_end() {
     );
     let asked = cluster.ask(0, ClientRequest::Health);
     cluster.run(100);
-    assert!(!cluster.seats[0].answers.contains_key(&asked));
+    assert!(!cluster.test_nodes[0].answers.contains_key(&asked));
 }

@@ -28,7 +28,7 @@ fn a_replica_is_replaced_step_by_step() {
         "never promoted before it has caught up"
     );
     let with = change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
-    let new = seated(&cluster, group, new);
+    let new = running_nodes(&cluster, group, new);
     assert_eq!(with.learners, [new]);
     assert!(new.replica > 1, "it has a number of its own");
     cluster.until(10_000, "the learner has everything", |cluster| {
@@ -43,7 +43,7 @@ fn a_replica_is_replaced_step_by_step() {
     );
     let leader = cluster.leader(group).unwrap();
     let gone = (leader + 1) % 3;
-    let old = cluster.seats[gone].member;
+    let old = cluster.test_nodes[gone].member;
     let steps = vec![MembershipStep::Voter(new), MembershipStep::Remove(old)];
     let after = change(&mut cluster, group, steps).unwrap();
     assert!(!after.is_joint(), "the joint configuration was left");
@@ -52,7 +52,7 @@ fn a_replica_is_replaced_step_by_step() {
         status(cluster, gone, group).is_none()
     });
     assert!(
-        !cluster.seats[gone].disk.holds(group),
+        !cluster.test_nodes[gone].disk.holds(group),
         "and its data with it"
     );
     // It serves by forwarding, and does not come back with its old data.
@@ -90,10 +90,10 @@ fn a_founder_comes_back_as_one_of_many() {
     for id in [group, cluster.system()] {
         let learners = others.map(MembershipStep::Learner).to_vec();
         change_soon(&mut cluster, id, learners).unwrap();
-        let others = others.map(|other| seated(&cluster, id, other));
+        let others = others.map(|other| running_nodes(&cluster, id, other));
         cluster.until(10_000, "learners have everything", |cluster| {
             let known = status(cluster, 0, id).unwrap();
-            let near = |one: &Member| {
+            let near = |one: &ReplicaId| {
                 let mut progress = known.progress.iter();
                 progress.any(|(member, progress)| member == one && progress.matched == known.last)
             };
@@ -109,7 +109,7 @@ fn a_founder_comes_back_as_one_of_many() {
     });
     granted(&cluster.write(1, "amy", "t:/a"));
     let leads = |cluster: &Cluster| {
-        let status = cluster.seats[0].node.as_ref().unwrap().status();
+        let status = cluster.test_nodes[0].node.as_ref().unwrap().status();
         status.groups.iter().any(|one| one.role == Role::Leader)
     };
     for other in 1..3 {
@@ -135,7 +135,7 @@ fn a_replica_that_was_away_learns_that_it_is_removed() {
     let leader = cluster.leader(group).unwrap();
     let away = (leader + 1) % 3;
     cluster.isolate(away);
-    let old = cluster.seats[away].member;
+    let old = cluster.test_nodes[away].member;
     let after = change(&mut cluster, group, vec![MembershipStep::Remove(old)]).unwrap();
     assert_eq!(after.voters.len(), 2);
     cluster.heal();
@@ -146,15 +146,15 @@ fn a_replica_that_was_away_learns_that_it_is_removed() {
 }
 
 /// Three voters, and a learner of the first group in the fourth seat.
-fn trio_and_learner() -> (Cluster, Member) {
+fn trio_and_learner() -> (Cluster, ReplicaId) {
     let mut cluster = trio_and(1, small_logs());
     fill(&mut cluster, 5);
-    let (group, seat, new) = (GroupId(0), 3, member(4, 1));
+    let (group, test_node, new) = (GroupId(0), 3, member(4, 1));
     change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
     cluster.until(5_000, "the learner is there", |cluster| {
-        status(cluster, seat, group).is_some()
+        status(cluster, test_node, group).is_some()
     });
-    let new = seated(&cluster, group, new);
+    let new = running_nodes(&cluster, group, new);
     (cluster, new)
 }
 
@@ -168,7 +168,7 @@ fn a_leader_that_is_replaced_hands_over_to_a_voter() {
     cluster.run(1_000);
     let steps = vec![
         MembershipStep::Voter(new),
-        MembershipStep::Remove(cluster.seats[old].member),
+        MembershipStep::Remove(cluster.test_nodes[old].member),
     ];
     let first = change(&mut cluster, group, steps.clone());
     assert_eq!(first, Err(ChangeRefused::Busy));
@@ -196,7 +196,7 @@ fn a_lone_leader_is_replaced() {
     fill(&mut cluster, 5);
     let group = GroupId(0);
     change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
-    let new = seated(&cluster, group, new);
+    let new = running_nodes(&cluster, group, new);
     cluster.until(5_000, "the learner has caught up", |cluster| {
         status(cluster, 1, group).is_some_and(|one| one.applied > 5)
     });
@@ -254,7 +254,7 @@ fn a_late_word_of_a_removal_spares_a_replica_that_is_back() {
     assert!(status(&cluster, away, group).is_some());
     let again = vec![MembershipStep::Learner(member(4, 1))];
     change(&mut cluster, group, again).unwrap();
-    let new = seated(&cluster, group, new);
+    let new = running_nodes(&cluster, group, new);
     cluster.heal();
     cluster.until(5_000, "it has caught up", |cluster| {
         let known = status(cluster, cluster.leader(group).unwrap(), group).unwrap();
@@ -273,8 +273,8 @@ fn a_late_word_of_a_removal_spares_a_replica_that_is_back() {
     assert!(status(&cluster, away, group).is_some());
 }
 
-/// A wiped voter comes back under a new life: as long as it is not made a member under that life,
-/// nothing it says counts, and nothing meant for its old life reaches it.
+/// A wiped voter comes back under a new incarnation: as long as it is not made a member under that incarnation,
+/// nothing it says counts, and nothing meant for its old incarnation reaches it.
 #[test]
 fn a_wiped_voter_never_votes_again_under_its_old_identity() {
     let mut cluster = trio_and(0, small_logs());
@@ -284,10 +284,13 @@ fn a_wiped_voter_never_votes_again_under_its_old_identity() {
     let wiped = (leader + 1) % 3;
     let other = 3 - leader - wiped;
     cluster.crash(wiped);
-    cluster.seats[wiped].disk = Disk::default();
-    let old = cluster.seats[wiped].member;
-    cluster.seats[wiped].member = Member { life: 2, ..old };
-    let new = cluster.seats[wiped].member;
+    cluster.test_nodes[wiped].disk = TestDisk::default();
+    let old = cluster.test_nodes[wiped].member;
+    cluster.test_nodes[wiped].member = ReplicaId {
+        incarnation: 2,
+        ..old
+    };
+    let new = cluster.test_nodes[wiped].member;
     cluster.start(wiped);
     cluster.run(500);
     // The leader dies: one old voter and a stranger are no majority of three.
@@ -298,9 +301,9 @@ fn a_wiped_voter_never_votes_again_under_its_old_identity() {
     cluster.start(leader);
     cluster.settle();
     assert_eq!(cluster.holder(other, "t:/x/3").as_deref(), Some("amy"));
-    // Replaced properly: learner under the new life, then one step with the old one's removal.
+    // Replaced properly: learner under the new incarnation, then one step with the old one's removal.
     change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
-    let new = seated(&cluster, group, new);
+    let new = running_nodes(&cluster, group, new);
     cluster.until(10_000, "it has caught up", |cluster| {
         status(cluster, wiped, group).is_some_and(|one| one.applied > 5)
     });
@@ -335,7 +338,7 @@ fn a_lone_replica_forgets_what_it_has_applied() {
     let known = status(&cluster, 0, group).unwrap();
     assert!(known.base <= 1, "the log was not cut");
     change(&mut cluster, group, vec![MembershipStep::Learner(new)]).unwrap();
-    let new = seated(&cluster, group, new);
+    let new = running_nodes(&cluster, group, new);
     cluster.until(10_000, "the learner has everything", |cluster| {
         let known = status(cluster, 0, group).unwrap();
         let mut progress = known.progress.iter();
@@ -422,7 +425,7 @@ fn a_full_group_refuses_at_once_and_still_ends_leases() {
     let mut cluster = Cluster::with(1, 1, limits);
     cluster.run(10);
     granted(&cluster.acquire(0, acquire("amy", "t:/a", 1_000)));
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     let asked: Vec<RequestId> = (0..20)
         .map(|number| {
             let request = acquire("bob", &format!("t:/{number}"), 5_000);
@@ -433,9 +436,9 @@ fn a_full_group_refuses_at_once_and_still_ends_leases() {
         .iter()
         .filter(|id| {
             matches!(
-                cluster.seats[0].answers.get(id),
+                cluster.test_nodes[0].answers.get(id),
                 Some(Err(Failure::Unavailable {
-                    nothing_happened: Certain::Yes,
+                    nothing_happened: EffectCertainty::Yes,
                     ..
                 }))
             )
@@ -443,7 +446,7 @@ fn a_full_group_refuses_at_once_and_still_ends_leases() {
         .count();
     assert_eq!(refused, 12);
     cluster.run(1_500);
-    cluster.seats[0].paused_disk = false;
+    cluster.test_nodes[0].paused_disk = false;
     cluster.run(50);
     assert_eq!(
         cluster.holder(0, "t:/a"),
@@ -463,20 +466,20 @@ fn a_removed_replica_stays_until_a_majority_has_written_that_it_was_removed() {
     let leader = cluster.leader(group).unwrap();
     let (slow, gone) = ((leader + 1) % 3, (leader + 2) % 3);
     let removed = status(&cluster, gone, group).unwrap().member;
-    cluster.seats[slow].paused_disk = true;
+    cluster.test_nodes[slow].paused_disk = true;
     // Committed by the leader and the removed one. From now on a majority is the leader and the slow one.
     change_soon(&mut cluster, group, vec![MembershipStep::Remove(removed)]).unwrap();
     for _ in 0..50 {
         cluster.run(100);
-        assert!(cluster.seats[gone].disk.holds(group));
+        assert!(cluster.test_nodes[gone].disk.holds(group));
         assert!(status(&cluster, gone, group).is_some());
     }
     // The slow one restarts without what it has not written, and can still be brought up to date.
     cluster.crash(slow);
-    cluster.seats[slow].paused_disk = false;
+    cluster.test_nodes[slow].paused_disk = false;
     cluster.start(slow);
     cluster.until(20_000, "the removed one is deleted", |cluster| {
-        !cluster.seats[gone].disk.holds(group)
+        !cluster.test_nodes[gone].disk.holds(group)
     });
     cluster.settle();
     granted(&cluster.write(slow, "ann", "t:/a"));

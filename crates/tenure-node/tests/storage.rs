@@ -16,8 +16,8 @@ const ELECTION_TIMEOUT_MS: u64 = 1_200;
 
 fn terms(cluster: &Cluster) -> BTreeMap<GroupId, u64> {
     let mut terms = BTreeMap::new();
-    for seat in &cluster.seats {
-        for group in seat.node.iter().flat_map(|node| node.status().groups) {
+    for test_node in &cluster.test_nodes {
+        for group in test_node.node.iter().flat_map(|node| node.status().groups) {
             let term = terms.entry(group.group).or_insert(0);
             *term = group.term.max(*term);
         }
@@ -25,16 +25,21 @@ fn terms(cluster: &Cluster) -> BTreeMap<GroupId, u64> {
     terms
 }
 
-/// How many groups a seat leads.
+/// How many groups a test node leads.
 fn led(cluster: &Cluster, at: usize) -> usize {
-    let groups = cluster.seats[at].node.as_ref().unwrap().status().groups;
+    let groups = cluster.test_nodes[at]
+        .node
+        .as_ref()
+        .unwrap()
+        .status()
+        .groups;
     let led = groups.iter().filter(|group| group.role == Role::Leader);
     led.count()
 }
 
 /// Every group is led by this seat.
 fn leads_everything(cluster: &mut Cluster, at: usize) {
-    let to = cluster.seats[at].member;
+    let to = cluster.test_nodes[at].member;
     for group in (0..=cluster.groups).map(GroupId) {
         let leader = cluster.leader(group).unwrap();
         cluster.input(leader, Input::Transfer { group, to });
@@ -59,7 +64,7 @@ fn trio() -> Cluster {
 #[test]
 fn a_leader_whose_disk_hangs_hands_over() {
     let mut cluster = trio();
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     let asked: Vec<RequestId> = (0..8)
         .map(|number| {
             let request = acquire("amy", &format!("t{number}:/a"), 60_000);
@@ -72,8 +77,8 @@ fn a_leader_whose_disk_hangs_hands_over() {
     // calls are answered as if it had crashed.
     cluster.run(ELECTION_TIMEOUT_MS);
     for id in asked {
-        let answer = &cluster.seats[1].answers[&id];
-        let unknown = Certain::No;
+        let answer = &cluster.test_nodes[1].answers[&id];
+        let unknown = EffectCertainty::No;
         let lost = |failure: &Failure| matches!(failure, Failure::Unavailable { nothing_happened, .. } if *nothing_happened == unknown);
         assert!(answer.as_ref().is_err_and(lost), "{answer:?}");
     }
@@ -90,11 +95,11 @@ fn a_leader_whose_disk_hangs_hands_over() {
 fn a_node_whose_disk_hangs_is_not_healthy() {
     let mut cluster = trio();
     assert_eq!(cluster.call(0, ClientRequest::Health), Ok(Answer::Ready));
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     let request = acquire("amy", "t:/a", 60_000);
     cluster.ask(0, ClientRequest::Acquire(request));
     cluster.run(ELECTION_TIMEOUT_MS + 200);
-    let oldest = cluster.seats[0].node.as_ref().unwrap().status();
+    let oldest = cluster.test_nodes[0].node.as_ref().unwrap().status();
     assert!(
         oldest.unsynced_ms >= ELECTION_TIMEOUT_MS,
         "{}",
@@ -105,10 +110,10 @@ fn a_node_whose_disk_hangs_is_not_healthy() {
     };
     assert!(why.contains("disk"), "{why}");
     assert_eq!(cluster.call(1, ClientRequest::Health), Ok(Answer::Ready));
-    cluster.seats[0].paused_disk = false;
+    cluster.test_nodes[0].paused_disk = false;
     cluster.run(100);
     assert_eq!(cluster.call(0, ClientRequest::Health), Ok(Answer::Ready));
-    let oldest = cluster.seats[0].node.as_ref().unwrap().status();
+    let oldest = cluster.test_nodes[0].node.as_ref().unwrap().status();
     assert_eq!(oldest.unsynced_ms, 0);
 }
 
@@ -117,13 +122,13 @@ fn a_node_whose_disk_hangs_is_not_healthy() {
 fn a_node_whose_disk_hangs_for_long_stops() {
     let mut cluster = Cluster::new(1, 1);
     cluster.settle();
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     let request = acquire("amy", "t:/a", 60_000);
     cluster.ask(0, ClientRequest::Acquire(request));
     cluster.run(15_000);
-    assert_eq!(cluster.seats[0].stopped, None);
+    assert_eq!(cluster.test_nodes[0].stopped, None);
     cluster.run(15_000);
-    let why = cluster.seats[0].stopped.clone().expect("it goes on");
+    let why = cluster.test_nodes[0].stopped.clone().expect("it goes on");
     assert!(why.contains("disk"), "{why}");
 }
 
@@ -132,12 +137,12 @@ fn a_node_whose_disk_hangs_for_long_stops() {
 fn a_pause_of_the_process_is_no_slow_disk() {
     let mut cluster = Cluster::new(1, 1);
     cluster.settle();
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     let request = acquire("amy", "t:/a", 60_000);
     cluster.ask(0, ClientRequest::Acquire(request));
-    cluster.seats[0].clock_ms += 60_000;
+    cluster.test_nodes[0].clock_ms += 60_000;
     cluster.run(20);
-    assert_eq!(cluster.seats[0].stopped, None);
+    assert_eq!(cluster.test_nodes[0].stopped, None);
 }
 
 /// A hand-over from one slow disk to another helps nobody: where all disks hang, leaderships stay.
@@ -145,8 +150,8 @@ fn a_pause_of_the_process_is_no_slow_disk() {
 fn leaderships_stay_where_all_disks_hang() {
     let mut cluster = trio();
     let before = terms(&cluster);
-    for seat in &mut cluster.seats {
-        seat.paused_disk = true;
+    for test_node in &mut cluster.test_nodes {
+        test_node.paused_disk = true;
     }
     for number in 0..8 {
         let request = acquire("amy", &format!("t{number}:/a"), 60_000);
@@ -155,8 +160,8 @@ fn leaderships_stay_where_all_disks_hang() {
     cluster.run(15_000);
     assert_eq!(terms(&cluster), before);
     assert_eq!(led(&cluster, 0), 5);
-    for seat in &mut cluster.seats {
-        seat.paused_disk = false;
+    for test_node in &mut cluster.test_nodes {
+        test_node.paused_disk = false;
     }
     granted(&cluster.write(1, "bob", "u:/a"));
 }
@@ -166,8 +171,8 @@ fn leaderships_stay_where_all_disks_hang() {
 #[test]
 fn slow_disks_do_not_make_leaderships_flap() {
     let mut cluster = trio();
-    for seat in &mut cluster.seats {
-        seat.paused_disk = true;
+    for test_node in &mut cluster.test_nodes {
+        test_node.paused_disk = true;
     }
     let before = terms(&cluster);
     let minutes = 3;
@@ -189,12 +194,16 @@ fn slow_disks_do_not_make_leaderships_flap() {
         let elections = term - before[&group];
         assert!(elections <= minutes as u64, "{group}: {elections}");
     }
-    let answered: usize = cluster.seats.iter().map(|seat| seat.answers.len()).sum();
-    let granted = |seat: &Seat| {
-        let answers = seat.answers.values();
+    let answered: usize = cluster
+        .test_nodes
+        .iter()
+        .map(|test_node| test_node.answers.len())
+        .sum();
+    let granted = |test_node: &TestNode| {
+        let answers = test_node.answers.values();
         answers.filter(|answer| answer.is_ok()).count()
     };
-    let granted: usize = cluster.seats.iter().map(granted).sum();
+    let granted: usize = cluster.test_nodes.iter().map(granted).sum();
     assert!(granted * 10 > answered * 9, "{granted} of {answered}");
 }
 
@@ -202,16 +211,16 @@ fn slow_disks_do_not_make_leaderships_flap() {
 #[test]
 fn a_disk_that_was_slow_a_moment_ago_is_no_target() {
     let mut cluster = trio();
-    cluster.seats[0].paused_disk = true;
+    cluster.test_nodes[0].paused_disk = true;
     let request = acquire("amy", "t:/a", 60_000);
     cluster.ask(1, ClientRequest::Acquire(request));
     cluster.run(ELECTION_TIMEOUT_MS * 2);
     assert_eq!(led(&cluster, 0), 0);
-    cluster.seats[0].paused_disk = false;
+    cluster.test_nodes[0].paused_disk = false;
     cluster.run(1_000);
     let group = GroupId(0);
     let leader = cluster.leader(group).unwrap();
-    let to = cluster.seats[0].member;
+    let to = cluster.test_nodes[0].member;
     cluster.input(leader, Input::Transfer { group, to });
     cluster.run(1_000);
     assert_eq!(led(&cluster, 0), 0, "it was slow a second ago");
@@ -231,7 +240,7 @@ fn a_node_with_a_slow_disk_does_not_campaign() {
     let leader = cluster.leader(group).unwrap();
     let others: Vec<usize> = (0..5).filter(|at| *at != leader).collect();
     for at in &others[..2] {
-        cluster.seats[*at].paused_disk = true;
+        cluster.test_nodes[*at].paused_disk = true;
     }
     granted(&cluster.write(leader, "amy", "t:/a"));
     cluster.run(ELECTION_TIMEOUT_MS + 200);
@@ -239,11 +248,16 @@ fn a_node_with_a_slow_disk_does_not_campaign() {
     cluster.tell_down(leader);
     cluster.run(ELECTION_TIMEOUT_MS * 3);
     for at in &others[..2] {
-        let groups = cluster.seats[*at].node.as_ref().unwrap().status().groups;
+        let groups = cluster.test_nodes[*at]
+            .node
+            .as_ref()
+            .unwrap()
+            .status()
+            .groups;
         assert!(groups.iter().all(|group| group.role == Role::Follower));
     }
     // Two of five are left that can write: no majority, until one of the disks is back.
-    cluster.seats[others[0]].paused_disk = false;
+    cluster.test_nodes[others[0]].paused_disk = false;
     cluster.until(5_000, "somebody leads", |cluster| {
         cluster.leader(group).is_some()
     });
@@ -257,7 +271,7 @@ fn a_turn_is_cut_into_batches_that_the_log_takes() {
     let mut cluster = Cluster::new(3, 16);
     cluster.settle();
     leads_everything(&mut cluster, 0);
-    cluster.seats[0].disk.longest_batch = 0;
+    cluster.test_nodes[0].disk.longest_batch = 0;
     let segment = "x".repeat(3_900);
     let mut asked = Vec::new();
     let inputs = (0..40)
@@ -280,9 +294,9 @@ fn a_turn_is_cut_into_batches_that_the_log_takes() {
             }
         })
         .collect();
-    let before = cluster.seats[0].disk.batches;
+    let before = cluster.test_nodes[0].disk.batches;
     cluster.inputs(0, inputs);
-    let disk = &cluster.seats[0].disk;
+    let disk = &cluster.test_nodes[0].disk;
     assert!(disk.batches > before + 4, "{}", disk.batches - before);
     assert!(
         disk.longest_batch <= MAX_BATCH_BYTES,
@@ -293,8 +307,8 @@ fn a_turn_is_cut_into_batches_that_the_log_takes() {
         assert!(cluster.wait(0, id).is_ok());
     }
     // Followers get it in fewer turns, and cut it too.
-    for seat in &cluster.seats {
-        assert!(seat.disk.longest_batch <= MAX_BATCH_BYTES);
+    for test_node in &cluster.test_nodes {
+        assert!(test_node.disk.longest_batch <= MAX_BATCH_BYTES);
     }
 }
 

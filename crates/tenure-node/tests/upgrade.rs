@@ -9,14 +9,14 @@ use tenure_core::space::{FIRST_RULES, RULES};
 use tenure_node::*;
 
 fn rules(cluster: &Cluster, at: usize) -> Vec<u32> {
-    let status = cluster.seats[at].node.as_ref().unwrap().status();
+    let status = cluster.test_nodes[at].node.as_ref().unwrap().status();
     status.groups.iter().map(|group| group.rules).collect()
 }
 
 /// Three voters of two groups and the system group; the last of them is not started.
 fn two_of_three() -> Cluster {
     let mut cluster = Cluster::empty(2, Limits::default());
-    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    let members: Vec<ReplicaId> = (1..=3).map(|number| member(number, 1)).collect();
     for me in &members {
         let born = (0..=2).map(|group| (GroupId(group), members.clone()));
         cluster.add(*me, born.collect());
@@ -61,7 +61,7 @@ fn a_node_that_announced_nothing_holds_the_upgrade_up() {
 #[test]
 fn a_node_that_is_down_holds_the_upgrade_up() {
     let mut cluster = two_of_three();
-    let third = cluster.seats[2].member.node;
+    let third = cluster.test_nodes[2].member.node;
     cluster.start(2);
     // It is gone before anything could be proposed.
     cluster.run(3);

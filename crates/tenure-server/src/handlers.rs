@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use tenure_cluster::Handle;
-use tenure_node::{Answer, Certain, ClientRequest, Failure as NodeFailure};
+use tenure_node::{Answer, ClientRequest, EffectCertainty, Failure as NodeFailure};
 
 use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
@@ -55,8 +55,10 @@ pub(crate) fn failure(failure: NodeFailure) -> Failure {
             nothing_happened, ..
         } => {
             let advice = match nothing_happened {
-                Certain::Yes => "nothing has changed: try again",
-                Certain::No => "it may have happened: repeat it under the same idempotency key",
+                EffectCertainty::Yes => "nothing has changed: try again",
+                EffectCertainty::No => {
+                    "it may have happened: repeat it under the same idempotency key"
+                }
             };
             Failure::new(Code::Unavailable, format!("{text}; {advice}"))
         }

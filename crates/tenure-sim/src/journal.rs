@@ -2,7 +2,7 @@
 
 use tenure_journal::{Syncing, WriteError, WrittenBatches, held_back, replay, save};
 use tenure_log::{FileLog, OpenError, Options, SimDisk, Snapshots, open};
-use tenure_node::{Batch, GroupId, Mark, Recovery, Snapshot};
+use tenure_node::{GroupId, Mark, Recovery, Snapshot, WriteBatch};
 
 /// Small, so that a run of minutes rotates, frees and reuses files.
 const FILES: Options = Options {
@@ -77,7 +77,7 @@ impl Journal {
     }
 
     /// Writes a batch; it is durable when a sync that begins later has ended.
-    pub(crate) fn append(&mut self, batch: &Batch) -> Result<(), WriteError> {
+    pub(crate) fn append(&mut self, batch: &WriteBatch) -> Result<(), WriteError> {
         let mut items = tenure_log::Batch::new();
         self.written
             .append(&mut self.log, &self.snapshots, &mut items, batch)

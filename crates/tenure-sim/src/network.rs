@@ -3,7 +3,7 @@
 //! One link per direction. Frames of one connection and lane keep their order; when a connection
 //! breaks, those still under way may arrive after frames of the next one.
 
-use tenure_node::Lane;
+use tenure_node::Channel;
 
 use crate::random::Random;
 use crate::time::{MILLISECOND, Time};
@@ -66,14 +66,14 @@ impl Network {
         now: Time,
         from: usize,
         to: usize,
-        lane: Lane,
+        channel: Channel,
         bytes: usize,
     ) -> Vec<Time> {
         let link = &mut self.links[from * self.nodes + to];
         let random = &mut self.random;
-        let loss = match lane {
-            Lane::Main => link.loss,
-            Lane::Bulk => link.loss.max(link.bulk_loss),
+        let loss = match channel {
+            Channel::Main => link.loss,
+            Channel::Bulk => link.loss.max(link.bulk_loss),
         };
         if link.cut || random.chance(loss) {
             return Vec::new();
@@ -86,9 +86,9 @@ impl Network {
             }
             return arrivals;
         }
-        let lane_number = match lane {
-            Lane::Main => 0,
-            Lane::Bulk => 1,
+        let lane_number = match channel {
+            Channel::Main => 0,
+            Channel::Bulk => 1,
         };
         let flight = random.between(link.delay.0, link.delay.1) + bytes as u64 / 100;
         let arrives = (now + flight).max(link.last[lane_number] + 1);

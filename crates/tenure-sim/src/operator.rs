@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use tenure_node::{
-    GroupId, Input, Member, Membership, MembershipChange, MembershipStep, RequestId,
+    GroupId, Input, Membership, MembershipChange, MembershipStep, ReplicaId, RequestId,
 };
 
 use crate::plan::Plan;
@@ -59,7 +59,7 @@ impl Operator {
     }
 
     /// Every group with its first voters.
-    pub(crate) fn births(&self) -> Vec<(GroupId, Vec<Member>)> {
+    pub(crate) fn births(&self) -> Vec<(GroupId, Vec<ReplicaId>)> {
         let groups = (0..).map(GroupId).zip(&self.births);
         groups
             .map(|(group, seats)| (group, seats.iter().map(|at| member(*at, 1)).collect()))
@@ -130,8 +130,8 @@ impl World {
                 let mut found = everybody.iter().filter(|one| one.shares_disk(here));
                 found.next().copied().unwrap_or(here)
             };
-            let wanted: Vec<Member> = self.operator.wanted[at].iter().map(replica).collect();
-            let current = |one: &Member| {
+            let wanted: Vec<ReplicaId> = self.operator.wanted[at].iter().map(replica).collect();
+            let current = |one: &ReplicaId| {
                 let here = self.seats[one.node.number() as usize - 1].member;
                 here.shares_disk(*one)
             };
@@ -151,7 +151,7 @@ impl World {
             }
             let missing = wanted.iter().find(|one| !everybody.contains(one));
             let waiting = wanted.iter().find(|one| membership.learners.contains(one));
-            let mut surplus: Vec<Member> = everybody
+            let mut surplus: Vec<ReplicaId> = everybody
                 .iter()
                 .filter(|one| !wanted.contains(one))
                 .copied()

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use tenure_core::value::OwnerId;
 use tenure_log::SimDisk;
 use tenure_node::{
-    Batch, GroupId, Input, Lane, Mark, Member, Node, NodeId, RequestId, Snapshot, StreamId,
+    Channel, GroupId, Input, Mark, Node, NodeId, ReplicaId, RequestId, Snapshot, StreamId,
+    WriteBatch,
 };
 
 use crate::journal::Journal;
@@ -15,13 +16,13 @@ use crate::time::{Clock, MILLISECOND, Time};
 
 /// What the disk has to do, in order.
 pub(crate) enum Job {
-    Write(Batch),
+    Write(WriteBatch),
     Save(Snapshot),
 }
 
 /// See the module.
 pub(crate) struct Seat {
-    pub(crate) member: Member,
+    pub(crate) member: ReplicaId,
     pub(crate) node: Option<Node>,
     pub(crate) disk: SimDisk,
     pub(crate) journal: Option<Journal>,
@@ -37,7 +38,7 @@ pub(crate) struct Seat {
     /// A sync that is under way, and the snapshots saved with it.
     pub(crate) syncing: Option<Syncing>,
     /// Frames that wait for a mark.
-    pub(crate) held: VecDeque<(Mark, NodeId, Lane, Bytes)>,
+    pub(crate) held: VecDeque<(Mark, NodeId, Channel, Bytes)>,
     pub(crate) disk_begins: bool,
     /// How long a write takes, and a sync.
     pub(crate) disk_delay: (Time, Time),
@@ -88,7 +89,7 @@ pub(crate) struct Syncing {
 pub(crate) const HEALTHY_DISK: (Time, Time) = (200, 3 * MILLISECOND);
 
 impl Seat {
-    pub(crate) fn new(member: Member, disk: SimDisk, clock: Clock) -> Seat {
+    pub(crate) fn new(member: ReplicaId, disk: SimDisk, clock: Clock) -> Seat {
         Seat {
             member,
             node: None,

@@ -54,10 +54,10 @@ impl Clock {
         self.wall_off += by_ms;
     }
 
-    pub(crate) fn moment(&self, now: Time) -> tenure_node::Moment {
+    pub(crate) fn moment(&self, now: Time) -> tenure_node::StepTime {
         let wall =
             1_700_000_000_000_i64 + i64::try_from(now / MILLISECOND).unwrap_or(0) + self.wall_off;
-        tenure_node::Moment {
+        tenure_node::StepTime {
             monotonic_ms: self.shows(now) / MILLISECOND,
             wall_ms: u64::try_from(wall).unwrap_or(0),
         }

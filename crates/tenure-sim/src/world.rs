@@ -17,7 +17,7 @@ use std::collections::BinaryHeap;
 
 use bytes::Bytes;
 use tenure_log::SimDisk;
-use tenure_node::{Answer, Failure, GroupId, Input, Member, Membership, NodeId, Role};
+use tenure_node::{Answer, Failure, GroupId, Input, Membership, NodeId, ReplicaId, Role};
 
 use crate::calm::Probes;
 use crate::check::{Judges, Violation};
@@ -390,8 +390,8 @@ impl World {
 }
 
 /// The member at a seat, in a life.
-pub(crate) fn member(at: usize, life: u32) -> Member {
+pub(crate) fn member(at: usize, incarnation: u32) -> ReplicaId {
     let number = u32::try_from(at + 1).expect("a handful of nodes");
     let node = NodeId::new(number).expect("numbers begin at one");
-    Member::new(node, life)
+    ReplicaId::new(node, incarnation)
 }

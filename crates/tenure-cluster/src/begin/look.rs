@@ -232,7 +232,7 @@ impl Looking {
                 self.facts.clone(),
                 None,
                 self.card.clone(),
-                (theirs.lane, theirs.connection),
+                (theirs.channel, theirs.connection),
                 None,
                 random,
             )

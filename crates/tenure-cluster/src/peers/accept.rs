@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_node::{Lane, NodeId};
+use tenure_node::{Channel, NodeId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
@@ -57,10 +57,10 @@ async fn serve(
 ) -> Result<(), LinkError> {
     stream.set_nodelay(true)?;
     let (reader, writer) = tls::accepted(home.tls.as_ref(), stream).await?;
-    let blank = home.hello(Lane::Main, 0, None).await?;
+    let blank = home.hello(Channel::Main, 0, None).await?;
     let ours = blank.claim.clone();
     let mine = |theirs: &Hello| Hello {
-        lane: theirs.lane,
+        channel: theirs.channel,
         connection: theirs.connection,
         known: home.known_life(theirs.card.node()),
         ..blank
@@ -72,27 +72,27 @@ async fn serve(
             refusal.to_string()
         })?;
         home.agree(&theirs).await?;
-        let (node, lane) = (theirs.card.node(), theirs.lane);
-        pass = Some((node, lane, admit(home, theirs).await?));
+        let (node, channel) = (theirs.card.node(), theirs.channel);
+        pass = Some((node, channel, admit(home, theirs).await?));
         Ok(version)
     };
     let answer = link::answer(reader, writer, mine, &home.token, admit).await;
     drop(place);
-    let Some((node, lane, mut pass)) = pass else {
+    let Some((node, channel, mut pass)) = pass else {
         return answer.map(|_| ());
     };
     let id = pass.id;
     let proven = match answer {
         Ok(proven) => proven,
         Err(error) => {
-            home.tell(Event::InDown { node, lane, id });
+            home.tell(Event::InDown { node, channel, id });
             return Err(error);
         }
     };
     let (cancel, cancelled) = oneshot::channel();
     home.tell(Event::InUp {
         node,
-        lane,
+        channel,
         id,
         cancel,
     });
@@ -106,8 +106,8 @@ async fn serve(
         }
         proven
             .receive_all(
-                &Pace::of(lane),
-                |parcel| take(home, node, lane, parcel),
+                &Pace::of(channel),
+                |parcel| take(home, node, channel, parcel),
                 || rest(home),
             )
             .await
@@ -116,8 +116,8 @@ async fn serve(
         why = receive => why,
         _ = cancelled => LinkError::Closed,
     };
-    tracing::debug!(%node, ?lane, "incoming connection: {why}");
-    home.tell(Event::InDown { node, lane, id });
+    tracing::debug!(%node, ?channel, "incoming connection: {why}");
+    home.tell(Event::InDown { node, channel, id });
     Ok(())
 }
 
@@ -151,11 +151,11 @@ async fn admit(home: &Home, theirs: Hello) -> Result<Pass, String> {
         .unwrap_or_else(|_| Err("this node is stopping".to_owned()))
 }
 
-async fn take(home: &Home, from: NodeId, lane: Lane, parcel: Parcel) {
+async fn take(home: &Home, from: NodeId, channel: Channel, parcel: Parcel) {
     match parcel {
         Parcel::Frame(bytes) => {
-            let mut waiting = home.inbox.leave_frame(from, lane, bytes);
-            if lane == Lane::Bulk || waiting > MUCH {
+            let mut waiting = home.inbox.leave_frame(from, channel, bytes);
+            if channel == Channel::Bulk || waiting > MUCH {
                 home.inbox.wake();
             }
             while waiting > MOST_WAITING {

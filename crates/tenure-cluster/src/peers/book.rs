@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer, from_bytes, to_bytes};
-use tenure_node::{Member, NodeId};
+use tenure_node::{NodeId, ReplicaId};
 
 use super::rival::{Claim, History, MOST_SUPERSEDED, Rival, supersede};
 use super::talk::{put_members, take_members};
@@ -30,7 +30,7 @@ pub(crate) type Item = (Vec<u8>, Vec<u8>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Book {
     pub(crate) cards: Vec<Card>,
-    pub(crate) removed: BTreeSet<Member>,
+    pub(crate) removed: BTreeSet<ReplicaId>,
     pub(crate) standing: Standing,
     /// Why no node may be started on this data, if none may.
     pub(crate) stopped: Option<String>,
@@ -138,9 +138,9 @@ pub(crate) fn no_card(node: NodeId) -> Item {
 }
 
 /// The record of a node's lives that are over.
-pub(crate) fn removed(node: NodeId, all: &BTreeSet<Member>) -> Item {
-    let lives = all.iter().copied().filter(|member| member.node == node);
-    let value = Removed(lives.take(MOST_LIVES).collect());
+pub(crate) fn removed(node: NodeId, all: &BTreeSet<ReplicaId>) -> Item {
+    let incarnations = all.iter().copied().filter(|member| member.node == node);
+    let value = Removed(incarnations.take(MOST_LIVES).collect());
     let key = format!("{REMOVED}{}", node.number());
     (key.into_bytes(), to_bytes(&value))
 }
@@ -155,7 +155,7 @@ pub(crate) fn stopped(why: &str) -> Item {
     (STOPPED.to_vec(), why.as_bytes().to_vec())
 }
 
-struct Removed(Vec<Member>);
+struct Removed(Vec<ReplicaId>);
 
 impl Encode for Removed {
     fn put(&self, out: &mut Writer) {
@@ -171,7 +171,7 @@ impl Encode for Removed {
 #[derive(Default)]
 struct Legacy {
     cards: Vec<Card>,
-    removed: Vec<Member>,
+    removed: Vec<ReplicaId>,
 }
 
 impl Encode for Legacy {
@@ -248,7 +248,9 @@ mod tests {
     fn the_cards_of_500_nodes_with_long_names_fit() {
         let book = Book {
             cards: (2..=501).map(long).collect(),
-            removed: (1..=2000).map(|life| short(600, life).member).collect(),
+            removed: (1..=2000)
+                .map(|incarnation| short(600, incarnation).member)
+                .collect(),
             standing: Standing {
                 members: 900,
                 applied: 77,

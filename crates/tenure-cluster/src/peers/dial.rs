@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tenure_node::{Lane, NodeId};
+use tenure_node::{Channel, NodeId};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -25,7 +25,7 @@ pub(crate) const REDIAL_WITHIN: Duration = Duration::from_millis(2500);
 pub(crate) async fn keep(
     home: Rc<Home>,
     node: NodeId,
-    lane: Lane,
+    channel: Channel,
     mut card: watch::Receiver<Option<Card>>,
 ) {
     let mut pause = FIRST_PAUSE;
@@ -34,7 +34,7 @@ pub(crate) async fn keep(
         let Some(target) = card.borrow_and_update().clone() else {
             return;
         };
-        let error = match once(&home, node, lane, &target).await {
+        let error = match once(&home, node, channel, &target).await {
             Ok(ended) => {
                 pause = FIRST_PAUSE;
                 ended
@@ -43,7 +43,7 @@ pub(crate) async fn keep(
         };
         let text = error.to_string();
         if text != said {
-            tracing::info!(%node, ?lane, address = target.internal, "connection: {text}");
+            tracing::info!(%node, ?channel, address = target.internal, "connection: {text}");
             said = text;
             tell_misfit(&home, node, &error);
         }
@@ -70,7 +70,9 @@ pub(crate) async fn identify(home: Rc<Home>, node: NodeId, address: String) {
             .await
             .map_err(|_| LinkError::Slow)??;
         let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &address).await?;
-        let mine = home.hello(Lane::Main, home.next_connection(), None).await?;
+        let mine = home
+            .hello(Channel::Main, home.next_connection(), None)
+            .await?;
         let theirs = link::identify(reader, writer, &mine, &home.token).await;
         tell_rival(&home, &mine, theirs)
     };
@@ -97,19 +99,24 @@ fn tell_rival<T>(home: &Home, mine: &Hello, met: Result<T, LinkError>) -> Result
 }
 
 /// One connection, from the attempt to its end.
-async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<LinkError, LinkError> {
+async fn once(
+    home: &Home,
+    node: NodeId,
+    channel: Channel,
+    card: &Card,
+) -> Result<LinkError, LinkError> {
     let connection = home.next_connection();
     let stream = timeout(CONNECT, TcpStream::connect(&card.internal))
         .await
         .map_err(|_| LinkError::Slow)??;
     stream.set_nodelay(true)?;
-    let socket = match (lane, &home.tls) {
-        (Lane::Main, None) => Some(stream.as_fd().try_clone_to_owned()?.into()),
+    let socket = match (channel, &home.tls) {
+        (Channel::Main, None) => Some(stream.as_fd().try_clone_to_owned()?.into()),
         // What TLS makes of it only the connection's own task knows.
-        (Lane::Main, Some(_)) | (Lane::Bulk, _) => None,
+        (Channel::Main, Some(_)) | (Channel::Bulk, _) => None,
     };
     let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &card.internal).await?;
-    let mine = home.hello(lane, connection, Some(node)).await?;
+    let mine = home.hello(channel, connection, Some(node)).await?;
     let proven = link::dial(reader, writer, &mine, &home.token).await;
     let proven = tell_rival(home, &mine, proven)?;
     let theirs = &proven.theirs;
@@ -120,20 +127,20 @@ async fn once(home: &Home, node: NodeId, lane: Lane, card: &Card) -> Result<Link
         card: Box::new(theirs.card.clone()),
         belongs: Belongs::of(theirs.cluster),
     });
-    let (life, version) = (theirs.card.member.life, proven.version);
-    let (outlet, sending) = proven.outlet(lane, socket);
+    let (incarnation, version) = (theirs.card.member.incarnation, proven.version);
+    let (outlet, sending) = proven.outlet(channel, socket);
     home.tell(Event::OutUp {
         node,
-        life,
-        lane,
+        incarnation,
+        channel,
         connection,
         version,
         outlet,
     });
-    let why = sending.run(&Pace::of(lane)).await;
+    let why = sending.run(&Pace::of(channel)).await;
     home.tell(Event::OutDown {
         node,
-        lane,
+        channel,
         connection,
     });
     Ok(why)

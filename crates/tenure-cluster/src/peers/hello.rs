@@ -17,9 +17,9 @@ use std::fmt;
 use aws_lc_rs::hmac;
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer, from_bytes, to_bytes};
 use tenure_core::policy::Algorithm;
-use tenure_node::{ClusterConfig, Lane, NodeId};
+use tenure_node::{Channel, ClusterConfig, NodeId};
 
-use super::lives::Mark;
+use super::incarnations::Mark;
 use super::rival::Claim;
 use crate::card::Card;
 
@@ -72,7 +72,7 @@ pub(crate) struct Hello {
     pub(crate) cluster: Option<u64>,
     pub(crate) facts: ClusterConfig,
     pub(crate) card: Card,
-    pub(crate) lane: Lane,
+    pub(crate) channel: Channel,
     /// Counts the connections that the dialer's process has made.
     pub(crate) connection: u64,
     /// Whom the dialer wants to reach, if it knows.
@@ -128,7 +128,7 @@ impl Hello {
         facts: ClusterConfig,
         cluster: Option<u64>,
         card: Card,
-        (lane, connection): (Lane, u64),
+        (channel, connection): (Channel, u64),
         wanted: Option<NodeId>,
         nonce: [u8; 32],
     ) -> Hello {
@@ -137,7 +137,7 @@ impl Hello {
             cluster,
             facts,
             card,
-            lane,
+            channel,
             connection,
             wanted,
             nonce,
@@ -155,9 +155,9 @@ impl Hello {
         out.number(self.facts.prefix_segments as u64);
         out.put(&self.facts.default_algorithm);
         out.put(&self.card);
-        out.byte(match self.lane {
-            Lane::Main => 0,
-            Lane::Bulk => 1,
+        out.byte(match self.channel {
+            Channel::Main => 0,
+            Channel::Bulk => 1,
         });
         out.number(self.connection);
         out.number(self.wanted.map_or(0, |node| u64::from(node.number())));
@@ -190,9 +190,9 @@ impl Hello {
             default_algorithm: Algorithm::take(&mut input)?,
         };
         let card = Card::take(&mut input)?;
-        let lane = match input.byte()? {
-            0 => Lane::Main,
-            1 => Lane::Bulk,
+        let channel = match input.byte()? {
+            0 => Channel::Main,
+            1 => Channel::Bulk,
             found => return Err(DecodeError::Tag { of: "lane", found }),
         };
         let connection = input.number()?;
@@ -205,7 +205,7 @@ impl Hello {
             cluster,
             facts,
             card,
-            lane,
+            channel,
             connection,
             wanted,
             nonce,
@@ -378,7 +378,7 @@ mod tests {
             facts(),
             Some(7),
             card(node, 1),
-            (Lane::Main, connection),
+            (Channel::Main, connection),
             None,
             nonce,
         )

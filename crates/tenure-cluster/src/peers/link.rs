@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use tenure_node::Lane;
+use tenure_node::Channel;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -36,14 +36,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn of(lane: Lane) -> Pace {
-        match lane {
-            Lane::Main => Pace {
+    pub(crate) fn of(channel: Channel) -> Pace {
+        match channel {
+            Channel::Main => Pace {
                 ping: Duration::from_millis(250),
                 silence: Duration::from_millis(1000),
                 stall: Duration::from_secs(10),
             },
-            Lane::Bulk => Pace {
+            Channel::Bulk => Pace {
                 ping: Duration::from_secs(5),
                 silence: Duration::from_secs(30),
                 stall: Duration::from_secs(60),
@@ -306,8 +306,8 @@ impl Sending {
 
 impl Proven {
     /// The way out for whoever has something to say. `socket` is a handle to that of this connection.
-    pub(crate) fn outlet(self, lane: Lane, socket: Option<TcpStream>) -> (Outlet, Sending) {
-        let (outlet, queue) = outlet::pair(lane, self.sealer, socket);
+    pub(crate) fn outlet(self, channel: Channel, socket: Option<TcpStream>) -> (Outlet, Sending) {
+        let (outlet, queue) = outlet::pair(channel, self.sealer, socket);
         let sending = Sending {
             reader: self.reader,
             writer: self.writer,
@@ -403,7 +403,7 @@ mod tests {
         };
         let nonce = [node as u8; 32];
         let card = card(node, 1);
-        Hello::new(facts, Some(1), card, (Lane::Main, 1), None, nonce)
+        Hello::new(facts, Some(1), card, (Channel::Main, 1), None, nonce)
     }
 
     /// Both halves of a connection through a pipe of so many bytes.
@@ -491,8 +491,8 @@ mod tests {
                 async |_, judged: Result<u8, Refusal>| judged.map_err(|_| String::new())
             )
         );
-        let pace = Pace::of(Lane::Main);
-        let (outlet, sending) = dialed.unwrap().outlet(Lane::Main, None);
+        let pace = Pace::of(Channel::Main);
+        let (outlet, sending) = dialed.unwrap().outlet(Channel::Main, None);
         let large = Bytes::from(vec![7; 300 * 1024]);
         outlet.send(Parcel::Frame(large.clone())).unwrap();
         outlet

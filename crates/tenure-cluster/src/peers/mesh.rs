@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_node::{Input, Lane, Member, NodeId};
+use tenure_node::{Channel, Input, NodeId, ReplicaId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::hello::{Hello, Refusal};
@@ -51,26 +51,26 @@ pub(crate) enum Event {
     },
     InUp {
         node: NodeId,
-        lane: Lane,
+        channel: Channel,
         id: u64,
         cancel: oneshot::Sender<()>,
     },
     InDown {
         node: NodeId,
-        lane: Lane,
+        channel: Channel,
         id: u64,
     },
     OutUp {
         node: NodeId,
-        life: u32,
-        lane: Lane,
+        incarnation: u32,
+        channel: Channel,
         connection: u64,
         version: u8,
         outlet: Outlet,
     },
     OutDown {
         node: NodeId,
-        lane: Lane,
+        channel: Channel,
         connection: u64,
     },
     /// The node thread found a queue full: the pair is given up.
@@ -138,7 +138,7 @@ pub struct NodeInfo {
     /// What it is called.
     pub name: String,
     /// Which, in which life.
-    pub member: Member,
+    pub member: ReplicaId,
     /// Whether it is up, seen from the node that was asked.
     pub up: bool,
     /// For so long.
@@ -155,7 +155,7 @@ pub struct NodeInfo {
 
 impl NodeInfo {
     /// A node that has no peers.
-    pub(crate) fn alone(member: Member, name: &str) -> NodeInfo {
+    pub(crate) fn alone(member: ReplicaId, name: &str) -> NodeInfo {
         NodeInfo {
             name: name.to_owned(),
             member,
@@ -190,7 +190,7 @@ struct Out {
 /// A connection of its to us. Dropping `cancel` ends it.
 struct Incoming {
     id: u64,
-    member: Member,
+    member: ReplicaId,
     /// Which process of it, and which of its connections.
     number: (u64, u64),
     cancel: Option<oneshot::Sender<()>>,
@@ -201,7 +201,7 @@ struct Mesh {
     clock: Clock,
     started_ms: u64,
     pairs: BTreeMap<NodeId, Pair>,
-    removed: BTreeSet<Member>,
+    removed: BTreeSet<ReplicaId>,
     last_pass: u64,
     /// What was last told to the node. Windows pass without news, and the mover knows.
     told: Vec<NodeId>,
@@ -307,15 +307,15 @@ impl Mesh {
             }
             Event::InUp {
                 node,
-                lane,
+                channel,
                 id,
                 cancel,
-            } => self.in_up(node, lane, id, cancel),
-            Event::InDown { node, lane, id } => self.in_down(node, lane, id),
+            } => self.in_up(node, channel, id, cancel),
+            Event::InDown { node, channel, id } => self.in_down(node, channel, id),
             Event::OutUp {
                 node,
-                life,
-                lane,
+                incarnation,
+                channel,
                 connection,
                 version,
                 outlet,
@@ -325,13 +325,13 @@ impl Mesh {
                     version,
                     outlet,
                 };
-                self.out_up(Member::new(node, life), lane, out);
+                self.out_up(ReplicaId::new(node, incarnation), channel, out);
             }
             Event::OutDown {
                 node,
-                lane,
+                channel,
                 connection,
-            } => self.out_down(node, lane, connection),
+            } => self.out_down(node, channel, connection),
             Event::Overflow { node } => self.fall(node),
             Event::Talk { from, bytes } => self.hear(from, &bytes),
             Event::Excluded(why) => {
@@ -611,8 +611,8 @@ impl Mesh {
     }
 
     fn note_life(&self, card: &Card) {
-        let mut lives = self.home.lives.borrow_mut();
-        lives.insert(card.node(), Mark::of(card));
+        let mut incarnations = self.home.incarnations.borrow_mut();
+        incarnations.insert(card.node(), Mark::of(card));
     }
 
     /// Others pass on a card of this node's own number.
@@ -663,9 +663,9 @@ impl Mesh {
         let node = card.node();
         self.note_life(&card);
         let (sender, receiver) = watch::channel(Some(card));
-        for lane in [Lane::Main, Lane::Bulk] {
+        for channel in [Channel::Main, Channel::Bulk] {
             let home = Rc::clone(&self.home);
-            tokio::task::spawn_local(dial::keep(home, node, lane, receiver.clone()));
+            tokio::task::spawn_local(dial::keep(home, node, channel, receiver.clone()));
         }
         let pair = Pair {
             card: sender,
@@ -688,7 +688,7 @@ impl Mesh {
             ));
         }
         let number = (card.start, theirs.connection);
-        if theirs.lane == Lane::Main
+        if theirs.channel == Channel::Main
             && let Some(present) = self
                 .pairs
                 .get(&node)
@@ -718,9 +718,9 @@ impl Mesh {
             number,
             cancel: None,
         };
-        match theirs.lane {
-            Lane::Main => pair.incoming = Some(incoming),
-            Lane::Bulk => pair.bulk = Some(incoming),
+        match theirs.channel {
+            Channel::Main => pair.incoming = Some(incoming),
+            Channel::Bulk => pair.bulk = Some(incoming),
         }
         Ok(Pass {
             id,
@@ -728,13 +728,13 @@ impl Mesh {
         })
     }
 
-    fn in_up(&mut self, node: NodeId, lane: Lane, id: u64, cancel: oneshot::Sender<()>) {
+    fn in_up(&mut self, node: NodeId, channel: Channel, id: u64, cancel: oneshot::Sender<()>) {
         let Some(pair) = self.pairs.get_mut(&node) else {
             return;
         };
-        let place = match lane {
-            Lane::Main => &mut pair.incoming,
-            Lane::Bulk => &mut pair.bulk,
+        let place = match channel {
+            Channel::Main => &mut pair.incoming,
+            Channel::Bulk => &mut pair.bulk,
         };
         // Otherwise it was replaced meanwhile, and dropping `cancel` ends it.
         if let Some(incoming) = place.as_mut().filter(|one| one.id == id) {
@@ -743,29 +743,29 @@ impl Mesh {
         }
     }
 
-    fn in_down(&mut self, node: NodeId, lane: Lane, id: u64) {
+    fn in_down(&mut self, node: NodeId, channel: Channel, id: u64) {
         let Some(pair) = self.pairs.get_mut(&node) else {
             return;
         };
         let is_present = |one: &Option<Incoming>| one.as_ref().is_some_and(|one| one.id == id);
-        match lane {
-            Lane::Main if is_present(&pair.incoming) => self.fall(node),
-            Lane::Bulk if is_present(&pair.bulk) => pair.bulk = None,
-            Lane::Main | Lane::Bulk => {}
+        match channel {
+            Channel::Main if is_present(&pair.incoming) => self.fall(node),
+            Channel::Bulk if is_present(&pair.bulk) => pair.bulk = None,
+            Channel::Main | Channel::Bulk => {}
         }
     }
 
-    fn out_up(&mut self, member: Member, lane: Lane, out: Out) {
+    fn out_up(&mut self, member: ReplicaId, channel: Channel, out: Out) {
         let node = member.node;
         let Some(pair) = self.pairs.get_mut(&node) else {
             return;
         };
         self.home.inbox.push(Job::Connected {
             node,
-            lane,
+            channel,
             outlet: out.outlet.clone(),
         });
-        if lane == Lane::Bulk {
+        if channel == Channel::Bulk {
             return;
         }
         pair.out = Some(out);
@@ -774,10 +774,10 @@ impl Mesh {
         self.check(node);
     }
 
-    fn out_down(&mut self, node: NodeId, lane: Lane, connection: u64) {
-        match lane {
-            Lane::Bulk => self.home.inbox.push(Job::Disconnected { node, lane }),
-            Lane::Main => {
+    fn out_down(&mut self, node: NodeId, channel: Channel, connection: u64) {
+        match channel {
+            Channel::Bulk => self.home.inbox.push(Job::Disconnected { node, channel }),
+            Channel::Main => {
                 let pair = self.pairs.get(&node);
                 let present = pair.and_then(|pair| pair.out.as_ref());
                 if present.is_some_and(|out| out.connection == connection) {
@@ -819,7 +819,7 @@ impl Mesh {
         // Its queue ends with this, and with it the connection.
         self.home.inbox.push(Job::Disconnected {
             node,
-            lane: Lane::Main,
+            channel: Channel::Main,
         });
         if std::mem::take(&mut pair.up) {
             pair.since_ms = now;
@@ -1024,9 +1024,9 @@ impl Mesh {
         Ok(())
     }
 
-    fn bury(&mut self, members: Vec<Member>) {
+    fn bury(&mut self, members: Vec<ReplicaId>) {
         let me = self.home.card.borrow().member;
-        let news: Vec<Member> = members
+        let news: Vec<ReplicaId> = members
             .into_iter()
             .filter(|member| *member != me && self.removed.insert(*member))
             .collect();

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tenure_node::Lane;
+use tenure_node::Channel;
 use tokio::sync::mpsc;
 
 use super::link::WRITE_AT_ONCE;
@@ -62,7 +62,7 @@ fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
 }
 
 /// The two ends for a lane. Without a socket all goes by way of the task.
-pub(super) fn pair(lane: Lane, sealer: Sealer, socket: Option<TcpStream>) -> (Outlet, Queue) {
+pub(super) fn pair(channel: Channel, sealer: Sealer, socket: Option<TcpStream>) -> (Outlet, Queue) {
     // One wake-up is as good as many.
     let (wake, woken) = mpsc::channel(1);
     let line = Arc::new(Mutex::new(Line {
@@ -71,9 +71,9 @@ pub(super) fn pair(lane: Lane, sealer: Sealer, socket: Option<TcpStream>) -> (Ou
         bytes: Vec::new(),
         is_taken: false,
         is_over: false,
-        most: match lane {
-            Lane::Main => 64 * 1024 * 1024,
-            Lane::Bulk => 16 * 1024 * 1024,
+        most: match channel {
+            Channel::Main => 64 * 1024 * 1024,
+            Channel::Bulk => 16 * 1024 * 1024,
         },
     }));
     let outlet = Outlet {
@@ -225,7 +225,7 @@ mod tests {
         let (mut far, _) = listener.accept().unwrap();
         let mut task = socket.try_clone().unwrap();
         socket.set_nonblocking(true).unwrap();
-        let (outlet, mut queue) = pair(Lane::Main, Sealer::new(key()), Some(socket));
+        let (outlet, mut queue) = pair(Channel::Main, Sealer::new(key()), Some(socket));
         let mut given = Vec::new();
         let give = |given: &mut Vec<Vec<u8>>, length| {
             let frame = frame(given.len() as u32, length);
@@ -266,7 +266,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
         let broken = socket.try_clone().unwrap();
-        let (outlet, _queue) = pair(Lane::Main, Sealer::new(key()), Some(socket));
+        let (outlet, _queue) = pair(Channel::Main, Sealer::new(key()), Some(socket));
         broken.shutdown(std::net::Shutdown::Write).unwrap();
         let frame = Parcel::Frame(Bytes::from_static(b"x"));
         assert_eq!(outlet.send(frame.clone()), Err(Lost));
@@ -276,7 +276,7 @@ mod tests {
     /// A peer that does not keep up loses its connection, not our memory.
     #[test]
     fn what_waits_is_bounded() {
-        let (outlet, queue) = pair(Lane::Bulk, Sealer::new(key()), None);
+        let (outlet, queue) = pair(Channel::Bulk, Sealer::new(key()), None);
         let frame = Bytes::from(vec![0; 1024 * 1024]);
         let sent = (0..100)
             .take_while(|_| outlet.send(Parcel::Frame(frame.clone())).is_ok())

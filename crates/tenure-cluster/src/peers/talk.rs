@@ -1,7 +1,7 @@
 //! What meshes say to each other beside the frames of their nodes.
 
 use tenure_core::codec::{DecodeError, Reader, Writer};
-use tenure_node::Member;
+use tenure_node::ReplicaId;
 
 use super::rival::{Claim, Rival};
 use crate::card::Card;
@@ -13,7 +13,7 @@ pub(crate) enum Talk {
     /// These nodes are there.
     Cards(Vec<Card>),
     /// These lives are over, by an operator's order.
-    Removed(Vec<Member>),
+    Removed(Vec<ReplicaId>),
     /// Give your replicas away, or stop doing so (R166).
     Drain(bool),
     /// How are your replicas?
@@ -89,17 +89,17 @@ impl Talk {
     }
 }
 
-pub(crate) fn put_members(out: &mut Writer, members: impl ExactSizeIterator<Item = Member>) {
+pub(crate) fn put_members(out: &mut Writer, members: impl ExactSizeIterator<Item = ReplicaId>) {
     out.length(members.len());
     for member in members {
         out.number(member.pack());
     }
 }
 
-pub(crate) fn take_members(input: &mut Reader<'_>) -> Result<Vec<Member>, DecodeError> {
+pub(crate) fn take_members(input: &mut Reader<'_>) -> Result<Vec<ReplicaId>, DecodeError> {
     let count = input.length()?;
     (0..count)
-        .map(|_| Member::unpack(input.number()?).ok_or(DecodeError::Number))
+        .map(|_| ReplicaId::unpack(input.number()?).ok_or(DecodeError::Number))
         .collect()
 }
 

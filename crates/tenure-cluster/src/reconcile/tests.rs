@@ -3,8 +3,8 @@
 use super::*;
 use tenure_node::{Membership, Progress};
 
-fn member(node: u32) -> Member {
-    Member::new(NodeId::new(node).unwrap(), 1)
+fn member(node: u32) -> ReplicaId {
+    ReplicaId::new(NodeId::new(node).unwrap(), 1)
 }
 
 fn rules() -> Rules {
@@ -125,7 +125,7 @@ fn a_lone_leader_that_is_to_leave_promotes_first() {
     let [Step::Change(_, learners)] = &next(&group(number, &[1], &[]), &five)[..] else {
         panic!("nothing is begun");
     };
-    let coming: Vec<Member> = learners
+    let coming: Vec<ReplicaId> = learners
         .steps
         .iter()
         .map(|step| match step {
@@ -197,8 +197,8 @@ fn failure_never_makes_voters_fewer() {
 #[test]
 fn a_new_life_takes_the_old_ones_seat() {
     let mut wiped = stable([1, 2, 3]);
-    let born_again = Member {
-        life: 2,
+    let born_again = ReplicaId {
+        incarnation: 2,
         ..member(3)
     };
     let again = Seen {
@@ -405,7 +405,7 @@ fn every_cluster_settles() {
 /// What the node would do, for a leader that stays and followers that keep up.
 fn enact(group: &mut GroupStatus, change: &MembershipChange) {
     let membership = &mut group.membership;
-    let stays = |voter: &&Member| !change.steps.contains(&Remove(**voter));
+    let stays = |voter: &&ReplicaId| !change.steps.contains(&Remove(**voter));
     assert!(
         membership.voters.iter().any(|voter| stays(&voter)),
         "nobody could take over: {membership:?} {change:?}"

@@ -19,7 +19,7 @@ use tenure_node::*;
 use crate::trace;
 
 /// What a thread that steps a node is told.
-pub(crate) enum Tell {
+pub(crate) enum DriverMessage {
     Input(Input),
     /// Begin to generate load: see [`Load`].
     Load(Load),
@@ -36,43 +36,43 @@ pub(crate) struct Load {
 }
 
 pub(crate) struct Running {
-    pub(crate) inbox: Sender<Tell>,
+    pub(crate) inbox: Sender<DriverMessage>,
     thread: JoinHandle<Node>,
 }
 
 impl Running {
     pub(crate) fn stop(self) -> Node {
-        let _ = self.inbox.send(Tell::Stop);
+        let _ = self.inbox.send(DriverMessage::Stop);
         self.thread.join().expect("the node's thread ends well")
     }
 }
 
 pub(crate) struct Setup {
-    pub(crate) member: Member,
+    pub(crate) member: ReplicaId,
     pub(crate) nodes: Vec<NodeId>,
     pub(crate) groups: u32,
-    pub(crate) born: Vec<Member>,
+    pub(crate) born: Vec<ReplicaId>,
     pub(crate) directory: PathBuf,
     pub(crate) start: u64,
 }
 
 enum ToLog {
-    Batch(Batch),
+    Batch(WriteBatch),
     Frame(Mark, NodeId, Bytes),
     Spare(SpareDone),
     End,
 }
 
 /// What takes long and is waited for by nobody.
-enum Chore {
+enum BackgroundJob {
     Save(Snapshot),
     Spare(SpareJob<RealDisk>),
 }
 
-fn now(origin: Instant) -> Moment {
+fn now(origin: Instant) -> StepTime {
     let since = origin.elapsed().as_millis();
     let monotonic_ms = u64::try_from(since).expect("a benchmark ends before the numbers do");
-    Moment {
+    StepTime {
         monotonic_ms,
         wall_ms: 1_700_000_000_000 + monotonic_ms,
     }
@@ -81,9 +81,9 @@ fn now(origin: Instant) -> Moment {
 /// Opens the log, starts the node, and runs both until told to stop.
 pub(crate) fn run(
     setup: Setup,
-    inbox: Receiver<Tell>,
-    me: Sender<Tell>,
-    peers: Vec<(NodeId, Sender<Tell>)>,
+    inbox: Receiver<DriverMessage>,
+    me: Sender<DriverMessage>,
+    peers: Vec<(NodeId, Sender<DriverMessage>)>,
 ) -> Running {
     let opened = open(
         RealDisk::open(&setup.directory).expect("the directory is ours"),
@@ -98,8 +98,8 @@ pub(crate) fn run(
     }
     for (group, held) in opened.recovered.groups {
         let group = GroupId(u32::try_from(group).expect("groups are small numbers"));
-        let place = |index, term| Place { term, index };
-        let remains = Remains {
+        let place = |index, term| LogPosition { term, index };
+        let remains = RecoveredBytes {
             hard_state: held.state.into(),
             base: held
                 .base
@@ -142,16 +142,16 @@ pub(crate) fn run(
     };
     let (node, outputs) = Node::start(config, recovery, now(origin)).expect("a good log");
     let (to_log, log_inbox) = channel();
-    let (to_chores, chores) = channel();
+    let (to_background, jobs) = channel();
     let (log, snapshots) = (opened.log, opened.snapshots);
-    let chores_thread = {
+    let background_thread = {
         let (me, to_log, snapshots) = (me.clone(), to_log.clone(), snapshots.clone());
-        std::thread::spawn(move || tidy(&snapshots, &chores, &me, &to_log))
+        std::thread::spawn(move || tidy(&snapshots, &jobs, &me, &to_log))
     };
     let log_thread = {
-        let (me, peers, to_chores) = (me.clone(), peers.clone(), to_chores.clone());
+        let (me, peers, to_background) = (me.clone(), peers.clone(), to_background.clone());
         let from = setup.member.node;
-        std::thread::spawn(move || write(log, snapshots, log_inbox, me, peers, from, to_chores))
+        std::thread::spawn(move || write(log, snapshots, log_inbox, me, peers, from, to_background))
     };
     let from = setup.member.node;
     let thread = std::thread::spawn(move || {
@@ -159,7 +159,7 @@ pub(crate) fn run(
             node,
             origin,
             to_log,
-            to_chores,
+            to_background,
             peers,
             from,
             load: None,
@@ -171,13 +171,15 @@ pub(crate) fn run(
         let Stepper {
             node,
             to_log,
-            to_chores,
+            to_background,
             ..
         } = stepper;
         let _ = to_log.send(ToLog::End);
-        drop(to_chores);
+        drop(to_background);
         log_thread.join().expect("the log's thread ends well");
-        chores_thread.join().expect("the chores' thread ends well");
+        background_thread
+            .join()
+            .expect("the chores' thread ends well");
         node
     });
     Running { inbox: me, thread }
@@ -187,8 +189,8 @@ struct Stepper {
     node: Node,
     origin: Instant,
     to_log: Sender<ToLog>,
-    to_chores: Sender<Chore>,
-    peers: Vec<(NodeId, Sender<Tell>)>,
+    to_background: Sender<BackgroundJob>,
+    peers: Vec<(NodeId, Sender<DriverMessage>)>,
     from: NodeId,
     load: Option<Load>,
     /// How many requests each slot has had.
@@ -197,7 +199,7 @@ struct Stepper {
 }
 
 impl Stepper {
-    fn run(&mut self, inbox: &Receiver<Tell>) {
+    fn run(&mut self, inbox: &Receiver<DriverMessage>) {
         let mut inputs = Vec::new();
         loop {
             let wait = if self.generated.is_empty() {
@@ -210,9 +212,9 @@ impl Stepper {
                     let mut told = Some(first);
                     while let Some(one) = told.take().or_else(|| inbox.try_recv().ok()) {
                         match one {
-                            Tell::Input(input) => inputs.push(input),
-                            Tell::Load(load) => self.begin(load),
-                            Tell::Stop => return,
+                            DriverMessage::Input(input) => inputs.push(input),
+                            DriverMessage::Load(load) => self.begin(load),
+                            DriverMessage::Stop => return,
                         }
                     }
                 }
@@ -265,13 +267,13 @@ impl Stepper {
                 Output::Send {
                     to, after, frame, ..
                 } => match after {
-                    After::Nothing => send(&self.peers, self.from, to, frame),
-                    After::Persisted(mark) => {
+                    DurableAfter::Nothing => send(&self.peers, self.from, to, frame),
+                    DurableAfter::Persisted(mark) => {
                         let _ = self.to_log.send(ToLog::Frame(mark, to, frame));
                     }
                 },
                 Output::SaveSnapshot(snapshot) => {
-                    let _ = self.to_chores.send(Chore::Save(snapshot));
+                    let _ = self.to_background.send(BackgroundJob::Save(snapshot));
                 }
                 Output::Answer { id, answer, .. } => {
                     let answer = answer.expect("nothing fails in a benchmark");
@@ -315,8 +317,8 @@ fn shown(outputs: &[Output]) -> String {
                 to, after, frame, ..
             } => {
                 let when = match after {
-                    After::Nothing => "now",
-                    After::Persisted(_) => "after sync",
+                    DurableAfter::Nothing => "now",
+                    DurableAfter::Persisted(_) => "after sync",
                 };
                 text += &format!(" send({} {when} {} bytes)", to.number(), frame.len());
             }
@@ -328,9 +330,9 @@ fn shown(outputs: &[Output]) -> String {
     format!("{answers} answers{text}")
 }
 
-fn send(peers: &[(NodeId, Sender<Tell>)], from: NodeId, to: NodeId, bytes: Bytes) {
+fn send(peers: &[(NodeId, Sender<DriverMessage>)], from: NodeId, to: NodeId, bytes: Bytes) {
     if let Some((_, peer)) = peers.iter().find(|(node, _)| *node == to) {
-        let _ = peer.send(Tell::Input(Input::Frame { from, bytes }));
+        let _ = peer.send(DriverMessage::Input(Input::Frame { from, bytes }));
     }
 }
 
@@ -339,10 +341,10 @@ fn write(
     mut log: tenure_log::FileLog<RealDisk>,
     snapshots: tenure_log::Snapshots<RealDisk>,
     inbox: Receiver<ToLog>,
-    me: Sender<Tell>,
-    peers: Vec<(NodeId, Sender<Tell>)>,
+    me: Sender<DriverMessage>,
+    peers: Vec<(NodeId, Sender<DriverMessage>)>,
     from: NodeId,
-    chores: Sender<Chore>,
+    jobs: Sender<BackgroundJob>,
 ) {
     let mut batch = LogBatch::new();
     let mut held: VecDeque<(Mark, NodeId, Bytes)> = VecDeque::new();
@@ -360,7 +362,7 @@ fn write(
                     for (group, record) in &one.records {
                         put(&mut batch, u64::from(group.0), record);
                     }
-                    must_sync |= one.sync == Sync::Now;
+                    must_sync |= one.sync == SyncMode::Now;
                     written = Some(one.mark);
                 }
                 ToLog::Frame(mark, to, frame) => held.push_back((mark, to, frame)),
@@ -380,7 +382,7 @@ fn write(
                 trace::note(|| format!("node {} synced", from.number()));
             }
             durable = mark;
-            let _ = me.send(Tell::Input(Input::Persisted { mark }));
+            let _ = me.send(DriverMessage::Input(Input::Persisted { mark }));
         }
         // Also those that came when what they wait for was durable already.
         while held.front().is_some_and(|(wait, _, _)| *wait <= durable) {
@@ -389,7 +391,7 @@ fn write(
             }
         }
         if let Some(job) = log.spare_wanted() {
-            let _ = chores.send(Chore::Spare(job));
+            let _ = jobs.send(BackgroundJob::Spare(job));
         }
     }
 }
@@ -397,20 +399,20 @@ fn write(
 /// A thread for what takes long, as there is in the daemon.
 fn tidy(
     snapshots: &tenure_log::Snapshots<RealDisk>,
-    chores: &Receiver<Chore>,
-    me: &Sender<Tell>,
+    jobs: &Receiver<BackgroundJob>,
+    me: &Sender<DriverMessage>,
     to_log: &Sender<ToLog>,
 ) {
-    for chore in chores {
-        match chore {
-            Chore::Save(snapshot) => {
+    for job in jobs {
+        match job {
+            BackgroundJob::Save(snapshot) => {
                 save(snapshots, &snapshot);
-                let _ = me.send(Tell::Input(Input::SnapshotSaved {
+                let _ = me.send(DriverMessage::Input(Input::SnapshotSaved {
                     group: snapshot.group,
                     index: snapshot.index,
                 }));
             }
-            Chore::Spare(job) => {
+            BackgroundJob::Spare(job) => {
                 let _ = to_log.send(ToLog::Spare(job.run()));
             }
         }
@@ -427,27 +429,27 @@ fn save(snapshots: &tenure_log::Snapshots<RealDisk>, snapshot: &Snapshot) {
     writer.commit().expect("there is room");
 }
 
-fn put(batch: &mut LogBatch, group: u64, record: &Record) {
+fn put(batch: &mut LogBatch, group: u64, record: &LogWrite) {
     let base = |base: &Base| (base.place, base.membership.to_bytes());
     let done = match record {
-        Record::Born(at) => {
+        LogWrite::Born(at) => {
             let (place, note) = base(at);
             batch.begin(group, place.index, place.term, &note)
         }
-        Record::Cut(at) => {
+        LogWrite::Cut(at) => {
             let (place, note) = base(at);
             batch.snapshot_taken(group, place.index, place.term, &note)
         }
-        Record::Installed(at) => {
+        LogWrite::Installed(at) => {
             let (place, note) = base(at);
             batch.snapshot_installed(group, place.index, place.term, &note)
         }
-        Record::Entries(entries) => entries.iter().try_for_each(|entry| {
+        LogWrite::Entries(entries) => entries.iter().try_for_each(|entry| {
             let place = entry.place;
             batch.entry(group, place.index, place.term, &entry.payload_bytes())
         }),
-        Record::HardState(state) => batch.state(group, &state.to_bytes()),
-        Record::Removed => batch.remove(group),
+        LogWrite::HardState(state) => batch.state(group, &state.to_bytes()),
+        LogWrite::Removed => batch.remove(group),
     };
     done.expect("records of a node are far below the limits of a batch");
 }

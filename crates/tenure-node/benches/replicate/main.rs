@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use driver::{Load, Running, Setup, Tell};
+use driver::{DriverMessage, Load, Running, Setup};
 use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
@@ -89,13 +89,13 @@ fn main() {
     }
 }
 
-fn member(number: u32) -> Member {
-    Member::new(NodeId::new(number).expect("not zero"), 1)
+fn member(number: u32) -> ReplicaId {
+    ReplicaId::new(NodeId::new(number).expect("not zero"), 1)
 }
 
 /// So many nodes that all replicate so many groups, in directories of their own.
 fn cluster(nodes: u32, groups: u32, root: &std::path::Path, start: u64) -> Vec<Running> {
-    let members: Vec<Member> = (1..=nodes).map(member).collect();
+    let members: Vec<ReplicaId> = (1..=nodes).map(member).collect();
     let ids: Vec<NodeId> = members.iter().map(|one| one.node).collect();
     let boxes: Vec<_> = members.iter().map(|_| channel()).collect();
     let senders: Vec<_> = ids
@@ -201,7 +201,7 @@ fn throughput(groups: u32, in_flight: usize, arguments: &Arguments) -> (f64, f64
             next: next.clone(),
             count: Arc::clone(&count),
         };
-        let _ = node.inbox.send(Tell::Load(load));
+        let _ = node.inbox.send(DriverMessage::Load(load));
     }
     std::thread::sleep(Duration::from_secs(1));
     let (before, cpu_before, since) = (count.load(Ordering::Relaxed), cpu(), Instant::now());
@@ -251,7 +251,7 @@ fn recovery(locks: u64) -> (f64, f64) {
         next: Arc::new(next),
         count: Arc::clone(&count),
     };
-    let _ = running[0].inbox.send(Tell::Load(load));
+    let _ = running[0].inbox.send(DriverMessage::Load(load));
     while count.load(Ordering::Relaxed) < locks {
         std::thread::sleep(Duration::from_millis(20));
     }

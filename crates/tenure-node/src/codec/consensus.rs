@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-use super::{CodecError, Read, Reader, Writer};
-use crate::Member;
+use super::{CodecError, DecodeResult, Reader, Writer};
+use crate::ReplicaId;
 use crate::consensus::{
-    Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Message, MessageKind,
-    Payload, Place,
+    Base, Entry, HardState, LogPosition, Membership, MembershipChange, MembershipStep, Message,
+    MessageKind, Payload,
 };
 
 /// The first byte of a membership change on disk. Commands begin with their version, which is
@@ -27,7 +27,7 @@ pub(crate) fn encode_payload(payload: &Payload) -> Bytes {
     }
 }
 
-pub(crate) fn payload(bytes: Bytes) -> Read<Payload> {
+pub(crate) fn payload(bytes: Bytes) -> DecodeResult<Payload> {
     match bytes.first() {
         None => Ok(Payload::Empty),
         Some(&MEMBERSHIP) => membership_change(&bytes.slice(1..)).map(Payload::Membership),
@@ -35,9 +35,9 @@ pub(crate) fn payload(bytes: Bytes) -> Read<Payload> {
     }
 }
 
-/// A replica with the number 0 is written as release 0.1.0 writes every member: node and life in one
+/// A replica with the number 0 is written as release 0.1.0 writes every member: node and incarnation in one
 /// number, which is never zero. Any other begins with a zero, which 0.1.0 refuses to read.
-pub(crate) fn write_member(writer: &mut Writer, member: Member) {
+pub(crate) fn write_member(writer: &mut Writer, member: ReplicaId) {
     if member.replica != 0 {
         writer.number(0);
         writer.number(member.replica);
@@ -45,28 +45,28 @@ pub(crate) fn write_member(writer: &mut Writer, member: Member) {
     writer.number(member.pack());
 }
 
-pub(crate) fn read_member(reader: &mut Reader) -> Read<Member> {
+pub(crate) fn read_member(reader: &mut Reader) -> DecodeResult<ReplicaId> {
     let invalid = CodecError::Invalid("member");
     match reader.number()? {
         0 => {
             let replica = reader.number()?;
-            let member = Member::unpack(reader.number()?).ok_or(invalid)?;
+            let member = ReplicaId::unpack(reader.number()?).ok_or(invalid)?;
             // One identity has one form.
             (replica != 0)
                 .then_some(member.numbered(replica))
                 .ok_or(invalid)
         }
-        packed => Member::unpack(packed).ok_or(invalid),
+        packed => ReplicaId::unpack(packed).ok_or(invalid),
     }
 }
 
-fn write_place(writer: &mut Writer, place: Place) {
+fn write_place(writer: &mut Writer, place: LogPosition) {
     writer.number(place.term);
     writer.number(place.index);
 }
 
-fn read_place(reader: &mut Reader) -> Read<Place> {
-    Ok(Place {
+fn read_place(reader: &mut Reader) -> DecodeResult<LogPosition> {
+    Ok(LogPosition {
         term: reader.number()?,
         index: reader.number()?,
     })
@@ -87,7 +87,7 @@ fn write_entry(writer: &mut Writer, entry: &Entry) {
     }
 }
 
-fn read_entry(reader: &mut Reader) -> Read<Entry> {
+fn read_entry(reader: &mut Reader) -> DecodeResult<Entry> {
     let place = read_place(reader)?;
     let payload = match reader.byte()? {
         0 => Payload::Empty,
@@ -114,7 +114,7 @@ fn write_entries(writer: &mut Writer, list: &[Entry]) {
     }
 }
 
-fn read_entries(reader: &mut Reader) -> Read<Vec<Entry>> {
+fn read_entries(reader: &mut Reader) -> DecodeResult<Vec<Entry>> {
     let count = reader.count(3)?;
     let mut list = Vec::with_capacity(count.min(1024));
     for _ in 0..count {
@@ -140,7 +140,7 @@ pub(crate) fn encode_hard_state(state: &HardState) -> Bytes {
             write_member(&mut writer, member);
         }
     }
-    if state.floor == Place::default() {
+    if state.floor == LogPosition::default() {
         writer.number(state.commit);
     } else {
         let term = state.floor.term.min(FLOOR_TERM_MOST);
@@ -156,7 +156,7 @@ pub(crate) fn encode_hard_state(state: &HardState) -> Bytes {
 }
 
 /// Reads a hard state. That of an empty replica goes on to [`floor_of_empty`].
-pub(crate) fn hard_state(bytes: Bytes) -> Read<HardState> {
+pub(crate) fn hard_state(bytes: Bytes) -> DecodeResult<HardState> {
     let mut reader = Reader::versioned(bytes)?;
     let mut state = HardState {
         term: reader.number()?,
@@ -184,7 +184,7 @@ pub(crate) fn hard_state(bytes: Bytes) -> Read<HardState> {
 pub(crate) fn floor_of_empty(state: HardState) -> HardState {
     HardState {
         commit: 0,
-        floor: Place {
+        floor: LogPosition {
             term: state.commit >> FLOOR_INDEX_BITS,
             index: state.commit & FLOOR_INDEX_MOST,
         },
@@ -192,14 +192,14 @@ pub(crate) fn floor_of_empty(state: HardState) -> HardState {
     }
 }
 
-fn write_members(writer: &mut Writer, members: &[Member]) {
+fn write_members(writer: &mut Writer, members: &[ReplicaId]) {
     writer.count(members.len());
     for member in members {
         write_member(writer, *member);
     }
 }
 
-fn read_members(reader: &mut Reader) -> Read<Vec<Member>> {
+fn read_members(reader: &mut Reader) -> DecodeResult<Vec<ReplicaId>> {
     let count = reader.count(1)?;
     (0..count).map(|_| read_member(reader)).collect()
 }
@@ -216,14 +216,14 @@ fn write_membership(writer: &mut Writer, membership: &Membership) {
     write_members(writer, &membership.learners_next);
 }
 
-fn read_base(reader: &mut Reader) -> Read<Base> {
+fn read_base(reader: &mut Reader) -> DecodeResult<Base> {
     Ok(Base {
         place: read_place(reader)?,
         membership: read_membership(reader)?,
     })
 }
 
-fn read_membership(reader: &mut Reader) -> Read<Membership> {
+fn read_membership(reader: &mut Reader) -> DecodeResult<Membership> {
     Ok(Membership {
         voters: read_members(reader)?,
         learners: read_members(reader)?,
@@ -238,7 +238,7 @@ pub(crate) fn encode_membership(membership: &Membership) -> Bytes {
     writer.finish()
 }
 
-pub(crate) fn membership(bytes: Bytes) -> Read<Membership> {
+pub(crate) fn membership(bytes: Bytes) -> DecodeResult<Membership> {
     let mut reader = Reader::versioned(bytes)?;
     let membership = read_membership(&mut reader)?;
     reader.end()?;
@@ -260,7 +260,7 @@ pub(crate) fn encode_membership_change(change: &MembershipChange) -> Bytes {
     writer.finish()
 }
 
-pub(crate) fn membership_change(bytes: &Bytes) -> Read<MembershipChange> {
+pub(crate) fn membership_change(bytes: &Bytes) -> DecodeResult<MembershipChange> {
     let mut reader = Reader::versioned(bytes.clone())?;
     let count = reader.count(2)?;
     let mut steps = Vec::with_capacity(count.min(64));
@@ -343,7 +343,7 @@ pub(crate) fn encode_message(writer: &mut Writer, message: &Message) {
     }
 }
 
-pub(crate) fn message(reader: &mut Reader) -> Read<Message> {
+pub(crate) fn message(reader: &mut Reader) -> DecodeResult<Message> {
     let number = reader.byte()?;
     let known = usize::from(number).checked_sub(1);
     let kind = known.and_then(|at| MessageKind::ALL.get(at));
@@ -360,7 +360,7 @@ pub(crate) fn message(reader: &mut Reader) -> Read<Message> {
             number: parts,
         });
     }
-    let mut rare = |bit| -> Read<u64> {
+    let mut rare = |bit| -> DecodeResult<u64> {
         if parts & bit == 0 {
             Ok(0)
         } else {

@@ -9,8 +9,8 @@
 
 use bytes::Bytes;
 
-use super::{CodecError, Read, Reader, Writer};
-use crate::Member;
+use super::{CodecError, DecodeResult, Reader, Writer};
+use crate::ReplicaId;
 
 /// Frames longer than this are refused. An append is at most half a megabyte, a chunk is smaller.
 pub(crate) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
@@ -24,7 +24,7 @@ pub(crate) struct FrameWriter {
 impl FrameWriter {
     /// A frame without items; `room` is how many bytes it will probably have.
     pub(crate) fn new(
-        sender: Member,
+        sender: ReplicaId,
         start: u64,
         slot: u8,
         number: u64,
@@ -60,7 +60,7 @@ impl FrameWriter {
 /// A frame that was received.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    pub(crate) sender: Member,
+    pub(crate) sender: ReplicaId,
     /// Which process of the sender.
     pub(crate) start: u64,
     /// Which frame of that process, counted for each slot.
@@ -70,12 +70,12 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    pub(crate) fn open(bytes: Bytes) -> Read<Frame> {
+    pub(crate) fn open(bytes: Bytes) -> DecodeResult<Frame> {
         if bytes.len() > MAX_FRAME_BYTES {
             return Err(CodecError::Limit(bytes.len() as u64));
         }
         let mut reader = Reader::versioned(bytes)?;
-        let sender = Member::unpack(reader.number()?).ok_or(CodecError::Invalid("member"))?;
+        let sender = ReplicaId::unpack(reader.number()?).ok_or(CodecError::Invalid("member"))?;
         let (start, slot, number) = (reader.number()?, reader.byte()?, reader.number()?);
         if number > u64::MAX / 2 {
             return Err(CodecError::Limit(number));
@@ -90,7 +90,7 @@ impl Frame {
     }
 
     /// The next item: its kind and content.
-    pub(crate) fn next(&mut self) -> Read<Option<(u8, Reader)>> {
+    pub(crate) fn next(&mut self) -> DecodeResult<Option<(u8, Reader)>> {
         if self.reader.is_empty() {
             return Ok(None);
         }

@@ -50,7 +50,7 @@ pub enum CodecError {
 }
 
 /// The result of reading.
-pub(crate) type Read<T> = Result<T, CodecError>;
+pub(crate) type DecodeResult<T> = Result<T, CodecError>;
 
 /// Writes values one behind the other.
 #[derive(Debug, Default)]
@@ -152,7 +152,7 @@ impl Reader {
     }
 
     /// Reads the version byte of a record.
-    pub(crate) fn versioned(bytes: Bytes) -> Read<Reader> {
+    pub(crate) fn versioned(bytes: Bytes) -> DecodeResult<Reader> {
         let mut reader = Reader::new(bytes);
         match reader.byte()? {
             VERSION => Ok(reader),
@@ -169,20 +169,20 @@ impl Reader {
         std::mem::take(&mut self.bytes)
     }
 
-    pub(crate) fn end(&self) -> Read<()> {
+    pub(crate) fn end(&self) -> DecodeResult<()> {
         match self.bytes.len() {
             0 => Ok(()),
             left => Err(CodecError::TooLong(left)),
         }
     }
 
-    pub(crate) fn byte(&mut self) -> Read<u8> {
+    pub(crate) fn byte(&mut self) -> DecodeResult<u8> {
         let byte = *self.bytes.first().ok_or(CodecError::TooShort)?;
         self.bytes.advance(1);
         Ok(byte)
     }
 
-    pub(crate) fn number(&mut self) -> Read<u64> {
+    pub(crate) fn number(&mut self) -> DecodeResult<u64> {
         let mut number = 0u64;
         for (at, &byte) in self.bytes.iter().take(10).enumerate() {
             let bits = u64::from(byte & 0x7f);
@@ -202,13 +202,13 @@ impl Reader {
         }
     }
 
-    pub(crate) fn small(&mut self) -> Read<u32> {
+    pub(crate) fn small(&mut self) -> DecodeResult<u32> {
         u32::try_from(self.number()?).map_err(|_| CodecError::Invalid("number"))
     }
 
     /// A count of things that take at least `least` bytes each: more than fit are refused before
     /// anything is allocated for them.
-    pub(crate) fn count(&mut self, least: usize) -> Read<usize> {
+    pub(crate) fn count(&mut self, least: usize) -> DecodeResult<usize> {
         let count = self.number()?;
         let most = self.bytes.len() / least.max(1);
         match usize::try_from(count) {
@@ -217,7 +217,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn slice(&mut self) -> Read<Bytes> {
+    pub(crate) fn slice(&mut self) -> DecodeResult<Bytes> {
         let length = self.number()?;
         match usize::try_from(length) {
             Ok(length) if length <= self.bytes.len() => Ok(self.bytes.split_to(length)),
@@ -227,7 +227,7 @@ impl Reader {
     }
 
     /// What [`Writer::sized`] wrote.
-    pub(crate) fn sized(&mut self) -> Read<Bytes> {
+    pub(crate) fn sized(&mut self) -> DecodeResult<Bytes> {
         let length = self.bytes.first_chunk::<4>().ok_or(CodecError::TooShort)?;
         let length = u32::from_le_bytes(*length) as usize;
         self.bytes.advance(4);
@@ -237,14 +237,14 @@ impl Reader {
         Ok(self.bytes.split_to(length))
     }
 
-    pub(crate) fn text(&mut self) -> Read<String> {
+    pub(crate) fn text(&mut self) -> DecodeResult<String> {
         let bytes = self.slice()?;
         std::str::from_utf8(&bytes)
             .map(str::to_owned)
             .map_err(|_| CodecError::Invalid("text"))
     }
 
-    pub(crate) fn maybe(&mut self) -> Read<Option<u64>> {
+    pub(crate) fn maybe(&mut self) -> DecodeResult<Option<u64>> {
         match self.byte()? {
             0 => Ok(None),
             1 => self.number().map(Some),

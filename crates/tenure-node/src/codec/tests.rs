@@ -5,15 +5,15 @@ use bytes::Bytes;
 
 use super::*;
 use crate::consensus::{
-    Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Message, MessageKind,
-    Payload, Place,
+    Base, Entry, HardState, LogPosition, Membership, MembershipChange, MembershipStep, Message,
+    MessageKind, Payload,
 };
 use crate::random::Random;
-use crate::{Member, NodeId};
+use crate::{NodeId, ReplicaId};
 
-fn member(random: &mut Random) -> Member {
+fn member(random: &mut Random) -> ReplicaId {
     let node = NodeId::new(1 + random.below(5) as u32).unwrap();
-    let member = Member::new(node, random.next() as u32);
+    let member = ReplicaId::new(node, random.next() as u32);
     if random.below(2) == 0 {
         member
     } else {
@@ -21,7 +21,7 @@ fn member(random: &mut Random) -> Member {
     }
 }
 
-fn members(random: &mut Random) -> Vec<Member> {
+fn members(random: &mut Random) -> Vec<ReplicaId> {
     (0..random.below(4)).map(|_| member(random)).collect()
 }
 
@@ -70,7 +70,7 @@ fn message_of(random: &mut Random) -> Message {
         request_snapshot: number(random),
         entries: (0..random.below(3))
             .map(|_| Entry {
-                place: Place {
+                place: LogPosition {
                     term: number(random),
                     index: number(random),
                 },
@@ -84,7 +84,7 @@ fn message_of(random: &mut Random) -> Message {
         },
         snapshot: (random.below(3) == 0).then(|| {
             Box::new(Base {
-                place: Place {
+                place: LogPosition {
                     term: number(random),
                     index: number(random),
                 },
@@ -128,7 +128,7 @@ fn messages_and_records_are_read_back() {
         assert_eq!(hard_state(state.to_bytes()), Ok(state));
         let empty = HardState {
             commit: 0,
-            floor: Place {
+            floor: LogPosition {
                 term: random.below(1 << 24),
                 index: random.below(1 << 40),
             },
@@ -164,7 +164,7 @@ fn no_bytes_make_a_reader_panic() {
         let _ = membership(bytes.clone());
         let _ = membership_change(&bytes);
         let _ = payload(bytes.clone());
-        if let Ok(mut entry) = crate::batch::Decoder::new(&bytes, None) {
+        if let Ok(mut entry) = crate::batch::EntryDecoder::new(&bytes, None) {
             while let Ok(Some(_)) = entry.next() {}
         }
         if let Ok(mut frame) = Frame::open(bytes) {
@@ -189,7 +189,7 @@ fn a_hostile_length_costs_nothing() {
 /// A newer release may say more in a frame than this one knows.
 #[test]
 fn an_unknown_item_is_skipped() {
-    let me = Member::new(NodeId::new(1).unwrap(), 1);
+    let me = ReplicaId::new(NodeId::new(1).unwrap(), 1);
     let mut writer = FrameWriter::new(me, 3, 2, 4, 0);
     writer.item(250, 100, |out| out.text("from the future"));
     writer.item(6, 100, |out| out.number(5));
@@ -208,7 +208,7 @@ fn an_unknown_item_is_skipped() {
 /// a tombstone with a floor have the form that they had there.
 #[test]
 fn members_and_hard_states_keep_their_first_form() {
-    let me = Member::new(NodeId::new(3).unwrap(), 0x0102_0304);
+    let me = ReplicaId::new(NodeId::new(3).unwrap(), 0x0102_0304);
     let mut writer = Writer::new();
     write_member(&mut writer, me);
     let mut first = Writer::new();
@@ -217,7 +217,7 @@ fn members_and_hard_states_keep_their_first_form() {
     let state = HardState {
         term: 5,
         vote: Some(me),
-        floor: Place { term: 4, index: 9 },
+        floor: LogPosition { term: 4, index: 9 },
         ..HardState::default()
     };
     let mut first = Writer::with_version();
@@ -234,7 +234,7 @@ fn members_and_hard_states_keep_their_first_form() {
     assert_eq!(
         read,
         Ok(HardState {
-            floor: Place::default(),
+            floor: LogPosition::default(),
             ..state
         })
     );

@@ -6,22 +6,22 @@ use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb;
 
-use super::ids::Ids;
+use super::id_interner::IdInterner;
 use super::{
-    Base, Entry, HardState, Membership, MembershipChange, MembershipStep, Message, MessageKind,
-    Payload, Place,
+    Base, Entry, HardState, LogPosition, Membership, MembershipChange, MembershipStep, Message,
+    MessageKind, Payload,
 };
-use crate::Member;
+use crate::ReplicaId;
 use crate::codec;
 
-fn members(numbers: &[u64], ids: &Ids) -> Vec<Member> {
-    let mut members: Vec<Member> = numbers.iter().filter_map(|id| ids.member(*id)).collect();
+fn members(numbers: &[u64], ids: &IdInterner) -> Vec<ReplicaId> {
+    let mut members: Vec<ReplicaId> = numbers.iter().filter_map(|id| ids.member(*id)).collect();
     // The library keeps them in hash sets; the order must not depend on that.
     members.sort_unstable();
     members
 }
 
-fn numbers(members: &[Member], ids: &mut Ids) -> Vec<u64> {
+fn numbers(members: &[ReplicaId], ids: &mut IdInterner) -> Vec<u64> {
     members.iter().map(|member| ids.id(*member)).collect()
 }
 
@@ -37,7 +37,7 @@ pub(super) fn entry_out(entry: &eraftpb::Entry) -> Entry {
         }
     };
     Entry {
-        place: Place {
+        place: LogPosition {
             term: entry.term,
             index: entry.index,
         },
@@ -52,7 +52,7 @@ pub(super) fn entry_own(entry: eraftpb::Entry) -> Entry {
         return entry_out(&entry);
     }
     Entry {
-        place: Place {
+        place: LogPosition {
             term: entry.term,
             index: entry.index,
         },
@@ -76,7 +76,7 @@ pub(super) fn membership_entry(change: &MembershipChange) -> eraftpb::Entry {
     let mut out = eraftpb::Entry::default();
     out.set_entry_type(eraftpb::EntryType::EntryConfChangeV2);
     // Of the change the library reads here only whether it leaves a joint configuration.
-    out.data = change_in(change, &mut Ids::default())
+    out.data = change_in(change, &mut IdInterner::default())
         .write_to_bytes()
         .expect("writing to memory cannot fail")
         .into();
@@ -84,7 +84,7 @@ pub(super) fn membership_entry(change: &MembershipChange) -> eraftpb::Entry {
     out
 }
 
-pub(super) fn change_in(change: &MembershipChange, ids: &mut Ids) -> eraftpb::ConfChangeV2 {
+pub(super) fn change_in(change: &MembershipChange, ids: &mut IdInterner) -> eraftpb::ConfChangeV2 {
     let mut out = eraftpb::ConfChangeV2::default();
     // Explicit: whoever leads leaves the joint configuration by a proposal of its own. The
     // library's automatic way can get stuck when the leader steps down at the wrong moment.
@@ -113,7 +113,7 @@ pub(super) fn change_in(change: &MembershipChange, ids: &mut Ids) -> eraftpb::Co
     out
 }
 
-pub(super) fn membership_out(state: &eraftpb::ConfState, ids: &Ids) -> Membership {
+pub(super) fn membership_out(state: &eraftpb::ConfState, ids: &IdInterner) -> Membership {
     Membership {
         voters: members(&state.voters, ids),
         learners: members(&state.learners, ids),
@@ -122,7 +122,7 @@ pub(super) fn membership_out(state: &eraftpb::ConfState, ids: &Ids) -> Membershi
     }
 }
 
-pub(super) fn membership_in(membership: &Membership, ids: &mut Ids) -> eraftpb::ConfState {
+pub(super) fn membership_in(membership: &Membership, ids: &mut IdInterner) -> eraftpb::ConfState {
     let mut state = eraftpb::ConfState::default();
     state.set_voters(numbers(&membership.voters, ids));
     state.set_learners(numbers(&membership.learners, ids));
@@ -131,7 +131,7 @@ pub(super) fn membership_in(membership: &Membership, ids: &mut Ids) -> eraftpb::
     state
 }
 
-pub(super) fn base_in(base: &Base, ids: &mut Ids) -> eraftpb::Snapshot {
+pub(super) fn base_in(base: &Base, ids: &mut IdInterner) -> eraftpb::Snapshot {
     let mut snapshot = eraftpb::Snapshot::default();
     let metadata = snapshot.mut_metadata();
     metadata.set_conf_state(membership_in(&base.membership, ids));
@@ -140,10 +140,10 @@ pub(super) fn base_in(base: &Base, ids: &mut Ids) -> eraftpb::Snapshot {
     snapshot
 }
 
-pub(super) fn base_out(snapshot: &eraftpb::Snapshot, ids: &Ids) -> Base {
+pub(super) fn base_out(snapshot: &eraftpb::Snapshot, ids: &IdInterner) -> Base {
     let metadata = snapshot.get_metadata();
     Base {
-        place: Place {
+        place: LogPosition {
             term: metadata.term,
             index: metadata.index,
         },
@@ -155,7 +155,7 @@ pub(super) fn base_out(snapshot: &eraftpb::Snapshot, ids: &Ids) -> Base {
 pub(super) fn hard_state_out(
     state: &eraftpb::HardState,
     before: HardState,
-    ids: &Ids,
+    ids: &IdInterner,
 ) -> HardState {
     HardState {
         term: state.term,
@@ -165,7 +165,7 @@ pub(super) fn hard_state_out(
     }
 }
 
-pub(super) fn hard_state_in(state: &HardState, ids: &mut Ids) -> eraftpb::HardState {
+pub(super) fn hard_state_in(state: &HardState, ids: &mut IdInterner) -> eraftpb::HardState {
     eraftpb::HardState {
         term: state.term,
         vote: state.vote.map_or(0, |member| ids.id(member)),
@@ -218,7 +218,7 @@ fn kind_out(kind: eraftpb::MessageType) -> Option<MessageKind> {
 }
 
 /// `None` for what never leaves a process.
-pub(super) fn message_out(mut message: eraftpb::Message, ids: &Ids) -> Option<Message> {
+pub(super) fn message_out(mut message: eraftpb::Message, ids: &IdInterner) -> Option<Message> {
     Some(Message {
         from: ids.member(message.from)?,
         to: ids.member(message.to)?,
@@ -238,7 +238,7 @@ pub(super) fn message_out(mut message: eraftpb::Message, ids: &Ids) -> Option<Me
     })
 }
 
-pub(super) fn message_in(message: Message, ids: &mut Ids) -> eraftpb::Message {
+pub(super) fn message_in(message: Message, ids: &mut IdInterner) -> eraftpb::Message {
     let mut out = eraftpb::Message::default();
     out.set_msg_type(kind_in(message.kind));
     out.from = ids.id(message.from);
@@ -260,7 +260,7 @@ pub(super) fn message_in(message: Message, ids: &mut Ids) -> eraftpb::Message {
     out
 }
 
-pub(super) fn round_in(round: super::Round) -> Vec<u8> {
+pub(super) fn round_in(round: super::ReadRound) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(20);
     bytes.extend_from_slice(&round.node.number().to_le_bytes());
     bytes.extend_from_slice(&round.nonce.to_le_bytes());
@@ -268,14 +268,14 @@ pub(super) fn round_in(round: super::Round) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn round_out(bytes: &[u8]) -> Option<super::Round> {
+pub(super) fn round_out(bytes: &[u8]) -> Option<super::ReadRound> {
     let (node, rest) = bytes.split_first_chunk::<4>()?;
     let (nonce, rest) = rest.split_first_chunk::<8>()?;
     let (number, rest) = rest.split_first_chunk::<8>()?;
     if !rest.is_empty() {
         return None;
     }
-    Some(super::Round {
+    Some(super::ReadRound {
         node: crate::NodeId::new(u32::from_le_bytes(*node))?,
         nonce: u64::from_le_bytes(*nonce),
         number: u64::from_le_bytes(*number),

@@ -12,7 +12,7 @@
 //! caller can never be "between ready and advance".
 
 mod convert;
-mod ids;
+mod id_interner;
 mod replica;
 mod store;
 #[cfg(test)]
@@ -20,14 +20,14 @@ mod tests;
 
 use bytes::Bytes;
 
-use crate::{Member, NodeId, codec};
+use crate::{NodeId, ReplicaId, codec};
 
-pub(crate) use replica::{ELECTION_TICKS, Found, Replica};
-pub(crate) use store::{Store, Weight};
+pub(crate) use replica::{ELECTION_TICKS, Replica, RestoredState};
+pub(crate) use store::{EntriesSize, LogTail};
 
 /// Where an entry stands. Two entries at one index are the same entry iff their terms agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct LogPosition {
     /// The term of the leader that proposed it.
     pub term: u64,
     /// Its index in the group's log.
@@ -38,7 +38,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Where it stands.
-    pub place: Place,
+    pub place: LogPosition,
     /// What it says.
     pub payload: Payload,
 }
@@ -69,17 +69,17 @@ pub struct HardState {
     /// The latest term it has seen.
     pub term: u64,
     /// Whom it voted for in that term.
-    pub vote: Option<Member>,
+    pub vote: Option<ReplicaId>,
     /// The highest index known to be committed; may be old after a crash.
     pub commit: u64,
-    /// The number of the replica that all of this is about ([`Member::replica`]).
+    /// The number of the replica that all of this is about ([`ReplicaId::replica`]).
     pub replica: u64,
     /// Tombstone: this replica was removed and its log deleted. No replica with this number or a lower one
     /// is ever opened here again.
     pub removed: bool,
     /// For an empty replica that had a log under the same identity before, which only the rules of release
     /// 0.1.0 allow: where that log ended. It takes no state from before this place.
-    pub floor: Place,
+    pub floor: LogPosition,
 }
 
 impl HardState {
@@ -93,13 +93,13 @@ impl HardState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
     /// Those who vote.
-    pub voters: Vec<Member>,
+    pub voters: Vec<ReplicaId>,
     /// Those who only listen.
-    pub learners: Vec<Member>,
+    pub learners: Vec<ReplicaId>,
     /// The voters of the configuration that is being left.
-    pub outgoing: Vec<Member>,
+    pub outgoing: Vec<ReplicaId>,
     /// Outgoing voters that become learners once the change is complete.
-    pub learners_next: Vec<Member>,
+    pub learners_next: Vec<ReplicaId>,
 }
 
 impl Membership {
@@ -114,8 +114,8 @@ impl Membership {
     }
 
     /// Everybody who gets the log, each once, in order.
-    pub fn everybody(&self) -> Vec<Member> {
-        let mut all: Vec<Member> = self
+    pub fn everybody(&self) -> Vec<ReplicaId> {
+        let mut all: Vec<ReplicaId> = self
             .voters
             .iter()
             .chain(&self.learners)
@@ -140,17 +140,17 @@ pub struct MembershipChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipStep {
     /// Promote this learner to a voter.
-    Voter(Member),
+    Voter(ReplicaId),
     /// Demote this voter to a learner; or, with the replica number 0, add a replica on this node in this
-    /// life as a learner. The new replica's number is the index of the entry ([`Member::replica`]).
-    Learner(Member),
+    /// incarnation as a learner. The new replica's number is the index of the entry ([`ReplicaId::replica`]).
+    Learner(ReplicaId),
     /// Remove this replica.
-    Remove(Member),
+    Remove(ReplicaId),
 }
 
 impl MembershipStep {
     /// Whom it is about.
-    pub(crate) fn member(self) -> Member {
+    pub(crate) fn member(self) -> ReplicaId {
         match self {
             Self::Voter(member) | Self::Learner(member) | Self::Remove(member) => member,
         }
@@ -159,7 +159,7 @@ impl MembershipStep {
 
 /// How additions name the new replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Numbering {
+pub(crate) enum ReplicaNumbering {
     /// By the rules of release 0.1.0 every replica has the number 0: one that is removed and added again
     /// has the same identity.
     None,
@@ -171,8 +171,9 @@ pub(crate) enum Numbering {
 impl MembershipChange {
     /// Whether it may change who votes, given who votes now. A change that only adds or removes learners does not.
     pub(crate) fn changes_voters(&self, present: &Membership) -> bool {
-        let votes =
-            |member: &Member| present.voters.contains(member) || present.outgoing.contains(member);
+        let votes = |member: &ReplicaId| {
+            present.voters.contains(member) || present.outgoing.contains(member)
+        };
         self.steps.iter().any(|step| match step {
             MembershipStep::Voter(_) => true,
             MembershipStep::Learner(member) | MembershipStep::Remove(member) => votes(member),
@@ -184,9 +185,9 @@ impl MembershipChange {
     pub(crate) fn resolve(
         &self,
         present: &Membership,
-        numbering: Numbering,
+        numbering: ReplicaNumbering,
     ) -> Option<MembershipChange> {
-        let Numbering::ByIndex(index) = numbering else {
+        let ReplicaNumbering::ByIndex(index) = numbering else {
             return Some(self.clone());
         };
         let mut members = present.everybody();
@@ -216,7 +217,7 @@ impl MembershipChange {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Base {
     /// The last entry that it includes.
-    pub place: Place,
+    pub place: LogPosition,
     /// Who replicated the group at that point.
     pub membership: Membership,
 }
@@ -224,16 +225,16 @@ pub struct Base {
 impl Base {
     /// Where the log of a newly born group begins. Not zero, so that a replica that knows nothing
     /// always needs a snapshot and never has to guess the first membership.
-    pub const BIRTH: Place = Place { term: 1, index: 1 };
+    pub const BIRTH: LogPosition = LogPosition { term: 1, index: 1 };
 }
 
 /// A message between two replicas of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     /// Who sends it.
-    pub(crate) from: Member,
+    pub(crate) from: ReplicaId,
     /// For whom it is.
-    pub(crate) to: Member,
+    pub(crate) to: ReplicaId,
     /// The sender's term; zero where the kind has none.
     pub(crate) term: u64,
     /// What it is.
@@ -338,7 +339,7 @@ impl Message {
 /// Identifies one round of "do I still lead?". Never used twice, not even for a retry or by a
 /// restarted process: acknowledgements are matched by these bytes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Round {
+pub(crate) struct ReadRound {
     /// Which node asks.
     pub(crate) node: NodeId,
     /// Drawn once per start of the process.
@@ -349,12 +350,12 @@ pub(crate) struct Round {
 
 /// Consensus has not taken a proposal; it is certain that nothing of it will ever happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dropped;
+pub(crate) struct ProposalDropped;
 
 /// What a replica wants done. Messages in `after` must wait until entries and hard state are durable.
 /// Whoever does it leaves the lists empty: their room serves the next replica.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
+pub(crate) struct Ready {
     /// Report this number with [`Consensus::persisted`] once the writes are durable.
     pub(crate) number: u64,
     /// Install first: it replaces log and state.
@@ -372,7 +373,7 @@ pub(crate) struct Work {
     /// Apply these, in order.
     pub(crate) committed: Vec<Entry>,
     /// Rounds that a quorum has confirmed: what was committed when they began.
-    pub(crate) confirmed: Vec<(Round, u64)>,
+    pub(crate) confirmed: Vec<(ReadRound, u64)>,
 }
 
 /// The part a replica plays.
@@ -406,48 +407,48 @@ pub(crate) trait Consensus {
     /// The leader's connection broke: do not wait for the timeout. The first in `rank` stands now.
     fn leader_is_gone(&mut self, rank: usize);
     /// Appends commands to the log; only a leader may.
-    fn propose(&mut self, data: Bytes) -> Result<Place, Dropped>;
+    fn propose(&mut self, data: Bytes) -> Result<LogPosition, ProposalDropped>;
     /// Appends a change of membership; only a leader without an unfinished change may.
-    fn change(&mut self, change: &MembershipChange) -> Result<Place, Dropped>;
+    fn change(&mut self, change: &MembershipChange) -> Result<LogPosition, ProposalDropped>;
     /// Whether it refrains from campaigning, because it could not write its own vote in time.
     fn hold_back(&mut self, yes: bool);
     /// Starts a round. It may be dropped without a word.
-    fn read(&mut self, round: Round);
+    fn read(&mut self, round: ReadRound);
     /// Hands leadership over, if the other is up to date in time.
-    fn transfer(&mut self, to: Member);
+    fn transfer(&mut self, to: ReplicaId);
     /// A connection to a peer broke: go back to probing.
-    fn unreachable(&mut self, peer: Member);
+    fn unreachable(&mut self, peer: ReplicaId);
     /// A snapshot reached its peer, or did not.
-    fn snapshot_sent(&mut self, peer: Member, arrived: bool);
+    fn snapshot_sent(&mut self, peer: ReplicaId, arrived: bool);
     /// Whether [`Consensus::take`] would find anything.
     fn has_work(&self) -> bool;
     /// Fills `work`, which comes empty, with what there is to do. False if there is nothing.
-    fn take(&mut self, work: &mut Work) -> bool;
+    fn take(&mut self, work: &mut Ready) -> bool;
     /// The writes of all work up to this number are durable.
     fn persisted(&mut self, number: u64);
     /// Entries up to this index are applied.
     fn applied(&mut self, index: u64);
     /// A committed change of membership takes effect.
-    fn enact(&mut self, change: &MembershipChange, numbering: Numbering) -> Membership;
+    fn enact(&mut self, change: &MembershipChange, numbering: ReplicaNumbering) -> Membership;
     /// The part it plays.
     fn role(&self) -> Role;
     /// Its term.
     fn term(&self) -> u64;
     /// Who leads, as far as it knows.
-    fn leader(&self) -> Option<Member>;
+    fn leader(&self) -> Option<ReplicaId>;
     /// Whether it alone decides: one voter, no change under way.
     fn is_alone(&self) -> bool;
     /// What is committed, if it leads and alone decides: then it needs no round to know.
     fn committed_alone(&self) -> Option<u64>;
     /// What its log holds.
-    fn store(&self) -> &Store;
+    fn store(&self) -> &LogTail;
     /// What its log holds, to be compacted or given a snapshot.
-    fn store_mut(&mut self) -> &mut Store;
+    fn store_mut(&mut self) -> &mut LogTail;
     /// How far a member has come; leaders only.
-    fn progress(&self, member: Member) -> Option<Progress>;
+    fn progress(&self, member: ReplicaId) -> Option<Progress>;
     /// Whether a majority of the voters (of both configurations, if joint) has acknowledged that the
     /// entries up to this index are committed; leaders only.
     fn quorum_knows_committed(&self, index: u64) -> bool;
     /// The snapshot that was received and accepted, and is installed by the next [`Consensus::take`].
-    fn accepted_snapshot(&self) -> Option<Place>;
+    fn accepted_snapshot(&self) -> Option<LogPosition>;
 }

@@ -10,10 +10,10 @@ use raft::eraftpb;
 use raft::{RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 
 use super::{
-    Consensus, Dropped, Entry, HardState, Membership, MembershipChange, Message, MessageKind,
-    Numbering, Place, Progress, Role, Round, Store, Work, convert,
+    Consensus, Entry, HardState, LogPosition, LogTail, Membership, MembershipChange, Message,
+    MessageKind, Progress, ProposalDropped, ReadRound, Ready, ReplicaNumbering, Role, convert,
 };
-use crate::Member;
+use crate::ReplicaId;
 use crate::random::Random;
 
 /// A leader that hears nothing for this many ticks steps down; a follower campaigns after one to two of these.
@@ -38,8 +38,8 @@ const KEPT_MESSAGES: usize = 8;
 
 /// See the module.
 pub(crate) struct Replica {
-    raw: RawNode<Store>,
-    me: Member,
+    raw: RawNode<LogTail>,
+    me: ReplicaId,
     random: Random,
     /// What the election timeout was last drawn for.
     drawn_for: (u64, StateRole),
@@ -48,15 +48,15 @@ pub(crate) struct Replica {
     installing: Option<u64>,
     /// See [`Consensus::hold_back`].
     held_back: bool,
-    /// It may have lost what it confirmed in an earlier life, and has neither heard from a leader of
-    /// this term or a later one nor caught up with it: see [`Found::suspect`].
+    /// It may have lost what it confirmed in an earlier incarnation, and has neither heard from a leader of
+    /// this term or a later one nor caught up with it: see [`RestoredState::suspect`].
     suspect_until: Option<u64>,
     /// Messages that broke the rule of contiguous appends, in either direction.
     malformed: u64,
 }
 
 impl Replica {
-    pub(crate) fn new(me: Member, mut store: Store, applied: u64, random: Random) -> Replica {
+    pub(crate) fn new(me: ReplicaId, mut store: LogTail, applied: u64, random: Random) -> Replica {
         let config = raft::Config {
             id: store.ids.id(me),
             election_tick: ELECTION_TICKS,
@@ -94,7 +94,7 @@ impl Replica {
         replica
     }
 
-    /// It takes no part in elections until it has caught up with a leader: see [`Found::suspect`].
+    /// It takes no part in elections until it has caught up with a leader: see [`RestoredState::suspect`].
     pub(crate) fn doubt(&mut self) {
         self.suspect_until = Some(self.raw.raft.term);
         self.clear_doubt();
@@ -198,16 +198,16 @@ impl Replica {
         }
     }
 
-    fn propose_entry(&mut self, entry: eraftpb::Entry) -> Result<Place, Dropped> {
+    fn propose_entry(&mut self, entry: eraftpb::Entry) -> Result<LogPosition, ProposalDropped> {
         // A follower's library would forward the proposal by itself, and nobody could tell what
         // became of it.
         if self.raw.raft.state != StateRole::Leader {
-            return Err(Dropped);
+            return Err(ProposalDropped);
         }
         let message = convert::proposal(entry, self.raw.raft.id);
-        self.raw.raft.step(message).map_err(|_| Dropped)?;
+        self.raw.raft.step(message).map_err(|_| ProposalDropped)?;
         self.draw_timeout();
-        Ok(Place {
+        Ok(LogPosition {
             term: self.raw.raft.term,
             index: self.raw.raft.raft_log.last_index(),
         })
@@ -340,37 +340,37 @@ impl Consensus for Replica {
         }
     }
 
-    fn propose(&mut self, data: Bytes) -> Result<Place, Dropped> {
+    fn propose(&mut self, data: Bytes) -> Result<LogPosition, ProposalDropped> {
         self.propose_entry(convert::commands(data))
     }
 
-    fn change(&mut self, change: &MembershipChange) -> Result<Place, Dropped> {
+    fn change(&mut self, change: &MembershipChange) -> Result<LogPosition, ProposalDropped> {
         if self.raw.raft.has_pending_conf() {
-            return Err(Dropped);
+            return Err(ProposalDropped);
         }
         self.propose_entry(convert::membership_entry(change))
     }
 
-    fn read(&mut self, round: Round) {
+    fn read(&mut self, round: ReadRound) {
         if self.raw.raft.state == StateRole::Leader {
             self.raw.read_index(convert::round_in(round));
         }
     }
 
-    fn transfer(&mut self, to: Member) {
+    fn transfer(&mut self, to: ReplicaId) {
         let to = self.raw.store().ids.known(to);
         if let (StateRole::Leader, Some(to)) = (self.raw.raft.state, to) {
             self.raw.transfer_leader(to);
         }
     }
 
-    fn unreachable(&mut self, peer: Member) {
+    fn unreachable(&mut self, peer: ReplicaId) {
         if let Some(peer) = self.raw.store().ids.known(peer) {
             self.raw.report_unreachable(peer);
         }
     }
 
-    fn snapshot_sent(&mut self, peer: Member, arrived: bool) {
+    fn snapshot_sent(&mut self, peer: ReplicaId, arrived: bool) {
         let status = if arrived {
             SnapshotStatus::Finish
         } else {
@@ -385,7 +385,7 @@ impl Consensus for Replica {
         self.raw.has_ready()
     }
 
-    fn take(&mut self, work: &mut Work) -> bool {
+    fn take(&mut self, work: &mut Ready) -> bool {
         if !self.raw.has_ready() {
             return false;
         }
@@ -436,7 +436,7 @@ impl Consensus for Replica {
         }
     }
 
-    fn enact(&mut self, change: &MembershipChange, numbering: Numbering) -> Membership {
+    fn enact(&mut self, change: &MembershipChange, numbering: ReplicaNumbering) -> Membership {
         // A change that does not fit the present membership changes nothing, the same on every replica.
         if let Some(change) = change.resolve(self.raw.store().membership(), numbering) {
             let change = convert::change_in(&change, &mut self.raw.mut_store().ids);
@@ -469,7 +469,7 @@ impl Consensus for Replica {
         self.raw.raft.term
     }
 
-    fn leader(&self) -> Option<Member> {
+    fn leader(&self) -> Option<ReplicaId> {
         self.raw.store().ids.member(self.raw.raft.leader_id)
     }
 
@@ -483,15 +483,15 @@ impl Consensus for Replica {
         (knows && self.is_alone()).then_some(raft.raft_log.committed)
     }
 
-    fn store(&self) -> &Store {
+    fn store(&self) -> &LogTail {
         self.raw.store()
     }
 
-    fn store_mut(&mut self) -> &mut Store {
+    fn store_mut(&mut self) -> &mut LogTail {
         self.raw.mut_store()
     }
 
-    fn progress(&self, member: Member) -> Option<Progress> {
+    fn progress(&self, member: ReplicaId) -> Option<Progress> {
         let id = self.raw.store().ids.known(member)?;
         let progress = self.raw.raft.prs().get(id)?;
         Some(Progress {
@@ -502,7 +502,7 @@ impl Consensus for Replica {
 
     fn quorum_knows_committed(&self, index: u64) -> bool {
         let raft = &self.raw.raft;
-        let knows = |member: &&Member| {
+        let knows = |member: &&ReplicaId| {
             let id = self.raw.store().ids.known(**member);
             let progress = id.and_then(|id| raft.prs().get(id));
             let known = if **member == self.me {
@@ -520,10 +520,10 @@ impl Consensus for Replica {
             })
     }
 
-    fn accepted_snapshot(&self) -> Option<Place> {
+    fn accepted_snapshot(&self) -> Option<LogPosition> {
         let snapshot = self.raw.raft.raft_log.unstable.snapshot.as_ref()?;
         let metadata = snapshot.get_metadata();
-        Some(Place {
+        Some(LogPosition {
             term: metadata.term,
             index: metadata.index,
         })
@@ -532,7 +532,7 @@ impl Consensus for Replica {
 
 /// The state of a replica as it is found at start.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct RestoredState {
     /// What its log stands on.
     pub(crate) base: super::Base,
     /// Its hard state.
@@ -541,10 +541,10 @@ pub(crate) struct Found {
     pub(crate) entries: Vec<Entry>,
 }
 
-impl Found {
+impl RestoredState {
     /// The replica of a group at the moment of its birth.
-    pub(crate) fn newborn(membership: Membership) -> Found {
-        Found {
+    pub(crate) fn newborn(membership: Membership) -> RestoredState {
+        RestoredState {
             base: super::Base {
                 place: super::Base::BIRTH,
                 membership,
@@ -561,13 +561,13 @@ impl Found {
     /// For a replica that may have lost what it confirmed: entries that count towards a commit, or a
     /// vote. It comes back in a later term, in which it has voted for itself, so that it cannot give
     /// away a second time a vote that it has forgotten. See docs/formats/log.md for the argument.
-    pub(crate) fn suspect(&mut self, me: Member) {
+    pub(crate) fn suspect(&mut self, me: ReplicaId) {
         self.hard_state.term += SUSPECT_TERMS;
         self.hard_state.vote = Some(me);
     }
 
     /// Whether, as far as the log tells, no other replica ever voted since the base.
-    pub(crate) fn is_alone(&self, me: Member) -> bool {
+    pub(crate) fn is_alone(&self, me: ReplicaId) -> bool {
         let members = &self.base.membership;
         let changes_voters = |entry: &Entry| match &entry.payload {
             super::Payload::Membership(change) => change.changes_voters(members),
@@ -581,15 +581,15 @@ impl Found {
         self.base.place.index == 0 && self.entries.is_empty()
     }
 
-    /// Brings it to life. The commit index is only a hint and may have outlived or missed a write.
-    pub(crate) fn open(mut self, me: Member, random: Random) -> Replica {
+    /// Brings it to incarnation. The commit index is only a hint and may have outlived or missed a write.
+    pub(crate) fn open(mut self, me: ReplicaId, random: Random) -> Replica {
         let last = self.base.place.index + self.entries.len() as u64;
         self.hard_state.commit = self
             .hard_state
             .commit
             .clamp(self.base.place.index, last.max(self.base.place.index));
         let applied = self.base.place.index;
-        let store = Store::new(self.base, self.hard_state, self.entries);
+        let store = LogTail::new(self.base, self.hard_state, self.entries);
         Replica::new(me, store, applied, random)
     }
 }

@@ -14,46 +14,46 @@ use std::collections::VecDeque;
 use raft::eraftpb;
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
-use super::ids::Ids;
-use super::{Base, Entry, HardState, Membership, Payload, Place, convert};
+use super::id_interner::IdInterner;
+use super::{Base, Entry, HardState, LogPosition, Membership, Payload, convert};
 
 /// See the module.
-pub(crate) struct Store {
+pub(crate) struct LogTail {
     /// The numbers that the library has for replicas.
-    pub(super) ids: Ids,
+    pub(super) ids: IdInterner,
     base: Base,
     entries: VecDeque<eraftpb::Entry>,
     bytes: usize,
     /// What only the disk still has of the log.
-    forgotten: Weight,
+    forgotten: EntriesSize,
     hard_state: HardState,
     /// The membership at the applied index; what a snapshot made now must carry.
     membership: Membership,
     /// The base of a snapshot that is at hand, and the same as the library reads it.
-    offered: Option<(Place, eraftpb::Snapshot)>,
+    offered: Option<(LogPosition, eraftpb::Snapshot)>,
     wanted: Cell<bool>,
 }
 
 /// Entries and the bytes of their commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Weight {
+pub(crate) struct EntriesSize {
     pub(crate) entries: usize,
     pub(crate) bytes: usize,
 }
 
-impl Store {
-    pub(crate) fn new(base: Base, hard_state: HardState, entries: Vec<Entry>) -> Store {
-        let mut ids = Ids::default();
+impl LogTail {
+    pub(crate) fn new(base: Base, hard_state: HardState, entries: Vec<Entry>) -> LogTail {
+        let mut ids = IdInterner::default();
         // So that reading finds them all: see `initial_state`.
         convert::membership_in(&base.membership, &mut ids);
         convert::hard_state_in(&hard_state, &mut ids);
-        let mut store = Store {
+        let mut store = LogTail {
             ids,
             membership: base.membership.clone(),
             base,
             entries: VecDeque::new(),
             bytes: 0,
-            forgotten: Weight::default(),
+            forgotten: EntriesSize::default(),
             hard_state,
             offered: None,
             wanted: Cell::new(false),
@@ -73,8 +73,8 @@ impl Store {
     }
 
     /// The log since it was cut, and the tail of before that is kept.
-    pub(crate) fn weight(&self) -> Weight {
-        Weight {
+    pub(crate) fn weight(&self) -> EntriesSize {
+        EntriesSize {
             entries: self.forgotten.entries + self.entries.len(),
             bytes: self.forgotten.bytes + self.bytes,
         }
@@ -177,7 +177,7 @@ impl Store {
             }
         }
         self.base = Base {
-            place: Place { term, index },
+            place: LogPosition { term, index },
             membership,
         };
     }
@@ -192,7 +192,7 @@ impl Store {
     }
 
     /// The log on disk was cut, of which this much had been written when the cut began.
-    pub(crate) fn was_cut(&mut self, covered: Weight) {
+    pub(crate) fn was_cut(&mut self, covered: EntriesSize) {
         let forgotten = &mut self.forgotten;
         forgotten.entries = forgotten.entries.saturating_sub(covered.entries);
         forgotten.bytes = forgotten.bytes.saturating_sub(covered.bytes);
@@ -201,10 +201,10 @@ impl Store {
     pub(super) fn install(&mut self, base: Base) {
         self.entries.clear();
         self.bytes = 0;
-        self.forgotten = Weight::default();
+        self.forgotten = EntriesSize::default();
         self.hard_state.commit = self.hard_state.commit.max(base.place.index);
         // Reached: only a state at or behind the floor is taken.
-        self.hard_state.floor = Place::default();
+        self.hard_state.floor = LogPosition::default();
         self.membership = base.membership.clone();
         self.base = base;
         self.offered = None;
@@ -238,7 +238,7 @@ impl Store {
     }
 }
 
-impl Storage for Store {
+impl Storage for LogTail {
     fn initial_state(&self) -> raft::Result<RaftState> {
         // The copy meets nothing new: all of this has its number since the store was made.
         let mut ids = self.ids.clone();
@@ -288,7 +288,7 @@ impl Storage for Store {
     }
 
     fn last_index(&self) -> raft::Result<u64> {
-        Ok(Store::last_index(self))
+        Ok(LogTail::last_index(self))
     }
 
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {

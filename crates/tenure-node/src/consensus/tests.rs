@@ -9,25 +9,25 @@ use super::*;
 use crate::codec;
 use crate::random::Random;
 
-fn take(replica: &mut Replica) -> Option<Work> {
-    let mut work = Work::default();
+fn take(replica: &mut Replica) -> Option<Ready> {
+    let mut work = Ready::default();
     replica.take(&mut work).then_some(work)
 }
 
-fn member(number: u32) -> Member {
-    Member::new(NodeId::new(number).unwrap(), 7)
+fn member(number: u32) -> ReplicaId {
+    ReplicaId::new(NodeId::new(number).unwrap(), 7)
 }
 
 /// What one replica has on disk, and what is on its way there.
 #[derive(Clone, Default)]
-struct Disk {
+struct TestDisk {
     base: Base,
     hard_state: HardState,
     entries: Vec<Entry>,
 }
 
-impl Disk {
-    fn write(&mut self, entries: Vec<(Place, Bytes)>, hard_state: Option<Bytes>) {
+impl TestDisk {
+    fn write(&mut self, entries: Vec<(LogPosition, Bytes)>, hard_state: Option<Bytes>) {
         for (place, payload) in entries {
             let payload = codec::payload(payload).unwrap();
             let entry = Entry { place, payload };
@@ -40,8 +40,8 @@ impl Disk {
         }
     }
 
-    fn open(&self, me: Member, random: Random) -> Replica {
-        Found {
+    fn open(&self, me: ReplicaId, random: Random) -> Replica {
+        RestoredState {
             base: self.base.clone(),
             hard_state: self.hard_state,
             entries: self.entries.clone(),
@@ -50,43 +50,43 @@ impl Disk {
     }
 }
 
-struct Seat {
-    me: Member,
+struct TestReplica {
+    me: ReplicaId,
     replica: Replica,
-    disk: Disk,
+    disk: TestDisk,
     /// Writes not yet durable, and the messages that wait for each.
     unsynced: VecDeque<Unsynced>,
     applied: Vec<(u64, Bytes)>,
-    confirmed: Vec<(Round, u64)>,
+    confirmed: Vec<(ReadRound, u64)>,
 }
 
-type Unsynced = (u64, Vec<(Place, Bytes)>, Option<Bytes>, Vec<Message>);
+type Unsynced = (u64, Vec<(LogPosition, Bytes)>, Option<Bytes>, Vec<Message>);
 
-struct Room {
-    seats: Vec<Seat>,
+struct LogLimit {
+    replicas: Vec<TestReplica>,
     wire: Vec<Message>,
     random: Random,
     /// Of a hundred messages this many are lost, and as many repeated.
     loss: u64,
 }
 
-impl Room {
-    fn new(seed: u64, loss: u64) -> Room {
+impl LogLimit {
+    fn new(seed: u64, loss: u64) -> LogLimit {
         let mut random = Random::new(seed);
-        let members: Vec<Member> = (1..=3).map(member).collect();
-        let seats = members
+        let members: Vec<ReplicaId> = (1..=3).map(member).collect();
+        let replicas = members
             .iter()
             .map(|me| {
-                let found = Found::newborn(Membership {
+                let found = RestoredState::newborn(Membership {
                     voters: members.clone(),
                     ..Membership::default()
                 });
-                let disk = Disk {
+                let disk = TestDisk {
                     base: found.base.clone(),
                     hard_state: found.hard_state,
                     entries: Vec::new(),
                 };
-                Seat {
+                TestReplica {
                     me: *me,
                     replica: found.open(*me, random.split(u64::from(me.node.number()))),
                     disk,
@@ -96,8 +96,8 @@ impl Room {
                 }
             })
             .collect();
-        Room {
-            seats,
+        LogLimit {
+            replicas,
             wire: Vec::new(),
             random,
             loss,
@@ -105,27 +105,31 @@ impl Room {
     }
 
     fn leader(&self) -> Option<usize> {
-        let term = self.seats.iter().map(|seat| seat.replica.term()).max()?;
-        self.seats
+        let term = self
+            .replicas
             .iter()
-            .position(|seat| seat.replica.role() == Role::Leader && seat.replica.term() == term)
+            .map(|test_replica| test_replica.replica.term())
+            .max()?;
+        self.replicas.iter().position(|test_replica| {
+            test_replica.replica.role() == Role::Leader && test_replica.replica.term() == term
+        })
     }
 
     fn work(&mut self, at: usize) {
-        let seat = &mut self.seats[at];
-        while let Some(work) = take(&mut seat.replica) {
+        let test_replica = &mut self.replicas[at];
+        while let Some(work) = take(&mut test_replica.replica) {
             self.wire.extend(work.messages);
             for entry in work.committed {
                 if let Payload::Commands(data) = &entry.payload {
-                    seat.applied.push((entry.place.index, data.clone()));
+                    test_replica.applied.push((entry.place.index, data.clone()));
                 }
-                seat.replica.applied(entry.place.index);
+                test_replica.replica.applied(entry.place.index);
                 if let Payload::Membership(change) = &entry.payload {
-                    seat.replica.enact(change, Numbering::None);
+                    test_replica.replica.enact(change, ReplicaNumbering::None);
                 }
             }
-            seat.confirmed.extend(work.confirmed);
-            seat.unsynced.push_back((
+            test_replica.confirmed.extend(work.confirmed);
+            test_replica.unsynced.push_back((
                 work.number,
                 work.entries
                     .iter()
@@ -138,10 +142,10 @@ impl Room {
     }
 
     fn sync(&mut self, at: usize) {
-        let seat = &mut self.seats[at];
-        while let Some((number, entries, hard_state, after)) = seat.unsynced.pop_front() {
-            seat.disk.write(entries, hard_state);
-            seat.replica.persisted(number);
+        let test_replica = &mut self.replicas[at];
+        while let Some((number, entries, hard_state, after)) = test_replica.unsynced.pop_front() {
+            test_replica.disk.write(entries, hard_state);
+            test_replica.replica.persisted(number);
             self.wire.extend(after);
         }
         self.work(at);
@@ -155,7 +159,7 @@ impl Room {
         reader.end().unwrap();
         assert_eq!(decoded, message, "a message must survive the codec");
         let at = message.to.node.number() as usize - 1;
-        self.seats[at].replica.receive(decoded);
+        self.replicas[at].replica.receive(decoded);
         self.work(at);
     }
 
@@ -165,7 +169,7 @@ impl Room {
             0 => {
                 let at = self.random.below(3) as usize;
                 let number = self.random.below(2);
-                self.seats[at].replica.tick(number);
+                self.replicas[at].replica.tick(number);
                 self.work(at);
             }
             1 | 2 => {
@@ -189,17 +193,17 @@ impl Room {
 
     fn crash(&mut self, at: usize) {
         let random = self.random.split(at as u64);
-        let seat = &mut self.seats[at];
+        let test_replica = &mut self.replicas[at];
         // Whatever was not synced is gone, and with it the messages that waited for it.
-        seat.unsynced.clear();
-        seat.replica = seat.disk.open(seat.me, random);
-        seat.applied.clear();
+        test_replica.unsynced.clear();
+        test_replica.replica = test_replica.disk.open(test_replica.me, random);
+        test_replica.applied.clear();
         self.work(at);
     }
 }
 
 fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
-    let mut room = Room::new(seed, 10);
+    let mut room = LogLimit::new(seed, 10);
     let mut committed: Vec<(u64, Bytes)> = Vec::new();
     let mut proposed = 0u64;
     for turn in 0..8_000u64 {
@@ -208,7 +212,7 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
             && let Some(at) = room.leader()
         {
             let data = Bytes::from(format!("command {proposed}"));
-            if room.seats[at].replica.propose(data).is_ok() {
+            if room.replicas[at].replica.propose(data).is_ok() {
                 proposed += 1;
             }
             room.work(at);
@@ -217,12 +221,12 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
             let victim = room.random.below(3) as usize;
             room.crash(victim);
         }
-        for seat in &room.seats {
-            for (applied, known) in seat.applied.iter().zip(&committed) {
+        for test_replica in &room.replicas {
+            for (applied, known) in test_replica.applied.iter().zip(&committed) {
                 assert_eq!(applied, known, "two replicas applied different commands");
             }
-            if seat.applied.len() > committed.len() {
-                committed = seat.applied.clone();
+            if test_replica.applied.len() > committed.len() {
+                committed = test_replica.applied.clone();
             }
         }
     }
@@ -231,14 +235,22 @@ fn run(seed: u64) -> (Vec<(u64, Bytes)>, u64) {
     for _ in 0..10_000 {
         room.step();
     }
-    for seat in &room.seats {
+    for test_replica in &room.replicas {
         assert!(
-            seat.applied.starts_with(&committed),
+            test_replica.applied.starts_with(&committed),
             "what was once applied must be everywhere in the end"
         );
-        assert_eq!(seat.replica.malformed(), 0, "batching of appends is off");
+        assert_eq!(
+            test_replica.replica.malformed(),
+            0,
+            "batching of appends is off"
+        );
     }
-    let longest = room.seats.iter().map(|seat| seat.applied.len()).max();
+    let longest = room
+        .replicas
+        .iter()
+        .map(|test_replica| test_replica.applied.len())
+        .max();
     assert!(longest.unwrap() > 50, "the group must make progress");
     (committed, proposed)
 }
@@ -259,7 +271,7 @@ fn equal_seeds_give_equal_runs() {
 #[test]
 fn a_lone_voter_leads_at_once() {
     let me = member(1);
-    let found = Found::newborn(Membership {
+    let found = RestoredState::newborn(Membership {
         voters: vec![me],
         ..Membership::default()
     });
@@ -273,7 +285,7 @@ fn a_lone_voter_leads_at_once() {
         replica.persisted(work.number);
     }
     assert_eq!(replica.role(), Role::Leader);
-    let round = Round {
+    let round = ReadRound {
         node: me.node,
         nonce: 1,
         number: 1,
@@ -289,14 +301,14 @@ fn a_lone_voter_leads_at_once() {
 #[test]
 fn a_leader_that_is_removed_steps_down() {
     for seed in 1..=20 {
-        let mut room = Room::new(seed, 0);
+        let mut room = LogLimit::new(seed, 0);
         let removed = loop {
             room.step();
             if let Some(at) = room.leader() {
                 break at;
             }
         };
-        let leader = &mut room.seats[removed];
+        let leader = &mut room.replicas[removed];
         let me = leader.me;
         let change = MembershipChange {
             steps: vec![MembershipStep::Remove(me)],
@@ -311,18 +323,18 @@ fn a_leader_that_is_removed_steps_down() {
         }
         let leader = room.leader().unwrap();
         assert_ne!(leader, removed, "seed {seed}");
-        let membership = room.seats[leader].replica.store().membership();
+        let membership = room.replicas[leader].replica.store().membership();
         assert!(!membership.voters.contains(&me), "seed {seed}");
-        assert_eq!(room.seats[leader].applied.len(), 3, "seed {seed}");
+        assert_eq!(room.replicas[leader].applied.len(), 3, "seed {seed}");
     }
 }
 
 /// The library acknowledged entries it did not have when an append had a gap; both ends check.
 #[test]
 fn an_append_with_a_gap_is_dropped_and_counted() {
-    let mut room = Room::new(3, 0);
+    let mut room = LogLimit::new(3, 0);
     let entry = |index| Entry {
-        place: Place { term: 2, index },
+        place: LogPosition { term: 2, index },
         payload: Payload::Commands(Bytes::from_static(b"x")),
     };
     let message = Message {
@@ -340,7 +352,7 @@ fn an_append_with_a_gap_is_dropped_and_counted() {
         context: Bytes::new(),
         snapshot: None,
     };
-    let replica = &mut room.seats[0].replica;
+    let replica = &mut room.replicas[0].replica;
     replica.receive(message.clone());
     assert_eq!(replica.malformed(), 1);
     assert_eq!(replica.term(), 1, "not even its term was looked at");
@@ -357,14 +369,14 @@ fn an_append_with_a_gap_is_dropped_and_counted() {
     assert_eq!(replica.term(), 2);
 }
 
-/// A wiped voter has a new life: what is meant for the old one does not reach it.
+/// A wiped voter has a new incarnation: what is meant for the old one does not reach it.
 #[test]
 fn a_message_to_an_earlier_life_is_not_received() {
-    let mut room = Room::new(4, 0);
+    let mut room = LogLimit::new(4, 0);
     let vote = Message {
         from: member(2),
-        to: Member {
-            life: 6,
+        to: ReplicaId {
+            incarnation: 6,
             ..member(1)
         },
         term: 9,
@@ -379,9 +391,9 @@ fn a_message_to_an_earlier_life_is_not_received() {
         context: Bytes::new(),
         snapshot: None,
     };
-    room.seats[0].replica.receive(vote);
-    assert!(take(&mut room.seats[0].replica).is_none());
-    assert_eq!(room.seats[0].replica.term(), 1);
+    room.replicas[0].replica.receive(vote);
+    assert!(take(&mut room.replicas[0].replica).is_none());
+    assert_eq!(room.replicas[0].replica.term(), 1);
 }
 
 /// A follower that becomes the only voter while a part of its log is not durable stands for election when it
@@ -390,7 +402,7 @@ fn a_message_to_an_earlier_life_is_not_received() {
 fn a_lone_voter_stands_when_its_log_is_durable() {
     let mut random = Random::new(3);
     let (me, leader) = (member(1), member(2));
-    let mut replica = Found::newborn(Membership {
+    let mut replica = RestoredState::newborn(Membership {
         voters: vec![me, leader],
         ..Membership::default()
     })
@@ -410,7 +422,7 @@ fn a_lone_voter_stands_when_its_log_is_durable() {
         reject: None,
         request_snapshot: 0,
         entries: vec![Entry {
-            place: Place { term: 2, index },
+            place: LogPosition { term: 2, index },
             payload,
         }],
         context: Bytes::new(),
@@ -424,7 +436,7 @@ fn a_lone_voter_stands_when_its_log_is_durable() {
     // Behind the removal comes an entry that is not durable yet.
     replica.receive(append(3, Payload::Commands(Bytes::from_static(b"x"))));
     let unsynced = take(&mut replica).unwrap();
-    replica.enact(&removal, Numbering::None);
+    replica.enact(&removal, ReplicaNumbering::None);
     replica.applied(2);
     assert!(replica.is_alone());
     replica.leader_is_gone(0);
@@ -437,7 +449,7 @@ fn a_lone_voter_stands_when_its_log_is_durable() {
     assert_eq!(replica.role(), Role::Leader);
 }
 
-fn changed(steps: Vec<MembershipStep>, numbering: Numbering) -> Option<Vec<MembershipStep>> {
+fn changed(steps: Vec<MembershipStep>, numbering: ReplicaNumbering) -> Option<Vec<MembershipStep>> {
     let present = Membership {
         voters: vec![member(1), member(2).numbered(5)],
         learners: vec![member(3).numbered(8)],
@@ -451,7 +463,7 @@ fn changed(steps: Vec<MembershipStep>, numbering: Numbering) -> Option<Vec<Membe
 #[test]
 fn additions_are_numbered_by_their_entry() {
     use MembershipStep::{Learner, Remove, Voter};
-    let by = |steps| changed(steps, Numbering::ByIndex(9));
+    let by = |steps| changed(steps, ReplicaNumbering::ByIndex(9));
     assert_eq!(
         by(vec![Learner(member(4)), Voter(member(3).numbered(8))]),
         Some(vec![
@@ -474,6 +486,6 @@ fn additions_are_numbered_by_their_entry() {
     ] {
         assert_eq!(by(wrong.clone()), None, "{wrong:?}");
         // Release 0.1.0 takes all of these as they are.
-        assert_eq!(changed(wrong.clone(), Numbering::None), Some(wrong));
+        assert_eq!(changed(wrong.clone(), ReplicaNumbering::None), Some(wrong));
     }
 }

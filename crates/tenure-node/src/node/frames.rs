@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use crate::codec::{self, FrameWriter, Writer};
 use crate::consensus::Message;
-use crate::node::Due;
-use crate::{After, GroupId, Lane, Mark, Member, NodeId, Output};
+use crate::node::SendAfter;
+use crate::{Channel, DurableAfter, GroupId, Mark, NodeId, Output, ReplicaId};
 
 /// The kinds of items in a frame. On the wire: never reused.
 pub(crate) mod item {
     pub(crate) const MESSAGE: u8 = 1;
     pub(crate) const FORWARD: u8 = 2;
     pub(crate) const ANSWER: u8 = 3;
-    pub(crate) const SWEEP: u8 = 4;
-    pub(crate) const SWEPT: u8 = 5;
+    pub(crate) const FANOUT: u8 = 4;
+    pub(crate) const FANOUT_RESULT: u8 = 5;
     pub(crate) const LEADS: u8 = 6;
     pub(crate) const FOLLOW: u8 = 7;
     pub(crate) const EVENTS: u8 = 8;
@@ -25,9 +25,9 @@ pub(crate) mod item {
     pub(crate) const AM_I_MEMBER: u8 = 14;
     pub(crate) const NOT_A_MEMBER: u8 = 15;
     pub(crate) const RULES: u8 = 16;
-    pub(crate) const SWEPT_PAGE: u8 = 20;
-    pub(crate) const SWEPT_NEXT: u8 = 21;
-    pub(crate) const SWEEP_OVER: u8 = 22;
+    pub(crate) const FANOUT_PAGE: u8 = 20;
+    pub(crate) const FANOUT_NEXT: u8 = 21;
+    pub(crate) const FANOUT_OVER: u8 = 22;
     /// [`AM_I_MEMBER`] of a replica whose number is not 0.
     pub(crate) const IS_REPLICA_MEMBER: u8 = 24;
     pub(crate) const SLOW_DISK: u8 = 26;
@@ -48,26 +48,26 @@ const MOST_ROOM: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Frames {
-    me: Member,
+    me: ReplicaId,
     start: u64,
     /// Counts the frames of this process, for each slot: a receiver recognises those that it has
     /// seen. Each slot by itself, because what waits for the disk may leave much later.
     numbers: [u64; 3],
     /// How long the last frame of each slot was: the next one gets room for as much.
     lengths: [usize; 3],
-    open: BTreeMap<(NodeId, Slot), FrameWriter>,
-    full: Vec<(NodeId, Slot, FrameWriter)>,
+    open: BTreeMap<(NodeId, PeerFrames), FrameWriter>,
+    full: Vec<(NodeId, PeerFrames, FrameWriter)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Slot {
+enum PeerFrames {
     Now = 0,
     AfterWrites = 1,
     Bulk = 2,
 }
 
 impl Frames {
-    pub(crate) fn new(me: Member, start: u64) -> Frames {
+    pub(crate) fn new(me: ReplicaId, start: u64) -> Frames {
         Frames {
             me,
             start,
@@ -78,10 +78,10 @@ impl Frames {
         }
     }
 
-    pub(crate) fn message(&mut self, group: GroupId, message: &Message, due: Due) {
+    pub(crate) fn message(&mut self, group: GroupId, message: &Message, due: SendAfter) {
         let slot = match due {
-            Due::Now => Slot::Now,
-            Due::AfterWrites => Slot::AfterWrites,
+            SendAfter::Now => PeerFrames::Now,
+            SendAfter::AfterWrites => PeerFrames::AfterWrites,
         };
         self.put(message.to.node, slot, item::MESSAGE, |out| {
             out.number(u64::from(group.0));
@@ -91,7 +91,7 @@ impl Frames {
 
     /// Something to be said at once.
     pub(crate) fn say(&mut self, to: NodeId, kind: u8, content: impl FnOnce(&mut Writer)) {
-        self.put(to, Slot::Now, kind, content);
+        self.put(to, PeerFrames::Now, kind, content);
     }
 
     /// Something to be said when the writes of this turn are durable.
@@ -101,18 +101,18 @@ impl Frames {
         kind: u8,
         content: impl FnOnce(&mut Writer),
     ) {
-        self.put(to, Slot::AfterWrites, kind, content);
+        self.put(to, PeerFrames::AfterWrites, kind, content);
     }
 
     /// A part of something large.
     pub(crate) fn bulk(&mut self, to: NodeId, kind: u8, content: impl FnOnce(&mut Writer)) {
-        self.put(to, Slot::Bulk, kind, content);
+        self.put(to, PeerFrames::Bulk, kind, content);
     }
 
-    fn put(&mut self, to: NodeId, slot: Slot, kind: u8, content: impl FnOnce(&mut Writer)) {
+    fn put(&mut self, to: NodeId, slot: PeerFrames, kind: u8, content: impl FnOnce(&mut Writer)) {
         let (me, start) = (self.me, self.start);
         if to == me.node {
-            // Meant for an earlier life of this node, which a group has not removed yet.
+            // Meant for an earlier incarnation of this node, which a group has not removed yet.
             return;
         }
         let number = &mut self.numbers[slot as usize];
@@ -137,14 +137,14 @@ impl Frames {
             .map(|((to, slot), frame)| (to, slot, frame));
         for (to, slot, frame) in full.into_iter().chain(open) {
             self.lengths[slot as usize] = (frame.len() + frame.len() / 4).min(MOST_ROOM);
-            let (lane, after) = match slot {
-                Slot::Now => (Lane::Main, After::Nothing),
-                Slot::AfterWrites => (Lane::Main, After::Persisted(mark)),
-                Slot::Bulk => (Lane::Bulk, After::Nothing),
+            let (channel, after) = match slot {
+                PeerFrames::Now => (Channel::Main, DurableAfter::Nothing),
+                PeerFrames::AfterWrites => (Channel::Main, DurableAfter::Persisted(mark)),
+                PeerFrames::Bulk => (Channel::Bulk, DurableAfter::Nothing),
             };
             outputs.push(Output::Send {
                 to,
-                lane,
+                channel,
                 after,
                 frame: frame.finish(),
             });

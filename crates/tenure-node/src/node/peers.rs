@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::codec::{Frame, Read, Reader};
+use crate::codec::{DecodeResult, Frame, Reader};
 use crate::config::Config;
 use crate::consensus::{Consensus, Message, MessageKind};
+use crate::coordinator::AddressedReplica;
 use crate::node::frames::item;
-use crate::node::{Due, Node};
-use crate::span::Addressed;
-use crate::{GroupId, Member, NodeId, codec};
+use crate::node::{Node, SendAfter};
+use crate::{GroupId, NodeId, ReplicaId, codec};
 use tenure_core::space::FIRST_RULES;
 
 /// Frames older than so many behind the newest are taken for seen.
@@ -21,10 +21,10 @@ const WINDOW: u64 = 1024;
 pub(crate) struct Peers {
     /// All nodes, this one included.
     pub(crate) nodes: BTreeSet<NodeId>,
-    seen: BTreeMap<NodeId, Seen>,
+    seen: BTreeMap<NodeId, SeenFrames>,
     down: BTreeSet<NodeId>,
     /// Who leads each group as far as was heard, and in which term.
-    leaders: Vec<Option<(u64, Member)>>,
+    leaders: Vec<Option<(u64, ReplicaId)>>,
     /// Frames that could not be read.
     pub(crate) unreadable: u64,
 }
@@ -38,8 +38,8 @@ pub(crate) enum Announced {
 
 /// Which frames of a peer have been handled: forwarding at most once rests on it (R106).
 #[derive(Debug)]
-struct Seen {
-    life: u32,
+struct SeenFrames {
+    incarnation: u32,
     /// Lives that are over.
     past: BTreeSet<u32>,
     start: u64,
@@ -63,20 +63,20 @@ impl Peers {
     }
 
     /// Whether a frame is handled for the first time.
-    fn is_fresh(&mut self, sender: Member, start: u64, slot: u8, number: u64) -> bool {
-        let seen = self.seen.entry(sender.node).or_insert_with(|| Seen {
-            life: sender.life,
+    fn is_fresh(&mut self, sender: ReplicaId, start: u64, slot: u8, number: u64) -> bool {
+        let seen = self.seen.entry(sender.node).or_insert_with(|| SeenFrames {
+            incarnation: sender.incarnation,
             past: BTreeSet::new(),
             start,
             rules: 0,
             slots: BTreeMap::new(),
         });
-        if seen.life != sender.life {
-            if seen.past.contains(&sender.life) {
+        if seen.incarnation != sender.incarnation {
+            if seen.past.contains(&sender.incarnation) {
                 return false;
             }
-            seen.past.insert(seen.life);
-            seen.life = sender.life;
+            seen.past.insert(seen.incarnation);
+            seen.incarnation = sender.incarnation;
             seen.start = 0;
             seen.rules = 0;
         }
@@ -130,7 +130,7 @@ impl Peers {
         others.filter(|node| *node != me).collect()
     }
 
-    pub(crate) fn note_leader(&mut self, group: GroupId, term: u64, leader: Member) {
+    pub(crate) fn note_leader(&mut self, group: GroupId, term: u64, leader: ReplicaId) {
         if let Some(slot) = self.leaders.get_mut(group.0 as usize)
             && slot.is_none_or(|(known, _)| known <= term)
         {
@@ -147,12 +147,12 @@ impl Peers {
         }
     }
 
-    pub(crate) fn leader(&self, group: GroupId) -> Option<Member> {
+    pub(crate) fn leader(&self, group: GroupId) -> Option<ReplicaId> {
         self.leadership(group).map(|(_, leader)| leader)
     }
 
     /// Who leads a group, and in which term.
-    pub(crate) fn leadership(&self, group: GroupId) -> Option<(u64, Member)> {
+    pub(crate) fn leadership(&self, group: GroupId) -> Option<(u64, ReplicaId)> {
         *self.leaders.get(group.0 as usize)?
     }
 }
@@ -193,7 +193,7 @@ impl Node {
         }
     }
 
-    fn receive_item(&mut self, from: Member, kind: u8, mut content: Reader) -> Read<()> {
+    fn receive_item(&mut self, from: ReplicaId, kind: u8, mut content: Reader) -> DecodeResult<()> {
         match kind {
             item::MESSAGE => self.receive_message(from, &mut content),
             item::LEADS => {
@@ -205,30 +205,31 @@ impl Node {
                 }
                 Ok(())
             }
-            _ => self.receive_span(from, kind, content),
+            _ => self.receive_coordinator_item(from, kind, content),
         }
     }
 
-    fn receive_message(&mut self, from: Member, content: &mut Reader) -> Read<()> {
+    fn receive_message(&mut self, from: ReplicaId, content: &mut Reader) -> DecodeResult<()> {
         let id = GroupId(content.small()?);
         let message = codec::message(content)?;
-        // A message for an earlier life of this node must not reach the present one.
+        // A message for an earlier incarnation of this node must not reach the present one.
         let is_for_us = message.to.shares_disk(self.me) && message.from.shares_disk(from);
         if !is_for_us || id > self.system() {
             return Ok(());
         }
         let replica = message.to.replica;
         let opens = match self.addressed(id, replica) {
-            Addressed::Present => false,
+            AddressedReplica::Present => false,
             // Neither a vote nor an acknowledgement is ever given for a replica that is gone.
-            Addressed::Past => return Ok(()),
-            Addressed::New => true,
-            Addressed::Again => {
-                let tomb = self.tombs.get(&id);
-                tomb.is_some_and(|tomb| tomb.may_be_over(message.term, message.commit))
+            AddressedReplica::Past => return Ok(()),
+            AddressedReplica::New => true,
+            AddressedReplica::Again => {
+                let tombstone = self.tombstones.get(&id);
+                tombstone
+                    .is_some_and(|tombstone| tombstone.may_be_over(message.term, message.commit))
             }
         };
-        if self.addressed(id, replica) != Addressed::Present {
+        if self.addressed(id, replica) != AddressedReplica::Present {
             if message.kind == MessageKind::Heartbeat {
                 self.answer_unknown_leader(id, &message);
             }
@@ -252,9 +253,12 @@ impl Node {
     /// other before it hears from us: so it does. Without the context of a round this confirms
     /// nothing.
     fn answer_unknown_leader(&mut self, id: GroupId, message: &Message) {
-        let tomb = self.tombs.get(&id).map(|tomb| tomb.hard_state);
-        let tomb = tomb.filter(|state| state.replica == message.to.replica);
-        if message.term < tomb.map_or(0, |state| state.term) {
+        let tombstone = self
+            .tombstones
+            .get(&id)
+            .map(|tombstone| tombstone.hard_state);
+        let tombstone = tombstone.filter(|state| state.replica == message.to.replica);
+        if message.term < tombstone.map_or(0, |state| state.term) {
             return;
         }
         let answer = Message {
@@ -272,7 +276,7 @@ impl Node {
             context: Bytes::new(),
             snapshot: None,
         };
-        self.frames().message(id, &answer, Due::Now);
+        self.frames().message(id, &answer, SendAfter::Now);
     }
 
     pub(crate) fn set_cluster(&mut self, nodes: Vec<NodeId>) {
@@ -285,7 +289,7 @@ impl Node {
         self.peers.nodes.insert(node);
         self.announce_rules(node);
         self.announce_all(node);
-        self.span_peer_up(node);
+        self.coordinator_peer_up(node);
     }
 
     /// A broken connection is news: followers of its groups need not wait for the timeout.
@@ -310,7 +314,7 @@ impl Node {
             self.peers.forget_leader(id, node);
         }
         self.transfers_lost(node);
-        self.span_peer_down(node);
+        self.coordinator_peer_down(node);
     }
 
     /// Tells a peer which groups are led here.
@@ -343,8 +347,8 @@ mod tests {
     use crate::{ClusterConfig, Limits};
     use tenure_core::policy::Algorithm;
 
-    fn member(life: u32) -> Member {
-        Member::new(NodeId::new(2).unwrap(), life)
+    fn member(incarnation: u32) -> ReplicaId {
+        ReplicaId::new(NodeId::new(2).unwrap(), incarnation)
     }
 
     fn peers() -> Peers {
@@ -362,7 +366,7 @@ mod tests {
         })
     }
 
-    /// R106: a frame that arrives twice, or late from an earlier process or life, is not handled again.
+    /// R106: a frame that arrives twice, or late from an earlier process or incarnation, is not handled again.
     #[test]
     fn every_frame_is_handled_at_most_once() {
         let mut peers = peers();

@@ -2,7 +2,7 @@
 
 use crate::consensus::{Consensus, Membership, Progress, Role};
 use crate::node::Node;
-use crate::{GroupId, Member};
+use crate::{GroupId, ReplicaId};
 
 /// A node at this moment, from what it knows by itself.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct GroupStatus {
     /// Of which group.
     pub group: GroupId,
     /// Its identity.
-    pub member: Member,
+    pub member: ReplicaId,
     /// Its part.
     pub role: Role,
     /// Whether it is a leader that has done step 1 of leases.md: it serves.
@@ -33,7 +33,7 @@ pub struct GroupStatus {
     /// Its term.
     pub term: u64,
     /// Who leads, as far as it knows.
-    pub leader: Option<Member>,
+    pub leader: Option<ReplicaId>,
     /// The number of the rules that it applies by.
     pub rules: u32,
     /// The last entry applied.
@@ -47,7 +47,7 @@ pub struct GroupStatus {
     /// Who replicates the group.
     pub membership: Membership,
     /// How far the others are; leaders only.
-    pub progress: Vec<(Member, Progress)>,
+    pub progress: Vec<(ReplicaId, Progress)>,
     /// How much is in its space; absent for the system group.
     pub counts: Option<tenure_core::query::Counts>,
 }
@@ -87,7 +87,7 @@ impl Node {
             .collect();
         let malformed = self.groups.iter().flatten();
         Status {
-            calls: self.span.waiting_calls(),
+            calls: self.coordinator.waiting_calls(),
             unreadable_frames: self.peers.unreadable,
             unsynced_ms: self.unsynced_ms(),
             malformed_appends: malformed.map(|group| group.replica.malformed()).sum(),
@@ -115,14 +115,14 @@ impl Node {
         group.map_or(0, |group| group.applied.index)
     }
 
-    /// Which node this is, in which life. The replica number is 0: each replica here has its own
+    /// Which node this is, in which incarnation. The replica number is 0: each replica here has its own
     /// ([`GroupStatus::member`]).
-    pub fn member(&self) -> Member {
+    pub fn member(&self) -> ReplicaId {
         self.me
     }
 
-    /// The reading of the node's clock, for tests of what time does.
+    /// The time of the node's clock, for tests of what time does.
     pub fn running_ms(&self) -> u64 {
-        self.reading()
+        self.now_ms()
     }
 }

@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::TICK_MS;
 use super::frames::item;
-use crate::codec::{Read, Reader};
+use crate::codec::{DecodeResult, Reader};
 use crate::consensus::{Consensus, ELECTION_TICKS};
-use crate::group::Written;
+use crate::group::WrittenWork;
 use crate::node::Node;
-use crate::{GroupId, Mark, Member, NodeId, Role};
+use crate::{GroupId, Mark, NodeId, ReplicaId, Role};
 
 /// A disk is slow when a write takes this long: one election timeout.
 const SLOW_MS: u64 = ELECTION_TICKS as u64 * TICK_MS;
@@ -54,10 +54,10 @@ pub(crate) struct Storage {
 #[derive(Debug)]
 struct Unsynced {
     mark: Mark,
-    /// The reading when it was handed out.
+    /// The time when it was handed out.
     since: u64,
     bytes: u64,
-    numbers: Vec<Written>,
+    numbers: Vec<WrittenWork>,
 }
 
 /// What a peer last said about its disk.
@@ -70,7 +70,7 @@ struct PeerDisk {
 
 impl Storage {
     /// A batch was handed out for writing.
-    pub(super) fn wrote(&mut self, mark: Mark, since: u64, bytes: u64, numbers: Vec<Written>) {
+    pub(super) fn wrote(&mut self, mark: Mark, since: u64, bytes: u64, numbers: Vec<WrittenWork>) {
         self.unsynced.push_back(Unsynced {
             mark,
             since,
@@ -80,42 +80,42 @@ impl Storage {
     }
 
     /// The next write that is durable when this mark is.
-    pub(super) fn synced(&mut self, mark: Mark) -> Option<Vec<Written>> {
+    pub(super) fn synced(&mut self, mark: Mark) -> Option<Vec<WrittenWork>> {
         let next = self.unsynced.pop_front_if(|one| one.mark <= mark)?;
         Some(next.numbers)
     }
 
     /// How long the oldest write has not been durable.
-    pub(super) fn age(&self, reading: u64) -> u64 {
+    pub(super) fn age(&self, now_ms: u64) -> u64 {
         let oldest = self.unsynced.front();
-        oldest.map_or(0, |oldest| reading.saturating_sub(oldest.since))
+        oldest.map_or(0, |oldest| now_ms.saturating_sub(oldest.since))
     }
 
-    fn is_hung(&self, reading: u64) -> bool {
+    fn is_hung(&self, now_ms: u64) -> bool {
         let bytes: u64 = self.unsynced.iter().map(|one| one.bytes).sum();
-        self.age(reading) >= HUNG_MS + bytes / LEAST_BYTES_PER_MS
+        self.age(now_ms) >= HUNG_MS + bytes / LEAST_BYTES_PER_MS
     }
 
     /// Whether a peer's disk was slow a short while ago.
-    fn was_slow(&self, node: NodeId, reading: u64) -> bool {
+    fn was_slow(&self, node: NodeId, now_ms: u64) -> bool {
         let slow_at = self.peers.get(&node).and_then(|peer| peer.slow_at);
-        slow_at.is_some_and(|at| reading.saturating_sub(at) < RECOVERED_AFTER_MS)
+        slow_at.is_some_and(|at| now_ms.saturating_sub(at) < RECOVERED_AFTER_MS)
     }
 
     /// Whether a peer has just said that its disk is, and was, fast.
-    fn is_healthy(&self, node: NodeId, reading: u64) -> bool {
+    fn is_healthy(&self, node: NodeId, now_ms: u64) -> bool {
         let heard = self.peers.get(&node).is_some_and(|peer| {
-            let age = reading.saturating_sub(peer.heard_at);
+            let age = now_ms.saturating_sub(peer.heard_at);
             age < SUSPECT_MS
         });
-        heard && !self.was_slow(node, reading)
+        heard && !self.was_slow(node, now_ms)
     }
 }
 
 impl Node {
     /// How long the oldest write of this node has not been durable, in milliseconds.
     pub(crate) fn unsynced_ms(&self) -> u64 {
-        self.storage.age(self.reading())
+        self.storage.age(self.now_ms())
     }
 
     /// Whether writes take longer than an election timeout.
@@ -125,26 +125,26 @@ impl Node {
 
     /// Whether a write takes so long that the node stops, or has stopped.
     pub fn has_hung_disk(&self) -> bool {
-        self.storage.is_hung(self.reading())
+        self.storage.is_hung(self.now_ms())
     }
 
     /// Whether leadership may be given to a member: not if its disk was slow a short while ago.
-    pub(crate) fn may_be_given(&self, to: Member) -> bool {
-        !self.storage.was_slow(to.node, self.reading())
+    pub(crate) fn may_be_given(&self, to: ReplicaId) -> bool {
+        !self.storage.was_slow(to.node, self.now_ms())
     }
 
     /// Before the groups tick: those of a node with a slow disk do not campaign.
     pub(crate) fn storage_tick(&mut self) {
-        let reading = self.reading();
-        if self.storage.is_hung(reading) {
-            let age = self.storage.age(reading) / 1000;
+        let now_ms = self.now_ms();
+        if self.storage.is_hung(now_ms) {
+            let age = self.storage.age(now_ms) / 1000;
             self.turn.stop = Some(format!(
                 "the disk has not completed a write of the log for {age} s: \
                  check the disk under the data directory, then start this node again"
             ));
             return;
         }
-        let age = self.storage.age(reading);
+        let age = self.storage.age(now_ms);
         let slow = age >= SLOW_MS;
         for group in self.groups.iter_mut().flatten() {
             group.replica.hold_back(slow);
@@ -152,17 +152,17 @@ impl Node {
         if age < SUSPECT_MS {
             return;
         }
-        self.storage.suspected_at = Some(reading);
+        self.storage.suspected_at = Some(now_ms);
         let asked = self.storage.asked_at;
-        if asked.is_none_or(|at| at + ASK_EVERY_MS <= reading) {
-            self.storage.asked_at = Some(reading);
+        if asked.is_none_or(|at| at + ASK_EVERY_MS <= now_ms) {
+            self.storage.asked_at = Some(now_ms);
             for node in self.peers.others(self.me.node) {
                 self.frames()
                     .say(node, item::SLOW_DISK, |out| out.number(age));
             }
         }
         if slow {
-            self.leave_slow_disk(reading);
+            self.leave_slow_disk(now_ms);
         }
         if age >= 2 * SLOW_MS {
             for group in self.groups.iter_mut().flatten() {
@@ -172,7 +172,7 @@ impl Node {
     }
 
     /// Hands over what is led here, where a voter has a healthy disk.
-    fn leave_slow_disk(&mut self, reading: u64) {
+    fn leave_slow_disk(&mut self, now_ms: u64) {
         for at in 0..self.groups.len() {
             let Some(group) = &self.groups[at] else {
                 continue;
@@ -181,33 +181,37 @@ impl Node {
             let before = self.storage.handed_over.get(&id);
             // Consensus gives a hand-over up after an election timeout; another one meanwhile would make
             // two candidates.
-            let under_way = before.is_some_and(|at| at + SLOW_MS > reading);
+            let under_way = before.is_some_and(|at| at + SLOW_MS > now_ms);
             if group.replica.role() != Role::Leader || under_way {
                 continue;
             }
-            let healthy = |member: &&Member| self.storage.is_healthy(member.node, reading);
+            let healthy = |member: &&ReplicaId| self.storage.is_healthy(member.node, now_ms);
             let voters = &group.membership().voters;
-            let voters: Vec<Member> = voters.iter().filter(healthy).copied().collect();
+            let voters: Vec<ReplicaId> = voters.iter().filter(healthy).copied().collect();
             if self.hand_over(id, &voters) {
-                self.storage.handed_over.insert(id, reading);
+                self.storage.handed_over.insert(id, now_ms);
             }
         }
     }
 
     /// A peer has a slow disk, and asks how that of this node is.
-    pub(crate) fn receive_slow_disk(&mut self, from: Member, mut content: Reader) -> Read<()> {
+    pub(crate) fn receive_slow_disk(
+        &mut self,
+        from: ReplicaId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
         let age = content.number()?;
-        let reading = self.reading();
-        let slow_at = Some(reading).filter(|_| age >= SUSPECT_MS);
+        let now_ms = self.now_ms();
+        let slow_at = Some(now_ms).filter(|_| age >= SUSPECT_MS);
         self.heard_of_disk(from.node, slow_at);
-        let own = self.storage.age(reading);
+        let own = self.storage.age(now_ms);
         let suspected = self.storage.suspected_at;
         let suspected = if own >= SUSPECT_MS {
-            Some(reading)
+            Some(now_ms)
         } else {
             suspected
         };
-        let suspected_ago = suspected.map(|at| reading.saturating_sub(at));
+        let suspected_ago = suspected.map(|at| now_ms.saturating_sub(at));
         self.frames().say(from.node, item::DISK, |out| {
             out.number(own);
             out.maybe(suspected_ago);
@@ -216,16 +220,20 @@ impl Node {
     }
 
     /// How the disk of a peer is.
-    pub(crate) fn receive_disk(&mut self, from: Member, mut content: Reader) -> Read<()> {
+    pub(crate) fn receive_disk(
+        &mut self,
+        from: ReplicaId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
         let (_age, suspected_ago) = (content.number()?, content.maybe()?);
-        let reading = self.reading();
-        let slow_at = suspected_ago.map(|ago| reading.saturating_sub(ago));
+        let now_ms = self.now_ms();
+        let slow_at = suspected_ago.map(|ago| now_ms.saturating_sub(ago));
         self.heard_of_disk(from.node, slow_at);
         Ok(())
     }
 
     fn heard_of_disk(&mut self, node: NodeId, slow_at: Option<u64>) {
-        let heard_at = self.reading();
+        let heard_at = self.now_ms();
         let peer = self.storage.peers.entry(node).or_insert(PeerDisk {
             heard_at,
             slow_at: None,

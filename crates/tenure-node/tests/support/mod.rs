@@ -33,15 +33,15 @@ pub fn node_id(number: u32) -> NodeId {
 
 /// What a log holds for each group, in bytes, and snapshots beside it.
 #[derive(Clone, Default)]
-pub struct Disk {
-    groups: BTreeMap<GroupId, Remains>,
+pub struct TestDisk {
+    groups: BTreeMap<GroupId, RecoveredBytes>,
     snapshots: BTreeMap<(GroupId, u64), Bytes>,
     /// Batches not yet durable.
-    pending: VecDeque<Batch>,
+    pending: VecDeque<WriteBatch>,
     /// Frames that wait for a mark.
     held: Vec<(Mark, NodeId, Bytes)>,
     pub syncs: u64,
-    pub born: Vec<(GroupId, Vec<Member>)>,
+    pub born: Vec<(GroupId, Vec<ReplicaId>)>,
     /// Batches written so far, and the bytes of entries in the longest.
     pub batches: u64,
     pub longest_batch: usize,
@@ -49,61 +49,61 @@ pub struct Disk {
     pub suspect: bool,
 }
 
-impl Disk {
+impl TestDisk {
     /// Whether there is more of a replica than, perhaps, a term and a vote.
     pub fn holds(&self, group: GroupId) -> bool {
         let held = self.groups.get(&group);
         held.is_some_and(|held| held.base.is_some() || !held.entries.is_empty())
     }
 
-    /// What the log holds of a group, to be put back with [`Disk::go_back`].
-    pub fn remains(&self, group: GroupId) -> Remains {
+    /// What the log holds of a group, to be put back with [`TestDisk::go_back`].
+    pub fn remains(&self, group: GroupId) -> RecoveredBytes {
         self.groups[&group].clone()
     }
 
     /// The log of a group is as it was: what was written since is lost.
-    pub fn go_back(&mut self, group: GroupId, remains: Remains) {
+    pub fn go_back(&mut self, group: GroupId, remains: RecoveredBytes) {
         self.groups.insert(group, remains);
     }
 
-    fn write(&mut self, group: GroupId, record: Record) {
+    fn write(&mut self, group: GroupId, record: LogWrite) {
         let held = self.groups.entry(group).or_default();
         match record {
-            Record::Born(base) => {
+            LogWrite::Born(base) => {
                 held.base = Some((base.place, base.membership.to_bytes()));
             }
-            Record::Cut(base) => {
+            LogWrite::Cut(base) => {
                 assert!(self.snapshots.contains_key(&(group, base.place.index)));
                 held.entries
                     .retain(|(place, _)| place.index > base.place.index);
                 held.base = Some((base.place, base.membership.to_bytes()));
             }
-            Record::Installed(base) => {
+            LogWrite::Installed(base) => {
                 assert!(self.snapshots.contains_key(&(group, base.place.index)));
                 held.entries.clear();
                 held.base = Some((base.place, base.membership.to_bytes()));
             }
-            Record::Entries(entries) => {
+            LogWrite::Entries(entries) => {
                 for entry in entries {
                     held.entries
                         .retain(|(place, _)| place.index < entry.place.index);
                     held.entries.push((entry.place, entry.payload_bytes()));
                 }
             }
-            Record::HardState(state) => held.hard_state = state.to_bytes(),
-            Record::Removed => {
+            LogWrite::HardState(state) => held.hard_state = state.to_bytes(),
+            LogWrite::Removed => {
                 self.groups.remove(&group);
             }
         }
     }
 }
 
-pub struct Seat {
-    pub member: Member,
+pub struct TestNode {
+    pub member: ReplicaId,
     pub node: Option<Node>,
-    pub disk: Disk,
+    pub disk: TestDisk,
     start: u64,
-    /// The seat's own clock: what it reads, and how fast it runs in per mille.
+    /// The test node's own clock: what it reads, and how fast it runs in per mille.
     pub clock_ms: u64,
     pub rate: u64,
     pub answers: BTreeMap<RequestId, Result<Answer, Failure>>,
@@ -114,7 +114,7 @@ pub struct Seat {
 }
 
 pub struct Cluster {
-    pub seats: Vec<Seat>,
+    pub test_nodes: Vec<TestNode>,
     pub now: u64,
     wire: VecDeque<(u64, NodeId, NodeId, Bytes)>,
     /// Links that carry nothing.
@@ -128,14 +128,14 @@ pub struct Cluster {
     /// How many bytes the longest frame had.
     pub longest_frame: usize,
     pub duplicate: bool,
-    /// How many bytes a millisecond the bulk lane to each node carries, and how many may wait for it: beyond it
+    /// How many bytes a millisecond the bulk channel to each node carries, and how many may wait for it: beyond it
     /// the connection breaks, as on real machines.
-    pub bulk: Option<BulkLine>,
+    pub bulk: Option<BulkQueue>,
     /// Bulk frames are kept in `lost`.
     pub hold_bulk: bool,
-    /// When the bulk lane to a node is free again, in microseconds.
+    /// When the bulk channel to a node is free again, in microseconds.
     bulk_free: BTreeMap<NodeId, u64>,
-    /// How often a bulk lane broke.
+    /// How often a bulk channel broke.
     pub bulk_broke: u64,
     /// What cut links did not carry, for a test to bring it after all.
     pub lost: Vec<(NodeId, NodeId, Bytes)>,
@@ -146,7 +146,7 @@ pub struct Cluster {
 }
 
 #[derive(Clone, Copy)]
-pub struct BulkLine {
+pub struct BulkQueue {
     pub bytes_per_ms: u64,
     pub most_waiting: u64,
 }
@@ -159,14 +159,14 @@ impl Cluster {
 
     pub fn with(nodes: u32, groups: u32, limits: Limits) -> Cluster {
         let mut cluster = Cluster::empty(groups, limits);
-        let members: Vec<Member> = (1..=nodes).map(|number| member(number, 1)).collect();
+        let members: Vec<ReplicaId> = (1..=nodes).map(|number| member(number, 1)).collect();
         for me in &members {
             let born = (0..=groups)
                 .map(|group| (GroupId(group), members.clone()))
                 .collect();
             cluster.add(*me, born);
         }
-        for at in 0..cluster.seats.len() {
+        for at in 0..cluster.test_nodes.len() {
             cluster.start(at);
         }
         cluster
@@ -174,7 +174,7 @@ impl Cluster {
 
     pub fn empty(groups: u32, limits: Limits) -> Cluster {
         Cluster {
-            seats: Vec::new(),
+            test_nodes: Vec::new(),
             now: 1_000,
             wire: VecDeque::new(),
             cut: BTreeSet::new(),
@@ -198,7 +198,7 @@ impl Cluster {
 
     /// Three voters of every group, and more nodes that have no replica yet.
     pub fn fill_with_trio(&mut self, guests: u32) {
-        let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+        let members: Vec<ReplicaId> = (1..=3).map(|number| member(number, 1)).collect();
         for me in &members {
             let born = (0..=self.groups)
                 .map(|group| (GroupId(group), members.clone()))
@@ -208,7 +208,7 @@ impl Cluster {
         for number in 4..4 + guests {
             self.add(member(number, 1), Vec::new());
         }
-        for at in 0..self.seats.len() {
+        for at in 0..self.test_nodes.len() {
             self.start(at);
         }
         self.settle();
@@ -225,13 +225,13 @@ impl Cluster {
         }
     }
 
-    pub fn add(&mut self, member: Member, born: Vec<(GroupId, Vec<Member>)>) -> usize {
-        self.seats.push(Seat {
+    pub fn add(&mut self, member: ReplicaId, born: Vec<(GroupId, Vec<ReplicaId>)>) -> usize {
+        self.test_nodes.push(TestNode {
             member,
             node: None,
-            disk: Disk {
+            disk: TestDisk {
                 born,
-                ..Disk::default()
+                ..TestDisk::default()
             },
             start: 0,
             clock_ms: 5_000,
@@ -241,79 +241,83 @@ impl Cluster {
             paused_disk: false,
             stopped: None,
         });
-        self.seats.len() - 1
+        self.test_nodes.len() - 1
     }
 
     pub fn system(&self) -> GroupId {
         GroupId(self.groups)
     }
 
-    fn moment(&self, at: usize) -> Moment {
-        Moment {
-            monotonic_ms: self.seats[at].clock_ms,
+    fn moment(&self, at: usize) -> StepTime {
+        StepTime {
+            monotonic_ms: self.test_nodes[at].clock_ms,
             wall_ms: 1_700_000_000_000 + self.now,
         }
     }
 
     /// Starts a node from its disk.
     pub fn start(&mut self, at: usize) {
-        let mut nodes: Vec<NodeId> = self.seats.iter().map(|seat| seat.member.node).collect();
+        let mut nodes: Vec<NodeId> = self
+            .test_nodes
+            .iter()
+            .map(|test_node| test_node.member.node)
+            .collect();
         if self.first_rules {
             nodes.push(node_id(99));
         }
         let moment = self.moment(at);
         let (groups, limits, seed) = (self.groups, self.limits.clone(), self.seed);
-        let seat = &mut self.seats[at];
-        seat.start += 1;
+        let test_node = &mut self.test_nodes[at];
+        test_node.start += 1;
         let mut recovery = Recovery::new();
-        if seat.disk.groups.is_empty() {
-            for (group, voters) in seat.disk.born.clone() {
+        if test_node.disk.groups.is_empty() {
+            for (group, voters) in test_node.disk.born.clone() {
                 recovery.born(group, voters);
             }
         }
-        for (group, remains) in seat.disk.groups.clone() {
+        for (group, remains) in test_node.disk.groups.clone() {
             recovery.group(group, remains).unwrap();
         }
         for (group, index) in recovery.snapshots() {
-            let data = seat.disk.snapshots[&(group, index)].clone();
+            let data = test_node.disk.snapshots[&(group, index)].clone();
             recovery.state(group, data);
         }
-        if seat.disk.suspect {
+        if test_node.disk.suspect {
             let groups: Vec<GroupId> = recovery.groups().collect();
             groups.into_iter().for_each(|one| recovery.suspect(one));
         }
         let config = Config {
-            me: seat.member,
+            me: test_node.member,
             cluster: ClusterConfig {
                 group_count: groups,
                 prefix_segments: 1,
                 default_algorithm: Algorithm::RecursiveRw,
             },
             limits,
-            start: seat.start,
-            seed: seed ^ u64::from(seat.member.node.number()) ^ (seat.start << 40),
+            start: test_node.start,
+            seed: seed ^ u64::from(test_node.member.node.number()) ^ (test_node.start << 40),
             nodes,
         };
         let (node, outputs) = Node::start(config, recovery, moment).unwrap();
-        seat.node = Some(node);
+        test_node.node = Some(node);
         self.take(at, outputs);
     }
 
     /// The process dies: what was not durable is gone, and what it had to say too.
     pub fn crash(&mut self, at: usize) {
-        let id = self.seats[at].member.node;
-        let seat = &mut self.seats[at];
-        seat.node = None;
-        seat.disk.pending.clear();
-        seat.disk.held.clear();
+        let id = self.test_nodes[at].member.node;
+        let test_node = &mut self.test_nodes[at];
+        test_node.node = None;
+        test_node.disk.pending.clear();
+        test_node.disk.held.clear();
         self.wire
             .retain(|(_, from, to, _)| *from != id && *to != id);
     }
 
     pub fn tell_down(&mut self, gone: usize) {
-        let gone = self.seats[gone].member.node;
-        for at in 0..self.seats.len() {
-            if self.seats[at].member.node != gone {
+        let gone = self.test_nodes[gone].member.node;
+        for at in 0..self.test_nodes.len() {
+            if self.test_nodes[at].member.node != gone {
                 self.input(at, Input::PeerDown { node: gone });
             }
         }
@@ -326,7 +330,7 @@ impl Cluster {
 
     pub fn inputs(&mut self, at: usize, inputs: Vec<Input>) {
         let moment = self.moment(at);
-        let Some(node) = &mut self.seats[at].node else {
+        let Some(node) = &mut self.test_nodes[at].node else {
             return;
         };
         let outputs = node.step(moment, inputs);
@@ -334,65 +338,68 @@ impl Cluster {
     }
 
     fn take(&mut self, at: usize, outputs: Vec<Output>) {
-        let from = self.seats[at].member.node;
+        let from = self.test_nodes[at].member.node;
         for output in outputs {
-            let seat = &mut self.seats[at];
+            let test_node = &mut self.test_nodes[at];
             match output {
                 Output::Write(batch) => {
                     let entries = batch.records.iter().map(|(_, record)| match record {
-                        Record::Entries(entries) => entries.iter(),
+                        LogWrite::Entries(entries) => entries.iter(),
                         _ => [].iter(),
                     });
                     let bytes = entries.flatten().map(|entry| entry.payload_bytes().len());
-                    seat.disk.longest_batch = bytes.sum::<usize>().max(seat.disk.longest_batch);
-                    seat.disk.batches += 1;
-                    seat.disk.pending.push_back(batch);
+                    test_node.disk.longest_batch =
+                        bytes.sum::<usize>().max(test_node.disk.longest_batch);
+                    test_node.disk.batches += 1;
+                    test_node.disk.pending.push_back(batch);
                 }
                 Output::Send {
-                    to, lane, frame, ..
-                } if lane == Lane::Bulk && self.hold_bulk => self.lost.push((from, to, frame)),
+                    to, channel, frame, ..
+                } if channel == Channel::Bulk && self.hold_bulk => {
+                    self.lost.push((from, to, frame))
+                }
                 Output::Send {
-                    to, lane, frame, ..
-                } if lane == Lane::Bulk && self.bulk.is_some() => {
+                    to, channel, frame, ..
+                } if channel == Channel::Bulk && self.bulk.is_some() => {
                     self.send_bulk(at, to, frame);
                 }
                 Output::Send {
                     to,
-                    lane: Lane::Bulk,
+                    channel: Channel::Bulk,
                     frame,
                     ..
                 } if self.bulk_lost => self.lost.push((from, to, frame)),
                 Output::Send {
                     to, after, frame, ..
                 } => match after {
-                    After::Nothing => self.send(from, to, frame),
-                    After::Persisted(mark) => seat.disk.held.push((mark, to, frame)),
+                    DurableAfter::Nothing => self.send(from, to, frame),
+                    DurableAfter::Persisted(mark) => test_node.disk.held.push((mark, to, frame)),
                 },
                 Output::Answer { id, answer, .. } => {
-                    let before = seat.answers.insert(id, answer);
+                    let before = test_node.answers.insert(id, answer);
                     assert!(before.is_none(), "a request was answered twice");
                 }
                 Output::SaveSnapshot(snapshot) => {
                     let key = (snapshot.group, snapshot.index);
-                    seat.disk.snapshots.insert(key, snapshot.data);
+                    test_node.disk.snapshots.insert(key, snapshot.data);
                     let input = Input::SnapshotSaved {
                         group: key.0,
                         index: key.1,
                     };
                     self.input(at, input);
                 }
-                Output::Stop { why } => seat.stopped = Some(why),
+                Output::Stop { why } => test_node.stopped = Some(why),
                 other @ (Output::Event { .. }
                 | Output::Change { .. }
                 | Output::Closed { .. }
-                | Output::Changed { .. }) => seat.outputs.push(other),
+                | Output::Changed { .. }) => test_node.outputs.push(other),
             }
         }
     }
 
     fn send_bulk(&mut self, at: usize, to: NodeId, frame: Bytes) {
         let Some(line) = self.bulk else { return };
-        let from = self.seats[at].member.node;
+        let from = self.test_nodes[at].member.node;
         let now = self.now * 1_000;
         let free = self.bulk_free.get(&to).copied().unwrap_or(0).max(now);
         if (free - now) * line.bytes_per_ms / 1_000 + frame.len() as u64 > line.most_waiting {
@@ -427,13 +434,13 @@ impl Cluster {
 
     /// Everything that was written is durable now.
     pub fn sync(&mut self, at: usize) {
-        let from = self.seats[at].member.node;
-        let disk = &mut self.seats[at].disk;
+        let from = self.test_nodes[at].member.node;
+        let disk = &mut self.test_nodes[at].disk;
         if disk.pending.is_empty() {
             return;
         }
         let mut mark = Mark(0);
-        disk.syncs += u64::from(disk.pending.iter().any(|batch| batch.sync == Sync::Now));
+        disk.syncs += u64::from(disk.pending.iter().any(|batch| batch.sync == SyncMode::Now));
         for batch in std::mem::take(&mut disk.pending) {
             for snapshot in batch.snapshots {
                 let key = (snapshot.group, snapshot.index);
@@ -471,19 +478,23 @@ impl Cluster {
             if self.cut.contains(&(from, to)) {
                 continue;
             }
-            if let Some(at) = self.seats.iter().position(|seat| seat.member.node == to) {
+            if let Some(at) = self
+                .test_nodes
+                .iter()
+                .position(|test_node| test_node.member.node == to)
+            {
                 self.input(at, Input::Frame { from, bytes });
             }
         }
-        for at in 0..self.seats.len() {
-            let rate = self.seats[at].rate;
+        for at in 0..self.test_nodes.len() {
+            let rate = self.test_nodes[at].rate;
             let before = self.now * rate / 1_000;
             let after = (self.now + 1) * rate / 1_000;
-            self.seats[at].clock_ms += after - before;
-            if !self.seats[at].paused_disk {
+            self.test_nodes[at].clock_ms += after - before;
+            if !self.test_nodes[at].paused_disk {
                 self.sync(at);
             }
-            let wants = self.seats[at]
+            let wants = self.test_nodes[at]
                 .node
                 .as_ref()
                 .is_some_and(|node| node.wake_in() == 0 || self.now.is_multiple_of(10));
@@ -511,11 +522,15 @@ impl Cluster {
     }
 
     pub fn leader(&self, group: GroupId) -> Option<usize> {
-        let led = self.seats.iter().enumerate().filter_map(|(at, seat)| {
-            let status = seat.node.as_ref()?.status();
-            let group = status.groups.into_iter().find(|one| one.group == group)?;
-            group.serves.then_some((group.term, at))
-        });
+        let led = self
+            .test_nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(at, test_node)| {
+                let status = test_node.node.as_ref()?.status();
+                let group = status.groups.into_iter().find(|one| one.group == group)?;
+                group.serves.then_some((group.term, at))
+            });
         led.max().map(|(_, at)| at)
     }
 
@@ -559,9 +574,9 @@ impl Cluster {
 
     pub fn wait(&mut self, at: usize, id: RequestId) -> Result<Answer, Failure> {
         self.until(40_000, "an answer", |cluster| {
-            cluster.seats[at].answers.contains_key(&id)
+            cluster.test_nodes[at].answers.contains_key(&id)
         });
-        self.seats[at].answers.remove(&id).unwrap()
+        self.test_nodes[at].answers.remove(&id).unwrap()
     }
 
     pub fn write(&mut self, at: usize, who: &str, what: &str) -> AcquireAnswer {
@@ -604,13 +619,16 @@ impl Cluster {
     }
 
     pub fn cut(&mut self, from: usize, to: usize) {
-        let (from, to) = (self.seats[from].member.node, self.seats[to].member.node);
+        let (from, to) = (
+            self.test_nodes[from].member.node,
+            self.test_nodes[to].member.node,
+        );
         self.cut.insert((from, to));
     }
 
     /// Cuts a node off from all others, both ways.
     pub fn isolate(&mut self, at: usize) {
-        for other in 0..self.seats.len() {
+        for other in 0..self.test_nodes.len() {
             if other != at {
                 self.cut(at, other);
                 self.cut(other, at);
@@ -662,7 +680,7 @@ pub fn change(
         },
     );
     let find = |cluster: &Cluster| {
-        cluster.seats[leader]
+        cluster.test_nodes[leader]
             .outputs
             .iter()
             .find_map(|output| match output {
@@ -675,17 +693,17 @@ pub fn change(
 }
 
 pub fn status(cluster: &Cluster, at: usize, group: GroupId) -> Option<GroupStatus> {
-    let status = cluster.seats[at].node.as_ref()?.status();
+    let status = cluster.test_nodes[at].node.as_ref()?.status();
     status.groups.into_iter().find(|one| one.group == group)
 }
 
-/// The replica of a node in a life, as its group's leader knows it.
-pub fn seated(cluster: &Cluster, group: GroupId, on: Member) -> Member {
+/// The replica of a node in an incarnation, as its group's leader knows it.
+pub fn running_nodes(cluster: &Cluster, group: GroupId, on: ReplicaId) -> ReplicaId {
     let known = status(cluster, cluster.leader(group).unwrap(), group).unwrap();
     let everybody = known.membership.everybody();
     let mut here = everybody
         .into_iter()
-        .filter(|one| one.node == on.node && one.life == on.life);
+        .filter(|one| one.node == on.node && one.incarnation == on.incarnation);
     here.next().unwrap()
 }
 
@@ -707,7 +725,7 @@ pub fn change_soon(
 /// Three replicas, and a fourth node that has none and only forwards.
 pub fn trio_and_a_guest() -> Cluster {
     let mut cluster = Cluster::empty(8, Limits::default());
-    let members: Vec<Member> = (1..=3).map(|number| member(number, 1)).collect();
+    let members: Vec<ReplicaId> = (1..=3).map(|number| member(number, 1)).collect();
     for me in &members {
         let born = (0..=8)
             .map(|group| (GroupId(group), members.clone()))
@@ -722,8 +740,8 @@ pub fn trio_and_a_guest() -> Cluster {
     cluster
 }
 
-pub fn member(number: u32, life: u32) -> Member {
-    Member::new(node_id(number), life)
+pub fn member(number: u32, incarnation: u32) -> ReplicaId {
+    ReplicaId::new(node_id(number), incarnation)
 }
 
 pub fn acquire(who: &str, what: &str, ttl: u64) -> AcquireRequest {

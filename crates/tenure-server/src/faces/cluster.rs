@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use tenure_cluster::{Draining, GroupReport, Handle, Survey};
-use tenure_node::{GroupId, Member, NodeId};
+use tenure_node::{GroupId, NodeId, ReplicaId};
 use tenure_wire::cluster::cluster_server::Cluster;
 use tenure_wire::cluster::{
     BackupChunk, BackupRequest, DrainRequest, DrainResponse, Group, Node, RemoveRequest,
@@ -199,7 +199,7 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
             };
             Node {
                 number: node.member.node.number(),
-                life: node.member.life,
+                life: node.member.incarnation,
                 up: node.up,
                 for_ms: node.for_ms,
                 draining: node.draining,
@@ -234,12 +234,12 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
 
 fn group(survey: &Survey, leader: NodeId, replica: &GroupReport) -> Group {
     // A voter counts if its node has just reported, and runs on the disk that the group knows.
-    let is_confirmed = |voter: &Member| {
+    let is_confirmed = |voter: &ReplicaId| {
         let report = survey.report(voter.node);
         report.is_some_and(|report| report.member.shares_disk(*voter))
     };
     let unconfirmed = replica.voters.iter().filter(|voter| !is_confirmed(voter));
-    let numbers = |members: &[Member]| {
+    let numbers = |members: &[ReplicaId]| {
         let numbers = members.iter().map(|member| member.node.number());
         numbers.collect()
     };
@@ -266,11 +266,11 @@ mod tests {
 
     use super::*;
 
-    fn member(node: u32, life: u32) -> Member {
-        Member::new(NodeId::new(node).unwrap(), life)
+    fn member(node: u32, life: u32) -> ReplicaId {
+        ReplicaId::new(NodeId::new(node).unwrap(), life)
     }
 
-    fn node(member: Member) -> NodeInfo {
+    fn node(member: ReplicaId) -> NodeInfo {
         NodeInfo {
             name: format!("tenure-{}", member.node.number() - 1),
             member,
@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    fn report(member: Member, groups: Vec<GroupReport>) -> Report {
+    fn report(member: ReplicaId, groups: Vec<GroupReport>) -> Report {
         Report {
             member,
             release: "1.2.3".to_owned(),
@@ -313,7 +313,7 @@ mod tests {
             holds: 0,
             waiters: 0,
         };
-        let survey = |second: Member| Survey {
+        let survey = |second: ReplicaId| Survey {
             asked: member(1, 7),
             nodes: vec![node(member(1, 7)), node(second)],
             reports: vec![

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_node::{
-    Batch, FoundView, GroupId, HardState, Mark, Member, Membership, NodeId, Place, Record, Role,
-    Standing,
+    GroupId, HardState, LogPosition, LogView, LogWrite, Mark, Membership, NodeId, ReplicaId,
+    ReplicaStanding, Role, WriteBatch,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -17,8 +17,8 @@ use super::{Finding, Seen};
 /// A node in one of its lives.
 pub(super) type Disk = (NodeId, u32);
 
-pub(super) fn disk(member: Member) -> Disk {
-    (member.node, member.life)
+pub(super) fn disk(member: ReplicaId) -> Disk {
+    (member.node, member.incarnation)
 }
 
 /// See the module.
@@ -26,12 +26,12 @@ pub(super) fn disk(member: Member) -> Disk {
 pub(super) struct Consensus {
     /// What was written and is not durable yet.
     unsynced: BTreeMap<Disk, VecDeque<Unsynced>>,
-    votes: BTreeMap<(GroupId, Disk, u64, u64), Member>,
+    votes: BTreeMap<(GroupId, Disk, u64, u64), ReplicaId>,
     /// How many replicas of a group a disk has had and removed: the next one is another voter.
     removed: BTreeMap<(GroupId, Disk), u64>,
     leaders: BTreeMap<(GroupId, u64), Disk>,
-    contents: BTreeMap<(GroupId, Place), u64>,
-    stored: BTreeMap<(GroupId, Place), BTreeSet<Disk>>,
+    contents: BTreeMap<(GroupId, LogPosition), u64>,
+    stored: BTreeMap<(GroupId, LogPosition), BTreeSet<Disk>>,
     /// Up to which entry a disk has the state of a group.
     bases: BTreeMap<(GroupId, Disk), u64>,
     /// What each leader had applied when it was last looked at, and by which membership it led then.
@@ -44,7 +44,7 @@ type Unsynced = (Mark, Vec<(GroupId, Stored)>);
 /// What counts once it is durable.
 enum Stored {
     State(HardState),
-    Entry(Place),
+    Entry(LogPosition),
     Base(u64),
     Removed,
 }
@@ -54,23 +54,23 @@ pub(super) type Findings = Vec<(&'static str, Finding)>;
 
 impl Consensus {
     /// A node wants a batch written.
-    pub(super) fn written(&mut self, of: Disk, batch: &Batch) -> Findings {
+    pub(super) fn written(&mut self, of: Disk, batch: &WriteBatch) -> Findings {
         let mut findings = Findings::new();
         let mut stored = Vec::new();
         for (group, record) in &batch.records {
             match record {
-                Record::Entries(entries) => {
+                LogWrite::Entries(entries) => {
                     for entry in entries {
                         let hash = xxh3_64(&entry.payload_bytes());
                         findings.push(("same entry", self.same(*group, entry.place, hash)));
                         stored.push((*group, Stored::Entry(entry.place)));
                     }
                 }
-                Record::HardState(state) => stored.push((*group, Stored::State(*state))),
-                Record::Born(base) | Record::Cut(base) | Record::Installed(base) => {
+                LogWrite::HardState(state) => stored.push((*group, Stored::State(*state))),
+                LogWrite::Born(base) | LogWrite::Cut(base) | LogWrite::Installed(base) => {
                     stored.push((*group, Stored::Base(base.place.index)));
                 }
-                Record::Removed => stored.push((*group, Stored::Removed)),
+                LogWrite::Removed => stored.push((*group, Stored::Removed)),
             }
         }
         let waiting = self.unsynced.entry(of).or_default();
@@ -78,7 +78,7 @@ impl Consensus {
         findings
     }
 
-    fn same(&mut self, group: GroupId, place: Place, hash: u64) -> Finding {
+    fn same(&mut self, group: GroupId, place: LogPosition, hash: u64) -> Finding {
         match *self.contents.entry((group, place)).or_insert(hash) {
             known if known == hash => Ok(Seen::Checked),
             _ => Err(format!("entry {place:?} of {group} has two contents")),
@@ -100,7 +100,7 @@ impl Consensus {
     }
 
     /// A process starts with what is on its disk: all of it is durable, also what was not known to be.
-    pub(super) fn starts(&mut self, of: Disk, found: &FoundView<'_>) -> Findings {
+    pub(super) fn starts(&mut self, of: Disk, found: &LogView<'_>) -> Findings {
         self.unsynced.remove(&of);
         let mut findings = Findings::new();
         let state = Stored::State(found.hard_state);
@@ -133,9 +133,9 @@ impl Consensus {
                 let voter = (group, of, replica, state.term);
                 let first = *self.votes.entry(voter).or_insert(vote);
                 if first != vote {
-                    let (node, life) = of;
+                    let (node, incarnation) = of;
                     return Err(format!(
-                        "{node} (life {life}) voted for {first} and for {vote} in term {} of {group}",
+                        "{node} (life {incarnation}) voted for {first} and for {vote} in term {} of {group}",
                         state.term
                     ));
                 }
@@ -149,8 +149,8 @@ impl Consensus {
     pub(super) fn stepped(
         &mut self,
         of: Disk,
-        replica: &Standing<'_>,
-        applied: Option<Place>,
+        replica: &ReplicaStanding<'_>,
+        applied: Option<LogPosition>,
     ) -> Findings {
         if replica.role != Role::Leader {
             self.applied.remove(&(replica.group, of));
@@ -170,21 +170,21 @@ impl Consensus {
         findings
     }
 
-    fn leads(&mut self, of: Disk, replica: &Standing<'_>) -> Finding {
+    fn leads(&mut self, of: Disk, replica: &ReplicaStanding<'_>) -> Finding {
         let (group, term) = (replica.group, replica.term);
         match *self.leaders.entry((group, term)).or_insert(of) {
             first if first == of => Ok(Seen::Checked),
-            (node, life) => Err(format!(
-                "{group} has two leaders in term {term}: {node} (life {life}) and {} (life {})",
+            (node, incarnation) => Err(format!(
+                "{group} has two leaders in term {term}: {node} (life {incarnation}) and {} (life {})",
                 of.0, of.1
             )),
         }
     }
 
-    fn by_majority(&self, replica: &Standing<'_>, place: Place) -> Finding {
+    fn by_majority(&self, replica: &ReplicaStanding<'_>, place: LogPosition) -> Finding {
         let group = replica.group;
         let stored = self.stored.get(&(group, place));
-        let has = |member: &&Member| {
+        let has = |member: &&ReplicaId| {
             let disk = disk(**member);
             stored.is_some_and(|stored| stored.contains(&disk))
                 || self.bases.get(&(group, disk)) >= Some(&place.index)
@@ -206,7 +206,7 @@ impl Consensus {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use tenure_node::{Entry, Payload, Sync};
+    use tenure_node::{Entry, Payload, SyncMode};
 
     use super::*;
 
@@ -216,23 +216,23 @@ mod tests {
         NodeId::new(number).unwrap()
     }
 
-    fn batch(mark: u64, record: Record) -> Batch {
-        Batch {
+    fn batch(mark: u64, record: LogWrite) -> WriteBatch {
+        WriteBatch {
             mark: Mark(mark),
-            sync: Sync::Now,
+            sync: SyncMode::Now,
             snapshots: Vec::new(),
             records: vec![(GROUP, record)],
         }
     }
 
-    fn vote(mark: u64, term: u64, candidate: u32) -> Batch {
+    fn vote(mark: u64, term: u64, candidate: u32) -> WriteBatch {
         let vote = Some(crate::world::member(candidate as usize - 1, 1));
         let state = HardState {
             term,
             vote,
             ..HardState::default()
         };
-        batch(mark, Record::HardState(state))
+        batch(mark, LogWrite::HardState(state))
     }
 
     fn objects(findings: &Findings) -> bool {
@@ -246,10 +246,10 @@ mod tests {
         let of = (node(1), 1);
         judge.written(of, &vote(1, 7, 2));
         // The process dies before the sync: this vote never left its node.
-        let found = FoundView {
+        let found = LogView {
             group: GROUP,
             hard_state: HardState::default(),
-            base: Place::default(),
+            base: LogPosition::default(),
             entries: &[],
         };
         judge.starts(of, &found);
@@ -265,8 +265,8 @@ mod tests {
     fn an_entry_has_one_content() {
         let mut judge = Consensus::default();
         let entries = |payload: Payload| {
-            let place = Place { term: 3, index: 9 };
-            batch(1, Record::Entries(vec![Entry { place, payload }]))
+            let place = LogPosition { term: 3, index: 9 };
+            batch(1, LogWrite::Entries(vec![Entry { place, payload }]))
         };
         let commands = Payload::Commands(bytes::Bytes::from_static(b"x"));
         assert!(!objects(
@@ -287,19 +287,19 @@ mod tests {
         };
         for (stored, bad) in [(1, true), (2, false)] {
             let mut judge = Consensus::default();
-            let leader = |applied| Standing {
+            let leader = |applied| ReplicaStanding {
                 group: GROUP,
                 role: Role::Leader,
                 term: 1,
                 applied,
                 membership: &membership,
             };
-            let place = Place { term: 1, index: 5 };
+            let place = LogPosition { term: 1, index: 5 };
             let of = |number| (node(number), 1);
             judge.stepped(of(1), &leader(4), None);
             for number in 1..=stored {
                 let payload = Payload::Empty;
-                let entries = Record::Entries(vec![Entry { place, payload }]);
+                let entries = LogWrite::Entries(vec![Entry { place, payload }]);
                 judge.written(of(number), &batch(1, entries));
                 judge.durable(of(number), Mark(1));
             }
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_term_has_one_leader() {
         let membership = Membership::default();
-        let leader = |term| Standing {
+        let leader = |term| ReplicaStanding {
             group: GROUP,
             role: Role::Leader,
             term,

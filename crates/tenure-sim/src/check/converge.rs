@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_node::{GroupId, Member, Snapshot};
+use tenure_node::{GroupId, ReplicaId, Snapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Finding, Seen};
@@ -10,11 +10,11 @@ use super::{Finding, Seen};
 /// See the module.
 #[derive(Default)]
 pub(super) struct Converge {
-    seen: BTreeMap<(GroupId, u64), (Member, u64)>,
+    seen: BTreeMap<(GroupId, u64), (ReplicaId, u64)>,
 }
 
 impl Converge {
-    pub(super) fn see(&mut self, of: Member, snapshot: &Snapshot) -> Finding {
+    pub(super) fn see(&mut self, of: ReplicaId, snapshot: &Snapshot) -> Finding {
         let hash = xxh3_64(&snapshot.data);
         match self
             .seen

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use tenure_node::observe::ReplicaView;
-use tenure_node::{GroupId, Member, Node, Role};
+use tenure_node::replica_view::ReplicaView;
+use tenure_node::{GroupId, Node, ReplicaId, Role};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Finding, Seen};
@@ -16,14 +16,14 @@ use super::{Finding, Seen};
 #[derive(Default)]
 pub(super) struct Entries {
     applied: BTreeMap<GroupId, BTreeMap<u64, Applied>>,
-    replicas: BTreeMap<(GroupId, Member), Known>,
+    replicas: BTreeMap<(GroupId, ReplicaId), Known>,
 }
 
 /// An entry that some replica has applied.
 struct Applied {
     term: u64,
     hash: u64,
-    by: Member,
+    by: ReplicaId,
     /// The lowest term in which a replica was that has applied it.
     in_term: u64,
 }

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use tenure_node::observe::{Promise, Promised, ReplicaView};
-use tenure_node::{GroupId, Member, Node, Place};
+use tenure_node::replica_view::{ReplicaView, SafetyPromise, SentPromise};
+use tenure_node::{GroupId, LogPosition, Node, ReplicaId};
 
 use super::{Finding, Seen};
 
@@ -16,9 +16,9 @@ use super::{Finding, Seen};
 #[derive(Default)]
 pub(super) struct Memory {
     /// The end of each replica's log, as it last acknowledged it, and the term it was in.
-    ends: BTreeMap<(GroupId, Member), (u64, Place)>,
+    ends: BTreeMap<(GroupId, ReplicaId), (u64, LogPosition)>,
     /// Where the logs of candidates ended, by term.
-    candidates: BTreeMap<(GroupId, Member, u64), Place>,
+    candidates: BTreeMap<(GroupId, ReplicaId, u64), LogPosition>,
 }
 
 impl Memory {
@@ -41,26 +41,26 @@ impl Memory {
     }
 
     /// Something leaves a node.
-    pub(super) fn sent(&mut self, node: &Node, promised: &Promised) -> Finding {
-        let Promised {
+    pub(super) fn sent(&mut self, node: &Node, promised: &SentPromise) -> Finding {
+        let SentPromise {
             group,
             from,
             to,
             promise,
         } = *promised;
         match promise {
-            Promise::AsksForVote { term, end } => {
+            SafetyPromise::AsksForVote { term, end } => {
                 self.candidates.insert((group, from, term), end);
                 Ok(Seen::Passed)
             }
-            Promise::Holds { term, index } => {
+            SafetyPromise::Holds { term, index } => {
                 let is_still = |view: ReplicaView| {
                     view.group == group && view.member == from && view.term == term
                 };
                 // What it waited for the disk with may be replaced by now.
                 let place = node
                     .term_of(group, index)
-                    .map(|term| Place { term, index })
+                    .map(|term| LogPosition { term, index })
                     .filter(|_| node.replicas().any(is_still));
                 if let Some(place) = place {
                     let end = self.ends.entry((group, from)).or_insert((term, place));
@@ -70,7 +70,7 @@ impl Memory {
                 }
                 Ok(Seen::Passed)
             }
-            Promise::Votes { term } => {
+            SafetyPromise::Votes { term } => {
                 let candidate = self.candidates.get(&(group, to, term));
                 // What it acknowledges in the term of the vote, it may have got after it.
                 let own = self.ends.get(&(group, from));

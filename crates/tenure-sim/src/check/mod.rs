@@ -29,9 +29,10 @@ use tenure_core::event::Event;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
-use tenure_node::observe::Promised;
+use tenure_node::replica_view::SentPromise;
 use tenure_node::{
-    Answer, Batch, ClientRequest, Failure, Mark, Member, Node, Recovery, Snapshot, WatchEvent,
+    Answer, ClientRequest, Failure, Mark, Node, Recovery, ReplicaId, Snapshot, WatchEvent,
+    WriteBatch,
 };
 
 use crate::plan::Plan;
@@ -209,7 +210,7 @@ impl Judges {
     }
 
     /// A replica saves its state.
-    pub(crate) fn snapshot(&mut self, now: Time, of: Member, snapshot: &Snapshot) {
+    pub(crate) fn snapshot(&mut self, now: Time, of: ReplicaId, snapshot: &Snapshot) {
         let finding = self.converge.see(of, snapshot);
         self.note("converge", now, finding);
         let finding = self.reference.saved(snapshot);
@@ -217,7 +218,7 @@ impl Judges {
     }
 
     /// A process starts with what is on its disk.
-    pub(crate) fn starts(&mut self, now: Time, member: Member, recovery: &Recovery) {
+    pub(crate) fn starts(&mut self, now: Time, member: ReplicaId, recovery: &Recovery) {
         let of = consensus::disk(member);
         for found in recovery.found() {
             self.reference.starts(now, of, &found);
@@ -227,7 +228,7 @@ impl Judges {
     }
 
     /// A node wants something written.
-    pub(crate) fn written(&mut self, now: Time, member: Member, batch: &Batch) {
+    pub(crate) fn written(&mut self, now: Time, member: ReplicaId, batch: &WriteBatch) {
         let of = consensus::disk(member);
         self.reference.written(now, of, batch);
         let findings = self.consensus.written(of, batch);
@@ -235,13 +236,13 @@ impl Judges {
     }
 
     /// What a node wrote up to a mark is durable.
-    pub(crate) fn durable(&mut self, now: Time, member: Member, mark: Mark) {
+    pub(crate) fn durable(&mut self, now: Time, member: ReplicaId, mark: Mark) {
         let findings = self.consensus.durable(consensus::disk(member), mark);
         self.note_all(now, findings);
     }
 
     /// A node has taken a step; what it said is not on its way yet.
-    pub(crate) fn stepped(&mut self, now: Time, member: Member, node: &Node) {
+    pub(crate) fn stepped(&mut self, now: Time, member: ReplicaId, node: &Node) {
         let of = consensus::disk(member);
         for replica in node.standings() {
             let (group, applied) = (replica.group, replica.applied);
@@ -283,7 +284,7 @@ impl Judges {
     }
 
     /// A node says something that safety rests on.
-    pub(crate) fn sent(&mut self, now: Time, node: &Node, promised: &Promised) {
+    pub(crate) fn sent(&mut self, now: Time, node: &Node, promised: &SentPromise) {
         let finding = self.memory.sent(node, promised);
         self.note("memory", now, finding);
     }

@@ -13,7 +13,7 @@ use tenure_core::system::{
     ChangeBegun, ChangeDecided, KeyClaim, SystemCall, SystemCommand, SystemOutcome,
 };
 use tenure_core::value::{Key, OwnerId};
-use tenure_node::Place;
+use tenure_node::LogPosition;
 
 use super::reference::{Step, What};
 use super::{Finding, Seen};
@@ -21,9 +21,9 @@ use super::{Finding, Seen};
 /// See the module.
 #[derive(Default)]
 pub(super) struct Once {
-    granted: BTreeMap<(Namespace, Key), Place>,
-    released: BTreeMap<(Namespace, Key), Place>,
-    system: BTreeMap<(SystemCall, Key), Place>,
+    granted: BTreeMap<(Namespace, Key), LogPosition>,
+    released: BTreeMap<(Namespace, Key), LogPosition>,
+    system: BTreeMap<(SystemCall, Key), LogPosition>,
     /// Changes of the namespace table under way, by number, and who wanted them.
     changes: BTreeMap<u64, KeyClaim>,
 }
@@ -99,7 +99,7 @@ impl Once {
 }
 
 fn first<K: Ord + std::fmt::Debug>(
-    effects: &mut BTreeMap<K, Place>,
+    effects: &mut BTreeMap<K, LogPosition>,
     key: K,
     step: &Step<'_>,
 ) -> Finding {
@@ -131,7 +131,7 @@ mod tests {
     fn at(index: u64) -> At {
         At {
             proposed: index,
-            place: Place { term: 1, index },
+            place: LogPosition { term: 1, index },
             group: GroupId(0),
         }
     }

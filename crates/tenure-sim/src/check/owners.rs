@@ -102,7 +102,7 @@ impl Owners {
     fn answered(&mut self, now: Time, ask: &Ask, answer: &Answer) -> Finding {
         match (&*ask.request, answer) {
             (ClientRequest::IsOwnerAlive { owner, .. }, Answer::Truth(alive)) => {
-                self.lives(now, ask, owner, *alive)?;
+                self.incarnations(now, ask, owner, *alive)?;
                 return Ok(Seen::Checked);
             }
             (ClientRequest::ListOwnerLocks { owner, .. }, Answer::OwnerLocks(found)) => {
@@ -152,7 +152,13 @@ impl Owners {
         Ok(Seen::Passed)
     }
 
-    fn lives(&self, now: Time, ask: &Ask, owner: &OwnerId, alive: bool) -> Result<(), String> {
+    fn incarnations(
+        &self,
+        now: Time,
+        ask: &Ask,
+        owner: &OwnerId,
+        alive: bool,
+    ) -> Result<(), String> {
         if !alive && let Some(belief) = self.believes(ask.sent, now, owner) {
             return Err(format!(
                 "{owner} holds {} until {}, but is said to be dead",
@@ -175,7 +181,7 @@ impl Owners {
         owner: &OwnerId,
         found: &OwnerLocks,
     ) -> Result<(), String> {
-        self.lives(now, ask, owner, found.alive)?;
+        self.incarnations(now, ask, owner, found.alive)?;
         if let Some(belief) = self.believes(ask.sent, now, owner) {
             for (path, mode) in &belief.holds {
                 let listed = |lock: &tenure_core::query::HeldLock| {

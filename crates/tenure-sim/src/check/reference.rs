@@ -22,7 +22,8 @@ use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::system::{System, SystemApplied, SystemCommand};
 use tenure_core::value::OwnerId;
 use tenure_node::{
-    Batch, FoundView, GroupId, Logged, Node, Payload, Place, Record, Snapshot, read_entry,
+    GroupId, LogPosition, LogView, LogWrite, LoggedCommand, Node, Payload, Snapshot, WriteBatch,
+    read_entry,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -40,7 +41,7 @@ pub(super) struct Reference {
     /// The terms of the entries in each replica's log.
     logs: BTreeMap<(Disk, GroupId), BTreeMap<u64, u64>>,
     /// When each entry was first written, and what it says.
-    entries: BTreeMap<(GroupId, Place), (Time, Payload)>,
+    entries: BTreeMap<(GroupId, LogPosition), (Time, Payload)>,
     machines: BTreeMap<GroupId, Twin>,
     /// Hashes of states that were compared, by index.
     states: BTreeMap<(GroupId, u64), u64>,
@@ -51,7 +52,7 @@ pub(super) struct Reference {
 /// A group's machine in the reference.
 struct Twin {
     index: u64,
-    lane: EventIdStride,
+    channel: EventIdStride,
     machine: Machine,
 }
 
@@ -66,7 +67,7 @@ enum Machine {
 pub(super) struct At {
     /// When it was proposed.
     pub(super) proposed: Time,
-    pub(super) place: Place,
+    pub(super) place: LogPosition,
     pub(super) group: GroupId,
 }
 
@@ -105,13 +106,13 @@ impl Reference {
     }
 
     /// A node wants a batch written.
-    pub(super) fn written(&mut self, now: Time, of: Disk, batch: &Batch) {
+    pub(super) fn written(&mut self, now: Time, of: Disk, batch: &WriteBatch) {
         for (group, record) in &batch.records {
             let log = self.logs.entry((of, *group)).or_default();
             match record {
-                Record::Entries(entries) => {
+                LogWrite::Entries(entries) => {
                     for entry in entries {
-                        let Place { index, term } = entry.place;
+                        let LogPosition { index, term } = entry.place;
                         log.split_off(&index);
                         log.insert(index, term);
                         let written = (now, entry.payload.clone());
@@ -119,14 +120,14 @@ impl Reference {
                         self.entries.entry(place).or_insert(written);
                     }
                 }
-                Record::Born(_) | Record::Installed(_) | Record::Removed => log.clear(),
-                Record::Cut(_) | Record::HardState(_) => {}
+                LogWrite::Born(_) | LogWrite::Installed(_) | LogWrite::Removed => log.clear(),
+                LogWrite::Cut(_) | LogWrite::HardState(_) => {}
             }
         }
     }
 
     /// A process starts with what is on its disk.
-    pub(super) fn starts(&mut self, now: Time, of: Disk, found: &FoundView<'_>) {
+    pub(super) fn starts(&mut self, now: Time, of: Disk, found: &LogView<'_>) {
         self.compared.remove(&(of, found.group));
         let log = self.logs.entry((of, found.group)).or_default();
         log.clear();
@@ -139,9 +140,9 @@ impl Reference {
     }
 
     /// Where the entry of an index is in a replica's log.
-    pub(super) fn place(&self, of: Disk, group: GroupId, index: u64) -> Option<Place> {
+    pub(super) fn place(&self, of: Disk, group: GroupId, index: u64) -> Option<LogPosition> {
         let term = *self.logs.get(&(of, group))?.get(&index)?;
-        Some(Place { term, index })
+        Some(LogPosition { term, index })
     }
 
     /// What a group's locks are now.
@@ -263,10 +264,10 @@ impl Reference {
     }
 
     fn blank(&self, group: GroupId) -> Twin {
-        let lane = EventIdStride::new(group.0, self.groups + 1);
+        let channel = EventIdStride::new(group.0, self.groups + 1);
         let machine = if group.0 < self.groups {
             let mut space = Space::new(self.limits.clone(), HashSeed(0));
-            space.number_events(lane);
+            space.number_events(channel);
             space.watch();
             let usual = self.limits == SpaceLimits::default();
             let model = usual.then(|| Box::new(Model::new()));
@@ -274,13 +275,13 @@ impl Reference {
         } else {
             let table = NamespaceTable::new(self.prefix_segments, self.default_algorithm);
             let mut system = System::new(table);
-            system.number_events(lane);
+            system.number_events(channel);
             Machine::System(Box::new(system))
         };
         let index = tenure_node::Base::BIRTH.index;
         Twin {
             index,
-            lane,
+            channel,
             machine,
         }
     }
@@ -307,7 +308,7 @@ impl Twin {
         let mut findings = Findings::new();
         for command in &commands {
             match (&mut self.machine, command) {
-                (Machine::Space(space, model), Logged::Space(command)) => {
+                (Machine::Space(space, model), LoggedCommand::Space(command)) => {
                     let applied = space.apply(stamp, command.clone());
                     if let Some(model) = model {
                         let expected = model.apply(stamp, command);
@@ -320,7 +321,7 @@ impl Twin {
                     };
                     see(&Step { at, what });
                 }
-                (Machine::System(system), Logged::System(command)) => {
+                (Machine::System(system), LoggedCommand::System(command)) => {
                     let applied = system.apply(stamp, (**command).clone());
                     let applied = &applied;
                     let what = What::System { command, applied };
@@ -357,7 +358,7 @@ impl Twin {
             Machine::Space(space, model) => {
                 if let Ok(read) = Space::decode_snapshot(state, HashSeed(0)) {
                     **space = read;
-                    space.number_events(self.lane);
+                    space.number_events(self.channel);
                     space.watch();
                 }
                 *model = None;
@@ -365,7 +366,7 @@ impl Twin {
             Machine::System(system) => {
                 if let Ok(read) = System::decode_snapshot(state) {
                     **system = read;
-                    system.number_events(self.lane);
+                    system.number_events(self.channel);
                 }
             }
         }

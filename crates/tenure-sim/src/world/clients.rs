@@ -115,7 +115,7 @@ impl World {
             if ask != 0 {
                 let answer = Err(Failure::Unavailable {
                     why: "nobody is there",
-                    nothing_happened: tenure_node::Certain::Yes,
+                    nothing_happened: tenure_node::EffectCertainty::Yes,
                 });
                 self.reach_client(client, ask, answer);
             }

@@ -127,8 +127,8 @@ impl World {
             .front()
             .is_some_and(|held| held.0 <= mark)
         {
-            if let Some((_, to, lane, frame)) = self.seats[at].held.pop_front() {
-                self.send(at, to, lane, frame);
+            if let Some((_, to, channel, frame)) = self.seats[at].held.pop_front() {
+                self.send(at, to, channel, frame);
             }
         }
         if !self.dies_at(at, Middle::Said) {

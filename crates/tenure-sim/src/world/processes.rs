@@ -1,10 +1,10 @@
 //! Processes: nodes that start, take turns, and say what they want done.
 
 use bytes::Bytes;
-use tenure_node::observe::promises_in;
+use tenure_node::replica_view::promises_in;
 use tenure_node::{
-    After, ChangeRefused, Config, Input, Lane, Membership, Node, NodeId, Output, RequestId,
-    StreamId,
+    ChangeRefused, Channel, Config, DurableAfter, Input, Membership, Node, NodeId, Output,
+    RequestId, StreamId,
 };
 
 use super::{Event, World};
@@ -31,7 +31,7 @@ impl World {
             let seat = &mut self.seats[at];
             seat.disk = seat.disk.wipe();
             if self.plan.breach != Some(Breach::WipedVoterVotes) {
-                seat.member.life += 1;
+                seat.member.incarnation += 1;
             }
             seat.starts = 0;
             seat.needs_new_life = false;
@@ -74,7 +74,7 @@ impl World {
         };
         let nodes: Vec<NodeId> = self.seats.iter().map(|seat| seat.member.node).collect();
         let born = blank == Blank::Yes
-            && (self.seats[at].member.life == 1)
+            && (self.seats[at].member.incarnation == 1)
             && (self.seats[at].starts == 0 || self.operator.newborn.contains(&at));
         let reused = self.plan.breach == Some(Breach::ReusedStart);
         let seat = &mut self.seats[at];
@@ -229,14 +229,18 @@ impl World {
                 }
                 Output::Send {
                     to,
-                    lane,
+                    channel,
                     after,
                     frame,
                 } => match after {
-                    After::Persisted(mark) if self.plan.breach != Some(Breach::VoteBeforeSync) => {
-                        self.seats[at].held.push_back((mark, to, lane, frame));
+                    DurableAfter::Persisted(mark)
+                        if self.plan.breach != Some(Breach::VoteBeforeSync) =>
+                    {
+                        self.seats[at].held.push_back((mark, to, channel, frame));
                     }
-                    After::Nothing | After::Persisted(_) => self.send(at, to, lane, frame),
+                    DurableAfter::Nothing | DurableAfter::Persisted(_) => {
+                        self.send(at, to, channel, frame)
+                    }
                 },
                 Output::Answer { id, answer, .. } if is_probe(id) => {
                     self.probes.insert(id, answer);
@@ -324,7 +328,7 @@ impl World {
         );
     }
 
-    pub(super) fn send(&mut self, from: usize, to: NodeId, lane: Lane, frame: Bytes) {
+    pub(super) fn send(&mut self, from: usize, to: NodeId, channel: Channel, frame: Bytes) {
         let to = to.number() as usize - 1;
         self.counts.frames += 1;
         self.trace.feed(&frame);
@@ -337,7 +341,7 @@ impl World {
             return;
         }
         let process = self.seats[to].process;
-        for when in self.network.send(self.now, from, to, lane, frame.len()) {
+        for when in self.network.send(self.now, from, to, channel, frame.len()) {
             self.at(
                 when,
                 Event::Frame {

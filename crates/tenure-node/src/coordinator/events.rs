@@ -1,0 +1,506 @@
+//! Events to subscribers on any node (R119–R124).
+//!
+//! ```text
+//!   leader: event made ─▶ every node that follows the group ─▶ the owner's subscribers there
+//! ```
+//!
+//! A node with a subscriber follows every group: it tells the leader the last sequence it has seen,
+//! gets what came after, and then everything that is made. Under a new leader it does the same, so
+//! nothing is lost and nothing is told twice. A new subscription is followed by a fan-out for the
+//! GRANT that came before it and still stands (R122): over each group as soon as that group is followed, so
+//! that a group without a leader holds back no event of another.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tenure_core::event::Event;
+use tenure_core::query::EventsAfter;
+use tenure_core::value::OwnerId;
+
+use super::fanout::{Fanout, FanoutOp, FanoutScope};
+use super::subscriptions::Subscriptions;
+use super::{CallContext, CallEvent, CallKind, CallProgress};
+use crate::codec::{DecodeResult, Reader};
+use crate::config::Config;
+use crate::coordinator::peer_codec;
+use crate::group_set::GroupSet;
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::request::Answer;
+use crate::{GroupId, NodeId, Output, StreamId};
+
+/// So many sweeps for standing grants run at once: each asks every group, and a client that
+/// subscribes for many owners must not use up the budget of calls.
+const MAX_FANOUTS: usize = 16;
+/// One item of a frame has at most so many events.
+const EVENTS_AT_ONCE: usize = 256;
+/// So many bytes of events are sent to a node that follows anew. What is older is lost to it, as if the group
+/// had not kept it: a connection takes no more at once.
+const MOST_BYTES: usize = 32 * 1024 * 1024;
+/// How long the fan-out for standing grants may take.
+const GRANTS_TIMEOUT_MS: u64 = 10_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// Whose events go where.
+    subscriptions: Subscriptions,
+    /// What is special about the few that are new or were told something as such.
+    events_out: BTreeMap<Subscription, EventUpdate>,
+    /// Those for whom groups are to be swept, and some that are gone.
+    unswept: VecDeque<Subscription>,
+    /// Those for whom only groups are left that cannot be asked now; a later tick looks again.
+    postponed: VecDeque<Subscription>,
+    /// How many sweeps for standing grants are under way.
+    fanning_out: usize,
+    /// For each group: what this node has seen of it, while it follows.
+    following: Vec<Following>,
+    /// For each group that is led here: the nodes that follow it.
+    followers: Vec<BTreeSet<NodeId>>,
+}
+
+/// An owner, and the stream that its events go to.
+type Subscription = (OwnerId, StreamId);
+
+#[derive(Debug)]
+struct EventUpdate {
+    /// Groups that were not swept yet for a grant that came before the subscription.
+    unswept: GroupSet,
+    /// What was told by the way of all events while groups are to be swept, to be left out of the fan-outs. By
+    /// their ids.
+    heard: BTreeSet<u64>,
+    /// What a fan-out told, to be left out should it come by the way of all events, too. By their ids.
+    fanout_result: BTreeSet<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Following {
+    /// The last sequence seen; `None` before the first word of a leader.
+    seen: Option<u64>,
+    /// The leadership that tells us what is made, and its term.
+    leader: Option<(u64, NodeId)>,
+}
+
+/// Consecutive events of one group: all that follow `after`, up to `last`.
+#[derive(Debug)]
+struct EventRun {
+    /// The term of the leader that tells them.
+    term: u64,
+    after: u64,
+    last: u64,
+    events: Vec<Event>,
+}
+
+/// The internal call that looks for standing grants.
+pub(super) struct GrantsCall {
+    subscription: Subscription,
+    /// The groups that are asked.
+    groups: GroupSet,
+}
+
+impl Events {
+    pub(crate) fn new(config: &Config) -> Events {
+        let count = config.cluster.group_count as usize + 1;
+        Events {
+            subscriptions: Subscriptions::new(config.seed),
+            events_out: BTreeMap::new(),
+            unswept: VecDeque::new(),
+            postponed: VecDeque::new(),
+            fanning_out: 0,
+            following: vec![Following::default(); count],
+            followers: vec![BTreeSet::new(); count],
+        }
+    }
+
+    fn wanted(&self) -> bool {
+        !self.subscriptions.is_empty()
+    }
+}
+
+impl Node {
+    pub(crate) fn subscribe(&mut self, id: StreamId, owner: OwnerId) {
+        let first = !self.coordinator.events.wanted();
+        let unswept = GroupSet::below(self.config.cluster.group_count);
+        let events = &mut self.coordinator.events;
+        if !events.subscriptions.insert(&owner, id) {
+            return;
+        }
+        let subscription = (owner, id);
+        events.unswept.push_back(subscription.clone());
+        let events_out = EventUpdate {
+            unswept,
+            heard: BTreeSet::new(),
+            fanout_result: BTreeSet::new(),
+        };
+        events.events_out.insert(subscription, events_out);
+        if first {
+            for at in 0..self.groups.len() {
+                self.coordinator.events.following[at] = Following::default();
+                self.follow_leader(group_at(at));
+            }
+        }
+        self.fanout_grants();
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: StreamId) {
+        let events = &mut self.coordinator.events;
+        if !events.wanted() {
+            return;
+        }
+        let events_out = &mut events.events_out;
+        events.subscriptions.end(id, |owner| {
+            if !events_out.is_empty() {
+                events_out.remove(&(owner, id));
+            }
+        });
+        if !events.wanted() {
+            for following in &mut events.following {
+                *following = Following::default();
+            }
+            for node in self.peers.others(self.me.node) {
+                // Nothing is followed any more.
+                self.frames().say(node, item::FOLLOW, |_| {});
+            }
+        }
+    }
+
+    /// Follows a group at its present leader.
+    pub(crate) fn follow_leader(&mut self, id: GroupId) {
+        if !self.coordinator.events.wanted() {
+            return;
+        }
+        let Some((term, leader)) = self.leadership_of(id) else {
+            return;
+        };
+        let following = &mut self.coordinator.events.following[id.0 as usize];
+        if following.leader == Some((term, leader)) {
+            return;
+        }
+        let seen = following.seen;
+        if leader == self.me.node {
+            self.follow_here(id, seen);
+        } else {
+            self.send_follow(leader, &[(id, seen)]);
+        }
+    }
+
+    fn send_follow(&mut self, to: NodeId, groups: &[(GroupId, Option<u64>)]) {
+        self.frames().say(to, item::FOLLOW, |out| {
+            for (group, seen) in groups {
+                out.number(u64::from(group.0));
+                out.maybe(*seen);
+            }
+        });
+    }
+
+    /// This node leads the group itself.
+    fn follow_here(&mut self, id: GroupId, seen: Option<u64>) {
+        let Some(run) = self.events_since(id, seen) else {
+            return;
+        };
+        self.take_events(id, self.me.node, run);
+    }
+
+    /// The events behind a sequence, from a group that is led here.
+    fn events_since(&self, id: GroupId, seen: Option<u64>) -> Option<EventRun> {
+        let group = self.group_ref(id).filter(|group| group.is_led())?;
+        let last = group.machine.last_event();
+        let events = match seen.filter(|seen| *seen < last) {
+            None => Vec::new(),
+            Some(seen) => match group.machine.events_after(seen) {
+                EventsAfter::Complete(events) | EventsAfter::Hole(events) => events,
+            },
+        };
+        Some(EventRun {
+            term: group.term(),
+            after: seen.unwrap_or(last).min(last),
+            last,
+            events,
+        })
+    }
+
+    /// What is not followed yet, or was lost on the way, is asked for again.
+    pub(crate) fn follow_again(&mut self) {
+        for at in 0..self.groups.len() {
+            self.follow_leader(group_at(at));
+        }
+        let Events {
+            unswept, postponed, ..
+        } = &mut self.coordinator.events;
+        unswept.append(postponed);
+        self.fanout_grants();
+    }
+
+    pub(crate) fn follow_node(&mut self, node: NodeId) {
+        self.events_peer_down(node);
+        for at in 0..self.groups.len() {
+            if self
+                .leader_of(group_at(at))
+                .is_some_and(|leader| leader.node == node)
+            {
+                self.follow_leader(group_at(at));
+            }
+        }
+    }
+
+    pub(crate) fn events_peer_down(&mut self, node: NodeId) {
+        for following in &mut self.coordinator.events.following {
+            if following.leader.is_some_and(|(_, leader)| leader == node) {
+                following.leader = None;
+            }
+        }
+        for followers in &mut self.coordinator.events.followers {
+            followers.remove(&node);
+        }
+    }
+
+    pub(crate) fn events_led(&mut self, id: GroupId) {
+        self.coordinator.events.followers[id.0 as usize].clear();
+        self.follow_leader(id);
+    }
+
+    pub(crate) fn events_not_led(&mut self, id: GroupId) {
+        self.coordinator.events.followers[id.0 as usize].clear();
+        let following = &mut self.coordinator.events.following[id.0 as usize];
+        if following
+            .leader
+            .is_some_and(|(_, leader)| leader == self.me.node)
+        {
+            following.leader = None;
+        }
+    }
+
+    pub(crate) fn receive_follow(&mut self, from: NodeId, mut content: Reader) -> DecodeResult<()> {
+        if content.is_empty() {
+            for followers in &mut self.coordinator.events.followers {
+                followers.remove(&from);
+            }
+            return Ok(());
+        }
+        while !content.is_empty() {
+            let id = GroupId(content.small()?);
+            let seen = content.maybe()?;
+            let Some(run) = self.events_since(id, seen) else {
+                continue;
+            };
+            self.coordinator.events.followers[id.0 as usize].insert(from);
+            self.send_events(from, id, &run);
+        }
+        Ok(())
+    }
+
+    /// Sends events, in several items where there are many.
+    fn send_events(&mut self, to: NodeId, id: GroupId, run: &EventRun) {
+        let mut parts = Vec::new();
+        let mut bytes = 0;
+        // The newest first: where there is too much, the oldest is left out.
+        for part in run.events.rchunks(EVENTS_AT_ONCE) {
+            let encoded = peer_codec::encode_events(part);
+            bytes += encoded.len();
+            if bytes > MOST_BYTES {
+                break;
+            }
+            let last = part.last().map_or(run.last, |event| event.sequence);
+            parts.push((last, encoded));
+        }
+        match parts.first_mut() {
+            Some((last, _)) => *last = run.last,
+            None => parts.push((run.last, peer_codec::encode_events(&[]))),
+        }
+        let mut after = run.after;
+        for (last, events) in parts.into_iter().rev() {
+            self.frames().say(to, item::EVENTS, |out| {
+                out.number(u64::from(id.0));
+                out.number(run.term);
+                out.number(after);
+                out.number(last);
+                out.raw(&events);
+            });
+            after = last;
+        }
+    }
+
+    pub(crate) fn receive_events(&mut self, from: NodeId, mut content: Reader) -> DecodeResult<()> {
+        let id = GroupId(content.small()?);
+        let (term, after, last) = (content.number()?, content.number()?, content.number()?);
+        let events = peer_codec::decode_events(&content.rest())?;
+        if id <= self.system() && self.coordinator.events.wanted() {
+            let run = EventRun {
+                term,
+                after,
+                last,
+                events,
+            };
+            self.take_events(id, from, run);
+        }
+        Ok(())
+    }
+
+    fn take_events(&mut self, id: GroupId, leader: NodeId, run: EventRun) {
+        let following = &mut self.coordinator.events.following[id.0 as usize];
+        let first_word = following.seen.is_none();
+        let seen = following.seen.unwrap_or(run.after);
+        if run.after > seen {
+            // Something was lost on the way: ask for what follows the last one seen.
+            following.leader = None;
+            self.follow_leader(id);
+            return;
+        }
+        following.leader = Some((run.term, leader));
+        following.seen = Some(seen.max(run.last));
+        for event in run.events {
+            if event.sequence > seen {
+                self.deliver(&event);
+            }
+        }
+        if first_word {
+            let Events {
+                unswept, postponed, ..
+            } = &mut self.coordinator.events;
+            unswept.append(postponed);
+            self.fanout_grants();
+        }
+    }
+
+    /// An event was made by a group that is led here.
+    pub(crate) fn event_made(&mut self, id: GroupId, event: Event) {
+        let followers = self.coordinator.events.followers[id.0 as usize].clone();
+        let Some(term) = self.group_ref(id).map(|group| group.term()) else {
+            return;
+        };
+        let run = EventRun {
+            term,
+            after: event.sequence.saturating_sub(1),
+            last: event.sequence,
+            events: vec![event],
+        };
+        for node in followers {
+            self.send_events(node, id, &run);
+        }
+        if self.coordinator.events.wanted() {
+            let me = self.me.node;
+            let following = &self.coordinator.events.following[id.0 as usize];
+            if following.leader == Some((term, me)) {
+                self.take_events(id, me, run);
+            }
+        }
+    }
+
+    fn deliver(&mut self, event: &Event) {
+        let Events {
+            subscriptions,
+            events_out,
+            ..
+        } = &mut self.coordinator.events;
+        for id in subscriptions.streams_of(&event.owner) {
+            if !events_out.is_empty()
+                && let Some(events_out) = events_out.get_mut(&(event.owner.clone(), id))
+            {
+                if events_out.fanout_result.remove(&event.id) {
+                    continue;
+                }
+                if !events_out.unswept.is_empty() {
+                    events_out.heard.insert(event.id);
+                }
+            }
+            let event = event.clone();
+            self.outputs.push(Output::Event { id, event });
+        }
+    }
+
+    /// Which GRANT came before the subscription and still stands? Asked of each group once it is followed:
+    /// what it grants later comes by the way of all events.
+    fn fanout_grants(&mut self) {
+        if self.coordinator.events.unswept.is_empty() {
+            return;
+        }
+        let following = self.coordinator.events.following.iter().enumerate();
+        let followed: GroupSet = following
+            .filter(|(_, following)| following.seen.is_some())
+            .map(|(at, _)| group_at(at))
+            .collect();
+        while self.coordinator.events.fanning_out < MAX_FANOUTS
+            && let Some(subscription) = self.coordinator.events.unswept.pop_front()
+        {
+            let Some(events_out) = self.coordinator.events.events_out.get(&subscription) else {
+                continue;
+            };
+            let groups = events_out.unswept.both(&followed);
+            if groups.is_empty() {
+                self.coordinator.events.postponed.push_back(subscription);
+                continue;
+            }
+            self.coordinator.events.fanning_out += 1;
+            let deadline = self.now_ms() + GRANTS_TIMEOUT_MS;
+            let call = GrantsCall {
+                subscription,
+                groups,
+            };
+            self.begin(CallKind::Grants(Box::new(call)), deadline, None);
+        }
+        let unswept = &mut self.coordinator.events.unswept;
+        if unswept.is_empty() && unswept.capacity() > 1024 {
+            *unswept = VecDeque::new();
+        }
+    }
+
+    pub(super) fn grants(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut GrantsCall,
+        happened: CallEvent,
+    ) -> CallProgress {
+        match happened {
+            CallEvent::Start => {
+                let fanout = Fanout::about(call.subscription.0.clone(), FanoutOp::Grants);
+                self.fanout(cx, fanout, FanoutScope::ReachableOf(call.groups.clone()));
+                CallProgress::Wait
+            }
+            CallEvent::FanoutResult(fanout_result) => {
+                let mut grants = fanout_result.grants;
+                grants.sort_by_key(|event| event.id);
+                if let Some(events_out) = self
+                    .coordinator
+                    .events
+                    .events_out
+                    .get_mut(&call.subscription)
+                {
+                    events_out.unswept = events_out.unswept.without(&fanout_result.groups);
+                    for event in grants {
+                        if !events_out.heard.contains(&event.id)
+                            && events_out.fanout_result.insert(event.id)
+                        {
+                            let id = call.subscription.1;
+                            self.outputs.push(Output::Event { id, event });
+                        }
+                    }
+                }
+                CallProgress::ok(Answer::Done)
+            }
+            CallEvent::Op(..) | CallEvent::Table | CallEvent::Timer | CallEvent::Changed(_) => {
+                CallProgress::Wait
+            }
+        }
+    }
+
+    pub(super) fn grants_ended(&mut self, call: &GrantsCall) {
+        let events = &mut self.coordinator.events;
+        events.fanning_out -= 1;
+        if let Entry::Occupied(mut events_out) = events.events_out.entry(call.subscription.clone())
+        {
+            if !events_out.get().unswept.is_empty() {
+                // Some groups could not be asked, or not in time: look again, but not at once.
+                events.postponed.push_back(call.subscription.clone());
+            } else if events_out.get().fanout_result.is_empty() {
+                events_out.remove();
+            } else {
+                events_out.get_mut().heard = BTreeSet::new();
+            }
+        }
+        self.fanout_grants();
+    }
+}
+
+fn group_at(at: usize) -> GroupId {
+    GroupId(u32::try_from(at).unwrap_or(u32::MAX))
+}

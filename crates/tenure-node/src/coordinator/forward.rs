@@ -1,0 +1,433 @@
+//! One operation to the leader of its group, wherever that is, at most once (R106, R163).
+//!
+//! ```text
+//!   submit ─▶ led here ─▶ group
+//!          ─▶ led there ─▶ frame ─▶ its group ─▶ answer
+//!          ─▶ nobody known ─▶ parked until somebody is
+//! ```
+//!
+//! An operation is sent again only when it is certain that it has not happened: the other node said
+//! so, or a second application is harmless ([`GroupOp::may_repeat`]). Otherwise a lost answer is an honest
+//! [`GroupOpResult::Unknown`]. Nothing is sent again for a call that is over.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::{AwaitedPart, CallEvent};
+use crate::coordinator::{fanout, peer_codec};
+use crate::group_op::{GroupOp, GroupOpResult, OpId};
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::{GroupId, NodeId, ReplicaId};
+
+/// An operation chases leaders so often before it gives up (R163).
+const MAX_HOPS: u8 = 8;
+/// A repeatable operation whose answer does not come is sent again after this.
+const RESEND_AFTER_MS: u64 = 1500;
+
+/// An operation or an answer that is longer is refused. A frame with it would be longer than a peer takes,
+/// and break the connection for everything else.
+const LONGEST_ITEM_BYTES: usize = 16 << 20;
+
+/// Who waits for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpOrigin {
+    /// A part of a call on this node.
+    Call(AwaitedPart),
+    /// Another node, in this incarnation, under this number.
+    Peer { from: ReplicaId, id: u64 },
+    /// A fan-out that runs on this node.
+    Fanout(fanout::FanoutPart),
+    /// The copy of the namespace table.
+    Table,
+    /// A driver of a policy change; the number is its group's.
+    Driver { change: u64, part: u32 },
+    /// The leader's own proposal to move its group to newer rules.
+    Upgrade { group: GroupId },
+}
+
+#[derive(Debug)]
+struct PendingOp {
+    origin: OpOrigin,
+    group: GroupId,
+    expires: u64,
+    hops: u8,
+    /// Where it was sent, when, and what: kept until the answer.
+    sent: Option<Box<SentOp>>,
+}
+
+#[derive(Debug)]
+struct SentOp {
+    to: NodeId,
+    at: u64,
+    op: Bytes,
+    may_repeat: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Forwarder {
+    last_ticket: u64,
+    // Never iterated where order matters: see `tickets_sent_to`.
+    pending: HashMap<OpId, PendingOp, FxBuildHasher>,
+    parked: BTreeMap<GroupId, Vec<(OpId, GroupOp)>>,
+}
+
+impl Forwarder {
+    pub(crate) fn new(first: u64) -> Forwarder {
+        Forwarder {
+            last_ticket: first,
+            pending: HashMap::default(),
+            parked: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn load(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn tickets(&self, which: impl Fn(&PendingOp) -> bool) -> Vec<OpId> {
+        let mut tickets: Vec<OpId> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| which(pending))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        tickets.sort_unstable();
+        tickets
+    }
+}
+
+impl Node {
+    /// Sends an operation on its way. The origin is told exactly once.
+    pub(crate) fn submit(&mut self, origin: OpOrigin, group: GroupId, op: GroupOp, expires: u64) {
+        let ticket = self.ticket(origin, group, expires);
+        self.carry(ticket, group, op, expires);
+    }
+
+    /// Like [`Node::submit`], but only if the group is led here: otherwise the origin is told so.
+    pub(crate) fn submit_here(
+        &mut self,
+        origin: OpOrigin,
+        group: GroupId,
+        op: GroupOp,
+        expires: u64,
+    ) {
+        if self.group_ref(group).is_some_and(|group| group.leads()) {
+            self.submit(origin, group, op, expires);
+            return;
+        }
+        let ticket = self.ticket(origin, group, expires);
+        self.answered(ticket, GroupOpResult::NotHere { leader: None });
+    }
+
+    fn ticket(&mut self, origin: OpOrigin, group: GroupId, expires: u64) -> OpId {
+        self.coordinator.forward.last_ticket += 1;
+        let ticket = OpId(self.coordinator.forward.last_ticket);
+        self.coordinator.forward.pending.insert(
+            ticket,
+            PendingOp {
+                origin,
+                group,
+                expires,
+                hops: 0,
+                sent: None,
+            },
+        );
+        ticket
+    }
+
+    /// Whether an operation may be sent again. Those of a call that is over, or that has begun anew since,
+    /// may not: whatever they did would be an effect that no answer tells of. They are forgotten here.
+    fn is_wanted(&mut self, ticket: OpId) -> bool {
+        let Some(pending) = self.coordinator.forward.pending.get(&ticket) else {
+            return false;
+        };
+        let wanted = match pending.origin {
+            OpOrigin::Call(awaited) => self.coordinator.is_awaited(awaited),
+            _ => true,
+        };
+        if !wanted {
+            self.coordinator.forward.pending.remove(&ticket);
+        }
+        wanted
+    }
+
+    fn carry(&mut self, ticket: OpId, id: GroupId, op: GroupOp, expires: u64) {
+        if let Some(group) = self.group_ref(id).filter(|group| group.leads()) {
+            if !self.has_room(group) {
+                self.answered(ticket, GroupOpResult::Busy);
+            } else if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
+                group.submit(ticket, op, expires, &mut self.turn);
+                self.activate(id);
+            }
+            return;
+        }
+        // Whoever asks us to carry an operation out chases the leader by itself.
+        if let Some(pending) = self.coordinator.forward.pending.get(&ticket)
+            && matches!(
+                pending.origin,
+                OpOrigin::Peer { .. } | OpOrigin::Fanout(_) | OpOrigin::Upgrade { .. }
+            )
+        {
+            let leader = self.known_leader(id);
+            self.answered(ticket, GroupOpResult::NotHere { leader });
+            return;
+        }
+        match self.known_leader(id) {
+            Some(leader) if leader.node != self.me.node && !self.peers.is_down(leader.node) => {
+                self.send_op(ticket, id, leader.node, &op, expires);
+            }
+            _ => {
+                let parked = self.coordinator.forward.parked.entry(id).or_default();
+                parked.push((ticket, op));
+            }
+        }
+    }
+
+    pub(crate) fn known_leader(&self, id: GroupId) -> Option<ReplicaId> {
+        let local = self.group_ref(id).and_then(|group| group.leader());
+        local.or_else(|| self.peers.leader(id))
+    }
+
+    fn send_op(&mut self, ticket: OpId, group: GroupId, to: NodeId, op: &GroupOp, expires: u64) {
+        let bytes = peer_codec::encode_op(op);
+        if bytes.len() > LONGEST_ITEM_BYTES {
+            self.answered(ticket, GroupOpResult::TooLong);
+            return;
+        }
+        let may_repeat = op.may_repeat();
+        self.send_bytes(ticket, group, to, bytes.clone(), expires);
+        let at = self.now_ms();
+        if let Some(pending) = self.coordinator.forward.pending.get_mut(&ticket) {
+            pending.sent = Some(Box::new(SentOp {
+                to,
+                at,
+                op: bytes,
+                may_repeat,
+            }));
+        }
+    }
+
+    fn send_bytes(&mut self, ticket: OpId, group: GroupId, to: NodeId, op: Bytes, expires: u64) {
+        let left = expires.saturating_sub(self.now_ms());
+        self.frames().say(to, item::FORWARD, |out| {
+            out.number(ticket.0);
+            out.number(u64::from(group.0));
+            out.number(left);
+            out.slice(&op);
+        });
+    }
+
+    /// Another node wants something done by a group that it believes to be led here.
+    pub(crate) fn receive_forward(
+        &mut self,
+        from: ReplicaId,
+        mut content: crate::codec::Reader,
+    ) -> crate::codec::DecodeResult<()> {
+        let id = content.number()?;
+        let group = GroupId(content.small()?);
+        let left = content.number()?;
+        let op = peer_codec::decode_op(&content.slice()?)?;
+        content.end()?;
+        if group > self.system() {
+            return Ok(());
+        }
+        let expires = self.now_ms().saturating_add(left.min(3_600_000));
+        let origin = OpOrigin::Peer { from, id };
+        if self.has_room_for_calls() {
+            self.submit(origin, group, op, expires);
+        } else {
+            let ticket = self.ticket(origin, group, expires);
+            self.answered(ticket, GroupOpResult::Busy);
+        }
+        Ok(())
+    }
+
+    /// Another node has answered.
+    pub(crate) fn receive_answer(
+        &mut self,
+        from: NodeId,
+        mut content: crate::codec::Reader,
+    ) -> crate::codec::DecodeResult<()> {
+        let incarnation = content.number()?;
+        let ticket = OpId(content.number()?);
+        if incarnation != u64::from(self.me.incarnation) {
+            return Ok(());
+        }
+        let answer = peer_codec::decode_answer(&content.slice()?)?;
+        content.end()?;
+        let not_here = matches!(answer, GroupOpResult::NotHere { .. });
+        if not_here && !self.is_wanted(ticket) {
+            return Ok(());
+        }
+        let Some(pending) = self.coordinator.forward.pending.get_mut(&ticket) else {
+            return Ok(());
+        };
+        // Only from where it was last sent: an earlier one may have answered "not here" late.
+        if pending.sent.as_ref().is_none_or(|sent| sent.to != from) {
+            return Ok(());
+        }
+        if let GroupOpResult::NotHere { leader } = answer {
+            let group = pending.group;
+            pending.hops += 1;
+            let expires = pending.expires;
+            let give_up = pending.hops > MAX_HOPS || expires <= self.turn.now_ms;
+            let sent = pending.sent.take();
+            self.peers.forget_leader(group, from);
+            let op = sent.and_then(|sent| peer_codec::decode_op(&sent.op).ok());
+            match (give_up, op) {
+                (false, Some(op)) => match leader {
+                    Some(leader) if leader.node != from && leader.node != self.me.node => {
+                        self.send_op(ticket, group, leader.node, &op, expires);
+                    }
+                    _ => {
+                        let parked = self.coordinator.forward.parked.entry(group).or_default();
+                        parked.push((ticket, op));
+                    }
+                },
+                _ => self.answered(ticket, GroupOpResult::NotHere { leader }),
+            }
+            return Ok(());
+        }
+        self.answered(ticket, answer);
+        Ok(())
+    }
+
+    /// An operation ended: its origin is told.
+    pub(crate) fn answered(&mut self, ticket: OpId, answer: GroupOpResult) {
+        let Some(pending) = self.coordinator.forward.pending.remove(&ticket) else {
+            return;
+        };
+        match pending.origin {
+            OpOrigin::Call(awaited) => self.coordinator.tell(awaited, CallEvent::Op(answer)),
+            OpOrigin::Peer { from, id } => {
+                let mut answer = peer_codec::encode_answer(&answer);
+                if answer.len() > LONGEST_ITEM_BYTES {
+                    // One answer must not take the connection down: all groups share it.
+                    answer = peer_codec::encode_answer(&GroupOpResult::TooLong);
+                }
+                self.frames().say(from.node, item::ANSWER, |out| {
+                    out.number(u64::from(from.incarnation));
+                    out.number(id);
+                    out.slice(&answer);
+                });
+            }
+            OpOrigin::Fanout(part) => self.fanout_part(part, answer),
+            OpOrigin::Table => self.table_answer(answer),
+            OpOrigin::Driver { change, part } => self.driver_answer(change, part, answer),
+            OpOrigin::Upgrade { group } => self.upgrade_ended(group),
+        }
+    }
+
+    /// An operation has certainly not happened here: it may be taken elsewhere.
+    pub(crate) fn returned(&mut self, ticket: OpId, op: GroupOp) {
+        let now_ms = self.now_ms();
+        if !self.is_wanted(ticket) {
+            return;
+        }
+        let Some(pending) = self.coordinator.forward.pending.get_mut(&ticket) else {
+            return;
+        };
+        pending.hops += 1;
+        let (group, expires) = (pending.group, pending.expires);
+        if pending.hops > MAX_HOPS || expires <= now_ms {
+            let leader = self.known_leader(group);
+            self.answered(ticket, GroupOpResult::NotHere { leader });
+            return;
+        }
+        self.carry(ticket, group, op, expires);
+    }
+
+    /// A leader of the group is known: what was parked goes on.
+    pub(crate) fn unpark(&mut self, id: GroupId) {
+        let Some(parked) = self.coordinator.forward.parked.remove(&id) else {
+            return;
+        };
+        let now_ms = self.now_ms();
+        for (ticket, op) in parked {
+            if !self.is_wanted(ticket) {
+                continue;
+            }
+            let Some(pending) = self.coordinator.forward.pending.get(&ticket) else {
+                continue;
+            };
+            let expires = pending.expires;
+            if expires <= now_ms {
+                self.answered(ticket, GroupOpResult::NotHere { leader: None });
+            } else {
+                self.carry(ticket, id, op, expires);
+            }
+        }
+    }
+
+    pub(crate) fn retry_parked(&mut self) {
+        let groups: Vec<GroupId> = self.coordinator.forward.parked.keys().copied().collect();
+        for id in groups {
+            self.unpark(id);
+        }
+    }
+
+    /// Answers that never came: what may be repeated is, everything else waits for its deadline.
+    pub(crate) fn resend_lost(&mut self) {
+        let now_ms = self.now_ms();
+        let overdue = self.coordinator.forward.tickets(|pending| {
+            pending
+                .sent
+                .as_ref()
+                .is_some_and(|sent| sent.at + RESEND_AFTER_MS <= now_ms)
+                || pending.expires + RESEND_AFTER_MS <= now_ms
+        });
+        for ticket in overdue {
+            if !self.is_wanted(ticket) {
+                continue;
+            }
+            let Some(pending) = self.coordinator.forward.pending.get_mut(&ticket) else {
+                continue;
+            };
+            let expired = pending.expires <= now_ms;
+            match &pending.sent {
+                Some(sent) if sent.may_repeat && !expired => self.send_again(ticket),
+                // An answer may still come, but nobody waits for it.
+                Some(_) if expired => self.answered(ticket, GroupOpResult::Unknown),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    fn send_again(&mut self, ticket: OpId) {
+        let Some(pending) = self.coordinator.forward.pending.get_mut(&ticket) else {
+            return;
+        };
+        let (group, expires) = (pending.group, pending.expires);
+        if let Some(sent) = pending.sent.take()
+            && let Ok(op) = peer_codec::decode_op(&sent.op)
+        {
+            self.carry(ticket, group, op, expires);
+        }
+    }
+
+    /// A connection broke: what was under way on it may have happened or not.
+    pub(crate) fn forward_peer_down(&mut self, node: NodeId) {
+        let lost = self
+            .coordinator
+            .forward
+            .tickets(|pending| pending.sent.as_ref().is_some_and(|sent| sent.to == node));
+        for ticket in lost {
+            if !self.is_wanted(ticket) {
+                continue;
+            }
+            let Some(pending) = self.coordinator.forward.pending.get(&ticket) else {
+                continue;
+            };
+            if pending.sent.as_ref().is_some_and(|sent| sent.may_repeat) {
+                self.send_again(ticket);
+            } else {
+                self.answered(ticket, GroupOpResult::Unknown);
+            }
+        }
+    }
+}

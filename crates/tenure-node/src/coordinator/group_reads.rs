@@ -1,0 +1,427 @@
+//! Calls that need one answer of one group, or one of each of a few: AssertFencing, InspectPath,
+//! IsBlocking, DumpLocks, policies, edges, Break, Health.
+
+use tenure_core::codec::Encode as _;
+use tenure_core::command::{BreakLock, Command, Route};
+use tenure_core::outcome::{BreakOutcome, Outcome, Refusal};
+use tenure_core::path::Path;
+use tenure_core::query::{DumpCursor, FenceCheck};
+use tenure_core::system::{self, Edge, SystemCommand, SystemOutcome};
+use tenure_core::value::{Fence, OwnerId};
+
+use super::acquire::{FROZEN_RETRY_MS, refused};
+use super::owner_calls::{claim, repeated};
+use super::{CallContext, CallEvent, CallProgress, failure_of, odd_answer};
+use crate::GroupId;
+use crate::group_op::{GroupOp, GroupOpResult, GroupQuery, QueryResult};
+use crate::node::Node;
+use crate::request::{Answer, AssertAnswer, ClientRequest, EffectCertainty, Failure};
+
+/// A read is resolved anew so often when the table changes under it.
+const MAX_MISSES: u8 = 8;
+
+pub(super) struct ReadCall {
+    request: Box<ClientRequest>,
+    misses: u8,
+    /// For AssertFencing: which of the paths each part is about. No places mean all, in their order.
+    parts: Vec<(u32, Vec<usize>)>,
+    /// The first path that failed, by its place in the request.
+    failed: Option<(usize, FenceCheck)>,
+    /// For DumpLocks: which group is being read.
+    group: GroupId,
+}
+
+impl ReadCall {
+    pub(super) fn new(request: Box<ClientRequest>) -> ReadCall {
+        ReadCall {
+            request,
+            misses: 0,
+            parts: Vec::new(),
+            failed: None,
+            group: GroupId(0),
+        }
+    }
+
+    pub(super) fn into_request(self) -> Box<ClientRequest> {
+        self.request
+    }
+}
+
+impl Node {
+    pub(super) fn read(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReadCall,
+        happened: CallEvent,
+    ) -> CallProgress {
+        match happened {
+            CallEvent::Start | CallEvent::Table | CallEvent::Timer => self.read_start(cx, call),
+            CallEvent::Op(answer) => match failure_of(&answer) {
+                Some(failure) => CallProgress::fail(failure),
+                None => self.read_answer(cx, call, answer),
+            },
+            CallEvent::FanoutResult(_) | CallEvent::Changed(_) => CallProgress::Wait,
+        }
+    }
+
+    fn ask_one(&mut self, cx: &mut CallContext, group: GroupId, op: GroupOp) -> CallProgress {
+        self.ask(cx, group, op);
+        CallProgress::Wait
+    }
+
+    /// Begins, or begins anew: then no answer to an earlier round counts.
+    fn read_start(&mut self, cx: &mut CallContext, call: &mut ReadCall) -> CallProgress {
+        cx.start_over();
+        let system = self.system();
+        match &*call.request {
+            ClientRequest::GetNamespacePolicy { namespace } => {
+                let namespace = namespace.clone();
+                self.ask_one(cx, system, GroupOp::Read(GroupQuery::Policy { namespace }))
+            }
+            ClientRequest::ListNamespacePolicies { after, page } => {
+                let query = GroupQuery::Policies {
+                    after: after.clone(),
+                    page: page_of(*page),
+                };
+                self.ask_one(cx, system, GroupOp::Read(query))
+            }
+            // R145 (healthy storage): a node whose writes hang cannot serve, whatever its peers answer.
+            ClientRequest::Health if self.has_slow_disk() => {
+                CallProgress::fail(Failure::Unavailable {
+                    why: "the disk is slow: writes of the log take longer than an election timeout",
+                    nothing_happened: EffectCertainty::Yes,
+                })
+            }
+            ClientRequest::Health => self.ask_one(cx, system, GroupOp::Read(GroupQuery::Nothing)),
+            ClientRequest::Confirm { group } if *group > system => {
+                CallProgress::fail(Failure::InvalidArgument("there is no such group".into()))
+            }
+            ClientRequest::Confirm { group } => {
+                let group = *group;
+                self.ask_one(cx, group, GroupOp::Read(GroupQuery::Nothing))
+            }
+            ClientRequest::SetWaitEdge { .. } | ClientRequest::ClearWaitEdge { .. } => {
+                match edge_command(&call.request) {
+                    Some(command) => self.ask_one(cx, system, GroupOp::System(Box::new(command))),
+                    None => CallProgress::fail(odd_answer()),
+                }
+            }
+            ClientRequest::DumpLocks { cursor, page } => match dump_position(cursor) {
+                Some((group, _)) if group.0 >= self.config.cluster.group_count => bad_cursor(),
+                Some((group, after)) => {
+                    call.group = group;
+                    let page = page_of(*page);
+                    self.ask_one(cx, group, GroupOp::Read(GroupQuery::Dump { after, page }))
+                }
+                None => bad_cursor(),
+            },
+            _ if !self.coordinator.resolve.is_loaded() => {
+                self.await_table(cx, 0);
+                CallProgress::Wait
+            }
+            ClientRequest::AssertFencing {
+                owner,
+                fence,
+                paths,
+            } => {
+                let (Some(fence), false) = (*fence, paths.is_empty()) else {
+                    return CallProgress::ok(Answer::AssertFencing(AssertAnswer::Valid));
+                };
+                call.parts.clear();
+                call.failed = None;
+                if let [path] = &paths[..] {
+                    let (route, group) = self.route(path);
+                    let query = GroupQuery::Assert {
+                        owner: owner.clone(),
+                        fence,
+                        paths: vec![(route, path.clone())],
+                    };
+                    let part = self.ask(cx, group, GroupOp::Read(query));
+                    call.parts.reserve_exact(1);
+                    call.parts.push((part, Vec::new()));
+                    return CallProgress::Wait;
+                }
+                for (group, query, places) in self.assertions(owner, fence, paths) {
+                    let part = self.ask(cx, group, GroupOp::Read(query));
+                    call.parts.push((part, places));
+                }
+                CallProgress::Wait
+            }
+            ClientRequest::InspectPath { path } => {
+                let (route, group) = self.route(path);
+                let path = path.clone();
+                self.ask_one(
+                    cx,
+                    group,
+                    GroupOp::Read(GroupQuery::Inspect { route, path }),
+                )
+            }
+            ClientRequest::IsBlocking {
+                path,
+                owner,
+                reason,
+            } => {
+                let (route, group) = self.route(path);
+                let query = GroupQuery::Blocking {
+                    route,
+                    owner: owner.clone(),
+                    path: path.clone(),
+                    reason: *reason,
+                };
+                self.ask_one(cx, group, GroupOp::Read(query))
+            }
+            ClientRequest::Break { path, owner, fence } => {
+                let (route, group) = self.route(path);
+                let command = Command::Break(BreakLock {
+                    route,
+                    path: path.clone(),
+                    owner: owner.clone(),
+                    fence: *fence,
+                });
+                self.ask_one(cx, group, GroupOp::Command(command))
+            }
+            _ => CallProgress::fail(odd_answer()),
+        }
+    }
+
+    /// One question a group, about all its paths at once (R73): with the places of these in the list.
+    fn assertions(
+        &mut self,
+        owner: &OwnerId,
+        fence: Fence,
+        paths: &[Path],
+    ) -> Vec<(GroupId, GroupQuery, Vec<usize>)> {
+        let mut by_group: Vec<(GroupId, usize, Route)> = Vec::with_capacity(paths.len());
+        for (at, path) in paths.iter().enumerate() {
+            let (route, group) = self.route(path);
+            by_group.push((group, at, route));
+        }
+        by_group.sort_by_key(|(group, ..)| *group);
+        let of_group = by_group.chunk_by(|(one, ..), (two, ..)| one == two);
+        let question = |list: &[(GroupId, usize, Route)]| {
+            let places = list.iter().map(|(_, at, _)| *at).collect();
+            let paths = list
+                .iter()
+                .map(|(_, at, route)| (route.clone(), paths[*at].clone()));
+            let query = GroupQuery::Assert {
+                owner: owner.clone(),
+                fence,
+                paths: paths.collect(),
+            };
+            Some((list.first()?.0, query, places))
+        };
+        of_group.filter_map(question).collect()
+    }
+
+    fn read_answer(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReadCall,
+        answer: GroupOpResult,
+    ) -> CallProgress {
+        match answer {
+            GroupOpResult::Found(found) => self.read_found(cx, call, *found),
+            GroupOpResult::System(SystemOutcome::Repeated(before)) => match repeated(&before) {
+                Some(failure) => CallProgress::fail(failure),
+                None => CallProgress::ok(Answer::Done),
+            },
+            GroupOpResult::System(_) => CallProgress::ok(Answer::Done),
+            GroupOpResult::Applied {
+                outcome: Outcome::Break(outcome),
+                ..
+            } => match *outcome {
+                BreakOutcome::Refused(refusal) => self.read_refused(cx, call, refusal),
+                BreakOutcome::Broken | BreakOutcome::NotThatHold(_) => {
+                    CallProgress::ok(Answer::Break(outcome))
+                }
+            },
+            _ => CallProgress::fail(odd_answer()),
+        }
+    }
+
+    fn read_refused(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReadCall,
+        refusal: Refusal,
+    ) -> CallProgress {
+        if let Some(failure) = refused(refusal) {
+            return CallProgress::fail(failure);
+        }
+        match refusal {
+            Refusal::Outdated { version } => self.read_outdated(cx, call, version),
+            _ => {
+                self.set_timer(cx, FROZEN_RETRY_MS);
+                CallProgress::Wait
+            }
+        }
+    }
+
+    fn read_outdated(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReadCall,
+        version: u64,
+    ) -> CallProgress {
+        call.misses += 1;
+        if call.misses > MAX_MISSES {
+            return CallProgress::fail(Failure::Aborted);
+        }
+        cx.start_over();
+        self.await_table(cx, version);
+        CallProgress::Wait
+    }
+
+    fn read_found(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReadCall,
+        found: QueryResult,
+    ) -> CallProgress {
+        let answer = match found {
+            QueryResult::Outdated { version } => return self.read_outdated(cx, call, version),
+            QueryResult::Assert(failed) => return asserted(call, cx.told, failed),
+            QueryResult::Inspect(inspection) => Answer::Inspect(Box::new(inspection)),
+            QueryResult::Blocking(blocking) => Answer::Truth(blocking),
+            QueryResult::Policy {
+                algorithm,
+                explicit,
+            } => Answer::Policy {
+                algorithm,
+                explicit,
+            },
+            QueryResult::Policies { rows, done } => Answer::Policies { rows, done },
+            QueryResult::Nothing => Answer::Ready,
+            QueryResult::Dump(page) => {
+                let next = match page.next {
+                    Some(cursor) => dump_cursor(call.group, Some(cursor)),
+                    None if call.group.0 + 1 < self.config.cluster.group_count => {
+                        dump_cursor(GroupId(call.group.0 + 1), None)
+                    }
+                    None => Vec::new(),
+                };
+                Answer::Dump {
+                    locks: page.locks,
+                    next,
+                }
+            }
+            QueryResult::Edge(_)
+            | QueryResult::Table(_)
+            | QueryResult::Explain { .. }
+            | QueryResult::Born(_)
+            | QueryResult::Claimed { .. }
+            | QueryResult::Ended(_)
+            | QueryResult::Change(_) => {
+                return CallProgress::fail(odd_answer());
+            }
+        };
+        CallProgress::ok(answer)
+    }
+}
+
+/// The first failure in the order of the request decides (R73).
+fn asserted(call: &mut ReadCall, part: u32, failed: Option<(u32, FenceCheck)>) -> CallProgress {
+    let Some(at) = call.parts.iter().position(|(one, _)| *one == part) else {
+        return CallProgress::Wait;
+    };
+    let (_, places) = call.parts.swap_remove(at);
+    if let Some((at, check)) = failed {
+        let at = at as usize;
+        let place = match places[..] {
+            [] => Some(at),
+            _ => places.get(at).copied(),
+        };
+        if let Some(place) = place
+            && call.failed.is_none_or(|(first, _)| place < first)
+        {
+            call.failed = Some((place, check));
+        }
+    }
+    if !call.parts.is_empty() {
+        return CallProgress::Wait;
+    }
+    let ClientRequest::AssertFencing { paths, .. } = &*call.request else {
+        return CallProgress::fail(odd_answer());
+    };
+    let answer = match call
+        .failed
+        .and_then(|(at, check)| Some((paths.get(at)?, check)))
+    {
+        Some((path, FenceCheck::StaleFence { .. })) => AssertAnswer::StaleFence(path.clone()),
+        Some((path, FenceCheck::StaleOwner)) => AssertAnswer::StaleOwner(path.clone()),
+        Some((_, FenceCheck::Valid)) | None => AssertAnswer::Valid,
+    };
+    CallProgress::ok(Answer::AssertFencing(answer))
+}
+
+fn page_of(page: u32) -> u32 {
+    match page {
+        0 => 64,
+        page => page.min(512),
+    }
+}
+
+fn bad_cursor() -> CallProgress {
+    CallProgress::fail(Failure::InvalidArgument(
+        "this cursor was not issued by the server".to_owned(),
+    ))
+}
+
+const CURSOR_VERSION: u8 = 1;
+
+fn dump_cursor(group: GroupId, after: Option<DumpCursor>) -> Vec<u8> {
+    let mut bytes = vec![CURSOR_VERSION];
+    bytes.extend_from_slice(&group.0.to_le_bytes());
+    if let Some(DumpCursor(after)) = after {
+        bytes.extend_from_slice(&after.to_le_bytes());
+    }
+    bytes
+}
+
+fn dump_position(cursor: &[u8]) -> Option<(GroupId, Option<DumpCursor>)> {
+    if cursor.is_empty() {
+        return Some((GroupId(0), None));
+    }
+    let (version, rest) = cursor.split_first()?;
+    let (group, rest) = rest.split_first_chunk::<4>()?;
+    if *version != CURSOR_VERSION {
+        return None;
+    }
+    let after = match rest {
+        [] => None,
+        rest => Some(DumpCursor(u64::from_le_bytes(rest.try_into().ok()?))),
+    };
+    Some((GroupId(u32::from_le_bytes(*group)), after))
+}
+
+fn edge_command(request: &ClientRequest) -> Option<SystemCommand> {
+    Some(match request {
+        ClientRequest::SetWaitEdge {
+            owner,
+            blocker,
+            why,
+            ttl,
+            key,
+        } => SystemCommand::SetEdge {
+            owner: owner.clone(),
+            edge: Edge {
+                blocker: blocker.clone(),
+                why: why.clone(),
+            },
+            ttl: *ttl,
+            claim: claim(system::SystemCall::SetWaitEdge, key.as_ref(), |out| {
+                owner.put(out);
+                blocker.put(out);
+                ttl.put(out);
+                out.option(why.as_ref());
+            }),
+        },
+        ClientRequest::ClearWaitEdge { owner, key } => SystemCommand::ClearEdge {
+            owner: owner.clone(),
+            claim: claim(system::SystemCall::ClearWaitEdge, key.as_ref(), |out| {
+                owner.put(out);
+            }),
+        },
+        _ => return None,
+    })
+}

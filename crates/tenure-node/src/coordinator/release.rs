@@ -1,0 +1,349 @@
+//! Release: split by namespace, each part atomic on its own (R97–R99).
+
+use std::collections::BTreeMap;
+
+use tenure_core::codec::{Encode as _, Writer};
+use tenure_core::command::{Command, Hold, Release, Whole};
+use tenure_core::outcome::{Outcome, Refusal};
+use tenure_core::path::Namespace;
+use tenure_core::system::{self, KeyClaim, SystemCommand};
+use tenure_core::value::Key;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::acquire::{FROZEN_RETRY_MS, refused};
+use super::fanout::{Fanout, FanoutOp, FanoutResult, FanoutScope};
+use super::{
+    CallContext, CallEvent, CallProgress, failure_of, note_failure, odd_answer, with_effects,
+};
+use crate::group_op::{GroupOp, GroupOpResult};
+use crate::node::Node;
+use crate::request::{Answer, ClientRequest, Failure, ReleaseRequest, WaitEdge};
+
+/// A part is resolved anew so often; more changes of one namespace in one call are not worth more.
+const MAX_MISSES: u8 = 8;
+
+pub(super) struct ReleaseCall {
+    /// A release.
+    request: Box<ClientRequest>,
+    /// The part under way that removes the wait edge.
+    edge: Option<u32>,
+    /// The part under way that is about all holds, which then lie in one namespace.
+    running: Option<u32>,
+    /// What else is under way, by part.
+    parts: Vec<(u32, Vec<Hold>)>,
+    /// What has to be resolved (again).
+    unplaced: UnresolvedRelease,
+    /// What lies in a namespace that may not know the key, while all are asked for it: by the part that asks.
+    moved: Vec<(u32, Vec<Hold>)>,
+    /// What goes with the key of a request.
+    whole: Option<Whole>,
+    misses: u8,
+    /// A part was applied.
+    has_effects: bool,
+    failure: Option<Failure>,
+}
+
+/// What of a release waits to be resolved.
+enum UnresolvedRelease {
+    All,
+    Some(Vec<Hold>),
+}
+
+impl UnresolvedRelease {
+    const NOTHING: UnresolvedRelease = UnresolvedRelease::Some(Vec::new());
+
+    fn is_empty(&self) -> bool {
+        matches!(self, UnresolvedRelease::Some(holds) if holds.is_empty())
+    }
+
+    fn join(&mut self, more: UnresolvedRelease) {
+        match (&mut *self, more) {
+            (UnresolvedRelease::Some(holds), UnresolvedRelease::Some(more)) => holds.extend(more),
+            (UnresolvedRelease::Some(_), UnresolvedRelease::All) => *self = UnresolvedRelease::All,
+            (UnresolvedRelease::All, _) => {}
+        }
+    }
+}
+
+impl ReleaseCall {
+    pub(super) fn new(request: Box<ClientRequest>) -> ReleaseCall {
+        let unplaced = match &*request {
+            ClientRequest::Release(release) if release.holds.is_empty() => {
+                UnresolvedRelease::NOTHING
+            }
+            _ => UnresolvedRelease::All,
+        };
+        ReleaseCall {
+            unplaced,
+            request,
+            edge: None,
+            running: None,
+            moved: Vec::new(),
+            whole: None,
+            parts: Vec::new(),
+            misses: 0,
+            has_effects: false,
+            failure: None,
+        }
+    }
+
+    pub(super) fn into_request(self) -> Box<ClientRequest> {
+        self.request
+    }
+
+    /// Whether this part was under way, and the holds that it was about.
+    fn take_part(&mut self, part: u32) -> Option<UnresolvedRelease> {
+        if self.edge == Some(part) {
+            self.edge = None;
+            return Some(UnresolvedRelease::NOTHING);
+        }
+        if self.running == Some(part) {
+            self.running = None;
+            return Some(UnresolvedRelease::All);
+        }
+        let at = self.parts.iter().position(|(one, _)| *one == part)?;
+        Some(UnresolvedRelease::Some(self.parts.swap_remove(at).1))
+    }
+
+    fn unplace(&mut self, holds: UnresolvedRelease) {
+        self.unplaced.join(holds);
+    }
+}
+
+fn request_key(request: &ClientRequest) -> Option<&Key> {
+    match request {
+        ClientRequest::Release(release) => release.key.as_ref(),
+        _ => None,
+    }
+}
+
+/// The content of a whole request, however it is split.
+fn fingerprint(request: &ReleaseRequest) -> u128 {
+    let mut out = Writer::new();
+    request.owner.put(&mut out);
+    out.list(&request.holds);
+    xxh3_128(&out.into_bytes())
+}
+
+impl Node {
+    pub(super) fn release(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReleaseCall,
+        happened: CallEvent,
+    ) -> CallProgress {
+        match happened {
+            CallEvent::Start => {
+                if let ClientRequest::Release(request) = &*call.request
+                    && request.key.is_some()
+                    && self.has_newer_forms()
+                {
+                    call.whole = Some(Whole {
+                        fingerprint: fingerprint(request),
+                        asked: false,
+                    });
+                }
+                if let ClientRequest::Release(ReleaseRequest {
+                    edge: WaitEdge::Remove,
+                    owner,
+                    ..
+                }) = &*call.request
+                {
+                    let claim = call.whole.and_then(|whole| {
+                        let key = request_key(&call.request)?;
+                        Some(KeyClaim {
+                            call: system::SystemCall::Release,
+                            key: key.clone(),
+                            fingerprint: whole.fingerprint,
+                        })
+                    });
+                    let command = SystemCommand::ClearEdge {
+                        owner: owner.clone(),
+                        claim,
+                    };
+                    call.edge = Some(self.ask_system(cx, command));
+                }
+                self.release_parts(cx, call);
+            }
+            CallEvent::Table | CallEvent::Timer => self.release_parts(cx, call),
+            CallEvent::Op(answer) => self.released(cx, call, answer),
+            CallEvent::FanoutResult(fanout_result) => self.asked_for_key(cx, call, &fanout_result),
+            CallEvent::Changed(_) => {}
+        }
+        let open = call.edge.is_some()
+            || !call.moved.is_empty()
+            || call.running.is_some()
+            || !call.parts.is_empty();
+        if open || !call.unplaced.is_empty() {
+            return CallProgress::Wait;
+        }
+        match call.failure.take() {
+            Some(failure) if call.has_effects => CallProgress::fail(with_effects(failure)),
+            Some(failure) => CallProgress::fail(failure),
+            None => CallProgress::ok(Answer::Done),
+        }
+    }
+
+    fn release_parts(&mut self, cx: &mut CallContext, call: &mut ReleaseCall) {
+        if call.unplaced.is_empty() {
+            return;
+        }
+        if !self.coordinator.resolve.is_loaded() {
+            self.await_table(cx, 0);
+            return;
+        }
+        let ClientRequest::Release(request) = &*call.request else {
+            call.unplaced = UnresolvedRelease::NOTHING;
+            note_failure(&mut call.failure, odd_answer());
+            return;
+        };
+        let unplaced = std::mem::replace(&mut call.unplaced, UnresolvedRelease::NOTHING);
+        let holds = match &unplaced {
+            UnresolvedRelease::All => &request.holds,
+            UnresolvedRelease::Some(holds) => holds,
+        };
+        let table = self.table();
+        let mut names = holds.iter().map(|hold| table.name_of(&hold.path));
+        let first = names.next();
+        if names.all(|name| Some(name) == first) {
+            if let Some(part) = self.release_part(cx, request, call.whole, holds) {
+                match unplaced {
+                    UnresolvedRelease::All => call.running = Some(part),
+                    UnresolvedRelease::Some(holds) => call.parts.push((part, holds)),
+                }
+            }
+            return;
+        }
+        // In the order of their names.
+        let mut by_namespace: BTreeMap<Namespace, Vec<Hold>> = BTreeMap::new();
+        for hold in holds {
+            let namespace = table.namespace_of(&hold.path);
+            by_namespace
+                .entry(namespace)
+                .or_default()
+                .push(hold.clone());
+        }
+        for holds in by_namespace.into_values() {
+            if let Some(part) = self.release_part(cx, request, call.whole, &holds) {
+                call.parts.push((part, holds));
+            }
+        }
+    }
+
+    /// Releases holds of one namespace, if there are any.
+    fn release_part(
+        &mut self,
+        cx: &mut CallContext,
+        request: &ReleaseRequest,
+        whole: Option<Whole>,
+        holds: &[Hold],
+    ) -> Option<u32> {
+        let (route, group) = self.route(&holds.first()?.path);
+        let command = Command::Release(Release {
+            route,
+            owner: request.owner.clone(),
+            holds: holds.to_vec(),
+            key: request.key.clone(),
+            whole,
+        });
+        Some(self.ask(cx, group, GroupOp::Command(command)))
+    }
+
+    /// Paths of a keyed release lie in another namespace since a while, which does not know the key: all
+    /// groups are asked whether an earlier attempt was applied before.
+    fn ask_for_key(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReleaseCall,
+        holds: UnresolvedRelease,
+    ) {
+        let (ClientRequest::Release(request), Some(whole)) = (&*call.request, call.whole) else {
+            note_failure(&mut call.failure, odd_answer());
+            return;
+        };
+        let Some(key) = request.key.clone() else {
+            note_failure(&mut call.failure, odd_answer());
+            return;
+        };
+        let holds = match holds {
+            UnresolvedRelease::All => request.holds.clone(),
+            UnresolvedRelease::Some(holds) => holds,
+        };
+        let what = FanoutOp::Released {
+            key,
+            fingerprint: whole.fingerprint,
+            paths: holds.iter().map(|hold| hold.path.clone()).collect(),
+        };
+        let fanout = Fanout::about(request.owner.clone(), what);
+        let part = self.fanout(cx, fanout, FanoutScope::All);
+        call.moved.push((part, holds));
+    }
+
+    /// If an earlier attempt was applied, then before the paths moved. No hold moves with them (R133), so what
+    /// is held there now was acquired since, and is not meant.
+    fn asked_for_key(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReleaseCall,
+        fanout_result: &FanoutResult,
+    ) {
+        let Some(at) = call.moved.iter().position(|(part, _)| *part == cx.told) else {
+            return;
+        };
+        let (_, mut holds) = call.moved.swap_remove(at);
+        holds.retain(|hold| !fanout_result.released.contains(&hold.path));
+        let (ClientRequest::Release(request), Some(whole)) = (&*call.request, call.whole) else {
+            return;
+        };
+        // They lie in one namespace, which takes them as one part: the key is known there afterwards. If
+        // they have been moved again meanwhile, they are refused as such and resolved.
+        let whole = Some(Whole {
+            asked: true,
+            ..whole
+        });
+        if let Some(part) = self.release_part(cx, request, whole, &holds) {
+            call.parts.push((part, holds));
+        }
+    }
+
+    fn released(&mut self, cx: &mut CallContext, call: &mut ReleaseCall, answer: GroupOpResult) {
+        let Some(holds) = call.take_part(cx.told) else {
+            return;
+        };
+        if let Some(failure) = failure_of(&answer) {
+            note_failure(&mut call.failure, failure);
+            return;
+        }
+        match answer {
+            GroupOpResult::System(_)
+            | GroupOpResult::Applied {
+                outcome: Outcome::Release(Ok(())),
+                ..
+            } => call.has_effects = true,
+            GroupOpResult::Applied {
+                outcome: Outcome::Release(Err(refusal)),
+                ..
+            } => {
+                if let Some(failure) = refused(refusal) {
+                    note_failure(&mut call.failure, failure);
+                    return;
+                }
+                if let Refusal::Moved { .. } = refusal {
+                    self.ask_for_key(cx, call, holds);
+                    return;
+                }
+                call.unplace(holds);
+                call.misses += 1;
+                match refusal {
+                    Refusal::Outdated { .. } if call.misses > MAX_MISSES => {
+                        call.unplaced = UnresolvedRelease::NOTHING;
+                        note_failure(&mut call.failure, Failure::Aborted);
+                    }
+                    Refusal::Outdated { version } => self.await_table(cx, version),
+                    _ => self.set_timer(cx, FROZEN_RETRY_MS),
+                }
+            }
+            _ => note_failure(&mut call.failure, odd_answer()),
+        }
+    }
+}

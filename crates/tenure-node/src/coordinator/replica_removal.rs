@@ -1,0 +1,331 @@
+//! How a replica that was removed learns of it, and goes (R166).
+//!
+//! ```text
+//!   a leader's hint, or silence ──▶ "am I still a member?" ──▶ whoever leads ──▶ "no" ──▶ deleted
+//!   a message for a later replica of the same node ───────────────────────────────────▶ deleted
+//! ```
+//!
+//! A removed replica may never see the entry that removed it: it was cut off, or its leader died
+//! before it could tell. A voter that stands for election gives itself away, a learner never
+//! would. So whoever hears from no leader for a while asks everybody, and a leader that does not
+//! have the asker says so, once a round has shown that it leads still.
+//!
+//! The leader answers "no" only when a majority of the voters has acknowledged a commit index that covers
+//! the removal. Before that, a voter that knows the entry and not that it is committed still counts by the
+//! configuration before it, and may need the vote of the removed replica to elect anyone.
+//!
+//! A deleted replica leaves a tombstone: its number. Whatever is addressed to this number or a lower one is
+//! dropped from then on. A replica that is added again has a higher number (docs/design/replica-identity.md).
+//!
+//! Under the rules of release 0.1.0 a replica that is added again has the same identity, so a "no" that comes
+//! late must not meet it. It counts only as the answer to the last question, and if no leader spoke since:
+//! what the replica may have acknowledged before the question, the answerer knew; and since then it
+//! acknowledged nothing.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use crate::codec::{DecodeResult, Reader, read_member, write_member};
+use crate::consensus::{Consensus, ReplicaNumbering};
+use crate::group::{Group, LeadershipCheck};
+use crate::node::frames_item as item;
+use crate::node::{Node, Tombstone};
+use crate::{GroupId, HardState, LogPosition, LogWrite, NodeId, ReplicaId};
+
+/// After so many ticks of silence a replica asks, and again and again: long enough for an election.
+const SILENT_TICKS: u64 = 20;
+
+/// Since when a replica has heard from no leader, and what it asked because of that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LeaderSilence {
+    ticks: u64,
+    question: Option<u64>,
+}
+
+/// Questions of strangers that wait for a round: who asked, and the number of its question.
+pub(crate) type UnknownSenders = BTreeMap<u64, (ReplicaId, u64)>;
+
+impl LeaderSilence {
+    pub(crate) fn tick(&mut self) {
+        self.ticks += 1;
+    }
+
+    fn is_long(self) -> bool {
+        self.ticks > 0 && self.ticks.is_multiple_of(SILENT_TICKS)
+    }
+}
+
+impl Node {
+    /// Replicas that have heard nothing for long ask everybody whether they are still wanted.
+    pub(crate) fn ask_in_silence(&mut self) {
+        let groups = self.groups.iter().flatten();
+        let silent: Vec<GroupId> = groups
+            .filter(|group| group.silence.is_long())
+            .map(|group| group.id)
+            .collect();
+        if silent.is_empty() {
+            return;
+        }
+        let others = self.peers.others(self.me.node);
+        for id in silent {
+            self.ask_membership(id, &others);
+        }
+    }
+
+    fn ask_membership(&mut self, id: GroupId, nodes: &[NodeId]) {
+        let number = self.coordinator.next_number();
+        let Some(group) = self.group(id) else {
+            return;
+        };
+        group.silence.question = Some(number);
+        let replica = group.me.replica;
+        // What this replica has acknowledged leaves before the question: under the rules of release 0.1.0
+        // a late acknowledgement would count for a replica that was added again.
+        let after_writes = group.has_unsynced();
+        for node in nodes {
+            // Release 0.1.0 knows no replica numbers, and ignores an item that it does not know.
+            let kind = if replica == 0 {
+                item::AM_I_MEMBER
+            } else {
+                item::IS_REPLICA_MEMBER
+            };
+            let content = |out: &mut crate::codec::Writer| {
+                out.number(u64::from(id.0));
+                out.number(number);
+                if replica != 0 {
+                    out.number(replica);
+                }
+            };
+            if after_writes {
+                self.frames().say_after_writes(*node, kind, content);
+            } else {
+                self.frames().say(*node, kind, content);
+            }
+        }
+    }
+
+    /// Answered by a leader that does not have the asker; members hear from it anyway.
+    pub(crate) fn receive_am_i_member(
+        &mut self,
+        from: ReplicaId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
+        let id = GroupId(content.small()?);
+        let question = content.number()?;
+        let replica = if content.is_empty() {
+            0
+        } else {
+            content.number()?
+        };
+        content.end()?;
+        let from = from.numbered(replica);
+        if self.leads_without(id, from) {
+            let number = self.coordinator.next_number();
+            self.coordinator.strangers.insert(number, (from, question));
+            if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
+                group.confirm_leadership(number, &mut self.turn);
+                self.activate(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn leads_without(&self, id: GroupId, member: ReplicaId) -> bool {
+        self.group_ref(id).is_some_and(|group| {
+            group.is_led() && !group.membership().everybody().contains(&member)
+        })
+    }
+
+    /// The round is over that a stranger's question waited for.
+    pub(crate) fn confirmed_for_stranger(
+        &mut self,
+        number: u64,
+        id: GroupId,
+        leadership_confirmed: LeadershipCheck,
+    ) {
+        let Some((stranger, question)) = self.coordinator.strangers.remove(&number) else {
+            return;
+        };
+        if leadership_confirmed == LeadershipCheck::No || !self.leads_without(id, stranger) {
+            return;
+        }
+        let Some(group) = self.group_ref(id) else {
+            return;
+        };
+        if !group.removals_are_known() {
+            // It asks again, or gets a hint as soon as they are.
+            return;
+        }
+        let index = group.applied.index;
+        let hard_state = group.replica.store().hard_state();
+        // After a restart the membership is that of the commit index on disk: without the removal in
+        // it, the removed one would be needed again.
+        let state = HardState {
+            commit: hard_state.commit.max(index),
+            ..hard_state
+        };
+        self.turn.writes.push((id, LogWrite::HardState(state)));
+        self.turn.must_sync = true;
+        self.frames()
+            .say_after_writes(stranger.node, item::NOT_A_MEMBER, |out| {
+                out.number(u64::from(id.0));
+                write_member(out, stranger);
+                out.number(question);
+                out.number(index);
+            });
+    }
+
+    pub(crate) fn receive_not_a_member(&mut self, mut content: Reader) -> DecodeResult<()> {
+        let id = GroupId(content.small()?);
+        let (member, question) = (read_member(&mut content)?, content.number()?);
+        let index = content.number()?;
+        content.end()?;
+        let is_meant = self
+            .group_ref(id)
+            .is_some_and(|group| group.silence.question == Some(question) && group.me == member);
+        if is_meant {
+            self.remove_replica(id, index);
+        }
+        Ok(())
+    }
+
+    /// Sends the hints that wait until removals are widely known.
+    pub(crate) fn hint_all_removed(&mut self) {
+        for at in 0..self.groups.len() {
+            let Some(group) = &mut self.groups[at] else {
+                continue;
+            };
+            if group.to_hint.is_empty() || (group.is_led() && !group.removals_are_known()) {
+                continue;
+            }
+            // Whoever is not the leader any more forgets them: the removed replica asks by itself.
+            let (id, leads) = (group.id, group.is_led());
+            for member in std::mem::take(&mut group.to_hint) {
+                if leads {
+                    self.hint_removed(id, member);
+                }
+            }
+        }
+    }
+
+    /// Sends a removed replica the hint that it may want to ask.
+    pub(crate) fn hint_removed(&mut self, id: GroupId, member: ReplicaId) {
+        if member.node == self.me.node {
+            return;
+        }
+        let Some(group) = self.group_ref(id) else {
+            return;
+        };
+        let index = group.applied.index;
+        self.frames().say(member.node, item::REMOVED, |out| {
+            out.number(u64::from(id.0));
+            write_member(out, member);
+            out.number(index);
+        });
+    }
+
+    /// Somebody who is not a member asks for a vote: it does not know yet that it was removed.
+    pub(crate) fn answer_stranger(&mut self, id: GroupId, from: ReplicaId) {
+        if self.leads_without(id, from) {
+            self.hint_removed(id, from);
+        }
+    }
+
+    pub(crate) fn receive_removed(
+        &mut self,
+        from: ReplicaId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
+        let id = GroupId(content.small()?);
+        let (member, _index) = (read_member(&mut content)?, content.number()?);
+        content.end()?;
+        let is_meant = |group: &Group| group.me == member && !group.leads();
+        if self.group_ref(id).is_some_and(is_meant) {
+            self.ask_membership(id, &[from.node]);
+        }
+        Ok(())
+    }
+
+    /// The replica stops serving, and its data may be deleted.
+    fn remove_replica(&mut self, id: GroupId, index: u64) {
+        let Some(group) = self.groups.get_mut(id.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        let hard_state = tombstone(&group);
+        group.close(&mut self.turn);
+        self.turn.writes.push((id, LogWrite::Removed));
+        self.turn.writes.push((id, LogWrite::HardState(hard_state)));
+        self.tombstones.insert(id, Tombstone { hard_state, index });
+        self.transfers.forget(id);
+        self.turn.must_sync = true;
+        let me = self.me.node;
+        self.peers.forget_leader(id, me);
+    }
+
+    /// Whether a message for the replica with this number is for the one that is here.
+    pub(crate) fn addressed(&self, id: GroupId, replica: u64) -> AddressedReplica {
+        if let Some(group) = self.group_ref(id) {
+            return match replica.cmp(&group.me.replica) {
+                Ordering::Less => AddressedReplica::Past,
+                Ordering::Equal => AddressedReplica::Present,
+                Ordering::Greater => AddressedReplica::New,
+            };
+        }
+        let Some(tombstone) = self.tombstones.get(&id) else {
+            return AddressedReplica::New;
+        };
+        match replica.cmp(&tombstone.hard_state.replica) {
+            Ordering::Less => AddressedReplica::Past,
+            Ordering::Equal if tombstone.hard_state.removed => AddressedReplica::Past,
+            Ordering::Equal => AddressedReplica::Again,
+            Ordering::Greater => AddressedReplica::New,
+        }
+    }
+
+    /// Opens the empty replica that a leader counts on. If there is an older one here, a committed change
+    /// has removed it before this one was added: it is deleted, and its tombstone is written first.
+    pub(crate) fn open_new(&mut self, id: GroupId, replica: u64) {
+        self.remove_replica(id, 0);
+        self.open_empty(id, replica);
+    }
+}
+
+/// What the number of a replica means on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AddressedReplica {
+    /// The replica that is here.
+    Present,
+    /// One that is gone for good.
+    Past,
+    /// One that is not here yet. Its number is proof that it was added by a committed entry.
+    New,
+    /// One that was here and may be again: empty since the node restarted, or removed and added again under
+    /// the rules of release 0.1.0.
+    Again,
+}
+
+/// What a removed replica leaves behind.
+fn tombstone(group: &Group) -> HardState {
+    let store = group.replica.store();
+    let now = store.hard_state();
+    if group.me.replica != 0 || group.numbering(0) != ReplicaNumbering::None {
+        // The identity is never used again. Its term and vote mean nothing any more.
+        return HardState {
+            replica: group.me.replica,
+            removed: true,
+            ..HardState::default()
+        };
+    }
+    // It may come back under the same identity: then it must not vote twice in a term, and must not help
+    // anyone to lead who lacks what it has acknowledged.
+    let index = store.last_index();
+    let end = LogPosition {
+        term: store.term_of(index).unwrap_or(now.term),
+        index,
+    };
+    HardState {
+        commit: 0,
+        floor: end.max(now.floor),
+        ..now
+    }
+}

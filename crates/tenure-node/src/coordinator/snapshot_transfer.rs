@@ -1,0 +1,516 @@
+//! Snapshots: when a log is cut, and how a state travels to a replica that is too far behind.
+//!
+//! ```text
+//!   log too long ─▶ SaveSnapshot ─▶ SnapshotSaved ─▶ the log begins there
+//!   peer too far behind ─▶ chunks on the bulk channel, a few at a time ─▶ installed there ─▶ reported
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+
+use crate::codec::{CodecError, DecodeResult, Reader};
+use crate::consensus::{Consensus, EntriesSize, Membership, Message};
+use crate::coordinator::AddressedReplica;
+use crate::node::frames_item as item;
+use crate::node::{Node, keep_room};
+use crate::{
+    Base, GroupId, LogPosition, LogWrite, NodeId, Output, ReplicaId, Snapshot, codec, snapshot,
+};
+
+/// One chunk.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// So many bytes are under way at once to one node, for all groups together: enough for a long fast line, and
+/// a fraction of what the queue of a connection holds.
+const WINDOW_BYTES: usize = 4 * 1024 * 1024;
+/// So many bytes of states may wait to be sent, to all nodes together. Groups beyond it are asked again with
+/// the next heartbeat.
+const QUEUED_BYTES: usize = 64 * 1024 * 1024;
+/// A transfer without progress for so long has failed (R170: no limit on the whole).
+const STALLED_AFTER_MS: u64 = 15_000;
+/// A state larger than this is refused before memory is given to it.
+const MAX_STATE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
+/// So much of its log a replica without peers has in memory before it forgets it. Every group that was
+/// ever busy may keep as much.
+const LONE_BYTES: usize = 4 * 1024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct SnapshotTransfers {
+    /// States that were made for a peer, by group.
+    offered: BTreeMap<GroupId, (LogPosition, Bytes)>,
+    outgoing: BTreeMap<(GroupId, ReplicaId), OutgoingSnapshot>,
+    /// Transfers to each node that have something left to send, in the order in which they began: one after
+    /// the other uses the whole line, and the first state arrives early.
+    queues: BTreeMap<NodeId, VecDeque<(GroupId, ReplicaId)>>,
+    incoming: BTreeMap<GroupId, IncomingSnapshot>,
+    /// Snapshots that are being saved to cut a log.
+    saving: BTreeMap<GroupId, SnapshotSave>,
+}
+
+#[derive(Debug)]
+struct SnapshotSave {
+    place: LogPosition,
+    /// That of the place.
+    membership: Membership,
+    /// What the log weighed when this began.
+    covered: EntriesSize,
+}
+
+#[derive(Debug)]
+struct OutgoingSnapshot {
+    message: Bytes,
+    place: LogPosition,
+    data: Bytes,
+    sent: usize,
+    taken: usize,
+    last_progress: u64,
+}
+
+#[derive(Debug)]
+struct IncomingSnapshot {
+    from: ReplicaId,
+    to: ReplicaId,
+    place: LogPosition,
+    total: usize,
+    data: BytesMut,
+}
+
+impl SnapshotTransfers {
+    /// The replica is gone.
+    pub(crate) fn forget(&mut self, id: GroupId) {
+        self.offered.remove(&id);
+        self.incoming.remove(&id);
+        self.saving.remove(&id);
+        self.outgoing.retain(|(group, _), _| *group != id);
+        for queue in self.queues.values_mut() {
+            queue.retain(|(group, _)| *group != id);
+        }
+    }
+
+    /// Whether another state may be made for a peer.
+    fn has_room(&self) -> bool {
+        let queued = self.outgoing.values();
+        let queued: usize = queued.map(|one| one.data.len() - one.sent).sum();
+        queued < QUEUED_BYTES
+    }
+
+    /// How many bytes are under way to a node.
+    fn in_flight(&self, node: NodeId) -> usize {
+        let outgoing = self.outgoing.iter();
+        let to_node = outgoing.filter(|((_, member), _)| member.node == node);
+        to_node.map(|(_, one)| one.sent - one.taken).sum()
+    }
+
+    fn end(&mut self, id: GroupId, to: ReplicaId) {
+        self.outgoing.remove(&(id, to));
+        if let Some(queue) = self.queues.get_mut(&to.node) {
+            queue.retain(|one| *one != (id, to));
+        }
+    }
+}
+
+impl Node {
+    /// Logs that outweigh what they are worth are cut, behind a saved snapshot.
+    pub(crate) fn cut_logs(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in touched.drain(..) {
+            let limits = &self.config.limits;
+            let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
+                continue;
+            };
+            let wanted = group.replica.store().take_wanted();
+            if wanted {
+                if self.transfers.has_room() {
+                    self.offer_state(id);
+                }
+                continue;
+            }
+            let store = group.replica.store();
+            if store.kept_bytes() > LONE_BYTES && group.membership().everybody().len() == 1 {
+                // Nobody can ask for what is applied; should a peer come, it gets a state.
+                let (applied, membership) = (group.applied.index, group.membership().clone());
+                group.replica.store_mut().forget(applied, membership);
+            }
+            let log = group.replica.store().weight();
+            // A large state is worth a longer log: what a snapshot costs is paid back by the
+            // entries that it saves.
+            let worth = 1 + group.state_bytes / limits.log_bytes.max(1);
+            let entries = limits.log_entries.saturating_mul(worth);
+            let long = log.entries > entries.saturating_add(limits.log_kept)
+                || log.bytes > limits.log_bytes.saturating_mul(worth);
+            if long {
+                self.cut_log(id);
+            }
+        }
+        keep_room(touched, &mut self.touched);
+    }
+
+    /// Saves a snapshot of a group, behind which its log will be cut.
+    pub(crate) fn cut_log(&mut self, id: GroupId) {
+        let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
+            return;
+        };
+        let place = group.applied;
+        let index = place.index;
+        let is_new = index > group.cut_at && index > Base::BIRTH.index;
+        if !is_new || self.transfers.saving.contains_key(&id) {
+            return;
+        }
+        let membership = group.membership().clone();
+        let data = snapshot::encode(&group.machine);
+        group.state_bytes = data.len();
+        let saving = SnapshotSave {
+            place,
+            membership,
+            covered: group.replica.store().weight(),
+        };
+        self.transfers.saving.insert(id, saving);
+        self.outputs.push(Output::SaveSnapshot(Snapshot {
+            group: id,
+            index,
+            data,
+        }));
+    }
+
+    /// A snapshot is durable: the log may begin there.
+    pub(crate) fn snapshot_saved(&mut self, id: GroupId, index: u64) {
+        let Some(saved) = self.transfers.saving.remove(&id) else {
+            return;
+        };
+        if saved.place.index != index {
+            return;
+        }
+        let membership = saved.membership;
+        let (kept, kept_bytes) = (
+            self.config.limits.log_kept,
+            self.config.limits.log_bytes / 4,
+        );
+        let Some(group) = self.group(id) else {
+            return;
+        };
+        let base = Base {
+            place: saved.place,
+            membership: membership.clone(),
+        };
+        let hard_state = group.replica.store().hard_state();
+        // On disk the log begins at the snapshot; in memory a tail stays for slow followers.
+        group.cut_at = index;
+        let store = group.replica.store();
+        let keep_from = index.min(store.tail(kept, kept_bytes));
+        if keep_from > store.base().place.index {
+            group.replica.store_mut().compact(keep_from, membership);
+        }
+        group.replica.store_mut().was_cut(saved.covered);
+        self.turn.writes.push((id, LogWrite::Cut(Box::new(base))));
+        self.turn.writes.push((id, LogWrite::HardState(hard_state)));
+    }
+
+    /// A peer needs a state: make one of what is applied now.
+    fn offer_state(&mut self, id: GroupId) {
+        let Some(group) = self.group(id) else {
+            return;
+        };
+        let place = group.applied;
+        let base = Base {
+            place,
+            membership: group.membership().clone(),
+        };
+        let data = snapshot::encode(&group.machine);
+        group.replica.store_mut().offer(Some(base));
+        self.transfers.offered.insert(id, (place, data));
+    }
+
+    /// Consensus sends a snapshot: its data goes in chunks, the message with the first.
+    pub(crate) fn send_snapshot(&mut self, id: GroupId, message: Message) {
+        let to = message.to;
+        let place = message.snapshot.as_ref().map(|base| base.place);
+        let offered = self.transfers.offered.get(&id);
+        let data = match (place, offered) {
+            (Some(place), Some((offered, data))) if place == *offered => data.clone(),
+            _ => {
+                self.report_snapshot(id, to, SnapshotArrival::Failed);
+                return;
+            }
+        };
+        let Some(place) = place else { return };
+        let mut out = codec::Writer::new();
+        codec::encode_message(&mut out, &message);
+        let last_progress = self.now_ms();
+        self.transfers.end(id, to);
+        self.transfers.outgoing.insert(
+            (id, to),
+            OutgoingSnapshot {
+                message: out.finish(),
+                place,
+                data,
+                sent: 0,
+                taken: 0,
+                last_progress,
+            },
+        );
+        let queue = self.transfers.queues.entry(to.node).or_default();
+        queue.push_back((id, to));
+        self.send_chunks(to.node);
+    }
+
+    /// Fills the window of a node with what waits for it.
+    fn send_chunks(&mut self, node: NodeId) {
+        let now_ms = self.now_ms();
+        let mut in_flight = self.transfers.in_flight(node);
+        while in_flight < WINDOW_BYTES
+            && let Some(queue) = self.transfers.queues.get_mut(&node)
+            && let Some((id, to)) = queue.front().copied()
+        {
+            let Some(outgoing) = self.transfers.outgoing.get_mut(&(id, to)) else {
+                queue.pop_front();
+                continue;
+            };
+            let offset = outgoing.sent;
+            let end = (offset + CHUNK_BYTES).min(outgoing.data.len());
+            let chunk = outgoing.data.slice(offset..end);
+            if outgoing.sent == outgoing.taken {
+                // It has waited for its turn, not for the peer.
+                outgoing.last_progress = now_ms;
+            }
+            outgoing.sent = end;
+            in_flight += chunk.len();
+            let (message, total, place) = (
+                outgoing.message.clone(),
+                outgoing.data.len(),
+                outgoing.place,
+            );
+            if end == total {
+                queue.pop_front();
+            }
+            self.frames().bulk(node, item::CHUNK, |out| {
+                out.number(u64::from(id.0));
+                codec::write_member(out, to);
+                out.number(place.term);
+                out.number(place.index);
+                out.count(total);
+                out.count(offset);
+                out.slice(&chunk);
+                out.raw(&message);
+            });
+        }
+    }
+
+    pub(crate) fn receive_chunk(
+        &mut self,
+        from: ReplicaId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
+        let id = GroupId(content.small()?);
+        let to = codec::read_member(&mut content)?;
+        let place = LogPosition {
+            term: content.number()?,
+            index: content.number()?,
+        };
+        let (total, offset) = (content.number()?, content.number()?);
+        let chunk = content.slice()?;
+        let message = codec::message(&mut content)?;
+        if message.to != to || !to.shares_disk(self.me) {
+            // For an earlier incarnation of this node.
+            return Ok(());
+        }
+        if id > self.system() || total > MAX_STATE_BYTES {
+            return Err(CodecError::Limit(total));
+        }
+        // A state that does not know the replica is older than the replica.
+        let knows = |base: &Base| base.place == place && base.membership.everybody().contains(&to);
+        if !message.snapshot.as_deref().is_some_and(knows)
+            || self.addressed(id, to.replica) == AddressedReplica::Past
+        {
+            return Ok(());
+        }
+        let total = usize::try_from(total).map_err(|_| CodecError::Limit(total))?;
+        let offset = usize::try_from(offset).map_err(|_| CodecError::Limit(offset))?;
+        if offset == 0 {
+            let data = BytesMut::new();
+            self.transfers.incoming.insert(
+                id,
+                IncomingSnapshot {
+                    from,
+                    to,
+                    place,
+                    total,
+                    data,
+                },
+            );
+        }
+        let Some(incoming) = self.transfers.incoming.get_mut(&id) else {
+            return Ok(());
+        };
+        let continues = incoming.from == from
+            && incoming.to == to
+            && incoming.place == place
+            && incoming.total == total
+            && incoming.data.len() == offset
+            && offset + chunk.len() <= total;
+        if !continues {
+            return Ok(());
+        }
+        incoming.data.extend_from_slice(&chunk);
+        let taken = incoming.data.len();
+        if taken == total
+            && let Some(incoming) = self.transfers.incoming.remove(&id)
+        {
+            self.state_arrived(id, place, incoming.data.freeze(), message);
+        }
+        // Small and waited for: it does not go with the bulk, whose connection may not stand in this direction.
+        self.frames().say(from.node, item::CHUNK_TAKEN, |out| {
+            out.number(u64::from(id.0));
+            out.number(place.term);
+            out.number(place.index);
+            out.count(taken);
+            if to.replica != 0 {
+                out.number(to.replica);
+            }
+        });
+        Ok(())
+    }
+
+    fn state_arrived(&mut self, id: GroupId, place: LogPosition, data: Bytes, message: Message) {
+        let Some(machine) = self.decode_state(id, &data) else {
+            self.peers.unreadable += 1;
+            return;
+        };
+        let replica = message.to.replica;
+        match self.addressed(id, replica) {
+            AddressedReplica::Present => {}
+            AddressedReplica::Past => return,
+            AddressedReplica::New => self.open_new(id, replica),
+            AddressedReplica::Again => {
+                let tombstone = self.tombstones.get(&id);
+                if !tombstone
+                    .is_some_and(|tombstone| tombstone.may_be_over(message.term, place.index))
+                {
+                    return;
+                }
+                self.open_new(id, replica);
+            }
+        }
+        if let Some(group) = self.group(id) {
+            group.receive_state(message, place, machine, data);
+            self.activate(id);
+        }
+    }
+
+    /// Consensus has taken the snapshot: its bytes must be durable before this turn's batch.
+    pub(crate) fn installed(&mut self, id: GroupId) {
+        let Some(group) = self.group(id) else {
+            return;
+        };
+        let index = group.applied.index;
+        if let Some(data) = group.installed_data.take() {
+            self.installs.push(Snapshot {
+                group: id,
+                index,
+                data,
+            });
+        }
+        if let Some(group) = self.group(id) {
+            group.cut_at = index;
+        }
+        self.transfers.saving.remove(&id);
+        if id == self.system() {
+            self.system_changed();
+        }
+    }
+
+    pub(crate) fn receive_chunk_taken(
+        &mut self,
+        from: ReplicaId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
+        let id = GroupId(content.small()?);
+        let place = LogPosition {
+            term: content.number()?,
+            index: content.number()?,
+        };
+        let taken = content.number()?;
+        let from = if content.is_empty() {
+            from
+        } else {
+            from.numbered(content.number()?)
+        };
+        let now_ms = self.now_ms();
+        let Some(outgoing) = self.transfers.outgoing.get_mut(&(id, from)) else {
+            return Ok(());
+        };
+        if outgoing.place != place {
+            return Ok(());
+        }
+        outgoing.taken = usize::try_from(taken)
+            .unwrap_or(usize::MAX)
+            .clamp(outgoing.taken, outgoing.sent);
+        outgoing.last_progress = now_ms;
+        if outgoing.taken >= outgoing.data.len() {
+            self.report_snapshot(id, from, SnapshotArrival::Arrived);
+        }
+        self.send_chunks(from.node);
+        Ok(())
+    }
+
+    /// Consensus must be told how every snapshot ended, or the peer stays paused.
+    fn report_snapshot(&mut self, id: GroupId, to: ReplicaId, arrival: SnapshotArrival) {
+        self.transfers.end(id, to);
+        let busy = self
+            .transfers
+            .outgoing
+            .keys()
+            .any(|(group, _)| *group == id);
+        if let Some(group) = self.group(id) {
+            group
+                .replica
+                .snapshot_sent(to, arrival == SnapshotArrival::Arrived);
+            if !busy {
+                // The next peer gets a fresh one.
+                group.replica.store_mut().offer(None);
+            }
+            self.activate(id);
+        }
+        if !busy {
+            self.transfers.offered.remove(&id);
+        }
+    }
+
+    pub(crate) fn transfers_lost(&mut self, node: NodeId) {
+        let lost: Vec<(GroupId, ReplicaId)> = self
+            .transfers
+            .outgoing
+            .keys()
+            .copied()
+            .filter(|(_, member)| member.node == node)
+            .collect();
+        for (id, to) in lost {
+            self.report_snapshot(id, to, SnapshotArrival::Failed);
+        }
+    }
+
+    pub(crate) fn tick_transfers(&mut self) {
+        let now_ms = self.now_ms();
+        let stalled: Vec<(GroupId, ReplicaId)> = self
+            .transfers
+            .outgoing
+            .iter()
+            .filter(|(_, outgoing)| {
+                outgoing.sent > outgoing.taken
+                    && outgoing.last_progress + STALLED_AFTER_MS <= now_ms
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for (id, to) in stalled {
+            self.report_snapshot(id, to, SnapshotArrival::Failed);
+            self.send_chunks(to.node);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SnapshotArrival {
+    Arrived,
+    Failed,
+}

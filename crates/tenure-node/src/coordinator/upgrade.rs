@@ -1,0 +1,126 @@
+//! Rolling upgrade: when a group moves to newer rules.
+//!
+//! A state machine applies every entry by the rules whose number is in its state. Each group begins by
+//! [`FIRST_RULES`](tenure_core::space::FIRST_RULES); its leader proposes [`RULES`] when every node of the
+//! cluster is connected and has announced that it knows them. From that entry on, and not before, entries
+//! and snapshots may have forms that an older release cannot read: until then an upgrade can be undone by
+//! starting the older release again.
+//!
+//! All nodes are asked, not only the members of the group: another node may coordinate a call for the
+//! group, or become a member of it. A node that is known to the cluster and cannot be reached holds the
+//! upgrade up, because nobody can tell which release it will run.
+
+use std::collections::BTreeSet;
+
+use tenure_core::command::Command;
+use tenure_core::space::RULES;
+use tenure_core::system::SystemCommand;
+
+use super::forward::OpOrigin;
+use crate::codec::{DecodeResult, Reader};
+use crate::group_op::GroupOp;
+use crate::node::frames_item as item;
+use crate::node::{Announced, Node};
+use crate::{GroupId, NodeId};
+
+/// A proposal that was not applied after so long is made again.
+const PROPOSAL_MS: u64 = 10_000;
+
+/// Groups whose leader, on this node, has proposed newer rules that are not applied yet.
+pub(crate) type Upgrades = BTreeSet<GroupId>;
+
+impl Node {
+    /// Tells a peer which rules this release knows. Release 0.1.0 ignores it.
+    pub(crate) fn announce_rules(&mut self, to: NodeId) {
+        self.frames()
+            .say(to, item::RULES, |out| out.number(u64::from(RULES)));
+    }
+
+    pub(crate) fn receive_rules(&mut self, from: NodeId, mut content: Reader) -> DecodeResult<()> {
+        let number = content.small()?;
+        content.end()?;
+        if self.peers.note_rules(from, number) == Announced::First {
+            // It has just started, and what was said to it before is lost.
+            self.announce_rules(from);
+            self.has_newer_forms();
+            self.activate_rules();
+        }
+        Ok(())
+    }
+
+    /// The newest rules that every node of the cluster has, as far as this node knows now.
+    pub(crate) fn common_rules(&self) -> u32 {
+        let others = self
+            .peers
+            .nodes
+            .iter()
+            .filter(|node| **node != self.me.node);
+        let known = others.map(|node| {
+            if self.peers.is_down(*node) {
+                tenure_core::space::FIRST_RULES
+            } else {
+                self.peers.rules(*node)
+            }
+        });
+        known.min().map_or(RULES, |least| least.min(RULES))
+    }
+
+    /// Whether operations, sweeps and answers may have the forms that came with rules 2: every node knows
+    /// them. A group that applies by rules 2 proves it, whatever is known of the nodes now. Leaders write the
+    /// older forms into the logs of groups that are not there yet.
+    pub(crate) fn has_newer_forms(&mut self) -> bool {
+        if !self.coordinator.newer_forms {
+            let mut groups = self.groups.iter().flatten();
+            self.coordinator.newer_forms =
+                groups.any(|group| group.machine.rules() >= 2) || self.common_rules() >= 2;
+        }
+        self.coordinator.newer_forms
+    }
+
+    /// Proposes newer rules for every group that is led here, where all nodes have them.
+    pub(crate) fn activate_rules(&mut self) {
+        let common = self.common_rules();
+        let groups = self.groups.iter().flatten();
+        let behind: Vec<GroupId> = groups
+            .filter(|group| group.is_led() && group.machine.rules() < common)
+            .map(|group| group.id)
+            .collect();
+        for id in behind {
+            self.propose_rules(id, common);
+        }
+    }
+
+    /// The same for one group, which is led here from now on.
+    pub(crate) fn activate_rules_of(&mut self, id: GroupId) {
+        let behind = |number| {
+            self.group_ref(id)
+                .is_some_and(|group| group.is_led() && group.machine.rules() < number)
+        };
+        // Most groups have the newest rules already: the nodes need not be counted for them.
+        if !behind(RULES) {
+            return;
+        }
+        let common = self.common_rules();
+        if behind(common) {
+            self.propose_rules(id, common);
+        }
+    }
+
+    fn propose_rules(&mut self, id: GroupId, number: u32) {
+        if !self.coordinator.upgrades.insert(id) {
+            return;
+        }
+        let op = if id == self.system() {
+            GroupOp::System(Box::new(SystemCommand::Rules { number }))
+        } else {
+            GroupOp::Command(Command::Rules { number })
+        };
+        let expires = self.now_ms() + PROPOSAL_MS;
+        self.submit_here(OpOrigin::Upgrade { group: id }, id, op, expires);
+    }
+
+    /// The proposal was applied, or certainly never will be: a later tick looks again.
+    pub(crate) fn upgrade_ended(&mut self, group: GroupId) {
+        self.coordinator.upgrades.remove(&group);
+    }
+}

@@ -1,0 +1,617 @@
+//! Watches: everything that changes under a prefix, without a hole (E8).
+//!
+//! A watch is registered with the leader of every group and lives as long as all of them lead and
+//! every word of theirs arrives: each numbers what it says. Anything else closes it; whoever
+//! watches begins again with a snapshot.
+//!
+//! Paging: the holds of a group can be more than a connection takes at once. The leader sends a page, keeps the
+//! rest of the snapshot and the changes since, and goes on when the watcher asks for the next page. A watcher of
+//! release 0.1.0 knows no pages: it gets everything in one piece, or its watch is closed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tenure_core::event::LockChange;
+use tenure_core::path::Namespace;
+
+use crate::codec::{CodecError, DecodeResult, Reader};
+use crate::coordinator::peer_codec;
+use crate::node::Node;
+use crate::node::frames_item as item;
+use crate::request::{EffectCertainty, Failure};
+use crate::{GroupId, NodeId, Output, ReplicaId, StreamId, WatchEvent, WatchStart};
+
+/// A watch that not all groups have confirmed by then is closed.
+const START_TIMEOUT_MS: u64 = 10_000;
+/// A page of a snapshot.
+const PAGE_BYTES: usize = 512 * 1024;
+/// Changes that may wait behind a snapshot; a watcher that is slower starts again.
+const MOST_WAITING: usize = 4096;
+/// A snapshot in one piece is at most this long.
+const MOST_IN_ONE_PIECE: usize = 16 * 1024 * 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Watches {
+    streams: BTreeMap<StreamId, WatchState>,
+    /// Who watches the groups that are led here.
+    served: BTreeMap<(ReplicaId, u64), ServedWatch>,
+    /// Watches of peers that know pages.
+    paged: BTreeSet<(ReplicaId, u64)>,
+    last_number: u64,
+}
+
+impl Watches {
+    pub(crate) fn new(first: u64) -> Watches {
+        Watches {
+            streams: BTreeMap::new(),
+            served: BTreeMap::new(),
+            paged: BTreeSet::new(),
+            last_number: first,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct WatchState {
+    number: u64,
+    prefix: Namespace,
+    start: WatchStart,
+    since: u64,
+    /// The leader of each group in its term, and how many of its words have come.
+    heard: BTreeMap<GroupId, ((u64, NodeId), u64)>,
+    missing: BTreeSet<GroupId>,
+}
+
+#[derive(Debug)]
+struct ServedWatch {
+    prefix: Namespace,
+    /// How many words were said for each group.
+    said: BTreeMap<GroupId, u64>,
+    /// What waits for the watcher to ask for the next page.
+    waiting: BTreeMap<GroupId, Paging>,
+}
+
+/// The rest of a snapshot, and what changed since.
+#[derive(Debug)]
+struct Paging {
+    pages: VecDeque<Vec<LockChange>>,
+    changes: Vec<LockChange>,
+}
+
+/// What a leader says to a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WatchMessage {
+    pub(crate) number: u64,
+    pub(crate) group: GroupId,
+    /// The term of who says it.
+    pub(crate) term: u64,
+    /// Counts what is said of this group to this watch, from zero.
+    pub(crate) count: u64,
+    pub(crate) kind: WatchMessageKind,
+    pub(crate) changes: Vec<LockChange>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchMessageKind {
+    /// What is there; the first word, or the last page.
+    Present,
+    /// A page of what is there; more follows when it is asked for.
+    Page,
+    Changed,
+    /// It does not lead any more.
+    Over,
+}
+
+/// About how many bytes a change takes in a frame.
+fn bytes_of(change: &LockChange) -> usize {
+    let path = change.path.as_ref().map_or(0, |path| path.as_str().len());
+    let owner = change.owner.as_ref().map_or(0, |name| name.as_str().len());
+    let holder = change.holder.as_ref().map_or(0, |who| {
+        let labels = who
+            .labels
+            .iter()
+            .map(|(key, value)| key.len() + value.len());
+        who.name.len() + who.host.len() + who.purpose.len() + labels.sum::<usize>()
+    });
+    64 + change.namespace.as_str().len() + path + owner + holder
+}
+
+/// Cuts a snapshot into pages; there is at least one.
+fn pages_of(changes: Vec<LockChange>) -> VecDeque<Vec<LockChange>> {
+    let mut pages = VecDeque::new();
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for change in changes {
+        let more = bytes_of(&change);
+        if bytes + more > PAGE_BYTES && !page.is_empty() {
+            pages.push_back(std::mem::take(&mut page));
+            bytes = 0;
+        }
+        bytes += more;
+        page.push(change);
+    }
+    pages.push_back(page);
+    pages
+}
+
+/// Whether a change concerns a prefix: it happened in a namespace below it, or on a path below it.
+fn concerns(prefix: &Namespace, change: &LockChange) -> bool {
+    if *prefix == change.namespace || prefix.encloses(&change.namespace) {
+        return true;
+    }
+    change
+        .path
+        .as_ref()
+        .is_some_and(|path| prefix.contains(path))
+}
+
+impl Node {
+    pub(crate) fn watch(&mut self, id: StreamId, prefix: Namespace, start: WatchStart) {
+        self.coordinator.watches.last_number += 1;
+        let number = self.coordinator.watches.last_number;
+        let missing = (0..self.config.cluster.group_count).map(GroupId).collect();
+        let since = self.now_ms();
+        self.coordinator.watches.streams.insert(
+            id,
+            WatchState {
+                number,
+                prefix,
+                start,
+                since,
+                heard: BTreeMap::new(),
+                missing,
+            },
+        );
+        self.register_watch(id);
+    }
+
+    /// Registers with the leaders that are known and have not answered yet.
+    fn register_watch(&mut self, id: StreamId) {
+        let Some(watch) = self.coordinator.watches.streams.get(&id) else {
+            return;
+        };
+        let (number, prefix, start) = (watch.number, watch.prefix.clone(), watch.start);
+        let missing = watch.missing.clone();
+        let mut by_leader: BTreeMap<NodeId, Vec<GroupId>> = BTreeMap::new();
+        for group in missing {
+            if let Some(leader) = self.leader_of(group) {
+                by_leader.entry(leader.node).or_default().push(group);
+            }
+        }
+        for (leader, groups) in by_leader {
+            if leader == self.me.node {
+                let me = self.me;
+                for group in groups {
+                    self.serve_watch(me, number, group, &prefix, start);
+                }
+            } else {
+                if start == WatchStart::Snapshot {
+                    self.frames().say(leader, item::WATCH_PAGES, |out| {
+                        out.number(number);
+                        out.maybe(None);
+                    });
+                }
+                self.frames().say(leader, item::WATCH, |out| {
+                    out.number(number);
+                    out.byte(u8::from(start == WatchStart::Snapshot));
+                    out.text(prefix.as_str());
+                    out.count(groups.len());
+                    for group in groups {
+                        out.number(u64::from(group.0));
+                    }
+                });
+            }
+        }
+    }
+
+    pub(crate) fn receive_watch(
+        &mut self,
+        from: ReplicaId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
+        let number = content.number()?;
+        let start = match content.byte()? {
+            0 => WatchStart::Changes,
+            1 => WatchStart::Snapshot,
+            2 => {
+                self.coordinator.watches.served.remove(&(from, number));
+                self.coordinator.watches.paged.remove(&(from, number));
+                return Ok(());
+            }
+            other => {
+                return Err(CodecError::Unknown {
+                    what: "watch start",
+                    number: u64::from(other),
+                });
+            }
+        };
+        let prefix =
+            Namespace::parse(&content.text()?).map_err(|_| CodecError::Invalid("prefix"))?;
+        let count = content.count(1)?;
+        for _ in 0..count {
+            let group = GroupId(content.small()?);
+            self.serve_watch(from, number, group, &prefix, start);
+        }
+        Ok(())
+    }
+
+    fn serve_watch(
+        &mut self,
+        from: ReplicaId,
+        number: u64,
+        id: GroupId,
+        prefix: &Namespace,
+        start: WatchStart,
+    ) {
+        let key = (from, number);
+        let served = self.coordinator.watches.served.get(&key);
+        if served.is_some_and(|served| served.waiting.contains_key(&id)) {
+            // Asked again, because the pages take long: they go on.
+            return;
+        }
+        let Some(group) = self.group(id).filter(|group| group.is_led()) else {
+            return;
+        };
+        // What is there by the log, not by the leader's clock: an entry that is under way may still
+        // grant a place whose time is over now, and its change must fit what was shown (E8).
+        let now = group.machine.time();
+        let Some(space) = group.machine.space_mut() else {
+            return;
+        };
+        space.watch();
+        let changes = match start {
+            WatchStart::Snapshot => space.watch_snapshot(prefix, now),
+            WatchStart::Changes => Vec::new(),
+        };
+        let served = self
+            .coordinator
+            .watches
+            .served
+            .entry((from, number))
+            .or_insert_with(|| ServedWatch {
+                prefix: prefix.clone(),
+                said: BTreeMap::new(),
+                waiting: BTreeMap::new(),
+            });
+        // Who asks again, because the first word was slow or lost, is told again; one count goes
+        // through all words, so that nothing between the two can be missed.
+        served.said.entry(id).or_insert(0);
+        if from != self.me && !self.coordinator.watches.paged.contains(&key) {
+            let bytes: usize = changes.iter().map(bytes_of).sum();
+            if bytes > MOST_IN_ONE_PIECE {
+                self.refuse_watch(key, id);
+            } else {
+                self.say_watch(key, id, WatchMessageKind::Present, changes);
+            }
+            return;
+        }
+        let paging = Paging {
+            pages: pages_of(changes),
+            changes: Vec::new(),
+        };
+        served.waiting.insert(id, paging);
+        self.say_page(key, id);
+    }
+
+    /// Sends the next page of a snapshot, and with the last one what changed since.
+    fn say_page(&mut self, key: (ReplicaId, u64), id: GroupId) {
+        let Some(served) = self.coordinator.watches.served.get_mut(&key) else {
+            return;
+        };
+        let Some(paging) = served.waiting.get_mut(&id) else {
+            return;
+        };
+        let page = paging.pages.pop_front().unwrap_or_default();
+        if !paging.pages.is_empty() {
+            self.say_watch(key, id, WatchMessageKind::Page, page);
+            return;
+        }
+        let changes = std::mem::take(&mut paging.changes);
+        served.waiting.remove(&id);
+        self.say_watch(key, id, WatchMessageKind::Present, page);
+        for change in changes {
+            self.say_watch(key, id, WatchMessageKind::Changed, vec![change]);
+        }
+    }
+
+    /// The watch of a peer cannot go on.
+    fn refuse_watch(&mut self, key: (ReplicaId, u64), id: GroupId) {
+        self.say_watch(key, id, WatchMessageKind::Over, Vec::new());
+        if let Some(served) = self.coordinator.watches.served.get_mut(&key) {
+            served.said.remove(&id);
+            served.waiting.remove(&id);
+        }
+    }
+
+    /// A watcher knows pages, or wants the next one of a group.
+    pub(crate) fn receive_watch_pages(
+        &mut self,
+        from: ReplicaId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
+        let number = content.number()?;
+        match content.maybe()? {
+            None => {
+                self.coordinator.watches.paged.insert((from, number));
+            }
+            Some(group) => {
+                let group = u32::try_from(group).map_err(|_| CodecError::Limit(group))?;
+                self.say_page((from, number), GroupId(group));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says the next word about a group to a watch.
+    fn say_watch(
+        &mut self,
+        (to, number): (ReplicaId, u64),
+        id: GroupId,
+        kind: WatchMessageKind,
+        changes: Vec<LockChange>,
+    ) {
+        let term = self.group_ref(id).map_or(0, |group| group.term());
+        let served = self.coordinator.watches.served.get_mut(&(to, number));
+        let Some(said) = served.and_then(|served| served.said.get_mut(&id)) else {
+            return;
+        };
+        let count = *said;
+        *said += 1;
+        let word = WatchMessage {
+            number,
+            group: id,
+            term,
+            count,
+            kind,
+            changes,
+        };
+        if to == self.me {
+            self.hear_watch(to.node, word);
+        } else {
+            let word = peer_codec::encode_word(&word);
+            self.frames().say(to.node, item::CHANGES, |out| {
+                out.number(u64::from(to.incarnation));
+                out.raw(&word);
+            });
+        }
+    }
+
+    pub(crate) fn receive_changes(
+        &mut self,
+        from: NodeId,
+        mut content: Reader,
+    ) -> DecodeResult<()> {
+        let incarnation = content.number()?;
+        let word = peer_codec::decode_word(&content.rest())?;
+        if incarnation == u64::from(self.me.incarnation) {
+            self.hear_watch(from, word);
+        }
+        Ok(())
+    }
+
+    /// Asks for the next page of a group.
+    fn ask_page(&mut self, leader: NodeId, number: u64, group: GroupId) {
+        if leader == self.me.node {
+            let me = self.me;
+            self.say_page((me, number), group);
+            return;
+        }
+        self.frames().say(leader, item::WATCH_PAGES, |out| {
+            out.number(number);
+            out.maybe(Some(u64::from(group.0)));
+        });
+    }
+
+    fn hear_watch(&mut self, from: NodeId, word: WatchMessage) {
+        let now_ms = self.now_ms();
+        let streams = &mut self.coordinator.watches.streams;
+        let Some((id, watch)) = streams
+            .iter_mut()
+            .find(|(_, watch)| watch.number == word.number)
+        else {
+            if word.kind != WatchMessageKind::Over {
+                self.stop_serving(from, word.number);
+            }
+            return;
+        };
+        let id = *id;
+        let expected = watch.heard.get(&word.group).copied();
+        let fits = match (word.kind, expected) {
+            (WatchMessageKind::Present | WatchMessageKind::Page, None) => true,
+            (
+                WatchMessageKind::Present | WatchMessageKind::Page | WatchMessageKind::Changed,
+                Some((leader, count)),
+            ) => leader == (word.term, from) && count == word.count,
+            (WatchMessageKind::Changed, None) | (WatchMessageKind::Over, _) => false,
+        };
+        if !fits {
+            self.close_watch(id);
+            return;
+        }
+        watch
+            .heard
+            .insert(word.group, ((word.term, from), word.count + 1));
+        let wants_start = watch.start == WatchStart::Snapshot;
+        let group = word.group;
+        let was_missing = if word.kind == WatchMessageKind::Page {
+            // Pages of a large snapshot over a slow line may take long.
+            watch.since = now_ms;
+            watch.missing.contains(&group)
+        } else {
+            watch.missing.remove(&group)
+        };
+        let complete = was_missing && watch.missing.is_empty() && wants_start;
+        if word.kind == WatchMessageKind::Page {
+            if was_missing {
+                let change = WatchEvent::Present(word.changes);
+                self.outputs.push(Output::Change { id, change });
+            }
+            self.ask_page(from, word.number, group);
+            return;
+        }
+        if word.kind == WatchMessageKind::Present && !was_missing {
+            // Asked twice because the answer was slow: nothing new.
+            return;
+        }
+        match word.kind {
+            WatchMessageKind::Present if word.changes.is_empty() => {}
+            WatchMessageKind::Present => {
+                let change = WatchEvent::Present(word.changes);
+                self.outputs.push(Output::Change { id, change });
+            }
+            WatchMessageKind::Page | WatchMessageKind::Changed | WatchMessageKind::Over => {
+                for change in word.changes {
+                    let change = WatchEvent::Changed(change);
+                    self.outputs.push(Output::Change { id, change });
+                }
+            }
+        }
+        if complete {
+            let change = WatchEvent::SnapshotEnd;
+            self.outputs.push(Output::Change { id, change });
+        }
+    }
+
+    fn stop_serving(&mut self, node: NodeId, number: u64) {
+        if node == self.me.node {
+            let me = self.me;
+            self.coordinator.watches.served.remove(&(me, number));
+            return;
+        }
+        self.frames().say(node, item::WATCH, |out| {
+            out.number(number);
+            out.byte(2);
+        });
+    }
+
+    fn close_watch(&mut self, id: StreamId) {
+        if let Some(watch) = self.coordinator.watches.streams.remove(&id) {
+            let leaders: BTreeSet<NodeId> =
+                watch.heard.values().map(|((_, node), _)| *node).collect();
+            for leader in leaders {
+                self.stop_serving(leader, watch.number);
+            }
+            self.outputs.push(Output::Closed {
+                id,
+                why: Failure::Unavailable {
+                    why: "the watch cannot go on without a hole: watch again with a snapshot",
+                    nothing_happened: EffectCertainty::Yes,
+                },
+            });
+        }
+    }
+
+    pub(crate) fn unwatch(&mut self, id: StreamId) {
+        if let Some(watch) = self.coordinator.watches.streams.remove(&id) {
+            let mut nodes = self.peers.others(self.me.node);
+            nodes.push(self.me.node);
+            for node in nodes {
+                self.stop_serving(node, watch.number);
+            }
+        }
+    }
+
+    /// Something changed in a group that is led here.
+    pub(crate) fn change_made(&mut self, id: GroupId, change: LockChange) {
+        let (mut now, mut slow) = (Vec::new(), Vec::new());
+        for (key, served) in &mut self.coordinator.watches.served {
+            if !served.said.contains_key(&id) || !concerns(&served.prefix, &change) {
+                continue;
+            }
+            match served.waiting.get_mut(&id) {
+                None => now.push(*key),
+                Some(paging) if paging.changes.len() >= MOST_WAITING => slow.push(*key),
+                Some(paging) => paging.changes.push(change.clone()),
+            }
+        }
+        for key in now {
+            self.say_watch(key, id, WatchMessageKind::Changed, vec![change.clone()]);
+        }
+        for key in slow {
+            self.refuse_watch(key, id);
+        }
+    }
+
+    /// A watch that waited for this leader registers with it.
+    pub(crate) fn watches_led(&mut self, _id: GroupId) {
+        let ids: Vec<StreamId> = self.coordinator.watches.streams.keys().copied().collect();
+        for id in ids {
+            self.register_watch(id);
+        }
+    }
+
+    pub(crate) fn watches_not_led(&mut self, id: GroupId) {
+        if let Some(space) = self.group(id).and_then(|group| group.machine.space_mut()) {
+            space.unwatch();
+        }
+        let served = self.coordinator.watches.served.iter();
+        let told = served.filter(|(_, served)| served.said.contains_key(&id));
+        let told: Vec<(ReplicaId, u64)> = told.map(|(key, _)| *key).collect();
+        for key in told {
+            self.refuse_watch(key, id);
+        }
+    }
+
+    /// Another leader than the one that speaks: whatever it did before is missed.
+    pub(crate) fn watches_leader_changed(&mut self, group: GroupId) {
+        let Some(leadership) = self.leadership_of(group) else {
+            return;
+        };
+        let broken: Vec<StreamId> = self
+            .coordinator
+            .watches
+            .streams
+            .iter()
+            .filter(|(_, watch)| {
+                watch
+                    .heard
+                    .get(&group)
+                    .is_some_and(|(heard, _)| *heard < leadership)
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in broken {
+            self.close_watch(id);
+        }
+    }
+
+    pub(crate) fn watches_peer_down(&mut self, node: NodeId) {
+        self.coordinator
+            .watches
+            .served
+            .retain(|(watcher, _), _| watcher.node != node);
+        self.coordinator
+            .watches
+            .paged
+            .retain(|(watcher, _)| watcher.node != node);
+        let broken: Vec<StreamId> = self
+            .coordinator
+            .watches
+            .streams
+            .iter()
+            .filter(|(_, watch)| watch.heard.values().any(|((_, leader), _)| *leader == node))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in broken {
+            self.close_watch(id);
+        }
+    }
+
+    pub(crate) fn tick_watches(&mut self) {
+        let now_ms = self.now_ms();
+        let waiting: Vec<(StreamId, u64)> = self
+            .coordinator
+            .watches
+            .streams
+            .iter()
+            .filter(|(_, watch)| !watch.missing.is_empty())
+            .map(|(id, watch)| (*id, watch.since))
+            .collect();
+        for (id, since) in waiting {
+            if since + START_TIMEOUT_MS <= now_ms {
+                self.close_watch(id);
+            } else {
+                self.register_watch(id);
+            }
+        }
+    }
+}
