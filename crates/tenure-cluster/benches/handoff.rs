@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_cluster::{Calls, Durable, Heard, Options, Running};
+use tenure_cluster::{CallBatch, Completion, Options, RunningNode, SyncPolicy};
 use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::event::EventKind;
 use tenure_core::path::Path;
@@ -66,7 +66,7 @@ async fn measure(waiters: usize, seconds: Duration) -> (f64, f64) {
             default_algorithm: Algorithm::RecursiveRw,
         },
         limits: Limits::default(),
-        durable: Durable::Yes,
+        durable: SyncPolicy::Yes,
         peers: None,
     })
     .expect("a fresh directory");
@@ -98,7 +98,7 @@ async fn measure(waiters: usize, seconds: Duration) -> (f64, f64) {
     (rate, synced / done.max(1.0))
 }
 
-async fn syncs(node: &Running) -> u64 {
+async fn syncs(node: &RunningNode) -> u64 {
     let vitals = node.handle().vitals().await.expect("a running node");
     vitals.syncs.count()
 }
@@ -114,7 +114,7 @@ fn path() -> Path {
 /// Some of the waiters, behind one connection. A call's tag is the number of its owner here, above
 /// the lowest bit, and whether it gives back.
 struct Session {
-    calls: Calls,
+    calls: CallBatch,
     owners: Vec<OwnerId>,
     handoffs: Arc<AtomicU64>,
 }
@@ -136,9 +136,9 @@ impl Session {
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
+    fn hear(&mut self, heard: Completion) {
         match heard {
-            Heard::Answer { tag, answer, .. } => {
+            Completion::Answer { tag, answer, .. } => {
                 let answer = answer.expect("nothing fails in a benchmark");
                 let at = (tag >> 1) as usize;
                 if tag & 1 == 1 {
@@ -147,14 +147,14 @@ impl Session {
                     self.give_back(at);
                 }
             }
-            Heard::Event(event) => {
+            Completion::Event(event) => {
                 let at = self.owners.iter().position(|owner| *owner == event.owner);
                 if let (Some(at), EventKind::Grant { .. }) = (at, event.kind) {
                     self.handoffs.fetch_add(1, Ordering::Relaxed);
                     self.give_back(at);
                 }
             }
-            Heard::Ended(why) => panic!("{why:?}"),
+            Completion::Ended(why) => panic!("{why:?}"),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   inbox ──all jobs──▶ Node::step ──▶ writes ──▶ journal thread ──persisted──▶ inbox
-//!                                  ├─▶ frames ──▶ outlets, some by way of the journal when it has synced
+//!                                  ├─▶ frames ──▶ outlets, some by way of the log writer when it has synced
 //!                                  ├─▶ answers ──▶ callers
 //!                                  ├─▶ events, changes ──▶ streams
 //!                                  └─▶ snapshots ──▶ chores thread ──saved──▶ inbox
@@ -25,14 +25,14 @@ use tenure_node::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::chores::Chore;
-use crate::handle::{Ended, Stopped};
-use crate::inbox::{Inbox, Job, LedState, Reply};
-use crate::journal::{Held, Note, Write};
-use crate::measure::{LogGauges, Vitals};
-use crate::mover::Mover;
-use crate::peers::{Event, Outlet, Parcel};
-use crate::stream::{Full, Listener, StreamEnd};
+use crate::background::BackgroundJob;
+use crate::handle::{NodeEnd, StopState};
+use crate::inbox::{Inbox, Job, LedState, ReplyTo};
+use crate::log_writer::{HeldFrame, LogJob, MetaRecord};
+use crate::metrics::{LogGauges, NodeMetrics};
+use crate::peers::{FrameWriter, OutboundMessage, RegistryEvent};
+use crate::rebalancer::Rebalancer;
+use crate::stream::{StreamEnd, StreamFull, StreamSender};
 
 /// Suspect groups have a leader within seconds, if they can have one. The operator hears of those that have none this
 /// often.
@@ -52,13 +52,13 @@ const BYTES_A_TURN: usize = 16 * 1024 * 1024;
 
 /// Reads the clocks of this machine.
 #[derive(Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct MachineClock {
     start: Instant,
 }
 
-impl Clock {
-    pub(crate) fn new() -> Clock {
-        Clock {
+impl MachineClock {
+    pub(crate) fn new() -> MachineClock {
+        MachineClock {
             start: Instant::now(),
         }
     }
@@ -76,32 +76,32 @@ impl Clock {
 
 pub(crate) struct Driver {
     pub(crate) node: Node,
-    pub(crate) clock: Clock,
+    pub(crate) clock: MachineClock,
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) stopped: Arc<Stopped>,
-    pub(crate) journal: Sender<Write>,
+    pub(crate) stopped: Arc<StopState>,
+    pub(crate) log_writer: Sender<LogJob>,
     pub(crate) gauges: Arc<LogGauges>,
-    pub(crate) chores: Sender<Chore>,
+    pub(crate) background: Sender<BackgroundJob>,
     // Our own numbers: nobody can aim at collisions.
-    pub(crate) replies: HashMap<u64, Reply, FxBuildHasher>,
-    pub(crate) listeners: HashMap<u64, Listener, FxBuildHasher>,
+    pub(crate) replies: HashMap<u64, ReplyTo, FxBuildHasher>,
+    pub(crate) listeners: HashMap<u64, StreamSender, FxBuildHasher>,
     pub(crate) next_request: u64,
     /// When callers that have given up are looked for next.
     pub(crate) next_cancel_ms: u64,
     /// Where frames for peers go.
-    pub(crate) outlets: HashMap<(NodeId, Channel), Outlet>,
+    pub(crate) frame_writers: HashMap<(NodeId, Channel), FrameWriter>,
     /// Who moves groups between nodes, where there are others.
-    pub(crate) mover: Option<Mover>,
-    pub(crate) mesh: Option<UnboundedSender<Event>>,
+    pub(crate) rebalancer: Option<Rebalancer>,
+    pub(crate) registry: Option<UnboundedSender<RegistryEvent>>,
     /// When a node that was told to stop does so, whatever it still leads.
     pub(crate) stop_at_ms: Option<u64>,
     /// Who is woken at the end of a turn: by then all that the turn tells them is there.
     pub(crate) wakers: Vec<Waker>,
     /// Jobs that were taken and are left for the next turn, usually none; their room is used again.
     pub(crate) jobs: Vec<Job>,
-    /// For the journal, until all that leaves at once has left.
+    /// For the log writer, until all that leaves at once has left.
     pub(crate) batch: Option<WriteBatch>,
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<HeldFrame>,
     /// What the next step begins with.
     pub(crate) inputs: Vec<Input>,
     /// When the next turn is due, if nothing comes.
@@ -124,8 +124,8 @@ impl Driver {
         let now = count_for_a_turn(&jobs);
         for job in jobs.drain(..now) {
             match self.input(job) {
-                Next::Input(input) => self.inputs.push(input),
-                Next::Nothing => {}
+                NextTurn::Input(input) => self.inputs.push(input),
+                NextTurn::Nothing => {}
             }
         }
         // What is left goes first in the next turn, which is due at once.
@@ -183,10 +183,10 @@ impl Driver {
             return;
         }
         let mut sleep = self.node.wake_in().min(LONGEST_SLEEP_MS);
-        if let Some(mover) = &mut self.mover {
+        if let Some(rebalancer) = &mut self.rebalancer {
             self.inputs
-                .append(&mut mover.turn(&self.node, now.monotonic_ms));
-            sleep = sleep.min(mover.wake_in(now.monotonic_ms));
+                .append(&mut rebalancer.turn(&self.node, now.monotonic_ms));
+            sleep = sleep.min(rebalancer.wake_in(now.monotonic_ms));
         }
         if !self.inputs.is_empty() || !self.jobs.is_empty() {
             sleep = 0;
@@ -212,13 +212,13 @@ impl Driver {
             return;
         }
         self.suspects = left.len();
-        let note = Note {
+        let note = MetaRecord {
             key: tenure_journal::SUSPECTS.to_vec(),
             value: tenure_journal::suspects_value(left),
             done: None,
         };
         // A journal that is gone ends this node; it stays suspect.
-        let _ = self.journal.send(Write::Note(note));
+        let _ = self.log_writer.send(LogJob::Note(note));
         if self.suspects == 0 {
             tracing::info!("all groups of this node have caught up: it takes part in elections");
         }
@@ -233,24 +233,24 @@ impl Driver {
     /// Tells everybody that it is over.
     pub(crate) fn end(self, why: String) {
         let how = if self.node.has_hung_disk() {
-            Ended::Hung
+            NodeEnd::Hung
         } else {
-            Ended::Otherwise
+            NodeEnd::Otherwise
         };
         self.stopped.set(why.clone(), how);
         for listener in self.listeners.values() {
             listener.end(StreamEnd::Stopped);
         }
-        let _ = self.journal.send(Write::End);
-        if let Some(mesh) = &self.mesh {
-            let _ = mesh.send(Event::Stop);
+        let _ = self.log_writer.send(LogJob::End);
+        if let Some(registry) = &self.registry {
+            let _ = registry.send(RegistryEvent::Stop);
         }
         // Whoever is still in the inbox is dropped, and so answered.
         self.inbox.abandon();
         tracing::info!(why, "the node has ended");
     }
 
-    fn input(&mut self, job: Job) -> Next {
+    fn input(&mut self, job: Job) -> NextTurn {
         match job {
             Job::Call {
                 request,
@@ -260,7 +260,7 @@ impl Driver {
                 let id = self.next_request;
                 self.next_request += 1;
                 self.replies.insert(id, reply);
-                Next::Input(Input::Request {
+                NextTurn::Input(Input::Request {
                     id: RequestId(id),
                     request,
                     timeout_ms,
@@ -272,89 +272,89 @@ impl Driver {
                 listener,
             } => {
                 self.listeners.insert(id.0, listener);
-                Next::Input(input)
+                NextTurn::Input(input)
             }
             Job::Unlisten { id } => match self.listeners.remove(&id.0) {
-                Some(Listener::Changes(..)) => Next::Input(Input::Unwatch { id }),
-                Some(_) => Next::Input(Input::Unsubscribe { id }),
-                None => Next::Nothing,
+                Some(StreamSender::Changes(..)) => NextTurn::Input(Input::Unwatch { id }),
+                Some(_) => NextTurn::Input(Input::Unsubscribe { id }),
+                None => NextTurn::Nothing,
             },
             Job::Reached(reply) => {
                 let _ = reply.send(());
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::Vitals(reply) => {
                 // The log thread is not asked: it may hang, and that is what the report is for.
-                let _ = reply.send(Vitals {
+                let _ = reply.send(NodeMetrics {
                     status: self.node.status(),
                     log_files: self.gauges.files.load(Ordering::Relaxed),
                     log_bytes: self.gauges.bytes.load(Ordering::Relaxed),
                     syncs: self.gauges.syncs.read(),
                 });
-                Next::Nothing
+                NextTurn::Nothing
             }
-            Job::Input(input) => Next::Input(input),
+            Job::Input(input) => NextTurn::Input(input),
             Job::Lost {
                 node,
                 channel,
-                outlet,
+                frame_writer,
             } => {
                 // Another connection may have taken its place.
-                let now = self.outlets.get(&(node, channel));
-                if now.is_some_and(|now| now.is(&outlet)) {
+                let now = self.frame_writers.get(&(node, channel));
+                if now.is_some_and(|now| now.is(&frame_writer)) {
                     self.lose(node, channel);
                 }
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::Connected {
                 node,
                 channel,
-                outlet,
+                frame_writer,
             } => {
-                let before = self.outlets.insert((node, channel), outlet);
+                let before = self.frame_writers.insert((node, channel), frame_writer);
                 self.bulk_lost(node, channel, before.is_some());
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::Disconnected { node, channel } => {
-                let before = self.outlets.remove(&(node, channel));
+                let before = self.frame_writers.remove(&(node, channel));
                 self.bulk_lost(node, channel, before.is_some());
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::View(view) => {
-                if let Some(mover) = &mut self.mover {
-                    mover.look(view);
+                if let Some(rebalancer) = &mut self.rebalancer {
+                    rebalancer.plan_round(view);
                 }
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::Inspect(reply) => {
                 let _ = reply.send(self.node.status());
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::LedTerm(group, reply) => {
                 let _ = reply.send(self.node.led_term(group));
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::State(group, reply) => {
                 let _ = reply.send(self.led_state(group));
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::SystemApplied(reply) => {
                 let _ = reply.send(self.node.system_applied());
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::Exclude(why) => {
                 self.over.get_or_insert(why);
-                Next::Nothing
+                NextTurn::Nothing
             }
             Job::Stop => {
-                let patience = if self.mesh.is_some() {
+                let timeout = if self.registry.is_some() {
                     HAND_OVER
                 } else {
                     Duration::ZERO
                 };
-                let patience = u64::try_from(patience.as_millis()).unwrap_or(0);
-                self.stop_at_ms = Some(self.clock.now().monotonic_ms + patience);
-                Next::Input(Input::Drain)
+                let timeout = u64::try_from(timeout.as_millis()).unwrap_or(0);
+                self.stop_at_ms = Some(self.clock.now().monotonic_ms + timeout);
+                NextTurn::Input(Input::Drain)
             }
         }
     }
@@ -377,41 +377,41 @@ impl Driver {
             led.into_iter()
                 .any(|group| group.membership.voters.len() > 1)
         };
-        now.monotonic_ms >= end || self.outlets.is_empty() || !leads(&self.node)
+        now.monotonic_ms >= end || self.frame_writers.is_empty() || !leads(&self.node)
     }
 
     /// Puts a frame into its queue. What goes to a peer that is not connected is lost, and the node
     /// knows: it was told when the connection broke.
     fn send(&mut self, to: NodeId, channel: Channel, frame: Bytes) {
-        let Some(outlet) = self.outlets.get(&(to, channel)) else {
+        let Some(frame_writer) = self.frame_writers.get(&(to, channel)) else {
             // The two lanes are connected one after the other.
             self.bulk_lost(to, channel, true);
             return;
         };
-        if outlet.send(Parcel::Frame(frame)).is_err() {
+        if frame_writer.send(OutboundMessage::Frame(frame)).is_err() {
             self.lose(to, channel);
         }
     }
 
-    /// Gives the journal what it has to write and what rests on it, in one piece: it finds nothing else
+    /// Gives the log writer what it has to write and what rests on it, in one piece: it finds nothing else
     /// to do when it has synced, unless there is.
     fn hand_over(&mut self) {
         if self.batch.is_none() && self.held.is_empty() {
             return;
         }
-        let turn = Write::Turn(self.batch.take(), std::mem::take(&mut self.held));
+        let turn = LogJob::Turn(self.batch.take(), std::mem::take(&mut self.held));
         // A journal that is gone has said why already.
-        let _ = self.journal.send(turn);
+        let _ = self.log_writer.send(turn);
     }
 
     /// A peer does not keep up.
     fn lose(&mut self, node: NodeId, channel: Channel) {
-        self.outlets.remove(&(node, channel));
+        self.frame_writers.remove(&(node, channel));
         self.bulk_lost(node, channel, true);
-        if let Some(mesh) = &self.mesh
+        if let Some(registry) = &self.registry
             && channel == Channel::Main
         {
-            let _ = mesh.send(Event::Overflow { node });
+            let _ = registry.send(RegistryEvent::Overflow { node });
         }
     }
 
@@ -441,7 +441,7 @@ impl Driver {
             }
             Output::Event { id, event } => {
                 if let Some(listener) = self.listeners.get(&id.0)
-                    && let Err(Full) = listener.event(event, &mut self.wakers)
+                    && let Err(StreamFull) = listener.event(event, &mut self.wakers)
                 {
                     self.listeners.remove(&id.0);
                     self.inbox.push(Job::Input(Input::Unsubscribe { id }));
@@ -463,7 +463,7 @@ impl Driver {
                 }
             }
             Output::SaveSnapshot(snapshot) => {
-                let _ = self.chores.send(Chore::Save(snapshot));
+                let _ = self.background.send(BackgroundJob::Save(snapshot));
             }
             Output::Stop { why } => return Some(why),
             Output::Send {
@@ -474,22 +474,22 @@ impl Driver {
             } => match after {
                 DurableAfter::Nothing => self.send(to, channel, frame),
                 DurableAfter::Persisted(after) => {
-                    if let Some(outlet) = self.outlets.get(&(to, channel)).cloned() {
-                        // The journal lets it go as soon as that is durable: one thread fewer on
+                    if let Some(frame_writer) = self.frame_writers.get(&(to, channel)).cloned() {
+                        // The log writer lets it go as soon as that is durable: one thread fewer on
                         // the way of an acknowledgement.
-                        self.held.push(Held {
+                        self.held.push(HeldFrame {
                             after,
                             to,
                             channel,
-                            outlet,
+                            frame_writer,
                             frame,
                         });
                     }
                 }
             },
             Output::Changed { id, result } => {
-                if let Some(mover) = &mut self.mover {
-                    mover.changed(id, result);
+                if let Some(rebalancer) = &mut self.rebalancer {
+                    rebalancer.changed(id, result);
                 }
             }
         }
@@ -512,7 +512,7 @@ fn count_for_a_turn(jobs: &[Job]) -> usize {
     count.max(usize::from(!jobs.is_empty()))
 }
 
-enum Next {
+enum NextTurn {
     Input(Input),
     Nothing,
 }

@@ -22,10 +22,10 @@ use tokio::net::lookup_host;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::card::Card;
-use crate::peers::{Event, Home, PeerOptions, same_facts};
-pub(crate) use packet::{Packet, Tell};
-use swim::{Swim, Wants};
+use crate::node_record::NodeRecord;
+use crate::peers::{PeerOptions, PeersContext, RegistryEvent, same_facts};
+pub(crate) use packet::{Packet, RecordPacket};
+use swim::{Swim, SwimActions};
 
 /// How often seeds are asked while this node has no cluster.
 pub(crate) const ASK_EVERY: Duration = Duration::from_millis(300);
@@ -70,7 +70,11 @@ fn way_out(seeds: &[String]) -> Option<IpAddr> {
 }
 
 /// Asks, tells and gossips until the end.
-pub(crate) async fn run(home: Rc<Home>, socket: tokio::net::UdpSocket, options: PeerOptions) {
+pub(crate) async fn run(
+    home: Rc<PeersContext>,
+    socket: tokio::net::UdpSocket,
+    options: PeerOptions,
+) {
     let (timers, mut due) = mpsc::unbounded_channel();
     let mut gossip = Gossip {
         home,
@@ -84,8 +88,8 @@ pub(crate) async fn run(home: Rc<Home>, socket: tokio::net::UdpSocket, options: 
     };
     let mut buffer = vec![0; MAX_PACKET];
     let mut eager = tokio::time::interval(ASK_EVERY);
-    let mut calm = tokio::time::interval(options.announce_every);
-    for tick in [&mut eager, &mut calm] {
+    let mut settled = tokio::time::interval(options.announce_every);
+    for tick in [&mut eager, &mut settled] {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
     let home = Rc::clone(&gossip.home);
@@ -93,14 +97,14 @@ pub(crate) async fn run(home: Rc<Home>, socket: tokio::net::UdpSocket, options: 
         let joined = home.identity.borrow().cluster_id.is_some();
         tokio::select! {
             _ = eager.tick(), if !joined => gossip.ask().await,
-            _ = calm.tick(), if joined => gossip.ask().await,
+            _ = settled.tick(), if joined => gossip.ask().await,
             Some(timer) = due.recv() => {
                 let wants = gossip.swim.as_mut().map(|swim| swim.timer(timer));
                 gossip.carry_out(wants.unwrap_or_default()).await;
             }
-            () = home.card_changed.notified() => {
-                let card = home.card.borrow().clone();
-                let wants = gossip.swim.as_mut().map(|swim| swim.rename(&card));
+            () = home.node_record_changed.notified() => {
+                let node_record = home.node_record.borrow().clone();
+                let wants = gossip.swim.as_mut().map(|swim| swim.rename(&node_record));
                 gossip.carry_out(wants.unwrap_or_default()).await;
             }
             received = gossip.socket.recv_from(&mut buffer) => {
@@ -113,13 +117,13 @@ pub(crate) async fn run(home: Rc<Home>, socket: tokio::net::UdpSocket, options: 
 }
 
 struct Gossip {
-    home: Rc<Home>,
+    home: Rc<PeersContext>,
     socket: tokio::net::UdpSocket,
     seeds: Vec<String>,
     nonce: u64,
     /// Begins with the first member that is met.
     swim: Option<Swim>,
-    timers: mpsc::UnboundedSender<Timer<Card>>,
+    timers: mpsc::UnboundedSender<Timer<NodeRecord>>,
     expected: u32,
     max_packet: usize,
 }
@@ -133,8 +137,8 @@ impl Gossip {
         let ask = Packet::Ask {
             nonce,
             cluster: self.home.identity.borrow().cluster_id,
-            card: self.home.card.borrow().clone(),
-            founds: false,
+            node_record: self.home.node_record.borrow().clone(),
+            should_bootstrap: false,
         };
         let ask = ask.seal(&self.home.token);
         for seed in &self.seeds {
@@ -162,34 +166,35 @@ impl Gossip {
             Packet::Ask {
                 nonce,
                 cluster,
-                card,
-                founds: _,
+                node_record,
+                should_bootstrap: _,
             } => {
-                if card.member.node == me.node {
+                if node_record.member.node == me.node {
                     return;
                 }
-                let tell = Packet::Tell(Tell {
+                let tell = Packet::Tell(RecordPacket {
                     nonce,
                     cluster: ours,
                     facts: self.home.facts.clone(),
-                    cards: vec![self.home.card.borrow().clone()],
-                    founds: false,
+                    node_records: vec![self.home.node_record.borrow().clone()],
+                    should_bootstrap: false,
                 });
                 let tell = tell.seal(&self.home.token);
                 let _ = self.socket.send_to(&tell, from).await;
                 // Whoever has no cluster yet comes by itself, and shows then that it fits.
                 if ours.is_some() && cluster == ours {
-                    self.home.tell(Event::Cards(vec![card]));
+                    self.home
+                        .tell(RegistryEvent::NodeRecords(vec![node_record]));
                 } else if cluster.is_some() {
-                    self.home.tell(Event::Foreign(card));
+                    self.home.tell(RegistryEvent::Foreign(node_record));
                 }
             }
             // Otherwise: an answer to an earlier question, or a node that has no cluster either.
             Packet::Tell(mut tell) if tell.nonce == self.nonce && tell.cluster.is_some() => {
                 if ours.is_none() || ours == tell.cluster {
                     self.told(tell, ours).await;
-                } else if let Some(card) = tell.cards.pop() {
-                    self.home.tell(Event::Foreign(card));
+                } else if let Some(node_record) = tell.node_records.pop() {
+                    self.home.tell(RegistryEvent::Foreign(node_record));
                 }
             }
             Packet::Tell(_) => {}
@@ -201,36 +206,38 @@ impl Gossip {
         }
     }
 
-    async fn told(&mut self, tell: Tell, ours: Option<u64>) {
+    async fn told(&mut self, tell: RecordPacket, ours: Option<u64>) {
         if let Err(why) = fits(&self.home.facts, &tell) {
-            self.home.tell(Event::Excluded(why));
+            self.home.tell(RegistryEvent::Excluded(why));
             return;
         }
-        self.home.tell(Event::Cards(tell.cards.clone()));
+        self.home
+            .tell(RegistryEvent::NodeRecords(tell.node_records.clone()));
         // Members gossip; a node that has not joined is not one yet.
-        let others = tell.cards.into_iter();
-        let me = self.home.card.borrow().node();
-        for card in others.filter(|card| ours.is_some() && card.node() != me) {
-            let wants = self.swim().announce(card);
+        let others = tell.node_records.into_iter();
+        let me = self.home.node_record.borrow().node();
+        for node_record in others.filter(|node_record| ours.is_some() && node_record.node() != me) {
+            let wants = self.swim().announce(node_record);
             self.carry_out(wants).await;
         }
     }
 
     fn swim(&mut self) -> &mut Swim {
         self.swim.get_or_insert_with(|| {
-            let card = self.home.card.borrow().clone();
+            let node_record = self.home.node_record.borrow().clone();
             let room = self.max_packet.saturating_sub(packet::OVERHEAD);
-            let seed = crate::random().unwrap_or(card.member.pack());
-            Swim::new(card, self.expected, room, seed)
+            let seed = crate::random().unwrap_or(node_record.member.pack());
+            Swim::new(node_record, self.expected, room, seed)
         })
     }
 
-    async fn carry_out(&mut self, wants: Wants) {
-        if let Some(card) = wants.renewed {
-            *self.home.card.borrow_mut() = card;
+    async fn carry_out(&mut self, wants: SwimActions) {
+        if let Some(node_record) = wants.renewed {
+            *self.home.node_record.borrow_mut() = node_record;
         }
-        if !wants.cards.is_empty() {
-            self.home.tell(Event::Cards(wants.cards));
+        if !wants.node_records.is_empty() {
+            self.home
+                .tell(RegistryEvent::NodeRecords(wants.node_records));
         }
         for node in wants.gone {
             tracing::debug!(%node, "gossip has lost sight of it");
@@ -264,6 +271,6 @@ impl Gossip {
 }
 
 /// What is told must be the same here (R161).
-pub(crate) fn fits(facts: &ClusterConfig, tell: &Tell) -> Result<(), String> {
+pub(crate) fn fits(facts: &ClusterConfig, tell: &RecordPacket) -> Result<(), String> {
     same_facts(facts, &tell.facts).map_err(|refusal| refusal.to_string())
 }

@@ -1,4 +1,4 @@
-//! How the faces reach the node: calls, subscriptions, watches, status.
+//! How the transports reach the node: calls, subscriptions, watches, status.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,24 +15,24 @@ use tenure_node::{
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
-use crate::answer;
-use crate::calls::Calls;
-use crate::inbox::{Inbox, Job, LedState, Reply};
-use crate::measure::Vitals;
-use crate::peers::{self, Joined, Known, NodeInfo};
-use crate::report::{Report, Survey};
-use crate::seat::Seat;
-use crate::stream::{self, Listener, Stream};
+use crate::call_batch::CallBatch;
+use crate::inbox::{Inbox, Job, LedState, ReplyTo};
+use crate::metrics::NodeMetrics;
+use crate::node_runner::NodeRunner;
+use crate::peers::{self, ClusterMembership, ClusterView, NodeInfo};
+use crate::reply_channel;
+use crate::status_report::{ClusterReport, NodeReport};
+use crate::stream::{self, EventStream, StreamSender};
 
 /// A running node. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) seat: Arc<Seat>,
-    pub(crate) stopped: Arc<Stopped>,
-    pub(crate) mesh: Option<UnboundedSender<peers::Event>>,
-    pub(crate) joined: watch::Sender<Joined>,
-    pub(crate) known: watch::Sender<Known>,
+    pub(crate) runner: Arc<NodeRunner>,
+    pub(crate) stopped: Arc<StopState>,
+    pub(crate) registry: Option<UnboundedSender<peers::RegistryEvent>>,
+    pub(crate) joined: watch::Sender<ClusterMembership>,
+    pub(crate) known: watch::Sender<ClusterView>,
     pub(crate) me: ReplicaId,
     pub(crate) name: Arc<str>,
 }
@@ -48,7 +48,7 @@ pub enum Draining {
 
 /// How a node has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum NodeEnd {
     /// Its disk hangs. Nothing can be known about the log before the process has ended and another one has read
     /// it.
     Hung,
@@ -57,20 +57,20 @@ pub(crate) enum Ended {
 
 /// Whether the node has ended, and why.
 #[derive(Default)]
-pub(crate) struct Stopped {
+pub(crate) struct StopState {
     is_set: AtomicBool,
     why: Mutex<Option<String>>,
     hung: watch::Sender<bool>,
 }
 
-impl Stopped {
-    pub(crate) fn set(&self, why: String, how: Ended) {
+impl StopState {
+    pub(crate) fn set(&self, why: String, how: NodeEnd) {
         self.why
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert(why);
         self.is_set.store(true, Ordering::SeqCst);
-        if how == Ended::Hung {
+        if how == NodeEnd::Hung {
             self.hung.send_replace(true);
         }
     }
@@ -102,31 +102,31 @@ pub(crate) fn gone() -> Failure {
 
 impl Handle {
     /// A place to make many calls from; what it hears of owners may be `buffer` events behind.
-    pub fn calls(&self, buffer: usize) -> Calls {
-        let (inbox, seat) = (Arc::clone(&self.inbox), Arc::clone(&self.seat));
-        Calls::new(inbox, seat, Arc::clone(&self.stopped), buffer)
+    pub fn calls(&self, buffer: usize) -> CallBatch {
+        let (inbox, runner) = (Arc::clone(&self.inbox), Arc::clone(&self.runner));
+        CallBatch::new(inbox, runner, Arc::clone(&self.stopped), buffer)
     }
 
     /// Does some work on this thread. Calls that it makes reach the node together, when it is done.
-    pub fn together<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.inbox.together(work, || self.seat.serve())
+    pub fn defer_wake<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.inbox.defer_wake(work, || self.runner.serve())
     }
 
     /// The same, unless the node is busy: then `busy` has to see to it that somebody calls
     /// [`serve`](Handle::serve) soon.
-    pub fn together_unless_busy<T>(&self, work: impl FnOnce() -> T, busy: impl Fn()) -> T {
-        self.inbox.together(work, || {
-            if self.seat.is_busy() {
+    pub fn defer_wake_unless_busy<T>(&self, work: impl FnOnce() -> T, busy: impl Fn()) -> T {
+        self.inbox.defer_wake(work, || {
+            if self.runner.is_busy() {
                 busy();
             } else {
-                self.seat.stand_in();
+                self.runner.try_step_inline();
             }
         })
     }
 
     /// Lets the node see to the calls that were made.
     pub fn serve(&self) {
-        self.seat.serve();
+        self.runner.serve();
     }
 
     /// Makes a call, before it returns. The node answers before the timeout, or says that it passed.
@@ -135,11 +135,11 @@ impl Handle {
         request: Box<ClientRequest>,
         timeout: Duration,
     ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
-        let (reply, answer) = answer::pair();
+        let (reply, answer) = reply_channel::pair();
         self.inbox.push(Job::Call {
             request,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-            reply: Reply::One(reply),
+            reply: ReplyTo::One(reply),
         });
         // The node says that it has ended before it empties its inbox a last time: whoever pushes
         // later finds that said here, whoever pushed earlier is answered or dropped.
@@ -153,25 +153,30 @@ impl Handle {
     }
 
     /// The events of an owner from now on; the reader may be `buffer` events behind.
-    pub fn subscribe(&self, owner: OwnerId, buffer: usize) -> Stream<Event> {
+    pub fn subscribe(&self, owner: OwnerId, buffer: usize) -> EventStream<Event> {
         let id = stream::number();
         let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
         self.inbox.push(Job::Listen {
             id,
             input: Input::Subscribe { id, owner },
-            listener: Listener::Events(sender, end),
+            listener: StreamSender::Events(sender, end),
         });
         stream
     }
 
     /// The changes under a prefix; the reader may be `buffer` changes behind.
-    pub fn watch(&self, prefix: Namespace, start: WatchStart, buffer: usize) -> Stream<WatchEvent> {
+    pub fn watch(
+        &self,
+        prefix: Namespace,
+        start: WatchStart,
+        buffer: usize,
+    ) -> EventStream<WatchEvent> {
         let id = stream::number();
         let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
         self.inbox.push(Job::Listen {
             id,
             input: Input::Watch { id, prefix, start },
-            listener: Listener::Changes(sender, end),
+            listener: StreamSender::Changes(sender, end),
         });
         stream
     }
@@ -188,7 +193,7 @@ impl Handle {
     }
 
     /// How the node is. `None`: it has ended.
-    pub async fn vitals(&self) -> Option<Vitals> {
+    pub async fn vitals(&self) -> Option<NodeMetrics> {
         let (reply, report) = oneshot::channel();
         self.inbox.push(Job::Vitals(reply));
         if self.stopped.get().is_some() {
@@ -200,29 +205,33 @@ impl Handle {
     /// Waits until the node belongs to a cluster. Says why, if it never will (R161, R167).
     pub async fn joined(&self) -> Result<(), String> {
         let mut joined = self.joined.subscribe();
-        let state = joined.wait_for(|joined| *joined != Joined::NotYet).await;
+        let state = joined
+            .wait_for(|joined| *joined != ClusterMembership::NotYet)
+            .await;
         match state.as_deref() {
-            Ok(Joined::Excluded(why)) => Err(why.clone()),
-            Ok(Joined::Yes | Joined::NotYet) | Err(_) => Ok(()),
+            Ok(ClusterMembership::Excluded(why)) => Err(why.clone()),
+            Ok(ClusterMembership::Yes | ClusterMembership::NotYet) | Err(_) => Ok(()),
         }
     }
 
     /// The whole cluster, as far as its nodes answer within a second.
-    pub async fn survey(&self) -> Option<Survey> {
-        let (nodes, reports) = match &self.mesh {
-            Some(mesh) => {
+    pub async fn cluster_report(&self) -> Option<ClusterReport> {
+        let (nodes, reports) = match &self.registry {
+            Some(registry) => {
                 let (reply, nodes) = oneshot::channel();
-                mesh.send(peers::Event::Inspect(reply)).ok()?;
+                registry.send(peers::RegistryEvent::Inspect(reply)).ok()?;
                 let (reply, reports) = oneshot::channel();
-                mesh.send(peers::Event::Survey(reply)).ok()?;
+                registry
+                    .send(peers::RegistryEvent::StatusRequest(reply))
+                    .ok()?;
                 (nodes.await.ok()?, reports.await.ok()?)
             }
             None => (
                 vec![NodeInfo::alone(self.me, &self.name)],
-                vec![Report::new(self.me, self.status().await?)],
+                vec![NodeReport::new(self.me, self.status().await?)],
             ),
         };
-        Some(Survey {
+        Some(ClusterReport {
             asked: self.me,
             nodes,
             reports,
@@ -285,24 +294,25 @@ impl Handle {
     /// Moves everything off a node, or lets it have replicas again (R166).
     pub async fn drain(&self, node: NodeId, wanted: Draining) -> Result<(), String> {
         let wanted = wanted == Draining::Yes;
-        self.order(|done| peers::Event::Drain { node, wanted, done })
+        self.order(|done| peers::RegistryEvent::Drain { node, wanted, done })
             .await
     }
 
-    /// Takes a node out of the cluster for good: its life is over, its replicas are replaced.
+    /// Takes a node out of the cluster for good: its incarnation is over, its replicas are replaced.
     pub async fn remove(&self, node: NodeId) -> Result<(), String> {
-        self.order(|done| peers::Event::Remove { node, done }).await
+        self.order(|done| peers::RegistryEvent::Remove { node, done })
+            .await
     }
 
     async fn order(
         &self,
-        event: impl FnOnce(oneshot::Sender<Result<(), String>>) -> peers::Event,
+        event: impl FnOnce(oneshot::Sender<Result<(), String>>) -> peers::RegistryEvent,
     ) -> Result<(), String> {
         let alone = "this node has no peers: internal_auth_token is not set";
-        let mesh = self.mesh.as_ref().ok_or(alone)?;
+        let registry = self.registry.as_ref().ok_or(alone)?;
         let (done, answer) = oneshot::channel();
         let gone = || "the node has stopped".to_owned();
-        mesh.send(event(done)).map_err(|_| gone())?;
+        registry.send(event(done)).map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 

@@ -11,7 +11,7 @@ const KEY: &[u8] = b"identity";
 
 /// What a data directory knows about its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct NodeIdentity {
     pub(crate) me: ReplicaId,
     /// How often a node was started on it.
     pub(crate) starts: u64,
@@ -56,21 +56,21 @@ pub enum IdentityError {
     Unreadable(String),
 }
 
-impl Identity {
+impl NodeIdentity {
     /// A node that never was. With a number for a cluster it founds that, without one it joins.
     pub(crate) fn born(
         me: ReplicaId,
         born_ms: u64,
         cluster: ClusterConfig,
-        founds: Option<u64>,
-    ) -> Identity {
-        Identity {
+        should_bootstrap: Option<u64>,
+    ) -> NodeIdentity {
+        NodeIdentity {
             me,
             starts: 0,
             cluster,
             born_ms,
-            cluster_id: founds,
-            founder: founds.is_some(),
+            cluster_id: should_bootstrap,
+            founder: should_bootstrap.is_some(),
             draining: false,
         }
     }
@@ -78,7 +78,7 @@ impl Identity {
     /// What the log holds, if this directory was used before.
     pub(crate) fn find(
         records: &BTreeMap<Vec<u8>, Vec<u8>>,
-    ) -> Result<Option<Identity>, IdentityError> {
+    ) -> Result<Option<NodeIdentity>, IdentityError> {
         let Some(bytes) = records.get(KEY) else {
             return Ok(None);
         };
@@ -140,7 +140,7 @@ impl Identity {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Identity, tenure_core::codec::DecodeError> {
+fn decode(bytes: &[u8]) -> Result<NodeIdentity, tenure_core::codec::DecodeError> {
     use tenure_core::codec::DecodeError;
     let mut input = Reader::new(bytes);
     let version = input.byte()?;
@@ -164,7 +164,7 @@ fn decode(bytes: &[u8]) -> Result<Identity, tenure_core::codec::DecodeError> {
         prefix_segments,
         default_algorithm,
     };
-    Ok(Identity {
+    Ok(NodeIdentity {
         me,
         starts,
         cluster,
@@ -179,14 +179,14 @@ fn decode(bytes: &[u8]) -> Result<Identity, tenure_core::codec::DecodeError> {
 mod tests {
     use super::*;
 
-    fn identity() -> Identity {
+    fn identity() -> NodeIdentity {
         let cluster = ClusterConfig {
             group_count: 256,
             prefix_segments: 1,
             default_algorithm: Algorithm::RecursiveRw,
         };
         let node = NodeId::new(3).unwrap();
-        Identity::born(ReplicaId::new(node, 77), 12, cluster, Some(5))
+        NodeIdentity::born(ReplicaId::new(node, 77), 12, cluster, Some(5))
     }
 
     /// A directory of the first release is a cluster of its own.
@@ -196,7 +196,7 @@ mod tests {
         old[0] = 1;
         old.truncate(old.len() - 3);
         let records = BTreeMap::from([(KEY.to_vec(), old)]);
-        let found = Identity::find(&records).unwrap().unwrap();
+        let found = NodeIdentity::find(&records).unwrap().unwrap();
         assert!(found.founder && !found.draining);
         assert_eq!(found.cluster_id, Some(found.me.pack()));
     }
@@ -205,10 +205,10 @@ mod tests {
     fn it_comes_back_as_it_was_written() {
         let (key, value) = identity().record();
         let records = BTreeMap::from([(key.to_vec(), value.clone())]);
-        assert_eq!(Identity::find(&records).unwrap(), Some(identity()));
+        assert_eq!(NodeIdentity::find(&records).unwrap(), Some(identity()));
         let damaged = BTreeMap::from([(key.to_vec(), value[..3].to_vec())]);
         assert!(matches!(
-            Identity::find(&damaged),
+            NodeIdentity::find(&damaged),
             Err(IdentityError::Unreadable(_))
         ));
     }

@@ -1,7 +1,7 @@
 //! The node thread's inbox: anybody drops jobs in, the node takes all of them at once.
 //!
 //! One turn of the node handles everything that came together, so the busier it is, the bigger its
-//! batches. A sender wakes the thread only when it sleeps, or stands in for it (see the seat): a busy
+//! batches. A sender wakes the thread only when it sleeps, or steps the node for it (see the node runner): a busy
 //! node costs no system call here.
 
 use std::cell::Cell;
@@ -17,12 +17,12 @@ use tenure_node::{
 };
 use tokio::sync::oneshot;
 
-use crate::answer::Answering;
-use crate::calls::Tagged;
-use crate::measure::Vitals;
-use crate::peers::Outlet;
-use crate::reconcile::View;
-use crate::stream::Listener;
+use crate::call_batch::TaggedReply;
+use crate::metrics::NodeMetrics;
+use crate::peers::FrameWriter;
+use crate::placement_plan::PlacementView;
+use crate::reply_channel::Sender;
+use crate::stream::StreamSender;
 
 /// What the node thread is asked to do.
 pub(crate) enum Job {
@@ -30,13 +30,13 @@ pub(crate) enum Job {
     Call {
         request: Box<ClientRequest>,
         timeout_ms: u64,
-        reply: Reply,
+        reply: ReplyTo,
     },
     /// A subscription or a watch begins, as the input says.
     Listen {
         id: StreamId,
         input: Input,
-        listener: Listener,
+        listener: StreamSender,
     },
     /// A subscription or a watch is over.
     Unlisten { id: StreamId },
@@ -45,12 +45,12 @@ pub(crate) enum Job {
     /// Something for the node itself.
     Input(Input),
     /// Somebody wants to know how things are.
-    Vitals(oneshot::Sender<Vitals>),
+    Vitals(oneshot::Sender<NodeMetrics>),
     /// Frames for a peer go here from now on.
     Connected {
         node: NodeId,
         channel: Channel,
-        outlet: Outlet,
+        frame_writer: FrameWriter,
     },
     /// Frames for a peer go nowhere.
     Disconnected { node: NodeId, channel: Channel },
@@ -58,10 +58,10 @@ pub(crate) enum Job {
     Lost {
         node: NodeId,
         channel: Channel,
-        outlet: Outlet,
+        frame_writer: FrameWriter,
     },
     /// What the groups that are led here should be brought in line with.
-    View(View),
+    View(PlacementView),
     /// Somebody wants to know how the node is.
     Inspect(oneshot::Sender<Status>),
     /// A backup wants to know the term in which a replica leads.
@@ -86,19 +86,19 @@ pub(crate) struct LedState {
 }
 
 /// Where an answer goes. Dropped, it tells that the node is gone.
-pub(crate) enum Reply {
+pub(crate) enum ReplyTo {
     /// To one who waits for nothing else.
-    One(Answering),
+    One(Sender),
     /// To one who waits for many.
-    Tagged(Tagged),
+    Tagged(TaggedReply),
 }
 
-impl Reply {
+impl ReplyTo {
     /// Whether the caller has given up.
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
-            Reply::One(one) => one.is_abandoned(),
-            Reply::Tagged(tagged) => tagged.is_abandoned(),
+            ReplyTo::One(one) => one.is_abandoned(),
+            ReplyTo::Tagged(tagged) => tagged.is_abandoned(),
         }
     }
 
@@ -109,8 +109,8 @@ impl Reply {
         request: Option<Box<ClientRequest>>,
     ) -> Option<Waker> {
         match self {
-            Reply::One(one) => one.send(answer, request),
-            Reply::Tagged(tagged) => tagged.send(answer, request),
+            ReplyTo::One(one) => one.send(answer, request),
+            ReplyTo::Tagged(tagged) => tagged.send(answer, request),
         }
     }
 }
@@ -120,13 +120,13 @@ thread_local! {
     static HELD_BACK: Cell<Option<(*const Inbox, bool)>> = const { Cell::new(None) };
 }
 
-/// The end of [`Inbox::together`], also when the work panics.
-struct Later<F: Fn()> {
+/// The end of [`Inbox::defer_wake`], also when the work panics.
+struct DeferredWakes<F: Fn()> {
     wake: F,
     outer: Option<(*const Inbox, bool)>,
 }
 
-impl<F: Fn()> Drop for Later<F> {
+impl<F: Fn()> Drop for DeferredWakes<F> {
     fn drop(&mut self) {
         if let Some((_, true)) = HELD_BACK.replace(self.outer) {
             (self.wake)();
@@ -152,7 +152,7 @@ mod state {
     /// Nobody: whoever drops something in sees to it.
     pub(super) const ASLEEP: u64 = 1;
     /// A stand-in for the node's thread, who looks again before it goes.
-    pub(super) const STOOD_IN: u64 = 2;
+    pub(super) const STEPPED_INLINE: u64 = 2;
     /// Which bits say so.
     pub(super) const WHO: u64 = 3;
     /// One stand-in more.
@@ -208,9 +208,9 @@ impl Inbox {
     }
 
     /// Calls `wake` only when `work` is done, instead of waking the node for all that it dropped in.
-    pub(crate) fn together<T>(&self, work: impl FnOnce() -> T, wake: impl Fn()) -> T {
+    pub(crate) fn defer_wake<T>(&self, work: impl FnOnce() -> T, wake: impl Fn()) -> T {
         let outer = HELD_BACK.replace(Some((std::ptr::from_ref(self), false)));
-        let _later = Later { wake, outer };
+        let _later = DeferredWakes { wake, outer };
         work()
     }
 
@@ -250,7 +250,7 @@ impl Inbox {
         self.state.store(count | state::ASLEEP, Ordering::SeqCst);
     }
 
-    /// Says that the node's thread is there, whoever stands in for it.
+    /// Says that the node's thread is there, whoever steps the node for it.
     fn awake(&self) {
         const { assert!(state::AWAKE == 0) };
         self.state.fetch_and(!state::WHO, Ordering::SeqCst);
@@ -327,28 +327,28 @@ impl Inbox {
 
     /// Sees to what was left here: the caller takes turns while the node's thread sleeps and there is
     /// something, for a while. A turn says whether that thread is needed.
-    pub(crate) fn stand_in(&self, mut turn: impl FnMut() -> Needed) {
+    pub(crate) fn try_step_inline(&self, mut turn: impl FnMut() -> ThreadWake) {
         for _ in 0..TURNS {
             let seen = self.state.load(Ordering::SeqCst);
             let count = (seen & !state::WHO).wrapping_add(state::NEXT);
             if seen & state::WHO != state::ASLEEP
-                || self.change(seen, count | state::STOOD_IN).is_err()
+                || self.change(seen, count | state::STEPPED_INLINE).is_err()
             {
                 // Somebody looks after it who will look again.
                 return;
             }
             let needed = turn();
             if self
-                .change(count | state::STOOD_IN, count | state::ASLEEP)
+                .change(count | state::STEPPED_INLINE, count | state::ASLEEP)
                 .is_err()
             {
                 // The node's thread woke up by itself.
                 return;
             }
             match needed {
-                Needed::Yes => break,
-                Needed::No if self.is_empty() => return,
-                Needed::No => {}
+                ThreadWake::Yes => break,
+                ThreadWake::No if self.is_empty() => return,
+                ThreadWake::No => {}
             }
         }
         self.wake();
@@ -357,7 +357,7 @@ impl Inbox {
 
 /// Whether the node's thread is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needed {
+pub(crate) enum ThreadWake {
     Yes,
     No,
 }
@@ -375,7 +375,7 @@ mod tests {
         for inbox in [&inbox, &other] {
             inbox.fall_asleep();
         }
-        inbox.together(
+        inbox.defer_wake(
             || {
                 inbox.push(Job::Stop);
                 other.push(Job::Stop);
@@ -386,7 +386,7 @@ mod tests {
         );
         assert!(!sleeps(&inbox));
         inbox.fall_asleep();
-        inbox.together(|| {}, || inbox.wake());
+        inbox.defer_wake(|| {}, || inbox.wake());
         assert!(sleeps(&inbox), "there was nothing to wake it for");
     }
 
@@ -395,27 +395,27 @@ mod tests {
     fn whoever_stands_in_looks_again_before_it_goes() {
         let inbox = Inbox::default();
         let state = || inbox.who();
-        inbox.stand_in(|| panic!("the node is awake"));
+        inbox.try_step_inline(|| panic!("the node is awake"));
         inbox.fall_asleep();
         let mut turns = 0;
-        inbox.stand_in(|| {
+        inbox.try_step_inline(|| {
             turns += 1;
-            inbox.stand_in(|| panic!("one is enough"));
+            inbox.try_step_inline(|| panic!("one is enough"));
             inbox.take(&mut Vec::new());
             if turns == 1 {
                 inbox.push(Job::Stop);
-                assert_eq!(state(), state::STOOD_IN);
+                assert_eq!(state(), state::STEPPED_INLINE);
             }
-            Needed::No
+            ThreadWake::No
         });
         assert_eq!((turns, state()), (2, state::ASLEEP));
-        inbox.stand_in(|| {
+        inbox.try_step_inline(|| {
             inbox.push(Job::Stop);
-            Needed::No
+            ThreadWake::No
         });
         assert_eq!(state(), state::AWAKE, "there was no end to it");
         inbox.fall_asleep();
-        inbox.stand_in(|| Needed::Yes);
+        inbox.try_step_inline(|| ThreadWake::Yes);
         assert_eq!(state(), state::AWAKE);
     }
 
@@ -429,22 +429,26 @@ mod tests {
         let (first_is_done, second_waits) = std::sync::mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
-                inbox.stand_in(|| {
+                inbox.try_step_inline(|| {
                     both.wait();
                     // The node's thread wakes and sleeps again, and another one stands in.
                     both.wait();
-                    Needed::No
+                    ThreadWake::No
                 });
                 first_is_done.send(()).unwrap();
             });
             both.wait();
             inbox.awake();
             inbox.fall_asleep();
-            inbox.stand_in(|| {
+            inbox.try_step_inline(|| {
                 both.wait();
                 second_waits.recv().unwrap();
-                assert_eq!(inbox.who(), state::STOOD_IN, "it ended the turn of another");
-                Needed::Yes
+                assert_eq!(
+                    inbox.who(),
+                    state::STEPPED_INLINE,
+                    "it ended the turn of another"
+                );
+                ThreadWake::Yes
             });
         });
         assert_eq!(inbox.who(), state::AWAKE, "the node's thread was not woken");
@@ -459,49 +463,49 @@ mod tests {
         let place = Mutex::new(());
         let turn = || {
             let Ok(_one_at_a_time) = place.try_lock() else {
-                return Needed::No;
+                return ThreadWake::No;
             };
             let mut jobs = Vec::new();
             inbox.take(&mut jobs);
             taken.fetch_add(jobs.len(), Ordering::SeqCst);
             // Others drop something in before this is over.
             thread::yield_now();
-            Needed::No
+            ThreadWake::No
         };
         let all = 3 * EACH;
         let (begun, long) = (Instant::now(), Duration::from_secs(60));
-        let patience = || assert!(begun.elapsed() < long, "nobody takes what is there");
+        let timeout = || assert!(begun.elapsed() < long, "nobody takes what is there");
         thread::scope(|scope| {
             scope.spawn(|| {
                 inbox.attach();
                 while taken.load(Ordering::SeqCst) < all {
                     inbox.sleep(long);
-                    patience();
+                    timeout();
                     let _one_at_a_time = place.lock().unwrap();
                     let mut jobs = Vec::new();
                     inbox.take(&mut jobs);
                     taken.fetch_add(jobs.len(), Ordering::SeqCst);
                 }
             });
-            for stands_in in [true, true, false] {
+            for steps_inline in [true, true, false] {
                 let (inbox, taken) = (&inbox, &taken);
                 scope.spawn(move || {
                     for number in 0..EACH {
-                        if stands_in {
+                        if steps_inline {
                             inbox.leave(Job::Stop);
-                            inbox.stand_in(turn);
+                            inbox.try_step_inline(turn);
                         } else {
                             inbox.push(Job::Stop);
                         }
                         // Everybody sleeps now and then.
                         while number % 16 == 0 && !inbox.is_empty() {
-                            patience();
+                            timeout();
                             thread::yield_now();
                         }
                     }
                     // The node's thread need not have been woken for the last of them.
                     while taken.load(Ordering::SeqCst) < all {
-                        patience();
+                        timeout();
                         thread::yield_now();
                     }
                     inbox.wake();

@@ -6,37 +6,37 @@
 //!              other nodes ◀──▶ └──────────▶ inbox
 //! ```
 //!
-//! While the node's thread sleeps, whoever brings something small takes its turn (`seat.rs`), and
-//! whoever has a frame for a peer writes it (`peers/outlet.rs`).
+//! While the node's thread sleeps, whoever brings something small takes its turn (`node_runner.rs`), and
+//! whoever has a frame for a peer writes it (`peers/frame_writer.rs`).
 //!
 //! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
 //! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
 
-mod answer;
 pub mod archive;
-mod begin;
-mod calls;
-mod card;
-mod chores;
+mod background;
+mod bootstrap;
+mod call_batch;
 mod directory;
+#[cfg(test)]
+mod disk_stall;
 mod driver;
 mod gossip;
 mod handle;
 mod identity;
 mod inbox;
-mod journal;
-mod measure;
-mod mover;
+mod log_writer;
+mod metrics;
+mod next_start;
+mod node_record;
+mod node_runner;
 pub mod offline;
-mod order;
 mod peers;
-mod reconcile;
+mod placement_plan;
+mod rebalancer;
 #[cfg(test)]
-mod recorded;
-mod report;
-mod seat;
-#[cfg(test)]
-mod stall;
+mod recorded_compat;
+mod reply_channel;
+mod status_report;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
@@ -51,28 +51,28 @@ use tenure_log::{Log, OpenError, RealDisk, TruncationKind};
 use tenure_node::{ClusterConfig, Config, GroupId, Limits, Mark, Node, NodeId, ReplicaId};
 use tokio::sync::watch;
 
-use begin::Doors;
-use driver::{Clock, Driver};
-use handle::Stopped;
-use identity::Identity;
+use bootstrap::Listeners;
+use driver::{Driver, MachineClock};
+use handle::StopState;
+use identity::NodeIdentity;
 use inbox::{Inbox, Job};
-use journal::Journal;
-use measure::LogGauges;
-use mover::Mover;
-use order::{Because, Order, What};
-use peers::{Book, Joined, Known};
-use seat::Seat;
+use log_writer::LogWriter;
+use metrics::LogGauges;
+use next_start::{NextStart, StartAction, StartReason};
+use node_runner::NodeRunner;
+use peers::{ClusterMembership, ClusterView, PersistedState};
+use rebalancer::Rebalancer;
 
-pub use begin::BeginError;
-pub use calls::{Calls, Heard, Sight};
+pub use bootstrap::BootstrapError;
+pub use call_batch::{CallBatch, Completion, ReadView};
 pub use handle::{Draining, Handle};
 pub use identity::IdentityError;
-pub use journal::{Durable, ReplayError};
-pub use measure::{BOUNDS_US, Durations, Histogram, Vitals};
-pub use peers::{Begin, NodeInfo, PeerOptions, PeerTls, PeerTlsError, Secret, Versions};
-pub use reconcile::Rules;
-pub use report::{GroupReport, Report, Survey};
-pub use stream::{Stream, StreamEnd};
+pub use log_writer::{ReplayError, SyncPolicy};
+pub use metrics::{BOUNDS_US, Histogram, HistogramSnapshot, NodeMetrics};
+pub use peers::{BootstrapMode, NodeInfo, PeerOptions, PeerTls, PeerTlsError, Secret, Versions};
+pub use placement_plan::PlacementRules;
+pub use status_report::{ClusterReport, GroupReport, NodeReport};
+pub use stream::{EventStream, StreamEnd};
 
 /// What a node needs to run here.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ pub struct Options {
     /// How much may wait and be kept.
     pub limits: Limits,
     /// Whether answers wait for the disk.
-    pub durable: Durable,
+    pub durable: SyncPolicy,
     /// How it meets other nodes; `None`: it never will.
     pub peers: Option<PeerOptions>,
 }
@@ -120,7 +120,7 @@ pub enum StartError {
     Identity(#[from] IdentityError),
     /// It may not begin a cluster, or cannot listen for its peers.
     #[error(transparent)]
-    Begin(#[from] BeginError),
+    Begin(#[from] BootstrapError),
     /// It cannot be written.
     #[error("the log cannot be written: {0}")]
     Write(String),
@@ -130,16 +130,16 @@ pub enum StartError {
 }
 
 /// A running node and its threads.
-pub struct Running {
+pub struct RunningNode {
     handle: Handle,
     threads: Vec<JoinHandle<()>>,
     addresses: Option<(SocketAddr, SocketAddr)>,
-    origin: Origin,
+    origin: DataOrigin,
 }
 
 /// How a node came to its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum DataOrigin {
     /// Its directory belonged to a cluster already.
     Resumed,
     /// It has founded a cluster.
@@ -148,14 +148,14 @@ pub enum Origin {
     Joins,
 }
 
-impl Running {
+impl RunningNode {
     /// How to reach it.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
     /// How it came to its data.
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> DataOrigin {
         self.origin
     }
 
@@ -195,16 +195,16 @@ impl Running {
 const LONGEST_END: Duration = Duration::from_secs(10);
 
 /// Starts a node on its data directory: alone, as the beginning of a cluster, or as one of many.
-pub fn start(options: Options) -> Result<Running, StartError> {
+pub fn start(options: Options) -> Result<RunningNode, StartError> {
     let place = options.data_dir.join("db");
     let in_directory = |source| StartError::Directory {
         path: place.clone(),
         source,
     };
-    let order = Order::read(&options.data_dir).map_err(order_failed(&options.data_dir))?;
+    let order = NextStart::read(&options.data_dir).map_err(order_failed(&options.data_dir))?;
     let set_aside = directory::set_aside(&options.data_dir).map_err(in_directory)?;
     if !place.exists() {
-        begin::check_set_aside(&options.data_dir, order.as_ref(), &set_aside)?;
+        bootstrap::check_set_aside(&options.data_dir, order.as_ref(), &set_aside)?;
     }
     tenure_log::create_directory(&options.data_dir).map_err(in_directory)?;
     let disk = RealDisk::open(&place).map_err(in_directory)?;
@@ -216,58 +216,60 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     })?;
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     report_end(&place, &opened.recovered);
-    let clock = Clock::new();
-    let doors = options.peers.as_ref().map(Doors::open).transpose()?;
+    let clock = MachineClock::new();
+    let listeners = options.peers.as_ref().map(Listeners::open).transpose()?;
 
-    let book = Book::find(&opened.recovered.node)?;
-    let known = Identity::find(&opened.recovered.node)?;
+    let peer_state = PersistedState::find(&opened.recovered.node)?;
+    let known = NodeIdentity::find(&opened.recovered.node)?;
     if let Some(identity) = &known {
         identity.check(options.node, &options.cluster)?;
     }
-    if let Some(why) = book.stopped {
-        return Err(BeginError::OlderCopy(why).into());
+    if let Some(why) = peer_state.stopped {
+        return Err(BootstrapError::OlderCopy(why).into());
     }
     let expected = options.peers.as_ref().and_then(|one| one.expected_cluster);
     let (mut identity, origin, hints) = match known {
         Some(identity) if identity.cluster_id.is_some() => {
-            check_membership(&identity, expected, &book)?;
-            (identity, Origin::Resumed, Vec::new())
+            check_membership(&identity, expected, &peer_state)?;
+            (identity, DataOrigin::Resumed, Vec::new())
         }
         // A node that has not found a cluster yet has nothing that it could lose.
         unjoined => {
             let me = ReplicaId::new(options.node, random()? as u32);
             let cluster = options.cluster.clone();
-            let fresh = Identity::born(me, clock.now().wall_ms, cluster, None);
+            let fresh = NodeIdentity::born(me, clock.now().wall_ms, cluster, None);
             let born = unjoined.unwrap_or(fresh);
-            let decision = begin::decide(&begin::Beginning {
+            let decision = bootstrap::decide(&bootstrap::BootstrapFacts {
                 data_dir: &options.data_dir,
                 name: &options.name,
                 peers: options.peers.as_ref(),
-                doors: doors.as_ref(),
+                listeners: listeners.as_ref(),
                 born: &born,
                 order: order.as_ref(),
                 set_aside: &set_aside,
             })?;
             match decision {
-                begin::Decision::Found => {
-                    let identity = Identity {
+                bootstrap::BootstrapDecision::Found => {
+                    let identity = NodeIdentity {
                         cluster_id: Some(random()? | 1),
                         founder: true,
                         ..born
                     };
-                    (identity, Origin::Founded, Vec::new())
+                    (identity, DataOrigin::Founded, Vec::new())
                 }
-                begin::Decision::Join(hints) => (born, Origin::Joins, hints),
+                bootstrap::BootstrapDecision::Join(hints) => (born, DataOrigin::Joins, hints),
             }
         }
     };
-    if origin == Origin::Joins {
+    if origin == DataOrigin::Joins {
         // From here on the directory says that the node waits.
-        let waits = Order::new(What::Join, Because::Waiting);
+        let waits = NextStart::new(StartAction::Join, StartReason::Waiting);
         let written = match order.as_ref().map(|order| order.what) {
-            Some(What::Join) => Ok(()),
+            Some(StartAction::Join) => Ok(()),
             // An order to found ends here: a cluster has answered.
-            Some(What::Found | What::FoundDespiteOldData) => waits.write(&options.data_dir),
+            Some(StartAction::Found | StartAction::FoundDespiteOldData) => {
+                waits.write(&options.data_dir)
+            }
             None => waits.write_new(&options.data_dir).map(drop),
         };
         written.map_err(order_failed(&options.data_dir))?;
@@ -285,11 +287,11 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         .and_then(|_| log.sync())
         .map_err(|e| StartError::Write(e.to_string()))?;
 
-    if origin != Origin::Joins {
+    if origin != DataOrigin::Joins {
         // What it ordered has happened, durably.
-        Order::remove(&options.data_dir).map_err(order_failed(&options.data_dir))?;
+        NextStart::remove(&options.data_dir).map_err(order_failed(&options.data_dir))?;
     }
-    if let (Origin::Founded, Some(id)) = (origin, identity.cluster_id) {
+    if let (DataOrigin::Founded, Some(id)) = (origin, identity.cluster_id) {
         tracing::info!(
             cluster = format!("{id:016x}"),
             "this node has founded a cluster"
@@ -298,14 +300,17 @@ pub fn start(options: Options) -> Result<Running, StartError> {
     // All births are one write: a founder that has nothing was stopped before it, and has
     // promised nothing to anybody.
     let is_new = identity.founder && opened.recovered.groups.is_empty();
-    let mut recovery = journal::replay(opened.recovered, &snapshots)?;
+    let mut recovery = log_writer::replay(opened.recovered, &snapshots)?;
     if is_new {
         for group in 0..=options.cluster.group_count {
             recovery.born(GroupId(group), vec![identity.me]);
         }
     }
     let me = identity.me;
-    let known_nodes = book.cards.iter().map(|card| card.member.node);
+    let known_nodes = peer_state
+        .node_records
+        .iter()
+        .map(|node_record| node_record.member.node);
     let config = Config {
         me: identity.me,
         cluster: options.cluster,
@@ -318,31 +323,31 @@ pub fn start(options: Options) -> Result<Running, StartError> {
 
     let inbox = Arc::new(Inbox::default());
     let gauges = Arc::new(LogGauges::default());
-    let stopped = Arc::new(Stopped::default());
-    let (journal, writes) = mpsc::channel();
-    let (chores, todo) = mpsc::channel();
-    let mesh_events = options
+    let stopped = Arc::new(StopState::default());
+    let (log_writer, writes) = mpsc::channel();
+    let (background, todo) = mpsc::channel();
+    let registry_events = options
         .peers
         .is_some()
         .then(tokio::sync::mpsc::unbounded_channel);
     let rules = options.peers.as_ref().map(|peers| peers.rules.clone());
-    let mesh = mesh_events.as_ref().map(|(sender, _)| sender.clone());
-    let seat = Seat::new(Driver {
+    let registry = registry_events.as_ref().map(|(sender, _)| sender.clone());
+    let runner = NodeRunner::new(Driver {
         node,
         clock,
         inbox: Arc::clone(&inbox),
         stopped: Arc::clone(&stopped),
-        journal: journal.clone(),
+        log_writer: log_writer.clone(),
         gauges: Arc::clone(&gauges),
-        chores: chores.clone(),
+        background: background.clone(),
         replies: HashMap::default(),
         listeners: HashMap::default(),
         wakers: Vec::new(),
         next_request: 1,
         next_cancel_ms: 0,
-        outlets: HashMap::new(),
-        mover: rules.map(|rules| Mover::new(rules, clock.now().monotonic_ms)),
-        mesh: mesh.clone(),
+        frame_writers: HashMap::new(),
+        rebalancer: rules.map(|rules| Rebalancer::new(rules, clock.now().monotonic_ms)),
+        registry: registry.clone(),
         stop_at_ms: None,
         jobs: Vec::new(),
         batch: None,
@@ -353,13 +358,13 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         suspects_told_ms: clock.now().monotonic_ms + driver::SUSPECTS_TOLD_EVERY_MS,
         over: None,
     });
-    let journal_thread = {
-        let journal = Journal {
+    let log_writer_thread = {
+        let log_writer = LogWriter {
             log,
             snapshots: snapshots.clone(),
             inbox: Arc::clone(&inbox),
-            seat: Arc::clone(&seat),
-            chores,
+            runner: Arc::clone(&runner),
+            background,
             durable: options.durable,
             held: VecDeque::new(),
             synced: Mark(0),
@@ -369,23 +374,25 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             place: place.clone(),
             confirm_at: None,
         };
-        spawn("journal", move || journal.run(&writes))?
+        spawn("journal", move || log_writer.run(&writes))?
     };
-    let chores_thread = {
-        let (inbox, journal) = (Arc::clone(&inbox), journal.clone());
+    let background_thread = {
+        let (inbox, log_writer) = (Arc::clone(&inbox), log_writer.clone());
         spawn("chores", move || {
-            chores::run(&todo, &snapshots, &inbox, &journal)
+            background::run(&todo, &snapshots, &inbox, &log_writer)
         })?
     };
-    let mut threads = vec![journal_thread, chores_thread];
+    let mut threads = vec![log_writer_thread, background_thread];
     let mut addresses = None;
-    let joined = watch::Sender::new(Joined::Yes);
-    let known = watch::Sender::new(Known {
+    let joined = watch::Sender::new(ClusterMembership::Yes);
+    let known = watch::Sender::new(ClusterView {
         cluster: identity.cluster_id,
-        ..Known::default()
+        ..ClusterView::default()
     });
-    if let (Some(mut peers), Some(doors), Some(events)) = (options.peers, doors, mesh_events) {
-        if let Some(order) = order.filter(|_| origin == Origin::Joins) {
+    if let (Some(mut peers), Some(listeners), Some(events)) =
+        (options.peers, listeners, registry_events)
+    {
+        if let Some(order) = order.filter(|_| origin == DataOrigin::Joins) {
             // Nodes of the cluster that it was in are as good as seeds.
             let more = order.peers.into_iter().map(|peer| peer.gossip);
             let more = more.filter(|address| !address.is_empty());
@@ -393,21 +400,21 @@ pub fn start(options: Options) -> Result<Running, StartError> {
             peers.seeds.dedup();
         }
         if identity.cluster_id.is_none() {
-            joined.send_replace(Joined::NotYet);
+            joined.send_replace(ClusterMembership::NotYet);
         }
-        addresses = Some((doors.peers, doors.gossip));
-        let start = peers::Start {
-            card: doors.card(&options.name, &peers, &identity),
+        addresses = Some((listeners.peers, listeners.gossip));
+        let start = peers::PeersStart {
+            node_record: listeners.node_record(&options.name, &peers, &identity),
             options: peers,
             identity,
             data_dir: options.data_dir,
-            book,
+            peer_state,
             hints,
-            listener: doors.listener,
-            socket: doors.socket,
+            listener: listeners.listener,
+            socket: listeners.socket,
             inbox: Arc::clone(&inbox),
-            seat: Arc::clone(&seat),
-            journal,
+            runner: Arc::clone(&runner),
+            log_writer,
             clock,
             joined: joined.clone(),
             known: known.clone(),
@@ -415,20 +422,20 @@ pub fn start(options: Options) -> Result<Running, StartError> {
         threads.push(spawn("peers", move || peers::run(start, events))?);
     }
     threads.insert(0, {
-        let seat = Arc::clone(&seat);
-        spawn("node", move || seat.run(first))?
+        let runner = Arc::clone(&runner);
+        spawn("node", move || runner.run(first))?
     });
     let handle = Handle {
         inbox,
-        seat,
+        runner,
         stopped,
-        mesh,
+        registry,
         joined,
         known,
         me,
         name: options.name.into(),
     };
-    Ok(Running {
+    Ok(RunningNode {
         handle,
         threads,
         addresses,
@@ -470,24 +477,24 @@ fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
 
 /// Whether a node may go on in the cluster that its directory belongs to.
 fn check_membership(
-    identity: &Identity,
+    identity: &NodeIdentity,
     expected: Option<u64>,
-    book: &Book,
-) -> Result<(), BeginError> {
+    peer_state: &PersistedState,
+) -> Result<(), BootstrapError> {
     let ours = identity.cluster_id.unwrap_or(0);
     if let Some(expected) = expected.filter(|expected| *expected != ours) {
         let found = format!("the data directory belongs to cluster {ours:016x}");
-        return Err(BeginError::Unexpected { expected, found });
+        return Err(BootstrapError::Unexpected { expected, found });
     }
-    match &book.standing.gave_way_to {
-        Some(rival) => Err(BeginError::GaveWay(rival.sentence(ours))),
+    match &peer_state.standing.gave_way_to {
+        Some(rival) => Err(BootstrapError::GaveWay(rival.sentence(ours))),
         None => Ok(()),
     }
 }
 
-fn order_failed(data_dir: &std::path::Path) -> impl FnOnce(std::io::Error) -> BeginError {
-    let path = data_dir.join(order::FILE);
-    move |source| BeginError::Order { path, source }
+fn order_failed(data_dir: &std::path::Path) -> impl FnOnce(std::io::Error) -> BootstrapError {
+    let path = data_dir.join(next_start::FILE);
+    move |source| BootstrapError::Order { path, source }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {

@@ -1,7 +1,7 @@
 //! What an operator does to a data directory while no node runs on it: restore a backup, go on
 //! without a lost majority, start anew after damage.
 //!
-//! Both a restored and a recovered directory are the beginning of a *new* cluster: a new life, a new
+//! Both a restored and a recovered directory are the beginning of a *new* cluster: a new incarnation, a new
 //! number for the cluster, one voter. Nodes of the old one cannot meet it by mistake, and others
 //! join it with empty directories, as many as there shall be. Neither knows what was given out since
 //! the state it has, so every counter and floor is raised far (R164), and further the later it is done: two
@@ -19,12 +19,12 @@ use tenure_node::{
 };
 
 use crate::archive::SavedGroup;
-use crate::card::Card;
 use crate::directory::{self, BEFORE_RECOVER, DAMAGED, LIVE, STAGING, UNFINISHED};
-use crate::identity::{Identity, IdentityError};
-use crate::journal::{ReplayError, replay, save};
-use crate::order::{self, Because, Order, What};
-use crate::peers::{Book, Standing, book, supersede};
+use crate::identity::{IdentityError, NodeIdentity};
+use crate::log_writer::{ReplayError, replay, save};
+use crate::next_start::{self, NextStart, StartAction, StartReason};
+use crate::node_record::NodeRecord;
+use crate::peers::{ClusterStanding, PersistedState, persisted_state, supersede};
 use crate::random;
 
 /// By how much counters and floors are raised at least: more than any cluster gives out between a backup and
@@ -114,7 +114,7 @@ pub enum OfflineError {
 
 /// What a directory was found to hold, for a report to the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveredData {
     /// Facts of the cluster.
     pub facts: ClusterConfig,
     /// The node whose directory it was.
@@ -150,12 +150,12 @@ fn restore_at(
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     discard_staging(data_dir)?;
     // Nodes of the old cluster that come back must give way, however much they have seen.
-    let standing = Standing {
+    let standing = ClusterStanding {
         supersedes: old_cluster.into_iter().collect(),
-        ..Standing::default()
+        ..ClusterStanding::default()
     };
     stage(data_dir, node, facts, groups, &standing, now_ms)?;
-    let order = Order::new(What::Join, Because::Restore);
+    let order = NextStart::new(StartAction::Join, StartReason::Restore);
     order.write(data_dir).map_err(at(data_dir))?;
     directory::rename(data_dir, STAGING, LIVE).map_err(at(data_dir))
 }
@@ -165,10 +165,10 @@ fn restore_at(
 ///
 /// At every moment `db` is the old data or the new data, each complete, or it is missing and `db.new`
 /// says that a recovery was interrupted: then a node refuses to start, and this can be done again.
-pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineError> {
+pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<RecoveredData, OfflineError> {
     put_back(data_dir)?;
     // Held until the new data is in place: no daemon starts on the old data meanwhile.
-    let (identity, book, mut best, _held) = extract(data_dir)?;
+    let (identity, peer_state, mut best, _held) = extract(data_dir)?;
     for other in also {
         let (found, _, groups, _) = extract(other)?;
         if found.cluster_id != identity.cluster_id || found.cluster != identity.cluster {
@@ -189,15 +189,16 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
     groups.extend(empty_states(&facts, &lost)?);
     discard_staging(data_dir)?;
     // Nodes of the old cluster that come back must give way to the new one, however much they have seen.
-    let mut standing = Standing {
-        members: book.standing.members + 1,
-        supersedes: book.standing.supersedes,
-        ..Standing::default()
+    let mut standing = ClusterStanding {
+        members: peer_state.standing.members + 1,
+        supersedes: peer_state.standing.supersedes,
+        ..ClusterStanding::default()
     };
     supersede(&mut standing.supersedes, identity.cluster_id.as_slice());
     let (node, now_ms) = (identity.me.node, wall_ms());
     stage(data_dir, node, &facts, groups, &standing, now_ms)?;
-    let order = Order::new(What::Join, Because::Recover).of(identity.cluster_id, &book.cards);
+    let order = NextStart::new(StartAction::Join, StartReason::Recover)
+        .of(identity.cluster_id, &peer_state.node_records);
     order.write(data_dir).map_err(at(data_dir))?;
     let aside = directory::free_name(data_dir, BEFORE_RECOVER);
     if directory::exchange(data_dir, STAGING, LIVE).map_err(at(data_dir))? {
@@ -206,14 +207,14 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<Recovered, OfflineEr
         directory::rename(data_dir, LIVE, &aside).map_err(at(data_dir))?;
         directory::rename(data_dir, STAGING, LIVE).map_err(at(data_dir))?;
     }
-    Ok(Recovered {
+    Ok(RecoveredData {
         facts,
         node: identity.me.node,
         lost,
     })
 }
 
-/// After damage: the old data is set aside, and the node joins again, empty and in a new life.
+/// After damage: the old data is set aside, and the node joins again, empty and in a new incarnation.
 /// Returns where the old data is.
 pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
     let db = data_dir.join(LIVE);
@@ -247,7 +248,7 @@ pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
 pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     let db = data_dir.join(LIVE);
-    let read = || Order::read(data_dir).map_err(at(&data_dir.join(order::FILE)));
+    let read = || NextStart::read(data_dir).map_err(at(&data_dir.join(next_start::FILE)));
     let mut order = read()?;
     if db.exists() {
         let mut opened = open(&db);
@@ -269,7 +270,7 @@ pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
         }
         match opened {
             Ok(opened) => {
-                let identity = Identity::find(&opened.recovered.node)?;
+                let identity = NodeIdentity::find(&opened.recovered.node)?;
                 if let Some(id) = identity.and_then(|identity| identity.cluster_id) {
                     return Err(OfflineError::Belongs(id));
                 }
@@ -289,20 +290,20 @@ pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
     let set_aside = directory::set_aside(data_dir).map_err(at(data_dir))?;
     let was_in_a_cluster = order.is_some_and(|order| order.forbids_founding());
     let what = match old_data {
-        OldData::Forget => What::FoundDespiteOldData,
+        OldData::Forget => StartAction::FoundDespiteOldData,
         OldData::Keep if was_in_a_cluster || !set_aside.is_empty() => {
             let found = set_aside.into_iter().next();
             return Err(OfflineError::OldData(
-                found.unwrap_or_else(|| data_dir.join(order::FILE)),
+                found.unwrap_or_else(|| data_dir.join(next_start::FILE)),
             ));
         }
-        OldData::Keep => What::Found,
+        OldData::Keep => StartAction::Found,
     };
-    let order = Order::new(what, Because::Init);
+    let order = NextStart::new(what, StartReason::Init);
     order.write(data_dir).map_err(at(data_dir))
 }
 
-/// Whether data of an earlier life may be given up.
+/// Whether data of an earlier incarnation may be given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldData {
     /// It may not.
@@ -313,8 +314,8 @@ pub enum OldData {
 
 /// Whether a daemon that waits for a cluster on this directory, or the next one, is ordered to found one.
 pub fn is_ordered_to_found(data_dir: &Path) -> bool {
-    let order = Order::read(data_dir);
-    matches!(order, Ok(Some(order)) if order.what != What::Join)
+    let order = NextStart::read(data_dir);
+    matches!(order, Ok(Some(order)) if order.what != StartAction::Join)
 }
 
 /// Decides for the cluster of this directory, which gave way to another one. Returns that other one.
@@ -324,7 +325,7 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
         return Err(OfflineError::Nothing(data_dir.to_owned()));
     }
     let opened = open(&db)?;
-    let mut standing = Book::find(&opened.recovered.node)?.standing;
+    let mut standing = PersistedState::find(&opened.recovered.node)?.standing;
     let rival = standing
         .gave_way_to
         .take()
@@ -333,7 +334,7 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     let failed = |error: &dyn std::fmt::Display| OfflineError::Write(error.to_string());
     let mut log = opened.log;
     let mut batch = tenure_log::Batch::new();
-    let (key, value) = book::standing(&standing);
+    let (key, value) = persisted_state::standing(&standing);
     // The log reports a suspicious cut only until the first batch behind it: this may be that batch.
     let suspects = tenure_journal::suspects(&opened.recovered);
     batch
@@ -346,10 +347,11 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
 }
 
 /// The order to join again. A node that has not joined since the last such order knows less than that order says.
-fn order_to_rejoin(data_dir: &Path, (old_cluster, cards): LastKnown) -> Order {
-    let order = Order::new(What::Join, Because::Rejoin).of(old_cluster, &cards);
-    match Order::read(data_dir) {
-        Ok(Some(before)) if old_cluster.is_none() && before.forbids_founding() => Order {
+fn order_to_rejoin(data_dir: &Path, (old_cluster, node_records): LastKnown) -> NextStart {
+    let order =
+        NextStart::new(StartAction::Join, StartReason::Rejoin).of(old_cluster, &node_records);
+    match NextStart::read(data_dir) {
+        Ok(Some(before)) if old_cluster.is_none() && before.forbids_founding() => NextStart {
             old_cluster: before.old_cluster,
             peers: before.peers,
             ..order
@@ -359,25 +361,26 @@ fn order_to_rejoin(data_dir: &Path, (old_cluster, cards): LastKnown) -> Order {
 }
 
 /// The cluster that a directory belonged to, and the nodes that it knew.
-type LastKnown = (Option<u64>, Vec<Card>);
+type LastKnown = (Option<u64>, Vec<NodeRecord>);
 
 /// Keeps daemons off a directory while it lives.
-enum Held {
+enum HeldData {
     Log(#[expect(dead_code, reason = "its lock counts")] Box<FileLog<RealDisk>>),
     Lock(#[expect(dead_code, reason = "it is held")] <RealDisk as Disk>::Lock),
 }
 
 /// What a directory's log still says about its cluster; nothing, if it cannot be read. Fails if a node
 /// runs on it.
-fn last_known(db: &Path) -> Result<(LastKnown, Held), OfflineError> {
+fn last_known(db: &Path) -> Result<(LastKnown, HeldData), OfflineError> {
     match open(db) {
         Ok(opened) => {
             let records = &opened.recovered.node;
-            let identity = Identity::find(records).ok().flatten();
-            let cards = Book::find(records).map(|book| book.cards);
+            let identity = NodeIdentity::find(records).ok().flatten();
+            let node_records =
+                PersistedState::find(records).map(|peer_state| peer_state.node_records);
             let cluster = identity.and_then(|identity| identity.cluster_id);
-            let known = (cluster, cards.unwrap_or_default());
-            Ok((known, Held::Log(Box::new(opened.log))))
+            let known = (cluster, node_records.unwrap_or_default());
+            Ok((known, HeldData::Log(Box::new(opened.log))))
         }
         Err(
             error @ OfflineError::Log {
@@ -389,7 +392,7 @@ fn last_known(db: &Path) -> Result<(LastKnown, Held), OfflineError> {
         Err(error) => {
             let lock = RealDisk::open(db).and_then(|disk| disk.lock());
             let lock = lock.map_err(at(db))?.ok_or(error)?;
-            Ok(((None, Vec::new()), Held::Lock(lock)))
+            Ok(((None, Vec::new()), HeldData::Lock(lock)))
         }
     }
 }
@@ -405,7 +408,7 @@ fn put_back(data_dir: &Path) -> Result<(), OfflineError> {
     if db.exists() {
         // Data that cannot be read may be the newest there is: that is an error.
         let opened = open(&db)?;
-        let identity = Identity::find(&opened.recovered.node)?;
+        let identity = NodeIdentity::find(&opened.recovered.node)?;
         let has_cluster = identity.is_some_and(|identity| identity.cluster_id.is_some());
         if has_cluster || !opened.recovered.groups.is_empty() {
             return Ok(());
@@ -460,17 +463,19 @@ fn lift_at(now_ms: u64) -> Result<u64, OfflineError> {
         .saturating_add(LEAST_LIFT))
 }
 
-type States = BTreeMap<u32, (LogPosition, SavedGroup)>;
+type GroupStates = BTreeMap<u32, (LogPosition, SavedGroup)>;
 
 /// Applies everything that a directory's log holds, decided or not, and takes the states.
-fn extract(data_dir: &Path) -> Result<(Identity, Book, States, Held), OfflineError> {
+fn extract(
+    data_dir: &Path,
+) -> Result<(NodeIdentity, PersistedState, GroupStates, HeldData), OfflineError> {
     let db = data_dir.join(LIVE);
     if !db.exists() {
         return Err(OfflineError::Nothing(data_dir.to_owned()));
     }
     let opened = open(&db)?;
-    let book = Book::find(&opened.recovered.node)?;
-    let identity = Identity::find(&opened.recovered.node)?
+    let peer_state = PersistedState::find(&opened.recovered.node)?;
+    let identity = NodeIdentity::find(&opened.recovered.node)?
         .ok_or_else(|| OfflineError::Nothing(data_dir.to_owned()))?;
     let mut recovery = replay(opened.recovered, &opened.snapshots)?;
     recovery.take_over(identity.me);
@@ -479,7 +484,7 @@ fn extract(data_dir: &Path) -> Result<(Identity, Book, States, Held), OfflineErr
         .filter_map(|group| Some((group, recovery.last(group)?)))
         .collect();
     let node = run(identity.me, &identity.cluster, recovery)?;
-    let mut states = States::new();
+    let mut states = GroupStates::new();
     for (group, place) in last {
         let (index, state) = node.state_of(group).ok_or_else(|| OfflineError::State {
             group: group.0,
@@ -492,7 +497,12 @@ fn extract(data_dir: &Path) -> Result<(Identity, Book, States, Held), OfflineErr
         };
         states.insert(group.0, (place, saved));
     }
-    Ok((identity, book, states, Held::Log(Box::new(opened.log))))
+    Ok((
+        identity,
+        peer_state,
+        states,
+        HeldData::Log(Box::new(opened.log)),
+    ))
 }
 
 /// The states of groups that have nothing.
@@ -562,7 +572,7 @@ fn stage(
     node: NodeId,
     facts: &ClusterConfig,
     groups: Vec<SavedGroup>,
-    standing: &Standing,
+    standing: &ClusterStanding,
     now_ms: u64,
 ) -> Result<(), OfflineError> {
     let failed = |error: &dyn std::fmt::Display| OfflineError::Write(error.to_string());
@@ -572,7 +582,7 @@ fn stage(
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     let drawn = || random().map_err(at(Path::new("/dev/urandom")));
     let me = ReplicaId::new(node, drawn()? as u32);
-    let identity = Identity::born(me, now_ms, facts.clone(), Some(drawn()? | 1));
+    let identity = NodeIdentity::born(me, now_ms, facts.clone(), Some(drawn()? | 1));
     let membership = Membership {
         voters: vec![me],
         ..Membership::default()
@@ -609,7 +619,7 @@ fn stage(
     // The identity comes last: a directory without one is no node's.
     let (key, value) = identity.record();
     batch.node(key, &value).map_err(|error| failed(&error))?;
-    let (key, value) = book::standing(standing);
+    let (key, value) = persisted_state::standing(standing);
     batch.node(&key, &value).map_err(|error| failed(&error))?;
     log.append(&mut batch).map_err(|error| failed(&error))?;
     log.sync().map_err(|error| failed(&error))?;
@@ -737,17 +747,17 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         restored(data.path());
         let db = data.path().join(LIVE);
-        let known = crate::card::tests::card(2, 2);
-        write(&db, &[book::card(&known)]);
+        let known = crate::node_record::tests::node_record(2, 2);
+        write(&db, &[persisted_state::node_record(&known)]);
         rejoin(data.path()).unwrap();
-        let first = Order::read(data.path()).unwrap().unwrap();
+        let first = NextStart::read(data.path()).unwrap().unwrap();
         assert_eq!(first.peers.len(), 1);
         // The daemon was started, and has found no cluster yet.
         let me = ReplicaId::new(NodeId::new(1).unwrap(), 3);
-        let (key, value) = Identity::born(me, 1, facts(), None).record();
+        let (key, value) = NodeIdentity::born(me, 1, facts(), None).record();
         write(&db, &[(key.to_vec(), value)]);
         rejoin(data.path()).unwrap();
-        let second = Order::read(data.path()).unwrap().unwrap();
+        let second = NextStart::read(data.path()).unwrap().unwrap();
         assert_eq!(second.peers, first.peers);
         assert_eq!(second.old_cluster, first.old_cluster);
     }
@@ -756,24 +766,24 @@ mod tests {
     /// that may have lost something are noted in the same batch.
     #[test]
     fn a_decision_behind_a_suspicious_cut_notes_the_suspects() {
-        use crate::peers::{Rival, Verdict};
+        use crate::peers::{RivalCluster, RivalOutcome};
 
         let data = tempfile::tempdir().unwrap();
         let db = data.path().join(LIVE);
         tenure_log::create_directory(data.path()).unwrap();
-        let rival = Rival {
+        let rival = RivalCluster {
             cluster: 9,
             number: 2,
             node: "tenure-1".to_owned(),
             address: String::new(),
             claim: None,
-            verdict: Verdict::GivesWay,
+            verdict: RivalOutcome::GivesWay,
         };
-        let standing = Standing {
+        let standing = ClusterStanding {
             gave_way_to: Some(rival),
-            ..Standing::default()
+            ..ClusterStanding::default()
         };
-        write(&db, &[book::standing(&standing)]);
+        write(&db, &[persisted_state::standing(&standing)]);
         let mut log = open(&db).unwrap().log;
         let mut batch = tenure_log::Batch::new();
         for (group, index) in [(0, 1), (1, 1), (1, 2)] {

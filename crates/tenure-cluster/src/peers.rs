@@ -10,17 +10,17 @@
 //! node hears of connections that stand or broke.
 
 mod accept;
-pub(crate) mod book;
+mod connection;
+mod control;
 mod dial;
-mod hello;
+mod frame_mac;
+mod frame_writer;
+mod handshake;
 mod incarnations;
-mod link;
-mod mesh;
-mod outlet;
-mod rival;
-mod seal;
-mod survey;
-mod talk;
+pub(crate) mod persisted_state;
+mod registry;
+mod rival_cluster;
+mod status;
 mod tls;
 
 use std::cell::{Cell, RefCell};
@@ -34,29 +34,29 @@ use std::sync::mpsc::Sender;
 use tenure_node::{Channel, ClusterConfig, NodeId};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::card::Card;
-use crate::driver::Clock;
-use crate::identity::Identity;
+use crate::driver::MachineClock;
+use crate::identity::NodeIdentity;
 use crate::inbox::{Inbox, Job};
-use crate::journal::{Note, Write};
-use crate::order::{self, Order};
-use crate::seat::Seat;
+use crate::log_writer::{LogJob, MetaRecord};
+use crate::next_start::{self, NextStart};
+use crate::node_record::NodeRecord;
+use crate::node_runner::NodeRunner;
 
-pub(crate) use book::{Book, Item, Standing};
+#[cfg(test)]
+pub(crate) use control::ControlMessage;
+pub(crate) use control::{put_members, take_members};
 pub(crate) use dial::REDIAL_WITHIN;
-pub use hello::Versions;
-pub(crate) use hello::{Hello, Refusal, Token, same_facts};
-use incarnations::{Belongs, Mark, Succession};
-pub(crate) use mesh::Event;
-pub use mesh::NodeInfo;
-pub(crate) use outlet::{Outlet, Parcel};
-use rival::History;
-pub(crate) use rival::{Claim, supersede};
+pub(crate) use frame_writer::{FrameWriter, OutboundMessage};
+pub use handshake::Versions;
+pub(crate) use handshake::{HandshakeRefusal, Hello, TokenKey, same_facts};
+use incarnations::{IncarnationCheck, IncarnationMark, Succession};
+pub(crate) use persisted_state::{ClusterStanding, PersistedState, StateRecord};
+pub use registry::NodeInfo;
+pub(crate) use registry::RegistryEvent;
+use rival_cluster::ClusterHistory;
+pub(crate) use rival_cluster::{ClusterClaim, supersede};
 #[cfg(test)]
-pub(crate) use rival::{Rival, Verdict};
-#[cfg(test)]
-pub(crate) use talk::Talk;
-pub(crate) use talk::{put_members, take_members};
+pub(crate) use rival_cluster::{RivalCluster, RivalOutcome};
 pub use tls::{PeerTls, PeerTlsError};
 
 /// How a node finds and meets the others.
@@ -86,18 +86,18 @@ pub struct PeerOptions {
     /// What clients are told.
     pub public: String,
     /// Whether this node begins a cluster (R167).
-    pub begin: Begin,
+    pub begin: BootstrapMode,
     /// The only cluster that this node may belong to; `None`: any.
     pub expected_cluster: Option<u64>,
     /// How eagerly groups are moved.
-    pub rules: crate::Rules,
+    pub rules: crate::PlacementRules,
     /// What it says it speaks: [`Versions::OURS`], except where another release is to be played.
     pub versions: Versions,
 }
 
 /// Whether a node with an empty directory begins a cluster (R167).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub enum BootstrapMode {
     /// It joins the one that its seeds know.
     Join,
     /// It begins one, unless its seeds know one; if no seed answers, it does not start.
@@ -116,8 +116,8 @@ impl Secret {
         Secret(bytes.to_vec())
     }
 
-    pub(crate) fn token(&self) -> Token {
-        Token::new(&self.0)
+    pub(crate) fn token(&self) -> TokenKey {
+        TokenKey::new(&self.0)
     }
 }
 
@@ -129,7 +129,7 @@ impl std::fmt::Debug for Secret {
 
 /// Whether a node belongs to a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Joined {
+pub(crate) enum ClusterMembership {
     NotYet,
     Yes,
     /// It never will as it is: another configuration is needed.
@@ -138,7 +138,7 @@ pub(crate) enum Joined {
 
 /// What is known of a node's cluster while it runs, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct ClusterView {
     /// Which cluster the node belongs to.
     pub(crate) cluster: Option<u64>,
     /// Other clusters with the same token, in sentences.
@@ -149,57 +149,60 @@ pub(crate) struct Known {
 }
 
 /// What the thread starts with.
-pub(crate) struct Start {
+pub(crate) struct PeersStart {
     pub(crate) options: PeerOptions,
     pub(crate) data_dir: PathBuf,
-    pub(crate) identity: Identity,
-    pub(crate) card: Card,
-    pub(crate) book: Book,
+    pub(crate) identity: NodeIdentity,
+    pub(crate) node_record: NodeRecord,
+    pub(crate) peer_state: PersistedState,
     /// Nodes that may be in the cluster that this node is to join.
-    pub(crate) hints: Vec<Card>,
+    pub(crate) hints: Vec<NodeRecord>,
     pub(crate) listener: TcpListener,
     pub(crate) socket: UdpSocket,
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) seat: Arc<Seat>,
-    pub(crate) journal: Sender<Write>,
-    pub(crate) clock: Clock,
-    pub(crate) joined: watch::Sender<Joined>,
-    pub(crate) known: watch::Sender<Known>,
+    pub(crate) runner: Arc<NodeRunner>,
+    pub(crate) log_writer: Sender<LogJob>,
+    pub(crate) clock: MachineClock,
+    pub(crate) joined: watch::Sender<ClusterMembership>,
+    pub(crate) known: watch::Sender<ClusterView>,
 }
 
 /// A node waits no longer for what its own node thread has applied.
 const OWN_NODE: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// What every task of the thread knows.
-pub(crate) struct Home {
-    pub(crate) token: Token,
+pub(crate) struct PeersContext {
+    pub(crate) token: TokenKey,
     tls: Option<PeerTls>,
     pub(crate) facts: ClusterConfig,
     versions: Versions,
-    pub(crate) identity: RefCell<Identity>,
-    pub(crate) card: RefCell<Card>,
-    pub(crate) card_changed: tokio::sync::Notify,
-    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) identity: RefCell<NodeIdentity>,
+    pub(crate) node_record: RefCell<NodeRecord>,
+    pub(crate) node_record_changed: tokio::sync::Notify,
+    pub(crate) events: mpsc::UnboundedSender<RegistryEvent>,
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) seat: Arc<Seat>,
-    pub(crate) journal: Sender<Write>,
-    pub(crate) joined: watch::Sender<Joined>,
-    pub(crate) known: watch::Sender<Known>,
+    pub(crate) runner: Arc<NodeRunner>,
+    pub(crate) log_writer: Sender<LogJob>,
+    pub(crate) joined: watch::Sender<ClusterMembership>,
+    pub(crate) known: watch::Sender<ClusterView>,
     data_dir: PathBuf,
     expected: Option<u64>,
     /// The cluster that a node without one has chosen to join.
     chosen: Cell<Option<u64>>,
-    pub(crate) standing: RefCell<Standing>,
+    pub(crate) standing: RefCell<ClusterStanding>,
     /// The newest life that is known of each other node number.
-    pub(crate) incarnations: RefCell<BTreeMap<NodeId, Mark>>,
+    pub(crate) incarnations: RefCell<BTreeMap<NodeId, IncarnationMark>>,
     connections: Cell<u64>,
     adopting: tokio::sync::Mutex<()>,
 }
 
-/// Runs the mesh until the node stops. Called on a thread of its own.
+/// Runs the registry until the node stops. Called on a thread of its own.
 pub(crate) fn run(
-    start: Start,
-    events: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
+    start: PeersStart,
+    events: (
+        mpsc::UnboundedSender<RegistryEvent>,
+        mpsc::UnboundedReceiver<RegistryEvent>,
+    ),
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -207,7 +210,7 @@ pub(crate) fn run(
     match runtime {
         Ok(runtime) => {
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, mesh::run(start, events));
+            local.block_on(&runtime, registry::run(start, events));
         }
         Err(error) => tracing::error!(%error, "no event loop: this node meets nobody"),
     }
@@ -218,46 +221,46 @@ pub(crate) async fn answer_hello(
     tls: Option<&PeerTls>,
     stream: tokio::net::TcpStream,
     mine: impl FnOnce(&Hello) -> Hello,
-    token: &Token,
-    admit: impl AsyncFnOnce(Hello, Result<u8, Refusal>) -> Result<u8, String>,
+    token: &TokenKey,
+    admit: impl AsyncFnOnce(Hello, Result<u8, HandshakeRefusal>) -> Result<u8, String>,
 ) {
     let shaken = async {
         let (reader, writer) = tls::accepted(tls, stream).await?;
-        link::answer(reader, writer, mine, token, admit).await
+        connection::answer(reader, writer, mine, token, admit).await
     };
     if let Err(error) = shaken.await {
         tracing::debug!("incoming connection: {error}");
     }
 }
 
-impl Home {
-    fn new(start: &Start, events: mpsc::UnboundedSender<Event>) -> Rc<Home> {
-        Rc::new(Home {
+impl PeersContext {
+    fn new(start: &PeersStart, events: mpsc::UnboundedSender<RegistryEvent>) -> Rc<PeersContext> {
+        Rc::new(PeersContext {
             token: start.options.token.token(),
             tls: start.options.tls.clone(),
             facts: start.identity.cluster.clone(),
             versions: start.options.versions,
             identity: RefCell::new(start.identity.clone()),
-            card: RefCell::new(start.card.clone()),
-            card_changed: tokio::sync::Notify::new(),
+            node_record: RefCell::new(start.node_record.clone()),
+            node_record_changed: tokio::sync::Notify::new(),
             events,
             inbox: Arc::clone(&start.inbox),
-            seat: Arc::clone(&start.seat),
-            journal: start.journal.clone(),
+            runner: Arc::clone(&start.runner),
+            log_writer: start.log_writer.clone(),
             joined: start.joined.clone(),
             known: start.known.clone(),
             data_dir: start.data_dir.clone(),
             expected: start.options.expected_cluster,
             chosen: Cell::new(None),
-            standing: RefCell::new(start.book.standing.clone()),
+            standing: RefCell::new(start.peer_state.standing.clone()),
             incarnations: RefCell::default(),
             connections: Cell::new(0),
             adopting: tokio::sync::Mutex::new(()),
         })
     }
 
-    /// Tells the mesh. Once that is gone there is nobody left to mind.
-    pub(crate) fn tell(&self, event: Event) {
+    /// Tells the registry. Once that is gone there is nobody left to mind.
+    pub(crate) fn tell(&self, event: RegistryEvent) {
         let _ = self.events.send(event);
     }
 
@@ -267,28 +270,28 @@ impl Home {
     }
 
     /// What this node says of its cluster: nothing, before it has one.
-    pub(crate) async fn claim(&self) -> Option<Claim> {
+    pub(crate) async fn claim(&self) -> Option<ClusterClaim> {
         self.identity.borrow().cluster_id?;
         let (reply, answer) = oneshot::channel();
         self.inbox.push(Job::SystemApplied(reply));
         // A node that has ended does not answer; what was known last is still true.
         if let Ok(Ok(applied)) = tokio::time::timeout(OWN_NODE, answer).await {
-            self.merge(&Claim {
-                history: History {
+            self.merge(&ClusterClaim {
+                history: ClusterHistory {
                     applied,
-                    ..History::default()
+                    ..ClusterHistory::default()
                 },
-                ..Claim::default()
+                ..ClusterClaim::default()
             });
         }
         Some(self.standing.borrow().claim())
     }
 
     /// Takes in what is known of this cluster's history, and remembers it.
-    pub(crate) fn merge(&self, claim: &Claim) {
+    pub(crate) fn merge(&self, claim: &ClusterClaim) {
         let mut standing = self.standing.borrow_mut();
         if standing.merge(claim) {
-            self.write([book::standing(&standing)]);
+            self.write([persisted_state::standing(&standing)]);
         }
     }
 
@@ -304,7 +307,7 @@ impl Home {
         let hello = Hello::new(
             self.facts.clone(),
             self.identity.borrow().cluster_id,
-            self.card.borrow().clone(),
+            self.node_record.borrow().clone(),
             (channel, connection),
             wanted,
             nonce,
@@ -318,40 +321,41 @@ impl Home {
     }
 
     /// The newest life that is known of a node number.
-    pub(crate) fn known_life(&self, node: NodeId) -> Option<Mark> {
+    pub(crate) fn known_life(&self, node: NodeId) -> Option<IncarnationMark> {
         self.incarnations.borrow().get(&node).copied()
     }
 
-    /// Dates the birth of this node, which has no cluster yet, after that of every earlier life of its number.
+    /// Dates the birth of this node, which has no cluster yet, after that of every earlier incarnation of its number.
     pub(crate) fn born_after(&self, earlier_ms: u64) {
         let mut identity = self.identity.borrow_mut();
         identity.born_ms = identity.born_ms.max(earlier_ms.saturating_add(1));
-        self.card.borrow_mut().born_ms = identity.born_ms;
+        self.node_record.borrow_mut().born_ms = identity.born_ms;
     }
 
     /// What this node is, by the newest life of its number that another one knows.
-    pub(crate) fn succession(&self, known: &Mark) -> Succession {
-        let belongs = Belongs::of(self.identity.borrow().cluster_id);
-        known.compare(&self.card.borrow(), belongs)
+    pub(crate) fn succession(&self, known: &IncarnationMark) -> Succession {
+        let belongs = IncarnationCheck::of(self.identity.borrow().cluster_id);
+        known.compare(&self.node_record.borrow(), belongs)
     }
 
-    /// Makes sure that neither side runs on an earlier life of its number, or on an older copy of its data.
+    /// Makes sure that neither side runs on an earlier incarnation of its number, or on an older copy of its data.
     /// Both sides check both, so that each can say it to its operator.
-    fn check_lives(&self, hello: &Hello) -> Result<(), Refusal> {
-        let node = hello.card.node();
+    fn check_lives(&self, hello: &Hello) -> Result<(), HandshakeRefusal> {
+        let node = hello.node_record.node();
         let theirs = self.known_life(node);
-        let theirs = theirs.map(|known| known.check(&hello.card, Belongs::of(hello.cluster)));
-        let belongs = Belongs::of(self.identity.borrow().cluster_id);
+        let theirs = theirs
+            .map(|known| known.check(&hello.node_record, IncarnationCheck::of(hello.cluster)));
+        let belongs = IncarnationCheck::of(self.identity.borrow().cluster_id);
         let ours = hello
             .known
-            .map(|known| known.check(&self.card.borrow(), belongs));
+            .map(|known| known.check(&self.node_record.borrow(), belongs));
         if let Some(Err(refusal)) = &ours {
-            self.tell(Event::Outdated {
+            self.tell(RegistryEvent::Outdated {
                 by: node,
                 refusal: refusal.clone(),
             });
         } else if let Some(Err(refusal)) = &theirs {
-            self.tell(Event::Problem {
+            self.tell(RegistryEvent::Problem {
                 node,
                 refusal: refusal.clone(),
             });
@@ -378,9 +382,9 @@ impl Home {
                 }
                 Ok(())
             }
-            (Some(_), Some(_)) => Err(Refusal::Cluster.to_string()),
+            (Some(_), Some(_)) => Err(HandshakeRefusal::Cluster.to_string()),
             (None, Some(theirs)) if self.chosen.get() != Some(theirs) => {
-                self.tell(Event::Candidate(Box::new(hello.clone())));
+                self.tell(RegistryEvent::Candidate(Box::new(hello.clone())));
                 Err("it has not chosen its cluster yet".to_owned())
             }
             (None, Some(theirs)) => {
@@ -391,22 +395,22 @@ impl Home {
                     return Err("it dates its birth again and connects again".to_owned());
                 }
                 // Before this node speaks for the cluster: what it claims must not be shorter than what the
-                // cluster has done. The journal writes in order, so this is durable before the next record is.
+                // cluster has done. The log writer writes in order, so this is durable before the next record is.
                 if let Some(claim) = &hello.claim {
                     self.merge(claim);
                 }
-                let identity = Identity {
+                let identity = NodeIdentity {
                     cluster_id: Some(theirs),
                     ..self.identity.borrow().clone()
                 };
                 self.note(identity.record()).await?;
                 *self.identity.borrow_mut() = identity;
                 // Only now: until the membership is durable the order to join must survive a crash.
-                if let Err(error) = Order::remove(&self.data_dir) {
-                    tracing::warn!(%error, "{} stays; the next start removes it", order::FILE);
+                if let Err(error) = NextStart::remove(&self.data_dir) {
+                    tracing::warn!(%error, "{} stays; the next start removes it", next_start::FILE);
                 }
                 self.known.send_modify(|known| known.cluster = Some(theirs));
-                self.joined.send_replace(Joined::Yes);
+                self.joined.send_replace(ClusterMembership::Yes);
                 tracing::info!(
                     cluster = format!("{theirs:016x}"),
                     "this node has joined the cluster"
@@ -419,22 +423,24 @@ impl Home {
     /// Writes something about this node to its log and waits until it is durable.
     pub(crate) async fn note(&self, record: (&[u8], Vec<u8>)) -> Result<(), String> {
         let (done, written) = oneshot::channel();
-        let note = Note {
+        let note = MetaRecord {
             key: record.0.to_vec(),
             value: record.1,
             done: Some(done),
         };
         let gone = "this node is stopping";
-        self.journal.send(Write::Note(note)).map_err(|_| gone)?;
+        self.log_writer.send(LogJob::Note(note)).map_err(|_| gone)?;
         Ok(written.await.map_err(|_| gone)?)
     }
 
     /// Writes records to the log without waiting for them.
-    pub(crate) fn write(&self, items: impl IntoIterator<Item = Item>) {
+    pub(crate) fn write(&self, items: impl IntoIterator<Item = StateRecord>) {
         for (key, value) in items {
             let done = None;
             // A journal that is gone has said why already.
-            let _ = self.journal.send(Write::Note(Note { key, value, done }));
+            let _ = self
+                .log_writer
+                .send(LogJob::Note(MetaRecord { key, value, done }));
         }
     }
 }

@@ -8,7 +8,7 @@ use tenure_core::event::Event;
 use tenure_node::{Failure, StreamId, WatchEvent};
 use tokio::sync::mpsc;
 
-use crate::calls::Ear;
+use crate::call_batch::CompletionQueue;
 use crate::inbox::{Inbox, Job};
 
 /// Why a stream ended.
@@ -23,20 +23,20 @@ pub enum StreamEnd {
 }
 
 /// What a subscription or a watch yields, until it ends.
-pub struct Stream<T> {
+pub struct EventStream<T> {
     id: StreamId,
     items: mpsc::Receiver<T>,
     end: Arc<OnceLock<StreamEnd>>,
     inbox: Arc<Inbox>,
 }
 
-impl<T> Stream<T> {
+impl<T> EventStream<T> {
     /// The next item, or why there is none any more.
     pub async fn next(&mut self) -> Result<T, StreamEnd> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// See [`Stream::next`].
+    /// See [`EventStream::next`].
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, StreamEnd>> {
         let ended = || self.end.get().cloned().unwrap_or(StreamEnd::Stopped);
         let item = self.items.poll_recv(cx);
@@ -49,49 +49,49 @@ impl<T> Stream<T> {
     }
 }
 
-impl<T> Drop for Stream<T> {
+impl<T> Drop for EventStream<T> {
     fn drop(&mut self) {
         self.inbox.push(Job::Unlisten { id: self.id });
     }
 }
 
 /// The node thread's side of a stream.
-pub(crate) enum Listener {
+pub(crate) enum StreamSender {
     Events(mpsc::Sender<Event>, Arc<OnceLock<StreamEnd>>),
     /// Events among much else that is heard there.
-    Heard(Arc<Ear>),
+    Heard(Arc<CompletionQueue>),
     Changes(mpsc::Sender<WatchEvent>, Arc<OnceLock<StreamEnd>>),
 }
 
-impl Listener {
+impl StreamSender {
     /// Passes an event on; who sleeps is to be woken. Says so if no more are wanted here.
-    pub(crate) fn event(&self, event: Event, wakers: &mut Vec<Waker>) -> Result<(), Full> {
+    pub(crate) fn event(&self, event: Event, wakers: &mut Vec<Waker>) -> Result<(), StreamFull> {
         match self {
-            Listener::Events(sender, end) => {
+            StreamSender::Events(sender, end) => {
                 let passed = pass(sender, event, end);
-                if passed { Ok(()) } else { Err(Full) }
+                if passed { Ok(()) } else { Err(StreamFull) }
             }
-            Listener::Heard(ear) => {
-                wakers.extend(ear.event(event));
+            StreamSender::Heard(completion_queue) => {
+                wakers.extend(completion_queue.event(event));
                 Ok(())
             }
-            Listener::Changes(..) => Ok(()),
+            StreamSender::Changes(..) => Ok(()),
         }
     }
 
     /// Passes a change on. Says whether the stream can go on.
     pub(crate) fn change(&self, change: WatchEvent) -> bool {
         match self {
-            Listener::Changes(sender, end) => pass(sender, change, end),
-            Listener::Events(..) | Listener::Heard(_) => true,
+            StreamSender::Changes(sender, end) => pass(sender, change, end),
+            StreamSender::Events(..) | StreamSender::Heard(_) => true,
         }
     }
 
     /// Says why nothing more comes; dropping the listener then ends the stream.
     pub(crate) fn end(&self, why: StreamEnd) {
         match self {
-            Listener::Heard(ear) => ear.end(why),
-            Listener::Events(_, end) | Listener::Changes(_, end) => {
+            StreamSender::Heard(completion_queue) => completion_queue.end(why),
+            StreamSender::Events(_, end) | StreamSender::Changes(_, end) => {
                 let _ = end.set(why);
             }
         }
@@ -99,7 +99,7 @@ impl Listener {
 }
 
 /// The reader is too slow, or gone: no more goes there.
-pub(crate) struct Full;
+pub(crate) struct StreamFull;
 
 fn pass<T>(sender: &mpsc::Sender<T>, item: T, end: &OnceLock<StreamEnd>) -> bool {
     let sent = sender.try_send(item);
@@ -121,10 +121,10 @@ pub(crate) fn pair<T>(
     inbox: &Arc<Inbox>,
     id: StreamId,
     buffer: usize,
-) -> (Stream<T>, mpsc::Sender<T>, Arc<OnceLock<StreamEnd>>) {
+) -> (EventStream<T>, mpsc::Sender<T>, Arc<OnceLock<StreamEnd>>) {
     let (sender, items) = mpsc::channel(buffer.max(1));
     let end = Arc::new(OnceLock::new());
-    let stream = Stream {
+    let stream = EventStream {
         id,
         items,
         end: Arc::clone(&end),

@@ -31,7 +31,7 @@ fn member(node: u32) -> ReplicaId {
 }
 
 /// A node on a disk that never fails.
-struct Seat {
+struct TestPeer {
     node: Node,
     inbox: Vec<Input>,
     /// Only the first has time for an election: the others hardly age.
@@ -40,8 +40,8 @@ struct Seat {
     events: usize,
 }
 
-impl Seat {
-    fn new(number: u32) -> Seat {
+impl TestPeer {
+    fn new(number: u32) -> TestPeer {
         let config = Config {
             me: member(number),
             cluster: ClusterConfig {
@@ -59,20 +59,20 @@ impl Seat {
             recovery.born(GroupId(group), (1..=3).map(member).collect());
         }
         let (node, first) = Node::start(config, recovery, moment(0)).unwrap();
-        let mut seat = Seat {
+        let mut runner = TestPeer {
             node,
             inbox: Vec::new(),
             pace_ms: if number == 1 { 20 } else { 1 },
             answers: Vec::new(),
             events: 0,
         };
-        seat.carry_out(first);
+        runner.carry_out(first);
         let others = (1..=3).filter(|node| *node != number);
         let up = others.map(|node| Input::PeerUp {
             node: member(node).node,
         });
-        seat.inbox.extend(up);
-        seat
+        runner.inbox.extend(up);
+        runner
     }
 
     fn step(&mut self, round: u64) -> Vec<(NodeId, Bytes)> {
@@ -185,7 +185,7 @@ fn recorded() -> PathBuf {
 }
 
 /// What the listener knows and was answered in the end.
-fn check(listener: &Seat, state: &[u8]) {
+fn check(listener: &TestPeer, state: &[u8]) {
     let status = listener.node.status();
     assert_eq!(status.unreadable_frames, 0);
     assert_eq!(status.malformed_appends, 0);
@@ -215,7 +215,7 @@ fn the_frames_of_every_release_are_understood() {
         releases += 1;
         let state = std::fs::read(release.join("frames.state")).unwrap();
         let mut frames = Bytes::from(std::fs::read(release.join("frames")).unwrap());
-        let mut listener = Seat::new(LISTENER);
+        let mut listener = TestPeer::new(LISTENER);
         for round in 1..=ROUNDS {
             listener.inbox.extend(asked(LISTENER, round));
             for _ in 0..frames.get_u32_le() {
@@ -237,7 +237,7 @@ fn the_frames_of_every_release_are_understood() {
 fn record() {
     let release = recorded().join(env!("CARGO_PKG_VERSION"));
     assert!(!release.join("frames").exists(), "never changed");
-    let mut seats: Vec<Seat> = (1..=3).map(Seat::new).collect();
+    let mut runners: Vec<TestPeer> = (1..=3).map(TestPeer::new).collect();
     let mut frames = Vec::new();
     let mut under_way: Vec<(u32, NodeId, Bytes)> = Vec::new();
     for round in 1..=ROUNDS {
@@ -252,22 +252,22 @@ fn record() {
             frames.put_u32_le(u32::try_from(bytes.len()).unwrap());
             frames.put_slice(bytes);
         }
-        for (number, seat) in (1..).zip(&mut seats) {
-            seat.inbox.extend(asked(number, round));
+        for (number, runner) in (1..).zip(&mut runners) {
+            runner.inbox.extend(asked(number, round));
             for (from, to, bytes) in &arrived {
                 if to.number() == number {
-                    seat.inbox.push(Input::Frame {
+                    runner.inbox.push(Input::Frame {
                         from: member(*from).node,
                         bytes: bytes.clone(),
                     });
                 }
             }
-            let sent = seat.step(round);
+            let sent = runner.step(round);
             under_way.extend(sent.into_iter().map(|(to, bytes)| (number, to, bytes)));
         }
     }
-    let state = seats[LISTENER as usize - 1].state();
-    check(&seats[LISTENER as usize - 1], &state);
+    let state = runners[LISTENER as usize - 1].state();
+    check(&runners[LISTENER as usize - 1], &state);
     std::fs::create_dir_all(&release).unwrap();
     std::fs::write(release.join("frames"), frames).unwrap();
     std::fs::write(release.join("frames.state"), state).unwrap();

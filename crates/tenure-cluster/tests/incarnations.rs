@@ -1,5 +1,5 @@
-//! Lives of one node number: a node with an empty disk takes the place of its earlier life, and neither
-//! an earlier life nor an older copy of the present one takes part again.
+//! Lives of one node number: a node with an empty disk takes the place of its earlier incarnation, and neither
+//! an earlier incarnation nor an older copy of the present one takes part again.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,25 +11,26 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tenure_cluster::{
-    Begin, Durable, Options, PeerOptions, Rules, Running, Secret, Survey, Versions,
+    BootstrapMode, ClusterReport, Options, PeerOptions, PlacementRules, RunningNode, Secret,
+    SyncPolicy, Versions,
 };
 use tenure_core::codec::{Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
 use tenure_log::Log;
 use tenure_node::{ClusterConfig, Limits, NodeId};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
 /// Two nodes of one cluster, on addresses that stay the same over restarts.
-struct Place {
+struct TestDirectory {
     data: tempfile::TempDir,
     addresses: [(SocketAddr, SocketAddr); 2],
 }
 
-impl Place {
-    fn new() -> Place {
-        Place {
+impl TestDirectory {
+    fn new() -> TestDirectory {
+        TestDirectory {
             data: tempfile::tempdir().unwrap(),
             addresses: [(free(), free()), (free(), free())],
         }
@@ -52,7 +53,7 @@ impl Place {
                 default_algorithm: Algorithm::RecursiveRw,
             },
             limits: Limits::default(),
-            durable: Durable::Yes,
+            durable: SyncPolicy::Yes,
             peers: Some(PeerOptions {
                 tls: None,
                 token: Secret::new(&[7; 32]),
@@ -61,9 +62,9 @@ impl Place {
                 gossip_listen,
                 gossip_advertise: None,
                 begin: if number == 1 {
-                    Begin::Bootstrap
+                    BootstrapMode::Bootstrap
                 } else {
-                    Begin::Join
+                    BootstrapMode::Join
                 },
                 seeds: if number == 1 { Vec::new() } else { vec![other] },
                 announce_every: Duration::from_millis(200),
@@ -72,7 +73,7 @@ impl Place {
                 public: String::new(),
                 expected_cluster: None,
                 versions: Versions::OURS,
-                rules: Rules {
+                rules: PlacementRules {
                     replication_factor: 3,
                     stability_ms: 0,
                     eviction_ms: 60_000,
@@ -83,12 +84,12 @@ impl Place {
         }
     }
 
-    fn start(&self, number: u32) -> Running {
+    fn start(&self, number: u32) -> RunningNode {
         tenure_cluster::start(self.options(number)).unwrap()
     }
 
     /// Both nodes, connected with each other.
-    async fn two(&self) -> [Running; 2] {
+    async fn two(&self) -> [RunningNode; 2] {
         let first = self.start(1);
         let second = self.start(2);
         second.handle().joined().await.unwrap();
@@ -126,21 +127,25 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-async fn until(node: &Running, what: &str, is_so: impl Fn(&Survey) -> bool) -> Survey {
-    let end = Instant::now() + PATIENCE;
+async fn until(
+    node: &RunningNode,
+    what: &str,
+    is_so: impl Fn(&ClusterReport) -> bool,
+) -> ClusterReport {
+    let end = Instant::now() + STEP_TIMEOUT;
     loop {
-        let survey = node.handle().survey().await.unwrap();
-        if is_so(&survey) {
-            return survey;
+        let cluster_report = node.handle().cluster_report().await.unwrap();
+        if is_so(&cluster_report) {
+            return cluster_report;
         }
-        assert!(Instant::now() < end, "never {what}: {survey:#?}");
+        assert!(Instant::now() < end, "never {what}: {cluster_report:#?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 /// Waits until a node reports a problem with another one.
-async fn until_problem(node: &Running) -> String {
-    let end = Instant::now() + PATIENCE;
+async fn until_problem(node: &RunningNode) -> String {
+    let end = Instant::now() + STEP_TIMEOUT;
     loop {
         if let Some(problem) = node.handle().problems().pop() {
             return problem;
@@ -150,8 +155,8 @@ async fn until_problem(node: &Running) -> String {
     }
 }
 
-async fn until_stopped(node: &Running) -> String {
-    let end = Instant::now() + PATIENCE;
+async fn until_stopped(node: &RunningNode) -> String {
+    let end = Instant::now() + STEP_TIMEOUT;
     loop {
         if let Some(why) = node.handle().stopped() {
             return why;
@@ -161,20 +166,20 @@ async fn until_stopped(node: &Running) -> String {
     }
 }
 
-async fn stop(node: Running) {
+async fn stop(node: RunningNode) {
     tokio::task::spawn_blocking(move || node.stop())
         .await
         .unwrap();
 }
 
-fn second_is_up(survey: &Survey) -> bool {
-    let mut nodes = survey.nodes.iter();
+fn second_is_up(cluster_report: &ClusterReport) -> bool {
+    let mut nodes = cluster_report.nodes.iter();
     nodes.any(|node| node.member.node.number() == 2 && node.up)
 }
 
 /// The life of the second node, as a node reports it.
-fn second_life(survey: &Survey) -> u32 {
-    let mut nodes = survey.nodes.iter();
+fn second_life(cluster_report: &ClusterReport) -> u32 {
+    let mut nodes = cluster_report.nodes.iter();
     let second = nodes.find(|node| node.member.node.number() == 2);
     second.unwrap().member.incarnation
 }
@@ -202,27 +207,29 @@ fn born_later(data_dir: &Path, by_ms: u64) {
     log.sync().unwrap();
 }
 
-/// A node that lost its disk takes the place of its earlier life, also if that one was made by a clock
+/// A node that lost its disk takes the place of its earlier incarnation, also if that one was made by a clock
 /// that was ahead.
 #[tokio::test]
 async fn a_new_life_counts_although_the_clock_of_the_earlier_one_was_ahead() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let [first, second] = place.two().await;
     stop(second).await;
     born_later(&place.directory(2), YEAR_MS);
     let second = place.start(2);
-    let survey = until(&first, "connected again", second_is_up).await;
-    let before = second_life(&survey);
+    let cluster_report = until(&first, "connected again", second_is_up).await;
+    let before = second_life(&cluster_report);
     stop(second).await;
 
     std::fs::remove_dir_all(place.directory(2)).unwrap();
     let second = place.start(2);
     second.handle().joined().await.unwrap();
-    let is_new = |survey: &Survey| second_is_up(survey) && second_life(survey) != before;
-    let survey = until(&first, "known in its new life", is_new).await;
+    let is_new = |cluster_report: &ClusterReport| {
+        second_is_up(cluster_report) && second_life(cluster_report) != before
+    };
+    let cluster_report = until(&first, "known in its new life", is_new).await;
     assert_eq!(
-        second_life(&survey),
-        second_life(&second.handle().survey().await.unwrap())
+        second_life(&cluster_report),
+        second_life(&second.handle().cluster_report().await.unwrap())
     );
     // The order of the lives is durable on both sides.
     stop(first).await;
@@ -235,18 +242,18 @@ async fn a_new_life_counts_although_the_clock_of_the_earlier_one_was_ahead() {
     stop(second).await;
 }
 
-/// The volume of an earlier life is refused by both sides, which name the command that helps.
+/// The volume of an earlier incarnation is refused by both sides, which name the command that helps.
 #[tokio::test]
 async fn a_volume_of_an_earlier_life_is_refused() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let [first, second] = place.two().await;
     stop(second).await;
     place.copy(2, "old");
     std::fs::remove_dir_all(place.directory(2)).unwrap();
     let second = place.start(2);
     second.handle().joined().await.unwrap();
-    let survey = until(&first, "connected in a new life", second_is_up).await;
-    let incarnation = second_life(&survey);
+    let cluster_report = until(&first, "connected in a new life", second_is_up).await;
+    let incarnation = second_life(&cluster_report);
     stop(second).await;
 
     place.put_back("old", 2);
@@ -255,9 +262,9 @@ async fn a_volume_of_an_earlier_life_is_refused() {
         let problem = until_problem(node).await;
         assert!(problem.contains("tenure cluster rejoin"), "{problem}");
     }
-    let survey = first.handle().survey().await.unwrap();
-    assert!(!second_is_up(&survey), "{survey:#?}");
-    assert_eq!(second_life(&survey), incarnation);
+    let cluster_report = first.handle().cluster_report().await.unwrap();
+    assert!(!second_is_up(&cluster_report), "{cluster_report:#?}");
+    assert_eq!(second_life(&cluster_report), incarnation);
     stop(second).await;
 
     // The way out that the message names.
@@ -265,7 +272,7 @@ async fn a_volume_of_an_earlier_life_is_refused() {
     let second = place.start(2);
     second.handle().joined().await.unwrap();
     until(&first, "connected in a third life", second_is_up).await;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + STEP_TIMEOUT;
     while !first.handle().problems().is_empty() {
         assert!(Instant::now() < end, "{:?}", first.handle().problems());
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -277,7 +284,7 @@ async fn a_volume_of_an_earlier_life_is_refused() {
 /// An older copy of a data directory has forgotten what it voted: it stops, and stays stopped.
 #[tokio::test]
 async fn an_older_copy_of_a_data_directory_stops() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let [first, second] = place.two().await;
     stop(second).await;
     place.copy(2, "old");
@@ -293,14 +300,14 @@ async fn an_older_copy_of_a_data_directory_stops() {
         why.contains("older copy") && why.contains("tenure cluster rejoin"),
         "{why}"
     );
-    let survey = first.handle().survey().await.unwrap();
-    assert!(!second_is_up(&survey), "{survey:#?}");
+    let cluster_report = first.handle().cluster_report().await.unwrap();
+    assert!(!second_is_up(&cluster_report), "{cluster_report:#?}");
     let problem = until_problem(&first).await;
     assert!(problem.contains("tenure cluster rejoin"), "{problem}");
     stop(second).await;
     // More starts than the copy is behind: the counter alone would let it in.
     for _ in 0..3 {
-        let again = tenure_cluster::start(place.options(2)).map(Running::stop);
+        let again = tenure_cluster::start(place.options(2)).map(RunningNode::stop);
         assert_eq!(again.unwrap_err().to_string(), why);
     }
     tenure_cluster::offline::rejoin(&place.directory(2)).unwrap();

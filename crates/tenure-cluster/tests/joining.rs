@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_cluster::{
-    Begin, Durable, Options, PeerOptions, PeerTls, Rules, Running, Secret, Survey, Versions,
+    BootstrapMode, ClusterReport, Options, PeerOptions, PeerTls, PlacementRules, RunningNode,
+    Secret, SyncPolicy, Versions,
 };
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClusterConfig, Limits, NodeId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options {
     Options {
@@ -29,7 +30,7 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
             default_algorithm: Algorithm::RecursiveRw,
         },
         limits: Limits::default(),
-        durable: Durable::Yes,
+        durable: SyncPolicy::Yes,
         peers: Some(PeerOptions {
             tls: None,
             token: Secret::new(&[7; 32]),
@@ -38,9 +39,9 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
             gossip_listen: "127.0.0.1:0".parse().unwrap(),
             gossip_advertise: None,
             begin: if seeds.is_empty() {
-                Begin::Bootstrap
+                BootstrapMode::Bootstrap
             } else {
-                Begin::Join
+                BootstrapMode::Join
             },
             seeds,
             announce_every: Duration::from_millis(200),
@@ -49,7 +50,7 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
             public: String::new(),
             expected_cluster: None,
             versions: Versions::OURS,
-            rules: Rules {
+            rules: PlacementRules {
                 replication_factor: 3,
                 stability_ms: 0,
                 eviction_ms: 60_000,
@@ -60,25 +61,32 @@ fn options(data: &Path, number: u32, groups: u32, seeds: Vec<String>) -> Options
     }
 }
 
-fn gossip(node: &Running) -> String {
+fn gossip(node: &RunningNode) -> String {
     node.addresses().unwrap().1.to_string()
 }
 
-async fn until(node: &Running, what: &str, is_so: impl Fn(&Survey) -> bool) -> Survey {
-    let end = Instant::now() + PATIENCE;
+async fn until(
+    node: &RunningNode,
+    what: &str,
+    is_so: impl Fn(&ClusterReport) -> bool,
+) -> ClusterReport {
+    let end = Instant::now() + STEP_TIMEOUT;
     loop {
-        let survey = node.handle().survey().await.unwrap();
-        if is_so(&survey) {
-            return survey;
+        let cluster_report = node.handle().cluster_report().await.unwrap();
+        if is_so(&cluster_report) {
+            return cluster_report;
         }
-        assert!(Instant::now() < end, "never {what}: {survey:#?}");
+        assert!(Instant::now() < end, "never {what}: {cluster_report:#?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 /// Every group is led, at rest, and has so many voters.
-fn at_rest(survey: &Survey, groups: usize, voters: usize) -> bool {
-    let led = survey.reports.iter().flat_map(|report| &report.groups);
+fn at_rest(cluster_report: &ClusterReport, groups: usize, voters: usize) -> bool {
+    let led = cluster_report
+        .reports
+        .iter()
+        .flat_map(|report| &report.groups);
     let led = led.filter(|group| group.leads);
     let fine = led.filter(|group| {
         group.voters.len() == voters && group.learners.is_empty() && !group.changing
@@ -99,15 +107,15 @@ async fn three_nodes_share_their_groups() {
     let seeds = vec![gossip(&second)];
     let third = tenure_cluster::start(options(data.path(), 3, 8, seeds)).unwrap();
     third.handle().joined().await.unwrap();
-    let survey = until(&third, "shared", |survey| {
-        let leads = |report: &tenure_cluster::Report| report.groups.iter().any(|one| one.leads);
-        survey.nodes.len() == 3
-            && survey.nodes.iter().all(|node| node.up)
-            && at_rest(survey, 9, 3)
-            && survey.reports.iter().all(leads)
+    let cluster_report = until(&third, "shared", |cluster_report| {
+        let leads = |report: &tenure_cluster::NodeReport| report.groups.iter().any(|one| one.leads);
+        cluster_report.nodes.len() == 3
+            && cluster_report.nodes.iter().all(|node| node.up)
+            && at_rest(cluster_report, 9, 3)
+            && cluster_report.reports.iter().all(leads)
     })
     .await;
-    assert_eq!(survey.reports.len(), 3);
+    assert_eq!(cluster_report.reports.len(), 3);
     for node in [third, second, first] {
         tokio::task::spawn_blocking(move || node.stop())
             .await
@@ -129,8 +137,8 @@ async fn peers_meet_over_tls() {
     first.handle().joined().await.unwrap();
     let second = secured(2, vec![gossip(&first)]);
     second.handle().joined().await.unwrap();
-    until(&second, "shared", |survey| {
-        survey.nodes.len() == 2 && survey.nodes.iter().all(|node| node.up)
+    until(&second, "shared", |cluster_report| {
+        cluster_report.nodes.len() == 2 && cluster_report.nodes.iter().all(|node| node.up)
     })
     .await;
 
@@ -208,11 +216,11 @@ async fn a_node_that_does_not_fit_stays_out() {
     let first = tenure_cluster::start(options(data.path(), 1, 8, Vec::new())).unwrap();
     let seeds = vec![gossip(&first)];
     let other = tenure_cluster::start(options(data.path(), 2, 4, seeds)).unwrap();
-    let refused = tokio::time::timeout(PATIENCE, other.handle().joined()).await;
+    let refused = tokio::time::timeout(STEP_TIMEOUT, other.handle().joined()).await;
     let why = refused.unwrap().unwrap_err();
     assert!(why.contains("group_count is 8 there and 4 here"), "{why}");
-    let survey = first.handle().survey().await.unwrap();
-    assert_eq!(survey.nodes.len(), 1, "{survey:#?}");
+    let cluster_report = first.handle().cluster_report().await.unwrap();
+    assert_eq!(cluster_report.nodes.len(), 1, "{cluster_report:#?}");
     for node in [other, first] {
         tokio::task::spawn_blocking(move || node.stop())
             .await
@@ -238,15 +246,21 @@ async fn adjacent_releases_share_a_cluster() {
     for node in [&next, &again] {
         node.handle().joined().await.unwrap();
     }
-    let survey = until(&next, "shared", |survey| {
-        survey.nodes.len() == 3 && survey.nodes.iter().all(|node| node.up) && at_rest(survey, 9, 3)
+    let cluster_report = until(&next, "shared", |cluster_report| {
+        cluster_report.nodes.len() == 3
+            && cluster_report.nodes.iter().all(|node| node.up)
+            && at_rest(cluster_report, 9, 3)
     })
     .await;
-    let spoken: Vec<_> = survey.nodes.iter().map(|node| node.version).collect();
+    let spoken: Vec<_> = cluster_report
+        .nodes
+        .iter()
+        .map(|node| node.version)
+        .collect();
     assert_eq!(spoken, [Some(newest), None, Some(newest)]);
 
     let later = speaking(data.path(), 4, seeds, newest + 1, newest + 2);
-    let refused = tokio::time::timeout(PATIENCE, later.handle().joined()).await;
+    let refused = tokio::time::timeout(STEP_TIMEOUT, later.handle().joined()).await;
     let why = refused.unwrap().unwrap_err();
     let sentence = format!(
         "it speaks version {newest} of the peer protocol and this node versions {} to {}: \
@@ -255,8 +269,8 @@ async fn adjacent_releases_share_a_cluster() {
         newest + 2
     );
     assert!(why.ends_with(&sentence), "{why}");
-    let survey = present.handle().survey().await.unwrap();
-    assert_eq!(survey.nodes.len(), 3, "{survey:#?}");
+    let cluster_report = present.handle().cluster_report().await.unwrap();
+    assert_eq!(cluster_report.nodes.len(), 3, "{cluster_report:#?}");
     for node in [later, again, next, present] {
         tokio::task::spawn_blocking(move || node.stop())
             .await

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure_cluster::{Durable, Origin, Running, StartError};
+use tenure_cluster::{DataOrigin, RunningNode, StartError, SyncPolicy};
 use tenure_node::{ClusterConfig, Limits, NodeId};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
@@ -75,7 +75,7 @@ pub fn runtime() -> std::io::Result<Runtime> {
 
 /// A daemon that listens.
 pub struct Daemon {
-    node: Running,
+    node: RunningNode,
     telemetry: Telemetry,
     faces: Vec<Serving>,
     stop: watch::Sender<bool>,
@@ -144,10 +144,10 @@ impl Daemon {
 
 /// Starts the node and waits until it has a cluster: it serves clients from then on, before it has
 /// replicas (R167). While it waits, `tenure cluster init` can order it to found one.
-async fn joined_node(config: &Config) -> Result<Running, DaemonError> {
+async fn joined_node(config: &Config) -> Result<RunningNode, DaemonError> {
     loop {
         let node = start_node(config)?;
-        if node.origin() == Origin::Joins {
+        if node.origin() == DataOrigin::Joins {
             tracing::info!(
                 "this node waits for its cluster; if there is none yet, run on one node: \
                  tenure cluster init --data-dir {}",
@@ -159,7 +159,7 @@ async fn joined_node(config: &Config) -> Result<Running, DaemonError> {
                 joined.map_err(DaemonError::Excluded)?;
                 return Ok(node);
             }
-            () = ordered_to_found(config), if node.origin() == Origin::Joins => {}
+            () = ordered_to_found(config), if node.origin() == DataOrigin::Joins => {}
         }
         tracing::info!("this node is ordered to found a cluster");
         // It joins threads. A node that has no cluster has nothing to hand over.
@@ -176,8 +176,8 @@ async fn ordered_to_found(config: &Config) {
 }
 
 /// A setting that is for a node without data says nothing to one that has a cluster.
-fn say_without_effect(config: &Config, node: &Running) {
-    if node.origin() != Origin::Resumed {
+fn say_without_effect(config: &Config, node: &RunningNode) {
+    if node.origin() != DataOrigin::Resumed {
         return;
     }
     for key in ["bootstrap", "force_bootstrap"] {
@@ -188,7 +188,7 @@ fn say_without_effect(config: &Config, node: &Running) {
     }
 }
 
-fn start_node(config: &Config) -> Result<Running, DaemonError> {
+fn start_node(config: &Config) -> Result<RunningNode, DaemonError> {
     let id = config.node.id;
     let number = u32::try_from(id).ok().and_then(NodeId::new);
     let node = number.ok_or(DaemonError::NodeId(id.saturating_sub(1)))?;
@@ -211,8 +211,8 @@ fn start_node(config: &Config) -> Result<Running, DaemonError> {
         },
         peers: peers::options(config)?,
         durable: match config.disk.sync {
-            Sync::Always => Durable::Yes,
-            Sync::Never => Durable::No,
+            Sync::Always => SyncPolicy::Yes,
+            Sync::Never => SyncPolicy::No,
         },
     })?)
 }

@@ -42,7 +42,7 @@ pub struct Events {
 struct Memory {
     recent: Recent,
     /// What comes, to be written down; by a task, or by who wants to know.
-    news: tenure_cluster::Stream<Event>,
+    news: tenure_cluster::EventStream<Event>,
     recording: AbortHandle,
     attached: usize,
     /// Counts departures: the last one forgets, unless somebody came meanwhile.
@@ -274,7 +274,7 @@ pub fn watch(
 
 /// A watch, one change after the other.
 struct Watched {
-    stream: tenure_cluster::Stream<WatchEvent>,
+    stream: tenure_cluster::EventStream<WatchEvent>,
     /// What was there in a group, as far as it is not told yet.
     present: std::vec::IntoIter<LockChange>,
     last: u64,

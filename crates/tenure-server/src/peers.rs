@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use tenure_cluster::{Begin, PeerOptions, PeerTls, Rules, Secret, Versions};
+use tenure_cluster::{BootstrapMode, PeerOptions, PeerTls, PlacementRules, Secret, Versions};
 
 use crate::config::{Config, PeerTlsFiles, Start};
 use crate::daemon::DaemonError;
@@ -41,12 +41,12 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
         public: config.faces.public_addr.clone(),
         expected_cluster: cluster.expected_cluster,
         begin: match cluster.start {
-            Start::Join => Begin::Join,
-            Start::Bootstrap => Begin::Bootstrap,
-            Start::ForceBootstrap => Begin::Force,
+            Start::Join => BootstrapMode::Join,
+            Start::Bootstrap => BootstrapMode::Bootstrap,
+            Start::ForceBootstrap => BootstrapMode::Force,
         },
         versions: Versions::OURS,
-        rules: Rules {
+        rules: PlacementRules {
             replication_factor: number(cluster.replication_factor),
             stability_ms: cluster.stability_window_secs * 1000,
             eviction_ms: cluster.eviction_window_secs * 1000,

@@ -17,7 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Frame;
 use prost::Message;
-use tenure_cluster::{Calls, Handle, Heard};
+use tenure_cluster::{CallBatch, Completion, Handle};
 use tenure_core::value::OwnerId;
 use tenure_node::ClientRequest;
 use tenure_wire::v1;
@@ -41,7 +41,7 @@ const PIECE: usize = 32 << 10;
 
 /// What a session has of the daemon.
 pub(crate) struct Means {
-    pub(crate) calls: Calls,
+    pub(crate) calls: CallBatch,
     pub(crate) node: Handle,
     pub(crate) telemetry: Telemetry,
     /// The longest that an operation may take.
@@ -57,7 +57,7 @@ pub(crate) struct Session<B> {
     /// Ids are the client's business, so two may have the same one.
     slots: Slots<UnderWay>,
     /// Where the node puts what it has said, between two looks.
-    heard: Vec<Heard>,
+    heard: Vec<Completion>,
     spare: Spare,
     responses: BytesMut,
     is_over: bool,
@@ -84,7 +84,7 @@ where
         let now = Instant::now();
         while self.slots.len() < IN_FLIGHT && self.responses.len() < PIECE {
             if let Some(operation) = self.requests.next() {
-                if let Some(operation) = self.look(operation, now) {
+                if let Some(operation) = self.read_view(operation, now) {
                     self.take(operation, now);
                 }
             } else if self.requests.poll_more(cx).is_pending() || self.requests.are_over() {
@@ -96,7 +96,7 @@ where
 
     /// Answers fence checks that have come by looking, one after the other. Returns the first operation that has to be
     /// called. Where something is under way the node has a turn for all of it anyway.
-    fn look(&mut self, first: Operation, now: Instant) -> Option<Operation> {
+    fn read_view(&mut self, first: Operation, now: Instant) -> Option<Operation> {
         if self.slots.len() > 0 || !first.is_fence_check() {
             return Some(first);
         }
@@ -108,7 +108,7 @@ where
         } = &self.means;
         let (requests, responses) = (&mut self.requests, &mut self.responses);
         let mut next = Some(first);
-        calls.look(|mut sight| {
+        calls.read_view(|mut sight| {
             let took = now.elapsed();
             while responses.len() < PIECE
                 && let Some(Operation {
@@ -151,9 +151,9 @@ where
         }
     }
 
-    fn say(&mut self, heard: Heard, now: Instant) {
+    fn say(&mut self, heard: Completion, now: Instant) {
         match heard {
-            Heard::Answer {
+            Completion::Answer {
                 tag,
                 answer,
                 request,
@@ -173,8 +173,10 @@ where
                 telemetry.record(Face::Grpc, call.rpc, took, &result);
                 self.respond(call.id, result.unwrap_or_else(error));
             }
-            Heard::Event(event) => self.respond(0, Response::Event(convert::event_out(&event))),
-            Heard::Ended(end) => self.respond(0, error(events::ended(end))),
+            Completion::Event(event) => {
+                self.respond(0, Response::Event(convert::event_out(&event)))
+            }
+            Completion::Ended(end) => self.respond(0, error(events::ended(end))),
         }
     }
 

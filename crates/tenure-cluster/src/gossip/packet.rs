@@ -4,8 +4,8 @@ use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
 use tenure_node::ClusterConfig;
 
-use crate::card::Card;
-use crate::peers::Token;
+use crate::node_record::NodeRecord;
+use crate::peers::TokenKey;
 
 const MAGIC: &[u8; 4] = b"TNG\x01";
 const TAG: usize = 16;
@@ -18,12 +18,12 @@ pub(crate) enum Packet {
     Ask {
         nonce: u64,
         cluster: Option<u64>,
-        card: Card,
+        node_record: NodeRecord,
         /// Whether it is about to found a cluster.
-        founds: bool,
+        should_bootstrap: bool,
     },
     /// The answer to it.
-    Tell(Tell),
+    Tell(RecordPacket),
     /// From a member of a cluster to another.
     Swim { cluster: u64, data: Vec<u8> },
 }
@@ -33,32 +33,32 @@ pub(crate) const OVERHEAD: usize = 4 + 1 + 10 + 3 + TAG;
 
 /// See [`Packet::Tell`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tell {
+pub(crate) struct RecordPacket {
     /// That of the question.
     pub(crate) nonce: u64,
     pub(crate) cluster: Option<u64>,
     pub(crate) facts: ClusterConfig,
-    pub(crate) cards: Vec<Card>,
+    pub(crate) node_records: Vec<NodeRecord>,
     /// Whether the node that answers is about to found a cluster.
-    pub(crate) founds: bool,
+    pub(crate) should_bootstrap: bool,
 }
 
 impl Packet {
     /// As it is sent.
-    pub(crate) fn seal(&self, token: &Token) -> Vec<u8> {
+    pub(crate) fn seal(&self, token: &TokenKey) -> Vec<u8> {
         let mut out = Writer::append_to(MAGIC.to_vec());
         match self {
             Packet::Ask {
                 nonce,
                 cluster,
-                card,
-                founds,
+                node_record,
+                should_bootstrap,
             } => {
                 out.byte(1);
                 out.number(*nonce);
                 out.number(cluster.unwrap_or(0));
-                out.put(card);
-                put_founds(&mut out, *founds);
+                out.put(node_record);
+                put_founds(&mut out, *should_bootstrap);
             }
             Packet::Tell(tell) => {
                 out.byte(2);
@@ -67,8 +67,8 @@ impl Packet {
                 out.number(u64::from(tell.facts.group_count));
                 out.number(tell.facts.prefix_segments as u64);
                 out.put(&tell.facts.default_algorithm);
-                out.list(&tell.cards);
-                put_founds(&mut out, tell.founds);
+                out.list(&tell.node_records);
+                put_founds(&mut out, tell.should_bootstrap);
             }
             Packet::Swim { cluster, data } => {
                 out.byte(3);
@@ -83,7 +83,7 @@ impl Packet {
     }
 
     /// Reads a datagram from somebody who knows the token; nothing else is one.
-    pub(crate) fn open(bytes: &[u8], token: &Token) -> Option<Packet> {
+    pub(crate) fn open(bytes: &[u8], token: &TokenKey) -> Option<Packet> {
         let (content, tag) = bytes.split_at_checked(bytes.len().checked_sub(TAG)?)?;
         if !token.is_mac(PURPOSE, &[content], tag) {
             return None;
@@ -93,8 +93,8 @@ impl Packet {
 }
 
 /// Release 0.1.0 neither writes nor reads it. Where it is not so, nothing is written.
-fn put_founds(out: &mut Writer, founds: bool) {
-    if founds {
+fn put_founds(out: &mut Writer, should_bootstrap: bool) {
+    if should_bootstrap {
         out.byte(1);
     }
 }
@@ -109,10 +109,10 @@ fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
         1 => Packet::Ask {
             nonce: input.number()?,
             cluster: Some(input.number()?).filter(|id| *id != 0),
-            card: Card::take(&mut input)?,
-            founds: takes_founds(&mut input)?,
+            node_record: NodeRecord::take(&mut input)?,
+            should_bootstrap: takes_founds(&mut input)?,
         },
-        2 => Packet::Tell(Tell {
+        2 => Packet::Tell(RecordPacket {
             nonce: input.number()?,
             cluster: Some(input.number()?).filter(|id| *id != 0),
             facts: ClusterConfig {
@@ -120,8 +120,8 @@ fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
                 prefix_segments: input.small()? as usize,
                 default_algorithm: Algorithm::take(&mut input)?,
             },
-            cards: input.list()?,
-            founds: takes_founds(&mut input)?,
+            node_records: input.list()?,
+            should_bootstrap: takes_founds(&mut input)?,
         }),
         3 => Packet::Swim {
             cluster: input.number()?,
@@ -136,10 +136,10 @@ fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::tests::card;
+    use crate::node_record::tests::node_record;
 
     fn packets() -> [Packet; 3] {
-        let tell = Tell {
+        let tell = RecordPacket {
             nonce: 9,
             cluster: Some(4),
             facts: ClusterConfig {
@@ -147,31 +147,31 @@ mod tests {
                 prefix_segments: 2,
                 default_algorithm: Algorithm::PointRw,
             },
-            cards: vec![card(1, 1), card(2, 2)],
-            founds: true,
+            node_records: vec![node_record(1, 1), node_record(2, 2)],
+            should_bootstrap: true,
         };
         let ask = Packet::Ask {
             nonce: 9,
             cluster: None,
-            card: card(3, 3),
-            founds: true,
+            node_record: node_record(3, 3),
+            should_bootstrap: true,
         };
         let swim = Packet::Swim {
             cluster: 4,
             data: vec![1; 300],
         };
-        assert!(swim.seal(&Token::new(&[1; 32])).len() <= 300 + OVERHEAD);
+        assert!(swim.seal(&TokenKey::new(&[1; 32])).len() <= 300 + OVERHEAD);
         [ask, Packet::Tell(tell), swim]
     }
 
     /// R168: gossip is heard only from those who know the token.
     #[test]
     fn a_packet_is_heard_with_the_right_token_only() {
-        let token = Token::new(&[1; 32]);
+        let token = TokenKey::new(&[1; 32]);
         for packet in packets() {
             let mut bytes = packet.seal(&token);
             assert_eq!(Packet::open(&bytes, &token), Some(packet));
-            assert_eq!(Packet::open(&bytes, &Token::new(&[2; 32])), None);
+            assert_eq!(Packet::open(&bytes, &TokenKey::new(&[2; 32])), None);
             for end in 0..bytes.len() {
                 assert_eq!(Packet::open(&bytes[..end], &token), None);
             }

@@ -1,10 +1,10 @@
 //! SWIM by `foca`: every node probes a random one now and then, and what is learned travels along.
 //!
-//! It is in no hurry: whoever is met is connected to, a broken connection is news at once, and cards
+//! It is in no hurry: whoever is met is connected to, a broken connection is news at once, and node records
 //! travel on connections too. Packets cost their nodes a wake-up each, also when nothing happens.
 //!
-//! A node's identity in it is its card, and its address its number: a node that moves, restarts or
-//! was given up too early appears with a newer card and takes the older one's place.
+//! A node's identity in it is its node record, and its address its number: a node that moves, restarts or
+//! was given up too early appears with a newer node record and takes the older one's place.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -19,13 +19,13 @@ use rand::rngs::SmallRng;
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 use tenure_node::NodeId;
 
-use crate::card::Card;
+use crate::node_record::NodeRecord;
 
-impl Identity for Card {
+impl Identity for NodeRecord {
     type Addr = NodeId;
 
-    fn renew(&self) -> Option<Card> {
-        Some(Card {
+    fn renew(&self) -> Option<NodeRecord> {
+        Some(NodeRecord {
             revision: self.revision + 1,
             ..self.clone()
         })
@@ -35,33 +35,38 @@ impl Identity for Card {
         self.node()
     }
 
-    fn win_addr_conflict(&self, other: &Card) -> bool {
+    fn win_addr_conflict(&self, other: &NodeRecord) -> bool {
         self.is_newer_than(other)
     }
 }
 
 /// What a turn of gossip wants done.
 #[derive(Debug, Default)]
-pub(crate) struct Wants {
-    /// Send this to the gossip address of a card.
-    pub(crate) send: Vec<(Card, Bytes)>,
+pub(crate) struct SwimActions {
+    /// Send this to the gossip address of a node record.
+    pub(crate) send: Vec<(NodeRecord, Bytes)>,
     /// Call [`Swim::timer`] with this after a while.
-    pub(crate) timers: Vec<(Duration, Timer<Card>)>,
+    pub(crate) timers: Vec<(Duration, Timer<NodeRecord>)>,
     /// These nodes are there, or have a new card.
-    pub(crate) cards: Vec<Card>,
+    pub(crate) node_records: Vec<NodeRecord>,
     /// These are thought to be gone.
     pub(crate) gone: Vec<NodeId>,
-    /// This node was taken for dead and goes on under this card.
-    pub(crate) renewed: Option<Card>,
+    /// This node was taken for dead and goes on under this node record.
+    pub(crate) renewed: Option<NodeRecord>,
 }
 
 /// See the module.
 pub(crate) struct Swim {
-    foca: Foca<Card, CardCodec, SmallRng, NoCustomBroadcast>,
+    foca: Foca<NodeRecord, NodeRecordCodec, SmallRng, NoCustomBroadcast>,
 }
 
 impl Swim {
-    pub(crate) fn new(card: Card, expected: u32, max_packet: usize, seed: u64) -> Swim {
+    pub(crate) fn new(
+        node_record: NodeRecord,
+        expected: u32,
+        max_packet: usize,
+        seed: u64,
+    ) -> Swim {
         let expected = NonZeroU32::new(expected).unwrap_or(NonZeroU32::MIN);
         let some = |number| NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN);
         let config = Config {
@@ -75,43 +80,43 @@ impl Swim {
         };
         let rng = SmallRng::seed_from_u64(seed);
         Swim {
-            foca: Foca::new(card, config, rng, CardCodec),
+            foca: Foca::new(node_record, config, rng, NodeRecordCodec),
         }
     }
 
     /// Makes this node known to another.
-    pub(crate) fn announce(&mut self, to: Card) -> Wants {
+    pub(crate) fn announce(&mut self, to: NodeRecord) -> SwimActions {
         self.turn(|foca, runtime| foca.announce(to, runtime))
     }
 
-    pub(crate) fn data(&mut self, data: &[u8]) -> Wants {
+    pub(crate) fn data(&mut self, data: &[u8]) -> SwimActions {
         self.turn(|foca, runtime| foca.handle_data(data, runtime))
     }
 
-    pub(crate) fn timer(&mut self, timer: Timer<Card>) -> Wants {
+    pub(crate) fn timer(&mut self, timer: Timer<NodeRecord>) -> SwimActions {
         self.turn(|foca, runtime| foca.handle_timer(timer, runtime))
     }
 
-    /// This node's card has changed.
-    pub(crate) fn rename(&mut self, card: &Card) -> Wants {
-        if card == self.foca.identity() {
-            return Wants::default();
+    /// This node's record has changed.
+    pub(crate) fn rename(&mut self, node_record: &NodeRecord) -> SwimActions {
+        if node_record == self.foca.identity() {
+            return SwimActions::default();
         }
-        self.turn(|foca, runtime| foca.change_identity(card.clone(), runtime))
+        self.turn(|foca, runtime| foca.change_identity(node_record.clone(), runtime))
     }
 
     fn turn(
         &mut self,
         step: impl FnOnce(
-            &mut Foca<Card, CardCodec, SmallRng, NoCustomBroadcast>,
-            &mut AccumulatingRuntime<Card>,
+            &mut Foca<NodeRecord, NodeRecordCodec, SmallRng, NoCustomBroadcast>,
+            &mut AccumulatingRuntime<NodeRecord>,
         ) -> Result<(), foca::Error>,
-    ) -> Wants {
+    ) -> SwimActions {
         let mut runtime = AccumulatingRuntime::new();
         if let Err(error) = step(&mut self.foca, &mut runtime) {
             tracing::debug!(%error, "gossip");
         }
-        let mut wants = Wants::default();
+        let mut wants = SwimActions::default();
         while let Some(packet) = runtime.to_send() {
             wants.send.push(packet);
         }
@@ -120,11 +125,12 @@ impl Swim {
         }
         while let Some(news) = runtime.to_notify() {
             match news {
-                OwnedNotification::MemberUp(card) | OwnedNotification::Rename(_, card) => {
-                    wants.cards.push(card);
+                OwnedNotification::MemberUp(node_record)
+                | OwnedNotification::Rename(_, node_record) => {
+                    wants.node_records.push(node_record);
                 }
-                OwnedNotification::MemberDown(card) => wants.gone.push(card.node()),
-                OwnedNotification::Rejoin(card) => wants.renewed = Some(card),
+                OwnedNotification::MemberDown(node_record) => wants.gone.push(node_record.node()),
+                OwnedNotification::Rejoin(node_record) => wants.renewed = Some(node_record),
                 OwnedNotification::Active
                 | OwnedNotification::Idle
                 | OwnedNotification::Defunct => {}
@@ -135,27 +141,31 @@ impl Swim {
 }
 
 /// The bytes of gossip. A decoder is a door: whatever comes in is checked.
-struct CardCodec;
+struct NodeRecordCodec;
 
 /// Bytes that are no gossip, or no room for more.
 #[derive(Debug, thiserror::Error)]
-enum Unfit {
+enum BadGossip {
     #[error("{0}")]
     Decode(DecodeError),
     #[error("no room left in the packet")]
     Full,
 }
 
-impl From<DecodeError> for Unfit {
-    fn from(error: DecodeError) -> Unfit {
-        Unfit::Decode(error)
+impl From<DecodeError> for BadGossip {
+    fn from(error: DecodeError) -> BadGossip {
+        BadGossip::Decode(error)
     }
 }
 
-impl Codec<Card> for CardCodec {
-    type Error = Unfit;
+impl Codec<NodeRecord> for NodeRecordCodec {
+    type Error = BadGossip;
 
-    fn encode_header(&mut self, header: &Header<Card>, buf: impl BufMut) -> Result<(), Unfit> {
+    fn encode_header(
+        &mut self,
+        header: &Header<NodeRecord>,
+        buf: impl BufMut,
+    ) -> Result<(), BadGossip> {
         let mut out = Writer::new();
         out.put(&header.src);
         out.number(u64::from(header.src_incarnation));
@@ -164,18 +174,22 @@ impl Codec<Card> for CardCodec {
         copy(&out.into_bytes(), buf)
     }
 
-    fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Card>, Unfit> {
+    fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<NodeRecord>, BadGossip> {
         take(&mut buf, |input| {
             Ok(Header {
-                src: Card::take(input)?,
+                src: NodeRecord::take(input)?,
                 src_incarnation: incarnation(input)?,
-                dst: Card::take(input)?,
+                dst: NodeRecord::take(input)?,
                 message: take_message(input)?,
             })
         })
     }
 
-    fn encode_member(&mut self, member: &Member<Card>, buf: impl BufMut) -> Result<(), Unfit> {
+    fn encode_member(
+        &mut self,
+        member: &Member<NodeRecord>,
+        buf: impl BufMut,
+    ) -> Result<(), BadGossip> {
         let mut out = Writer::new();
         out.put(member.id());
         out.number(u64::from(member.incarnation()));
@@ -187,9 +201,9 @@ impl Codec<Card> for CardCodec {
         copy(&out.into_bytes(), buf)
     }
 
-    fn decode_member(&mut self, mut buf: impl Buf) -> Result<Member<Card>, Unfit> {
+    fn decode_member(&mut self, mut buf: impl Buf) -> Result<Member<NodeRecord>, BadGossip> {
         take(&mut buf, |input| {
-            let card = Card::take(input)?;
+            let node_record = NodeRecord::take(input)?;
             let incarnation = incarnation(input)?;
             let state = match input.byte()? {
                 0 => State::Alive,
@@ -197,14 +211,14 @@ impl Codec<Card> for CardCodec {
                 2 => State::Down,
                 found => return Err(DecodeError::Tag { of: "state", found }),
             };
-            Ok(Member::new(card, incarnation, state))
+            Ok(Member::new(node_record, incarnation, state))
         })
     }
 }
 
-fn copy(bytes: &[u8], mut buf: impl BufMut) -> Result<(), Unfit> {
+fn copy(bytes: &[u8], mut buf: impl BufMut) -> Result<(), BadGossip> {
     if buf.remaining_mut() < bytes.len() {
-        return Err(Unfit::Full);
+        return Err(BadGossip::Full);
     }
     buf.put_slice(bytes);
     Ok(())
@@ -213,7 +227,7 @@ fn copy(bytes: &[u8], mut buf: impl BufMut) -> Result<(), Unfit> {
 fn take<T>(
     buf: &mut impl Buf,
     read: impl FnOnce(&mut Reader<'_>) -> Result<T, DecodeError>,
-) -> Result<T, Unfit> {
+) -> Result<T, BadGossip> {
     let chunk = buf.chunk();
     let mut input = Reader::new(chunk);
     let value = read(&mut input)?;
@@ -226,11 +240,11 @@ fn incarnation(input: &mut Reader<'_>) -> Result<u16, DecodeError> {
     u16::try_from(input.number()?).map_err(|_| DecodeError::Number)
 }
 
-fn put_message(out: &mut Writer, message: &Message<Card>) {
-    let mut put = |kind, number: u8, card: Option<&Card>| {
+fn put_message(out: &mut Writer, message: &Message<NodeRecord>) {
+    let mut put = |kind, number: u8, node_record: Option<&NodeRecord>| {
         out.byte(kind);
         out.byte(number);
-        out.option(card);
+        out.option(node_record);
     };
     match message {
         Message::Ping(number) => put(1, *number, None),
@@ -259,27 +273,27 @@ fn put_message(out: &mut Writer, message: &Message<Card>) {
     }
 }
 
-fn take_message(input: &mut Reader<'_>) -> Result<Message<Card>, DecodeError> {
+fn take_message(input: &mut Reader<'_>) -> Result<Message<NodeRecord>, DecodeError> {
     let (kind, probe_number) = (input.byte()?, input.byte()?);
-    let card: Option<Card> = input.option()?;
+    let node_record: Option<NodeRecord> = input.option()?;
     let missing = DecodeError::Inconsistent("a card is missing");
-    Ok(match (kind, card) {
+    Ok(match (kind, node_record) {
         (1, None) => Message::Ping(probe_number),
         (2, None) => Message::Ack(probe_number),
-        (3, card) => Message::PingReq {
-            target: card.ok_or(missing)?,
+        (3, node_record) => Message::PingReq {
+            target: node_record.ok_or(missing)?,
             probe_number,
         },
-        (4, card) => Message::IndirectPing {
-            origin: card.ok_or(missing)?,
+        (4, node_record) => Message::IndirectPing {
+            origin: node_record.ok_or(missing)?,
             probe_number,
         },
-        (5, card) => Message::IndirectAck {
-            target: card.ok_or(missing)?,
+        (5, node_record) => Message::IndirectAck {
+            target: node_record.ok_or(missing)?,
             probe_number,
         },
-        (6, card) => Message::ForwardedAck {
-            origin: card.ok_or(missing)?,
+        (6, node_record) => Message::ForwardedAck {
+            origin: node_record.ok_or(missing)?,
             probe_number,
         },
         (7, None) => Message::Announce,
@@ -299,27 +313,27 @@ fn take_message(input: &mut Reader<'_>) -> Result<Message<Card>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::tests::card;
+    use crate::node_record::tests::node_record;
     use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
     /// Nodes that gossip in one thread: packets arrive in order, timers by their time.
-    struct World {
+    struct SimulatedNetwork {
         nodes: BTreeMap<NodeId, Swim>,
         packets: VecDeque<(NodeId, Bytes)>,
         timers: BinaryHeap<std::cmp::Reverse<(Duration, u64, NodeId)>>,
-        pending: BTreeMap<u64, Timer<Card>>,
-        known: BTreeMap<NodeId, BTreeMap<NodeId, Card>>,
+        pending: BTreeMap<u64, Timer<NodeRecord>>,
+        known: BTreeMap<NodeId, BTreeMap<NodeId, NodeRecord>>,
         gone: BTreeMap<NodeId, Vec<NodeId>>,
         now: Duration,
         last: u64,
     }
 
-    impl World {
-        fn new(count: u32) -> World {
-            let swim = |node| Swim::new(card(node, 1), 8, 1400, u64::from(node));
-            World {
+    impl SimulatedNetwork {
+        fn new(count: u32) -> SimulatedNetwork {
+            let swim = |node| Swim::new(node_record(node, 1), 8, 1400, u64::from(node));
+            SimulatedNetwork {
                 nodes: (1..=count)
-                    .map(|node| (card(node, 1).node(), swim(node)))
+                    .map(|node| (node_record(node, 1).node(), swim(node)))
                     .collect(),
                 packets: VecDeque::new(),
                 timers: BinaryHeap::new(),
@@ -331,7 +345,7 @@ mod tests {
             }
         }
 
-        fn take(&mut self, node: NodeId, wants: Wants) {
+        fn take(&mut self, node: NodeId, wants: SwimActions) {
             for (to, bytes) in wants.send {
                 self.packets.push_back((to.node(), bytes));
             }
@@ -341,11 +355,11 @@ mod tests {
                 self.timers.push(std::cmp::Reverse(due));
                 self.pending.insert(self.last, timer);
             }
-            for card in wants.cards {
+            for node_record in wants.node_records {
                 self.known
                     .entry(node)
                     .or_default()
-                    .insert(card.node(), card);
+                    .insert(node_record.node(), node_record);
             }
             self.gone.entry(node).or_default().extend(wants.gone);
         }
@@ -378,39 +392,39 @@ mod tests {
     /// R162: everybody hears of everybody by way of one, of new addresses, and of the dead.
     #[test]
     fn a_chain_of_announcements_makes_a_cluster() {
-        let mut world = World::new(5);
+        let mut network = SimulatedNetwork::new(5);
         for node in 2..=5 {
-            let from = card(node, 1).node();
-            let wants = world
+            let from = node_record(node, 1).node();
+            let wants = network
                 .nodes
                 .get_mut(&from)
                 .unwrap()
-                .announce(card(node - 1, 1));
-            world.take(from, wants);
+                .announce(node_record(node - 1, 1));
+            network.take(from, wants);
         }
-        world.run(Duration::from_secs(20));
+        network.run(Duration::from_secs(20));
         for node in 1..=5 {
-            let known = &world.known[&card(node, 1).node()];
+            let known = &network.known[&node_record(node, 1).node()];
             assert_eq!(known.len(), 4, "node {node}: {:?}", known.keys());
         }
-        let moved = Card {
+        let moved = NodeRecord {
             revision: 1,
             internal: "elsewhere:1".into(),
-            ..card(3, 1)
+            ..node_record(3, 1)
         };
-        let wants = world.nodes.get_mut(&moved.node()).unwrap().rename(&moved);
-        world.take(moved.node(), wants);
-        world.run(Duration::from_secs(40));
+        let wants = network.nodes.get_mut(&moved.node()).unwrap().rename(&moved);
+        network.take(moved.node(), wants);
+        network.run(Duration::from_secs(40));
         for node in [1, 2, 4, 5] {
-            let known = &world.known[&card(node, 1).node()][&moved.node()];
+            let known = &network.known[&node_record(node, 1).node()][&moved.node()];
             assert_eq!(known.internal, "elsewhere:1", "node {node}");
         }
-        let dead = card(5, 1).node();
-        world.nodes.remove(&dead);
-        world.run(Duration::from_secs(100));
+        let dead = node_record(5, 1).node();
+        network.nodes.remove(&dead);
+        network.run(Duration::from_secs(100));
         for node in 1..=4 {
             assert!(
-                world.gone[&card(node, 1).node()].contains(&dead),
+                network.gone[&node_record(node, 1).node()].contains(&dead),
                 "node {node}"
             );
         }
@@ -418,14 +432,14 @@ mod tests {
 
     #[test]
     fn rubbish_is_refused() {
-        let mut swim = Swim::new(card(1, 1), 8, 1400, 1);
-        let mut other = Swim::new(card(2, 1), 8, 1400, 2);
-        let wants = other.announce(card(1, 1));
+        let mut swim = Swim::new(node_record(1, 1), 8, 1400, 1);
+        let mut other = Swim::new(node_record(2, 1), 8, 1400, 2);
+        let wants = other.announce(node_record(1, 1));
         let bytes = wants.send[0].1.clone();
         for end in 0..bytes.len() {
             let answer = swim.data(&bytes[..end]);
-            assert!(answer.cards.is_empty() && answer.send.is_empty());
+            assert!(answer.node_records.is_empty() && answer.send.is_empty());
         }
-        assert_eq!(swim.data(&bytes).cards, [card(2, 1)]);
+        assert_eq!(swim.data(&bytes).node_records, [node_record(2, 1)]);
     }
 }

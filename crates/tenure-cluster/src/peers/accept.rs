@@ -9,12 +9,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::Home;
-use super::hello::{Hello, Refusal};
-use super::link::{self, LinkError, Pace};
-use super::mesh::{Event, Pass};
-use super::outlet::Parcel;
-use super::rival::Claim;
+use super::PeersContext;
+use super::connection::{self, ConnectionError, KeepAlive};
+use super::frame_writer::OutboundMessage;
+use super::handshake::{HandshakeRefusal, Hello};
+use super::registry::{Admission, RegistryEvent};
+use super::rival_cluster::ClusterClaim;
 use super::tls;
 use crate::inbox::MUCH;
 
@@ -26,7 +26,7 @@ const MOST_WAITING: usize = 64 * 1024 * 1024;
 const OTHER_DIRECTION: Duration = Duration::from_secs(5);
 
 /// Accepts until the end.
-pub(crate) async fn run(home: Rc<Home>, listener: TcpListener) {
+pub(crate) async fn run(home: Rc<PeersContext>, listener: TcpListener) {
     let room = Arc::new(Semaphore::new(HANDSHAKES));
     loop {
         let Ok(place) = Arc::clone(&room).acquire_owned().await else {
@@ -51,10 +51,10 @@ pub(crate) async fn run(home: Rc<Home>, listener: TcpListener) {
 
 /// One connection, from its handshake to its end.
 async fn serve(
-    home: &Home,
+    home: &PeersContext,
     stream: TcpStream,
     place: OwnedSemaphorePermit,
-) -> Result<(), LinkError> {
+) -> Result<(), ConnectionError> {
     stream.set_nodelay(true)?;
     let (reader, writer) = tls::accepted(home.tls.as_ref(), stream).await?;
     let blank = home.hello(Channel::Main, 0, None).await?;
@@ -62,21 +62,21 @@ async fn serve(
     let mine = |theirs: &Hello| Hello {
         channel: theirs.channel,
         connection: theirs.connection,
-        known: home.known_life(theirs.card.node()),
+        known: home.known_life(theirs.node_record.node()),
         ..blank
     };
     let mut pass = None;
-    let admit = async |theirs: Hello, judged: Result<u8, Refusal>| {
+    let admit = async |theirs: Hello, judged: Result<u8, HandshakeRefusal>| {
         let version = judged.map_err(|refusal| {
             refused(home, ours, &theirs, &refusal);
             refusal.to_string()
         })?;
         home.agree(&theirs).await?;
-        let (node, channel) = (theirs.card.node(), theirs.channel);
+        let (node, channel) = (theirs.node_record.node(), theirs.channel);
         pass = Some((node, channel, admit(home, theirs).await?));
         Ok(version)
     };
-    let answer = link::answer(reader, writer, mine, &home.token, admit).await;
+    let answer = connection::answer(reader, writer, mine, &home.token, admit).await;
     drop(place);
     let Some((node, channel, mut pass)) = pass else {
         return answer.map(|_| ());
@@ -85,12 +85,12 @@ async fn serve(
     let proven = match answer {
         Ok(proven) => proven,
         Err(error) => {
-            home.tell(Event::InDown { node, channel, id });
+            home.tell(RegistryEvent::InDown { node, channel, id });
             return Err(error);
         }
     };
     let (cancel, cancelled) = oneshot::channel();
-    home.tell(Event::InUp {
+    home.tell(RegistryEvent::InUp {
         node,
         channel,
         id,
@@ -102,47 +102,52 @@ async fn serve(
         let stands = timeout(OTHER_DIRECTION, pass.stands.wait_for(|stands| *stands)).await;
         let stands = stands.is_ok_and(|value| value.is_ok());
         if !stands {
-            return LinkError::Slow;
+            return ConnectionError::Slow;
         }
         proven
             .receive_all(
-                &Pace::of(channel),
-                |parcel| take(home, node, channel, parcel),
+                &KeepAlive::of(channel),
+                |outbound| take(home, node, channel, outbound),
                 || rest(home),
             )
             .await
     };
     let why = tokio::select! {
         why = receive => why,
-        _ = cancelled => LinkError::Closed,
+        _ = cancelled => ConnectionError::Closed,
     };
     tracing::debug!(%node, ?channel, "incoming connection: {why}");
-    home.tell(Event::InDown { node, channel, id });
+    home.tell(RegistryEvent::InDown { node, channel, id });
     Ok(())
 }
 
 /// A proven node cannot come in: this node may have to draw conclusions (R161).
-fn refused(home: &Home, ours: Option<Claim>, theirs: &Hello, refusal: &Refusal) {
+fn refused(
+    home: &PeersContext,
+    ours: Option<ClusterClaim>,
+    theirs: &Hello,
+    refusal: &HandshakeRefusal,
+) {
     match refusal {
-        Refusal::Cluster => home.tell(Event::Rival {
+        HandshakeRefusal::Cluster => home.tell(RegistryEvent::Rival {
             ours,
             theirs: Box::new(theirs.clone()),
         }),
-        Refusal::Facts { .. } | Refusal::Version { .. }
+        HandshakeRefusal::Facts { .. } | HandshakeRefusal::Version { .. }
             if theirs.cluster.is_some() && home.identity.borrow().cluster_id.is_none() =>
         {
-            home.tell(Event::Excluded(format!(
+            home.tell(RegistryEvent::Excluded(format!(
                 "{}: {refusal}",
-                theirs.card.node()
+                theirs.node_record.node()
             )));
         }
         _ => {}
     }
 }
 
-async fn admit(home: &Home, theirs: Hello) -> Result<Pass, String> {
+async fn admit(home: &PeersContext, theirs: Hello) -> Result<Admission, String> {
     let (reply, answer) = oneshot::channel();
-    home.tell(Event::Admit {
+    home.tell(RegistryEvent::Admit {
         theirs: Box::new(theirs),
         reply,
     });
@@ -151,9 +156,9 @@ async fn admit(home: &Home, theirs: Hello) -> Result<Pass, String> {
         .unwrap_or_else(|_| Err("this node is stopping".to_owned()))
 }
 
-async fn take(home: &Home, from: NodeId, channel: Channel, parcel: Parcel) {
-    match parcel {
-        Parcel::Frame(bytes) => {
+async fn take(home: &PeersContext, from: NodeId, channel: Channel, outbound: OutboundMessage) {
+    match outbound {
+        OutboundMessage::Frame(bytes) => {
             let mut waiting = home.inbox.leave_frame(from, channel, bytes);
             if channel == Channel::Bulk || waiting > MUCH {
                 home.inbox.wake();
@@ -163,16 +168,16 @@ async fn take(home: &Home, from: NodeId, channel: Channel, parcel: Parcel) {
                 waiting = home.inbox.frame_bytes();
             }
         }
-        Parcel::Talk(bytes) => home.tell(Event::Talk { from, bytes }),
+        OutboundMessage::Control(bytes) => home.tell(RegistryEvent::Control { from, bytes }),
     }
 }
 
 /// All that came was passed on: the node takes its turn, here if it sleeps and the turn is short. This thread
 /// sends the pings of all connections: a turn that decodes the state of a large group would break them.
-fn rest(home: &Home) {
+fn rest(home: &PeersContext) {
     if home.inbox.holds_much() {
         home.inbox.wake();
     } else if !home.inbox.is_empty() {
-        home.seat.stand_in();
+        home.runner.try_step_inline();
     }
 }

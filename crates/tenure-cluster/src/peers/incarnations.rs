@@ -1,20 +1,20 @@
 //! The lives of one node number, and which of them counts.
 //!
-//! A node with an empty disk draws a new life. Its number must then stand for that life only: a volume of
-//! an earlier life, or an older copy of the present one, has forgotten what its node has voted and
-//! answered since. No clock decides. A node that has no cluster yet has voted in none, so it is a new life
-//! whatever its clock says, and it dates its birth after every life that the cluster knows of its number.
-//! Each start of a life is counted durably before the node says anything, so a copy from before the last
+//! A node with an empty disk draws a new incarnation. Its number must then stand for that life only: a volume of
+//! an earlier incarnation, or an older copy of the present one, has forgotten what its node has voted and
+//! answered since. No clock decides. A node that has no cluster yet has voted in none, so it is a new incarnation
+//! whatever its clock says, and it dates its birth after every incarnation that the cluster knows of its number.
+//! Each start of an incarnation is counted durably before the node says anything, so a copy from before the last
 //! known start shows itself by a lower count.
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 
-use super::hello::Refusal;
-use crate::card::Card;
+use super::handshake::HandshakeRefusal;
+use crate::node_record::NodeRecord;
 
 /// The newest life of a node number that is known somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct IncarnationMark {
     pub(crate) incarnation: u32,
     pub(crate) born_ms: u64,
     pub(crate) start: u64,
@@ -22,17 +22,17 @@ pub(crate) struct Mark {
 
 /// Whether a node belongs to a cluster already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Belongs {
+pub(crate) enum IncarnationCheck {
     Yes,
     NotYet,
 }
 
-impl Belongs {
-    pub(crate) fn of(cluster: Option<u64>) -> Belongs {
+impl IncarnationCheck {
+    pub(crate) fn of(cluster: Option<u64>) -> IncarnationCheck {
         if cluster.is_some() {
-            Belongs::Yes
+            IncarnationCheck::Yes
         } else {
-            Belongs::NotYet
+            IncarnationCheck::NotYet
         }
     }
 }
@@ -42,26 +42,30 @@ impl Belongs {
 pub(crate) enum Succession {
     /// That life, or a later one.
     Current,
-    /// A new life whose birth is dated too early: it must be dated after this.
+    /// A new incarnation whose birth is dated too early: it must be dated after this.
     New { after_ms: u64 },
-    /// An earlier life.
+    /// An earlier incarnation.
     Earlier,
     /// That life, from a copy of its data that was made before start number `known`.
     OlderCopy { known: u64 },
 }
 
-impl Mark {
-    pub(crate) fn of(card: &Card) -> Mark {
-        Mark {
-            incarnation: card.member.incarnation,
-            born_ms: card.born_ms,
-            start: card.start,
+impl IncarnationMark {
+    pub(crate) fn of(node_record: &NodeRecord) -> IncarnationMark {
+        IncarnationMark {
+            incarnation: node_record.member.incarnation,
+            born_ms: node_record.born_ms,
+            start: node_record.start,
         }
     }
 
-    /// What a node with this card is, if this is the newest known life of its number.
-    pub(crate) fn compare(&self, card: &Card, belongs: Belongs) -> Succession {
-        let theirs = Mark::of(card);
+    /// What a node with this node record is, if this is the newest known life of its number.
+    pub(crate) fn compare(
+        &self,
+        node_record: &NodeRecord,
+        belongs: IncarnationCheck,
+    ) -> Succession {
+        let theirs = IncarnationMark::of(node_record);
         if theirs.incarnation == self.incarnation {
             return if theirs.start < self.start {
                 Succession::OlderCopy { known: self.start }
@@ -72,37 +76,41 @@ impl Mark {
         let is_later = (theirs.born_ms, theirs.incarnation) > (self.born_ms, self.incarnation);
         match belongs {
             _ if is_later => Succession::Current,
-            Belongs::Yes => Succession::Earlier,
-            Belongs::NotYet => Succession::New {
+            IncarnationCheck::Yes => Succession::Earlier,
+            IncarnationCheck::NotYet => Succession::New {
                 after_ms: self.born_ms,
             },
         }
     }
 
-    /// Why a node with this card may not take part, if it may not.
-    pub(crate) fn check(&self, card: &Card, belongs: Belongs) -> Result<(), Refusal> {
-        let node = card.node().number();
-        match self.compare(card, belongs) {
+    /// Why a node with this node record may not take part, if it may not.
+    pub(crate) fn check(
+        &self,
+        node_record: &NodeRecord,
+        belongs: IncarnationCheck,
+    ) -> Result<(), HandshakeRefusal> {
+        let node = node_record.node().number();
+        match self.compare(node_record, belongs) {
             Succession::Current | Succession::New { .. } => Ok(()),
-            Succession::Earlier => Err(Refusal::EarlierLife(node)),
-            Succession::OlderCopy { known } => Err(Refusal::OlderCopy {
+            Succession::Earlier => Err(HandshakeRefusal::EarlierLife(node)),
+            Succession::OlderCopy { known } => Err(HandshakeRefusal::OlderCopy {
                 node,
-                start: card.start,
+                start: node_record.start,
                 known,
             }),
         }
     }
 }
 
-impl Encode for Mark {
+impl Encode for IncarnationMark {
     fn put(&self, out: &mut Writer) {
         out.number(u64::from(self.incarnation));
         out.number(self.born_ms);
         out.number(self.start);
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<Mark, DecodeError> {
-        Ok(Mark {
+    fn take(input: &mut Reader<'_>) -> Result<IncarnationMark, DecodeError> {
+        Ok(IncarnationMark {
             incarnation: input.small()?,
             born_ms: input.number()?,
             start: input.number()?,
@@ -113,22 +121,22 @@ impl Encode for Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::tests::card;
+    use crate::node_record::tests::node_record;
 
     #[test]
     fn which_life_counts() {
-        let known = Card {
+        let known = NodeRecord {
             born_ms: 100,
             start: 5,
-            ..card(2, 7)
+            ..node_record(2, 7)
         };
-        let mark = Mark::of(&known);
-        let with = |incarnation, born_ms, start| Card {
+        let mark = IncarnationMark::of(&known);
+        let with = |incarnation, born_ms, start| NodeRecord {
             born_ms,
             start,
-            ..card(2, incarnation)
+            ..node_record(2, incarnation)
         };
-        for belongs in [Belongs::Yes, Belongs::NotYet] {
+        for belongs in [IncarnationCheck::Yes, IncarnationCheck::NotYet] {
             for (incarnation, born_ms, start, expected) in [
                 (7, 100, 5, Succession::Current),
                 (7, 100, 6, Succession::Current),
@@ -141,10 +149,16 @@ mod tests {
             }
         }
         let earlier = with(8, 99, 9);
-        assert_eq!(mark.compare(&earlier, Belongs::Yes), Succession::Earlier);
+        assert_eq!(
+            mark.compare(&earlier, IncarnationCheck::Yes),
+            Succession::Earlier
+        );
         let new = Succession::New { after_ms: 100 };
-        assert_eq!(mark.compare(&earlier, Belongs::NotYet), new);
-        for (refused, belongs) in [(with(7, 100, 4), Belongs::NotYet), (earlier, Belongs::Yes)] {
+        assert_eq!(mark.compare(&earlier, IncarnationCheck::NotYet), new);
+        for (refused, belongs) in [
+            (with(7, 100, 4), IncarnationCheck::NotYet),
+            (earlier, IncarnationCheck::Yes),
+        ] {
             let why = mark.check(&refused, belongs).unwrap_err().to_string();
             assert!(why.contains("tenure cluster rejoin"), "{why}");
         }

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::link::{LinkError, ReadHalf, WriteHalf};
+use super::connection::{ConnectionError, ReadHalf, WriteHalf};
 
 /// A handshake takes no longer.
 const HANDSHAKE: Duration = Duration::from_secs(3);
@@ -114,14 +114,14 @@ pub(super) async fn dialed(
     tls: Option<&PeerTls>,
     stream: TcpStream,
     address: &str,
-) -> Result<(ReadHalf, WriteHalf), LinkError> {
+) -> Result<(ReadHalf, WriteHalf), ConnectionError> {
     let Some(tls) = tls else {
         return Ok(plain(stream));
     };
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(host.to_owned())
-        .map_err(|error| LinkError::Tls(io::Error::other(error)))?;
+        .map_err(|error| ConnectionError::Tls(io::Error::other(error)))?;
     let stream = shaken(tls.connector.connect(name, stream)).await?;
     let (reader, writer) = tokio::io::split(stream);
     Ok((Box::new(reader), Box::new(writer)))
@@ -131,7 +131,7 @@ pub(super) async fn dialed(
 pub(super) async fn accepted(
     tls: Option<&PeerTls>,
     stream: TcpStream,
-) -> Result<(ReadHalf, WriteHalf), LinkError> {
+) -> Result<(ReadHalf, WriteHalf), ConnectionError> {
     let Some(tls) = tls else {
         return Ok(plain(stream));
     };
@@ -145,7 +145,9 @@ fn plain(stream: TcpStream) -> (ReadHalf, WriteHalf) {
     (Box::new(reader), Box::new(writer))
 }
 
-async fn shaken<S>(handshake: impl Future<Output = io::Result<S>>) -> Result<S, LinkError> {
+async fn shaken<S>(handshake: impl Future<Output = io::Result<S>>) -> Result<S, ConnectionError> {
     let shaken = timeout(HANDSHAKE, handshake).await;
-    shaken.map_err(|_| LinkError::Slow)?.map_err(LinkError::Tls)
+    shaken
+        .map_err(|_| ConnectionError::Slow)?
+        .map_err(ConnectionError::Tls)
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::Stream;
-use tenure_cluster::{Draining, GroupReport, Handle, Survey};
+use tenure_cluster::{ClusterReport, Draining, GroupReport, Handle};
 use tenure_node::{GroupId, NodeId, ReplicaId};
 use tenure_wire::cluster::cluster_server::Cluster;
 use tenure_wire::cluster::{
@@ -39,10 +39,10 @@ impl Operators {
         }
     }
 
-    async fn survey(&self) -> Result<Survey, Status> {
+    async fn cluster_report(&self) -> Result<ClusterReport, Status> {
         // Nothing is served any more, but whoever asks learns why.
-        let survey = self.node.survey().await;
-        survey.ok_or_else(|| self.gone())
+        let cluster_report = self.node.cluster_report().await;
+        cluster_report.ok_or_else(|| self.gone())
     }
 
     fn gone(&self) -> Status {
@@ -56,11 +56,11 @@ impl Operators {
 #[tonic::async_trait]
 impl Cluster for Operators {
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        let survey = self.survey().await?;
+        let cluster_report = self.cluster_report().await?;
         let cluster = self.node.cluster();
         let other_clusters = self.node.rivals();
         let problems = self.node.problems();
-        let picture = picture(&survey, &self.fixed);
+        let picture = picture(&cluster_report, &self.fixed);
         Ok(Response::new(StatusResponse {
             cluster_id: cluster.map_or_else(String::new, |id| format!("{id:016x}")),
             healthy: picture.healthy && other_clusters.is_empty() && problems.is_empty(),
@@ -164,7 +164,7 @@ fn node_id(number: u32) -> Result<NodeId, Status> {
 }
 
 /// Puts the reports of all nodes together: a group is as its leader says.
-fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
+fn picture(cluster_report: &ClusterReport, fixed: &FixedConfig) -> StatusResponse {
     let group_count = u32::try_from(fixed.group_count).unwrap_or(u32::MAX);
     let mut groups: BTreeMap<u32, Group> = (0..=group_count)
         .map(|number| {
@@ -175,24 +175,24 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
             (number, unknown)
         })
         .collect();
-    for report in &survey.reports {
+    for report in &cluster_report.reports {
         for replica in &report.groups {
             let known = groups.entry(replica.group).or_default();
             if replica.leads && (known.leader == 0 || known.term < replica.term) {
-                *known = group(survey, report.member.node, replica);
+                *known = group(cluster_report, report.member.node, replica);
             } else if known.leader == 0 && known.applied <= replica.applied {
                 *known = Group {
                     leader: 0,
-                    ..group(survey, report.member.node, replica)
+                    ..group(cluster_report, report.member.node, replica)
                 };
             }
         }
     }
-    let nodes: Vec<Node> = survey
+    let nodes: Vec<Node> = cluster_report
         .nodes
         .iter()
         .map(|node| {
-            let report = survey.report(node.member.node);
+            let report = cluster_report.report(node.member.node);
             let count = |which: fn(&&GroupReport) -> bool| {
                 let replicas = report.map_or(0, |one| one.groups.iter().filter(which).count());
                 u32::try_from(replicas).unwrap_or(u32::MAX)
@@ -221,7 +221,7 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
             && group.unconfirmed_voters.is_empty()
     };
     StatusResponse {
-        answered_by: survey.asked.node.number(),
+        answered_by: cluster_report.asked.node.number(),
         healthy: nodes.iter().all(|node| node.up) && groups.values().all(settled),
         nodes,
         groups: groups.into_values().collect(),
@@ -232,10 +232,10 @@ fn picture(survey: &Survey, fixed: &FixedConfig) -> StatusResponse {
     }
 }
 
-fn group(survey: &Survey, leader: NodeId, replica: &GroupReport) -> Group {
+fn group(cluster_report: &ClusterReport, leader: NodeId, replica: &GroupReport) -> Group {
     // A voter counts if its node has just reported, and runs on the disk that the group knows.
     let is_confirmed = |voter: &ReplicaId| {
-        let report = survey.report(voter.node);
+        let report = cluster_report.report(voter.node);
         report.is_some_and(|report| report.member.shares_disk(*voter))
     };
     let unconfirmed = replica.voters.iter().filter(|voter| !is_confirmed(voter));
@@ -261,7 +261,7 @@ fn group(survey: &Survey, leader: NodeId, replica: &GroupReport) -> Group {
 
 #[cfg(test)]
 mod tests {
-    use tenure_cluster::{NodeInfo, Report};
+    use tenure_cluster::{NodeInfo, NodeReport};
     use tenure_core::policy::Algorithm;
 
     use super::*;
@@ -283,8 +283,8 @@ mod tests {
         }
     }
 
-    fn report(member: ReplicaId, groups: Vec<GroupReport>) -> Report {
-        Report {
+    fn report(member: ReplicaId, groups: Vec<GroupReport>) -> NodeReport {
+        NodeReport {
             member,
             release: "1.2.3".to_owned(),
             rules: 2,
@@ -313,7 +313,7 @@ mod tests {
             holds: 0,
             waiters: 0,
         };
-        let survey = |second: ReplicaId| Survey {
+        let cluster_report = |second: ReplicaId| ClusterReport {
             asked: member(1, 7),
             nodes: vec![node(member(1, 7)), node(second)],
             reports: vec![
@@ -321,17 +321,17 @@ mod tests {
                 report(second, Vec::new()),
             ],
         };
-        let well = picture(&survey(member(2, 8)), &fixed);
+        let well = picture(&cluster_report(member(2, 8)), &fixed);
         assert!(well.healthy, "{well:?}");
         assert_eq!((well.groups[0].rules, well.nodes[1].rules), (1, 2));
         assert_eq!(well.nodes[1].release, "1.2.3");
 
-        let wiped = picture(&survey(member(2, 9)), &fixed);
+        let wiped = picture(&cluster_report(member(2, 9)), &fixed);
         assert!(!wiped.healthy, "{wiped:?}");
         assert_eq!(wiped.groups[0].unconfirmed_voters, [2]);
 
         // Without a report it is not known which data the node runs on.
-        let mut silent = survey(member(2, 8));
+        let mut silent = cluster_report(member(2, 8));
         silent.reports.pop();
         let silent = picture(&silent, &fixed);
         assert!(!silent.healthy, "{silent:?}");

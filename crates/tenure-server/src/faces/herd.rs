@@ -32,7 +32,7 @@ impl Herd {
     /// busy, when all connections that are ready have done theirs.
     pub(super) fn with<T>(&self, work: impl FnOnce() -> T) -> T {
         self.node
-            .together_unless_busy(work, || self.is_waited_for.notify_one())
+            .defer_wake_unless_busy(work, || self.is_waited_for.notify_one())
     }
 }
 

@@ -25,7 +25,7 @@ use h2::server::{Connection, SendResponse};
 use h2::{Ping, PingPong, RecvStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
-use tenure_cluster::{Calls, Heard};
+use tenure_cluster::{CallBatch, Completion};
 use tenure_node::Answer;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -109,10 +109,10 @@ type Other = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 struct Served {
     connection: Connection<Patient<TcpStream>, Bytes>,
     client: GrpcConnection,
-    calls: Calls,
+    calls: CallBatch,
     under_way: Slots<UnderWay>,
     /// Where the node puts what it has said, between two looks.
-    heard: Vec<Heard>,
+    heard: Vec<Completion>,
     spare: Spare,
     others: FuturesUnordered<Other>,
     pulse: Option<Pulse>,
@@ -172,7 +172,7 @@ impl Served {
         while self.calls.poll(cx, &mut heard).is_ready() {
             let now = Instant::now();
             for heard in heard.drain(..) {
-                let Heard::Answer {
+                let Completion::Answer {
                     tag,
                     answer,
                     request,

@@ -185,7 +185,7 @@ where
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     // What one read brings goes to the node at once.
     let mut poll = |connection: Pin<&mut _>, cx: &mut Context<'_>| {
-        door.node.together(|| requests.poll(connection, cx))
+        door.node.defer_wake(|| requests.poll(connection, cx))
     };
     tokio::select! {
         biased;

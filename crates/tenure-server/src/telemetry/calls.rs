@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use tenure_cluster::{Durations, Histogram};
+use tenure_cluster::{Histogram, HistogramSnapshot};
 
 pub use crate::rpc::Rpc;
 
@@ -50,7 +50,7 @@ pub(crate) struct Counted {
     pub(crate) face: Face,
     pub(crate) rpc: Rpc,
     pub(crate) code: tonic::Code,
-    pub(crate) durations: Durations,
+    pub(crate) durations: HistogramSnapshot,
 }
 
 impl Calls {

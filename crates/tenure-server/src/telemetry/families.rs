@@ -2,7 +2,7 @@
 //!
 //! Names are those of the specification behind `tenure.`; the Prometheus form follows from them.
 
-use tenure_cluster::{Durations, Vitals};
+use tenure_cluster::{HistogramSnapshot, NodeMetrics};
 use tenure_node::{GroupStatus, Role};
 
 use super::calls::Calls;
@@ -22,7 +22,7 @@ pub(crate) enum Points {
     /// Goes up and down.
     Gauge(Vec<Point<u64>>),
     /// Durations in milliseconds.
-    Histogram(Vec<Point<Durations>>),
+    Histogram(Vec<Point<HistogramSnapshot>>),
 }
 
 pub(crate) struct Point<T> {
@@ -77,7 +77,7 @@ pub(crate) fn of_calls(calls: &Calls) -> Vec<Family> {
 }
 
 /// What the node, its groups and its log say.
-pub(crate) fn of_node(report: &Vitals) -> Vec<Family> {
+pub(crate) fn of_node(report: &NodeMetrics) -> Vec<Family> {
     let status = &report.status;
     let waiting: usize = status.groups.iter().map(|group| group.waiting).sum();
     let spaces = || {
@@ -269,7 +269,7 @@ mod tests {
 
     /// Every family, as the reference lists it.
     fn reference() -> String {
-        let report = Vitals {
+        let report = NodeMetrics {
             status: Status {
                 groups: Vec::new(),
                 calls: 0,
@@ -279,7 +279,7 @@ mod tests {
             },
             log_files: 0,
             log_bytes: 0,
-            syncs: Durations::default(),
+            syncs: HistogramSnapshot::default(),
         };
         let mut text = String::from(
             "# Metrics\n\n\

@@ -1,10 +1,10 @@
-//! The mover: turns the plan for the groups that are led here into inputs for the node, round by round.
+//! The rebalancer: turns the plan for the groups that are led here into inputs for the node, round by round.
 
 use std::collections::BTreeMap;
 
 use tenure_node::{ChangeRefused, GroupId, Input, Membership, Node, RequestId};
 
-use crate::reconcile::{self, Balance, Rules, Step, View};
+use crate::placement_plan::{self, LeaderBalance, PlacementRules, PlacementStep, PlacementView};
 
 /// Between rounds while something moves.
 const BUSY_ROUND_MS: u64 = 100;
@@ -12,9 +12,9 @@ const BUSY_ROUND_MS: u64 = 100;
 const LOST_AFTER_MS: u64 = 10_000;
 
 /// See the module.
-pub(crate) struct Mover {
-    rules: Rules,
-    view: Option<View>,
+pub(crate) struct Rebalancer {
+    rules: PlacementRules,
+    view: Option<PlacementView>,
     next_round_ms: u64,
     next_balance_ms: u64,
     /// Changes that the node has not answered for, and since when.
@@ -22,9 +22,9 @@ pub(crate) struct Mover {
     last_id: u64,
 }
 
-impl Mover {
-    pub(crate) fn new(rules: Rules, now_ms: u64) -> Mover {
-        Mover {
+impl Rebalancer {
+    pub(crate) fn new(rules: PlacementRules, now_ms: u64) -> Rebalancer {
+        Rebalancer {
             next_round_ms: now_ms + BUSY_ROUND_MS,
             next_balance_ms: now_ms + rules.balance_ms,
             rules,
@@ -35,7 +35,7 @@ impl Mover {
     }
 
     /// The cluster looks like this now.
-    pub(crate) fn look(&mut self, view: View) {
+    pub(crate) fn plan_round(&mut self, view: PlacementView) {
         if self.view.as_ref() != Some(&view) {
             self.view = Some(view);
             self.next_round_ms = 0;
@@ -64,23 +64,24 @@ impl Mover {
             return Vec::new();
         };
         let balance = if now_ms >= self.next_balance_ms {
-            Balance::Now
+            LeaderBalance::Now
         } else {
-            Balance::NotNow
+            LeaderBalance::NotNow
         };
         let groups = node.status().groups;
-        let steps = reconcile::plan(node.member(), &groups, view, &self.rules, balance, now_ms);
+        let steps =
+            placement_plan::plan(node.member(), &groups, view, &self.rules, balance, now_ms);
         let moving = groups.iter().any(|group| {
             group.serves && (group.membership.is_joint() || !group.membership.learners.is_empty())
         });
-        if balance == Balance::Now && steps.is_empty() {
+        if balance == LeaderBalance::Now && steps.is_empty() {
             self.next_balance_ms = now_ms + self.rules.balance_ms;
         }
         // Windows end without news; a calm cluster is looked at now and then.
         let pause = if moving || !steps.is_empty() {
             BUSY_ROUND_MS
         } else {
-            self.rules.calm_round_ms()
+            self.rules.settled_round_ms()
         };
         self.next_round_ms = now_ms + pause;
         self.asked
@@ -91,11 +92,11 @@ impl Mover {
             .collect()
     }
 
-    fn input(&mut self, step: Step, now_ms: u64) -> Option<Input> {
+    fn input(&mut self, step: PlacementStep, now_ms: u64) -> Option<Input> {
         match step {
-            Step::Transfer(group, to) => Some(Input::Transfer { group, to }),
-            Step::Change(group, _) if self.asked.contains_key(&group) => None,
-            Step::Change(group, change) => {
+            PlacementStep::Transfer(group, to) => Some(Input::Transfer { group, to }),
+            PlacementStep::Change(group, _) if self.asked.contains_key(&group) => None,
+            PlacementStep::Change(group, change) => {
                 self.last_id += 1;
                 let id = RequestId(self.last_id);
                 self.asked.insert(group, (id, now_ms));

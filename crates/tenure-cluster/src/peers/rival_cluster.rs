@@ -14,8 +14,8 @@ pub(crate) const MOST_SUPERSEDED: usize = 32;
 
 /// How long a cluster has been there, in what it did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct History {
-    /// Members that were ever seen, counting each life of a node.
+pub(crate) struct ClusterHistory {
+    /// Members that were ever seen, counting each incarnation of a node.
     pub(crate) members: u64,
     /// Applied entries of the system group.
     pub(crate) applied: u64,
@@ -23,15 +23,15 @@ pub(crate) struct History {
 
 /// What a node says of its cluster in the handshake, covered by the proofs of both sides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) history: History,
+pub(crate) struct ClusterClaim {
+    pub(crate) history: ClusterHistory,
     /// Clusters that an operator gave up for this one (`recover`, `keep`).
     pub(crate) supersedes: Vec<u64>,
 }
 
 /// What follows for our cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RivalOutcome {
     /// It goes on; the other one must stop.
     GoesOn,
     /// It stops; the other one goes on.
@@ -42,7 +42,7 @@ pub(crate) enum Verdict {
 
 /// Another cluster that was met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rival {
+pub(crate) struct RivalCluster {
     pub(crate) cluster: u64,
     /// The number of the node that was met, and its name and address for people.
     pub(crate) number: u32,
@@ -50,38 +50,38 @@ pub(crate) struct Rival {
     /// Where that node is reached.
     pub(crate) address: String,
     /// What it claimed, so that each node that hears of it decides by what it knows itself.
-    pub(crate) claim: Option<Claim>,
-    pub(crate) verdict: Verdict,
+    pub(crate) claim: Option<ClusterClaim>,
+    pub(crate) verdict: RivalOutcome,
 }
 
 /// Decides between two clusters. A node of the first release says no claim: its history is unknown.
 pub(crate) fn decide(
-    (our_cluster, ours): (u64, Option<&Claim>),
-    (their_cluster, theirs): (u64, Option<&Claim>),
-) -> Verdict {
-    let supersedes = |claim: Option<&Claim>, cluster| {
+    (our_cluster, ours): (u64, Option<&ClusterClaim>),
+    (their_cluster, theirs): (u64, Option<&ClusterClaim>),
+) -> RivalOutcome {
+    let supersedes = |claim: Option<&ClusterClaim>, cluster| {
         claim.is_some_and(|claim| claim.supersedes.contains(&cluster))
     };
     match (
         supersedes(ours, their_cluster),
         supersedes(theirs, our_cluster),
     ) {
-        (true, false) => return Verdict::GoesOn,
-        (false, true) => return Verdict::GivesWay,
-        (true, true) => return Verdict::Undecided,
+        (true, false) => return RivalOutcome::GoesOn,
+        (false, true) => return RivalOutcome::GivesWay,
+        (true, true) => return RivalOutcome::Undecided,
         (false, false) => {}
     }
     let (Some(ours), Some(theirs)) = (ours, theirs) else {
-        return Verdict::Undecided;
+        return RivalOutcome::Undecided;
     };
     match ours.history.cmp(&theirs.history) {
-        Ordering::Greater => Verdict::GoesOn,
-        Ordering::Less => Verdict::GivesWay,
-        Ordering::Equal => Verdict::Undecided,
+        Ordering::Greater => RivalOutcome::GoesOn,
+        Ordering::Less => RivalOutcome::GivesWay,
+        Ordering::Equal => RivalOutcome::Undecided,
     }
 }
 
-impl Rival {
+impl RivalCluster {
     /// What an operator reads, with the commands that decide.
     pub(crate) fn sentence(&self, ours: u64) -> String {
         let met = format!(
@@ -89,18 +89,18 @@ impl Rival {
             self.node, self.cluster
         );
         let rest = match self.verdict {
-            Verdict::GoesOn => {
+            RivalOutcome::GoesOn => {
                 "this cluster goes on; on the nodes of the other one stop the daemon and run: \
                  tenure cluster rejoin"
             }
-            Verdict::GivesWay => {
+            RivalOutcome::GivesWay => {
                 "the other one has the longer history, so this node has stopped serving; stop the \
                  daemon, then run tenure cluster rejoin to join the other cluster, or tenure cluster \
                  keep if this one is right. Both may have stopped, if both were busy when they met: \
                  then run tenure cluster keep on every node of one of them, and tenure cluster rejoin \
                  on every node of the other one"
             }
-            Verdict::Undecided => {
+            RivalOutcome::Undecided => {
                 "neither has the longer history, so this node has stopped serving; stop the daemon, \
                  then run tenure cluster keep on every node of the cluster that is right, and tenure \
                  cluster rejoin on every node of the other one"
@@ -110,21 +110,21 @@ impl Rival {
     }
 }
 
-impl Encode for History {
+impl Encode for ClusterHistory {
     fn put(&self, out: &mut Writer) {
         out.number(self.members);
         out.number(self.applied);
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<History, DecodeError> {
-        Ok(History {
+    fn take(input: &mut Reader<'_>) -> Result<ClusterHistory, DecodeError> {
+        Ok(ClusterHistory {
             members: input.number()?,
             applied: input.number()?,
         })
     }
 }
 
-impl Encode for Claim {
+impl Encode for ClusterClaim {
     fn put(&self, out: &mut Writer) {
         out.put(&self.history);
         out.length(self.supersedes.len());
@@ -133,7 +133,7 @@ impl Encode for Claim {
         }
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<Claim, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<ClusterClaim, DecodeError> {
         let history = input.take()?;
         let count = input.length()?;
         if count > MOST_SUPERSEDED {
@@ -144,34 +144,34 @@ impl Encode for Claim {
         let supersedes = (0..count)
             .map(|_| input.number())
             .collect::<Result<_, _>>()?;
-        Ok(Claim {
+        Ok(ClusterClaim {
             history,
             supersedes,
         })
     }
 }
 
-impl Encode for Rival {
+impl Encode for RivalCluster {
     fn put(&self, out: &mut Writer) {
         out.number(self.cluster);
         out.number(u64::from(self.number));
         out.text(&self.node);
         out.byte(match self.verdict {
-            Verdict::GoesOn => 0,
-            Verdict::GivesWay => 1,
-            Verdict::Undecided => 2,
+            RivalOutcome::GoesOn => 0,
+            RivalOutcome::GivesWay => 1,
+            RivalOutcome::Undecided => 2,
         });
         out.text(&self.address);
         out.option(self.claim.as_ref());
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<Rival, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<RivalCluster, DecodeError> {
         let (cluster, number) = (input.number()?, input.small()?);
         let node = input.text()?.to_owned();
         let verdict = match input.byte()? {
-            0 => Verdict::GoesOn,
-            1 => Verdict::GivesWay,
-            2 => Verdict::Undecided,
+            0 => RivalOutcome::GoesOn,
+            1 => RivalOutcome::GivesWay,
+            2 => RivalOutcome::Undecided,
             found => {
                 return Err(DecodeError::Tag {
                     of: "verdict",
@@ -179,7 +179,7 @@ impl Encode for Rival {
                 });
             }
         };
-        Ok(Rival {
+        Ok(RivalCluster {
             cluster,
             number,
             node,
@@ -209,9 +209,9 @@ pub(crate) fn supersede(known: &mut Vec<u64>, more: &[u64]) -> bool {
 mod tests {
     use super::*;
 
-    fn claim(members: u64, applied: u64, supersedes: &[u64]) -> Claim {
-        Claim {
-            history: History { members, applied },
+    fn claim(members: u64, applied: u64, supersedes: &[u64]) -> ClusterClaim {
+        ClusterClaim {
+            history: ClusterHistory { members, applied },
             supersedes: supersedes.to_vec(),
         }
     }
@@ -231,9 +231,9 @@ mod tests {
                 let here = decide((1, Some(one)), (2, Some(other)));
                 let there = decide((2, Some(other)), (1, Some(one)));
                 let mirrored = match here {
-                    Verdict::GoesOn => Verdict::GivesWay,
-                    Verdict::GivesWay => Verdict::GoesOn,
-                    Verdict::Undecided => Verdict::Undecided,
+                    RivalOutcome::GoesOn => RivalOutcome::GivesWay,
+                    RivalOutcome::GivesWay => RivalOutcome::GoesOn,
+                    RivalOutcome::Undecided => RivalOutcome::Undecided,
                 };
                 assert_eq!(there, mirrored, "{one:?} {other:?}");
             }
@@ -241,18 +241,24 @@ mod tests {
         let (small, large) = (claim(1, 900, &[]), claim(3, 2, &[]));
         assert_eq!(
             decide((1, Some(&small)), (2, Some(&large))),
-            Verdict::GivesWay
+            RivalOutcome::GivesWay
         );
         assert_eq!(
             decide((1, Some(&large)), (2, Some(&large))),
-            Verdict::Undecided
+            RivalOutcome::Undecided
         );
         // An operator's order counts more than any history.
         let kept = claim(1, 1, &[2]);
-        assert_eq!(decide((1, Some(&kept)), (2, Some(&large))), Verdict::GoesOn);
+        assert_eq!(
+            decide((1, Some(&kept)), (2, Some(&large))),
+            RivalOutcome::GoesOn
+        );
         // A node of the first release tells no history.
-        assert_eq!(decide((1, Some(&large)), (2, None)), Verdict::Undecided);
-        assert_eq!(decide((1, Some(&kept)), (2, None)), Verdict::GoesOn);
+        assert_eq!(
+            decide((1, Some(&large)), (2, None)),
+            RivalOutcome::Undecided
+        );
+        assert_eq!(decide((1, Some(&kept)), (2, None)), RivalOutcome::GoesOn);
     }
 
     #[test]

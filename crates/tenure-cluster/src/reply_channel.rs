@@ -12,50 +12,50 @@ use tenure_node::{Answer, ClientRequest, Failure};
 
 use crate::handle::gone;
 
-type Answered = Result<Answer, Failure>;
+type DeferredWake = Result<Answer, Failure>;
 
-enum State {
+enum OneshotState {
     Waiting(Option<Waker>),
-    Answered(Answered, Option<Box<ClientRequest>>),
+    Answered(DeferredWake, Option<Box<ClientRequest>>),
     Taken,
 }
 
-struct Slot(Mutex<State>);
+struct OneshotSlot(Mutex<OneshotState>);
 
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl OneshotSlot {
+    fn lock(&self) -> MutexGuard<'_, OneshotState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, answer: Answered, request: Option<Box<ClientRequest>>) -> Option<Waker> {
-        match std::mem::replace(&mut *self.lock(), State::Answered(answer, request)) {
-            State::Waiting(waker) => waker,
-            State::Answered(..) | State::Taken => None,
+    fn put(&self, answer: DeferredWake, request: Option<Box<ClientRequest>>) -> Option<Waker> {
+        match std::mem::replace(&mut *self.lock(), OneshotState::Answered(answer, request)) {
+            OneshotState::Waiting(waker) => waker,
+            OneshotState::Answered(..) | OneshotState::Taken => None,
         }
     }
 }
 
 /// A call that will be answered.
-pub(crate) fn pair() -> (Answering, Awaited) {
-    let slot = Arc::new(Slot(Mutex::new(State::Waiting(None))));
-    (Answering(Some(Arc::clone(&slot))), Awaited(slot))
+pub(crate) fn pair() -> (Sender, Receiver) {
+    let slot = Arc::new(OneshotSlot(Mutex::new(OneshotState::Waiting(None))));
+    (Sender(Some(Arc::clone(&slot))), Receiver(slot))
 }
 
 /// The node's side. Dropped, it tells that the node is gone.
-pub(crate) struct Answering(Option<Arc<Slot>>);
+pub(crate) struct Sender(Option<Arc<OneshotSlot>>);
 
-impl Answering {
+impl Sender {
     /// Answers. Who sleeps is to be woken.
     pub(crate) fn send(
         mut self,
-        answer: Answered,
+        answer: DeferredWake,
         request: Option<Box<ClientRequest>>,
     ) -> Option<Waker> {
         self.0.take()?.put(answer, request)
     }
 }
 
-impl Answering {
+impl Sender {
     /// Whether the caller has given up.
     pub(crate) fn is_abandoned(&self) -> bool {
         let slot = self.0.as_ref();
@@ -63,7 +63,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for Sender {
     fn drop(&mut self) {
         let waker = self.0.take().and_then(|slot| slot.put(Err(gone()), None));
         if let Some(waker) = waker {
@@ -73,23 +73,23 @@ impl Drop for Answering {
 }
 
 /// The caller's side.
-pub(crate) struct Awaited(Arc<Slot>);
+pub(crate) struct Receiver(Arc<OneshotSlot>);
 
-impl Future for Awaited {
-    type Output = Answered;
+impl Future for Receiver {
+    type Output = DeferredWake;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<DeferredWake> {
         let mut state = self.0.lock();
-        if let State::Waiting(waker) = &mut *state {
+        if let OneshotState::Waiting(waker) = &mut *state {
             match waker {
                 Some(waker) => waker.clone_from(cx.waker()),
                 none => *none = Some(cx.waker().clone()),
             }
             return Poll::Pending;
         }
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Answered(answer, _request) => Poll::Ready(answer),
-            State::Waiting(_) | State::Taken => Poll::Ready(Err(gone())),
+        match std::mem::replace(&mut *state, OneshotState::Taken) {
+            OneshotState::Answered(answer, _request) => Poll::Ready(answer),
+            OneshotState::Waiting(_) | OneshotState::Taken => Poll::Ready(Err(gone())),
         }
     }
 }
@@ -102,9 +102,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Woken(AtomicBool);
+    struct WakeCounter(AtomicBool);
 
-    impl Wake for Woken {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::SeqCst);
         }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn an_answer_says_whom_to_wake_and_a_dropped_call_wakes() {
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(WakeCounter::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut cx = Context::from_waker(&waker);
 

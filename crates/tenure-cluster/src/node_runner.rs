@@ -1,9 +1,9 @@
-//! Where the node is stepped: by its own thread, or by one who stands in for it.
+//! Where the node is stepped: by its own thread, or by one who steps the node for it.
 //!
 //! Whoever has brought something small and finds the node's thread asleep takes the turn itself,
 //! instead of waking another thread for it: on the way of a lock from one holder to the next each
 //! change of thread costs as much as the work between two of them. A busy node's thread is awake, so
-//! nobody stands in for it, and turns are as large as ever. What may take long is left to the node's
+//! nobody steps the node for it, and turns are as large as ever. What may take long is left to the node's
 //! thread.
 
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -12,29 +12,29 @@ use std::time::Duration;
 use tenure_node::{Node, Output};
 
 use crate::driver::Driver;
-use crate::inbox::{Inbox, Needed};
+use crate::inbox::{Inbox, ThreadWake};
 
 /// A node with fewer calls under way than this is not busy.
 const FEW: usize = 8;
 
 /// See the module.
-pub(crate) struct Seat {
+pub(crate) struct NodeRunner {
     inbox: Arc<Inbox>,
-    place: Mutex<Place>,
+    place: Mutex<RunnerState>,
 }
 
-struct Place {
+struct RunnerState {
     /// Until the node has ended.
     driver: Option<Driver>,
     /// When the node's thread wakes up by itself.
     wakes_ms: u64,
 }
 
-impl Seat {
-    pub(crate) fn new(driver: Driver) -> Arc<Seat> {
-        Arc::new(Seat {
+impl NodeRunner {
+    pub(crate) fn new(driver: Driver) -> Arc<NodeRunner> {
+        Arc::new(NodeRunner {
             inbox: Arc::clone(&driver.inbox),
-            place: Mutex::new(Place {
+            place: Mutex::new(RunnerState {
                 driver: Some(driver),
                 wakes_ms: 0,
             }),
@@ -82,8 +82,8 @@ impl Seat {
 
     /// Sees to what was left in the inbox: takes a turn if the node's thread sleeps. For threads that may
     /// be kept for as long as a small turn takes.
-    pub(crate) fn stand_in(&self) {
-        self.inbox.stand_in(|| self.turn());
+    pub(crate) fn try_step_inline(&self) {
+        self.inbox.try_step_inline(|| self.turn());
     }
 
     /// Sees to what was left in the inbox on behalf of a client: while few calls are under way nobody gains
@@ -92,7 +92,7 @@ impl Seat {
         if self.is_busy() {
             self.inbox.wake();
         } else {
-            self.stand_in();
+            self.try_step_inline();
         }
     }
 
@@ -102,12 +102,12 @@ impl Seat {
     }
 
     /// Takes a turn for a client that looks at the node afterwards, unless the node is busy.
-    pub(crate) fn look(&self, look: impl FnOnce(&mut Node)) {
+    pub(crate) fn read_view(&self, look: impl FnOnce(&mut Node)) {
         if self.is_busy() {
             return;
         }
         let mut look = Some(look);
-        self.inbox.stand_in(|| {
+        self.inbox.try_step_inline(|| {
             self.turn_and(|driver| {
                 if let Some(look) = look.take() {
                     look(&mut driver.node);
@@ -117,22 +117,22 @@ impl Seat {
     }
 
     /// A turn of a stand-in.
-    fn turn(&self) -> Needed {
+    fn turn(&self) -> ThreadWake {
         self.turn_and(|_| {})
     }
 
     /// A turn of a stand-in, and what it is for.
-    fn turn_and(&self, then: impl FnOnce(&mut Driver)) -> Needed {
+    fn turn_and(&self, then: impl FnOnce(&mut Driver)) -> ThreadWake {
         let mut place = match self.place.try_lock() {
             Ok(place) => place,
             // The node's thread woke up by itself.
-            Err(TryLockError::WouldBlock) => return Needed::No,
+            Err(TryLockError::WouldBlock) => return ThreadWake::No,
             // It will find that out, too, and end.
-            Err(TryLockError::Poisoned(_)) => return Needed::Yes,
+            Err(TryLockError::Poisoned(_)) => return ThreadWake::Yes,
         };
         let wakes_ms = place.wakes_ms;
         let Some(driver) = &mut place.driver else {
-            return Needed::No;
+            return ThreadWake::No;
         };
         if driver.over.is_none() {
             driver.turn();
@@ -141,9 +141,9 @@ impl Seat {
             then(driver);
         }
         if driver.over.is_some() || driver.due_ms < wakes_ms {
-            Needed::Yes
+            ThreadWake::Yes
         } else {
-            Needed::No
+            ThreadWake::No
         }
     }
 }
@@ -158,19 +158,19 @@ mod tests {
     use tenure_node::{ClientRequest, ClusterConfig, Limits, NodeId};
 
     use super::*;
-    use crate::{Durable, Options};
+    use crate::{Options, SyncPolicy};
 
     /// On which thread it was woken.
     #[derive(Default)]
-    struct Woken(Mutex<Option<ThreadId>>);
+    struct WakeCounter(Mutex<Option<ThreadId>>);
 
-    impl Wake for Woken {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             *self.0.lock().unwrap() = Some(thread::current().id());
         }
     }
 
-    fn lone(directory: &std::path::Path) -> crate::Running {
+    fn lone(directory: &std::path::Path) -> crate::RunningNode {
         let options = Options {
             data_dir: directory.to_owned(),
             node: NodeId::new(1).unwrap(),
@@ -181,7 +181,7 @@ mod tests {
                 default_algorithm: Algorithm::RecursiveRw,
             },
             limits: Limits::default(),
-            durable: Durable::Yes,
+            durable: SyncPolicy::Yes,
             peers: None,
         };
         crate::start(options).unwrap()
@@ -201,7 +201,7 @@ mod tests {
             let mut answer = None;
             let told = std::cell::Cell::new(false);
             let call = || handle.call(Box::new(ClientRequest::Health), Duration::from_secs(60));
-            handle.together_unless_busy(|| answer = Some(call()), || told.set(true));
+            handle.defer_wake_unless_busy(|| answer = Some(call()), || told.set(true));
             // Otherwise its thread was awake, or woke up by itself.
             let waited = told.get() && handle.inbox.is_unattended();
             handle.serve();
@@ -222,11 +222,11 @@ mod tests {
         let node = lone(directory.path());
         let handle = node.handle();
         let asks = || {
-            let woken = Arc::new(Woken::default());
+            let woken = Arc::new(WakeCounter::default());
             let waker = Waker::from(Arc::clone(&woken));
             let mut cx = Context::from_waker(&waker);
             let mut answer = None;
-            handle.together(|| {
+            handle.defer_wake(|| {
                 let call = handle.call(Box::new(ClientRequest::Health), Duration::from_secs(60));
                 answer = Some(Box::pin(call));
                 assert!(answer.as_mut().unwrap().as_mut().poll(&mut cx).is_pending());
@@ -234,13 +234,13 @@ mod tests {
             let mut answer = answer.unwrap();
             let mut answered = answer.as_mut().poll(&mut cx);
             let by = *woken.0.lock().unwrap();
-            let stood_in = answered.is_ready() && by == Some(thread::current().id());
+            let stepped_inline = answered.is_ready() && by == Some(thread::current().id());
             // The node must be done before it is asked again, or it would never sleep.
             while answered.is_pending() {
                 thread::yield_now();
                 answered = answer.as_mut().poll(&mut cx);
             }
-            stood_in && matches!(answered, Poll::Ready(Ok(_)))
+            stepped_inline && matches!(answered, Poll::Ready(Ok(_)))
         };
         // It does not sleep at first.
         let begun = Instant::now();

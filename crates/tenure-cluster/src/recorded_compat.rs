@@ -8,25 +8,25 @@ use std::path::PathBuf;
 use tenure_core::policy::Algorithm;
 use tenure_node::{Channel, ClusterConfig, NodeId, ReplicaId};
 
-use crate::card::Card;
-use crate::gossip::{Packet, Tell};
-use crate::peers::{Hello, Talk, Token};
-use crate::report::{GroupReport, Report};
+use crate::gossip::{Packet, RecordPacket};
+use crate::node_record::NodeRecord;
+use crate::peers::{ControlMessage, Hello, TokenKey};
+use crate::status_report::{GroupReport, NodeReport};
 
 fn recorded() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../compat")
 }
 
-fn token() -> Token {
-    Token::new(b"a-token-of-a-recorded-conversation")
+fn token() -> TokenKey {
+    TokenKey::new(b"a-token-of-a-recorded-conversation")
 }
 
 fn member(node: u32) -> ReplicaId {
     ReplicaId::new(NodeId::new(node).unwrap(), 0x1234_5678)
 }
 
-fn card(node: u32) -> Card {
-    Card {
+fn node_record(node: u32) -> NodeRecord {
+    NodeRecord {
         member: member(node),
         born_ms: 1_700_000_000_000,
         start: 3,
@@ -52,7 +52,7 @@ fn hello() -> Hello {
     Hello::new(
         facts(),
         Some(99),
-        card(1),
+        node_record(1),
         (Channel::Bulk, 12),
         wanted,
         [5; 32],
@@ -60,18 +60,18 @@ fn hello() -> Hello {
 }
 
 fn packets() -> [Packet; 3] {
-    let tell = Tell {
+    let tell = RecordPacket {
         nonce: 8,
         cluster: Some(99),
         facts: facts(),
-        cards: vec![card(1), card(2)],
-        founds: false,
+        node_records: vec![node_record(1), node_record(2)],
+        should_bootstrap: false,
     };
     let ask = Packet::Ask {
         nonce: 7,
         cluster: None,
-        card: card(3),
-        founds: false,
+        node_record: node_record(3),
+        should_bootstrap: false,
     };
     let swim = Packet::Swim {
         cluster: 99,
@@ -80,7 +80,7 @@ fn packets() -> [Packet; 3] {
     [ask, Packet::Tell(tell), swim]
 }
 
-fn talks() -> [Talk; 5] {
+fn control_messages() -> [ControlMessage; 5] {
     let group = GroupReport {
         group: 4,
         leads: true,
@@ -94,27 +94,31 @@ fn talks() -> [Talk; 5] {
         holds: 17,
         waiters: 2,
     };
-    let report = Report {
+    let report = NodeReport {
         member: member(3),
         release: String::new(),
         rules: 0,
         groups: vec![group],
     };
     [
-        Talk::Cards(vec![card(1), card(3)]),
-        Talk::Removed(vec![member(9)]),
-        Talk::Drain(true),
-        Talk::Ask(5),
-        Talk::Told(5, report),
+        ControlMessage::NodeRecords(vec![node_record(1), node_record(3)]),
+        ControlMessage::Removed(vec![member(9)]),
+        ControlMessage::Drain(true),
+        ControlMessage::Ask(5),
+        ControlMessage::Told(5, report),
     ]
 }
 
 /// All of it, each with its length.
 fn words() -> Vec<u8> {
     let packets = packets().map(|packet| packet.seal(&token()));
-    let talks = talks().map(|talk| talk.to_bytes());
+    let control_messages = control_messages().map(|control| control.to_bytes());
     let mut bytes = Vec::new();
-    for part in [hello().to_bytes()].iter().chain(&packets).chain(&talks) {
+    for part in [hello().to_bytes()]
+        .iter()
+        .chain(&packets)
+        .chain(&control_messages)
+    {
         bytes.extend_from_slice(&u32::try_from(part.len()).unwrap().to_le_bytes());
         bytes.extend_from_slice(part);
     }
@@ -145,8 +149,11 @@ fn the_first_words_of_every_release_are_understood() {
         for packet in packets() {
             assert_eq!(Packet::open(part(&mut rest), &token()), Some(packet));
         }
-        for talk in talks() {
-            assert_eq!(Talk::from_bytes(part(&mut rest)), Ok(Some(talk)));
+        for control in control_messages() {
+            assert_eq!(
+                ControlMessage::from_bytes(part(&mut rest)),
+                Ok(Some(control))
+            );
         }
         assert!(rest.is_empty());
     }

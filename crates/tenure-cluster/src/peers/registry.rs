@@ -1,4 +1,4 @@
-//! The mesh: which nodes there are, which pairs of connections stand, and who is told.
+//! The registry: which nodes there are, which pairs of connections stand, and who is told.
 //!
 //! A pair is two connections, one a direction; it stands when both do, and when one breaks the
 //! other is ended too. So "the connection to node 3 broke" is one thing that happens once, and the
@@ -12,42 +12,45 @@ use bytes::Bytes;
 use tenure_node::{Channel, Input, NodeId, ReplicaId};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::hello::{Hello, Refusal};
-use super::outlet::{Outlet, Parcel};
-use super::rival::{Claim, Rival, Verdict, decide};
-use super::survey::{self, Surveys};
-use super::talk::Talk;
-use super::{Belongs, Home, Joined, Mark, Start, Succession, accept, book, dial};
-use crate::card::Card;
-use crate::driver::Clock;
-use crate::identity::Identity;
+use super::control::ControlMessage;
+use super::frame_writer::{FrameWriter, OutboundMessage};
+use super::handshake::{HandshakeRefusal, Hello};
+use super::rival_cluster::{ClusterClaim, RivalCluster, RivalOutcome, decide};
+use super::status::{self, StatusRequests};
+use super::{
+    ClusterMembership, IncarnationCheck, IncarnationMark, PeersContext, PeersStart, Succession,
+    accept, dial, persisted_state,
+};
+use crate::driver::MachineClock;
+use crate::identity::NodeIdentity;
 use crate::inbox::Job;
-use crate::reconcile::{Seen, View};
-use crate::report::Report;
+use crate::node_record::NodeRecord;
+use crate::placement_plan::{NodeView, PlacementView};
+use crate::status_report::NodeReport;
 
-/// All that happens to a mesh.
-pub(crate) enum Event {
+/// All that happens to a registry.
+pub(crate) enum RegistryEvent {
     /// Somebody knows these nodes.
-    Cards(Vec<Card>),
+    NodeRecords(Vec<NodeRecord>),
     /// A proven node that this node has reached says this of itself.
     Met {
-        card: Box<Card>,
-        belongs: Belongs,
+        node_record: Box<NodeRecord>,
+        belongs: IncarnationCheck,
     },
     /// A node is refused because of the data it runs on.
     Problem {
         node: NodeId,
-        refusal: Refusal,
+        refusal: HandshakeRefusal,
     },
     /// Another node knows that this node runs on data that does not count any more.
     Outdated {
         by: NodeId,
-        refusal: Refusal,
+        refusal: HandshakeRefusal,
     },
     /// A proven node wants to come in.
     Admit {
         theirs: Box<Hello>,
-        reply: oneshot::Sender<Result<Pass, String>>,
+        reply: oneshot::Sender<Result<Admission, String>>,
     },
     InUp {
         node: NodeId,
@@ -66,7 +69,7 @@ pub(crate) enum Event {
         channel: Channel,
         connection: u64,
         version: u8,
-        outlet: Outlet,
+        frame_writer: FrameWriter,
     },
     OutDown {
         node: NodeId,
@@ -77,38 +80,38 @@ pub(crate) enum Event {
     Overflow {
         node: NodeId,
     },
-    Talk {
+    Control {
         from: NodeId,
         bytes: Bytes,
     },
     /// A peer says that this node does not fit in its cluster.
     Excluded(String),
     /// Gossip names a node that may be of another cluster.
-    Foreign(Card),
+    Foreign(NodeRecord),
     /// A proven node of a cluster, met while this node has none.
     Candidate(Box<Hello>),
     /// Every cluster that answers has done so by now.
     Choose,
     /// A proven node of another cluster, and what this node claimed in the same handshake.
     Rival {
-        ours: Option<Claim>,
+        ours: Option<ClusterClaim>,
         theirs: Box<Hello>,
     },
     /// Somebody wants to know.
     Inspect(oneshot::Sender<Vec<NodeInfo>>),
     /// Somebody wants to know it all.
-    Survey(oneshot::Sender<Vec<Report>>),
-    /// This node's report for a survey of its own, or of another.
+    StatusRequest(oneshot::Sender<Vec<NodeReport>>),
+    /// This node's report for a status request of its own, or of another.
     Reported {
         to: NodeId,
         id: u64,
-        report: Report,
+        report: NodeReport,
     },
-    SurveyEnds(u64),
+    StatusDeadline(u64),
     /// What this node knows of its cluster's history, for another node of it.
     Claimed {
         to: NodeId,
-        claim: Claim,
+        claim: ClusterClaim,
     },
     /// An operator's orders.
     Drain {
@@ -125,7 +128,7 @@ pub(crate) enum Event {
 }
 
 /// What an admitted connection needs.
-pub(crate) struct Pass {
+pub(crate) struct Admission {
     /// Names the connection here.
     pub(crate) id: u64,
     /// Whether the other direction stands.
@@ -170,25 +173,25 @@ impl NodeInfo {
 }
 
 /// Another node.
-struct Pair {
-    card: watch::Sender<Option<Card>>,
-    /// Our connection to it: its number, and the life that answered.
-    out: Option<Out>,
-    incoming: Option<Incoming>,
-    bulk: Option<Incoming>,
+struct PeerEntry {
+    node_record: watch::Sender<Option<NodeRecord>>,
+    /// Our connection to it: its number, and the incarnation that answered.
+    out: Option<OutgoingConnection>,
+    incoming: Option<IncomingConnection>,
+    bulk: Option<IncomingConnection>,
     stands: watch::Sender<bool>,
     up: bool,
     since_ms: u64,
 }
 
-struct Out {
+struct OutgoingConnection {
     connection: u64,
     version: u8,
-    outlet: Outlet,
+    frame_writer: FrameWriter,
 }
 
 /// A connection of its to us. Dropping `cancel` ends it.
-struct Incoming {
+struct IncomingConnection {
     id: u64,
     member: ReplicaId,
     /// Which process of it, and which of its connections.
@@ -196,27 +199,27 @@ struct Incoming {
     cancel: Option<oneshot::Sender<()>>,
 }
 
-struct Mesh {
-    home: Rc<Home>,
-    clock: Clock,
+struct Registry {
+    home: Rc<PeersContext>,
+    clock: MachineClock,
     started_ms: u64,
-    pairs: BTreeMap<NodeId, Pair>,
+    pairs: BTreeMap<NodeId, PeerEntry>,
     removed: BTreeSet<ReplicaId>,
     last_pass: u64,
-    /// What was last told to the node. Windows pass without news, and the mover knows.
+    /// What was last told to the node. Windows pass without news, and the rebalancer knows.
     told: Vec<NodeId>,
-    told_view: Option<View>,
-    surveys: Surveys,
+    told_view: Option<PlacementView>,
+    status_requests: StatusRequests,
     /// Clusters that this node could join, while it has none; `None` before the first is met.
-    candidates: Option<BTreeMap<u64, Candidate>>,
+    candidates: Option<BTreeMap<u64, ClusterCandidate>>,
     /// Other clusters with this cluster's token that were met.
-    rivals: BTreeMap<u64, Rival>,
+    rivals: BTreeMap<u64, RivalCluster>,
     /// Whether this node's cluster gave way: it says nothing more than that.
     gave_way: bool,
 }
 
 /// A cluster that this node could join: what it claims, and nodes of it.
-type Candidate = (Option<Claim>, Vec<Card>);
+type ClusterCandidate = (Option<ClusterClaim>, Vec<NodeRecord>);
 
 /// Clusters that answer have done so after this long: seeds are asked three times meanwhile.
 const CHOOSE_AFTER: Duration = Duration::from_secs(1);
@@ -225,10 +228,13 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Runs until told to stop.
 pub(crate) async fn run(
-    start: Start,
-    (sender, mut events): (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
+    start: PeersStart,
+    (sender, mut events): (
+        mpsc::UnboundedSender<RegistryEvent>,
+        mpsc::UnboundedReceiver<RegistryEvent>,
+    ),
 ) {
-    let home = Home::new(&start, sender);
+    let home = PeersContext::new(&start, sender);
     let nonblocking = start
         .listener
         .set_nonblocking(true)
@@ -244,22 +250,22 @@ pub(crate) async fn run(
             return;
         }
     };
-    let mut mesh = Mesh {
+    let mut registry = Registry {
         home: Rc::clone(&home),
         started_ms: start.clock.now().monotonic_ms,
         clock: start.clock,
         pairs: BTreeMap::new(),
-        removed: start.book.removed.clone(),
+        removed: start.peer_state.removed.clone(),
         last_pass: 0,
         told: Vec::new(),
         told_view: None,
-        surveys: Surveys::default(),
+        status_requests: StatusRequests::default(),
         candidates: None,
         rivals: BTreeMap::new(),
         gave_way: false,
     };
-    if start.book.is_legacy {
-        home.write(start.book.items());
+    if start.peer_state.is_legacy {
+        home.write(start.peer_state.items());
     }
     let acceptor = tokio::task::spawn_local(accept::run(Rc::clone(&home), listener));
     let gossip = match tokio::net::UdpSocket::from_std(start.socket) {
@@ -272,15 +278,15 @@ pub(crate) async fn run(
             return;
         }
     };
-    mesh.begin(start.book.cards);
-    mesh.ask_which_cluster(start.hints);
+    registry.begin(start.peer_state.node_records);
+    registry.ask_which_cluster(start.hints);
     while let Some(event) = events.recv().await {
-        if matches!(event, Event::Stop) {
+        if matches!(event, RegistryEvent::Stop) {
             break;
         }
-        mesh.handle(event);
+        registry.handle(event);
     }
-    if mesh.gave_way {
+    if registry.gave_way {
         // The other nodes of this cluster have to hear it, and connections end with this task.
         tokio::time::sleep(LAST_WORDS).await;
     }
@@ -288,84 +294,89 @@ pub(crate) async fn run(
     gossip.abort();
 }
 
-impl Mesh {
-    fn handle(&mut self, event: Event) {
+impl Registry {
+    fn handle(&mut self, event: RegistryEvent) {
         match event {
-            Event::Cards(cards) if self.home.identity.borrow().cluster_id.is_none() => {
-                self.ask_which_cluster(cards);
+            RegistryEvent::NodeRecords(node_records)
+                if self.home.identity.borrow().cluster_id.is_none() =>
+            {
+                self.ask_which_cluster(node_records);
             }
-            Event::Cards(cards) => self.learn(cards),
-            Event::Met { card, belongs } => self.met(*card, belongs),
-            Event::Problem { node, refusal } => self.problem(node, &refusal),
-            Event::Outdated { by, refusal } => self.outdated(by, &refusal),
-            Event::Foreign(card) => self.ask_which_cluster(vec![card]),
-            Event::Candidate(theirs) => self.candidate(*theirs),
-            Event::Choose => self.choose(),
-            Event::Rival { ours, theirs } => self.met_rival(ours, &theirs),
-            Event::Admit { theirs, reply } => {
+            RegistryEvent::NodeRecords(node_records) => self.learn(node_records),
+            RegistryEvent::Met {
+                node_record,
+                belongs,
+            } => self.met(*node_record, belongs),
+            RegistryEvent::Problem { node, refusal } => self.problem(node, &refusal),
+            RegistryEvent::Outdated { by, refusal } => self.outdated(by, &refusal),
+            RegistryEvent::Foreign(node_record) => self.ask_which_cluster(vec![node_record]),
+            RegistryEvent::Candidate(theirs) => self.candidate(*theirs),
+            RegistryEvent::Choose => self.choose(),
+            RegistryEvent::Rival { ours, theirs } => self.met_rival(ours, &theirs),
+            RegistryEvent::Admit { theirs, reply } => {
                 let _ = reply.send(self.admit(&theirs));
             }
-            Event::InUp {
+            RegistryEvent::InUp {
                 node,
                 channel,
                 id,
                 cancel,
             } => self.in_up(node, channel, id, cancel),
-            Event::InDown { node, channel, id } => self.in_down(node, channel, id),
-            Event::OutUp {
+            RegistryEvent::InDown { node, channel, id } => self.in_down(node, channel, id),
+            RegistryEvent::OutUp {
                 node,
                 incarnation,
                 channel,
                 connection,
                 version,
-                outlet,
+                frame_writer,
             } => {
-                let out = Out {
+                let out = OutgoingConnection {
                     connection,
                     version,
-                    outlet,
+                    frame_writer,
                 };
                 self.out_up(ReplicaId::new(node, incarnation), channel, out);
             }
-            Event::OutDown {
+            RegistryEvent::OutDown {
                 node,
                 channel,
                 connection,
             } => self.out_down(node, channel, connection),
-            Event::Overflow { node } => self.fall(node),
-            Event::Talk { from, bytes } => self.hear(from, &bytes),
-            Event::Excluded(why) => {
+            RegistryEvent::Overflow { node } => self.fall(node),
+            RegistryEvent::Control { from, bytes } => self.hear(from, &bytes),
+            RegistryEvent::Excluded(why) => {
                 self.home.joined.send_if_modified(|joined| {
-                    let fresh = *joined == Joined::NotYet;
+                    let fresh = *joined == ClusterMembership::NotYet;
                     if fresh {
-                        *joined = Joined::Excluded(why.clone());
+                        *joined = ClusterMembership::Excluded(why.clone());
                     }
                     fresh
                 });
                 tracing::error!(why, "this node does not fit in the cluster");
             }
-            Event::Inspect(reply) => {
+            RegistryEvent::Inspect(reply) => {
                 let _ = reply.send(self.nodes());
             }
-            Event::Survey(reply) => self.survey(reply),
-            Event::Reported { to, id, report } if to == self.me() => {
-                self.surveys.heard(id, report);
+            RegistryEvent::StatusRequest(reply) => self.cluster_report(reply),
+            RegistryEvent::Reported { to, id, report } if to == self.me() => {
+                self.status_requests.heard(id, report);
             }
-            Event::Reported { to, id, report } => {
-                self.say(to, &Talk::Edition(id, report.edition()));
-                self.say(to, &Talk::Told(id, report));
+            RegistryEvent::Reported { to, id, report } => {
+                self.say(to, &ControlMessage::Edition(id, report.edition()));
+                self.say(to, &ControlMessage::Told(id, report));
             }
-            Event::SurveyEnds(id) => self.surveys.end(id),
-            Event::Claimed { to, claim } => {
-                self.say(to, &Talk::Claim(claim));
+            RegistryEvent::StatusDeadline(id) => self.status_requests.end(id),
+            RegistryEvent::Claimed { to, claim } => {
+                self.say(to, &ControlMessage::Claim(claim));
             }
-            Event::Drain { node, wanted, done } => {
+            RegistryEvent::Drain { node, wanted, done } => {
                 let _ = done.send(self.drain(node, wanted));
             }
-            Event::Remove { node, done } => {
+            RegistryEvent::Remove { node, done } => {
                 let _ = done.send(self.remove(node));
             }
-            Event::Stop => {}
+            RegistryEvent::Stop => {}
         }
     }
 
@@ -374,26 +385,26 @@ impl Mesh {
     }
 
     fn me(&self) -> NodeId {
-        self.home.card.borrow().node()
+        self.home.node_record.borrow().node()
     }
 
     /// Cards that are known already.
-    fn begin(&mut self, book: Vec<Card>) {
-        for card in book {
-            if card.node() != self.me() {
-                self.meet(card);
+    fn begin(&mut self, peer_state: Vec<NodeRecord>) {
+        for node_record in peer_state {
+            if node_record.node() != self.me() {
+                self.meet(node_record);
             }
         }
-        self.look();
+        self.reassess();
     }
 
     /// Asks nodes which cluster they belong to: while this node has none, or because they seem to be of
     /// another one.
-    fn ask_which_cluster(&mut self, cards: Vec<Card>) {
-        for card in cards {
-            if card.node() != self.me() || self.home.identity.borrow().cluster_id.is_some() {
-                let (home, node) = (Rc::clone(&self.home), card.node());
-                tokio::task::spawn_local(dial::identify(home, node, card.internal));
+    fn ask_which_cluster(&mut self, node_records: Vec<NodeRecord>) {
+        for node_record in node_records {
+            if node_record.node() != self.me() || self.home.identity.borrow().cluster_id.is_some() {
+                let (home, node) = (Rc::clone(&self.home), node_record.node());
+                tokio::task::spawn_local(dial::identify(home, node, node_record.internal));
             }
         }
     }
@@ -411,11 +422,11 @@ impl Mesh {
         if let Some(expected) = self.home.expected
             && expected != cluster
         {
-            let refusal = Refusal::Unexpected {
+            let refusal = HandshakeRefusal::Unexpected {
                 expected,
                 theirs: cluster,
             };
-            tracing::error!(node = theirs.card.name, "not joined: {refusal}");
+            tracing::error!(node = theirs.node_record.name, "not joined: {refusal}");
             return;
         }
         if let Some(Succession::New { after_ms }) =
@@ -427,25 +438,25 @@ impl Mesh {
             let home = Rc::clone(&self.home);
             tokio::task::spawn_local(async move {
                 tokio::time::sleep(CHOOSE_AFTER).await;
-                home.tell(Event::Choose);
+                home.tell(RegistryEvent::Choose);
             });
             BTreeMap::new()
         });
-        let (claim, cards) = candidates.entry(cluster).or_default();
+        let (claim, node_records) = candidates.entry(cluster).or_default();
         if theirs.claim.is_some() {
             *claim = theirs.claim;
         }
-        cards.push(theirs.card);
+        node_records.push(theirs.node_record);
     }
 
     /// Joins the one cluster there is, or the one that goes on.
     fn choose(&mut self) {
         let candidates = self.candidates.take().unwrap_or_default();
-        let goes_on = |(cluster, (claim, _)): &(&u64, &Candidate)| {
+        let goes_on = |(cluster, (claim, _)): &(&u64, &ClusterCandidate)| {
             let mut others = candidates.iter().filter(|(other, _)| other != cluster);
             others.all(|(other, (theirs, _))| {
                 let verdict = decide((**cluster, claim.as_ref()), (*other, theirs.as_ref()));
-                verdict == Verdict::GoesOn
+                verdict == RivalOutcome::GoesOn
             })
         };
         if candidates.len() > 1 {
@@ -453,16 +464,16 @@ impl Mesh {
             let clusters = names.join(" ");
             tracing::error!(clusters, "several clusters have this token");
         }
-        let Some((cluster, (_, cards))) = candidates.iter().find(goes_on) else {
+        let Some((cluster, (_, node_records))) = candidates.iter().find(goes_on) else {
             // The seeds are asked again, until an operator has decided between the clusters.
             return;
         };
         self.home.chosen.set(Some(*cluster));
-        self.learn(cards.clone());
+        self.learn(node_records.clone());
     }
 
     /// Another cluster has the same token, so both could grant the same lock (R161).
-    fn met_rival(&mut self, ours: Option<Claim>, theirs: &Hello) {
+    fn met_rival(&mut self, ours: Option<ClusterClaim>, theirs: &Hello) {
         let our_cluster = self.home.identity.borrow().cluster_id;
         let (Some(our_cluster), Some(cluster)) = (our_cluster, theirs.cluster) else {
             return;
@@ -471,12 +482,15 @@ impl Mesh {
             (our_cluster, ours.as_ref()),
             (cluster, theirs.claim.as_ref()),
         );
-        let node = format!("{} at {}", theirs.card.name, theirs.card.internal);
-        let rival = Rival {
+        let node = format!(
+            "{} at {}",
+            theirs.node_record.name, theirs.node_record.internal
+        );
+        let rival = RivalCluster {
             cluster,
-            number: theirs.card.node().number(),
+            number: theirs.node_record.node().number(),
             node,
-            address: theirs.card.internal.clone(),
+            address: theirs.node_record.internal.clone(),
             claim: theirs.claim.clone(),
             verdict,
         };
@@ -485,7 +499,7 @@ impl Mesh {
 
     /// A node of this cluster has met another cluster. It may know less of this one's history than this node
     /// does, so this node decides again.
-    fn told_of_rival(&mut self, rival: Rival) {
+    fn told_of_rival(&mut self, rival: RivalCluster) {
         let Some(ours) = self.home.identity.borrow().cluster_id else {
             return;
         };
@@ -498,10 +512,10 @@ impl Mesh {
             let (home, address) = (Rc::clone(&self.home), rival.address.clone());
             tokio::task::spawn_local(dial::identify(home, node, address));
         }
-        self.heard_of_rival(Rival { verdict, ..rival });
+        self.heard_of_rival(RivalCluster { verdict, ..rival });
     }
 
-    fn heard_of_rival(&mut self, rival: Rival) {
+    fn heard_of_rival(&mut self, rival: RivalCluster) {
         let Some(ours) = self.home.identity.borrow().cluster_id else {
             return;
         };
@@ -513,15 +527,15 @@ impl Mesh {
         tracing::error!("{sentence}");
         self.rivals.insert(rival.cluster, rival.clone());
         self.publish();
-        self.say_all(&Talk::Rival(rival.clone()));
-        if rival.verdict != Verdict::GoesOn {
+        self.say_all(&ControlMessage::Rival(rival.clone()));
+        if rival.verdict != RivalOutcome::GoesOn {
             self.gave_way = true;
             let standing = {
                 let mut standing = self.home.standing.borrow_mut();
                 standing.gave_way_to = Some(rival);
-                book::standing(&standing)
+                persisted_state::standing(&standing)
             };
-            // The journal takes what it is given in order: it writes this before it ends, so that the
+            // The log writer takes what it is given in order: it writes this before it ends, so that the
             // next start does not serve either.
             self.home.write([standing]);
             self.home.inbox.push(Job::Exclude(sentence));
@@ -538,94 +552,98 @@ impl Mesh {
         self.home.known.send_modify(|known| known.rivals = rivals);
     }
 
-    /// A member that was never seen before: the cluster's history grows (see `rival.rs`).
+    /// A member that was never seen before: the cluster's history grows (see `rival_cluster.rs`).
     fn count_member(&mut self) {
         let mut standing = self.home.standing.borrow_mut();
         standing.members += 1;
-        self.home.write([book::standing(&standing)]);
+        self.home.write([persisted_state::standing(&standing)]);
     }
 
-    /// Takes in cards, and passes on those that were news.
-    fn learn(&mut self, cards: Vec<Card>) {
+    /// Takes in node records, and passes on those that were news.
+    fn learn(&mut self, node_records: Vec<NodeRecord>) {
         let mut news = Vec::new();
-        for card in cards {
-            if card.node() == self.me() {
-                self.heard_of_myself(&card);
+        for node_record in node_records {
+            if node_record.node() == self.me() {
+                self.heard_of_myself(&node_record);
                 continue;
             }
-            if self.removed.contains(&card.member) {
+            if self.removed.contains(&node_record.member) {
                 continue;
             }
-            match self.pairs.get(&card.node()) {
+            match self.pairs.get(&node_record.node()) {
                 Some(pair) => {
-                    let known = pair.card.borrow().clone();
+                    let known = pair.node_record.borrow().clone();
                     // Whoever is connected has said itself which life it is in.
-                    let other_life = |known: &Card| known.member != card.member && pair.up;
-                    if known
-                        .as_ref()
-                        .is_some_and(|known| !card.is_newer_than(known) || other_life(known))
-                    {
+                    let other_incarnation =
+                        |known: &NodeRecord| known.member != node_record.member && pair.up;
+                    if known.as_ref().is_some_and(|known| {
+                        !node_record.is_newer_than(known) || other_incarnation(known)
+                    }) {
                         continue;
                     }
-                    let is_new_life = known.is_some_and(|known| known.member != card.member);
-                    pair.card.send_replace(Some(card.clone()));
-                    self.note_life(&card);
-                    if is_new_life {
+                    let is_new_incarnation =
+                        known.is_some_and(|known| known.member != node_record.member);
+                    pair.node_record.send_replace(Some(node_record.clone()));
+                    self.note_life(&node_record);
+                    if is_new_incarnation {
                         self.count_member();
-                        self.came_over(card.node());
+                        self.came_over(node_record.node());
                     }
                 }
                 None => {
-                    self.meet(card.clone());
+                    self.meet(node_record.clone());
                     self.count_member();
-                    self.came_over(card.node());
+                    self.came_over(node_record.node());
                 }
             }
-            news.push(card);
+            news.push(node_record);
         }
         if !news.is_empty() {
-            self.home.write(news.iter().map(book::card));
-            self.say_all(&Talk::Cards(news));
-            self.look();
+            self.home
+                .write(news.iter().map(persisted_state::node_record));
+            self.say_all(&ControlMessage::NodeRecords(news));
+            self.reassess();
         }
     }
 
-    /// A proven node. One that has no cluster yet takes the place of an earlier life of its number, whatever
+    /// A proven node. One that has no cluster yet takes the place of an earlier incarnation of its number, whatever
     /// that one's clock said.
-    fn met(&mut self, card: Card, belongs: Belongs) {
-        let known = self.home.known_life(card.node());
-        let compared = known.map(|known| known.compare(&card, belongs));
+    fn met(&mut self, node_record: NodeRecord, belongs: IncarnationCheck) {
+        let known = self.home.known_life(node_record.node());
+        let compared = known.map(|known| known.compare(&node_record, belongs));
         if let Some(Succession::New { .. }) = compared
-            && let Some(pair) = self.pairs.get(&card.node())
+            && let Some(pair) = self.pairs.get(&node_record.node())
             && !pair.up
         {
-            pair.card.send_replace(Some(card.clone()));
-            self.note_life(&card);
+            pair.node_record.send_replace(Some(node_record.clone()));
+            self.note_life(&node_record);
             self.count_member();
-            self.home.write([book::card(&card)]);
-            self.say_all(&Talk::Cards(vec![card]));
-            self.look();
+            self.home
+                .write([persisted_state::node_record(&node_record)]);
+            self.say_all(&ControlMessage::NodeRecords(vec![node_record]));
+            self.reassess();
         } else {
-            self.learn(vec![card]);
+            self.learn(vec![node_record]);
         }
     }
 
-    fn note_life(&self, card: &Card) {
+    fn note_life(&self, node_record: &NodeRecord) {
         let mut incarnations = self.home.incarnations.borrow_mut();
-        incarnations.insert(card.node(), Mark::of(card));
+        incarnations.insert(node_record.node(), IncarnationMark::of(node_record));
     }
 
-    /// Others pass on a card of this node's own number.
-    fn heard_of_myself(&mut self, card: &Card) {
-        let belongs = Belongs::of(self.home.identity.borrow().cluster_id);
-        let checked = Mark::of(card).check(&self.home.card.borrow(), belongs);
+    /// Others pass on a node record of this node's own number.
+    fn heard_of_myself(&mut self, node_record: &NodeRecord) {
+        let belongs = IncarnationCheck::of(self.home.identity.borrow().cluster_id);
+        let checked =
+            IncarnationMark::of(node_record).check(&self.home.node_record.borrow(), belongs);
         if let Err(refusal) = checked {
             self.outdated(self.me(), &refusal);
         }
     }
 
     /// Operators see which nodes are refused because of their data.
-    fn problem(&self, node: NodeId, refusal: &Refusal) {
+    fn problem(&self, node: NodeId, refusal: &HandshakeRefusal) {
         let sentence = refusal.to_string();
         self.home.known.send_if_modified(|known| {
             let is_news = known.problems.get(&node) != Some(&sentence);
@@ -639,12 +657,12 @@ impl Mesh {
 
     /// This node runs on data that does not count any more. On an older copy of its data it would vote again
     /// where it has voted, so it stops, durably: its count of starts would pass the known one some day.
-    fn outdated(&mut self, by: NodeId, refusal: &Refusal) {
+    fn outdated(&mut self, by: NodeId, refusal: &HandshakeRefusal) {
         self.problem(by, refusal);
-        if matches!(refusal, Refusal::OlderCopy { .. }) && !self.gave_way {
+        if matches!(refusal, HandshakeRefusal::OlderCopy { .. }) && !self.gave_way {
             self.gave_way = true;
             let sentence = refusal.to_string();
-            self.home.write([book::stopped(&sentence)]);
+            self.home.write([persisted_state::stopped(&sentence)]);
             self.home.inbox.push(Job::Exclude(sentence));
         }
     }
@@ -659,16 +677,16 @@ impl Mesh {
     }
 
     /// A node that was not known.
-    fn meet(&mut self, card: Card) {
-        let node = card.node();
-        self.note_life(&card);
-        let (sender, receiver) = watch::channel(Some(card));
+    fn meet(&mut self, node_record: NodeRecord) {
+        let node = node_record.node();
+        self.note_life(&node_record);
+        let (sender, receiver) = watch::channel(Some(node_record));
         for channel in [Channel::Main, Channel::Bulk] {
             let home = Rc::clone(&self.home);
             tokio::task::spawn_local(dial::keep(home, node, channel, receiver.clone()));
         }
-        let pair = Pair {
-            card: sender,
+        let pair = PeerEntry {
+            node_record: sender,
             out: None,
             incoming: None,
             bulk: None,
@@ -679,22 +697,22 @@ impl Mesh {
         self.pairs.insert(node, pair);
     }
 
-    fn admit(&mut self, theirs: &Hello) -> Result<Pass, String> {
-        let card = &theirs.card;
-        let node = card.node();
-        if self.removed.contains(&card.member) {
+    fn admit(&mut self, theirs: &Hello) -> Result<Admission, String> {
+        let node_record = &theirs.node_record;
+        let node = node_record.node();
+        if self.removed.contains(&node_record.member) {
             return Err(format!(
                 "{node} was removed from the cluster; it may come back with an empty data directory"
             ));
         }
-        let number = (card.start, theirs.connection);
+        let number = (node_record.start, theirs.connection);
         if theirs.channel == Channel::Main
             && let Some(present) = self
                 .pairs
                 .get(&node)
                 .and_then(|pair| pair.incoming.as_ref())
         {
-            if present.member != card.member {
+            if present.member != node_record.member {
                 return Err(format!("another process is connected as {node}"));
             }
             // Frames of an older connection may still be under way: they are not wanted any more.
@@ -705,16 +723,16 @@ impl Mesh {
         }
         if let Some(known) = self.home.known_life(node) {
             // It may have changed since the handshake began.
-            let checked = known.check(card, Belongs::of(theirs.cluster));
+            let checked = known.check(node_record, IncarnationCheck::of(theirs.cluster));
             checked.map_err(|refusal| refusal.to_string())?;
         }
-        self.met(card.clone(), Belongs::of(theirs.cluster));
+        self.met(node_record.clone(), IncarnationCheck::of(theirs.cluster));
         self.last_pass += 1;
         let id = self.last_pass;
         let pair = self.pairs.get_mut(&node).ok_or("nobody knows it")?;
-        let incoming = Incoming {
+        let incoming = IncomingConnection {
             id,
-            member: card.member,
+            member: node_record.member,
             number,
             cancel: None,
         };
@@ -722,7 +740,7 @@ impl Mesh {
             Channel::Main => pair.incoming = Some(incoming),
             Channel::Bulk => pair.bulk = Some(incoming),
         }
-        Ok(Pass {
+        Ok(Admission {
             id,
             stands: pair.stands.subscribe(),
         })
@@ -747,7 +765,8 @@ impl Mesh {
         let Some(pair) = self.pairs.get_mut(&node) else {
             return;
         };
-        let is_present = |one: &Option<Incoming>| one.as_ref().is_some_and(|one| one.id == id);
+        let is_present =
+            |one: &Option<IncomingConnection>| one.as_ref().is_some_and(|one| one.id == id);
         match channel {
             Channel::Main if is_present(&pair.incoming) => self.fall(node),
             Channel::Bulk if is_present(&pair.bulk) => pair.bulk = None,
@@ -755,7 +774,7 @@ impl Mesh {
         }
     }
 
-    fn out_up(&mut self, member: ReplicaId, channel: Channel, out: Out) {
+    fn out_up(&mut self, member: ReplicaId, channel: Channel, out: OutgoingConnection) {
         let node = member.node;
         let Some(pair) = self.pairs.get_mut(&node) else {
             return;
@@ -763,7 +782,7 @@ impl Mesh {
         self.home.inbox.push(Job::Connected {
             node,
             channel,
-            outlet: out.outlet.clone(),
+            frame_writer: out.frame_writer.clone(),
         });
         if channel == Channel::Bulk {
             return;
@@ -804,7 +823,7 @@ impl Mesh {
             .known
             .send_if_modified(|known| known.problems.remove(&node).is_some());
         self.home.inbox.push(Job::Input(Input::PeerUp { node }));
-        self.look();
+        self.reassess();
     }
 
     /// One direction is gone: the pair is.
@@ -825,50 +844,50 @@ impl Mesh {
             pair.since_ms = now;
             tracing::info!(%node, "disconnected");
             self.home.inbox.push(Job::Input(Input::PeerDown { node }));
-            self.look();
+            self.reassess();
         }
     }
 
     fn hear(&mut self, from: NodeId, bytes: &[u8]) {
-        match Talk::from_bytes(bytes) {
-            Ok(Some(Talk::Cards(cards))) => self.learn(cards),
-            Ok(Some(Talk::Removed(members))) => self.bury(members),
-            Ok(Some(Talk::Drain(wanted))) => {
+        match ControlMessage::from_bytes(bytes) {
+            Ok(Some(ControlMessage::NodeRecords(node_records))) => self.learn(node_records),
+            Ok(Some(ControlMessage::Removed(members))) => self.bury(members),
+            Ok(Some(ControlMessage::Drain(wanted))) => {
                 if let Err(why) = self.drain(self.me(), wanted) {
                     tracing::warn!(%from, why, "cannot drain");
                 }
             }
-            Ok(Some(Talk::Ask(id))) => self.report(from, id),
-            Ok(Some(Talk::Told(id, report))) if report.member.node == from => {
-                self.surveys.heard(id, report);
+            Ok(Some(ControlMessage::Ask(id))) => self.report(from, id),
+            Ok(Some(ControlMessage::Told(id, report))) if report.member.node == from => {
+                self.status_requests.heard(id, report);
             }
-            Ok(Some(Talk::Edition(id, edition))) if edition.member.node == from => {
-                self.surveys.heard_edition(id, edition);
+            Ok(Some(ControlMessage::Edition(id, edition))) if edition.member.node == from => {
+                self.status_requests.heard_edition(id, edition);
             }
-            Ok(Some(Talk::Claim(claim))) => self.home.merge(&claim),
-            Ok(Some(Talk::Rival(rival))) => self.told_of_rival(rival),
-            Ok(Some(Talk::Told(..) | Talk::Edition(..)) | None) => {}
+            Ok(Some(ControlMessage::Claim(claim))) => self.home.merge(&claim),
+            Ok(Some(ControlMessage::Rival(rival))) => self.told_of_rival(rival),
+            Ok(Some(ControlMessage::Told(..) | ControlMessage::Edition(..)) | None) => {}
             Err(error) => tracing::warn!(%from, %error, "a peer said something odd"),
         }
     }
 
     /// Asks everybody who is up.
-    fn survey(&mut self, reply: oneshot::Sender<Vec<Report>>) {
+    fn cluster_report(&mut self, reply: oneshot::Sender<Vec<NodeReport>>) {
         let me = self.me();
         let up = self.pairs.iter().filter(|(_, pair)| pair.up);
         let asked: BTreeSet<NodeId> = up.map(|(node, _)| *node).chain([me]).collect();
-        let id = self.surveys.begin(asked.clone(), reply);
+        let id = self.status_requests.begin(asked.clone(), reply);
         for node in asked {
             if node == me {
                 self.report(me, id);
             } else {
-                self.say(node, &Talk::Ask(id));
+                self.say(node, &ControlMessage::Ask(id));
             }
         }
         let home = Rc::clone(&self.home);
         tokio::task::spawn_local(async move {
-            tokio::time::sleep(survey::PATIENCE).await;
-            home.tell(Event::SurveyEnds(id));
+            tokio::time::sleep(status::STATUS_TIMEOUT).await;
+            home.tell(RegistryEvent::StatusDeadline(id));
         });
     }
 
@@ -879,9 +898,9 @@ impl Mesh {
             let (reply, answer) = oneshot::channel();
             home.inbox.push(Job::Inspect(reply));
             if let Ok(status) = answer.await {
-                let member = home.card.borrow().member;
-                let report = Report::new(member, status);
-                home.tell(Event::Reported { to, id, report });
+                let member = home.node_record.borrow().member;
+                let report = NodeReport::new(member, status);
+                home.tell(RegistryEvent::Reported { to, id, report });
             }
         });
     }
@@ -891,36 +910,39 @@ impl Mesh {
         let known = self
             .pairs
             .values()
-            .filter_map(|pair| pair.card.borrow().clone());
-        let cards = std::iter::once(self.home.card.borrow().clone())
+            .filter_map(|pair| pair.node_record.borrow().clone());
+        let node_records = std::iter::once(self.home.node_record.borrow().clone())
             .chain(known)
             .collect();
         let removed = self.removed.iter().copied().collect();
-        for talk in [Talk::Cards(cards), Talk::Removed(removed)] {
-            self.say(node, &talk);
+        for control in [
+            ControlMessage::NodeRecords(node_records),
+            ControlMessage::Removed(removed),
+        ] {
+            self.say(node, &control);
         }
         let home = Rc::clone(&self.home);
         tokio::task::spawn_local(async move {
             if let Some(claim) = home.claim().await {
-                home.tell(Event::Claimed { to: node, claim });
+                home.tell(RegistryEvent::Claimed { to: node, claim });
             }
         });
     }
 
-    fn say(&self, node: NodeId, talk: &Talk) -> bool {
+    fn say(&self, node: NodeId, control: &ControlMessage) -> bool {
         let out = self.pairs.get(&node).and_then(|pair| pair.out.as_ref());
-        let parcel = Parcel::Talk(Bytes::from(talk.to_bytes()));
-        out.is_some_and(|out| out.outlet.send(parcel).is_ok())
+        let outbound = OutboundMessage::Control(Bytes::from(control.to_bytes()));
+        out.is_some_and(|out| out.frame_writer.send(outbound).is_ok())
     }
 
-    fn say_all(&self, talk: &Talk) {
+    fn say_all(&self, control: &ControlMessage) {
         for node in self.pairs.keys() {
-            self.say(*node, talk);
+            self.say(*node, control);
         }
     }
 
     /// Tells the node how the cluster looks.
-    fn look(&mut self) {
+    fn reassess(&mut self) {
         let mut nodes: Vec<NodeId> = self.pairs.keys().copied().collect();
         nodes.push(self.me());
         nodes.sort_unstable();
@@ -928,8 +950,8 @@ impl Mesh {
             self.told.clone_from(&nodes);
             self.home.inbox.push(Job::Input(Input::Cluster { nodes }));
         }
-        let mine = self.home.card.borrow();
-        let me = Seen {
+        let mine = self.home.node_record.borrow();
+        let me = NodeView {
             member: mine.member,
             up: true,
             since_ms: self.started_ms,
@@ -937,17 +959,17 @@ impl Mesh {
         };
         let mut nodes = BTreeMap::from([(me.member.node, me)]);
         for (node, pair) in &self.pairs {
-            if let Some(card) = pair.card.borrow().as_ref() {
-                let seen = Seen {
-                    member: card.member,
+            if let Some(node_record) = pair.node_record.borrow().as_ref() {
+                let seen = NodeView {
+                    member: node_record.member,
                     up: pair.up,
                     since_ms: pair.since_ms,
-                    draining: card.draining,
+                    draining: node_record.draining,
                 };
                 nodes.insert(*node, seen);
             }
         }
-        let view = View {
+        let view = PlacementView {
             nodes,
             removed: self.removed.clone(),
         };
@@ -959,30 +981,38 @@ impl Mesh {
 
     fn nodes(&self) -> Vec<NodeInfo> {
         let now = self.now_ms();
-        let info = |card: &Card, up, since_ms: u64, out: Option<&Out>| NodeInfo {
-            name: card.name.clone(),
-            member: card.member,
+        let info = |node_record: &NodeRecord,
+                    up,
+                    since_ms: u64,
+                    out: Option<&OutgoingConnection>| NodeInfo {
+            name: node_record.name.clone(),
+            member: node_record.member,
             up,
             for_ms: now.saturating_sub(since_ms),
-            draining: card.draining,
-            internal: card.internal.clone(),
-            public: card.public.clone(),
+            draining: node_record.draining,
+            internal: node_record.internal.clone(),
+            public: node_record.public.clone(),
             version: out.map(|out| out.version),
         };
-        let mut nodes = vec![info(&self.home.card.borrow(), true, self.started_ms, None)];
+        let mut nodes = vec![info(
+            &self.home.node_record.borrow(),
+            true,
+            self.started_ms,
+            None,
+        )];
         for pair in self.pairs.values() {
-            if let Some(card) = pair.card.borrow().as_ref() {
-                nodes.push(info(card, pair.up, pair.since_ms, pair.out.as_ref()));
+            if let Some(node_record) = pair.node_record.borrow().as_ref() {
+                nodes.push(info(node_record, pair.up, pair.since_ms, pair.out.as_ref()));
             }
         }
         nodes.sort_by_key(|node| node.member);
         nodes
     }
 
-    /// R166: a node says itself that it is leaving, in its card.
+    /// R166: a node says itself that it is leaving, in its node record.
     fn drain(&mut self, node: NodeId, wanted: bool) -> Result<(), String> {
         if node != self.me() {
-            return if self.say(node, &Talk::Drain(wanted)) {
+            return if self.say(node, &ControlMessage::Drain(wanted)) {
                 Ok(())
             } else {
                 Err(format!("{node} is not connected"))
@@ -991,41 +1021,41 @@ impl Mesh {
         if self.home.identity.borrow().draining == wanted {
             return Ok(());
         }
-        let identity = Identity {
+        let identity = NodeIdentity {
             draining: wanted,
             ..self.home.identity.borrow().clone()
         };
         let (key, value) = identity.record();
         self.home.write([(key.to_vec(), value)]);
         *self.home.identity.borrow_mut() = identity;
-        let card = {
-            let mut card = self.home.card.borrow_mut();
-            card.draining = wanted;
-            card.revision += 1;
-            card.clone()
+        let node_record = {
+            let mut node_record = self.home.node_record.borrow_mut();
+            node_record.draining = wanted;
+            node_record.revision += 1;
+            node_record.clone()
         };
-        self.home.card_changed.notify_one();
-        self.say_all(&Talk::Cards(vec![card]));
-        self.look();
+        self.home.node_record_changed.notify_one();
+        self.say_all(&ControlMessage::NodeRecords(vec![node_record]));
+        self.reassess();
         Ok(())
     }
 
-    /// An operator's word that a node never comes back in its present life.
+    /// An operator's word that a node never comes back in its present incarnation.
     fn remove(&mut self, node: NodeId) -> Result<(), String> {
         if node == self.me() {
             return Err("a node cannot remove itself: ask another one".to_owned());
         }
         let pair = self.pairs.get(&node).ok_or("no such node")?;
-        let card = pair.card.borrow().clone().ok_or("no such node")?;
-        if pair.up && !card.draining {
+        let node_record = pair.node_record.borrow().clone().ok_or("no such node")?;
+        if pair.up && !node_record.draining {
             return Err(format!("{node} is up: drain or stop it first"));
         }
-        self.bury(vec![card.member]);
+        self.bury(vec![node_record.member]);
         Ok(())
     }
 
     fn bury(&mut self, members: Vec<ReplicaId>) {
-        let me = self.home.card.borrow().member;
+        let me = self.home.node_record.borrow().member;
         let news: Vec<ReplicaId> = members
             .into_iter()
             .filter(|member| *member != me && self.removed.insert(*member))
@@ -1035,21 +1065,27 @@ impl Mesh {
         }
         for member in &news {
             let pair = self.pairs.get(&member.node);
-            let known = pair.and_then(|pair| pair.card.borrow().as_ref().map(|card| card.member));
+            let known = pair.and_then(|pair| {
+                pair.node_record
+                    .borrow()
+                    .as_ref()
+                    .map(|node_record| node_record.member)
+            });
             if known == Some(*member) {
-                self.say(member.node, &Talk::Removed(news.clone()));
+                self.say(member.node, &ControlMessage::Removed(news.clone()));
                 self.fall(member.node);
                 if let Some(pair) = self.pairs.remove(&member.node) {
-                    pair.card.send_replace(None);
-                    self.home.write([book::no_card(member.node)]);
+                    pair.node_record.send_replace(None);
+                    self.home
+                        .write([persisted_state::no_node_record(member.node)]);
                 }
             }
         }
         let removed = news
             .iter()
-            .map(|member| book::removed(member.node, &self.removed));
+            .map(|member| persisted_state::removed(member.node, &self.removed));
         self.home.write(removed);
-        self.say_all(&Talk::Removed(news));
-        self.look();
+        self.say_all(&ControlMessage::Removed(news));
+        self.reassess();
     }
 }

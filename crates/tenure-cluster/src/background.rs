@@ -1,4 +1,4 @@
-//! The chores thread: what takes long and is waited for by nobody. Snapshots and spare log files.
+//! The background thread: what takes long and is waited for by nobody. Snapshots and spare log files.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -7,10 +7,10 @@ use tenure_log::{RealDisk, Snapshots, SpareJob};
 use tenure_node::{Input, Snapshot};
 
 use crate::inbox::{Inbox, Job};
-use crate::journal::{Write, save};
+use crate::log_writer::{LogJob, save};
 
 /// One thing to do.
-pub(crate) enum Chore {
+pub(crate) enum BackgroundJob {
     /// Save a group's state beside the log.
     Save(Snapshot),
     /// Fill the log's next file with zeros.
@@ -19,14 +19,14 @@ pub(crate) enum Chore {
 
 /// Does chores until nobody has any more.
 pub(crate) fn run(
-    chores: &Receiver<Chore>,
+    background: &Receiver<BackgroundJob>,
     snapshots: &Snapshots<RealDisk>,
     inbox: &Arc<Inbox>,
-    journal: &Sender<Write>,
+    log_writer: &Sender<LogJob>,
 ) {
-    for chore in chores {
-        match chore {
-            Chore::Save(snapshot) => match save(snapshots, &snapshot) {
+    for job in background {
+        match job {
+            BackgroundJob::Save(snapshot) => match save(snapshots, &snapshot) {
                 Ok(()) => inbox.push(Job::Input(Input::SnapshotSaved {
                     group: snapshot.group,
                     index: snapshot.index,
@@ -37,8 +37,8 @@ pub(crate) fn run(
                     inbox.push(Job::Input(Input::WriteFailed { why }));
                 }
             },
-            Chore::Spare(job) => {
-                let _ = journal.send(Write::Spare(job.run()));
+            BackgroundJob::Spare(job) => {
+                let _ = log_writer.send(LogJob::Spare(job.run()));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Surveys: one node asks all others for their reports, and waits a second for them.
+//! Status requests: one node asks all others for their reports, and waits a second for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,35 +6,35 @@ use std::time::Duration;
 use tenure_node::NodeId;
 use tokio::sync::oneshot;
 
-use crate::report::{Edition, Report, Survey};
+use crate::status_report::{ClusterReport, Edition, NodeReport};
 
 /// So long the others have time to answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Surveys that are under way.
+/// Status requests that are under way.
 #[derive(Default)]
-pub(crate) struct Surveys {
+pub(crate) struct StatusRequests {
     last: u64,
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, PendingStatus>,
 }
 
-struct Open {
+struct PendingStatus {
     missing: BTreeSet<NodeId>,
     /// What was said before the report that it belongs to.
     editions: BTreeMap<NodeId, Edition>,
-    reports: Vec<Report>,
-    reply: oneshot::Sender<Vec<Report>>,
+    reports: Vec<NodeReport>,
+    reply: oneshot::Sender<Vec<NodeReport>>,
 }
 
-impl Surveys {
+impl StatusRequests {
     /// Begins one; these are expected to answer.
     pub(crate) fn begin(
         &mut self,
         missing: BTreeSet<NodeId>,
-        reply: oneshot::Sender<Vec<Report>>,
+        reply: oneshot::Sender<Vec<NodeReport>>,
     ) -> u64 {
         self.last += 1;
-        let open = Open {
+        let open = PendingStatus {
             missing,
             editions: BTreeMap::new(),
             reports: Vec::new(),
@@ -54,7 +54,7 @@ impl Surveys {
     }
 
     /// A report has come.
-    pub(crate) fn heard(&mut self, id: u64, mut report: Report) {
+    pub(crate) fn heard(&mut self, id: u64, mut report: NodeReport) {
         let Some(open) = self.open.get_mut(&id) else {
             return;
         };
@@ -77,9 +77,9 @@ impl Surveys {
     }
 }
 
-impl Survey {
+impl ClusterReport {
     /// The report of a node, if it answered.
-    pub fn report(&self, node: NodeId) -> Option<&Report> {
+    pub fn report(&self, node: NodeId) -> Option<&NodeReport> {
         self.reports
             .iter()
             .find(|report| report.member.node == node)

@@ -1,4 +1,4 @@
-//! A node's card: who it is and where it can be reached, as it says itself and others pass on.
+//! A node's record: who it is and where it can be reached, as it says itself and others pass on.
 //!
 //! Cards are hints. Whoever answers at an address proves who it is before anything is said to it,
 //! so a wrong or old card costs an attempt and nothing else.
@@ -11,14 +11,14 @@ const MAX_ADDRESS: usize = 255;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct NodeRecord {
     /// Which node, in which life.
     pub(crate) member: ReplicaId,
-    /// Orders the lives of a node number: of two lives the one with the later birth counts. It is the wall clock
-    /// when the data directory was made, or later: a joining node dates it after every life that the cluster
+    /// Orders the lives of a node number: of two incarnations the one with the later birth counts. It is the wall clock
+    /// when the data directory was made, or later: a joining node dates it after every incarnation that the cluster
     /// knows of its number (`peers/incarnations.rs`), so that the order does not depend on clocks.
     pub(crate) born_ms: u64,
-    /// How often it was started, then how often its card changed since.
+    /// How often it was started, then how often its node record changed since.
     pub(crate) start: u64,
     pub(crate) revision: u64,
     /// What its operator calls it.
@@ -33,27 +33,27 @@ pub(crate) struct Card {
     pub(crate) draining: bool,
 }
 
-impl Card {
+impl NodeRecord {
     /// The node it is about.
     pub(crate) fn node(&self) -> NodeId {
         self.member.node
     }
 
-    /// Whether this card of a node replaces that one.
-    pub(crate) fn is_newer_than(&self, other: &Card) -> bool {
-        let age = |card: &Card| {
+    /// Whether this node record of a node replaces that one.
+    pub(crate) fn is_newer_than(&self, other: &NodeRecord) -> bool {
+        let age = |node_record: &NodeRecord| {
             (
-                card.born_ms,
-                card.member.incarnation,
-                card.start,
-                card.revision,
+                node_record.born_ms,
+                node_record.member.incarnation,
+                node_record.start,
+                node_record.revision,
             )
         };
         age(self) > age(other)
     }
 }
 
-impl Encode for Card {
+impl Encode for NodeRecord {
     fn put(&self, out: &mut Writer) {
         out.number(self.member.pack());
         out.number(self.born_ms);
@@ -66,7 +66,7 @@ impl Encode for Card {
         out.byte(u8::from(self.draining));
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<Card, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<NodeRecord, DecodeError> {
         let member = ReplicaId::unpack(input.number()?).ok_or(DecodeError::Number)?;
         let (born_ms, start, revision) = (input.number()?, input.number()?, input.number()?);
         let mut address = || {
@@ -90,7 +90,7 @@ impl Encode for Card {
                 });
             }
         };
-        Ok(Card {
+        Ok(NodeRecord {
             member,
             born_ms,
             start,
@@ -108,8 +108,8 @@ impl Encode for Card {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn card(node: u32, incarnation: u32) -> Card {
-        Card {
+    pub(crate) fn node_record(node: u32, incarnation: u32) -> NodeRecord {
+        NodeRecord {
             member: ReplicaId::new(NodeId::new(node).unwrap(), incarnation),
             born_ms: 1,
             start: 1,
@@ -125,29 +125,29 @@ pub(crate) mod tests {
     #[test]
     fn it_comes_back_as_it_was_written() {
         let mut out = Writer::new();
-        card(3, 9).put(&mut out);
+        node_record(3, 9).put(&mut out);
         let bytes = out.into_bytes();
         let mut input = Reader::new(&bytes);
-        assert_eq!(Card::take(&mut input), Ok(card(3, 9)));
+        assert_eq!(NodeRecord::take(&mut input), Ok(node_record(3, 9)));
         for end in 0..bytes.len() {
-            assert!(Card::take(&mut Reader::new(&bytes[..end])).is_err());
+            assert!(NodeRecord::take(&mut Reader::new(&bytes[..end])).is_err());
         }
     }
 
-    /// R162: a node may change all its addresses; the card of its latest start counts.
+    /// R162: a node may change all its addresses; the node record of its latest start counts.
     #[test]
     fn the_later_start_counts() {
-        let old = card(1, 7);
-        let moved = Card {
+        let old = node_record(1, 7);
+        let moved = NodeRecord {
             start: 2,
             internal: "elsewhere:1".into(),
             ..old.clone()
         };
         assert!(moved.is_newer_than(&old) && !old.is_newer_than(&moved));
-        let wiped = Card {
+        let wiped = NodeRecord {
             born_ms: 2,
             start: 1,
-            ..card(1, 3)
+            ..node_record(1, 3)
         };
         assert!(wiped.is_newer_than(&moved) && !moved.is_newer_than(&wiped));
         assert!(!old.is_newer_than(&old));

@@ -1,37 +1,39 @@
-//! What a node remembers of its cluster between starts: one record of its log for each card.
+//! What a node remembers of its cluster between starts: one record of its log for each node record.
 //!
 //! A record holds 64 KiB at most and the log fails at a longer one, which stops the node. Names and
-//! addresses are up to 255 bytes each, so the cards of a few dozen nodes would not fit into one.
+//! addresses are up to 255 bytes each, so the node records of a few dozen nodes would not fit into one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer, from_bytes, to_bytes};
 use tenure_node::{NodeId, ReplicaId};
 
-use super::rival::{Claim, History, MOST_SUPERSEDED, Rival, supersede};
-use super::talk::{put_members, take_members};
-use crate::card::Card;
+use super::control::{put_members, take_members};
+use super::rival_cluster::{
+    ClusterClaim, ClusterHistory, MOST_SUPERSEDED, RivalCluster, supersede,
+};
 use crate::identity::IdentityError;
+use crate::node_record::NodeRecord;
 
-/// Where the first release kept all cards and removals in one record.
+/// Where the first release kept all node records and removals in one record.
 const LEGACY: &[u8] = b"peers";
-const CARD: &str = "peer/";
+const NODE_RECORD: &str = "peer/";
 const REMOVED: &str = "removed/";
 const STANDING: &[u8] = b"standing";
 const STOPPED: &[u8] = b"stopped";
 /// Removals that are remembered of one node number. A life is drawn at random, so one that was
 /// forgotten does not come back by chance.
-const MOST_LIVES: usize = 1024;
+const MOST_INCARNATIONS: usize = 1024;
 
 /// A record for the log: key and value.
-pub(crate) type Item = (Vec<u8>, Vec<u8>);
+pub(crate) type StateRecord = (Vec<u8>, Vec<u8>);
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Book {
-    pub(crate) cards: Vec<Card>,
+pub(crate) struct PersistedState {
+    pub(crate) node_records: Vec<NodeRecord>,
     pub(crate) removed: BTreeSet<ReplicaId>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: ClusterStanding,
     /// Why no node may be started on this data, if none may.
     pub(crate) stopped: Option<String>,
     /// Whether some of it is in the first release's record and has to be written anew.
@@ -40,7 +42,7 @@ pub(crate) struct Book {
 
 /// What a node knows of its cluster as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct ClusterStanding {
     /// Members that were ever seen, this node included.
     pub(crate) members: u64,
     /// The most entries of the system group that are known to be applied anywhere in this cluster.
@@ -48,13 +50,13 @@ pub(crate) struct Standing {
     /// Clusters that an operator gave up for this one.
     pub(crate) supersedes: Vec<u64>,
     /// The cluster that this one gave way to, until an operator decides.
-    pub(crate) gave_way_to: Option<Rival>,
+    pub(crate) gave_way_to: Option<RivalCluster>,
 }
 
-impl Standing {
+impl ClusterStanding {
     /// Takes in what another node of this cluster knows of it. Says whether that was news.
-    pub(crate) fn merge(&mut self, claim: &Claim) -> bool {
-        let History { members, applied } = claim.history;
+    pub(crate) fn merge(&mut self, claim: &ClusterClaim) -> bool {
+        let ClusterHistory { members, applied } = claim.history;
         let grown = members > self.members || applied > self.applied;
         self.members = self.members.max(members);
         self.applied = self.applied.max(applied);
@@ -62,9 +64,9 @@ impl Standing {
     }
 
     /// What this node says of its cluster.
-    pub(crate) fn claim(&self) -> Claim {
-        Claim {
-            history: History {
+    pub(crate) fn claim(&self) -> ClusterClaim {
+        ClusterClaim {
+            history: ClusterHistory {
                 members: self.members,
                 applied: self.applied,
             },
@@ -73,51 +75,55 @@ impl Standing {
     }
 }
 
-impl Book {
+impl PersistedState {
     /// What the log holds of it.
-    pub(crate) fn find(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Book, IdentityError> {
-        let mut book = Book::default();
-        let mut cards: BTreeMap<NodeId, Card> = BTreeMap::new();
+    pub(crate) fn find(
+        records: &BTreeMap<Vec<u8>, Vec<u8>>,
+    ) -> Result<PersistedState, IdentityError> {
+        let mut peer_state = PersistedState::default();
+        let mut node_records: BTreeMap<NodeId, NodeRecord> = BTreeMap::new();
         for (key, value) in records.iter().filter(|(_, value)| !value.is_empty()) {
             let name = std::str::from_utf8(key).unwrap_or_default();
             if key == LEGACY {
-                let Legacy {
-                    cards: old,
+                let LegacyRecord {
+                    node_records: old,
                     removed,
                 } = read(value)?;
-                book.is_legacy = !old.is_empty() || !removed.is_empty();
-                book.removed.extend(removed);
-                for card in old {
+                peer_state.is_legacy = !old.is_empty() || !removed.is_empty();
+                peer_state.removed.extend(removed);
+                for node_record in old {
                     // A record of its own is written later.
-                    cards.entry(card.node()).or_insert(card);
+                    node_records
+                        .entry(node_record.node())
+                        .or_insert(node_record);
                 }
-            } else if name.starts_with(CARD) {
-                let card: Card = read(value)?;
-                cards.insert(card.node(), card);
+            } else if name.starts_with(NODE_RECORD) {
+                let node_record: NodeRecord = read(value)?;
+                node_records.insert(node_record.node(), node_record);
             } else if name.starts_with(REMOVED) {
-                let Removed(members) = read(value)?;
-                book.removed.extend(members);
+                let RemovedNodes(members) = read(value)?;
+                peer_state.removed.extend(members);
             } else if key == STANDING {
-                book.standing = read(value)?;
+                peer_state.standing = read(value)?;
             } else if key == STOPPED {
-                book.stopped = Some(String::from_utf8_lossy(value).into_owned());
+                peer_state.stopped = Some(String::from_utf8_lossy(value).into_owned());
             }
         }
-        cards.retain(|_, card| !book.removed.contains(&card.member));
-        book.cards = cards.into_values().collect();
-        let least = book.cards.len() as u64 + 1;
-        book.standing.members = book.standing.members.max(least);
-        Ok(book)
+        node_records.retain(|_, node_record| !peer_state.removed.contains(&node_record.member));
+        peer_state.node_records = node_records.into_values().collect();
+        let least = peer_state.node_records.len() as u64 + 1;
+        peer_state.standing.members = peer_state.standing.members.max(least);
+        Ok(peer_state)
     }
 
     /// Everything, in place of the first release's record.
-    pub(crate) fn items(&self) -> Vec<Item> {
+    pub(crate) fn items(&self) -> Vec<StateRecord> {
         let nodes: BTreeSet<NodeId> = self.removed.iter().map(|member| member.node).collect();
-        let mut items: Vec<Item> = self.cards.iter().map(card).collect();
+        let mut items: Vec<StateRecord> = self.node_records.iter().map(node_record).collect();
         items.extend(nodes.into_iter().map(|node| removed(node, &self.removed)));
         items.push(standing(&self.standing));
         // Written last: until then a crash leaves the old record in force.
-        items.push((LEGACY.to_vec(), to_bytes(&Legacy::default())));
+        items.push((LEGACY.to_vec(), to_bytes(&LegacyRecord::default())));
         items
     }
 }
@@ -126,69 +132,72 @@ fn read<T: Encode>(value: &[u8]) -> Result<T, IdentityError> {
     from_bytes(value).map_err(|error| IdentityError::Unreadable(error.to_string()))
 }
 
-/// The record of a card.
-pub(crate) fn card(card: &Card) -> Item {
-    let key = format!("{CARD}{}", card.node().number());
-    (key.into_bytes(), to_bytes(card))
+/// The record of a node record.
+pub(crate) fn node_record(node_record: &NodeRecord) -> StateRecord {
+    let key = format!("{NODE_RECORD}{}", node_record.node().number());
+    (key.into_bytes(), to_bytes(node_record))
 }
 
-/// The record of a node that has no card any more. Records cannot be removed; an empty one counts as none.
-pub(crate) fn no_card(node: NodeId) -> Item {
-    (format!("{CARD}{}", node.number()).into_bytes(), Vec::new())
+/// The record of a node that has no node record any more. Records cannot be removed; an empty one counts as none.
+pub(crate) fn no_node_record(node: NodeId) -> StateRecord {
+    (
+        format!("{NODE_RECORD}{}", node.number()).into_bytes(),
+        Vec::new(),
+    )
 }
 
 /// The record of a node's lives that are over.
-pub(crate) fn removed(node: NodeId, all: &BTreeSet<ReplicaId>) -> Item {
+pub(crate) fn removed(node: NodeId, all: &BTreeSet<ReplicaId>) -> StateRecord {
     let incarnations = all.iter().copied().filter(|member| member.node == node);
-    let value = Removed(incarnations.take(MOST_LIVES).collect());
+    let value = RemovedNodes(incarnations.take(MOST_INCARNATIONS).collect());
     let key = format!("{REMOVED}{}", node.number());
     (key.into_bytes(), to_bytes(&value))
 }
 
 /// The record of what is known of the cluster as a whole.
-pub(crate) fn standing(standing: &Standing) -> Item {
+pub(crate) fn standing(standing: &ClusterStanding) -> StateRecord {
     (STANDING.to_vec(), to_bytes(standing))
 }
 
 /// The record that keeps every later start off this data.
-pub(crate) fn stopped(why: &str) -> Item {
+pub(crate) fn stopped(why: &str) -> StateRecord {
     (STOPPED.to_vec(), why.as_bytes().to_vec())
 }
 
-struct Removed(Vec<ReplicaId>);
+struct RemovedNodes(Vec<ReplicaId>);
 
-impl Encode for Removed {
+impl Encode for RemovedNodes {
     fn put(&self, out: &mut Writer) {
         put_members(out, self.0.iter().copied());
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<Removed, DecodeError> {
-        Ok(Removed(take_members(input)?))
+    fn take(input: &mut Reader<'_>) -> Result<RemovedNodes, DecodeError> {
+        Ok(RemovedNodes(take_members(input)?))
     }
 }
 
 /// The record of the first release.
 #[derive(Default)]
-struct Legacy {
-    cards: Vec<Card>,
+struct LegacyRecord {
+    node_records: Vec<NodeRecord>,
     removed: Vec<ReplicaId>,
 }
 
-impl Encode for Legacy {
+impl Encode for LegacyRecord {
     fn put(&self, out: &mut Writer) {
-        out.list(&self.cards);
+        out.list(&self.node_records);
         put_members(out, self.removed.iter().copied());
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<Legacy, DecodeError> {
-        Ok(Legacy {
-            cards: input.list()?,
+    fn take(input: &mut Reader<'_>) -> Result<LegacyRecord, DecodeError> {
+        Ok(LegacyRecord {
+            node_records: input.list()?,
             removed: take_members(input)?,
         })
     }
 }
 
-impl Encode for Standing {
+impl Encode for ClusterStanding {
     fn put(&self, out: &mut Writer) {
         out.number(self.members);
         out.length(self.supersedes.len());
@@ -199,7 +208,7 @@ impl Encode for Standing {
         out.number(self.applied);
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<Standing, DecodeError> {
+    fn take(input: &mut Reader<'_>) -> Result<ClusterStanding, DecodeError> {
         let members = input.number()?;
         let count = input.length()?;
         if count > MOST_SUPERSEDED {
@@ -207,7 +216,7 @@ impl Encode for Standing {
                 "too many clusters are superseded",
             ));
         }
-        Ok(Standing {
+        Ok(ClusterStanding {
             members,
             supersedes: (0..count)
                 .map(|_| input.number())
@@ -220,13 +229,13 @@ impl Encode for Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rival::Verdict;
+    use super::super::rival_cluster::RivalOutcome;
     use super::*;
-    use crate::card::tests::card as short;
+    use crate::node_record::tests::node_record as short;
 
-    /// A card with the longest names and addresses there can be.
-    fn long(node: u32) -> Card {
-        Card {
+    /// A node record with the longest names and addresses there can be.
+    fn long(node: u32) -> NodeRecord {
+        NodeRecord {
             name: format!("{node:0>255}"),
             internal: format!("{node:i>255}"),
             gossip: format!("{node:g>255}"),
@@ -235,7 +244,7 @@ mod tests {
         }
     }
 
-    fn stored(items: Vec<Item>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    fn stored(items: Vec<StateRecord>) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut batch = tenure_log::Batch::new();
         for (key, value) in &items {
             // What the log refuses here stops a node.
@@ -246,80 +255,89 @@ mod tests {
 
     #[test]
     fn the_cards_of_500_nodes_with_long_names_fit() {
-        let book = Book {
-            cards: (2..=501).map(long).collect(),
+        let peer_state = PersistedState {
+            node_records: (2..=501).map(long).collect(),
             removed: (1..=2000)
                 .map(|incarnation| short(600, incarnation).member)
                 .collect(),
-            standing: Standing {
+            standing: ClusterStanding {
                 members: 900,
                 applied: 77,
                 supersedes: (1..=32).collect(),
-                gave_way_to: Some(Rival {
+                gave_way_to: Some(RivalCluster {
                     cluster: 4,
                     number: 1,
                     node: "x".repeat(600),
                     address: "x".repeat(255),
-                    claim: Some(Claim {
+                    claim: Some(ClusterClaim {
                         supersedes: (1..=32).collect(),
-                        ..Claim::default()
+                        ..ClusterClaim::default()
                     }),
-                    verdict: Verdict::GivesWay,
+                    verdict: RivalOutcome::GivesWay,
                 }),
             },
-            ..Book::default()
+            ..PersistedState::default()
         };
-        let found = Book::find(&stored(book.items())).unwrap();
-        assert_eq!(found.removed.len(), MOST_LIVES);
-        let removed = book.removed.clone();
-        assert_eq!(Book { removed, ..found }, book);
+        let found = PersistedState::find(&stored(peer_state.items())).unwrap();
+        assert_eq!(found.removed.len(), MOST_INCARNATIONS);
+        let removed = peer_state.removed.clone();
+        assert_eq!(PersistedState { removed, ..found }, peer_state);
     }
 
     /// A node that has just joined, or that was just started, claims no less than it has heard: a shorter claim
     /// would make the whole cluster give way to another one.
     #[test]
     fn what_was_heard_of_the_history_is_claimed_after_a_restart() {
-        let heard = Claim {
-            history: History {
+        let heard = ClusterClaim {
+            history: ClusterHistory {
                 members: 5,
                 applied: 900,
             },
             supersedes: vec![3],
         };
-        let mut joined = Standing {
+        let mut joined = ClusterStanding {
             members: 1,
-            ..Standing::default()
+            ..ClusterStanding::default()
         };
         assert!(joined.merge(&heard));
         assert!(!joined.merge(&heard), "no news");
-        assert!(!joined.merge(&Claim::default()), "less is no news");
-        let book = Book::find(&stored(vec![standing(&joined)])).unwrap();
-        assert_eq!(book.standing.claim(), heard);
+        assert!(!joined.merge(&ClusterClaim::default()), "less is no news");
+        let peer_state = PersistedState::find(&stored(vec![standing(&joined)])).unwrap();
+        assert_eq!(peer_state.standing.claim(), heard);
     }
 
     #[test]
     fn the_first_releases_record_is_read_and_replaced() {
-        let legacy = Legacy {
-            cards: vec![short(2, 1), short(3, 1), short(4, 1)],
+        let legacy = LegacyRecord {
+            node_records: vec![short(2, 1), short(3, 1), short(4, 1)],
             removed: vec![short(4, 1).member],
         };
         let mut records = stored(vec![(LEGACY.to_vec(), to_bytes(&legacy))]);
-        let newer = Card {
+        let newer = NodeRecord {
             start: 9,
             ..short(3, 1)
         };
-        records.extend([card(&newer)]);
-        let book = Book::find(&records).unwrap();
-        assert!(book.is_legacy);
-        assert_eq!(book.cards, [short(2, 1), newer]);
-        assert_eq!(book.standing.members, 3);
-        records.extend(book.items());
-        let again = Book::find(&records).unwrap();
+        records.extend([node_record(&newer)]);
+        let peer_state = PersistedState::find(&records).unwrap();
+        assert!(peer_state.is_legacy);
+        assert_eq!(peer_state.node_records, [short(2, 1), newer]);
+        assert_eq!(peer_state.standing.members, 3);
+        records.extend(peer_state.items());
+        let again = PersistedState::find(&records).unwrap();
         let is_legacy = false;
-        assert_eq!(again, Book { is_legacy, ..book });
-        records.extend([no_card(short(2, 1).node())]);
-        assert_eq!(Book::find(&records).unwrap().cards.len(), 1);
+        assert_eq!(
+            again,
+            PersistedState {
+                is_legacy,
+                ..peer_state
+            }
+        );
+        records.extend([no_node_record(short(2, 1).node())]);
+        assert_eq!(
+            PersistedState::find(&records).unwrap().node_records.len(),
+            1
+        );
         records.insert(STANDING.to_vec(), vec![1, 2, 3]);
-        assert!(Book::find(&records).is_err());
+        assert!(PersistedState::find(&records).is_err());
     }
 }

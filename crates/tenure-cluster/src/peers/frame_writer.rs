@@ -12,41 +12,41 @@ use bytes::Bytes;
 use tenure_node::Channel;
 use tokio::sync::mpsc;
 
-use super::link::WRITE_AT_ONCE;
-use super::seal::Sealer;
+use super::connection::WRITE_AT_ONCE;
+use super::frame_mac::MacWriter;
 
 /// What travels on a connection.
 #[derive(Clone, Debug)]
-pub(crate) enum Parcel {
+pub(crate) enum OutboundMessage {
     /// From a node to a node.
     Frame(Bytes),
-    /// From one mesh to the other: cards and orders.
-    Talk(Bytes),
+    /// From one mesh to the other: node records and orders.
+    Control(Bytes),
 }
 
 pub(super) const PING: u8 = 0;
 pub(super) const FRAME: u8 = 1;
-pub(super) const TALK: u8 = 2;
+pub(super) const CONTROL: u8 = 2;
 
 /// The connection is gone, or so far behind that it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lost;
+pub(crate) struct ConnectionLost;
 
 /// Where parcels for a peer go. The connection ends with the last handle.
 #[derive(Clone)]
-pub(crate) struct Outlet {
-    line: Arc<Mutex<Line>>,
+pub(crate) struct FrameWriter {
+    line: Arc<Mutex<SendBuffer>>,
     wake: mpsc::Sender<()>,
 }
 
 /// The other end, which the task of the connection has.
-pub(crate) struct Queue {
-    line: Arc<Mutex<Line>>,
+pub(crate) struct FrameQueue {
+    line: Arc<Mutex<SendBuffer>>,
     pub(super) woken: mpsc::Receiver<()>,
 }
 
-struct Line {
-    sealer: Sealer,
+struct SendBuffer {
+    sealer: MacWriter,
     /// The connection's own, for those who do not want to wait for its task.
     socket: Option<TcpStream>,
     /// Sealed, and not given to the socket yet.
@@ -57,15 +57,19 @@ struct Line {
     most: usize,
 }
 
-fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
+fn lock(line: &Mutex<SendBuffer>) -> MutexGuard<'_, SendBuffer> {
     line.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The two ends for a lane. Without a socket all goes by way of the task.
-pub(super) fn pair(channel: Channel, sealer: Sealer, socket: Option<TcpStream>) -> (Outlet, Queue) {
+/// The two ends for a channel. Without a socket all goes by way of the task.
+pub(super) fn pair(
+    channel: Channel,
+    sealer: MacWriter,
+    socket: Option<TcpStream>,
+) -> (FrameWriter, FrameQueue) {
     // One wake-up is as good as many.
     let (wake, woken) = mpsc::channel(1);
-    let line = Arc::new(Mutex::new(Line {
+    let line = Arc::new(Mutex::new(SendBuffer {
         sealer,
         socket,
         bytes: Vec::new(),
@@ -76,27 +80,27 @@ pub(super) fn pair(channel: Channel, sealer: Sealer, socket: Option<TcpStream>) 
             Channel::Bulk => 16 * 1024 * 1024,
         },
     }));
-    let outlet = Outlet {
+    let frame_writer = FrameWriter {
         line: Arc::clone(&line),
         wake,
     };
-    (outlet, Queue { line, woken })
+    (frame_writer, FrameQueue { line, woken })
 }
 
-impl Outlet {
+impl FrameWriter {
     /// Whether this is a handle to the same connection.
-    pub(crate) fn is(&self, other: &Outlet) -> bool {
+    pub(crate) fn is(&self, other: &FrameWriter) -> bool {
         Arc::ptr_eq(&self.line, &other.line)
     }
 
     /// Sends a parcel, now or as soon as the peer takes it. Bounded: a peer that does not keep up
     /// loses its connection.
-    pub(crate) fn send(&self, parcel: Parcel) -> Result<(), Lost> {
-        let (kind, content) = match &parcel {
-            Parcel::Frame(content) => (FRAME, content),
-            Parcel::Talk(content) => (TALK, content),
+    pub(crate) fn send(&self, outbound: OutboundMessage) -> Result<(), ConnectionLost> {
+        let (kind, content) = match &outbound {
+            OutboundMessage::Frame(content) => (FRAME, content),
+            OutboundMessage::Control(content) => (CONTROL, content),
         };
-        if lock(&self.line).say(kind, content)? == Left::Much {
+        if lock(&self.line).say(kind, content)? == WakeTask::Much {
             // It may be awake already, or gone.
             let _ = self.wake.try_send(());
         }
@@ -106,15 +110,15 @@ impl Outlet {
 
 /// Whether the task has to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum WakeTask {
     Nothing,
     Much,
 }
 
-impl Line {
-    fn say(&mut self, kind: u8, content: &[u8]) -> Result<Left, Lost> {
+impl SendBuffer {
+    fn say(&mut self, kind: u8, content: &[u8]) -> Result<WakeTask, ConnectionLost> {
         if self.is_over || self.bytes.len() + content.len() > self.most {
-            return Err(Lost);
+            return Err(ConnectionLost);
         }
         let is_first = self.bytes.is_empty() && !self.is_taken;
         let head = self.sealer.head(&[&[kind], content]);
@@ -122,27 +126,27 @@ impl Line {
         self.bytes.push(kind);
         self.bytes.extend_from_slice(content);
         if !is_first {
-            return Ok(Left::Nothing);
+            return Ok(WakeTask::Nothing);
         }
         self.write()
     }
 
     /// Gives the socket as much as it takes without waiting.
-    fn write(&mut self) -> Result<Left, Lost> {
+    fn write(&mut self) -> Result<WakeTask, ConnectionLost> {
         let Some(socket) = &mut self.socket else {
-            return Ok(Left::Much);
+            return Ok(WakeTask::Much);
         };
         let mut written = 0;
         let result = loop {
             if written == self.bytes.len() {
-                break Ok(Left::Nothing);
+                break Ok(WakeTask::Nothing);
             }
             match socket.write(&self.bytes[written..]) {
-                Ok(0) => break Err(Lost),
+                Ok(0) => break Err(ConnectionLost),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break Ok(Left::Much),
-                Err(_) => break Err(Lost),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break Ok(WakeTask::Much),
+                Err(_) => break Err(ConnectionLost),
             }
         };
         self.bytes.drain(..written);
@@ -160,9 +164,9 @@ impl Line {
     }
 }
 
-impl Queue {
+impl FrameQueue {
     /// Says that this node is alive.
-    pub(super) fn ping(&self) -> Result<(), Lost> {
+    pub(super) fn ping(&self) -> Result<(), ConnectionLost> {
         lock(&self.line).say(PING, &[]).map(|_| ())
     }
 
@@ -178,7 +182,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for FrameQueue {
     fn drop(&mut self) {
         lock(&self.line).end();
     }
@@ -189,7 +193,7 @@ mod tests {
     use std::io::Read;
     use std::net::TcpListener;
 
-    use super::super::seal::{HEAD, Opener};
+    use super::super::frame_mac::{HEAD, MacReader};
     use super::*;
     use aws_lc_rs::hmac;
 
@@ -198,10 +202,10 @@ mod tests {
     }
 
     /// What arrived, frame by frame.
-    fn frames(opener: &mut Opener, mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    fn frames(opener: &mut MacReader, mut bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         while let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() {
-            let length = Opener::length(head).unwrap();
+            let length = MacReader::length(head).unwrap();
             let (content, rest) = rest.split_at(length);
             opener.check(head, content).unwrap();
             assert_eq!(content[0], FRAME);
@@ -225,11 +229,13 @@ mod tests {
         let (mut far, _) = listener.accept().unwrap();
         let mut task = socket.try_clone().unwrap();
         socket.set_nonblocking(true).unwrap();
-        let (outlet, mut queue) = pair(Channel::Main, Sealer::new(key()), Some(socket));
+        let (frame_writer, mut queue) = pair(Channel::Main, MacWriter::new(key()), Some(socket));
         let mut given = Vec::new();
         let give = |given: &mut Vec<Vec<u8>>, length| {
             let frame = frame(given.len() as u32, length);
-            outlet.send(Parcel::Frame(frame.clone().into())).unwrap();
+            frame_writer
+                .send(OutboundMessage::Frame(frame.clone().into()))
+                .unwrap();
             given.push(frame);
         };
         give(&mut given, 10);
@@ -254,9 +260,9 @@ mod tests {
         assert!(!queue.take(&mut bytes));
         give(&mut given, 10);
         assert!(queue.woken.try_recv().is_err(), "the socket took it");
-        drop((queue, outlet, task));
+        drop((queue, frame_writer, task));
         let arrived = reader.join().unwrap();
-        assert!(frames(&mut Opener::new(key()), &arrived) == given);
+        assert!(frames(&mut MacReader::new(key()), &arrived) == given);
     }
 
     /// Whoever writes to a connection that broke hears of it at once.
@@ -266,23 +272,30 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
         let broken = socket.try_clone().unwrap();
-        let (outlet, _queue) = pair(Channel::Main, Sealer::new(key()), Some(socket));
+        let (frame_writer, _queue) = pair(Channel::Main, MacWriter::new(key()), Some(socket));
         broken.shutdown(std::net::Shutdown::Write).unwrap();
-        let frame = Parcel::Frame(Bytes::from_static(b"x"));
-        assert_eq!(outlet.send(frame.clone()), Err(Lost));
-        assert_eq!(outlet.send(frame), Err(Lost));
+        let frame = OutboundMessage::Frame(Bytes::from_static(b"x"));
+        assert_eq!(frame_writer.send(frame.clone()), Err(ConnectionLost));
+        assert_eq!(frame_writer.send(frame), Err(ConnectionLost));
     }
 
     /// A peer that does not keep up loses its connection, not our memory.
     #[test]
     fn what_waits_is_bounded() {
-        let (outlet, queue) = pair(Channel::Bulk, Sealer::new(key()), None);
+        let (frame_writer, queue) = pair(Channel::Bulk, MacWriter::new(key()), None);
         let frame = Bytes::from(vec![0; 1024 * 1024]);
         let sent = (0..100)
-            .take_while(|_| outlet.send(Parcel::Frame(frame.clone())).is_ok())
+            .take_while(|_| {
+                frame_writer
+                    .send(OutboundMessage::Frame(frame.clone()))
+                    .is_ok()
+            })
             .count();
         assert_eq!(sent, 15);
         drop(queue);
-        assert_eq!(outlet.send(Parcel::Frame(Bytes::new())), Err(Lost));
+        assert_eq!(
+            frame_writer.send(OutboundMessage::Frame(Bytes::new())),
+            Err(ConnectionLost)
+        );
     }
 }

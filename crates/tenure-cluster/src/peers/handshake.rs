@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A proof is an HMAC over both hellos, so it is bound to both identities, the connection's number,
-//! the lane and two fresh nonces; it cannot be replayed, reflected or moved to another connection.
+//! the channel and two fresh nonces; it cannot be replayed, reflected or moved to another connection.
 //! The same transcript gives the key under which every frame of the connection is sealed.
 
 use std::fmt;
@@ -19,9 +19,9 @@ use tenure_core::codec::{DecodeError, Encode, Reader, Writer, from_bytes, to_byt
 use tenure_core::policy::Algorithm;
 use tenure_node::{Channel, ClusterConfig, NodeId};
 
-use super::incarnations::Mark;
-use super::rival::Claim;
-use crate::card::Card;
+use super::incarnations::IncarnationMark;
+use super::rival_cluster::ClusterClaim;
+use crate::node_record::NodeRecord;
 
 /// The versions of the peer protocol that a node speaks. Two nodes speak the newest that both know, so
 /// a release that brings a new one still knows that of the release before it, and clusters are
@@ -71,7 +71,7 @@ pub(crate) struct Hello {
     /// The cluster it belongs to, once it does.
     pub(crate) cluster: Option<u64>,
     pub(crate) facts: ClusterConfig,
-    pub(crate) card: Card,
+    pub(crate) node_record: NodeRecord,
     pub(crate) channel: Channel,
     /// Counts the connections that the dialer's process has made.
     pub(crate) connection: u64,
@@ -79,9 +79,9 @@ pub(crate) struct Hello {
     pub(crate) wanted: Option<NodeId>,
     pub(crate) nonce: [u8; 32],
     /// What it says of its cluster's history. The first release says nothing.
-    pub(crate) claim: Option<Claim>,
+    pub(crate) claim: Option<ClusterClaim>,
     /// The newest life that it knows of the number of the node it speaks to. The first release says nothing.
-    pub(crate) known: Option<Mark>,
+    pub(crate) known: Option<IncarnationMark>,
 }
 
 /// What follows the nonce: fields with a number and a length, so that each release skips those that it
@@ -91,7 +91,7 @@ const KNOWN: u64 = 2;
 
 /// Why two nodes do not talk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum HandshakeRefusal {
     #[error(
         "it speaks {theirs} of the peer protocol and this node {ours}: a cluster is upgraded one release at a time"
     )]
@@ -127,7 +127,7 @@ impl Hello {
     pub(crate) fn new(
         facts: ClusterConfig,
         cluster: Option<u64>,
-        card: Card,
+        node_record: NodeRecord,
         (channel, connection): (Channel, u64),
         wanted: Option<NodeId>,
         nonce: [u8; 32],
@@ -136,7 +136,7 @@ impl Hello {
             versions: Versions::OURS,
             cluster,
             facts,
-            card,
+            node_record,
             channel,
             connection,
             wanted,
@@ -154,7 +154,7 @@ impl Hello {
         out.number(u64::from(self.facts.group_count));
         out.number(self.facts.prefix_segments as u64);
         out.put(&self.facts.default_algorithm);
-        out.put(&self.card);
+        out.put(&self.node_record);
         out.byte(match self.channel {
             Channel::Main => 0,
             Channel::Bulk => 1,
@@ -189,7 +189,7 @@ impl Hello {
             prefix_segments: input.small()? as usize,
             default_algorithm: Algorithm::take(&mut input)?,
         };
-        let card = Card::take(&mut input)?;
+        let node_record = NodeRecord::take(&mut input)?;
         let channel = match input.byte()? {
             0 => Channel::Main,
             1 => Channel::Bulk,
@@ -204,7 +204,7 @@ impl Hello {
             versions,
             cluster,
             facts,
-            card,
+            node_record,
             channel,
             connection,
             wanted,
@@ -215,28 +215,28 @@ impl Hello {
     }
 
     /// Whether this node may talk to the one that said `theirs`, and in which version.
-    pub(crate) fn judge(&self, theirs: &Hello) -> Result<u8, Refusal> {
+    pub(crate) fn assess(&self, theirs: &Hello) -> Result<u8, HandshakeRefusal> {
         // First of all: another cluster with this token is a danger, whatever else differs.
         if let (Some(ours), Some(theirs)) = (self.cluster, theirs.cluster)
             && ours != theirs
         {
-            return Err(Refusal::Cluster);
+            return Err(HandshakeRefusal::Cluster);
         }
         let common = self.versions.common(theirs.versions);
-        let spoken = common.ok_or(Refusal::Version {
+        let spoken = common.ok_or(HandshakeRefusal::Version {
             ours: self.versions,
             theirs: theirs.versions,
         })?;
         same_facts(&self.facts, &theirs.facts)?;
-        let (ours, found) = (self.card.node(), theirs.card.node());
+        let (ours, found) = (self.node_record.node(), theirs.node_record.node());
         if ours == found {
-            return Err(Refusal::SameNumber(found.number()));
+            return Err(HandshakeRefusal::SameNumber(found.number()));
         }
         for (wanted, found) in [(self.wanted, found), (theirs.wanted, ours)] {
             if let Some(wanted) = wanted
                 && wanted != found
             {
-                return Err(Refusal::Elsewhere {
+                return Err(HandshakeRefusal::Elsewhere {
                     wanted: wanted.number(),
                     found: found.number(),
                 });
@@ -246,7 +246,9 @@ impl Hello {
     }
 }
 
-fn later_fields(input: &mut Reader<'_>) -> Result<(Option<Claim>, Option<Mark>), DecodeError> {
+fn later_fields(
+    input: &mut Reader<'_>,
+) -> Result<(Option<ClusterClaim>, Option<IncarnationMark>), DecodeError> {
     let (mut claim, mut known) = (None, None);
     while input.remaining() > 0 {
         let field = input.number()?;
@@ -261,12 +263,15 @@ fn later_fields(input: &mut Reader<'_>) -> Result<(Option<Claim>, Option<Mark>),
 }
 
 /// R161: what must be the same on every node.
-pub(crate) fn same_facts(ours: &ClusterConfig, theirs: &ClusterConfig) -> Result<(), Refusal> {
+pub(crate) fn same_facts(
+    ours: &ClusterConfig,
+    theirs: &ClusterConfig,
+) -> Result<(), HandshakeRefusal> {
     let same = |key, ours: String, theirs: String| {
         if ours == theirs {
             Ok(())
         } else {
-            Err(Refusal::Facts { key, ours, theirs })
+            Err(HandshakeRefusal::Facts { key, ours, theirs })
         }
     };
     same(
@@ -288,11 +293,11 @@ pub(crate) fn same_facts(ours: &ClusterConfig, theirs: &ClusterConfig) -> Result
 
 /// The cluster's token, as a key. Never printed.
 #[derive(Clone)]
-pub(crate) struct Token(hmac::Key);
+pub(crate) struct TokenKey(hmac::Key);
 
-impl Token {
-    pub(crate) fn new(token: &[u8]) -> Token {
-        Token(hmac::Key::new(hmac::HMAC_SHA256, token))
+impl TokenKey {
+    pub(crate) fn new(token: &[u8]) -> TokenKey {
+        TokenKey(hmac::Key::new(hmac::HMAC_SHA256, token))
     }
 
     /// A keyed hash over parts, each with its length, for one purpose.
@@ -324,34 +329,39 @@ pub(crate) struct Transcript<'a> {
 
 /// Who proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum ProofSide {
     Dialer,
     Listener,
 }
 
-impl Side {
+impl ProofSide {
     fn purpose(self) -> &'static str {
         match self {
-            Side::Dialer => "tenure peer: dialer",
-            Side::Listener => "tenure peer: listener",
+            ProofSide::Dialer => "tenure peer: dialer",
+            ProofSide::Listener => "tenure peer: listener",
         }
     }
 }
 
 impl Transcript<'_> {
-    pub(crate) fn proof(&self, token: &Token, side: Side) -> hmac::Tag {
+    pub(crate) fn proof(&self, token: &TokenKey, side: ProofSide) -> hmac::Tag {
         token.mac(side.purpose(), &[self.dialer, self.listener])
     }
 
-    pub(crate) fn is_proof(&self, token: &Token, side: Side, claimed: &[u8; PROOF]) -> bool {
+    pub(crate) fn is_proof(
+        &self,
+        token: &TokenKey,
+        side: ProofSide,
+        claimed: &[u8; PROOF],
+    ) -> bool {
         token.is_mac(side.purpose(), &[self.dialer, self.listener], claimed)
     }
 
     /// The key for what one side sends on this connection.
-    pub(crate) fn key(&self, token: &Token, side: Side) -> hmac::Key {
+    pub(crate) fn key(&self, token: &TokenKey, side: ProofSide) -> hmac::Key {
         let purpose = match side {
-            Side::Dialer => "tenure frames: dialer",
-            Side::Listener => "tenure frames: listener",
+            ProofSide::Dialer => "tenure frames: dialer",
+            ProofSide::Listener => "tenure frames: listener",
         };
         let secret = token.mac(purpose, &[self.dialer, self.listener]);
         hmac::Key::new(hmac::HMAC_SHA256, secret.as_ref())
@@ -360,9 +370,9 @@ impl Transcript<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rival::History;
+    use super::super::rival_cluster::ClusterHistory;
     use super::*;
-    use crate::card::tests::card;
+    use crate::node_record::tests::node_record;
 
     fn facts() -> ClusterConfig {
         ClusterConfig {
@@ -377,7 +387,7 @@ mod tests {
         Hello::new(
             facts(),
             Some(7),
-            card(node, 1),
+            node_record(node, 1),
             (Channel::Main, connection),
             None,
             nonce,
@@ -392,14 +402,14 @@ mod tests {
             assert!(Hello::from_bytes(&bytes[..end]).is_err());
         }
         let claimed = Hello {
-            claim: Some(Claim {
-                history: History {
+            claim: Some(ClusterClaim {
+                history: ClusterHistory {
                     members: 3,
                     applied: 900,
                 },
                 supersedes: vec![8, 9],
             }),
-            known: Some(Mark::of(&card(1, 4))),
+            known: Some(IncarnationMark::of(&node_record(1, 4))),
             ..hello(2, 5)
         };
         // What the first release reads of it is unchanged.
@@ -424,56 +434,62 @@ mod tests {
     /// R168: a proof is worth nothing for another token, side, node or connection.
     #[test]
     fn a_proof_is_bound_to_everything() {
-        let token = Token::new(&[1; 32]);
+        let token = TokenKey::new(&[1; 32]);
         let (one, two) = (hello(1, 9).to_bytes(), hello(2, 0).to_bytes());
         let transcript = Transcript {
             dialer: &one,
             listener: &two,
         };
-        let proof = transcript.proof(&token, Side::Dialer);
+        let proof = transcript.proof(&token, ProofSide::Dialer);
         let proof: [u8; PROOF] = proof.as_ref().try_into().unwrap();
-        assert!(transcript.is_proof(&token, Side::Dialer, &proof));
+        assert!(transcript.is_proof(&token, ProofSide::Dialer, &proof));
         assert!(
-            !transcript.is_proof(&token, Side::Listener, &proof),
+            !transcript.is_proof(&token, ProofSide::Listener, &proof),
             "reflected"
         );
-        assert!(!transcript.is_proof(&Token::new(&[2; 32]), Side::Dialer, &proof));
+        assert!(!transcript.is_proof(&TokenKey::new(&[2; 32]), ProofSide::Dialer, &proof));
         let next = hello(1, 10).to_bytes();
         let other = Transcript {
             dialer: &next,
             listener: &two,
         };
-        assert!(!other.is_proof(&token, Side::Dialer, &proof), "replayed");
+        assert!(
+            !other.is_proof(&token, ProofSide::Dialer, &proof),
+            "replayed"
+        );
         assert!(!token.is_mac("x", &[], &[]), "an empty tag proves nothing");
     }
 
     /// R161: a node with other facts is excluded, whichever side finds out.
     #[test]
     fn who_may_talk() {
-        assert_eq!(hello(1, 1).judge(&hello(2, 1)), Ok(1));
+        assert_eq!(hello(1, 1).assess(&hello(2, 1)), Ok(1));
         let mut other = hello(2, 1);
         other.facts.group_count = 4;
         assert!(matches!(
-            hello(1, 1).judge(&other),
-            Err(Refusal::Facts {
+            hello(1, 1).assess(&other),
+            Err(HandshakeRefusal::Facts {
                 key: "group_count",
                 ..
             })
         ));
         let mut newborn = hello(2, 1);
         newborn.cluster = None;
-        assert_eq!(hello(1, 1).judge(&newborn), Ok(1));
+        assert_eq!(hello(1, 1).assess(&newborn), Ok(1));
         newborn.cluster = Some(8);
-        assert_eq!(hello(1, 1).judge(&newborn), Err(Refusal::Cluster));
+        assert_eq!(hello(1, 1).assess(&newborn), Err(HandshakeRefusal::Cluster));
         // Also where it could not be talked to anyway.
         newborn.facts.group_count = 4;
-        assert_eq!(hello(1, 1).judge(&newborn), Err(Refusal::Cluster));
-        assert_eq!(hello(1, 1).judge(&hello(1, 1)), Err(Refusal::SameNumber(1)));
+        assert_eq!(hello(1, 1).assess(&newborn), Err(HandshakeRefusal::Cluster));
+        assert_eq!(
+            hello(1, 1).assess(&hello(1, 1)),
+            Err(HandshakeRefusal::SameNumber(1))
+        );
         let mut lost = hello(2, 1);
         lost.wanted = NodeId::new(3);
         assert!(matches!(
-            hello(1, 1).judge(&lost),
-            Err(Refusal::Elsewhere { .. })
+            hello(1, 1).assess(&lost),
+            Err(HandshakeRefusal::Elsewhere { .. })
         ));
     }
 
@@ -492,10 +508,10 @@ mod tests {
             ..hello(1, 1)
         };
         for (theirs, spoken) in [((3, 4), 4), ((4, 5), 4), ((2, 3), 3), ((1, 9), 4)] {
-            assert_eq!(ours.judge(&speaks(theirs.0, theirs.1)), Ok(spoken));
+            assert_eq!(ours.assess(&speaks(theirs.0, theirs.1)), Ok(spoken));
         }
         for (theirs, words) in [((5, 6), "versions 5 to 6"), ((2, 2), "version 2")] {
-            let refused = ours.judge(&speaks(theirs.0, theirs.1)).unwrap_err();
+            let refused = ours.assess(&speaks(theirs.0, theirs.1)).unwrap_err();
             assert_eq!(
                 refused.to_string(),
                 format!(
@@ -505,6 +521,6 @@ mod tests {
             );
         }
         // Nonsense is no version.
-        assert!(ours.judge(&speaks(9, 1)).is_err());
+        assert!(ours.assess(&speaks(9, 1)).is_err());
     }
 }

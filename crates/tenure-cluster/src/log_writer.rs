@@ -1,4 +1,4 @@
-//! The journal thread: what the node wants written goes to the log, one sync for all that waits.
+//! The log writer thread: what the node wants written goes to the log, one sync for all that waits.
 //!
 //! While a sync runs, the node keeps stepping and batches pile up; the next sync takes them all.
 //! The slower the disk, the bigger the batch, never the longer the queue.
@@ -17,11 +17,11 @@ use tenure_log::{FileLog, Log as _, RealDisk, Snapshots, SpareDone};
 use tenure_node::{Channel, Input, Mark, NodeId, WriteBatch};
 use tokio::sync::oneshot;
 
-use crate::chores::Chore;
+use crate::background::BackgroundJob;
 use crate::inbox::{Inbox, Job};
-use crate::measure::LogGauges;
-use crate::peers::{Outlet, Parcel};
-use crate::seat::Seat;
+use crate::metrics::LogGauges;
+use crate::node_runner::NodeRunner;
+use crate::peers::{FrameWriter, OutboundMessage};
 
 pub use tenure_journal::ReplayError;
 pub(crate) use tenure_journal::{replay, save};
@@ -40,44 +40,44 @@ const PUBLISH_EVERY: u64 = 16;
 /// do does not pay for it with every batch.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What the journal is asked to do.
-pub(crate) enum Write {
+/// What the log writer is asked to do.
+pub(crate) enum LogJob {
     /// Write this, and let go what rests on it, or on something before it, when that is durable.
-    Turn(Option<WriteBatch>, Vec<Held>),
+    Turn(Option<WriteBatch>, Vec<HeldFrame>),
     /// Something about the node itself; told when it is durable.
-    Note(Note),
+    Note(MetaRecord),
     /// The log's next file is ready, or could not be made.
     Spare(SpareDone),
-    /// Nothing more comes. (The chores thread has a sender too, so the channel does not end by itself.)
+    /// Nothing more comes. (The background thread has a sender too, so the channel does not end by itself.)
     End,
 }
 
-/// See [`Write::Note`].
-pub(crate) struct Note {
+/// See [`LogJob::Note`].
+pub(crate) struct MetaRecord {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) done: Option<oneshot::Sender<()>>,
 }
 
 /// A frame that waits for the disk.
-pub(crate) struct Held {
+pub(crate) struct HeldFrame {
     pub(crate) after: Mark,
     pub(crate) to: NodeId,
     pub(crate) channel: Channel,
-    pub(crate) outlet: Outlet,
+    pub(crate) frame_writer: FrameWriter,
     pub(crate) frame: Bytes,
 }
 
-pub(crate) struct Journal {
+pub(crate) struct LogWriter {
     pub(crate) log: FileLog<RealDisk>,
     pub(crate) snapshots: Snapshots<RealDisk>,
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) seat: Arc<Seat>,
-    pub(crate) chores: Sender<Chore>,
+    pub(crate) runner: Arc<NodeRunner>,
+    pub(crate) background: Sender<BackgroundJob>,
     /// Whether batches wait for the disk at all (R152).
-    pub(crate) durable: Durable,
+    pub(crate) durable: SyncPolicy,
     /// Frames that wait, in the order of what they wait for.
-    pub(crate) held: VecDeque<Held>,
+    pub(crate) held: VecDeque<HeldFrame>,
     /// Up to here everything is durable.
     pub(crate) synced: Mark,
     /// How often it has written.
@@ -93,16 +93,16 @@ pub(crate) struct Journal {
 
 /// Whether answers wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durable {
+pub enum SyncPolicy {
     /// They do.
     Yes,
     /// They do not, by the operator's word.
     No,
 }
 
-impl Journal {
+impl LogWriter {
     /// Writes until the node is gone, or the disk fails: then the node is over (R145).
-    pub(crate) fn run(mut self, writes: &Receiver<Write>) {
+    pub(crate) fn run(mut self, writes: &Receiver<LogJob>) {
         self.publish();
         if let Err(error) = self.serve(writes) {
             let why = error.to_string();
@@ -111,7 +111,7 @@ impl Journal {
         }
     }
 
-    fn serve(&mut self, writes: &Receiver<Write>) -> Result<(), WriteError> {
+    fn serve(&mut self, writes: &Receiver<LogJob>) -> Result<(), WriteError> {
         let mut items = tenure_log::Batch::new();
         let mut notes = Vec::new();
         let mut next = None;
@@ -128,7 +128,7 @@ impl Journal {
             let mut end = false;
             for write in std::iter::once(first).chain(writes.try_iter()) {
                 match write {
-                    Write::Turn(batch, held) => {
+                    LogJob::Turn(batch, held) => {
                         self.held.extend(held);
                         if let Some(batch) = batch {
                             self.make_room(&mut items)?;
@@ -138,7 +138,7 @@ impl Journal {
                             self.let_go();
                         }
                     }
-                    Write::Note(note) => {
+                    LogJob::Note(note) => {
                         self.make_room(&mut items)?;
                         match written.note(&mut items, &note.key, &note.value) {
                             Ok(()) => notes.extend(note.done),
@@ -151,8 +151,8 @@ impl Journal {
                             Err(error) => return Err(error),
                         }
                     }
-                    Write::Spare(done) => self.log.spare_done(done),
-                    Write::End => end = true,
+                    LogJob::Spare(done) => self.log.spare_done(done),
+                    LogJob::End => end = true,
                 }
             }
             // A batch that may wait is still reported only when it is durable; nothing waits for
@@ -160,17 +160,17 @@ impl Journal {
             // All that came together is one record, one write and one sync.
             self.log.append(&mut items)?;
             let synced = match self.durable {
-                Durable::Yes => {
+                SyncPolicy::Yes => {
                     let begun = Instant::now();
                     #[cfg(test)]
-                    crate::stall::wait(&self.place);
+                    crate::disk_stall::wait(&self.place);
                     let synced = written.sync(&mut self.log)?;
                     if synced.mark().is_some() {
                         self.gauges.syncs.record(begun.elapsed());
                     }
                     synced
                 }
-                Durable::No => written.trusted(),
+                SyncPolicy::No => written.trusted(),
             };
             for done in notes.drain(..) {
                 // Whoever does not wait any more does not mind.
@@ -188,14 +188,14 @@ impl Journal {
             match (mark, &next) {
                 (None, _) => {}
                 // There is nothing to write, perhaps until the node has had its turn.
-                (Some(_), None) => self.seat.stand_in(),
+                (Some(_), None) => self.runner.try_step_inline(),
                 (Some(_), Some(_)) => self.inbox.wake(),
             }
             self.clean(synced);
             if end {
                 break;
             }
-            if self.log.appended() != before && self.durable == Durable::Yes {
+            if self.log.appended() != before && self.durable == SyncPolicy::Yes {
                 self.confirm_at = Some(Instant::now() + IDLE);
             }
         }
@@ -205,7 +205,7 @@ impl Journal {
     }
 
     /// Waits for something to write, and confirms the end of the log if nothing comes for a while.
-    fn wait(&mut self, writes: &Receiver<Write>) -> Result<Option<Write>, WriteError> {
+    fn wait(&mut self, writes: &Receiver<LogJob>) -> Result<Option<LogJob>, WriteError> {
         while let Some(at) = self.confirm_at {
             // What is not written does not put it off: a report may be asked for every second.
             match writes.recv_timeout(at.saturating_duration_since(Instant::now())) {
@@ -223,18 +223,18 @@ impl Journal {
     /// Sends the frames that waited for what is durable now.
     fn let_go(&mut self) {
         while let Some(held) = self.held.pop_front_if(|held| held.after <= self.synced) {
-            let Held {
+            let HeldFrame {
                 to: node,
                 channel,
-                outlet,
+                frame_writer,
                 frame,
                 ..
             } = held;
-            if outlet.send(Parcel::Frame(frame)).is_err() {
+            if frame_writer.send(OutboundMessage::Frame(frame)).is_err() {
                 self.inbox.push(Job::Lost {
                     node,
                     channel,
-                    outlet,
+                    frame_writer,
                 });
             }
         }
@@ -257,12 +257,12 @@ impl Journal {
         }
         if let Some(job) = self.log.spare_wanted() {
             // Zero-filling the next file takes a while; the log does not wait for it.
-            let _ = self.chores.send(Chore::Spare(job));
+            let _ = self.background.send(BackgroundJob::Spare(job));
         }
     }
 }
 
-impl Journal {
+impl LogWriter {
     /// Tells others how large the log is.
     fn publish(&self) {
         let usage = self.log.usage();

@@ -16,14 +16,14 @@ use tenure_core::event::Event;
 use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, Failure, Input, Node, StreamId};
 
-use crate::handle::{Stopped, gone};
-use crate::inbox::{Inbox, Job, Reply};
-use crate::seat::Seat;
-use crate::stream::{self, Listener, StreamEnd};
+use crate::handle::{StopState, gone};
+use crate::inbox::{Inbox, Job, ReplyTo};
+use crate::node_runner::NodeRunner;
+use crate::stream::{self, StreamEnd, StreamSender};
 
 /// What a place with many calls hears.
 #[derive(Debug)]
-pub enum Heard {
+pub enum Completion {
     /// A call is answered.
     Answer {
         /// What the caller called it.
@@ -40,11 +40,11 @@ pub enum Heard {
 }
 
 /// A place with many calls under way. Dropping it leaves them to happen unheard.
-pub struct Calls {
+pub struct CallBatch {
     inbox: Arc<Inbox>,
-    seat: Arc<Seat>,
-    stopped: Arc<Stopped>,
-    ear: Arc<Ear>,
+    runner: Arc<NodeRunner>,
+    stopped: Arc<StopState>,
+    completion_queue: Arc<CompletionQueue>,
     /// Pushed, not flushed.
     jobs: Vec<Job>,
     /// Where events come in.
@@ -58,18 +58,18 @@ pub struct Calls {
 /// So many owners are remembered to be listened to.
 const OWNERS: usize = 1024;
 
-impl Calls {
+impl CallBatch {
     pub(crate) fn new(
         inbox: Arc<Inbox>,
-        seat: Arc<Seat>,
-        stopped: Arc<Stopped>,
+        runner: Arc<NodeRunner>,
+        stopped: Arc<StopState>,
         buffer: usize,
-    ) -> Calls {
-        Calls {
+    ) -> CallBatch {
+        CallBatch {
             inbox,
-            seat,
+            runner,
             stopped,
-            ear: Arc::new(Ear {
+            completion_queue: Arc::new(CompletionQueue {
                 state: Mutex::default(),
                 buffer: buffer.max(1),
             }),
@@ -85,8 +85,8 @@ impl Calls {
         self.jobs.push(Job::Call {
             request,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-            reply: Reply::Tagged(Tagged {
-                ear: Some(Arc::clone(&self.ear)),
+            reply: ReplyTo::Tagged(TaggedReply {
+                completion_queue: Some(Arc::clone(&self.completion_queue)),
                 tag,
             }),
         });
@@ -108,7 +108,7 @@ impl Calls {
             Job::Input(input)
         } else {
             self.is_listening = true;
-            let listener = Listener::Heard(Arc::clone(&self.ear));
+            let listener = StreamSender::Heard(Arc::clone(&self.completion_queue));
             Job::Listen {
                 id,
                 input,
@@ -123,7 +123,7 @@ impl Calls {
             return;
         }
         self.inbox.leave_all(&mut self.jobs);
-        self.seat.serve();
+        self.runner.serve();
         if self.stopped.is_set() {
             // Nobody takes it any more; dropped, it is answered.
             self.inbox.abandon();
@@ -132,13 +132,13 @@ impl Calls {
 
     /// Lets the caller look at the node, if that can be had at once, for reads that have come by now. Calls that
     /// are under way are not waited for.
-    pub fn look(&self, look: impl FnOnce(Sight<'_>)) {
-        self.seat.look(|node| look(Sight(node)));
+    pub fn read_view(&self, look: impl FnOnce(ReadView<'_>)) {
+        self.runner.read_view(|node| look(ReadView(node)));
     }
 
     /// Takes everything that was heard; waits if there is nothing.
-    pub fn poll(&mut self, cx: &mut Context<'_>, heard: &mut Vec<Heard>) -> Poll<()> {
-        let mut state = self.ear.lock();
+    pub fn poll(&mut self, cx: &mut Context<'_>, heard: &mut Vec<Completion>) -> Poll<()> {
+        let mut state = self.completion_queue.lock();
         if state.heard.is_empty() {
             match &mut state.waker {
                 Some(waker) => waker.clone_from(cx.waker()),
@@ -156,19 +156,19 @@ impl Calls {
     }
 }
 
-impl Drop for Calls {
+impl Drop for CallBatch {
     fn drop(&mut self) {
-        self.ear.lock().is_closed = true;
+        self.completion_queue.lock().is_closed = true;
         if self.is_listening {
             self.inbox.push(Job::Unlisten { id: self.id });
         }
     }
 }
 
-/// The node, as one who only looks sees it. See [`Calls::look`].
-pub struct Sight<'a>(&'a mut Node);
+/// The node, as one who only looks sees it. See [`CallBatch::read_view`].
+pub struct ReadView<'a>(&'a mut Node);
 
-impl Sight<'_> {
+impl ReadView<'_> {
     /// The answer to a read, unless it has to be called.
     pub fn answer(&mut self, request: &ClientRequest) -> Option<Answer> {
         self.0.answer_now(request)
@@ -176,15 +176,15 @@ impl Sight<'_> {
 }
 
 /// Where the node puts what is heard.
-pub(crate) struct Ear {
-    state: Mutex<State>,
+pub(crate) struct CompletionQueue {
+    state: Mutex<QueueState>,
     /// How many events may lie here.
     buffer: usize,
 }
 
 #[derive(Default)]
-struct State {
-    heard: Vec<Heard>,
+struct QueueState {
+    heard: Vec<Completion>,
     events: usize,
     /// Of whom nothing more is heard, because too much was.
     missed: HashSet<OwnerId>,
@@ -193,12 +193,12 @@ struct State {
     is_closed: bool,
 }
 
-impl Ear {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+impl CompletionQueue {
+    fn lock(&self) -> std::sync::MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, heard: Heard) -> Option<Waker> {
+    fn put(&self, heard: Completion) -> Option<Waker> {
         let mut state = self.lock();
         state.heard.push(heard);
         state.waker.take()
@@ -213,29 +213,29 @@ impl Ear {
         }
         let heard = if state.events < self.buffer {
             state.events += 1;
-            Heard::Event(event)
+            Completion::Event(event)
         } else {
             state.missed.insert(event.owner);
-            Heard::Ended(StreamEnd::Overflow)
+            Completion::Ended(StreamEnd::Overflow)
         };
         state.heard.push(heard);
         state.waker.take()
     }
 
     pub(crate) fn end(&self, why: StreamEnd) {
-        if let Some(waker) = self.put(Heard::Ended(why)) {
+        if let Some(waker) = self.put(Completion::Ended(why)) {
             waker.wake();
         }
     }
 }
 
 /// The answer to one call of many. Dropped without one, it says that the node is gone.
-pub(crate) struct Tagged {
-    ear: Option<Arc<Ear>>,
+pub(crate) struct TaggedReply {
+    completion_queue: Option<Arc<CompletionQueue>>,
     tag: u64,
 }
 
-impl Tagged {
+impl TaggedReply {
     /// Who sleeps is to be woken.
     pub(crate) fn send(
         mut self,
@@ -243,7 +243,7 @@ impl Tagged {
         request: Option<Box<ClientRequest>>,
     ) -> Option<Waker> {
         let tag = self.tag;
-        self.ear.take()?.put(Heard::Answer {
+        self.completion_queue.take()?.put(Completion::Answer {
             tag,
             answer,
             request,
@@ -251,22 +251,26 @@ impl Tagged {
     }
 }
 
-impl Tagged {
+impl TaggedReply {
     /// Whether the caller has given up.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.ear.as_ref().is_some_and(|ear| ear.lock().is_closed)
+        self.completion_queue
+            .as_ref()
+            .is_some_and(|completion_queue| completion_queue.lock().is_closed)
     }
 }
 
-impl Drop for Tagged {
+impl Drop for TaggedReply {
     fn drop(&mut self) {
-        let Some(ear) = self.ear.take() else { return };
-        let heard = Heard::Answer {
+        let Some(completion_queue) = self.completion_queue.take() else {
+            return;
+        };
+        let heard = Completion::Answer {
             tag: self.tag,
             answer: Err(gone()),
             request: None,
         };
-        if let Some(waker) = ear.put(heard) {
+        if let Some(waker) = completion_queue.put(heard) {
             waker.wake();
         }
     }

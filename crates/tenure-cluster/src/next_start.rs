@@ -13,8 +13,8 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::card::Card;
 use crate::directory;
+use crate::node_record::NodeRecord;
 
 /// The name of the file in the data directory.
 pub(crate) const FILE: &str = "next-start";
@@ -22,21 +22,21 @@ const TITLE: &str = "tenure next start, version 1";
 
 /// What the next start does, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
-    pub(crate) what: What,
+pub(crate) struct NextStart {
+    pub(crate) what: StartAction,
     /// The command or the event that wrote it.
-    pub(crate) because: Because,
+    pub(crate) because: StartReason,
     /// The cluster that the directory belonged to, if that could be read.
     pub(crate) old_cluster: Option<u64>,
     /// When it was written, in seconds of the machine's clock. For people only.
     pub(crate) at: u64,
     /// Nodes of the old cluster, if they could be read.
-    pub(crate) peers: Vec<Peer>,
+    pub(crate) peers: Vec<FormerPeer>,
 }
 
-/// See [`Order`].
+/// See [`NextStart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum StartAction {
     /// Join a cluster; never found one.
     Join,
     /// Found a cluster, unless one answers.
@@ -47,7 +47,7 @@ pub(crate) enum What {
 
 /// Who wrote an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Because {
+pub(crate) enum StartReason {
     /// A node that found no cluster yet. It has never been in one.
     Waiting,
     Rejoin,
@@ -58,27 +58,27 @@ pub(crate) enum Because {
 
 /// Where a node of the old cluster was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
+pub(crate) struct FormerPeer {
     pub(crate) name: String,
     pub(crate) gossip: String,
     pub(crate) internal: String,
 }
 
-const WHATS: [(What, &str); 3] = [
-    (What::Join, "join"),
-    (What::Found, "found"),
-    (What::FoundDespiteOldData, "found despite old data"),
+const WHATS: [(StartAction, &str); 3] = [
+    (StartAction::Join, "join"),
+    (StartAction::Found, "found"),
+    (StartAction::FoundDespiteOldData, "found despite old data"),
 ];
 
-const REASONS: [(Because, &str); 5] = [
-    (Because::Waiting, "waiting"),
-    (Because::Rejoin, "rejoin"),
-    (Because::Recover, "recover"),
-    (Because::Restore, "restore"),
-    (Because::Init, "init"),
+const REASONS: [(StartReason, &str); 5] = [
+    (StartReason::Waiting, "waiting"),
+    (StartReason::Rejoin, "rejoin"),
+    (StartReason::Recover, "recover"),
+    (StartReason::Restore, "restore"),
+    (StartReason::Init, "init"),
 ];
 
-impl Because {
+impl StartReason {
     /// As the command is called.
     pub(crate) fn name(self) -> &'static str {
         REASONS
@@ -88,10 +88,10 @@ impl Because {
     }
 }
 
-impl Order {
-    pub(crate) fn new(what: What, because: Because) -> Order {
+impl NextStart {
+    pub(crate) fn new(what: StartAction, because: StartReason) -> NextStart {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH);
-        Order {
+        NextStart {
             what,
             because,
             old_cluster: None,
@@ -101,27 +101,27 @@ impl Order {
     }
 
     /// The same, with what is known of the old cluster.
-    pub(crate) fn of(self, old_cluster: Option<u64>, cards: &[Card]) -> Order {
-        let peer = |card: &Card| Peer {
-            name: card.name.clone(),
-            gossip: card.gossip.clone(),
-            internal: card.internal.clone(),
+    pub(crate) fn of(self, old_cluster: Option<u64>, node_records: &[NodeRecord]) -> NextStart {
+        let peer = |node_record: &NodeRecord| FormerPeer {
+            name: node_record.name.clone(),
+            gossip: node_record.gossip.clone(),
+            internal: node_record.internal.clone(),
         };
-        Order {
+        NextStart {
             old_cluster,
-            peers: cards.iter().map(peer).collect(),
+            peers: node_records.iter().map(peer).collect(),
             ..self
         }
     }
 
     /// Whether the node was in a cluster and may never found one.
     pub(crate) fn forbids_founding(&self) -> bool {
-        self.what == What::Join && self.because != Because::Waiting
+        self.what == StartAction::Join && self.because != StartReason::Waiting
     }
 
     /// The order in a data directory, if there is one. One that cannot be read is an error: the node
     /// must not act as if there were none.
-    pub(crate) fn read(data_dir: &Path) -> io::Result<Option<Order>> {
+    pub(crate) fn read(data_dir: &Path) -> io::Result<Option<NextStart>> {
         match std::fs::read(data_dir.join(FILE)) {
             Ok(bytes) => std::str::from_utf8(&bytes)
                 .ok()
@@ -173,7 +173,7 @@ fn clean(field: &str) -> String {
     field.chars().filter(|one| !one.is_control()).collect()
 }
 
-fn parse(text: &str) -> Option<Order> {
+fn parse(text: &str) -> Option<NextStart> {
     let mut lines = text.lines();
     if lines.next()? != TITLE {
         return None;
@@ -196,7 +196,7 @@ fn parse(text: &str) -> Option<Order> {
             "old cluster" => old_cluster = Some(u64::from_str_radix(value, 16).ok()?),
             "peer" => {
                 let mut fields = value.split('\t').map(str::to_owned);
-                peers.push(Peer {
+                peers.push(FormerPeer {
                     gossip: fields.next()?,
                     internal: fields.next()?,
                     name: fields.next()?,
@@ -206,7 +206,7 @@ fn parse(text: &str) -> Option<Order> {
         }
     }
     ended.then_some(())?;
-    Some(Order {
+    Some(NextStart {
         what: what?,
         because: because?,
         old_cluster,
@@ -218,51 +218,52 @@ fn parse(text: &str) -> Option<Order> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::tests::card;
+    use crate::node_record::tests::node_record;
 
     /// A daemon that begins to wait does not replace the order that it is given meanwhile.
     #[test]
     fn an_order_that_came_first_stays() {
         let data = tempfile::tempdir().unwrap();
-        let waits = Order::new(What::Join, Because::Waiting);
-        let found = Order::new(What::Found, Because::Init);
+        let waits = NextStart::new(StartAction::Join, StartReason::Waiting);
+        let found = NextStart::new(StartAction::Found, StartReason::Init);
         found.write(data.path()).unwrap();
         assert!(!waits.write_new(data.path()).unwrap());
-        assert_eq!(Order::read(data.path()).unwrap(), Some(found));
-        Order::remove(data.path()).unwrap();
+        assert_eq!(NextStart::read(data.path()).unwrap(), Some(found));
+        NextStart::remove(data.path()).unwrap();
         assert!(waits.write_new(data.path()).unwrap());
-        assert_eq!(Order::read(data.path()).unwrap(), Some(waits));
+        assert_eq!(NextStart::read(data.path()).unwrap(), Some(waits));
         assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
     }
 
     #[test]
     fn an_order_comes_back_and_a_damaged_one_is_an_error() {
         let data = tempfile::tempdir().unwrap();
-        assert_eq!(Order::read(data.path()).unwrap(), None);
-        let mut named = card(2, 2);
+        assert_eq!(NextStart::read(data.path()).unwrap(), None);
+        let mut named = node_record(2, 2);
         named.name = "a\nb".to_owned();
-        let mut order = Order::new(What::Join, Because::Rejoin).of(Some(7), &[card(1, 1), named]);
+        let mut order = NextStart::new(StartAction::Join, StartReason::Rejoin)
+            .of(Some(7), &[node_record(1, 1), named]);
         order.write(data.path()).unwrap();
         order.peers[1].name = "ab".to_owned();
-        assert_eq!(Order::read(data.path()).unwrap(), Some(order.clone()));
+        assert_eq!(NextStart::read(data.path()).unwrap(), Some(order.clone()));
         assert!(order.forbids_founding());
         for (what, because) in [
-            (What::Found, Because::Init),
-            (What::FoundDespiteOldData, Because::Init),
-            (What::Join, Because::Waiting),
+            (StartAction::Found, StartReason::Init),
+            (StartAction::FoundDespiteOldData, StartReason::Init),
+            (StartAction::Join, StartReason::Waiting),
         ] {
-            let order = Order::new(what, because);
+            let order = NextStart::new(what, because);
             order.write(data.path()).unwrap();
-            assert_eq!(Order::read(data.path()).unwrap(), Some(order.clone()));
+            assert_eq!(NextStart::read(data.path()).unwrap(), Some(order.clone()));
             assert!(!order.forbids_founding());
         }
         let text = order.text();
         for end in 0..text.len() - 1 {
             std::fs::write(data.path().join(FILE), &text[..end]).unwrap();
-            assert!(Order::read(data.path()).is_err(), "cut at {end}");
+            assert!(NextStart::read(data.path()).is_err(), "cut at {end}");
         }
-        Order::remove(data.path()).unwrap();
-        Order::remove(data.path()).unwrap();
-        assert_eq!(Order::read(data.path()).unwrap(), None);
+        NextStart::remove(data.path()).unwrap();
+        NextStart::remove(data.path()).unwrap();
+        assert_eq!(NextStart::read(data.path()).unwrap(), None);
     }
 }

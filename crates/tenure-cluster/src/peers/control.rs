@@ -1,17 +1,17 @@
-//! What meshes say to each other beside the frames of their nodes.
+//! What registries say to each other beside the frames of their nodes.
 
 use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_node::ReplicaId;
 
-use super::rival::{Claim, Rival};
-use crate::card::Card;
-use crate::report::{Edition, Report};
+use super::rival_cluster::{ClusterClaim, RivalCluster};
+use crate::node_record::NodeRecord;
+use crate::status_report::{Edition, NodeReport};
 
 /// One thing to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Talk {
+pub(crate) enum ControlMessage {
     /// These nodes are there.
-    Cards(Vec<Card>),
+    NodeRecords(Vec<NodeRecord>),
     /// These lives are over, by an operator's order.
     Removed(Vec<ReplicaId>),
     /// Give your replicas away, or stop doing so (R166).
@@ -19,50 +19,50 @@ pub(crate) enum Talk {
     /// How are your replicas?
     Ask(u64),
     /// The answer to it.
-    Told(u64, Report),
+    Told(u64, NodeReport),
     /// What belongs to the answer that follows, and release 0.1.0 does not understand.
     Edition(u64, Edition),
     /// How long our cluster has been there, and which others it supersedes. (Not in the first release.)
-    Claim(Claim),
+    Claim(ClusterClaim),
     /// Another cluster has our token. (Not in the first release.)
-    Rival(Rival),
+    Rival(RivalCluster),
 }
 
-impl Talk {
+impl ControlMessage {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
         match self {
-            Talk::Cards(cards) => {
+            ControlMessage::NodeRecords(node_records) => {
                 out.byte(1);
-                out.list(cards);
+                out.list(node_records);
             }
-            Talk::Removed(members) => {
+            ControlMessage::Removed(members) => {
                 out.byte(2);
                 put_members(&mut out, members.iter().copied());
             }
-            Talk::Drain(wanted) => {
+            ControlMessage::Drain(wanted) => {
                 out.byte(3);
                 out.byte(u8::from(*wanted));
             }
-            Talk::Ask(id) => {
+            ControlMessage::Ask(id) => {
                 out.byte(4);
                 out.number(*id);
             }
-            Talk::Told(id, report) => {
+            ControlMessage::Told(id, report) => {
                 out.byte(5);
                 out.number(*id);
                 out.put(report);
             }
-            Talk::Edition(id, edition) => {
+            ControlMessage::Edition(id, edition) => {
                 out.byte(8);
                 out.number(*id);
                 out.put(edition);
             }
-            Talk::Claim(claim) => {
+            ControlMessage::Claim(claim) => {
                 out.byte(6);
                 out.put(claim);
             }
-            Talk::Rival(rival) => {
+            ControlMessage::Rival(rival) => {
                 out.byte(7);
                 out.put(rival);
             }
@@ -71,21 +71,21 @@ impl Talk {
     }
 
     /// What was said; nothing, if only a later release would understand it.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Option<Talk>, DecodeError> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Option<ControlMessage>, DecodeError> {
         let mut input = Reader::new(bytes);
-        let talk = match input.byte()? {
-            1 => Talk::Cards(input.list()?),
-            2 => Talk::Removed(take_members(&mut input)?),
-            3 => Talk::Drain(input.byte()? != 0),
-            4 => Talk::Ask(input.number()?),
-            5 => Talk::Told(input.number()?, input.take()?),
-            6 => Talk::Claim(input.take()?),
-            7 => Talk::Rival(input.take()?),
-            8 => Talk::Edition(input.number()?, input.take()?),
+        let control = match input.byte()? {
+            1 => ControlMessage::NodeRecords(input.list()?),
+            2 => ControlMessage::Removed(take_members(&mut input)?),
+            3 => ControlMessage::Drain(input.byte()? != 0),
+            4 => ControlMessage::Ask(input.number()?),
+            5 => ControlMessage::Told(input.number()?, input.take()?),
+            6 => ControlMessage::Claim(input.take()?),
+            7 => ControlMessage::Rival(input.take()?),
+            8 => ControlMessage::Edition(input.number()?, input.take()?),
             _ => return Ok(None),
         };
         input.finish()?;
-        Ok(Some(talk))
+        Ok(Some(control))
     }
 }
 
@@ -106,13 +106,13 @@ pub(crate) fn take_members(input: &mut Reader<'_>) -> Result<Vec<ReplicaId>, Dec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::tests::card;
-    use crate::peers::rival::{History, Verdict};
-    use crate::report::GroupReport;
+    use crate::node_record::tests::node_record;
+    use crate::peers::rival_cluster::{ClusterHistory, RivalOutcome};
+    use crate::status_report::GroupReport;
 
     #[test]
     fn what_is_said_is_heard() {
-        let members = vec![card(1, 2).member, card(9, 1).member];
+        let members = vec![node_record(1, 2).member, node_record(9, 1).member];
         let group = GroupReport {
             group: 3,
             leads: true,
@@ -126,19 +126,19 @@ mod tests {
             holds: 7,
             waiters: 8,
         };
-        let report = Report {
+        let report = NodeReport {
             member: members[0],
             release: String::new(),
             rules: 0,
             groups: vec![group],
         };
-        for talk in [
-            Talk::Cards(vec![card(1, 2), card(3, 4)]),
-            Talk::Removed(members.clone()),
-            Talk::Drain(true),
-            Talk::Ask(7),
-            Talk::Told(7, report),
-            Talk::Edition(
+        for control in [
+            ControlMessage::NodeRecords(vec![node_record(1, 2), node_record(3, 4)]),
+            ControlMessage::Removed(members.clone()),
+            ControlMessage::Drain(true),
+            ControlMessage::Ask(7),
+            ControlMessage::Told(7, report),
+            ControlMessage::Edition(
                 7,
                 Edition {
                     member: members[1],
@@ -147,28 +147,28 @@ mod tests {
                     groups: vec![(0, 1), (3, 2)],
                 },
             ),
-            Talk::Claim(Claim {
-                history: History {
+            ControlMessage::Claim(ClusterClaim {
+                history: ClusterHistory {
                     members: 4,
                     applied: 1 << 40,
                 },
                 supersedes: vec![1, u64::MAX],
             }),
-            Talk::Rival(Rival {
+            ControlMessage::Rival(RivalCluster {
                 cluster: 9,
                 number: 1,
                 node: "tenure-0".to_owned(),
                 address: "10.0.0.1:50052".to_owned(),
-                claim: Some(Claim::default()),
-                verdict: Verdict::Undecided,
+                claim: Some(ClusterClaim::default()),
+                verdict: RivalOutcome::Undecided,
             }),
         ] {
-            let bytes = talk.to_bytes();
-            assert_eq!(Talk::from_bytes(&bytes), Ok(Some(talk)));
+            let bytes = control.to_bytes();
+            assert_eq!(ControlMessage::from_bytes(&bytes), Ok(Some(control)));
             for end in 0..bytes.len() {
-                assert!(Talk::from_bytes(&bytes[..end]).is_err());
+                assert!(ControlMessage::from_bytes(&bytes[..end]).is_err());
             }
         }
-        assert_eq!(Talk::from_bytes(&[200, 1, 2]), Ok(None));
+        assert_eq!(ControlMessage::from_bytes(&[200, 1, 2]), Ok(None));
     }
 }

@@ -16,21 +16,21 @@ const TAG: usize = 16;
 pub(crate) const MAX_FRAME: usize = 72 * 1024 * 1024;
 
 /// Seals what one side sends.
-pub(crate) struct Sealer {
+pub(crate) struct MacWriter {
     key: hmac::Key,
     number: u64,
 }
 
 /// Checks what the other side sent.
-pub(crate) struct Opener(Sealer);
+pub(crate) struct MacReader(MacWriter);
 
 /// The bytes were not made by the other end, or not for this place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forged;
+pub(crate) struct BadMac;
 
-impl Sealer {
-    pub(crate) fn new(key: hmac::Key) -> Sealer {
-        Sealer { key, number: 0 }
+impl MacWriter {
+    pub(crate) fn new(key: hmac::Key) -> MacWriter {
+        MacWriter { key, number: 0 }
     }
 
     fn tag(&mut self, parts: &[&[u8]]) -> hmac::Tag {
@@ -55,26 +55,26 @@ impl Sealer {
     }
 }
 
-impl Opener {
-    pub(crate) fn new(key: hmac::Key) -> Opener {
-        Opener(Sealer::new(key))
+impl MacReader {
+    pub(crate) fn new(key: hmac::Key) -> MacReader {
+        MacReader(MacWriter::new(key))
     }
 
     /// How long the frame behind a head is.
-    pub(crate) fn length(head: &[u8; HEAD]) -> Result<usize, Forged> {
+    pub(crate) fn length(head: &[u8; HEAD]) -> Result<usize, BadMac> {
         let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         if length > MAX_FRAME {
-            Err(Forged)
+            Err(BadMac)
         } else {
             Ok(length)
         }
     }
 
     /// Checks the next frame.
-    pub(crate) fn check(&mut self, head: &[u8; HEAD], content: &[u8]) -> Result<(), Forged> {
+    pub(crate) fn check(&mut self, head: &[u8; HEAD], content: &[u8]) -> Result<(), BadMac> {
         let tag = self.0.tag(&[content]);
         aws_lc_rs::constant_time::verify_slices_are_equal(&tag.as_ref()[..TAG], &head[4..])
-            .map_err(|_| Forged)
+            .map_err(|_| BadMac)
     }
 }
 
@@ -88,30 +88,30 @@ mod tests {
 
     #[test]
     fn what_was_sealed_opens_once_and_in_order() {
-        let (mut sealer, mut opener) = (Sealer::new(key()), Opener::new(key()));
+        let (mut sealer, mut opener) = (MacWriter::new(key()), MacReader::new(key()));
         let first = sealer.head(&[b"\x00", b"hello"]);
         let second = sealer.head(&[b"\x00hello"]);
-        assert_eq!(Opener::length(&first), Ok(6));
+        assert_eq!(MacReader::length(&first), Ok(6));
         assert_eq!(opener.check(&first, b"\x00hello"), Ok(()));
         assert_eq!(opener.check(&second, b"\x00hello"), Ok(()));
     }
 
     #[test]
     fn a_changed_repeated_or_skipped_frame_is_found() {
-        let mut sealer = Sealer::new(key());
+        let mut sealer = MacWriter::new(key());
         let first = sealer.head(&[b"one"]);
         let second = sealer.head(&[b"two"]);
-        assert_eq!(Opener::new(key()).check(&first, b"onE"), Err(Forged));
-        assert_eq!(Opener::new(key()).check(&second, b"two"), Err(Forged));
-        let mut opener = Opener::new(key());
+        assert_eq!(MacReader::new(key()).check(&first, b"onE"), Err(BadMac));
+        assert_eq!(MacReader::new(key()).check(&second, b"two"), Err(BadMac));
+        let mut opener = MacReader::new(key());
         assert_eq!(opener.check(&first, b"one"), Ok(()));
-        assert_eq!(opener.check(&first, b"one"), Err(Forged));
+        assert_eq!(opener.check(&first, b"one"), Err(BadMac));
     }
 
     #[test]
     fn a_length_that_cannot_be_is_refused_before_memory_is_given() {
-        let mut head = Sealer::new(key()).head(&[b"x"]);
+        let mut head = MacWriter::new(key()).head(&[b"x"]);
         head[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(Opener::length(&head), Err(Forged));
+        assert_eq!(MacReader::length(&head), Err(BadMac));
     }
 }

@@ -11,23 +11,24 @@ use std::time::{Duration, Instant};
 
 use tenure_cluster::offline::OldData;
 use tenure_cluster::{
-    Begin, Durable, Options, Origin, PeerOptions, Rules, Running, Secret, Survey, Versions, offline,
+    BootstrapMode, ClusterReport, DataOrigin, Options, PeerOptions, PlacementRules, RunningNode,
+    Secret, SyncPolicy, Versions, offline,
 };
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClientRequest, ClusterConfig, GroupId, Limits, NodeId};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 const GROUPS: u32 = 4;
 
 /// Nodes of one token on addresses that stay the same over restarts, as in production.
-struct Place {
+struct TestDirectory {
     data: tempfile::TempDir,
     addresses: Vec<(SocketAddr, SocketAddr)>,
 }
 
-impl Place {
-    fn new(count: u32) -> Place {
-        Place {
+impl TestDirectory {
+    fn new(count: u32) -> TestDirectory {
+        TestDirectory {
             data: tempfile::tempdir().unwrap(),
             addresses: (0..count).map(|_| (free(), free())).collect(),
         }
@@ -41,7 +42,7 @@ impl Place {
         self.addresses[number as usize - 1].1.to_string()
     }
 
-    fn options(&self, number: u32, begin: Begin, seeds: &[u32]) -> Options {
+    fn options(&self, number: u32, begin: BootstrapMode, seeds: &[u32]) -> Options {
         let (listen, gossip_listen) = self.addresses[number as usize - 1];
         Options {
             data_dir: self.directory(number),
@@ -53,7 +54,7 @@ impl Place {
                 default_algorithm: Algorithm::RecursiveRw,
             },
             limits: Limits::default(),
-            durable: Durable::Yes,
+            durable: SyncPolicy::Yes,
             peers: Some(PeerOptions {
                 tls: None,
                 token: Secret::new(&[7; 32]),
@@ -69,7 +70,7 @@ impl Place {
                 public: String::new(),
                 expected_cluster: None,
                 versions: Versions::OURS,
-                rules: Rules {
+                rules: PlacementRules {
                     replication_factor: 3,
                     stability_ms: 0,
                     eviction_ms: 60_000,
@@ -80,19 +81,20 @@ impl Place {
         }
     }
 
-    fn start(&self, number: u32, begin: Begin, seeds: &[u32]) -> Running {
+    fn start(&self, number: u32, begin: BootstrapMode, seeds: &[u32]) -> RunningNode {
         tenure_cluster::start(self.options(number, begin, seeds)).unwrap()
     }
 
     /// Three nodes, founded as the first release's guide said: the first has no seeds.
-    async fn three(&self) -> [Running; 3] {
-        let first = self.start(1, Begin::Bootstrap, &[]);
-        let second = self.start(2, Begin::Join, &[1]);
-        let third = self.start(3, Begin::Join, &[1, 2]);
+    async fn three(&self) -> [RunningNode; 3] {
+        let first = self.start(1, BootstrapMode::Bootstrap, &[]);
+        let second = self.start(2, BootstrapMode::Join, &[1]);
+        let third = self.start(3, BootstrapMode::Join, &[1, 2]);
         second.handle().joined().await.unwrap();
         third.handle().joined().await.unwrap();
-        until(&third, "on three nodes", |survey| {
-            survey.nodes.iter().filter(|node| node.up).count() == 3 && on_three(survey)
+        until(&third, "on three nodes", |cluster_report| {
+            cluster_report.nodes.iter().filter(|node| node.up).count() == 3
+                && on_three(cluster_report)
         })
         .await;
         [first, second, third]
@@ -100,8 +102,11 @@ impl Place {
 }
 
 /// Every group is led and has three voters at rest.
-fn on_three(survey: &Survey) -> bool {
-    let all = survey.reports.iter().flat_map(|report| &report.groups);
+fn on_three(cluster_report: &ClusterReport) -> bool {
+    let all = cluster_report
+        .reports
+        .iter()
+        .flat_map(|report| &report.groups);
     let led = all.filter(|group| group.leads && group.voters.len() == 3 && !group.changing);
     led.count() == GROUPS as usize + 1
 }
@@ -111,19 +116,23 @@ fn free() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-async fn until(node: &Running, what: &str, is_so: impl Fn(&Survey) -> bool) -> Survey {
-    let end = Instant::now() + PATIENCE;
+async fn until(
+    node: &RunningNode,
+    what: &str,
+    is_so: impl Fn(&ClusterReport) -> bool,
+) -> ClusterReport {
+    let end = Instant::now() + STEP_TIMEOUT;
     loop {
-        let survey = node.handle().survey().await.unwrap();
-        if is_so(&survey) {
-            return survey;
+        let cluster_report = node.handle().cluster_report().await.unwrap();
+        if is_so(&cluster_report) {
+            return cluster_report;
         }
-        assert!(Instant::now() < end, "never {what}: {survey:#?}");
+        assert!(Instant::now() < end, "never {what}: {cluster_report:#?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-async fn stop(nodes: impl IntoIterator<Item = Running>) {
+async fn stop(nodes: impl IntoIterator<Item = RunningNode>) {
     for node in nodes {
         tokio::task::spawn_blocking(move || node.stop())
             .await
@@ -131,31 +140,41 @@ async fn stop(nodes: impl IntoIterator<Item = Running>) {
     }
 }
 
-fn incarnation(survey: &Survey, number: u32) -> u32 {
-    let node = survey
+fn incarnation(cluster_report: &ClusterReport, number: u32) -> u32 {
+    let node = cluster_report
         .nodes
         .iter()
         .find(|node| node.member.node.number() == number);
     node.unwrap().member.incarnation
 }
 
-/// The first node comes back in a new life into the cluster that it founded.
-async fn comes_back(place: &Place, first: Running, others: [Running; 2], lose: impl Fn(&Path)) {
-    let before = others[0].handle().survey().await.unwrap();
+/// The first node comes back in a new incarnation into the cluster that it founded.
+async fn comes_back(
+    place: &TestDirectory,
+    first: RunningNode,
+    others: [RunningNode; 2],
+    lose: impl Fn(&Path),
+) {
+    let before = others[0].handle().cluster_report().await.unwrap();
     stop([first]).await;
     lose(&place.directory(1));
     // Configured as it was when it founded the cluster.
-    let first = place.start(1, Begin::Bootstrap, &[]);
-    tokio::time::timeout(PATIENCE, first.handle().joined())
+    let first = place.start(1, BootstrapMode::Bootstrap, &[]);
+    tokio::time::timeout(STEP_TIMEOUT, first.handle().joined())
         .await
         .unwrap()
         .unwrap();
-    let after = until(&others[0], "whole again", |survey| {
-        survey.nodes.len() == 3 && survey.nodes.iter().all(|node| node.up) && on_three(survey)
+    let after = until(&others[0], "whole again", |cluster_report| {
+        cluster_report.nodes.len() == 3
+            && cluster_report.nodes.iter().all(|node| node.up)
+            && on_three(cluster_report)
     })
     .await;
     assert_ne!(incarnation(&before, 1), incarnation(&after, 1));
-    assert_eq!(first.handle().survey().await.unwrap().nodes.len(), 3);
+    assert_eq!(
+        first.handle().cluster_report().await.unwrap().nodes.len(),
+        3
+    );
     stop([first]).await;
     stop(others).await;
 }
@@ -163,7 +182,7 @@ async fn comes_back(place: &Place, first: Running, others: [Running; 2], lose: i
 /// R167: `tenure cluster rejoin` on the founder makes it a member again, not a founder.
 #[tokio::test]
 async fn a_founder_that_rejoins_does_not_found_again() {
-    let place = Place::new(3);
+    let place = TestDirectory::new(3);
     let [first, second, third] = place.three().await;
     comes_back(&place, first, [second, third], |directory| {
         offline::rejoin(directory).unwrap();
@@ -175,7 +194,7 @@ async fn a_founder_that_rejoins_does_not_found_again() {
 /// R167: a founder whose disk is lost, or not mounted, finds the cluster that it founded.
 #[tokio::test]
 async fn a_founder_that_lost_its_disk_does_not_found_again() {
-    let place = Place::new(3);
+    let place = TestDirectory::new(3);
     let [first, second, third] = place.three().await;
     comes_back(&place, first, [second, third], |directory| {
         std::fs::remove_dir_all(directory).unwrap();
@@ -187,19 +206,20 @@ async fn a_founder_that_lost_its_disk_does_not_found_again() {
 #[test]
 fn data_that_was_set_aside_keeps_a_node_from_founding() {
     for name in ["db.damaged.0", "db.before-recover.3", "db.new"] {
-        let place = Place::new(1);
+        let place = TestDirectory::new(1);
         std::fs::create_dir_all(place.directory(1).join(name)).unwrap();
-        for begin in [Begin::Bootstrap, Begin::Force] {
-            let refused = tenure_cluster::start(place.options(1, begin, &[])).map(Running::stop);
+        for begin in [BootstrapMode::Bootstrap, BootstrapMode::Force] {
+            let refused =
+                tenure_cluster::start(place.options(1, begin, &[])).map(RunningNode::stop);
             let why = refused.unwrap_err().to_string();
             assert!(
                 why.contains(name) && why.contains("tenure cluster"),
                 "{why}"
             );
         }
-        let mut alone = place.options(1, Begin::Bootstrap, &[]);
+        let mut alone = place.options(1, BootstrapMode::Bootstrap, &[]);
         alone.peers = None;
-        let refused = tenure_cluster::start(alone).map(Running::stop);
+        let refused = tenure_cluster::start(alone).map(RunningNode::stop);
         let why = refused.unwrap_err().to_string();
         assert!(
             why.contains(name) && why.contains("tenure cluster"),
@@ -211,9 +231,9 @@ fn data_that_was_set_aside_keeps_a_node_from_founding() {
 /// R167: an order to join that cannot be read, or that nothing can carry out, keeps a node from starting.
 #[test]
 fn an_order_is_never_ignored() {
-    let place = Place::new(1);
+    let place = TestDirectory::new(1);
     let directory = place.directory(1);
-    let mut alone = place.options(1, Begin::Bootstrap, &[]);
+    let mut alone = place.options(1, BootstrapMode::Bootstrap, &[]);
     alone.peers = None;
     tenure_cluster::start(alone.clone()).unwrap().stop();
     offline::rejoin(&directory).unwrap();
@@ -230,21 +250,21 @@ fn an_order_is_never_ignored() {
 }
 
 fn refused(options: Options) -> String {
-    let started = tenure_cluster::start(options).map(Running::stop);
+    let started = tenure_cluster::start(options).map(RunningNode::stop);
     started.unwrap_err().to_string()
 }
 
 /// R167: with seeds that do not answer, only an operator's order founds, and it founds once.
 #[tokio::test]
 async fn an_operators_order_founds_once() {
-    let place = Place::new(2);
+    let place = TestDirectory::new(2);
     let directory = place.directory(1);
-    let why = refused(place.options(1, Begin::Bootstrap, &[2]));
+    let why = refused(place.options(1, BootstrapMode::Bootstrap, &[2]));
     assert!(why.contains("no seed has answered"), "{why}");
     offline::found(&directory, OldData::Keep).unwrap();
     assert!(offline::is_ordered_to_found(&directory));
-    let first = place.start(1, Begin::Join, &[2]);
-    assert_eq!(first.origin(), Origin::Founded);
+    let first = place.start(1, BootstrapMode::Join, &[2]);
+    assert_eq!(first.origin(), DataOrigin::Founded);
     let cluster = first.handle().cluster().unwrap();
     assert!(!offline::is_ordered_to_found(&directory));
     // A daemon that is in a cluster is not to be made a founder.
@@ -253,13 +273,13 @@ async fn an_operators_order_founds_once() {
     stop([first]).await;
     let why = offline::found(&directory, OldData::Forget).unwrap_err();
     assert!(why.to_string().contains("belongs to cluster"), "{why}");
-    let first = place.start(1, Begin::Force, &[2]);
-    assert_eq!(first.origin(), Origin::Resumed);
+    let first = place.start(1, BootstrapMode::Force, &[2]);
+    assert_eq!(first.origin(), DataOrigin::Resumed);
     assert_eq!(first.handle().cluster(), Some(cluster));
     // An order elsewhere does not found a second one while the first answers.
     offline::found(&place.directory(2), OldData::Keep).unwrap();
-    let second = place.start(2, Begin::Bootstrap, &[1]);
-    assert_eq!(second.origin(), Origin::Joins);
+    let second = place.start(2, BootstrapMode::Bootstrap, &[1]);
+    assert_eq!(second.origin(), DataOrigin::Joins);
     second.handle().joined().await.unwrap();
     assert_eq!(second.handle().cluster(), Some(cluster));
     assert!(!offline::is_ordered_to_found(&place.directory(2)));
@@ -269,15 +289,15 @@ async fn an_operators_order_founds_once() {
 /// R167: nodes that wait for a cluster answer their seeds, so that a founder need not wait for others.
 #[tokio::test]
 async fn a_waiting_node_is_ordered_to_found() {
-    let place = Place::new(2);
-    let first = place.start(1, Begin::Join, &[2]);
-    let second = place.start(2, Begin::Join, &[1]);
-    assert_eq!(first.origin(), Origin::Joins);
+    let place = TestDirectory::new(2);
+    let first = place.start(1, BootstrapMode::Join, &[2]);
+    let second = place.start(2, BootstrapMode::Join, &[1]);
+    assert_eq!(first.origin(), DataOrigin::Joins);
     // While it waits.
     offline::found(&place.directory(1), OldData::Keep).unwrap();
     stop([first]).await;
-    let first = place.start(1, Begin::Join, &[2]);
-    assert_eq!(first.origin(), Origin::Founded);
+    let first = place.start(1, BootstrapMode::Join, &[2]);
+    assert_eq!(first.origin(), DataOrigin::Founded);
     second.handle().joined().await.unwrap();
     assert_eq!(second.handle().cluster(), first.handle().cluster());
     stop([first, second]).await;
@@ -286,16 +306,16 @@ async fn a_waiting_node_is_ordered_to_found() {
 /// R167: two operators give the order to found at the same time. One node founds, the other one joins it.
 #[tokio::test]
 async fn two_orders_at_once_found_one_cluster() {
-    let place = Place::new(2);
+    let place = TestDirectory::new(2);
     let both = [(1, 2), (2, 1)].map(|(number, seed)| {
         offline::found(&place.directory(number), OldData::Keep).unwrap();
-        let options = place.options(number, Begin::Join, &[seed]);
+        let options = place.options(number, BootstrapMode::Join, &[seed]);
         tokio::task::spawn_blocking(move || tenure_cluster::start(options).unwrap())
     });
     let [first, second] = both;
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
-    assert_eq!(first.origin(), Origin::Founded);
-    assert_eq!(second.origin(), Origin::Joins);
+    assert_eq!(first.origin(), DataOrigin::Founded);
+    assert_eq!(second.origin(), DataOrigin::Joins);
     second.handle().joined().await.unwrap();
     assert_eq!(second.handle().cluster(), first.handle().cluster());
     stop([first, second]).await;
@@ -304,30 +324,30 @@ async fn two_orders_at_once_found_one_cluster() {
 /// R167: old data is given up only by an operator's word.
 #[test]
 fn old_data_is_given_up_by_order_only() {
-    let place = Place::new(1);
+    let place = TestDirectory::new(1);
     let directory = place.directory(1);
     std::fs::create_dir_all(directory.join("db.damaged.0")).unwrap();
     let why = offline::found(&directory, OldData::Keep).unwrap_err();
     assert!(why.to_string().contains("--forget-old-data"), "{why}");
     offline::found(&directory, OldData::Forget).unwrap();
-    let first = place.start(1, Begin::Join, &[]);
-    assert_eq!(first.origin(), Origin::Founded);
+    let first = place.start(1, BootstrapMode::Join, &[]);
+    assert_eq!(first.origin(), DataOrigin::Founded);
     first.stop();
 }
 
 /// `expected_cluster_id` refuses any other cluster, the directory's own included, and founds none.
 #[tokio::test]
 async fn an_unexpected_cluster_is_refused() {
-    let place = Place::new(2);
-    let first = place.start(1, Begin::Bootstrap, &[]);
+    let place = TestDirectory::new(2);
+    let first = place.start(1, BootstrapMode::Bootstrap, &[]);
     let cluster = first.handle().cluster().unwrap();
     let expecting = |number, seeds: &[u32], expected| {
-        let mut options = place.options(number, Begin::Force, seeds);
+        let mut options = place.options(number, BootstrapMode::Force, seeds);
         options.peers.as_mut().unwrap().expected_cluster = Some(expected);
         options
     };
     let second = tenure_cluster::start(expecting(2, &[1], cluster ^ 2)).unwrap();
-    assert_eq!(second.origin(), Origin::Joins);
+    assert_eq!(second.origin(), DataOrigin::Joins);
     let joined = tokio::time::timeout(Duration::from_secs(4), second.handle().joined()).await;
     assert!(joined.is_err(), "{joined:?}");
     stop([second]).await;
@@ -337,21 +357,21 @@ async fn an_unexpected_cluster_is_refused() {
     let why = refused(expecting(1, &[], cluster ^ 2));
     assert!(why.contains("expected_cluster_id"), "{why}");
     let first = tenure_cluster::start(expecting(1, &[], cluster)).unwrap();
-    assert_eq!(first.origin(), Origin::Resumed);
+    assert_eq!(first.origin(), DataOrigin::Resumed);
     stop([first]).await;
 }
 
 /// The same node in a directory of its own, as if it had founded a cluster while the others were away.
-fn founded_apart(place: &Place, number: u32) {
-    let mut apart = place.options(number, Begin::Bootstrap, &[]);
+fn founded_apart(place: &TestDirectory, number: u32) {
+    let mut apart = place.options(number, BootstrapMode::Bootstrap, &[]);
     // Nobody knows this address.
     let peers = apart.peers.as_mut().unwrap();
     (peers.listen, peers.gossip_listen) = (free(), free());
     tenure_cluster::start(apart).unwrap().stop();
 }
 
-async fn until_stopped(node: &Running) -> String {
-    let end = Instant::now() + PATIENCE;
+async fn until_stopped(node: &RunningNode) -> String {
+    let end = Instant::now() + STEP_TIMEOUT;
     loop {
         if let Some(why) = node.handle().stopped() {
             return why;
@@ -361,8 +381,8 @@ async fn until_stopped(node: &Running) -> String {
     }
 }
 
-async fn until_met(node: &Running) -> String {
-    let end = Instant::now() + PATIENCE;
+async fn until_met(node: &RunningNode) -> String {
+    let end = Instant::now() + STEP_TIMEOUT;
     loop {
         if let Some(rival) = node.handle().rivals().pop() {
             return rival;
@@ -376,36 +396,36 @@ async fn until_met(node: &Running) -> String {
 /// both say so. A node with seeds into both joins the other one.
 #[tokio::test]
 async fn two_clusters_with_one_token_notice_each_other() {
-    let place = Place::new(4);
+    let place = TestDirectory::new(4);
     let [first, second, third] = place.three().await;
     let cluster = second.handle().cluster().unwrap();
     stop([first]).await;
     std::fs::remove_dir_all(place.directory(1)).unwrap();
     founded_apart(&place, 1);
-    let lost = place.start(1, Begin::Join, &[]);
-    assert_eq!(lost.origin(), Origin::Resumed);
+    let lost = place.start(1, BootstrapMode::Join, &[]);
+    assert_eq!(lost.origin(), DataOrigin::Resumed);
     let why = until_stopped(&lost).await;
     assert!(
         why.contains("tenure cluster rejoin") && why.contains("keep"),
         "{why}"
     );
     let health = ClientRequest::Health;
-    let health = lost.handle().call(Box::new(health), PATIENCE).await;
+    let health = lost.handle().call(Box::new(health), STEP_TIMEOUT).await;
     assert!(health.is_err());
     let met = until_met(&second).await;
     assert!(met.contains("node-0") && met.contains("goes on"), "{met}");
     assert_eq!(second.handle().stopped(), None);
-    let fourth = place.start(4, Begin::Join, &[1, 2]);
+    let fourth = place.start(4, BootstrapMode::Join, &[1, 2]);
     fourth.handle().joined().await.unwrap();
     assert_eq!(fourth.handle().cluster(), Some(cluster));
     stop([lost]).await;
     // It does not serve for a moment either when it is started again.
-    assert_eq!(refused(place.options(1, Begin::Join, &[])), why);
+    assert_eq!(refused(place.options(1, BootstrapMode::Join, &[])), why);
     offline::rejoin(&place.directory(1)).unwrap();
-    let first = place.start(1, Begin::Join, &[]);
+    let first = place.start(1, BootstrapMode::Join, &[]);
     first.handle().joined().await.unwrap();
     assert_eq!(first.handle().cluster(), Some(cluster));
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + STEP_TIMEOUT;
     while !second.handle().rivals().is_empty() {
         assert!(Instant::now() < end, "{:?}", second.handle().rivals());
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -416,17 +436,17 @@ async fn two_clusters_with_one_token_notice_each_other() {
 /// R161: a node that has no cluster yet and is offered two chooses the one that goes on.
 #[tokio::test]
 async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
-    let place = Place::new(4);
+    let place = TestDirectory::new(4);
     let [first, second, third] = place.three().await;
     let cluster = first.handle().cluster();
     // A cluster of another node, which knows nobody and whom nobody knows.
-    let alone = Place {
+    let alone = TestDirectory {
         data: tempfile::tempdir().unwrap(),
         addresses: (0..4).map(|_| (free(), free())).collect(),
     };
-    let other = alone.start(3, Begin::Bootstrap, &[]);
+    let other = alone.start(3, BootstrapMode::Bootstrap, &[]);
     assert_ne!(other.handle().cluster(), cluster);
-    let mut options = place.options(4, Begin::Join, &[2]);
+    let mut options = place.options(4, BootstrapMode::Join, &[2]);
     // The shorter history answers first.
     let seeds = &mut options.peers.as_mut().unwrap().seeds;
     seeds.insert(0, alone.gossip(3));
@@ -440,34 +460,39 @@ async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
 /// cluster that it has heard of. A shorter claim would make its cluster give way to a younger one.
 #[tokio::test]
 async fn a_member_claims_the_history_that_it_has_heard_of() {
-    let place = Place::new(4);
+    let place = TestDirectory::new(4);
     let start = |number, begin, seeds: &[u32]| {
         let mut options = place.options(number, begin, seeds);
         // Each group has one replica: what was founded stays on its founder.
         options.peers.as_mut().unwrap().rules.replication_factor = 1;
         tenure_cluster::start(options).unwrap()
     };
-    let both_up = |survey: &Survey| survey.nodes.iter().filter(|node| node.up).count() == 2;
+    let both_up = |cluster_report: &ClusterReport| {
+        cluster_report.nodes.iter().filter(|node| node.up).count() == 2
+    };
     for _ in 0..10 {
         // Each start elects leaders, and each of them adds an entry.
-        let first = start(1, Begin::Bootstrap, &[]);
-        until(&first, "led", |survey| {
-            survey.reports[0].groups.iter().all(|group| group.leads)
+        let first = start(1, BootstrapMode::Bootstrap, &[]);
+        until(&first, "led", |cluster_report| {
+            cluster_report.reports[0]
+                .groups
+                .iter()
+                .all(|group| group.leads)
         })
         .await;
         stop([first]).await;
     }
-    let first = start(1, Begin::Bootstrap, &[]);
-    let second = start(2, Begin::Join, &[1]);
+    let first = start(1, BootstrapMode::Bootstrap, &[]);
+    let second = start(2, BootstrapMode::Join, &[1]);
     second.handle().joined().await.unwrap();
     until(&second, "connected", both_up).await;
     stop([first, second]).await;
-    let third = start(3, Begin::Bootstrap, &[]);
-    let fourth = start(4, Begin::Join, &[3]);
+    let third = start(3, BootstrapMode::Bootstrap, &[]);
+    let fourth = start(4, BootstrapMode::Join, &[3]);
     fourth.handle().joined().await.unwrap();
     until(&fourth, "connected", both_up).await;
 
-    let second = start(2, Begin::Join, &[3]);
+    let second = start(2, BootstrapMode::Join, &[3]);
     until_stopped(&third).await;
     assert_eq!(second.handle().stopped(), None);
     stop([second, third, fourth]).await;
@@ -477,15 +502,15 @@ async fn a_member_claims_the_history_that_it_has_heard_of() {
 /// each other stop both, until there is one.
 #[tokio::test]
 async fn an_operator_decides_between_two_clusters() {
-    let place = Place::new(2);
+    let place = TestDirectory::new(2);
     for number in [1, 2] {
         founded_apart(&place, number);
     }
-    let both = || [1, 2].map(|number| place.start(number, Begin::Join, &[3 - number]));
+    let both = || [1, 2].map(|number| place.start(number, BootstrapMode::Join, &[3 - number]));
     let [one, two] = both();
     let clusters = [one.handle().cluster(), two.handle().cluster()];
     // Which of these two newborns did more is a matter of chance, and it may be neither.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + STEP_TIMEOUT;
     let stopped = loop {
         let stopped = [&one, &two].map(|node| node.handle().stopped());
         if stopped.iter().any(Option::is_some) {
@@ -499,13 +524,13 @@ async fn an_operator_decides_between_two_clusters() {
     stop([one, two]).await;
     let kept = if stopped[0].is_some() { 1 } else { 2 };
     let other = 3 - kept;
-    let why = refused(place.options(kept, Begin::Join, &[other]));
+    let why = refused(place.options(kept, BootstrapMode::Join, &[other]));
     assert!(why.contains("tenure cluster keep"), "{why}");
     offline::keep(&place.directory(kept)).unwrap();
     assert!(offline::keep(&place.directory(kept)).is_err());
     // If both had stopped, the other one is still stopped by its directory.
-    if let Ok(two) = tenure_cluster::start(place.options(other, Begin::Join, &[kept])) {
-        let one = place.start(kept, Begin::Join, &[other]);
+    if let Ok(two) = tenure_cluster::start(place.options(other, BootstrapMode::Join, &[kept])) {
+        let one = place.start(kept, BootstrapMode::Join, &[other]);
         until_stopped(&two).await;
         assert_eq!(one.handle().stopped(), None);
         stop([one, two]).await;
@@ -530,12 +555,12 @@ async fn an_operator_decides_between_two_clusters() {
 /// R164: a recovered cluster goes on although nodes of the old one, which has seen more, come back.
 #[tokio::test]
 async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
-    let place = Place::new(3);
+    let place = TestDirectory::new(3);
     let [first, second, third] = place.three().await;
     stop([first, second, third]).await;
     offline::recover(&place.directory(1), &[]).unwrap();
-    let recovered = place.start(1, Begin::Join, &[2]);
-    let old = place.start(2, Begin::Join, &[1]);
+    let recovered = place.start(1, BootstrapMode::Join, &[2]);
+    let old = place.start(2, BootstrapMode::Join, &[1]);
     until_stopped(&old).await;
     until_met(&recovered).await;
     assert_eq!(recovered.handle().stopped(), None);
@@ -545,17 +570,17 @@ async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
 /// R164: a restored cluster goes on, too.
 #[tokio::test]
 async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
-    let place = Place::new(3);
+    let place = TestDirectory::new(3);
     let nodes = place.three().await;
     let old_cluster = nodes[0].handle().cluster();
     stop(nodes).await;
-    let options = place.options(1, Begin::Join, &[2]);
+    let options = place.options(1, BootstrapMode::Join, &[2]);
     std::fs::remove_dir_all(&options.data_dir).unwrap();
     let (directory, facts) = (&options.data_dir, &options.cluster);
     // A backup without groups: which cluster goes on does not depend on them.
     offline::restore(directory, options.node, facts, Vec::new(), old_cluster).unwrap();
     let restored = tenure_cluster::start(options).unwrap();
-    let old = place.start(2, Begin::Join, &[1]);
+    let old = place.start(2, BootstrapMode::Join, &[1]);
     until_stopped(&old).await;
     until_met(&restored).await;
     assert_eq!(restored.handle().stopped(), None);
@@ -563,7 +588,7 @@ async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
 }
 
 /// Where a node's live data, new data and old data are.
-fn states(place: &Place, number: u32) -> (PathBuf, PathBuf, PathBuf) {
+fn states(place: &TestDirectory, number: u32) -> (PathBuf, PathBuf, PathBuf) {
     let directory = place.directory(number);
     let at = |name: &str| directory.join(name);
     (at("db"), at("db.new"), at("db.before-recover.0"))
@@ -572,8 +597,8 @@ fn states(place: &Place, number: u32) -> (PathBuf, PathBuf, PathBuf) {
 /// A crash at any point of a recovery leaves the old data, the new data, or a start that is refused.
 #[test]
 fn a_recovery_can_be_interrupted_anywhere() {
-    let place = Place::new(1);
-    let mut options = place.options(1, Begin::Bootstrap, &[]);
+    let place = TestDirectory::new(1);
+    let mut options = place.options(1, BootstrapMode::Bootstrap, &[]);
     options.peers = None;
     let start = || tenure_cluster::start(options.clone()).unwrap();
     let (db, staging, aside) = states(&place, 1);
@@ -630,8 +655,8 @@ fn a_recovery_can_be_interrupted_anywhere() {
 /// A restore that is interrupted leaves nothing that a node would start on.
 #[test]
 fn a_restore_can_be_interrupted_anywhere() {
-    let place = Place::new(1);
-    let mut options = place.options(1, Begin::Force, &[]);
+    let place = TestDirectory::new(1);
+    let mut options = place.options(1, BootstrapMode::Force, &[]);
     options.peers = None;
     let directory = place.directory(1);
     let (db, staging, _) = states(&place, 1);
@@ -652,7 +677,7 @@ fn a_restore_can_be_interrupted_anywhere() {
 /// `rejoin` completes what another release, or a crash, left half done.
 #[tokio::test]
 async fn a_rejoin_can_be_interrupted_anywhere() {
-    let place = Place::new(3);
+    let place = TestDirectory::new(3);
     let [first, second, third] = place.three().await;
     let cluster = first.handle().cluster();
     stop([first]).await;
@@ -670,8 +695,8 @@ async fn a_rejoin_can_be_interrupted_anywhere() {
         "{text}"
     );
     std::fs::rename(directory.join("db.damaged.0"), directory.join("db")).unwrap();
-    let first = place.start(1, Begin::Bootstrap, &[]);
-    assert_eq!(first.origin(), Origin::Resumed);
+    let first = place.start(1, BootstrapMode::Bootstrap, &[]);
+    assert_eq!(first.origin(), DataOrigin::Resumed);
     assert!(!order.exists());
     stop([first]).await;
     // Moved without an order, as the first release does it.
@@ -681,7 +706,7 @@ async fn a_rejoin_can_be_interrupted_anywhere() {
         std::fs::read_to_string(&order).unwrap().lines().count(),
         text.lines().count()
     );
-    let first = place.start(1, Begin::Bootstrap, &[]);
+    let first = place.start(1, BootstrapMode::Bootstrap, &[]);
     first.handle().joined().await.unwrap();
     assert_eq!(first.handle().cluster(), cluster);
     stop([first, second, third]).await;
@@ -690,24 +715,24 @@ async fn a_rejoin_can_be_interrupted_anywhere() {
 /// A backup is of the leader: a node that cannot show that it still leads gives no state.
 #[tokio::test]
 async fn a_leader_without_a_quorum_gives_no_state() {
-    let place = Place::new(3);
+    let place = TestDirectory::new(3);
     let [first, second, third] = place.three().await;
-    let led_by_first = |survey: &Survey| {
-        let report = survey.report(NodeId::new(1).unwrap()).unwrap();
+    let led_by_first = |cluster_report: &ClusterReport| {
+        let report = cluster_report.report(NodeId::new(1).unwrap()).unwrap();
         let led = report.groups.iter().filter(|group| group.leads);
         led.map(|group| GroupId(group.group)).collect::<Vec<_>>()
     };
-    let survey = until(&first, "led by the first", |survey| {
-        !led_by_first(survey).is_empty()
+    let cluster_report = until(&first, "led by the first", |cluster_report| {
+        !led_by_first(cluster_report).is_empty()
     })
     .await;
-    let group = led_by_first(&survey)[0];
-    let (index, state) = first.handle().state(group, PATIENCE).await.unwrap();
+    let group = led_by_first(&cluster_report)[0];
+    let (index, state) = first.handle().state(group, STEP_TIMEOUT).await.unwrap();
     assert!(index > 0 && !state.is_empty());
     // A follower gives none either.
     let followers = [&second, &third];
     for node in followers {
-        assert!(node.handle().state(group, PATIENCE).await.is_none());
+        assert!(node.handle().state(group, STEP_TIMEOUT).await.is_none());
     }
     stop([second, third]).await;
     let alone = first.handle().state(group, Duration::from_secs(1)).await;

@@ -7,8 +7,8 @@ fn member(node: u32) -> ReplicaId {
     ReplicaId::new(NodeId::new(node).unwrap(), 1)
 }
 
-fn rules() -> Rules {
-    Rules {
+fn rules() -> PlacementRules {
+    PlacementRules {
         replication_factor: 3,
         stability_ms: 30_000,
         eviction_ms: 60_000,
@@ -19,8 +19,8 @@ fn rules() -> Rules {
 
 const NOW: u64 = 1_000_000;
 
-fn seen(node: u32, up: bool, for_ms: u64) -> Seen {
-    Seen {
+fn seen(node: u32, up: bool, for_ms: u64) -> NodeView {
+    NodeView {
         member: member(node),
         up,
         since_ms: NOW - for_ms,
@@ -28,8 +28,8 @@ fn seen(node: u32, up: bool, for_ms: u64) -> Seen {
     }
 }
 
-fn view(nodes: impl IntoIterator<Item = Seen>) -> View {
-    View {
+fn view(nodes: impl IntoIterator<Item = NodeView>) -> PlacementView {
+    PlacementView {
         nodes: nodes
             .into_iter()
             .map(|seen| (seen.member.node, seen))
@@ -38,7 +38,7 @@ fn view(nodes: impl IntoIterator<Item = Seen>) -> View {
     }
 }
 
-fn stable(nodes: impl IntoIterator<Item = u32>) -> View {
+fn stable(nodes: impl IntoIterator<Item = u32>) -> PlacementView {
     view(nodes.into_iter().map(|node| seen(node, true, 100_000)))
 }
 
@@ -76,20 +76,23 @@ fn group(number: u32, voters: &[u32], learners: &[u32]) -> GroupStatus {
     }
 }
 
-fn next(group: &GroupStatus, view: &View) -> Vec<Step> {
+fn next(group: &GroupStatus, view: &PlacementView) -> Vec<PlacementStep> {
     let me = group.membership.voters[0];
     plan(
         me,
         std::slice::from_ref(group),
         view,
         &rules(),
-        Balance::NotNow,
+        LeaderBalance::NotNow,
         NOW,
     )
 }
 
-fn change(group: u32, steps: Vec<MembershipStep>) -> Vec<Step> {
-    vec![Step::Change(GroupId(group), MembershipChange { steps })]
+fn change(group: u32, steps: Vec<MembershipStep>) -> Vec<PlacementStep> {
+    vec![PlacementStep::Change(
+        GroupId(group),
+        MembershipChange { steps },
+    )]
 }
 
 use MembershipStep::{Learner, Remove, Voter};
@@ -122,7 +125,7 @@ fn a_lone_leader_that_is_to_leave_promotes_first() {
         !first.contains(&member(1).node)
     });
     let number = leaves.unwrap().0;
-    let [Step::Change(_, learners)] = &next(&group(number, &[1], &[]), &five)[..] else {
+    let [PlacementStep::Change(_, learners)] = &next(&group(number, &[1], &[]), &five)[..] else {
         panic!("nothing is begun");
     };
     let coming: Vec<ReplicaId> = learners
@@ -193,7 +196,7 @@ fn failure_never_makes_voters_fewer() {
     );
 }
 
-/// A wiped node comes back in a new life: that one is a learner first, then takes the old one's seat.
+/// A wiped node comes back in a new incarnation: that one is a learner first, then takes the old one's seat.
 #[test]
 fn a_new_life_takes_the_old_ones_seat() {
     let mut wiped = stable([1, 2, 3]);
@@ -201,7 +204,7 @@ fn a_new_life_takes_the_old_ones_seat() {
         incarnation: 2,
         ..member(3)
     };
-    let again = Seen {
+    let again = NodeView {
         member: born_again,
         ..seen(3, true, 40_000)
     };
@@ -223,7 +226,7 @@ fn a_new_life_takes_the_old_ones_seat() {
     );
 }
 
-/// A node is added by its life; the replica that it got is promoted and removed by its own number.
+/// A node is added by its incarnation; the replica that it got is promoted and removed by its own number.
 #[test]
 fn a_replica_is_named_by_its_number() {
     let mut joined = group(7, &[1, 2, 3], &[]);
@@ -282,7 +285,7 @@ fn a_draining_node_is_emptied() {
     assert_eq!(next(&alone, &drained(&[1], 1)), [], "the last copy stays");
 }
 
-/// An operator's word ends a life: its seat is given up at once.
+/// An operator's word ends an incarnation: its seat is given up at once.
 #[test]
 fn a_removed_node_loses_its_seats() {
     let mut two = stable([1, 2]);
@@ -311,10 +314,17 @@ fn nothing_is_changed_without_a_majority() {
 fn leaderships_drift_a_few_at_a_time() {
     let groups: Vec<GroupStatus> = (0..64).map(|at| group(at, &[1, 2, 3], &[])).collect();
     let three = stable([1, 2, 3]);
-    let steps = plan(member(1), &groups, &three, &rules(), Balance::Now, NOW);
+    let steps = plan(
+        member(1),
+        &groups,
+        &three,
+        &rules(),
+        LeaderBalance::Now,
+        NOW,
+    );
     assert_eq!(steps.len(), TRANSFERS_AT_ONCE);
     for step in steps {
-        let Step::Transfer(group, to) = step else {
+        let PlacementStep::Transfer(group, to) = step else {
             panic!("nothing is to change")
         };
         let nodes = [1, 2, 3].map(|node| NodeId::new(node).unwrap());
@@ -332,30 +342,30 @@ fn few_groups_change_at_once() {
         &groups,
         &stable([1, 2, 3]),
         &rules(),
-        Balance::NotNow,
+        LeaderBalance::NotNow,
         NOW,
     );
     assert_eq!(steps.len(), 4);
-    assert!(matches!(&steps[0], Step::Change(GroupId(60), _)));
+    assert!(matches!(&steps[0], PlacementStep::Change(GroupId(60), _)));
 }
 
 /// From any membership, in any cluster that stays as it is, the steps come to an end, never leave a
 /// group without a voter that has its state, and never make voters fewer because nodes are down.
 #[test]
 fn every_cluster_settles() {
-    let mut dice = 0x9e37_79b9_7f4a_7c15u64;
+    let mut rng = 0x9e37_79b9_7f4a_7c15u64;
     let mut roll = |sides: u64| {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        dice % sides
+        rng ^= rng << 13;
+        rng ^= rng >> 7;
+        rng ^= rng << 17;
+        rng % sides
     };
     for case in 0..3_000 {
         let count = 1 + roll(7) as u32;
         let mut cluster = view((1..=count).map(|node| {
             let up = node == 1 || roll(4) != 0;
             let draining = roll(6) == 0;
-            Seen {
+            NodeView {
                 draining,
                 ..seen(node, up, roll(200_000))
             }
@@ -378,8 +388,8 @@ fn every_cluster_settles() {
             let changes: Vec<&MembershipChange> = steps
                 .iter()
                 .filter_map(|step| match step {
-                    Step::Change(_, change) => Some(change),
-                    Step::Transfer(..) => None,
+                    PlacementStep::Change(_, change) => Some(change),
+                    PlacementStep::Transfer(..) => None,
                 })
                 .collect();
             let Some(change) = changes.first() else {
@@ -393,7 +403,7 @@ fn every_cluster_settles() {
                 group.membership
             );
         }
-        let leaving = |seen: &&Seen| seen.draining;
+        let leaving = |seen: &&NodeView| seen.draining;
         if cluster.removed.is_empty() && cluster.nodes.values().filter(leaving).count() == 0 {
             let least = sound_before.min(rules().replication_factor);
             assert!(group.membership.voters.len() >= least, "case {case}");

@@ -7,7 +7,7 @@
 //!
 //! Three kinds of news move a replica: a node that has been there for a while and ranks higher, a
 //! node that is leaving, and a node that is gone for good. A node that is merely down keeps its
-//! seats: a group's voters never become fewer because nodes fail.
+//! node runners: a group's voters never become fewer because nodes fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,16 +17,16 @@ use tenure_node::{
 
 /// What the cluster looks like from this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct PlacementView {
     /// Every node that is known and not removed, this one included, in its latest life.
-    pub(crate) nodes: BTreeMap<NodeId, Seen>,
+    pub(crate) nodes: BTreeMap<NodeId, NodeView>,
     /// Lives that an operator has ended.
     pub(crate) removed: BTreeSet<ReplicaId>,
 }
 
-/// One node of a [`View`].
+/// One node of a [`PlacementView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct NodeView {
     pub(crate) member: ReplicaId,
     /// Whether it is up, and since when it is so.
     pub(crate) up: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Seen {
 
 /// How eagerly groups are moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct PlacementRules {
     /// Voters per group; odd.
     pub replication_factor: usize,
     /// A node counts as stable after this long without interruption.
@@ -49,9 +49,9 @@ pub struct Rules {
     pub at_once: usize,
 }
 
-impl Rules {
+impl PlacementRules {
     /// A cluster without news is looked at this often, because windows end without any.
-    pub(crate) fn calm_round_ms(&self) -> u64 {
+    pub(crate) fn settled_round_ms(&self) -> u64 {
         let windows = [self.stability_ms, self.eviction_ms, self.balance_ms];
         let shortest = windows.into_iter().filter(|window| *window > 0).min();
         shortest.unwrap_or(u64::MAX).clamp(1_000, 5_000)
@@ -60,7 +60,7 @@ impl Rules {
 
 /// Something to be done for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PlacementStep {
     Change(GroupId, MembershipChange),
     Transfer(GroupId, ReplicaId),
 }
@@ -72,7 +72,7 @@ const NEAR: u64 = 64;
 
 /// Whether leaderships drift in this round, or only leave nodes that are draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Balance {
+pub(crate) enum LeaderBalance {
     Now,
     NotNow,
 }
@@ -81,12 +81,12 @@ pub(crate) enum Balance {
 pub(crate) fn plan(
     me: ReplicaId,
     groups: &[GroupStatus],
-    view: &View,
-    rules: &Rules,
-    balance: Balance,
+    view: &PlacementView,
+    rules: &PlacementRules,
+    balance: LeaderBalance,
     now_ms: u64,
-) -> Vec<Step> {
-    let world = World {
+) -> Vec<PlacementStep> {
+    let network = SimulatedCluster {
         view,
         rules,
         now_ms,
@@ -96,26 +96,29 @@ pub(crate) fn plan(
     let mut under_way = 0;
     let mut fresh = Vec::new();
     for group in led {
-        let wanted = world.wanted(group);
-        match world.change(me, group, &wanted) {
-            Change::None => {
+        let wanted = network.wanted(group);
+        match network.change(me, group, &wanted) {
+            MembershipNeed::None => {
                 if transfers.len() < TRANSFERS_AT_ONCE
-                    && let Some(to) = world.transfer(me, group, balance)
+                    && let Some(to) = network.transfer(me, group, balance)
                 {
-                    transfers.push(Step::Transfer(group.group, to));
+                    transfers.push(PlacementStep::Transfer(group.group, to));
                 }
             }
-            Change::Wait => under_way += 1,
-            Change::GoOn(steps) => {
+            MembershipNeed::Wait => under_way += 1,
+            MembershipNeed::GoOn(steps) => {
                 under_way += 1;
-                changes.push(Step::Change(group.group, MembershipChange { steps }));
+                changes.push(PlacementStep::Change(
+                    group.group,
+                    MembershipChange { steps },
+                ));
             }
-            Change::Begin(steps) => fresh.push((group.group, steps)),
+            MembershipNeed::Begin(steps) => fresh.push((group.group, steps)),
         }
     }
     let room = rules.at_once.saturating_sub(under_way);
     for (group, steps) in fresh.into_iter().take(room) {
-        changes.push(Step::Change(group, MembershipChange { steps }));
+        changes.push(PlacementStep::Change(group, MembershipChange { steps }));
     }
     changes.append(&mut transfers);
     changes
@@ -123,7 +126,7 @@ pub(crate) fn plan(
 
 /// What a group's membership needs.
 #[derive(Debug, PartialEq, Eq)]
-enum Change {
+enum MembershipNeed {
     None,
     /// Something is under way that takes its time.
     Wait,
@@ -133,23 +136,23 @@ enum Change {
     Begin(Vec<MembershipStep>),
 }
 
-struct World<'a> {
-    view: &'a View,
-    rules: &'a Rules,
+struct SimulatedCluster<'a> {
+    view: &'a PlacementView,
+    rules: &'a PlacementRules,
     now_ms: u64,
 }
 
-impl World<'_> {
-    fn age(&self, seen: &Seen) -> u64 {
+impl SimulatedCluster<'_> {
+    fn age(&self, seen: &NodeView) -> u64 {
         self.now_ms.saturating_sub(seen.since_ms)
     }
 
-    fn seen(&self, member: ReplicaId) -> Option<&Seen> {
+    fn seen(&self, member: ReplicaId) -> Option<&NodeView> {
         let seen = self.view.nodes.get(&member.node);
         seen.filter(|seen| seen.member.shares_disk(member))
     }
 
-    /// Whether an operator ended this life.
+    /// Whether an operator ended this incarnation.
     fn is_removed(&self, member: ReplicaId) -> bool {
         self.view.removed.contains(&member.numbered(0))
     }
@@ -159,11 +162,11 @@ impl World<'_> {
     }
 
     /// Whether a node may be given replicas that it does not have.
-    fn is_stable(&self, seen: &Seen) -> bool {
+    fn is_stable(&self, seen: &NodeView) -> bool {
         seen.up && !seen.draining && self.age(seen) >= self.rules.stability_ms
     }
 
-    /// Whether an operator ended this life, or the node itself has begun another.
+    /// Whether an operator ended this incarnation, or the node itself has begun another.
     fn is_past(&self, member: ReplicaId) -> bool {
         let newer = self.view.nodes.get(&member.node);
         self.is_removed(member) || newer.is_some_and(|seen| !seen.member.shares_disk(member))
@@ -216,7 +219,7 @@ impl World<'_> {
             .into_iter()
             .filter_map(|node| pool.get(&node).copied())
             .collect();
-        // Nobody to replace them yet: they keep their seats, the livelier first.
+        // Nobody to replace them yet: they keep their node runners, the livelier first.
         let mut rest: Vec<ReplicaId> = voters
             .iter()
             .copied()
@@ -247,10 +250,15 @@ impl World<'_> {
         odd.max(remain.min(self.rules.replication_factor)).max(1)
     }
 
-    fn change(&self, me: ReplicaId, group: &GroupStatus, wanted: &BTreeSet<ReplicaId>) -> Change {
+    fn change(
+        &self,
+        me: ReplicaId,
+        group: &GroupStatus,
+        wanted: &BTreeSet<ReplicaId>,
+    ) -> MembershipNeed {
         let present = &group.membership;
         if present.is_joint() {
-            return Change::Wait;
+            return MembershipNeed::Wait;
         }
         let voters: BTreeSet<ReplicaId> = present.voters.iter().copied().collect();
         let learners: BTreeSet<ReplicaId> = present.learners.iter().copied().collect();
@@ -264,28 +272,28 @@ impl World<'_> {
             let steps = missing.into_iter().map(MembershipStep::Learner);
             let steps = steps.chain(useless.map(MembershipStep::Remove)).collect();
             return if learners.is_empty() {
-                Change::Begin(steps)
+                MembershipNeed::Begin(steps)
             } else {
-                Change::GoOn(steps)
+                MembershipNeed::GoOn(steps)
             };
         }
         if voters == *wanted {
             let steps: Vec<MembershipStep> = useless.map(MembershipStep::Remove).collect();
             return if steps.is_empty() {
-                Change::None
+                MembershipNeed::None
             } else {
-                Change::GoOn(steps)
+                MembershipNeed::GoOn(steps)
             };
         }
         let coming = wanted.difference(&voters).copied();
         let near = |member| self.is_near(group, member);
         if !coming.clone().all(near) {
-            return Change::Wait;
+            return MembershipNeed::Wait;
         }
         // R165: only if a majority of the new voters is there to carry it.
         let up = wanted.iter().filter(|one| self.is_up(**one)).count();
         if up * 2 <= wanted.len() {
-            return Change::Wait;
+            return MembershipNeed::Wait;
         }
         // A leader does not remove itself: it hands over, and that only to a voter. If no voter is to
         // stay, the newcomers become voters beside it, and it leaves in the round after.
@@ -299,7 +307,7 @@ impl World<'_> {
             .chain(going.map(MembershipStep::Remove))
             .chain(useless.map(MembershipStep::Remove))
             .collect();
-        Change::GoOn(steps)
+        MembershipNeed::GoOn(steps)
     }
 
     fn is_near(&self, group: &GroupStatus, member: ReplicaId) -> bool {
@@ -310,7 +318,12 @@ impl World<'_> {
     }
 
     /// To whom leadership should go, if not to whom has it.
-    fn transfer(&self, me: ReplicaId, group: &GroupStatus, balance: Balance) -> Option<ReplicaId> {
+    fn transfer(
+        &self,
+        me: ReplicaId,
+        group: &GroupStatus,
+        balance: LeaderBalance,
+    ) -> Option<ReplicaId> {
         debug_assert_eq!(group.role, Role::Leader);
         let fit = |member: &ReplicaId| {
             let sound = self
@@ -326,7 +339,7 @@ impl World<'_> {
             .map(|member| (member.node, *member))
             .collect();
         let leaves = !fit.contains_key(&me.node);
-        if balance == Balance::NotNow && !leaves {
+        if balance == LeaderBalance::NotNow && !leaves {
             return None;
         }
         let nodes: Vec<NodeId> = fit.keys().copied().collect();

@@ -1,20 +1,20 @@
-//! The beginning: a node opens its doors, and finds out whether it founds a cluster or joins one.
+//! The beginning: a node opens its listeners, and finds out whether it founds a cluster or joins one.
 
-mod look;
+mod discovery;
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use crate::card::Card;
 use crate::directory;
 use crate::gossip;
-use crate::identity::Identity;
-use crate::order::{Order, What};
-use crate::peers::{Begin, PeerOptions};
+use crate::identity::NodeIdentity;
+use crate::next_start::{NextStart, StartAction};
+use crate::node_record::NodeRecord;
+use crate::peers::{BootstrapMode, PeerOptions};
 
 /// Why a node does not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum BeginError {
+pub enum BootstrapError {
     /// A port cannot be had.
     #[error("cannot listen on {address} for {what}")]
     Listen {
@@ -97,17 +97,17 @@ pub enum BeginError {
 }
 
 /// The sockets through which others reach this node.
-pub(crate) struct Doors {
+pub(crate) struct Listeners {
     pub(crate) listener: TcpListener,
     pub(crate) socket: UdpSocket,
     pub(crate) peers: SocketAddr,
     pub(crate) gossip: SocketAddr,
 }
 
-impl Doors {
-    pub(crate) fn open(options: &PeerOptions) -> Result<Doors, BeginError> {
+impl Listeners {
+    pub(crate) fn open(options: &PeerOptions) -> Result<Listeners, BootstrapError> {
         let cannot = |address, what| {
-            move |source| BeginError::Listen {
+            move |source| BootstrapError::Listen {
                 address,
                 what,
                 source,
@@ -119,7 +119,7 @@ impl Doors {
         let socket = UdpSocket::bind(options.gossip_listen).map_err(udp)?;
         let peers = listener.local_addr().map_err(tcp)?;
         let gossip = socket.local_addr().map_err(udp)?;
-        Ok(Doors {
+        Ok(Listeners {
             listener,
             socket,
             peers,
@@ -128,10 +128,15 @@ impl Doors {
     }
 
     /// What this node tells others about itself.
-    pub(crate) fn card(&self, name: &str, options: &PeerOptions, identity: &Identity) -> Card {
+    pub(crate) fn node_record(
+        &self,
+        name: &str,
+        options: &PeerOptions,
+        identity: &NodeIdentity,
+    ) -> NodeRecord {
         let (host, port) = &options.advertise;
         let port = if *port == 0 { self.peers.port() } else { *port };
-        Card {
+        NodeRecord {
             member: identity.me,
             born_ms: identity.born_ms,
             start: identity.starts,
@@ -146,93 +151,96 @@ impl Doors {
 }
 
 /// What is known before a node with an empty directory begins.
-pub(crate) struct Beginning<'a> {
+pub(crate) struct BootstrapFacts<'a> {
     pub(crate) data_dir: &'a Path,
     pub(crate) name: &'a str,
     pub(crate) peers: Option<&'a PeerOptions>,
-    pub(crate) doors: Option<&'a Doors>,
-    pub(crate) born: &'a Identity,
-    pub(crate) order: Option<&'a Order>,
-    /// Data of an earlier life in the directory.
+    pub(crate) listeners: Option<&'a Listeners>,
+    pub(crate) born: &'a NodeIdentity,
+    pub(crate) order: Option<&'a NextStart>,
+    /// Data of an earlier incarnation in the directory.
     pub(crate) set_aside: &'a [PathBuf],
 }
 
 /// What a node with an empty directory does.
-pub(crate) enum Decision {
+pub(crate) enum BootstrapDecision {
     /// It founds a cluster.
     Found,
     /// It joins one; these nodes may be in it.
-    Join(Vec<Card>),
+    Join(Vec<NodeRecord>),
 }
 
 /// Data that is not live must not be in the way of a node without data of its own. Asked before anything
 /// is made in the directory.
 pub(crate) fn check_set_aside(
     data_dir: &Path,
-    order: Option<&Order>,
+    order: Option<&NextStart>,
     set_aside: &[PathBuf],
-) -> Result<(), BeginError> {
+) -> Result<(), BootstrapError> {
     let interrupted = set_aside
         .iter()
         .any(|path| path.ends_with(directory::STAGING));
-    let forget = order.is_some_and(|order| order.what == What::FoundDespiteOldData);
+    let forget = order.is_some_and(|order| order.what == StartAction::FoundDespiteOldData);
     if interrupted && !forget {
         let data_dir = data_dir.display().to_string();
-        return Err(BeginError::Interrupted { data_dir });
+        return Err(BootstrapError::Interrupted { data_dir });
     }
     Ok(())
 }
 
 /// R167: whether a node with an empty directory founds a cluster, or joins the one that is there.
-pub(crate) fn decide(beginning: &Beginning<'_>) -> Result<Decision, BeginError> {
+pub(crate) fn decide(beginning: &BootstrapFacts<'_>) -> Result<BootstrapDecision, BootstrapError> {
     let data_dir = || beginning.data_dir.display().to_string();
     check_set_aside(beginning.data_dir, beginning.order, beginning.set_aside)?;
     let what = beginning.order.map(|order| order.what);
-    let (Some(peers), Some(doors)) = (beginning.peers, beginning.doors) else {
+    let (Some(peers), Some(listeners)) = (beginning.peers, beginning.listeners) else {
         // Without a token it cannot meet anyone.
         if let Some(order) = beginning.order.filter(|order| order.forbids_founding()) {
             let because = order.because.name();
-            return Err(BeginError::MustJoin {
+            return Err(BootstrapError::MustJoin {
                 data_dir: data_dir(),
                 because,
             });
         }
         old_data(beginning)?;
-        return Ok(Decision::Found);
+        return Ok(BootstrapDecision::Found);
     };
-    let ordered = matches!(what, Some(What::Found | What::FoundDespiteOldData));
-    let must_join = beginning.order.is_some_and(Order::forbids_founding)
+    let ordered = matches!(
+        what,
+        Some(StartAction::Found | StartAction::FoundDespiteOldData)
+    );
+    let must_join = beginning.order.is_some_and(NextStart::forbids_founding)
         // A new cluster would have another number.
         || peers.expected_cluster.is_some();
-    if must_join || peers.begin == Begin::Join && !ordered {
-        return Ok(Decision::Join(Vec::new()));
+    if must_join || peers.begin == BootstrapMode::Join && !ordered {
+        return Ok(BootstrapDecision::Join(Vec::new()));
     }
-    let card = doors.card(beginning.name, peers, beginning.born);
-    let looked = look::look(peers, doors, &card, &beginning.born.cluster)?;
-    if let Some(why) = looked.misfit {
-        return Err(BeginError::DoesNotFit(why));
+    let node_record = listeners.node_record(beginning.name, peers, beginning.born);
+    let discovered = discovery::discover(peers, listeners, &node_record, &beginning.born.cluster)?;
+    if let Some(why) = discovered.misfit {
+        return Err(BootstrapError::DoesNotFit(why));
     }
-    if !looked.cards.is_empty() {
+    if !discovered.node_records.is_empty() {
         tracing::warn!(
-            node = looked.cards[0].name,
+            node = discovered.node_records[0].name,
             "this node was to found a cluster, but a cluster with its token answers: it joins that"
         );
-        return Ok(Decision::Join(looked.cards));
+        return Ok(BootstrapDecision::Join(discovered.node_records));
     }
     old_data(beginning)?;
-    if !looked.silent.is_empty() && peers.begin != Begin::Force && !ordered {
-        return Err(BeginError::NoSeedAnswers(looked.silent.join(", ")));
+    if !discovered.silent.is_empty() && peers.begin != BootstrapMode::Force && !ordered {
+        return Err(BootstrapError::NoSeedAnswers(discovered.silent.join(", ")));
     }
-    Ok(Decision::Found)
+    Ok(BootstrapDecision::Found)
 }
 
-/// Refuses to found where data of an earlier life stands, unless the operator gave it up.
-fn old_data(beginning: &Beginning<'_>) -> Result<(), BeginError> {
+/// Refuses to found where data of an earlier incarnation stands, unless the operator gave it up.
+fn old_data(beginning: &BootstrapFacts<'_>) -> Result<(), BootstrapError> {
     let forget = beginning
         .order
-        .is_some_and(|order| order.what == What::FoundDespiteOldData);
+        .is_some_and(|order| order.what == StartAction::FoundDespiteOldData);
     match beginning.set_aside.first() {
-        Some(found) if !forget => Err(BeginError::SetAside {
+        Some(found) if !forget => Err(BootstrapError::SetAside {
             found: found
                 .file_name()
                 .unwrap_or_default()

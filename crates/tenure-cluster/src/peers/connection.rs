@@ -1,7 +1,7 @@
 //! One connection between two nodes, from the first byte to the last.
 //!
 //! A connection carries one direction: what the dialer has to say. Two of them make a pair, and a
-//! pair stands or falls as a whole (see the mesh). Nothing is read from a connection before its
+//! pair stands or falls as a whole (see the registry). Nothing is read from a connection before its
 //! dialer has proved itself, and nothing of a group is written before the listener has.
 
 use std::io;
@@ -13,9 +13,11 @@ use tenure_node::Channel;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::hello::{Hello, MAX_HELLO, PROOF, Refusal, Side, Token, Transcript};
-use super::outlet::{self, FRAME, Outlet, PING, Parcel, Queue, TALK};
-use super::seal::{HEAD, Opener, Sealer};
+use super::frame_mac::{HEAD, MacReader, MacWriter};
+use super::frame_writer::{self, CONTROL, FRAME, FrameQueue, FrameWriter, OutboundMessage, PING};
+use super::handshake::{
+    HandshakeRefusal, Hello, MAX_HELLO, PROOF, ProofSide, TokenKey, Transcript,
+};
 
 /// A handshake takes no longer.
 const HANDSHAKE: Duration = Duration::from_secs(3);
@@ -27,23 +29,23 @@ pub(super) const WRITE_AT_ONCE: usize = 64 * 1024;
 pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// How a lane is kept alive: who says nothing for so long is gone.
-pub(crate) struct Pace {
+/// How a channel is kept alive: who says nothing for so long is gone.
+pub(crate) struct KeepAlive {
     ping: Duration,
     silence: Duration,
     /// So long may a socket refuse to take more (R170: on a slow link it takes a little, often).
     stall: Duration,
 }
 
-impl Pace {
-    pub(crate) fn of(channel: Channel) -> Pace {
+impl KeepAlive {
+    pub(crate) fn of(channel: Channel) -> KeepAlive {
         match channel {
-            Channel::Main => Pace {
+            Channel::Main => KeepAlive {
                 ping: Duration::from_millis(250),
                 silence: Duration::from_millis(1000),
                 stall: Duration::from_secs(10),
             },
-            Channel::Bulk => Pace {
+            Channel::Bulk => KeepAlive {
                 ping: Duration::from_secs(5),
                 silence: Duration::from_secs(30),
                 stall: Duration::from_secs(60),
@@ -54,7 +56,7 @@ impl Pace {
 
 /// Why a connection ended, or never was.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LinkError {
+pub(crate) enum ConnectionError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("no TLS with it ({0}); the three peer_tls keys are set on all nodes or on none")]
@@ -70,23 +72,23 @@ pub(crate) enum LinkError {
     #[error("it sent what no node sends")]
     Rubbish,
     #[error("{0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] HandshakeRefusal),
     #[error("it refused this node: {0}")]
     RefusedUs(String),
     /// It has proved the token, and belongs to another cluster. Both sides know by now.
-    #[error("{}", Refusal::Cluster)]
+    #[error("{}", HandshakeRefusal::Cluster)]
     Rival(Box<Hello>),
 }
 
 /// A connection whose other end has proved itself.
-pub(crate) struct Proven {
+pub(crate) struct AuthenticatedConnection {
     pub(crate) theirs: Hello,
     /// The version of the protocol that is spoken here.
     pub(crate) version: u8,
     reader: ReadHalf,
     writer: WriteHalf,
-    sealer: Sealer,
-    opener: Opener,
+    sealer: MacWriter,
+    opener: MacReader,
 }
 
 /// The dialer's half of the handshake.
@@ -94,8 +96,8 @@ pub(crate) async fn dial(
     mut reader: ReadHalf,
     mut writer: WriteHalf,
     mine: &Hello,
-    token: &Token,
-) -> Result<Proven, LinkError> {
+    token: &TokenKey,
+) -> Result<AuthenticatedConnection, ConnectionError> {
     let shake = async {
         let ours = mine.to_bytes();
         write_hello(&mut writer, &ours, &[]).await?;
@@ -105,28 +107,28 @@ pub(crate) async fn dial(
             dialer: &ours,
             listener: &answer,
         };
-        if !transcript.is_proof(token, Side::Listener, &proof) {
-            return Err(LinkError::Stranger);
+        if !transcript.is_proof(token, ProofSide::Listener, &proof) {
+            return Err(ConnectionError::Stranger);
         }
-        let theirs = Hello::from_bytes(&answer).map_err(|_| LinkError::Rubbish)?;
-        let judged = mine.judge(&theirs);
-        if matches!(judged, Ok(_) | Err(Refusal::Cluster)) {
+        let theirs = Hello::from_bytes(&answer).map_err(|_| ConnectionError::Rubbish)?;
+        let judged = mine.assess(&theirs);
+        if matches!(judged, Ok(_) | Err(HandshakeRefusal::Cluster)) {
             // Also where it is of another cluster: it must learn that, and believes only a proof.
-            let proof = transcript.proof(token, Side::Dialer);
+            let proof = transcript.proof(token, ProofSide::Dialer);
             writer.write_all(proof.as_ref()).await?;
             writer.flush().await?;
         }
-        if let Err(Refusal::Cluster) = judged {
-            return Err(LinkError::Rival(Box::new(theirs)));
+        if let Err(HandshakeRefusal::Cluster) = judged {
+            return Err(ConnectionError::Rival(Box::new(theirs)));
         }
         let version = judged?;
-        let mut proven = Proven {
+        let mut proven = AuthenticatedConnection {
             theirs,
             version,
             reader,
             writer,
-            sealer: Sealer::new(transcript.key(token, Side::Dialer)),
-            opener: Opener::new(transcript.key(token, Side::Listener)),
+            sealer: MacWriter::new(transcript.key(token, ProofSide::Dialer)),
+            opener: MacReader::new(transcript.key(token, ProofSide::Listener)),
         };
         let mut buffer = BytesMut::new();
         let verdict = proven.next(&mut buffer, HANDSHAKE).await?;
@@ -134,12 +136,12 @@ pub(crate) async fn dial(
             Ok(proven)
         } else {
             let why = String::from_utf8_lossy(&verdict).into_owned();
-            Err(LinkError::RefusedUs(why))
+            Err(ConnectionError::RefusedUs(why))
         }
     };
     timeout(HANDSHAKE, shake)
         .await
-        .map_err(|_| LinkError::Slow)?
+        .map_err(|_| ConnectionError::Slow)?
 }
 
 /// The beginning of the dialer's half: who listens there? The listener has proved the token. This side
@@ -149,8 +151,8 @@ pub(crate) async fn identify(
     mut reader: ReadHalf,
     mut writer: WriteHalf,
     mine: &Hello,
-    token: &Token,
-) -> Result<Hello, LinkError> {
+    token: &TokenKey,
+) -> Result<Hello, ConnectionError> {
     let shake = async {
         let ours = mine.to_bytes();
         write_hello(&mut writer, &ours, &[]).await?;
@@ -160,22 +162,22 @@ pub(crate) async fn identify(
             dialer: &ours,
             listener: &answer,
         };
-        if !transcript.is_proof(token, Side::Listener, &proof) {
-            return Err(LinkError::Stranger);
+        if !transcript.is_proof(token, ProofSide::Listener, &proof) {
+            return Err(ConnectionError::Stranger);
         }
-        let theirs = Hello::from_bytes(&answer).map_err(|_| LinkError::Rubbish)?;
-        if let Err(Refusal::Cluster) = mine.judge(&theirs) {
-            let proof = transcript.proof(token, Side::Dialer);
+        let theirs = Hello::from_bytes(&answer).map_err(|_| ConnectionError::Rubbish)?;
+        if let Err(HandshakeRefusal::Cluster) = mine.assess(&theirs) {
+            let proof = transcript.proof(token, ProofSide::Dialer);
             writer.write_all(proof.as_ref()).await?;
             writer.flush().await?;
-            return Err(LinkError::Rival(Box::new(theirs)));
+            return Err(ConnectionError::Rival(Box::new(theirs)));
         }
-        mine.judge(&theirs)?;
+        mine.assess(&theirs)?;
         Ok(theirs)
     };
     timeout(HANDSHAKE, shake)
         .await
-        .map_err(|_| LinkError::Slow)?
+        .map_err(|_| ConnectionError::Slow)?
 }
 
 /// The listener's half. `mine` makes the answer to a hello; `admit` decides about a proven node, and
@@ -184,49 +186,53 @@ pub(crate) async fn answer(
     mut reader: ReadHalf,
     mut writer: WriteHalf,
     mine: impl FnOnce(&Hello) -> Hello,
-    token: &Token,
-    admit: impl AsyncFnOnce(Hello, Result<u8, Refusal>) -> Result<u8, String>,
-) -> Result<Proven, LinkError> {
+    token: &TokenKey,
+    admit: impl AsyncFnOnce(Hello, Result<u8, HandshakeRefusal>) -> Result<u8, String>,
+) -> Result<AuthenticatedConnection, ConnectionError> {
     let shake = async {
         let offer = read_hello(&mut reader).await?;
-        let theirs = Hello::from_bytes(&offer).map_err(|_| LinkError::Rubbish)?;
+        let theirs = Hello::from_bytes(&offer).map_err(|_| ConnectionError::Rubbish)?;
         let mine = mine(&theirs);
         let ours = mine.to_bytes();
         let transcript = Transcript {
             dialer: &offer,
             listener: &ours,
         };
-        let proof = transcript.proof(token, Side::Listener);
+        let proof = transcript.proof(token, ProofSide::Listener);
         write_hello(&mut writer, &ours, proof.as_ref()).await?;
         let proof = read_proof(&mut reader).await?;
-        if !transcript.is_proof(token, Side::Dialer, &proof) {
-            return Err(LinkError::Stranger);
+        if !transcript.is_proof(token, ProofSide::Dialer, &proof) {
+            return Err(ConnectionError::Stranger);
         }
-        let verdict = admit(theirs.clone(), mine.judge(&theirs)).await;
+        let verdict = admit(theirs.clone(), mine.assess(&theirs)).await;
         let version = *verdict.as_ref().unwrap_or(&mine.versions.oldest);
-        let mut proven = Proven {
+        let mut proven = AuthenticatedConnection {
             theirs,
             version,
             reader,
             writer,
-            sealer: Sealer::new(transcript.key(token, Side::Listener)),
-            opener: Opener::new(transcript.key(token, Side::Dialer)),
+            sealer: MacWriter::new(transcript.key(token, ProofSide::Listener)),
+            opener: MacReader::new(transcript.key(token, ProofSide::Dialer)),
         };
         let text = verdict.as_ref().err().map_or("", String::as_str);
         let head = proven.sealer.head(&[text.as_bytes()]);
         proven.writer.write_all(&head).await?;
         proven.writer.write_all(text.as_bytes()).await?;
         proven.writer.flush().await?;
-        verdict.map_err(LinkError::RefusedUs)?;
+        verdict.map_err(ConnectionError::RefusedUs)?;
         Ok(proven)
     };
     timeout(HANDSHAKE, shake)
         .await
-        .map_err(|_| LinkError::Slow)?
+        .map_err(|_| ConnectionError::Slow)?
 }
 
-async fn write_hello(writer: &mut WriteHalf, hello: &[u8], proof: &[u8]) -> Result<(), LinkError> {
-    let length = u16::try_from(hello.len()).map_err(|_| LinkError::Rubbish)?;
+async fn write_hello(
+    writer: &mut WriteHalf,
+    hello: &[u8],
+    proof: &[u8],
+) -> Result<(), ConnectionError> {
+    let length = u16::try_from(hello.len()).map_err(|_| ConnectionError::Rubbish)?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.extend_from_slice(hello);
     bytes.extend_from_slice(proof);
@@ -234,37 +240,37 @@ async fn write_hello(writer: &mut WriteHalf, hello: &[u8], proof: &[u8]) -> Resu
     Ok(writer.flush().await?)
 }
 
-async fn read_hello(reader: &mut ReadHalf) -> Result<Vec<u8>, LinkError> {
+async fn read_hello(reader: &mut ReadHalf) -> Result<Vec<u8>, ConnectionError> {
     let length = reader.read_u16_le().await?;
     if usize::from(length) > MAX_HELLO {
-        return Err(LinkError::Rubbish);
+        return Err(ConnectionError::Rubbish);
     }
     let mut bytes = vec![0; usize::from(length)];
     match reader.read_exact(&mut bytes).await {
         // Not a long hello that breaks off, but a short alert about ours.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && length == TLS_ALERT => {
-            Err(LinkError::SpeaksTls)
+            Err(ConnectionError::SpeaksTls)
         }
         read => Ok(read.map(|_| bytes)?),
     }
 }
 
-async fn read_proof(reader: &mut ReadHalf) -> Result<[u8; PROOF], LinkError> {
+async fn read_proof(reader: &mut ReadHalf) -> Result<[u8; PROOF], ConnectionError> {
     let mut proof = [0; PROOF];
     reader.read_exact(&mut proof).await?;
     Ok(proof)
 }
 
 /// The task of a connection that sends.
-pub(crate) struct Sending {
+pub(crate) struct SendTask {
     reader: ReadHalf,
     writer: WriteHalf,
-    queue: Queue,
+    queue: FrameQueue,
 }
 
-impl Sending {
+impl SendTask {
     /// Keeps the connection alive, and writes what others could not, until one of both ends lets go.
-    pub(crate) async fn run(mut self, pace: &Pace) -> LinkError {
+    pub(crate) async fn run(mut self, pace: &KeepAlive) -> ConnectionError {
         let mut bytes = Vec::new();
         let mut nothing = [0; 1];
         loop {
@@ -272,14 +278,14 @@ impl Sending {
                 biased;
                 more = self.queue.woken.recv() => {
                     if more.is_none() {
-                        return LinkError::Closed;
+                        return ConnectionError::Closed;
                     }
                 }
                 // The listener says nothing after its verdict: whatever can be read is the end.
-                _ = self.reader.read(&mut nothing) => return LinkError::Closed,
+                _ = self.reader.read(&mut nothing) => return ConnectionError::Closed,
                 () = tokio::time::sleep(pace.ping) => {
                     if self.queue.ping().is_err() {
-                        return LinkError::Closed;
+                        return ConnectionError::Closed;
                     }
                 }
             }
@@ -291,39 +297,43 @@ impl Sending {
         }
     }
 
-    async fn write(&mut self, bytes: &[u8], pace: &Pace) -> Result<(), LinkError> {
+    async fn write(&mut self, bytes: &[u8], pace: &KeepAlive) -> Result<(), ConnectionError> {
         for part in bytes.chunks(WRITE_AT_ONCE) {
             timeout(pace.stall, self.writer.write_all(part))
                 .await
-                .map_err(|_| LinkError::Slow)??;
+                .map_err(|_| ConnectionError::Slow)??;
         }
         timeout(pace.stall, self.writer.flush())
             .await
-            .map_err(|_| LinkError::Slow)??;
+            .map_err(|_| ConnectionError::Slow)??;
         Ok(())
     }
 }
 
-impl Proven {
+impl AuthenticatedConnection {
     /// The way out for whoever has something to say. `socket` is a handle to that of this connection.
-    pub(crate) fn outlet(self, channel: Channel, socket: Option<TcpStream>) -> (Outlet, Sending) {
-        let (outlet, queue) = outlet::pair(channel, self.sealer, socket);
-        let sending = Sending {
+    pub(crate) fn frame_writer(
+        self,
+        channel: Channel,
+        socket: Option<TcpStream>,
+    ) -> (FrameWriter, SendTask) {
+        let (frame_writer, queue) = frame_writer::pair(channel, self.sealer, socket);
+        let sending = SendTask {
             reader: self.reader,
             writer: self.writer,
             queue,
         };
-        (outlet, sending)
+        (frame_writer, sending)
     }
 
     /// Receives until the connection ends, and says why it did. `rest` is called when all that has come
     /// was taken, and before anything is waited for.
     pub(crate) async fn receive_all<F: Future<Output = ()>>(
         mut self,
-        pace: &Pace,
-        mut take: impl FnMut(Parcel) -> F,
+        pace: &KeepAlive,
+        mut take: impl FnMut(OutboundMessage) -> F,
         mut rest: impl FnMut(),
-    ) -> LinkError {
+    ) -> ConnectionError {
         let mut buffer = BytesMut::with_capacity(WRITE_AT_ONCE);
         loop {
             if !has_frame(&buffer) {
@@ -333,31 +343,35 @@ impl Proven {
                 Ok(content) => content,
                 Err(error) => return error,
             };
-            let parcel = match content.split_first() {
+            let outbound = match content.split_first() {
                 Some((&PING, _)) => continue,
-                Some((&FRAME, _)) => Parcel::Frame(content.slice(1..)),
-                Some((&TALK, _)) => Parcel::Talk(content.slice(1..)),
+                Some((&FRAME, _)) => OutboundMessage::Frame(content.slice(1..)),
+                Some((&CONTROL, _)) => OutboundMessage::Control(content.slice(1..)),
                 // A later release may say more.
                 Some(_) => continue,
-                None => return LinkError::Rubbish,
+                None => return ConnectionError::Rubbish,
             };
-            take(parcel).await;
+            take(outbound).await;
         }
     }
 
     /// The next frame that arrives. Any byte counts as a sign of life.
-    async fn next(&mut self, buffer: &mut BytesMut, silence: Duration) -> Result<Bytes, LinkError> {
+    async fn next(
+        &mut self,
+        buffer: &mut BytesMut,
+        silence: Duration,
+    ) -> Result<Bytes, ConnectionError> {
         self.fill(buffer, HEAD, silence).await?;
         let mut head = [0; HEAD];
         buffer.copy_to_slice(&mut head);
-        let length = Opener::length(&head).map_err(|_| LinkError::Rubbish)?;
+        let length = MacReader::length(&head).map_err(|_| ConnectionError::Rubbish)?;
         self.fill(buffer, length, silence).await?;
         // A copy of its own: what is kept of a frame must not keep the whole buffer alive.
         let content = Bytes::copy_from_slice(&buffer[..length]);
         buffer.advance(length);
         self.opener
             .check(&head, &content)
-            .map_err(|_| LinkError::Rubbish)?;
+            .map_err(|_| ConnectionError::Rubbish)?;
         Ok(content)
     }
 
@@ -366,15 +380,15 @@ impl Proven {
         buffer: &mut BytesMut,
         length: usize,
         silence: Duration,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), ConnectionError> {
         while buffer.len() < length {
             // Memory is given for what has come, not for what was announced.
             buffer.reserve(WRITE_AT_ONCE);
             let read = timeout(silence, self.reader.read_buf(buffer))
                 .await
-                .map_err(|_| LinkError::Slow)??;
+                .map_err(|_| ConnectionError::Slow)??;
             if read == 0 {
-                return Err(LinkError::Closed);
+                return Err(ConnectionError::Closed);
             }
         }
         Ok(())
@@ -383,14 +397,14 @@ impl Proven {
 
 /// Whether the next frame is there already.
 fn has_frame(buffer: &[u8]) -> bool {
-    let length = buffer.first_chunk().map(Opener::length);
+    let length = buffer.first_chunk().map(MacReader::length);
     matches!(length, Some(Ok(length)) if buffer.len() >= HEAD + length)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::tests::card;
+    use crate::node_record::tests::node_record;
     use tenure_core::policy::Algorithm;
     use tenure_node::ClusterConfig;
     use tokio::sync::mpsc;
@@ -402,17 +416,20 @@ mod tests {
             default_algorithm: Algorithm::RecursiveRw,
         };
         let nonce = [node as u8; 32];
-        let card = card(node, 1);
-        Hello::new(facts, Some(1), card, (Channel::Main, 1), None, nonce)
+        let node_record = node_record(node, 1);
+        Hello::new(facts, Some(1), node_record, (Channel::Main, 1), None, nonce)
     }
 
     /// Both halves of a connection through a pipe of so many bytes.
     async fn connect(
         pipe: usize,
-        dialer: &Token,
-        listener: &Token,
+        dialer: &TokenKey,
+        listener: &TokenKey,
         verdict: Result<(), String>,
-    ) -> (Result<Proven, LinkError>, Result<Proven, LinkError>) {
+    ) -> (
+        Result<AuthenticatedConnection, ConnectionError>,
+        Result<AuthenticatedConnection, ConnectionError>,
+    ) {
         let (near, far) = tokio::io::duplex(pipe);
         let (near_reader, near_writer) = tokio::io::split(near);
         let (far_reader, far_writer) = tokio::io::split(far);
@@ -424,7 +441,7 @@ mod tests {
                 Box::new(far_writer),
                 |_| two,
                 listener,
-                async |_, judged: Result<u8, Refusal>| {
+                async |_, judged: Result<u8, HandshakeRefusal>| {
                     verdict.and(judged.map_err(|refusal| refusal.to_string()))
                 }
             )
@@ -434,12 +451,12 @@ mod tests {
     /// R168: without the token nobody gets further than hello, on either side.
     #[tokio::test]
     async fn strangers_are_refused_on_both_sides() {
-        let (ours, theirs) = (Token::new(&[1; 32]), Token::new(&[2; 32]));
+        let (ours, theirs) = (TokenKey::new(&[1; 32]), TokenKey::new(&[2; 32]));
         let (dialed, answered) = connect(4096, &ours, &theirs, Ok(())).await;
-        assert!(matches!(dialed, Err(LinkError::Stranger)));
+        assert!(matches!(dialed, Err(ConnectionError::Stranger)));
         assert!(answered.is_err());
         let (dialed, answered) = connect(4096, &ours, &ours, Err("full".into())).await;
-        assert!(matches!(dialed, Err(LinkError::RefusedUs(why)) if why == "full"));
+        assert!(matches!(dialed, Err(ConnectionError::RefusedUs(why)) if why == "full"));
         assert!(answered.is_err());
         let (dialed, answered) = connect(4096, &ours, &ours, Ok(())).await;
         assert_eq!(dialed.unwrap().theirs, hello(2));
@@ -453,16 +470,16 @@ mod tests {
         let (reader, writer) = tokio::io::split(near);
         far.write_all(&[21, 3, 3, 0, 2, 2, 50]).await.unwrap();
         far.shutdown().await.unwrap();
-        let token = Token::new(&[1; 32]);
+        let token = TokenKey::new(&[1; 32]);
         let dialed = dial(Box::new(reader), Box::new(writer), &hello(1), &token).await;
-        assert!(matches!(dialed, Err(LinkError::SpeaksTls)));
+        assert!(matches!(dialed, Err(ConnectionError::SpeaksTls)));
     }
 
     /// R170: a frame that takes longer than any silence is allowed to last still arrives: whoever
     /// sends a little, often, is alive.
     #[tokio::test]
     async fn a_slow_link_is_not_a_dead_one() {
-        let token = Token::new(&[1; 32]);
+        let token = TokenKey::new(&[1; 32]);
         let (near, far) = tokio::io::duplex(1024);
         let (slow, fast) = tokio::io::duplex(1024);
         // A link of a kilobyte every few milliseconds between them.
@@ -488,21 +505,23 @@ mod tests {
                 Box::new(far_writer),
                 |_| two,
                 &token,
-                async |_, judged: Result<u8, Refusal>| judged.map_err(|_| String::new())
+                async |_, judged: Result<u8, HandshakeRefusal>| judged.map_err(|_| String::new())
             )
         );
-        let pace = Pace::of(Channel::Main);
-        let (outlet, sending) = dialed.unwrap().outlet(Channel::Main, None);
+        let pace = KeepAlive::of(Channel::Main);
+        let (frame_writer, sending) = dialed.unwrap().frame_writer(Channel::Main, None);
         let large = Bytes::from(vec![7; 300 * 1024]);
-        outlet.send(Parcel::Frame(large.clone())).unwrap();
-        outlet
-            .send(Parcel::Talk(Bytes::from_static(b"after")))
+        frame_writer
+            .send(OutboundMessage::Frame(large.clone()))
+            .unwrap();
+        frame_writer
+            .send(OutboundMessage::Control(Bytes::from_static(b"after")))
             .unwrap();
         let (taken, mut arrived) = mpsc::unbounded_channel();
         let began = std::time::Instant::now();
         let send = sending.run(&pace);
-        let take = |parcel| {
-            let _ = taken.send(parcel);
+        let take = |outbound| {
+            let _ = taken.send(outbound);
             std::future::ready(())
         };
         let receive = answered.unwrap().receive_all(&pace, take, || ());
@@ -512,8 +531,8 @@ mod tests {
         };
         tokio::select! {
             (first, second) = both => {
-                assert!(matches!(first, Some(Parcel::Frame(bytes)) if bytes == large));
-                assert!(matches!(second, Some(Parcel::Talk(bytes)) if &bytes[..] == b"after"));
+                assert!(matches!(first, Some(OutboundMessage::Frame(bytes)) if bytes == large));
+                assert!(matches!(second, Some(OutboundMessage::Control(bytes)) if &bytes[..] == b"after"));
             }
             why = send => panic!("the sender gave up: {why}"),
             why = receive => panic!("the receiver gave up: {why}"),

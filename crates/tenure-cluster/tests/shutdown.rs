@@ -9,14 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tenure_cluster::{Durable, Options, Running, StartError};
+use tenure_cluster::{Options, RunningNode, StartError, SyncPolicy};
 use tenure_core::policy::Algorithm;
 use tenure_log::OpenError;
 use tenure_node::{ClusterConfig, Limits, NodeId};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-fn start(data: &Path) -> Result<Running, StartError> {
+fn start(data: &Path) -> Result<RunningNode, StartError> {
     tenure_cluster::start(Options {
         data_dir: data.to_owned(),
         node: NodeId::new(1).unwrap(),
@@ -27,7 +27,7 @@ fn start(data: &Path) -> Result<Running, StartError> {
             default_algorithm: Algorithm::RecursiveRw,
         },
         limits: Limits::default(),
-        durable: Durable::Yes,
+        durable: SyncPolicy::Yes,
         peers: None,
     })
 }
@@ -79,7 +79,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn assert_refused(data: &Path) {
-    match start(data).map(Running::stop) {
+    match start(data).map(RunningNode::stop) {
         Err(error @ StartError::Log { .. }) => {
             let said = error.to_string();
             assert!(said.contains("tenure cluster rejoin"), "{said}");
@@ -111,7 +111,7 @@ fn an_idle_node_confirms_its_end_once() {
         let records = records(&std::fs::read(newest(&db)).unwrap());
         records.iter().filter(|(kind, _)| *kind == CLOSE).count()
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + STEP_TIMEOUT;
     while closes() == 0 {
         assert!(Instant::now() < end, "no close record");
         std::thread::sleep(Duration::from_millis(20));
@@ -156,7 +156,7 @@ fn lost_log_files_are_refused() {
             std::fs::remove_file(path).unwrap();
         }
     }
-    let error = start(data.path()).map(Running::stop).unwrap_err();
+    let error = start(data.path()).map(RunningNode::stop).unwrap_err();
     assert!(
         matches!(&error, StartError::Log { source: OpenError::NoLog { found }, .. } if found == "snapshot-1-9"),
         "{error}"

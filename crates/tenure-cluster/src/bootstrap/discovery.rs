@@ -14,10 +14,10 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::{BeginError, Doors};
-use crate::card::Card;
-use crate::gossip::{self, ASK_EVERY, MAX_PACKET, Packet, Tell};
-use crate::peers::{Hello, PeerOptions, REDIAL_WITHIN, Refusal, Token, answer_hello};
+use super::{BootstrapError, Listeners};
+use crate::gossip::{self, ASK_EVERY, MAX_PACKET, Packet, RecordPacket};
+use crate::node_record::NodeRecord;
+use crate::peers::{HandshakeRefusal, Hello, PeerOptions, REDIAL_WITHIN, TokenKey, answer_hello};
 
 /// Seeds are asked for so long before a node gives up on them (R167).
 const SEEDS: Duration = Duration::from_secs(10);
@@ -29,9 +29,9 @@ const FOUNDER: Duration = Duration::from_secs(10);
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(crate) struct Looked {
+pub(crate) struct DiscoveryResult {
     /// Nodes that belong to a cluster with this node's token.
-    pub(crate) cards: Vec<Card>,
+    pub(crate) node_records: Vec<NodeRecord>,
     /// Why this node does not fit in a cluster that was found (R161).
     pub(crate) misfit: Option<String>,
     /// Seeds that did not answer.
@@ -40,57 +40,57 @@ pub(crate) struct Looked {
 
 /// Asks and listens until a cluster is found, or long enough. Called outside of any event loop or within
 /// one, so it has a thread of its own.
-pub(crate) fn look(
+pub(crate) fn discover(
     options: &PeerOptions,
-    doors: &Doors,
-    card: &Card,
+    listeners: &Listeners,
+    node_record: &NodeRecord,
     facts: &ClusterConfig,
-) -> Result<Looked, BeginError> {
+) -> Result<DiscoveryResult, BootstrapError> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let listener = doors.listener.try_clone()?;
-        let socket = doors.socket.try_clone()?;
+        let listener = listeners.listener.try_clone()?;
+        let socket = listeners.socket.try_clone()?;
         listener.set_nonblocking(true)?;
         socket.set_nonblocking(true)?;
-        let looking = Rc::new(Looking {
+        let discovery = Rc::new(Discovery {
             token: options.token.token(),
             options: options.clone(),
-            card: card.clone(),
+            node_record: node_record.clone(),
             facts: facts.clone(),
         });
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async {
             let listener = TcpListener::from_std(listener)?;
-            looking.run(listener, UdpSocket::from_std(socket)?).await
+            discovery.run(listener, UdpSocket::from_std(socket)?).await
         })
     };
     std::thread::scope(|scope| scope.spawn(run).join())
         .unwrap_or_else(|_| Err(std::io::Error::other("the search broke off")))
-        .map_err(BeginError::Ask)
+        .map_err(BootstrapError::Ask)
 }
 
-struct Looking {
-    token: Token,
+struct Discovery {
+    token: TokenKey,
     options: PeerOptions,
-    card: Card,
+    node_record: NodeRecord,
     facts: ClusterConfig,
 }
 
 /// A proven node that was met.
-struct Met {
+struct MetNode {
     cluster: Option<u64>,
-    card: Option<Card>,
+    node_record: Option<NodeRecord>,
     misfit: Option<String>,
 }
 
-impl Looking {
+impl Discovery {
     async fn run(
         self: &Rc<Self>,
         listener: TcpListener,
         socket: UdpSocket,
-    ) -> std::io::Result<Looked> {
+    ) -> std::io::Result<DiscoveryResult> {
         // As long as the slowest member takes to name itself to its seeds, or to dial this node.
         let listen = self.options.announce_every.max(REDIAL_WITHIN) + MARGIN;
         let begun = Instant::now();
@@ -99,8 +99,8 @@ impl Looking {
         let ask = Packet::Ask {
             nonce,
             cluster: None,
-            card: self.card.clone(),
-            founds: true,
+            node_record: self.node_record.clone(),
+            should_bootstrap: true,
         };
         let ask = ask.seal(&self.token);
         let (sender, mut met) = mpsc::unbounded_channel();
@@ -131,10 +131,10 @@ impl Looking {
                     None
                 }
                 Ok((stream, _)) = listener.accept() => {
-                    let (looking, sender) = (Rc::clone(self), sender.clone());
+                    let (discovery, sender) = (Rc::clone(self), sender.clone());
                     // A stranger that says nothing must not keep members waiting.
                     tokio::task::spawn_local(async move {
-                        if let Some(found) = looking.handshake(stream).await {
+                        if let Some(found) = discovery.handshake(stream).await {
                             let _ = sender.send(found);
                         }
                     });
@@ -146,13 +146,13 @@ impl Looking {
                         Some(Packet::Tell(tell)) if tell.nonce == nonce => {
                             let names = seeds.iter().filter(|(_, address)| *address == from);
                             answered.extend(names.map(|(seed, _)| *seed));
-                            if tell.founds && tell.cards.iter().any(|card| self.comes_after(card)) {
+                            if tell.should_bootstrap && tell.node_records.iter().any(|node_record| self.comes_after(node_record)) {
                                 founder = Some(Instant::now());
                             }
                             let misfit = gossip::fits(&self.facts, &tell).err();
-                            Some(Met {
+                            Some(MetNode {
                                 cluster: tell.cluster,
-                                card: tell.cards.into_iter().next(),
+                                node_record: tell.node_records.into_iter().next(),
                                 misfit,
                             })
                         }
@@ -162,8 +162,8 @@ impl Looking {
                             answered.extend(names.map(|(seed, _)| *seed));
                             None
                         }
-                        Some(Packet::Ask { nonce, cluster: None, card, founds }) => {
-                            if founds && self.comes_after(&card) {
+                        Some(Packet::Ask { nonce, cluster: None, node_record, should_bootstrap }) => {
+                            if should_bootstrap && self.comes_after(&node_record) {
                                 founder = Some(Instant::now());
                             }
                             let _ = socket.send_to(&self.answer(nonce), from).await;
@@ -180,8 +180,8 @@ impl Looking {
                 }
             };
             if let Some(found) = found.filter(|found| found.cluster.is_some()) {
-                return Ok(Looked {
-                    cards: found.card.into_iter().collect(),
+                return Ok(DiscoveryResult {
+                    node_records: found.node_record.into_iter().collect(),
                     misfit: found.misfit,
                     silent: Vec::new(),
                 });
@@ -189,25 +189,25 @@ impl Looking {
         }
         let silent = (0..seed_count).filter(|seed| !answered.contains(seed));
         let silent = silent.map(|seed| self.options.seeds[seed].clone());
-        Ok(Looked {
+        Ok(DiscoveryResult {
             silent: silent.collect(),
-            ..Looked::default()
+            ..DiscoveryResult::default()
         })
     }
 
     /// Of two nodes that are about to found, the one with the higher number lets the other one go first.
-    fn comes_after(&self, other: &Card) -> bool {
-        other.member < self.card.member
+    fn comes_after(&self, other: &NodeRecord) -> bool {
+        other.member < self.node_record.member
     }
 
     /// What another node that has no cluster is answered.
     fn answer(&self, nonce: u64) -> Vec<u8> {
-        let tell = Tell {
+        let tell = RecordPacket {
             nonce,
             cluster: None,
             facts: self.facts.clone(),
-            cards: vec![self.card.clone()],
-            founds: true,
+            node_records: vec![self.node_record.clone()],
+            should_bootstrap: true,
         };
         Packet::Tell(tell).seal(&self.token)
     }
@@ -223,7 +223,7 @@ impl Looking {
     }
 
     /// Lets a node that dials prove itself, learns its cluster, and sends it away for now.
-    async fn handshake(&self, stream: TcpStream) -> Option<Met> {
+    async fn handshake(&self, stream: TcpStream) -> Option<MetNode> {
         let mut random = [0; 32];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
         let mine = |theirs: &Hello| Hello {
@@ -231,20 +231,23 @@ impl Looking {
             ..Hello::new(
                 self.facts.clone(),
                 None,
-                self.card.clone(),
+                self.node_record.clone(),
                 (theirs.channel, theirs.connection),
                 None,
                 random,
             )
         };
         let mut met = None;
-        let admit = async |theirs: Hello, judged: Result<u8, Refusal>| {
+        let admit = async |theirs: Hello, judged: Result<u8, HandshakeRefusal>| {
             let misfit = judged.err().filter(|refusal| {
-                matches!(refusal, Refusal::Facts { .. } | Refusal::Version { .. })
+                matches!(
+                    refusal,
+                    HandshakeRefusal::Facts { .. } | HandshakeRefusal::Version { .. }
+                )
             });
-            met = Some(Met {
+            met = Some(MetNode {
                 cluster: theirs.cluster,
-                card: Some(theirs.card),
+                node_record: Some(theirs.node_record),
                 misfit: misfit.map(|refusal| refusal.to_string()),
             });
             Err("it looks for its cluster".to_owned())
@@ -261,8 +264,8 @@ mod tests {
     use tenure_core::policy::Algorithm;
 
     use super::*;
-    use crate::card::tests::card;
-    use crate::peers::{Begin, Secret, Versions};
+    use crate::node_record::tests::node_record;
+    use crate::peers::{BootstrapMode, Secret, Versions};
 
     fn facts() -> ClusterConfig {
         ClusterConfig {
@@ -286,9 +289,9 @@ mod tests {
             expected_nodes: 8,
             max_packet: 1400,
             public: String::new(),
-            begin: Begin::Force,
+            begin: BootstrapMode::Force,
             expected_cluster: None,
-            rules: crate::Rules {
+            rules: crate::PlacementRules {
                 replication_factor: 3,
                 stability_ms: 0,
                 eviction_ms: 60_000,
@@ -304,16 +307,17 @@ mod tests {
     #[test]
     fn of_two_founders_the_higher_number_waits() {
         let nowhere: SocketAddr = "127.0.0.1:9".parse().unwrap();
-        let [low, high] = [1, 2].map(|_| Doors::open(&options(nowhere)).unwrap());
+        let [low, high] = [1, 2].map(|_| Listeners::open(&options(nowhere)).unwrap());
         let (to_low, to_high) = (options(low.gossip), options(high.gossip));
         let token = to_low.token.token();
         let waited = std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| look(&to_low, &high, &card(2, 5), &facts()).unwrap());
+            let waiting =
+                scope.spawn(|| discover(&to_low, &high, &node_record(2, 5), &facts()).unwrap());
             // The other one begins when this one has asked.
             let mut buffer = vec![0; MAX_PACKET];
             low.socket.peek_from(&mut buffer).unwrap();
-            let found = look(&to_high, &low, &card(1, 9), &facts()).unwrap();
-            assert!(found.cards.is_empty(), "{found:?}");
+            let found = discover(&to_high, &low, &node_record(1, 9), &facts()).unwrap();
+            assert!(found.node_records.is_empty(), "{found:?}");
             assert!(found.silent.is_empty(), "a node that looks answers, too");
             // It has founded: it answers as a member does.
             low.socket.set_nonblocking(false).unwrap();
@@ -324,12 +328,12 @@ mod tests {
                     continue;
                 };
                 if let Some(Packet::Ask { nonce, .. }) = Packet::open(&buffer[..length], &token) {
-                    let tell = Tell {
+                    let tell = RecordPacket {
                         nonce,
                         cluster: Some(9),
                         facts: facts(),
-                        cards: vec![card(1, 9)],
-                        founds: false,
+                        node_records: vec![node_record(1, 9)],
+                        should_bootstrap: false,
                     };
                     let tell = Packet::Tell(tell).seal(&token);
                     low.socket.send_to(&tell, from).unwrap();
@@ -337,6 +341,6 @@ mod tests {
             }
             waiting.join().unwrap()
         });
-        assert_eq!(waited.cards, [card(1, 9)]);
+        assert_eq!(waited.node_records, [node_record(1, 9)]);
     }
 }

@@ -13,7 +13,8 @@ use tenure_node::{
 };
 
 use crate::{
-    Begin, Durable, Handle, Options, PeerOptions, Rules, Running, Secret, Versions, start,
+    BootstrapMode, Handle, Options, PeerOptions, PlacementRules, RunningNode, Secret, SyncPolicy,
+    Versions, start,
 };
 
 static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -28,17 +29,17 @@ pub(crate) fn wait(place: &Path) {
 }
 
 /// The disk of a node hangs until this is dropped.
-struct Hanging(PathBuf);
+struct StalledDisk(PathBuf);
 
-impl Hanging {
-    fn begin(data: &Path, number: u32) -> Hanging {
+impl StalledDisk {
+    fn begin(data: &Path, number: u32) -> StalledDisk {
         let place = data.join(number.to_string()).join("db");
         HELD.lock().unwrap().insert(place.clone());
-        Hanging(place)
+        StalledDisk(place)
     }
 }
 
-impl Drop for Hanging {
+impl Drop for StalledDisk {
     fn drop(&mut self) {
         HELD.lock().unwrap().remove(&self.0);
         CHANGED.notify_all();
@@ -56,7 +57,7 @@ fn options(data: &Path, number: u32, seeds: Vec<String>) -> Options {
             default_algorithm: Algorithm::RecursiveRw,
         },
         limits: Limits::default(),
-        durable: Durable::Yes,
+        durable: SyncPolicy::Yes,
         peers: Some(PeerOptions {
             tls: None,
             token: Secret::new(&[7; 32]),
@@ -65,9 +66,9 @@ fn options(data: &Path, number: u32, seeds: Vec<String>) -> Options {
             gossip_listen: "127.0.0.1:0".parse().unwrap(),
             gossip_advertise: None,
             begin: if seeds.is_empty() {
-                Begin::Bootstrap
+                BootstrapMode::Bootstrap
             } else {
-                Begin::Join
+                BootstrapMode::Join
             },
             seeds,
             expected_cluster: None,
@@ -76,7 +77,7 @@ fn options(data: &Path, number: u32, seeds: Vec<String>) -> Options {
             max_packet: 1400,
             public: String::new(),
             versions: Versions::OURS,
-            rules: Rules {
+            rules: PlacementRules {
                 replication_factor: 3,
                 stability_ms: 0,
                 eviction_ms: 60_000,
@@ -134,15 +135,18 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
     }
     // Every group has three voters, and the first node leads one of them.
     loop {
-        let survey = nodes[0].handle().survey().await.unwrap();
-        let groups = survey.reports.iter().flat_map(|report| &report.groups);
+        let cluster_report = nodes[0].handle().cluster_report().await.unwrap();
+        let groups = cluster_report
+            .reports
+            .iter()
+            .flat_map(|report| &report.groups);
         let settled = groups.filter(|group| group.leads && group.voters.len() == 3);
         if settled.count() == 5 && leads_something(nodes[0].handle()).await {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let hanging = Hanging::begin(data.path(), 1);
+    let hanging = StalledDisk::begin(data.path(), 1);
     // It has something to write, in every group.
     for number in 0..32 {
         let _ = nodes[1]
@@ -176,7 +180,7 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
     assert!(why.contains("disk"), "{why}");
     assert!(HELD.lock().unwrap().contains(&hanging.0));
     for node in nodes {
-        tokio::task::spawn_blocking(move || Running::stop(node))
+        tokio::task::spawn_blocking(move || RunningNode::stop(node))
             .await
             .unwrap();
     }
@@ -194,7 +198,7 @@ async fn more_than_the_log_takes_at_once_is_written() {
     let node = start(options).unwrap();
     let handle = node.handle();
     let segment = "x".repeat(3_900);
-    let calls: Vec<_> = handle.together(|| {
+    let calls: Vec<_> = handle.defer_wake(|| {
         let requests = (0..90).map(|number| {
             let paths = (0..1_000).map(|at| format!("t{number}:/a/{at}{segment}"));
             request(paths)

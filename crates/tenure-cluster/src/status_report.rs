@@ -9,7 +9,7 @@ use crate::peers::{NodeInfo, put_members, take_members};
 
 /// One node's part of the picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct NodeReport {
     /// Whose.
     pub member: ReplicaId,
     /// Its release; empty, if it does not say: release 0.1.0 does not.
@@ -49,17 +49,17 @@ pub struct GroupReport {
 
 /// The whole picture, as far as it could be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Survey {
+pub struct ClusterReport {
     /// Who was asked.
     pub asked: ReplicaId,
     /// Every node it knows.
     pub nodes: Vec<NodeInfo>,
     /// What those said that answered in time.
-    pub reports: Vec<Report>,
+    pub reports: Vec<NodeReport>,
 }
 
-impl Report {
-    pub(crate) fn new(member: ReplicaId, status: Status) -> Report {
+impl NodeReport {
+    pub(crate) fn new(member: ReplicaId, status: Status) -> NodeReport {
         let group = |group: tenure_node::GroupStatus| {
             let voters = &group.membership.voters;
             let matched = |voter: &ReplicaId| {
@@ -88,7 +88,7 @@ impl Report {
                 learners: group.membership.learners,
             }
         };
-        Report {
+        NodeReport {
             member,
             release: env!("CARGO_PKG_VERSION").to_owned(),
             rules: tenure_core::space::RULES,
@@ -97,7 +97,7 @@ impl Report {
     }
 }
 
-impl Report {
+impl NodeReport {
     /// What release 0.1.0 does not understand of it.
     pub(crate) fn edition(&self) -> Edition {
         Edition {
@@ -161,14 +161,14 @@ impl Encode for Edition {
     }
 }
 
-impl Encode for Report {
+impl Encode for NodeReport {
     fn put(&self, out: &mut Writer) {
         out.number(self.member.pack());
         out.list(&self.groups);
     }
 
-    fn take(input: &mut Reader<'_>) -> Result<Report, DecodeError> {
-        Ok(Report {
+    fn take(input: &mut Reader<'_>) -> Result<NodeReport, DecodeError> {
+        Ok(NodeReport {
             member: ReplicaId::unpack(input.number()?).ok_or(DecodeError::Number)?,
             release: String::new(),
             rules: 0,

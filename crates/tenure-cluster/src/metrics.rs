@@ -22,14 +22,14 @@ pub struct Histogram {
 
 /// A histogram at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Durations {
+pub struct HistogramSnapshot {
     /// How many fell into each bucket, not cumulative.
     pub buckets: [u64; BOUNDS_US.len() + 1],
     /// All of them together, in microseconds.
     pub sum_us: u64,
 }
 
-impl Durations {
+impl HistogramSnapshot {
     /// How many there were.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -46,8 +46,8 @@ impl Histogram {
     }
 
     /// What was counted so far.
-    pub fn read(&self) -> Durations {
-        Durations {
+    pub fn read(&self) -> HistogramSnapshot {
+        HistogramSnapshot {
             buckets: std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed)),
             sum_us: self.sum_us.load(Ordering::Relaxed),
         }
@@ -65,7 +65,7 @@ pub(crate) struct LogGauges {
 
 /// A node at one moment, for operators.
 #[derive(Clone, Debug)]
-pub struct Vitals {
+pub struct NodeMetrics {
     /// What the node says of itself.
     pub status: Status,
     /// Log files in use.
@@ -73,7 +73,7 @@ pub struct Vitals {
     /// Their bytes.
     pub log_bytes: u64,
     /// How long the syncs of the log took since the start.
-    pub syncs: Durations,
+    pub syncs: HistogramSnapshot,
 }
 
 #[cfg(test)]
