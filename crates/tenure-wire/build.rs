@@ -26,8 +26,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_client(cfg!(feature = "client"));
     for (place, attribute) in json_attributes(&descriptors) {
         config = match place {
-            Place::Message(name) => config.message_attribute(name, attribute),
-            Place::Field(name) => config.field_attribute(name, attribute),
+            FieldSite::Message(name) => config.message_attribute(name, attribute),
+            FieldSite::Field(name) => config.field_attribute(name, attribute),
         };
     }
     config.compile_fds(descriptors)?;
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-enum Place {
+enum FieldSite {
     Message(String),
     Field(String),
 }
@@ -59,7 +59,7 @@ fn is_map(message: &DescriptorProto, field: &FieldDescriptorProto) -> bool {
 }
 
 /// What serde must know about each message and field.
-fn json_attributes(descriptors: &FileDescriptorSet) -> Vec<(Place, String)> {
+fn json_attributes(descriptors: &FileDescriptorSet) -> Vec<(FieldSite, String)> {
     let mut attributes = Vec::new();
     for file in &descriptors.file {
         for message in file
@@ -69,7 +69,7 @@ fn json_attributes(descriptors: &FileDescriptorSet) -> Vec<(Place, String)> {
         {
             let message_path = format!(".{}.{}", file.package(), message.name());
             attributes.push((
-                Place::Message(message_path.clone()),
+                FieldSite::Message(message_path.clone()),
                 "#[derive(serde::Serialize, serde::Deserialize)] \
                  #[serde(rename_all = \"camelCase\", default)]"
                     .to_owned(),
@@ -94,7 +94,7 @@ fn json_attributes(descriptors: &FileDescriptorSet) -> Vec<(Place, String)> {
                     String::new()
                 };
                 attributes.push((
-                    Place::Field(format!("{message_path}.{}", field.name())),
+                    FieldSite::Field(format!("{message_path}.{}", field.name())),
                     format!("#[serde(deserialize_with = \"crate::json::{reader}\"{alias})]"),
                 ));
             }

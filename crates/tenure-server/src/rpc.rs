@@ -17,7 +17,7 @@ use prost::{DecodeError, Message};
 use serde::Serialize;
 use tenure_cluster::Handle;
 use tenure_node::{Answer, ClientRequest};
-use tenure_wire::json::Object;
+use tenure_wire::json::JsonObject;
 use tenure_wire::v1;
 use tenure_wire::v1::session_request::Op;
 use tenure_wire::v1::session_response::Result as OpResult;
@@ -253,7 +253,7 @@ macro_rules! rpcs {
                 v1::$request::decode(bytes).map(|message| check(Audit::$audit, $parse, message))
             },
             parse_json: |bytes| {
-                let message: Object<v1::$request> = serde_json::from_slice(bytes)?;
+                let message: JsonObject<v1::$request> = serde_json::from_slice(bytes)?;
                 Ok(check(Audit::$audit, $parse, message.0))
             },
             respond: |outcome| {

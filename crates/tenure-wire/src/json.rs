@@ -33,23 +33,23 @@ where
 
 /// A message is a JSON object and nothing else: serde by itself would also take a list of its fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Object<T>(pub T);
+pub struct JsonObject<T>(pub T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<T>, D::Error> {
-        struct Fields<T>(PhantomData<T>);
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonObject<T>, D::Error> {
+        struct JsonFields<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
-            type Value = Object<T>;
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for JsonFields<T> {
+            type Value = JsonObject<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Object<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(fields)).map(Object)
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<JsonObject<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields)).map(JsonObject)
             }
         }
-        deserializer.deserialize_map(Fields(PhantomData))
+        deserializer.deserialize_map(JsonFields(PhantomData))
     }
 }
 
@@ -59,8 +59,8 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    let found = Option::<Object<T>>::deserialize(deserializer)?;
-    Ok(found.map(|Object(message)| message))
+    let found = Option::<JsonObject<T>>::deserialize(deserializer)?;
+    Ok(found.map(|JsonObject(message)| message))
 }
 
 /// A list of messages; `null` is an empty one.
@@ -69,8 +69,11 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    let found: Vec<Object<T>> = plain(deserializer)?;
-    Ok(found.into_iter().map(|Object(message)| message).collect())
+    let found: Vec<JsonObject<T>> = plain(deserializer)?;
+    Ok(found
+        .into_iter()
+        .map(|JsonObject(message)| message)
+        .collect())
 }
 
 /// An integer as a number or a decimal string.
@@ -110,14 +113,14 @@ where
 }
 
 /// An enum of the protocol, known by number and by name.
-pub trait Named: Sized + Into<i32> {
+pub trait NamedEnum: Sized + Into<i32> {
     /// The value with this name.
     fn from_name(name: &str) -> Option<Self>;
 }
 
 macro_rules! named {
     ($($name:ident),+ $(,)?) => {
-        $(impl Named for crate::v1::$name {
+        $(impl NamedEnum for crate::v1::$name {
             fn from_name(name: &str) -> Option<Self> {
                 crate::v1::$name::from_str_name(name)
             }
@@ -140,12 +143,12 @@ named!(
 /// An enum as its number or its name. An unknown number is left for the handler, which refuses it (R12).
 pub(crate) fn enumeration<'de, T, D>(deserializer: D) -> Result<i32, D::Error>
 where
-    T: Named,
+    T: NamedEnum,
     D: Deserializer<'de>,
 {
     struct Enumeration<T>(PhantomData<T>);
 
-    impl<T: Named> Visitor<'_> for Enumeration<T> {
+    impl<T: NamedEnum> Visitor<'_> for Enumeration<T> {
         type Value = i32;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -226,7 +229,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::Object;
+    use super::JsonObject;
     use crate::v1::{AcquireRequest, AcquireResponse, DumpLocksRequest, Mode};
 
     #[test]
@@ -278,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_message_is_an_object() {
-        type Read = Object<AcquireRequest>;
+        type Read = JsonObject<AcquireRequest>;
         assert!(serde_json::from_str::<Read>(r#"{"requests":[{"path":"t:/a"}]}"#).is_ok());
         assert!(serde_json::from_str::<Read>(r#"{"holder":null,"requests":null}"#).is_ok());
         for bad in [
