@@ -16,28 +16,28 @@
     reason = "a test program: it panics and prints"
 )]
 
+mod holder;
 mod original_exclusive;
 mod original_upload;
 mod section;
-mod who;
 
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holder::HolderSpec;
 use section::Section;
-use tenure_files::exclusive::{Server, Work};
-use who::Who;
+use tenure_files::exclusive::{CycleKind, ExclusiveServer};
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[1..] {
-        ["hold", who, dir] => hold(&Who::parse(who, Path::new(dir))),
-        ["try", who, dir] => attempt(&Who::parse(who, Path::new(dir))),
+        ["hold", who, dir] => hold(&HolderSpec::parse(who, Path::new(dir))),
+        ["try", who, dir] => attempt(&HolderSpec::parse(who, Path::new(dir))),
         ["work", who, dir] => work(who, Path::new(dir)),
-        ["fork", who, dir] => fork(&Who::parse(who, Path::new(dir))),
+        ["fork", who, dir] => fork(&HolderSpec::parse(who, Path::new(dir))),
         ["cycle", dir] => cycle(Path::new(dir)),
         ["original-server", dir] => say(original_server(Path::new(dir))),
         _ => panic!("unknown arguments: {args:?}"),
@@ -49,7 +49,7 @@ fn say(text: &str) {
     writeln!(out, "{text}").and_then(|()| out.flush()).unwrap();
 }
 
-fn hold(who: &Who) {
+fn hold(who: &HolderSpec) {
     let held = match who.acquire(Duration::from_secs(60), Arc::new(|| say("asked"))) {
         Ok(held) => held,
         Err(class) => return say(&class),
@@ -65,7 +65,7 @@ fn hold(who: &Who) {
     drop(held);
 }
 
-fn attempt(who: &Who) {
+fn attempt(who: &HolderSpec) {
     let wait = Duration::from_millis(30);
     match who.acquire(wait, Arc::new(|| {})) {
         Ok(held) => say(held.release().err().as_deref().unwrap_or("ok")),
@@ -74,7 +74,7 @@ fn attempt(who: &Who) {
 }
 
 fn work(name: &str, dir: &Path) {
-    let who = Who::parse(name, dir);
+    let who = HolderSpec::parse(name, dir);
     let mut section = Section::new(dir, name);
     let mut dice = u64::from(std::process::id());
     while !dir.join("stop").exists() {
@@ -93,7 +93,7 @@ fn work(name: &str, dir: &Path) {
 }
 
 /// What a copy of the handle does in a forked child, and whether the parent's still works after it.
-fn fork(who: &Who) {
+fn fork(who: &HolderSpec) {
     let held = who
         .acquire(Duration::from_secs(60), Arc::new(|| {}))
         .unwrap();
@@ -130,7 +130,7 @@ fn original_server(dir: &Path) -> &'static str {
 }
 
 fn cycle(dir: &Path) {
-    match Server::new(dir).begin_cycle() {
+    match ExclusiveServer::new(dir).begin_cycle() {
         Ok(cycle) => {
             say("running");
             let _ = std::io::stdin().lock().lines().next();
@@ -139,7 +139,7 @@ fn cycle(dir: &Path) {
         }
         Err(answer) => {
             say(&format!("skip {}", answer.class().unwrap()));
-            say(&answer.log_line(Work::Sync).unwrap());
+            say(&answer.log_line(CycleKind::Sync).unwrap());
         }
     }
 }

@@ -6,11 +6,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// A lock that an original tool believes to hold.
-pub(crate) struct Held(PathBuf);
+pub(crate) struct OriginalHeld(PathBuf);
 
-impl Held {
+impl OriginalHeld {
     /// Create or truncate, then write: whatever stood there is overwritten.
-    pub(crate) fn acquire(dir: &Path) -> Held {
+    pub(crate) fn acquire(dir: &Path) -> OriginalHeld {
         let path = dir.join(".exclusive-lock");
         let host = rustix::system::uname()
             .nodename()
@@ -22,7 +22,7 @@ impl Held {
              \"started_at\": \"2026-03-07T09:00:00Z\",\n  \"version\": \"1.0.0\"\n}}"
         );
         fs::write(&path, record).expect("the record can be written");
-        Held(path)
+        OriginalHeld(path)
     }
 
     /// Delete by name, whoever's it is.

@@ -29,14 +29,14 @@ pub(crate) struct Locker {
 }
 
 /// A lock that the original holds.
-pub(crate) struct Held {
+pub(crate) struct OriginalHeld {
     lock: PathBuf,
     stop: PathBuf,
     done: Arc<AtomicBool>,
     watch: Option<JoinHandle<()>>,
 }
 
-enum Attempt {
+enum OriginalAttempt {
     Ours,
     Busy,
     Again,
@@ -56,13 +56,13 @@ impl Locker {
     pub(crate) fn acquire(
         &self,
         on_stop: Arc<dyn Fn() + Send + Sync>,
-    ) -> Result<Held, &'static str> {
+    ) -> Result<OriginalHeld, &'static str> {
         let deadline = Instant::now() + self.times.acquire_timeout;
         loop {
             match self.attempt() {
-                Attempt::Ours => return Ok(self.hold(on_stop)),
-                Attempt::Again => continue,
-                Attempt::Busy => {}
+                OriginalAttempt::Ours => return Ok(self.hold(on_stop)),
+                OriginalAttempt::Again => continue,
+                OriginalAttempt::Busy => {}
             }
             fs::File::create(&self.stop).expect("the request can be made");
             if Instant::now() + self.times.acquirer_poll > deadline {
@@ -73,7 +73,7 @@ impl Locker {
     }
 
     /// Step 1: private file, link, compare. Step 2: read the pid, delete by name what looks dead.
-    fn attempt(&self) -> Attempt {
+    fn attempt(&self) -> OriginalAttempt {
         let private = self.private_name();
         let mut file = fs::OpenOptions::new()
             .write(true)
@@ -89,12 +89,12 @@ impl Locker {
         let ours = same_file(&private, &self.lock);
         fs::remove_file(&private).expect("the private file can be removed");
         match ours {
-            Some(true) => return Attempt::Ours,
+            Some(true) => return OriginalAttempt::Ours,
             Some(false) => {}
-            None => return Attempt::Again,
+            None => return OriginalAttempt::Again,
         }
         match fs::read_to_string(&self.lock) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Attempt::Again,
+            Err(error) if error.kind() == ErrorKind::NotFound => OriginalAttempt::Again,
             read => {
                 let first = read.unwrap_or_default();
                 let pid = first
@@ -105,10 +105,10 @@ impl Locker {
                     .and_then(Pid::from_raw)
                     .is_some_and(|pid| test_kill_process(pid).is_ok())
                 {
-                    return Attempt::Busy;
+                    return OriginalAttempt::Busy;
                 }
                 let _ = fs::remove_file(&self.lock);
-                Attempt::Again
+                OriginalAttempt::Again
             }
         }
     }
@@ -121,7 +121,7 @@ impl Locker {
     }
 
     /// Step 4: look for the request; the first time it is there, say so once and look no more.
-    fn hold(&self, on_stop: Arc<dyn Fn() + Send + Sync>) -> Held {
+    fn hold(&self, on_stop: Arc<dyn Fn() + Send + Sync>) -> OriginalHeld {
         let done = Arc::new(AtomicBool::new(false));
         let watch = thread::spawn({
             let done = Arc::clone(&done);
@@ -136,7 +136,7 @@ impl Locker {
             }
         });
         let (lock, stop) = (self.lock.clone(), self.stop.clone());
-        Held {
+        OriginalHeld {
             lock,
             stop,
             done,
@@ -145,7 +145,7 @@ impl Locker {
     }
 }
 
-impl Held {
+impl OriginalHeld {
     /// Step 5: delete the lock if it has our pid, then delete the request.
     pub(crate) fn release(mut self) {
         self.done.store(true, Ordering::SeqCst);

@@ -38,15 +38,15 @@ pub(crate) fn after(now: Instant, time: Duration) -> Instant {
 
 /// A wait under way: until when, and who may call it off.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Deadline {
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancel: Option<Cancel>,
 }
 
-impl Patience {
+impl Deadline {
     /// Begins now.
-    pub(crate) fn new(wait: Wait, cancel: Option<Cancel>) -> Patience {
-        Patience {
+    pub(crate) fn new(wait: Wait, cancel: Option<Cancel>) -> Deadline {
+        Deadline {
             deadline: wait.deadline(),
             cancel,
         }

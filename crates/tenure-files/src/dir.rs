@@ -43,7 +43,7 @@ impl Dir {
             Ok(statfs) => FileSystem::from_magic(statfs.f_type as u64 & 0xffff_ffff),
             Err(_) => FileSystem {
                 name: "unknown",
-                reach: Reach::Unknown,
+                reach: FileSystemReach::Unknown,
             },
         };
         Ok(Dir {
@@ -70,7 +70,7 @@ impl Dir {
 
     /// Whether `flock` and boot id prove something here (K31).
     pub fn is_local(&self) -> bool {
-        self.file_system.reach == Reach::Local
+        self.file_system.reach == FileSystemReach::Local
     }
 
     /// The same directory, taken for one on a network: for tests of what must not be concluded
@@ -80,7 +80,7 @@ impl Dir {
     pub fn as_if_remote(mut self) -> Dir {
         self.file_system = FileSystem {
             name: "pretended network",
-            reach: Reach::Remote,
+            reach: FileSystemReach::Remote,
         };
         self
     }
@@ -142,12 +142,12 @@ impl FileId {
 
 /// How far a file system reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum FileSystemReach {
     /// Only this kernel writes it.
     Local,
     /// Other machines or another program may write it too.
     Remote,
-    /// Not in our table; treated like [`Reach::Remote`].
+    /// Not in our table; treated like [`FileSystemReach::Remote`].
     Unknown,
 }
 
@@ -157,13 +157,13 @@ pub struct FileSystem {
     /// Its usual name.
     pub name: &'static str,
     /// Whether it is local.
-    pub reach: Reach,
+    pub reach: FileSystemReach,
 }
 
 impl FileSystem {
     /// The type behind the magic number of `statfs` (K31).
     pub fn from_magic(magic: u64) -> FileSystem {
-        use Reach::{Local, Remote, Unknown};
+        use FileSystemReach::{Local, Remote, Unknown};
         let (name, reach) = match magic {
             0xef53 => ("ext2/3/4", Local),
             0x5846_5342 => ("xfs", Local),
@@ -200,7 +200,7 @@ mod tests {
         for magic in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630] {
             assert_eq!(
                 FileSystem::from_magic(magic).reach,
-                Reach::Local,
+                FileSystemReach::Local,
                 "{magic:#x}"
             );
         }
@@ -214,11 +214,14 @@ mod tests {
         ] {
             assert_eq!(
                 FileSystem::from_magic(magic).reach,
-                Reach::Remote,
+                FileSystemReach::Remote,
                 "{magic:#x}"
             );
         }
-        assert_eq!(FileSystem::from_magic(0x1234_5678).reach, Reach::Unknown);
+        assert_eq!(
+            FileSystem::from_magic(0x1234_5678).reach,
+            FileSystemReach::Unknown
+        );
         assert!(!Dir::open("/proc").unwrap().is_local());
     }
 

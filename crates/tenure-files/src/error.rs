@@ -114,7 +114,7 @@ impl fmt::Display for Class {
 
 /// Who is in the way, as far as the record tells, and how we judged it (K5).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocker {
+pub struct BlockingHolder {
     /// The address a person would type, such as `sidecar:/var/lib/app/state.json`.
     pub address: String,
     /// The holder's process id as the holder sees it.
@@ -131,7 +131,7 @@ pub struct Blocker {
     pub verdict: Verdict,
 }
 
-impl fmt::Display for Blocker {
+impl fmt::Display for BlockingHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.name, self.pid) {
             (Some(name), Some(pid)) => write!(f, "{} (pid {pid})", printable(name))?,
@@ -159,7 +159,7 @@ struct Inner {
     path: PathBuf,
     what: String,
     decision: Decision,
-    blocker: Option<Blocker>,
+    blocker: Option<BlockingHolder>,
     next: Option<String>,
     source: Option<io::Error>,
 }
@@ -193,7 +193,7 @@ impl Error {
 
     /// Adds who is in the way.
     #[must_use]
-    pub fn blocked_by(mut self, blocker: Blocker) -> Error {
+    pub fn blocked_by(mut self, blocker: BlockingHolder) -> Error {
         self.0.blocker = Some(blocker);
         self
     }
@@ -248,7 +248,7 @@ impl Error {
     }
 
     /// Who is in the way.
-    pub fn blocker(&self) -> Option<&Blocker> {
+    pub fn blocker(&self) -> Option<&BlockingHolder> {
         self.0.blocker.as_ref()
     }
 
@@ -312,15 +312,16 @@ mod tests {
     /// K5: a message names the resource, the holder, since when, the judgement and the next step.
     #[test]
     fn a_message_names_holder_time_judgement_and_next_step() {
-        let error = Error::new(Class::Held, "/srv/state.json.lock", "held").blocked_by(Blocker {
-            address: "sidecar:/srv/state.json".into(),
-            pid: Some(40217),
-            host: Some("atlas-3\u{1b}[2J".into()),
-            name: None,
-            token: None,
-            since: Some(SystemTime::UNIX_EPOCH),
-            verdict: Verdict::Alive(Proof::KernelLock),
-        });
+        let error =
+            Error::new(Class::Held, "/srv/state.json.lock", "held").blocked_by(BlockingHolder {
+                address: "sidecar:/srv/state.json".into(),
+                pid: Some(40217),
+                host: Some("atlas-3\u{1b}[2J".into()),
+                name: None,
+                token: None,
+                since: Some(SystemTime::UNIX_EPOCH),
+                verdict: Verdict::Alive(Proof::KernelLock),
+            });
         let text = error.to_string();
         for part in [
             "/srv/state.json.lock",

@@ -27,23 +27,23 @@
 //! # Ok::<(), tenure_files::Error>(())
 //! ```
 
-mod answer;
+mod decision;
 mod gate;
 mod inspect;
-mod judge;
 mod record;
 mod server;
-mod stamp;
+mod staleness;
+mod timestamp;
 mod tool;
 
 pub use crate::deadline::Wait;
 use crate::identity::Here;
 use crate::process::{Presence, presence, valid_pid};
-pub use answer::{Answer, Work};
+pub use decision::{CycleDecision, CycleKind};
 pub use inspect::{Inspection, inspect};
-pub use record::{Record, RecordError};
-pub use server::{Cycle, Server};
-pub use tool::{Guard, Quiesce, Tool, adopt};
+pub use record::{ExclusiveRecord, RecordError};
+pub use server::{Cycle, ExclusiveServer};
+pub use tool::{ExclusiveGuard, Quiesce, Tool, adopt};
 
 /// The lock's name in the database's directory (X1).
 pub const FILE_NAME: &str = ".exclusive-lock";
@@ -61,7 +61,7 @@ pub fn is_process_alive(pid: i64, hostname: &str) -> bool {
 
 /// How records of others are judged.
 #[derive(Clone, Copy, Debug, Default)]
-struct Judging {
+struct StalenessRules {
     /// Process ids may belong to other containers with the same host name (X12.4).
     foreign_pids: bool,
 }

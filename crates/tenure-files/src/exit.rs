@@ -12,12 +12,12 @@ use std::thread;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// What is to be done when the process ends.
-pub(crate) type Hook = fn();
+pub(crate) type ExitHook = fn();
 
-static HOOKS: Mutex<Vec<Hook>> = Mutex::new(Vec::new());
+static HOOKS: Mutex<Vec<ExitHook>> = Mutex::new(Vec::new());
 
 /// Has `hook` called at a normal exit. The same hook counts once.
-pub(crate) fn at_exit(hook: Hook) {
+pub(crate) fn at_exit(hook: ExitHook) {
     static REGISTERED: Once = Once::new();
     let mut hooks = HOOKS.lock().unwrap_or_else(PoisonError::into_inner);
     if !hooks.iter().any(|&known| std::ptr::fn_addr_eq(known, hook)) {

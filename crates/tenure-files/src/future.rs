@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use crate::hold::{Hold, Loss};
+use crate::hold::{FileHolding, Loss};
 use crate::wait::Cancel;
 
 /// A blocking call under way on its own thread.
 #[derive(Debug)]
 #[must_use = "a dropped future withdraws its request"]
 pub struct Blocking<T> {
-    shared: Arc<Mutex<Slot<T>>>,
+    shared: Arc<Mutex<FutureSlot<T>>>,
     cancel: Option<Cancel>,
 }
 
 #[derive(Debug)]
-enum Slot<T> {
+enum FutureSlot<T> {
     Waiting(Option<Waker>),
     Ready(Option<T>),
     Abandoned,
@@ -34,7 +34,7 @@ enum Slot<T> {
 /// If the process can have no more threads or descriptors.
 pub fn run<T: Send + 'static>(work: impl FnOnce(Cancel) -> T + Send + 'static) -> Blocking<T> {
     let cancel = Cancel::new().expect("the process has a descriptor left");
-    let shared = Arc::new(Mutex::new(Slot::Waiting(None)));
+    let shared = Arc::new(Mutex::new(FutureSlot::Waiting(None)));
     let (inner, handed) = (Arc::clone(&shared), cancel.clone());
     thread::Builder::new()
         .name("tenure-wait".into())
@@ -48,8 +48,8 @@ pub fn run<T: Send + 'static>(work: impl FnOnce(Cancel) -> T + Send + 'static) -
 
 /// Resolves when the loss of a hold is noticed; at once if it already was. A released hold never
 /// resolves it.
-pub fn lost(hold: &Hold) -> Blocking<Loss> {
-    let shared = Arc::new(Mutex::new(Slot::Waiting(None)));
+pub fn lost(hold: &FileHolding) -> Blocking<Loss> {
+    let shared = Arc::new(Mutex::new(FutureSlot::Waiting(None)));
     let inner = Arc::clone(&shared);
     hold.on_lost(move |loss| put(&inner, loss.clone()));
     Blocking {
@@ -58,23 +58,23 @@ pub fn lost(hold: &Hold) -> Blocking<Loss> {
     }
 }
 
-fn put<T>(shared: &Mutex<Slot<T>>, value: T) {
+fn put<T>(shared: &Mutex<FutureSlot<T>>, value: T) {
     let mut slot = lock(shared);
-    match std::mem::replace(&mut *slot, Slot::Abandoned) {
-        Slot::Waiting(waker) => {
-            *slot = Slot::Ready(Some(value));
+    match std::mem::replace(&mut *slot, FutureSlot::Abandoned) {
+        FutureSlot::Waiting(waker) => {
+            *slot = FutureSlot::Ready(Some(value));
             drop(slot);
             waker.into_iter().for_each(Waker::wake);
         }
         // Nobody waits any more: what came is given back here, outside the mutex.
-        Slot::Abandoned | Slot::Ready(_) => {
+        FutureSlot::Abandoned | FutureSlot::Ready(_) => {
             drop(slot);
             drop(value);
         }
     }
 }
 
-fn lock<T>(shared: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
+fn lock<T>(shared: &Mutex<FutureSlot<T>>) -> MutexGuard<'_, FutureSlot<T>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -83,12 +83,12 @@ impl<T> Future for Blocking<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match &mut *lock(&self.shared) {
-            Slot::Ready(value) => match value.take() {
+            FutureSlot::Ready(value) => match value.take() {
                 Some(value) => Poll::Ready(value),
                 None => Poll::Pending, // Polled after it was ready.
             },
-            waiting @ (Slot::Waiting(_) | Slot::Abandoned) => {
-                *waiting = Slot::Waiting(Some(context.waker().clone()));
+            waiting @ (FutureSlot::Waiting(_) | FutureSlot::Abandoned) => {
+                *waiting = FutureSlot::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
         }
@@ -100,7 +100,7 @@ impl<T> Drop for Blocking<T> {
         if let Some(cancel) = &self.cancel {
             cancel.cancel();
         }
-        let slot = std::mem::replace(&mut *lock(&self.shared), Slot::Abandoned);
+        let slot = std::mem::replace(&mut *lock(&self.shared), FutureSlot::Abandoned);
         drop(slot);
     }
 }

@@ -22,10 +22,10 @@ use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::identity::{BEAT_DIGITS, FENCE_ROOM, TOKEN_DIGITS, Token};
 use crate::process::Incarnation;
-use crate::publish::{Published, Way};
-use crate::record::{Record, read_at_most, try_flock};
+use crate::publish::{PublishMethod, Published};
+use crate::record::{OpenRecord, read_at_most, try_flock};
+use crate::record_layout;
 use crate::remove::{Removal, no_pause, take_away};
-use crate::text;
 
 /// Why a lock is no longer ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,36 +60,36 @@ impl fmt::Display for LossCause {
     }
 }
 
-/// A lock that this process holds. Protocols wrap it; it is shared with the heart by `Arc`.
-pub struct Hold {
+/// A lock that this process holds. Protocols wrap it; it is shared with the heartbeat thread by `Arc`.
+pub struct FileHolding {
     dir: Arc<Dir>,
     name: OsString,
     file: File,
     id: FileId,
-    way: Way,
+    way: PublishMethod,
     token: Token,
     token_at: u64,
     acquired: SystemTime,
     process: Incarnation,
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
 }
 
-struct State {
-    phase: Phase,
+struct HoldState {
+    phase: HoldPhase,
     bytes: Vec<u8>,
     beat: u64,
-    listeners: Vec<Listener>,
+    listeners: Vec<LossListener>,
 }
 
-enum Phase {
+enum HoldPhase {
     Held,
     Lost(Loss),
     Released,
 }
 
-type Listener = Box<dyn FnOnce(&Loss) + Send>;
+type LossListener = Box<dyn FnOnce(&Loss) + Send>;
 
-impl Hold {
+impl FileHolding {
     /// A record that was just published with exactly `bytes`, in which `token` stands.
     pub fn new(
         dir: Arc<Dir>,
@@ -97,9 +97,9 @@ impl Hold {
         published: Published,
         bytes: Vec<u8>,
         token: Token,
-    ) -> Hold {
+    ) -> FileHolding {
         let token_at = find(&bytes, token.to_string().as_bytes()).unwrap_or(bytes.len()) as u64;
-        Hold {
+        FileHolding {
             dir,
             name: name.to_owned(),
             file: published.file,
@@ -109,8 +109,8 @@ impl Hold {
             token_at,
             acquired: published.modified,
             process: Incarnation::current(),
-            state: Mutex::new(State {
-                phase: Phase::Held,
+            state: Mutex::new(HoldState {
+                phase: HoldPhase::Held,
                 bytes,
                 beat: 0,
                 listeners: Vec::new(),
@@ -120,10 +120,10 @@ impl Hold {
 
     /// Takes over a hold that follows the life of another process (C13), known by its token: for
     /// `renew` and `unlock`. `NotHeld` if the record has another token or is gone.
-    pub fn adopt(dir: Arc<Dir>, name: &OsStr, limit: usize, token: Token) -> Result<Hold> {
+    pub fn adopt(dir: Arc<Dir>, name: &OsStr, limit: usize, token: Token) -> Result<FileHolding> {
         let path = dir.join(name);
         let not_held = |what: &str| Error::new(Class::NotHeld, &path, what);
-        let record = Record::open(&dir, name, limit)?
+        let record = OpenRecord::open(&dir, name, limit)?
             .ok_or_else(|| not_held("there is no lock any more"))?;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = openat(&dir, name, flags, Mode::empty())
@@ -139,17 +139,17 @@ impl Hold {
         let published = Published {
             file,
             id: record.id(),
-            way: Way::Tmpfile,
+            way: PublishMethod::Tmpfile,
             modified: record.modified(),
         };
         let bytes = record.bytes().to_vec();
-        let beat = text::beat_at(&bytes).and_then(|at| {
+        let beat = record_layout::beat_at(&bytes).and_then(|at| {
             std::str::from_utf8(&bytes[at..at + BEAT_DIGITS])
                 .ok()?
                 .parse()
                 .ok()
         });
-        let hold = Hold::new(dir, name, published, bytes, token);
+        let hold = FileHolding::new(dir, name, published, bytes, token);
         hold.lock().beat = beat.unwrap_or(0);
         Ok(hold)
     }
@@ -175,7 +175,7 @@ impl Hold {
     }
 
     /// How the record was published (`publish` in `why`).
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> PublishMethod {
         self.way
     }
 
@@ -195,9 +195,9 @@ impl Hold {
     }
 
     /// Where to write the next heartbeats: for a keeper process that goes on when we are gone (C4).
-    pub fn pulse(&self) -> Option<Pulse> {
+    pub fn pulse(&self) -> Option<Heartbeats> {
         let state = self.lock();
-        text::beat_at(&state.bytes).map(|offset| Pulse {
+        record_layout::beat_at(&state.bytes).map(|offset| Heartbeats {
             offset: offset as u64,
             beat: state.beat,
         })
@@ -208,9 +208,9 @@ impl Hold {
         self.must_be_ours()?;
         let mut state = self.lock();
         match &state.phase {
-            Phase::Released => return Err(self.not_held()),
-            Phase::Lost(loss) => return Err(self.compromised(loss)),
-            Phase::Held => {}
+            HoldPhase::Released => return Err(self.not_held()),
+            HoldPhase::Lost(loss) => return Err(self.compromised(loss)),
+            HoldPhase::Held => {}
         }
         match self.look()? {
             None => Ok(()),
@@ -219,7 +219,7 @@ impl Hold {
                     cause,
                     seen: SystemTime::now(),
                 };
-                state.phase = Phase::Lost(loss.clone());
+                state.phase = HoldPhase::Lost(loss.clone());
                 let listeners = std::mem::take(&mut state.listeners);
                 drop(state); // A listener may well ask the hold about itself.
                 listeners.into_iter().for_each(|listener| listener(&loss));
@@ -233,13 +233,13 @@ impl Hold {
         self.check()?;
         {
             let mut state = self.lock();
-            if !matches!(state.phase, Phase::Held) {
+            if !matches!(state.phase, HoldPhase::Held) {
                 return Err(self.not_held());
             }
-            let Some(at) = text::beat_at(&state.bytes) else {
+            let Some(at) = record_layout::beat_at(&state.bytes) else {
                 return Ok(());
             };
-            let mut pulse = Pulse {
+            let mut pulse = Heartbeats {
                 offset: at as u64,
                 beat: state.beat,
             };
@@ -256,7 +256,7 @@ impl Hold {
     pub fn write_fence(&self, fence: NonZeroU64) -> Result<()> {
         self.must_be_ours()?;
         let mut state = self.lock();
-        let Some(at) = text::fence_at(&state.bytes) else {
+        let Some(at) = record_layout::fence_at(&state.bytes) else {
             return Err(Error::new(
                 Class::BadInput,
                 self.path(),
@@ -274,21 +274,21 @@ impl Hold {
     pub fn on_lost(&self, listener: impl FnOnce(&Loss) + Send + 'static) {
         let mut state = self.lock();
         match &state.phase {
-            Phase::Held => state.listeners.push(Box::new(listener)),
-            Phase::Lost(loss) => {
+            HoldPhase::Held => state.listeners.push(Box::new(listener)),
+            HoldPhase::Lost(loss) => {
                 let loss = loss.clone();
                 drop(state);
                 listener(&loss);
             }
-            Phase::Released => {}
+            HoldPhase::Released => {}
         }
     }
 
     /// How the lock was lost, if it was.
     pub fn loss(&self) -> Option<Loss> {
         match &self.lock().phase {
-            Phase::Lost(loss) => Some(loss.clone()),
-            Phase::Held | Phase::Released => None,
+            HoldPhase::Lost(loss) => Some(loss.clone()),
+            HoldPhase::Held | HoldPhase::Released => None,
         }
     }
 
@@ -297,12 +297,12 @@ impl Hold {
     pub fn release(&self) -> Result<()> {
         self.must_be_ours()?;
         let mut state = self.lock();
-        let phase = std::mem::replace(&mut state.phase, Phase::Released);
+        let phase = std::mem::replace(&mut state.phase, HoldPhase::Released);
         state.listeners.clear();
         match phase {
-            Phase::Released => Err(self.not_held()),
-            Phase::Lost(loss) => Err(self.compromised(&loss)),
-            Phase::Held => self.remove(&state.bytes),
+            HoldPhase::Released => Err(self.not_held()),
+            HoldPhase::Lost(loss) => Err(self.compromised(&loss)),
+            HoldPhase::Held => self.remove(&state.bytes),
         }
     }
 
@@ -310,7 +310,7 @@ impl Hold {
     pub fn leave(&self) {
         if self.is_ours() {
             let mut state = self.lock();
-            state.phase = Phase::Released;
+            state.phase = HoldPhase::Released;
             state.listeners.clear();
         }
     }
@@ -384,19 +384,19 @@ impl Hold {
         .next("stop the work that it protected")
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HoldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl AsFd for Hold {
+impl AsFd for FileHolding {
     /// The locked descriptor, for a child that shall keep the lock (K38).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl fmt::Debug for Hold {
+impl fmt::Debug for FileHolding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
             .field("path", &self.path())
@@ -407,14 +407,14 @@ impl fmt::Debug for Hold {
 
 /// Where a record's beat stands, and how many there were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pulse {
+pub struct Heartbeats {
     /// Offset of the ten digits in the file.
     pub offset: u64,
     /// The last beat.
     pub beat: u64,
 }
 
-impl Pulse {
+impl Heartbeats {
     /// Writes the next beat through any descriptor of the record.
     pub fn beat(&mut self, file: impl AsFd) -> rustix::io::Result<[u8; BEAT_DIGITS]> {
         self.beat = (self.beat + 1) % 10_u64.pow(BEAT_DIGITS as u32);
@@ -443,15 +443,15 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
 
 /// A lease measured by the clock that runs on during suspend (K35).
 #[derive(Clone, Copy, Debug)]
-pub struct Lease {
+pub struct BootTimeLease {
     length: Duration,
     confirmed: Duration,
 }
 
-impl Lease {
+impl BootTimeLease {
     /// A lease whose granting request was sent at `sent` (a [`boottime`] reading).
-    pub fn new(length: Duration, sent: Duration) -> Lease {
-        Lease {
+    pub fn new(length: Duration, sent: Duration) -> BootTimeLease {
+        BootTimeLease {
             length,
             confirmed: sent,
         }
@@ -485,7 +485,7 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
     use crate::publish::{Draft, Durability, Options};
-    use crate::text::{Layout, Room};
+    use crate::record_layout::{FenceRoom, RecordLayout};
 
     const NAME: &str = "state.lock";
 
@@ -505,11 +505,12 @@ mod tests {
         fn dir(&self) -> Arc<Dir> {
             Arc::new(Dir::open(self.temp.path()).unwrap())
         }
-        fn acquire(&self) -> Hold {
+        fn acquire(&self) -> FileHolding {
             let (dir, name, token) = (self.dir(), OsStr::new(NAME), Token::random());
             let own = Identity::own(token, dir.is_local());
-            let block = text::identity(&own, Room::ForFence, Layout::Indented);
-            let bytes = text::join([("tenure", block)], Layout::Indented).into_bytes();
+            let block = record_layout::identity(&own, FenceRoom::ForFence, RecordLayout::Indented);
+            let bytes =
+                record_layout::join([("tenure", block)], RecordLayout::Indented).into_bytes();
             let options = Options {
                 durability: Durability::Fast,
                 ..Options::default()
@@ -518,11 +519,11 @@ mod tests {
             draft.write(&bytes).unwrap();
             let published = draft.publish().unwrap().unwrap();
             drop(draft);
-            Hold::new(dir, name, published, bytes, token)
+            FileHolding::new(dir, name, published, bytes, token)
         }
         fn identity(&self) -> Identity {
             let bytes = std::fs::read(self.path()).unwrap();
-            Identity::in_record(&text::parse_object(&bytes).unwrap()).unwrap()
+            Identity::in_record(&record_layout::parse_object(&bytes).unwrap()).unwrap()
         }
     }
 
@@ -645,14 +646,14 @@ mod tests {
         assert_eq!(hold.release().unwrap_err().class(), Class::NotHeld);
         drop(hold); // Its flock ends here; a hold that follows another process has none either.
         let name = OsStr::new(NAME);
-        let stranger = Hold::adopt(place.dir(), name, 1 << 20, Token::random());
+        let stranger = FileHolding::adopt(place.dir(), name, 1 << 20, Token::random());
         assert_eq!(stranger.unwrap_err().class(), Class::NotHeld);
-        let adopted = Hold::adopt(place.dir(), name, 1 << 20, token).unwrap();
+        let adopted = FileHolding::adopt(place.dir(), name, 1 << 20, token).unwrap();
         adopted.beat().unwrap();
         assert_eq!(place.identity().beat.as_deref(), Some("0000000002"));
         adopted.release().unwrap();
         assert!(!place.path().exists());
-        let late = Hold::adopt(place.dir(), name, 1 << 20, token);
+        let late = FileHolding::adopt(place.dir(), name, 1 << 20, token);
         assert_eq!(late.unwrap_err().class(), Class::NotHeld);
     }
 
@@ -660,13 +661,13 @@ mod tests {
     #[test]
     fn a_lease_runs_out_by_the_clock_that_counts_suspend() {
         let second = Duration::from_secs(1);
-        let mut lease = Lease::new(10 * second, 100 * second);
+        let mut lease = BootTimeLease::new(10 * second, 100 * second);
         assert_eq!(lease.left_at(104 * second), 6 * second);
         assert_eq!(lease.left_at(110 * second), Duration::ZERO);
         lease.confirm(105 * second);
         lease.confirm(103 * second);
         assert_eq!(lease.left_at(110 * second), 5 * second);
-        assert!(!Lease::new(second, boottime()).has_run_out());
-        assert!(Lease::new(Duration::ZERO, boottime()).has_run_out());
+        assert!(!BootTimeLease::new(second, boottime()).has_run_out());
+        assert!(BootTimeLease::new(Duration::ZERO, boottime()).has_run_out());
     }
 }

@@ -86,7 +86,7 @@ impl Here {
     /// This process's place. Boot id and PID namespace are read once per process; the host name
     /// may change at any time.
     pub fn now() -> Here {
-        static PLACE: PerProcess<Place> = PerProcess::new();
+        static PLACE: PerProcess<PidNamespace> = PerProcess::new();
         let place = PLACE.get();
         Here {
             boot: place.boot.clone(),
@@ -101,14 +101,14 @@ impl Here {
     }
 }
 
-struct Place {
+struct PidNamespace {
     boot: Option<String>,
     pidns: Option<u64>,
 }
 
-impl Default for Place {
-    fn default() -> Place {
-        Place {
+impl Default for PidNamespace {
+    fn default() -> PidNamespace {
+        PidNamespace {
             boot: fs::read_to_string("/proc/sys/kernel/random/boot_id")
                 .ok()
                 .map(|id| id.trim_end().to_owned()),

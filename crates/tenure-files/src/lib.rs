@@ -15,7 +15,6 @@
 //!
 //! Built for Linux: `flock`, `O_TMPFILE`, `renameat2`, pidfd and inotify carry the proofs.
 
-pub mod clean;
 pub mod clock;
 mod deadline;
 pub mod dir;
@@ -24,19 +23,20 @@ pub mod exclusive;
 pub mod exit;
 pub mod fence;
 pub mod future;
-pub mod heart;
+pub mod heartbeat;
 pub mod hold;
 pub mod identity;
+pub mod leftovers;
 pub mod liveness;
+pub mod observed;
 pub mod process;
 pub mod publish;
 pub mod record;
+pub mod record_layout;
 pub mod remove;
 pub mod sidecar;
-pub mod sighting;
-pub mod text;
 pub mod upload;
 pub mod wait;
 
 pub use deadline::Wait;
-pub use error::{Blocker, Class, Decision, Error, Result};
+pub use error::{BlockingHolder, Class, Decision, Error, Result};

@@ -13,7 +13,7 @@ use crate::dir::Dir;
 use crate::error::Result;
 use crate::identity::{Here, Identity};
 use crate::process::{Presence, presence};
-use crate::record::Record;
+use crate::record::OpenRecord;
 
 /// What was concluded about a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +82,7 @@ impl fmt::Display for Verdict {
 /// free, `record` keeps it locked for the reclaim (K24).
 pub fn verdict(
     identity: &Identity,
-    record: &mut Record,
+    record: &mut OpenRecord,
     dir: &Dir,
     here: &Here,
 ) -> Result<Verdict> {
@@ -144,11 +144,11 @@ pub fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
 
 /// Whether a record that does not parse has been lying there since before this boot, with nobody
 /// holding its `flock`: then its writer is gone, whoever it was (K19).
-pub fn damaged_before_boot(record: &mut Record, dir: &Dir) -> Result<bool> {
+pub fn damaged_before_boot(record: &mut OpenRecord, dir: &Dir) -> Result<bool> {
     damaged_before(booted_at(), record, dir)
 }
 
-fn damaged_before(booted: Option<SystemTime>, record: &mut Record, dir: &Dir) -> Result<bool> {
+fn damaged_before(booted: Option<SystemTime>, record: &mut OpenRecord, dir: &Dir) -> Result<bool> {
     let Some(limit) = booted.and_then(|booted| booted.checked_sub(SKEW)) else {
         return Ok(false);
     };
@@ -182,8 +182,8 @@ mod tests {
     }
 
     impl Place {
-        fn record(&self) -> Record {
-            Record::open(&self.dir, OsStr::new("r"), 100)
+        fn record(&self) -> OpenRecord {
+            OpenRecord::open(&self.dir, OsStr::new("r"), 100)
                 .unwrap()
                 .unwrap()
         }

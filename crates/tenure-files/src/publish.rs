@@ -25,7 +25,7 @@ use crate::remove::{aside_name, no_pause, take_away};
 
 /// How a name is made to appear (K17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum PublishMethod {
     /// A nameless file (`O_TMPFILE`), linked to the name.
     Tmpfile,
     /// A private file, renamed without replacing.
@@ -36,23 +36,23 @@ pub enum Way {
     Create,
 }
 
-impl Way {
+impl PublishMethod {
     /// The word that `why` and `doctor` show.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Tmpfile => "tmpfile",
-            Way::Rename => "rename",
-            Way::Link => "link",
-            Way::Create => "create",
+            PublishMethod::Tmpfile => "tmpfile",
+            PublishMethod::Rename => "rename",
+            PublishMethod::Link => "link",
+            PublishMethod::Create => "create",
         }
     }
 
-    fn next(self) -> Option<Way> {
+    fn next(self) -> Option<PublishMethod> {
         match self {
-            Way::Tmpfile => Some(Way::Rename),
-            Way::Rename => Some(Way::Link),
-            Way::Link => Some(Way::Create),
-            Way::Create => None,
+            PublishMethod::Tmpfile => Some(PublishMethod::Rename),
+            PublishMethod::Rename => Some(PublishMethod::Link),
+            PublishMethod::Link => Some(PublishMethod::Create),
+            PublishMethod::Create => None,
         }
     }
 }
@@ -74,7 +74,7 @@ pub struct Options {
     /// Whether to sync.
     pub durability: Durability,
     /// Start with this way instead of the best one: for tests, and for file systems known to lie.
-    pub first_way: Way,
+    pub first_way: PublishMethod,
 }
 
 impl Default for Options {
@@ -82,7 +82,7 @@ impl Default for Options {
         Options {
             mode: 0o600,
             durability: Durability::Durable,
-            first_way: Way::Tmpfile,
+            first_way: PublishMethod::Tmpfile,
         }
     }
 }
@@ -95,7 +95,7 @@ pub struct Published {
     /// Which file it is.
     pub id: FileId,
     /// How it got there.
-    pub way: Way,
+    pub way: PublishMethod,
     /// Its modification time at that moment, by the file system's clock.
     pub modified: SystemTime,
 }
@@ -106,14 +106,14 @@ pub struct Draft<'d> {
     dir: &'d Dir,
     name: OsString,
     options: Options,
-    way: Way,
+    way: PublishMethod,
     bytes: Vec<u8>,
-    body: Option<Body>,
+    body: Option<DraftFile>,
 }
 
 /// The file behind a draft, and its private name if it has one.
 #[derive(Debug)]
-struct Body {
+struct DraftFile {
     file: File,
     private: Option<OsString>,
 }
@@ -140,14 +140,14 @@ impl<'d> Draft<'d> {
             rustix::fs::ftruncate(&body.file, bytes.len() as u64)
                 .map_err(|errno| self.failed("cannot shorten the lock file", errno))?;
         }
-        if self.way != Way::Create && self.body.is_some() {
+        if self.way != PublishMethod::Create && self.body.is_some() {
             return self.fill();
         }
         Ok(())
     }
 
     /// The way that is going to be used, as far as is known.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> PublishMethod {
         self.way
     }
 
@@ -155,9 +155,9 @@ impl<'d> Draft<'d> {
     pub fn publish(&mut self) -> Result<Option<Published>> {
         loop {
             match self.publish_by(self.way) {
-                Ok(Attempt::Won(body)) => return self.settle(body).map(Some),
-                Ok(Attempt::Taken) => return Ok(None),
-                Ok(Attempt::NotHere(errno)) => {
+                Ok(PublishAttempt::Won(body)) => return self.settle(body).map(Some),
+                Ok(PublishAttempt::Taken) => return Ok(None),
+                Ok(PublishAttempt::NotHere(errno)) => {
                     self.discard();
                     self.way = self
                         .way
@@ -169,8 +169,8 @@ impl<'d> Draft<'d> {
         }
     }
 
-    fn publish_by(&mut self, way: Way) -> Result<Attempt> {
-        if way == Way::Create {
+    fn publish_by(&mut self, way: PublishMethod) -> Result<PublishAttempt> {
+        if way == PublishMethod::Create {
             return self.create();
         }
         if self.body.is_none() {
@@ -178,9 +178,9 @@ impl<'d> Draft<'d> {
                 Ok(body) => self.body = Some(body),
                 // What an `open` without O_TMPFILE support answers.
                 Err(errno @ (Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT))
-                    if way == Way::Tmpfile =>
+                    if way == PublishMethod::Tmpfile =>
                 {
-                    return Ok(Attempt::NotHere(errno));
+                    return Ok(PublishAttempt::NotHere(errno));
                 }
                 Err(errno) => return Err(self.failed("cannot create the lock file", errno)),
             }
@@ -191,20 +191,22 @@ impl<'d> Draft<'d> {
         }
         let body = self.body.as_ref().expect("it was made just above");
         let answer = match (way, &body.private) {
-            (Way::Tmpfile, _) => link_nameless(&body.file, self.dir, &self.name),
-            (Way::Rename, Some(private)) => renameat_with(
+            (PublishMethod::Tmpfile, _) => link_nameless(&body.file, self.dir, &self.name),
+            (PublishMethod::Rename, Some(private)) => renameat_with(
                 self.dir,
                 private,
                 self.dir,
                 &self.name,
                 RenameFlags::NOREPLACE,
             ),
-            (Way::Link, Some(private)) => return self.link(&private.clone()),
-            (Way::Rename | Way::Link | Way::Create, _) => Err(Errno::INVAL),
+            (PublishMethod::Link, Some(private)) => return self.link(&private.clone()),
+            (PublishMethod::Rename | PublishMethod::Link | PublishMethod::Create, _) => {
+                Err(Errno::INVAL)
+            }
         };
         match answer {
-            Ok(()) => Ok(Attempt::Won(self.take_body())),
-            Err(Errno::EXIST) => Ok(Attempt::Taken),
+            Ok(()) => Ok(PublishAttempt::Won(self.take_body())),
+            Err(Errno::EXIST) => Ok(PublishAttempt::Taken),
             Err(
                 errno @ (Errno::NOENT
                 | Errno::XDEV
@@ -212,14 +214,14 @@ impl<'d> Draft<'d> {
                 | Errno::OPNOTSUPP
                 | Errno::INVAL
                 | Errno::NOSYS),
-            ) => Ok(Attempt::NotHere(errno)),
+            ) => Ok(PublishAttempt::NotHere(errno)),
             Err(errno) => Err(self.failed("cannot publish the lock file", errno)),
         }
     }
 
     /// Over a network `link` may report an error although it worked, and "exists" although it was
     /// us: what counts is whether both names lead to one file (K17.3).
-    fn link(&mut self, private: &OsStr) -> Result<Attempt> {
+    fn link(&mut self, private: &OsStr) -> Result<PublishAttempt> {
         let answer = linkat(self.dir, private, self.dir, &self.name, AtFlags::empty());
         let body = self.body.as_ref().expect("the caller has one");
         let id = file_id(&body.file).map_err(|errno| self.failed("cannot stat", errno))?;
@@ -230,27 +232,27 @@ impl<'d> Draft<'d> {
         if won {
             unlinkat(self.dir, private, AtFlags::empty())
                 .map_err(|errno| self.failed("cannot remove the private name", errno))?;
-            return Ok(Attempt::Won(self.take_body()));
+            return Ok(PublishAttempt::Won(self.take_body()));
         }
         match answer {
-            Err(Errno::EXIST) => Ok(Attempt::Taken),
+            Err(Errno::EXIST) => Ok(PublishAttempt::Taken),
             Err(errno @ (Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK)) => {
-                Ok(Attempt::NotHere(errno))
+                Ok(PublishAttempt::NotHere(errno))
             }
             Err(errno) => Err(self.failed("cannot link the lock file", errno)),
             // It worked, and the name already leads elsewhere: removed and taken by another.
-            Ok(()) => Ok(Attempt::Taken),
+            Ok(()) => Ok(PublishAttempt::Taken),
         }
     }
 
     /// The last resort (K17.4). Until the lock is ours and the name still leads to our file,
     /// nothing is written: a judge may have removed the empty file while we were stopped.
-    fn create(&mut self) -> Result<Attempt> {
+    fn create(&mut self) -> Result<PublishAttempt> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
         let file: File = match openat(self.dir, &self.name, flags, self.mode()) {
             Ok(fd) => fd.into(),
-            Err(Errno::EXIST) => return Ok(Attempt::Taken),
+            Err(Errno::EXIST) => return Ok(PublishAttempt::Taken),
             Err(errno) => return Err(self.failed("cannot create the lock file", errno)),
         };
         let id = file_id(&file).map_err(|errno| self.failed("cannot stat", errno))?;
@@ -260,9 +262,9 @@ impl<'d> Draft<'d> {
                 .map_err(|errno| Error::io(dir.join(&name), "cannot stat", errno))
         };
         // A judge holds the lock only for as long as it looks.
-        let patience = 200;
+        let wait_deadline = 200;
         let mut locked = false;
-        for _ in 0..patience {
+        for _ in 0..wait_deadline {
             locked = try_flock(&file, self.dir, &self.name)?;
             if locked || !still_ours()? {
                 break;
@@ -270,9 +272,9 @@ impl<'d> Draft<'d> {
             thread::sleep(Duration::from_millis(5));
         }
         if !still_ours()? {
-            return Ok(Attempt::Taken);
+            return Ok(PublishAttempt::Taken);
         }
-        self.body = Some(Body {
+        self.body = Some(DraftFile {
             file,
             private: None,
         });
@@ -292,14 +294,14 @@ impl<'d> Draft<'d> {
             }
             return Err(error);
         }
-        Ok(Attempt::Won(self.take_body()))
+        Ok(PublishAttempt::Won(self.take_body()))
     }
 
-    fn open_body(&self, way: Way) -> rustix::io::Result<Body> {
-        if way == Way::Tmpfile {
+    fn open_body(&self, way: PublishMethod) -> rustix::io::Result<DraftFile> {
+        if way == PublishMethod::Tmpfile {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let file = openat(self.dir, ".", flags, self.mode())?.into();
-            return Ok(Body {
+            return Ok(DraftFile {
                 file,
                 private: None,
             });
@@ -308,7 +310,7 @@ impl<'d> Draft<'d> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
         let file = openat(self.dir, &private, flags, self.mode())?.into();
-        Ok(Body {
+        Ok(DraftFile {
             file,
             private: Some(private),
         })
@@ -325,12 +327,12 @@ impl<'d> Draft<'d> {
         Ok(())
     }
 
-    fn take_body(&mut self) -> Body {
+    fn take_body(&mut self) -> DraftFile {
         self.body.take().expect("only called with one")
     }
 
     /// After the name appeared: the identity, and the directory on disk where that matters (K19).
-    fn settle(&mut self, body: Body) -> Result<Published> {
+    fn settle(&mut self, body: DraftFile) -> Result<Published> {
         let stat = fstat(&body.file).map_err(|errno| self.failed("cannot stat", errno))?;
         let id = FileId::of(&stat);
         if self.options.durability == Durability::Durable && !self.dir.is_local() {
@@ -353,7 +355,7 @@ impl<'d> Draft<'d> {
 
     /// Gives up the body, with its private name if it has one.
     fn discard(&mut self) {
-        if let Some(Body {
+        if let Some(DraftFile {
             private: Some(private),
             ..
         }) = self.body.take()
@@ -377,8 +379,8 @@ impl Drop for Draft<'_> {
     }
 }
 
-enum Attempt {
-    Won(Body),
+enum PublishAttempt {
+    Won(DraftFile),
     Taken,
     NotHere(Errno),
 }
@@ -407,7 +409,7 @@ pub(crate) fn file_system_time(dir: &Dir) -> Result<SystemTime> {
     let name = OsStr::new("clock");
     let mut draft = Draft::new(dir, name, Options::default());
     let body = draft
-        .open_body(Way::Rename)
+        .open_body(PublishMethod::Rename)
         .map_err(|errno| draft.failed("cannot ask the file system for the time", errno))?;
     let stat = fstat(&body.file);
     draft.body = Some(body);
@@ -421,10 +423,15 @@ mod tests {
 
     use super::*;
 
-    const WAYS: [Way; 4] = [Way::Tmpfile, Way::Rename, Way::Link, Way::Create];
+    const WAYS: [PublishMethod; 4] = [
+        PublishMethod::Tmpfile,
+        PublishMethod::Rename,
+        PublishMethod::Link,
+        PublishMethod::Create,
+    ];
     const NAME: &str = "state.lock";
 
-    fn options(first_way: Way) -> Options {
+    fn options(first_way: PublishMethod) -> Options {
         Options {
             first_way,
             durability: Durability::Fast,
@@ -501,7 +508,11 @@ mod tests {
                 }
                 seen
             });
-            for way in [Way::Tmpfile, Way::Rename, Way::Link] {
+            for way in [
+                PublishMethod::Tmpfile,
+                PublishMethod::Rename,
+                PublishMethod::Link,
+            ] {
                 for _ in 0..200 {
                     let mut draft = Draft::new(&dir, OsStr::new(NAME), options(way));
                     draft.write(&full).unwrap();

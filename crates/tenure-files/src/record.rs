@@ -16,7 +16,7 @@ use crate::error::{Class, Error, Result};
 
 /// A record that stands under a name: its descriptor, what it is, and the bytes that were read.
 #[derive(Debug)]
-pub struct Record {
+pub struct OpenRecord {
     file: File,
     name: OsString,
     id: FileId,
@@ -27,11 +27,11 @@ pub struct Record {
     locked: bool,
 }
 
-impl Record {
+impl OpenRecord {
     /// Opens and reads the record under `name`; `None` if there is nothing. Refuses with
     /// `NotALock` what is not a regular file, with `TooLarge` what exceeds `limit`, and with
     /// `Unreadable` what may not be read.
-    pub fn open(dir: &Dir, name: &OsStr, limit: usize) -> Result<Option<Record>> {
+    pub fn open(dir: &Dir, name: &OsStr, limit: usize) -> Result<Option<OpenRecord>> {
         let path = || dir.join(name);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = match openat(dir, name, flags, Mode::empty()) {
@@ -53,7 +53,7 @@ impl Record {
         if let Some(kind) = special_file(&stat) {
             return Err(not_a_lock(dir, name, kind));
         }
-        let mut record = Record {
+        let mut record = OpenRecord {
             file,
             name: name.to_owned(),
             id: FileId::of(&stat),
@@ -110,7 +110,7 @@ impl Record {
         &self.file
     }
 
-    /// Whether [`try_lock`](Record::try_lock) got the kernel's lock.
+    /// Whether [`try_lock`](OpenRecord::try_lock) got the kernel's lock.
     pub fn is_locked(&self) -> bool {
         self.locked
     }
@@ -130,7 +130,7 @@ impl Record {
     }
 }
 
-impl AsFd for Record {
+impl AsFd for OpenRecord {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -216,8 +216,8 @@ mod tests {
 
     const NAME: &str = "r.lock";
 
-    fn open_in(temp: &tempfile::TempDir, limit: usize) -> Result<Option<Record>> {
-        Record::open(&Dir::open(temp.path()).unwrap(), OsStr::new(NAME), limit)
+    fn open_in(temp: &tempfile::TempDir, limit: usize) -> Result<Option<OpenRecord>> {
+        OpenRecord::open(&Dir::open(temp.path()).unwrap(), OsStr::new(NAME), limit)
     }
 
     fn class_of(temp: &tempfile::TempDir) -> Class {

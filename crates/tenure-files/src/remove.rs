@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result, printable};
 use crate::identity::random_suffix;
-use crate::record::{Record, read_at_most};
+use crate::record::{OpenRecord, read_at_most};
 
 /// How an attempt to remove a lock ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Removal {
 
 /// A point at which a test may let the world change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RemovalStep {
     /// Before the `flock` of K24.
     BeforeLock,
     /// Locked, before the comparison of K25.
@@ -44,32 +44,32 @@ pub enum Step {
     BeforePutBack,
 }
 
-/// Called at every [`Step`]. [`no_pause`] in production.
-pub type Pause<'a> = &'a (dyn Fn(Step) + Sync);
+/// Called at every [`RemovalStep`]. [`no_pause`] in production.
+pub type StepHook<'a> = &'a (dyn Fn(RemovalStep) + Sync);
 
 /// Goes on at once.
-pub fn no_pause(_: Step) {}
+pub fn no_pause(_: RemovalStep) {}
 
 /// Removes a judged record (K24–K26). The record stays open, so its verdict stays about this file.
-pub fn remove(dir: &Dir, record: &mut Record, pause: Pause<'_>) -> Result<Removal> {
-    pause(Step::BeforeLock);
+pub fn remove(dir: &Dir, record: &mut OpenRecord, pause: StepHook<'_>) -> Result<Removal> {
+    pause(RemovalStep::BeforeLock);
     if !record.try_lock(dir)? {
         return Ok(Removal::Busy);
     }
-    pause(Step::BeforeCompare);
+    pause(RemovalStep::BeforeCompare);
     let failed = |errno| Error::io(dir.join(record.name()), "cannot compare the lock", errno);
     if !record.is_unchanged().map_err(failed)?
         || !dir.leads_to(record.name(), record.id()).map_err(failed)?
     {
         return Ok(Removal::Changed);
     }
-    pause(Step::BeforeRename);
+    pause(RemovalStep::BeforeRename);
     take_away(dir, record.name(), record.id(), pause)
 }
 
 /// Removes a record that a person decided against, whoever holds it: no `flock` is asked for, but it
 /// must still be the file and the bytes that were shown (K25, K26).
-pub fn force_remove(dir: &Dir, record: &Record) -> Result<Removal> {
+pub fn force_remove(dir: &Dir, record: &OpenRecord) -> Result<Removal> {
     let failed = |errno| Error::io(dir.join(record.name()), "cannot compare the lock", errno);
     if !record.is_unchanged().map_err(failed)?
         || !dir.leads_to(record.name(), record.id()).map_err(failed)?
@@ -81,7 +81,12 @@ pub fn force_remove(dir: &Dir, record: &Record) -> Result<Removal> {
 
 /// K26 alone: renames the name away, and unlinks it if it was the file that was meant. The caller
 /// has done K24 and K25 and keeps a descriptor of the file open.
-pub(crate) fn take_away(dir: &Dir, name: &OsStr, id: FileId, pause: Pause<'_>) -> Result<Removal> {
+pub(crate) fn take_away(
+    dir: &Dir,
+    name: &OsStr,
+    id: FileId,
+    pause: StepHook<'_>,
+) -> Result<Removal> {
     let aside = aside_name(name, "dead");
     match renameat(dir, name, dir, &aside) {
         Ok(()) => {}
@@ -95,7 +100,7 @@ pub(crate) fn take_away(dir: &Dir, name: &OsStr, id: FileId, pause: Pause<'_>) -
             Err(errno) => return Err(failed(errno)),
         }
     }
-    pause(Step::BeforePutBack);
+    pause(RemovalStep::BeforePutBack);
     put_back(dir, name, &aside)?;
     Ok(Removal::Changed)
 }
@@ -212,8 +217,8 @@ mod tests {
     }
 
     impl Place {
-        fn judged(&self) -> Record {
-            Record::open(&self.dir, OsStr::new(NAME), 1000)
+        fn judged(&self) -> OpenRecord {
+            OpenRecord::open(&self.dir, OsStr::new(NAME), 1000)
                 .unwrap()
                 .unwrap()
         }
@@ -233,7 +238,7 @@ mod tests {
             names.sort();
             names
         }
-        fn remove_with(&self, when: Step, what: impl Fn() + Sync) -> Result<Removal> {
+        fn remove_with(&self, when: RemovalStep, what: impl Fn() + Sync) -> Result<Removal> {
             let done = AtomicBool::new(false);
             let pause = |step| {
                 if step == when && !done.swap(true, Ordering::Relaxed) {
@@ -274,7 +279,7 @@ mod tests {
     fn a_replaced_record_is_left_alone() {
         let place = place();
         let removal = place
-            .remove_with(Step::BeforeLock, || place.replace("dead"))
+            .remove_with(RemovalStep::BeforeLock, || place.replace("dead"))
             .unwrap();
         assert_eq!(removal, Removal::Changed);
         assert_eq!(place.read().as_deref(), Some("dead"));
@@ -285,7 +290,7 @@ mod tests {
     fn a_record_that_beats_is_left_alone() {
         let place = place();
         let removal = place
-            .remove_with(Step::BeforeCompare, || {
+            .remove_with(RemovalStep::BeforeCompare, || {
                 std::fs::write(place.temp.path().join(NAME), b"beat").unwrap();
             })
             .unwrap();
@@ -298,7 +303,7 @@ mod tests {
     fn a_stranger_hit_by_the_rename_is_put_back() {
         let place = place();
         let removal = place
-            .remove_with(Step::BeforeRename, || place.replace("fresh"))
+            .remove_with(RemovalStep::BeforeRename, || place.replace("fresh"))
             .unwrap();
         assert_eq!(removal, Removal::Changed);
         assert_eq!(place.read().as_deref(), Some("fresh"));
@@ -313,11 +318,11 @@ mod tests {
         let pause = |step| {
             let mut stage = stage.lock().unwrap();
             match (*stage, step) {
-                (0, Step::BeforeRename) => {
+                (0, RemovalStep::BeforeRename) => {
                     place.replace("second");
                     *stage = 1;
                 }
-                (1, Step::BeforePutBack) => {
+                (1, RemovalStep::BeforePutBack) => {
                     std::fs::write(place.temp.path().join(NAME), b"third").unwrap();
                     *stage = 2;
                 }
@@ -366,7 +371,7 @@ mod tests {
                         scope.spawn(|| {
                             let dir = Dir::open(place.temp.path()).unwrap();
                             let Some(mut record) =
-                                Record::open(&dir, OsStr::new(NAME), 1000).unwrap()
+                                OpenRecord::open(&dir, OsStr::new(NAME), 1000).unwrap()
                             else {
                                 return 0;
                             };

@@ -17,13 +17,13 @@
 //! lost lock is noticed.
 
 mod acquire;
+mod held_table;
 mod inspect;
-mod judge;
+mod lock_path;
 mod options;
 mod payload;
-mod place;
 mod reclaim;
-mod table;
+mod staleness;
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,20 +32,22 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 #[doc(hidden)]
-pub use acquire::Point;
+pub use acquire::AcquireStep;
 pub use inspect::{
-    Broken, Force, GuardState, LockState, State, break_guard, break_lock, inspect, list,
+    Broken, Force, GuardState, LockState, TargetState, break_guard, break_lock, inspect, list,
 };
-pub use judge::peer_code;
-pub use options::{Candidate, Heartbeat, Options, Payload, Recovery, Retry, Suspect};
+pub use options::{
+    Heartbeat, Options, Payload, ReclaimCandidate, Retry, StaleCandidate, StalePolicy,
+};
 pub use payload::LIMIT;
+pub use staleness::peer_code;
 
 use crate::error::{Class, Error, Result};
-use crate::hold::{Hold, Loss};
+use crate::hold::{FileHolding, Loss};
 use crate::identity::Token;
 use crate::liveness::{Doubt, Verdict};
 use crate::wait::Cancel;
-use table::Entry;
+use held_table::HeldLock;
 
 /// A domain of locks in this process. Managers of one key share what they hold; managers of
 /// different keys exclude each other like different processes.
@@ -62,13 +64,13 @@ impl Manager {
 
     /// Acquires a lock, waiting as the options say. In vain is `Timeout`; old and not approved for
     /// removal is `Stale`.
-    pub fn acquire(&self, options: &Options) -> Result<Guard> {
-        acquire::acquire(&self.key, options).map(|entry| Guard { entry: Some(entry) })
+    pub fn acquire(&self, options: &Options) -> Result<SidecarGuard> {
+        acquire::acquire(&self.key, options).map(|entry| SidecarGuard { entry: Some(entry) })
     }
 
     /// Acquires a lock at once or not at all: `Held`, or `Foreign` where the holder's life cannot
     /// be checked.
-    pub fn try_acquire(&self, options: &Options) -> Result<Guard> {
+    pub fn try_acquire(&self, options: &Options) -> Result<SidecarGuard> {
         let once = options.clone().retry(Retry::none());
         self.acquire(&once).map_err(|error| match error.class() {
             Class::Timeout => not_waiting(error),
@@ -78,7 +80,11 @@ impl Manager {
 
     /// Acquires, runs `body`, releases. If the lock was lost meanwhile, that is the answer, and
     /// not the body's value.
-    pub fn with_lock<T>(&self, options: &Options, body: impl FnOnce(&Guard) -> T) -> Result<T> {
+    pub fn with_lock<T>(
+        &self,
+        options: &Options,
+        body: impl FnOnce(&SidecarGuard) -> T,
+    ) -> Result<T> {
         let guard = self.acquire(options)?;
         let value = body(&guard);
         guard.release()?;
@@ -87,7 +93,7 @@ impl Manager {
 
     /// Releases every lock of this domain by force, and says which could not be (S28).
     pub fn drain(&self) -> Vec<Error> {
-        table::entries(&self.key)
+        held_table::entries(&self.key)
             .iter()
             .filter_map(|entry| entry.release().err())
             .collect()
@@ -100,7 +106,7 @@ impl Manager {
 
     /// What this domain holds (S28).
     pub fn held_entries(&self) -> Vec<HeldEntry> {
-        table::entries(&self.key)
+        held_table::entries(&self.key)
             .into_iter()
             .map(|entry| HeldEntry { entry })
             .collect()
@@ -108,19 +114,19 @@ impl Manager {
 }
 
 /// Acquires a lock with a manager of its own, runs `body`, releases.
-pub fn with_lock<T>(options: &Options, body: impl FnOnce(&Guard) -> T) -> Result<T> {
+pub fn with_lock<T>(options: &Options, body: impl FnOnce(&SidecarGuard) -> T) -> Result<T> {
     Manager::new("one-shot").with_lock(options, body)
 }
 
-/// A held lock. Dropping it releases; only [`release`](Guard::release) can say how that went.
+/// A held lock. Dropping it releases; only [`release`](SidecarGuard::release) can say how that went.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases at once"]
-pub struct Guard {
+pub struct SidecarGuard {
     /// `None` once released.
-    entry: Option<Arc<Entry>>,
+    entry: Option<Arc<HeldLock>>,
 }
 
-impl Guard {
+impl SidecarGuard {
     /// The lock file.
     pub fn lock_path(&self) -> &Path {
         &self.entry().lock_path
@@ -152,7 +158,7 @@ impl Guard {
     }
 
     /// The hold underneath: bytes, pulse and publishing way for those who need them.
-    pub fn hold(&self) -> &Arc<Hold> {
+    pub fn hold(&self) -> &Arc<FileHolding> {
         &self.entry().hold
     }
 
@@ -176,21 +182,21 @@ impl Guard {
         entry.hold.token()
     }
 
-    fn entry(&self) -> &Arc<Entry> {
+    fn entry(&self) -> &Arc<HeldLock> {
         self.entry
             .as_ref()
             .expect("a guard has its entry until it is released")
     }
 }
 
-impl AsFd for Guard {
+impl AsFd for SidecarGuard {
     /// The locked descriptor, for a child that shall keep the lock (K38).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.entry().hold.as_fd()
     }
 }
 
-impl Drop for Guard {
+impl Drop for SidecarGuard {
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
             let _ = release(&entry);
@@ -198,9 +204,9 @@ impl Drop for Guard {
     }
 }
 
-fn release(entry: &Arc<Entry>) -> Result<()> {
+fn release(entry: &Arc<HeldLock>) -> Result<()> {
     // A copy that came over fork must not even count (K36).
-    if entry.hold.is_ours() && !table::count_down(entry) {
+    if entry.hold.is_ours() && !held_table::count_down(entry) {
         return Ok(());
     }
     entry.release()
@@ -209,7 +215,7 @@ fn release(entry: &Arc<Entry>) -> Result<()> {
 /// A lock that this process holds, as `held_entries` shows it.
 #[derive(Clone, Debug)]
 pub struct HeldEntry {
-    entry: Arc<Entry>,
+    entry: Arc<HeldLock>,
 }
 
 impl HeldEntry {
@@ -241,14 +247,15 @@ impl HeldEntry {
 
 /// Takes over a hold that follows another process, by its token: for `renew` (beat) and `unlock`
 /// (release), C13.
-pub fn adopt(options: &Options, token: Token) -> Result<Hold> {
-    let place = place::Place::of(options, place::Parent::Leave)?;
-    Hold::adopt(place.dir, &place.lock_name, LIMIT, token)
+pub fn adopt(options: &Options, token: Token) -> Result<FileHolding> {
+    let place = lock_path::LockPaths::of(options, lock_path::ParentDirectory::Leave)?;
+    FileHolding::adopt(place.dir, &place.lock_name, LIMIT, token)
 }
 
 /// The path of the lock of a target, without touching anything (S1, S2).
 pub fn lock_path(target: impl AsRef<Path>) -> Result<PathBuf> {
-    let mut path = place::normalize(target.as_ref(), place::Parent::Leave)?.into_os_string();
+    let mut path =
+        lock_path::normalize(target.as_ref(), lock_path::ParentDirectory::Leave)?.into_os_string();
     path.push(".lock");
     Ok(path.into())
 }
@@ -273,7 +280,7 @@ fn not_waiting(error: Error) -> Error {
 pub fn acquire_async(
     manager: &Manager,
     options: Options,
-) -> crate::future::Blocking<Result<Guard>> {
+) -> crate::future::Blocking<Result<SidecarGuard>> {
     let manager = manager.clone();
     crate::future::run(move |cancel: Cancel| manager.acquire(&options.cancel(cancel)))
 }

@@ -24,16 +24,16 @@
 //! ```
 
 mod acquire;
-mod client;
+mod client_response;
 mod file;
 mod held;
+mod held_table;
 mod id;
 mod inspect;
-mod judge;
 mod memory;
 mod record;
-mod request;
-mod table;
+mod staleness;
+mod stop_request;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -46,8 +46,8 @@ use crate::error::Result;
 use crate::future;
 use crate::identity::{Identity, Token};
 use crate::wait::Cancel;
-pub use client::{ClientAnswer, takes_lock};
-pub use file::{Fencing, FileLocker, Options, Times};
+pub use client_response::{ClientAnswer, takes_lock};
+pub use file::{Fencing, FileLocker, Options, UploadTimes};
 pub use held::FileHold;
 pub use id::{UploadId, UploadIdError};
 pub use inspect::{Cleaned, Inspection};
@@ -55,11 +55,11 @@ pub use memory::MemoryLocker;
 
 /// Told to the holder when somebody wants the lock. It may release from inside; it must not mind being
 /// called again, and not take long: it runs on a thread that others need.
-pub type OnRequest = Arc<dyn Fn(&ReleaseRequest) + Send + Sync>;
+pub type OnRequest = Arc<dyn Fn(&UploadReleaseRequest) + Send + Sync>;
 
 /// Who wants a lock, as far as is known: an original says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReleaseRequest {
+pub struct UploadReleaseRequest {
     /// The process that asks.
     pub by: Option<Identity>,
     /// What it wants to do. Written by others: escape it before printing.
@@ -85,10 +85,10 @@ pub struct LockRequest {
 /// Locks uploads by their identifier (U23).
 pub trait UploadLocker: Send + Sync {
     /// Takes the lock of one upload. No re-entrance: a second acquire in the same process waits (U12).
-    fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<Guard>;
+    fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<UploadGuard>;
 
     /// The same without a purpose.
-    fn lock(&self, id: &UploadId, wait: Wait, on_request: OnRequest) -> Result<Guard> {
+    fn lock(&self, id: &UploadId, wait: Wait, on_request: OnRequest) -> Result<UploadGuard> {
         self.lock_for(id, LockRequest::new(wait, on_request))
     }
 }
@@ -99,7 +99,7 @@ pub fn lock_async<L: UploadLocker + Clone + 'static>(
     locker: &L,
     id: &UploadId,
     request: LockRequest,
-) -> future::Blocking<Result<Guard>> {
+) -> future::Blocking<Result<UploadGuard>> {
     let (locker, id) = (locker.clone(), id.clone());
     future::run(move |cancel| {
         locker.lock_for(
@@ -112,30 +112,32 @@ pub fn lock_async<L: UploadLocker + Clone + 'static>(
     })
 }
 
-/// A held upload lock. Dropping it releases; only [`release`](Guard::release) can say how that went.
+/// A held upload lock. Dropping it releases; only [`release`](UploadGuard::release) can say how that went.
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct Guard {
+pub struct UploadGuard {
     id: UploadId,
-    hold: Holding,
+    hold: GuardInner,
 }
 
-enum Holding {
-    Memory { _ticket: table::Ticket<UploadId> },
+enum GuardInner {
+    Memory {
+        _ticket: held_table::TableTicket<UploadId>,
+    },
     File(FileHold),
 }
 
-impl Guard {
-    fn in_memory(id: UploadId, ticket: table::Ticket<UploadId>) -> Guard {
-        Guard {
+impl UploadGuard {
+    fn in_memory(id: UploadId, ticket: held_table::TableTicket<UploadId>) -> UploadGuard {
+        UploadGuard {
             id,
-            hold: Holding::Memory { _ticket: ticket },
+            hold: GuardInner::Memory { _ticket: ticket },
         }
     }
 
-    fn on_disk(id: UploadId, hold: FileHold) -> Guard {
-        Guard {
+    fn on_disk(id: UploadId, hold: FileHold) -> UploadGuard {
+        UploadGuard {
             id,
-            hold: Holding::File(hold),
+            hold: GuardInner::File(hold),
         }
     }
 
@@ -147,8 +149,8 @@ impl Guard {
     /// The hold on disk; `None` for a lock in memory.
     pub fn file(&self) -> Option<&FileHold> {
         match &self.hold {
-            Holding::Memory { .. } => None,
-            Holding::File(hold) => Some(hold),
+            GuardInner::Memory { .. } => None,
+            GuardInner::File(hold) => Some(hold),
         }
     }
 
@@ -161,21 +163,21 @@ impl Guard {
     /// `None` for a lock in memory, which is given back.
     pub fn leave(self) -> Option<Token> {
         match self.hold {
-            Holding::Memory { .. } => None,
-            Holding::File(hold) => Some(hold.leave()),
+            GuardInner::Memory { .. } => None,
+            GuardInner::File(hold) => Some(hold.leave()),
         }
     }
 
     /// Gives the lock back, and says if it had been lost before.
     pub fn release(self) -> Result<()> {
         match self.hold {
-            Holding::Memory { .. } => Ok(()),
-            Holding::File(hold) => hold.release(),
+            GuardInner::Memory { .. } => Ok(()),
+            GuardInner::File(hold) => hold.release(),
         }
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for UploadGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("id", &self.id)
@@ -196,8 +198,8 @@ impl LockRequest {
     }
 
     /// What the holder is told.
-    fn release_request(&self) -> ReleaseRequest {
-        ReleaseRequest::new(self.purpose.clone())
+    fn release_request(&self) -> UploadReleaseRequest {
+        UploadReleaseRequest::new(self.purpose.clone())
     }
 }
 
@@ -215,14 +217,14 @@ fn asking() -> Identity {
 
 /// A lock file, whatever path leads to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct LockFileKey {
     dir: FileId,
     name: OsString,
 }
 
 /// How records of others are judged.
 #[derive(Clone, Copy, Debug, Default)]
-struct Judging {
+struct StalenessRules {
     /// Process ids may belong to other containers: a missing process proves nothing (U13.3).
     foreign_pids: bool,
     clock: Clock,

@@ -22,11 +22,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::dir::{Dir, FileId};
 use crate::identity::{Here, Identity, random_bytes};
 use crate::process::{PerProcess, Presence, presence};
-use crate::record::Record;
+use crate::record::OpenRecord;
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
+pub enum WakeReason {
     /// Something happened to a watched name.
     Event,
     /// The holder that was followed has ended, or its `flock` is free.
@@ -68,35 +68,35 @@ impl Cancel {
 
 /// One who waits for names in a directory to change. Makes nothing before it is armed.
 #[derive(Debug)]
-pub struct Waiter<'d> {
+pub struct NameWaiter<'d> {
     dir: &'d Dir,
     names: Vec<OsString>,
     inotify: Option<(OwnedFd, i32)>,
     is_armed: bool,
     events: WatchFlags,
-    death: Option<Death>,
+    death: Option<HolderDeath>,
     cancel: Option<Cancel>,
 }
 
 /// Where the end of a holder shows.
 #[derive(Debug)]
-struct Death {
-    whose: Holder,
+struct HolderDeath {
+    whose: FollowedHolder,
     ready: Arc<OwnedFd>,
 }
 
 /// Who is followed. The file alone does not say it: the record before may be closed, and the next
 /// holder's may have its inode number (K22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Holder {
+struct FollowedHolder {
     file: FileId,
     pid: Option<u32>,
     start: Option<u64>,
 }
 
-impl<'d> Waiter<'d> {
+impl<'d> NameWaiter<'d> {
     /// Waits for these names in `dir`.
-    pub fn new(dir: &'d Dir, names: &[&OsStr], cancel: Option<Cancel>) -> Waiter<'d> {
+    pub fn new(dir: &'d Dir, names: &[&OsStr], cancel: Option<Cancel>) -> NameWaiter<'d> {
         let names = names.iter().map(|&name| name.to_owned()).collect();
         let events = WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -104,7 +104,7 @@ impl<'d> Waiter<'d> {
             | WatchFlags::MOVED_TO
             | WatchFlags::ATTRIB
             | WatchFlags::MODIFY;
-        Waiter {
+        NameWaiter {
             dir,
             names,
             inotify: None,
@@ -117,12 +117,12 @@ impl<'d> Waiter<'d> {
 
     /// Wakes only when a name goes: for those who wait for nothing else, among many.
     #[must_use]
-    pub fn for_names_to_go(mut self) -> Waiter<'d> {
+    pub fn for_names_to_go(mut self) -> NameWaiter<'d> {
         self.events = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
         self
     }
 
-    /// Whether [`arm`](Waiter::arm) was called.
+    /// Whether [`arm`](NameWaiter::arm) was called.
     pub fn is_armed(&self) -> bool {
         self.is_armed
     }
@@ -144,11 +144,11 @@ impl<'d> Waiter<'d> {
 
     /// Follows the holder of a record, so that its death wakes us. By pidfd where its pid is of our
     /// namespace; by a blocking `flock` where only the kernel's lock can tell.
-    pub fn follow(&mut self, record: &Record, identity: &Identity, here: &Here) {
+    pub fn follow(&mut self, record: &OpenRecord, identity: &Identity, here: &Here) {
         if !self.dir.is_local() || identity.boot.is_none() || identity.boot != here.boot {
             return;
         }
-        let whose = Holder {
+        let whose = FollowedHolder {
             file: record.id(),
             pid: identity.pid,
             start: identity.start,
@@ -168,41 +168,41 @@ impl<'d> Waiter<'d> {
             None if identity.flock == Some(true) => lock_end(record.file(), record.id()),
             None => None,
         };
-        self.death = ready.map(|ready| Death { whose, ready });
+        self.death = ready.map(|ready| HolderDeath { whose, ready });
     }
 
     /// Follows a bare pid of our namespace, as an original's record has it.
-    pub fn follow_process(&mut self, record: &Record, pid: u32, start: Option<u64>) {
-        let whose = Holder {
+    pub fn follow_process(&mut self, record: &OpenRecord, pid: u32, start: Option<u64>) {
+        let whose = FollowedHolder {
             file: record.id(),
             pid: Some(pid),
             start,
         };
         if !self.follows(whose) {
-            self.death = process_end(pid, start).map(|ready| Death { whose, ready });
+            self.death = process_end(pid, start).map(|ready| HolderDeath { whose, ready });
         }
     }
 
     /// Follows whoever has the `flock` of a file or directory.
     pub fn follow_lock(&mut self, file: &File, id: FileId) {
-        let whose = Holder {
+        let whose = FollowedHolder {
             file: id,
             pid: None,
             start: None,
         };
         if self.dir.is_local() && !self.follows(whose) {
-            self.death = lock_end(file, id).map(|ready| Death { whose, ready });
+            self.death = lock_end(file, id).map(|ready| HolderDeath { whose, ready });
         }
     }
 
-    fn follows(&self, holder: Holder) -> bool {
+    fn follows(&self, holder: FollowedHolder) -> bool {
         self.death
             .as_ref()
             .is_some_and(|death| death.whose == holder)
     }
 
     /// Waits until `until` at the latest.
-    pub fn wait(&mut self, until: Instant) -> Woken {
+    pub fn wait(&mut self, until: Instant) -> WakeReason {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let (mut inotify_at, mut death_at, mut cancel_at) = (None, None, None);
@@ -224,18 +224,18 @@ impl<'d> Waiter<'d> {
                 count > 0 && at.is_some_and(|at| !ready[at].revents().is_empty())
             };
             if is_ready(cancel_at) {
-                return Woken::Cancelled;
+                return WakeReason::Cancelled;
             }
             let (died, changed) = (is_ready(death_at), is_ready(inotify_at));
             if died {
                 self.death = None;
-                return Woken::HolderGone;
+                return WakeReason::HolderGone;
             }
             if changed && self.concerns_us() {
-                return Woken::Event;
+                return WakeReason::Event;
             }
             if Instant::now() >= until {
-                return Woken::Time;
+                return WakeReason::Time;
             }
         }
     }
@@ -254,7 +254,7 @@ impl<'d> Waiter<'d> {
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for NameWaiter<'_> {
     fn drop(&mut self) {
         if let Some((fd, descriptor)) = self.inotify.take() {
             let _ = inotify::remove_watch(&fd, descriptor);
@@ -424,15 +424,15 @@ mod tests {
     fn a_change_of_the_name_wakes_the_waiter() {
         let temp = temp_with_record();
         let dir = Dir::open(temp.path()).unwrap();
-        let mut waiter = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        let mut waiter = NameWaiter::new(&dir, &[OsStr::new(NAME)], None);
         waiter.arm();
         std::fs::write(temp.path().join("other"), b"").unwrap();
         assert_eq!(
             waiter.wait(Instant::now() + Duration::from_millis(20)),
-            Woken::Time
+            WakeReason::Time
         );
         std::fs::remove_file(temp.path().join(NAME)).unwrap();
-        assert_eq!(waiter.wait(far()), Woken::Event);
+        assert_eq!(waiter.wait(far()), WakeReason::Event);
     }
 
     /// K42: the death of the recorded process wakes, although it makes no event in the directory.
@@ -440,21 +440,23 @@ mod tests {
     fn the_death_of_the_holder_wakes_the_waiter() {
         let temp = temp_with_record();
         let dir = Dir::open(temp.path()).unwrap();
-        let record = Record::open(&dir, OsStr::new(NAME), 100).unwrap().unwrap();
+        let record = OpenRecord::open(&dir, OsStr::new(NAME), 100)
+            .unwrap()
+            .unwrap();
         let mut holder = Command::new("sh")
             .args(["-c", "read x"])
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut waiter = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        let mut waiter = NameWaiter::new(&dir, &[OsStr::new(NAME)], None);
         let identity = Identity::following(holder.id(), Token::random(), true);
         waiter.follow(&record, &identity, &Here::now());
         assert_eq!(
             waiter.wait(Instant::now() + Duration::from_millis(20)),
-            Woken::Time
+            WakeReason::Time
         );
         drop(holder.stdin.take());
-        assert_eq!(waiter.wait(far()), Woken::HolderGone);
+        assert_eq!(waiter.wait(far()), WakeReason::HolderGone);
         holder.wait().unwrap();
     }
 
@@ -464,24 +466,26 @@ mod tests {
     fn a_new_holder_under_an_old_inode_number_is_followed() {
         let temp = temp_with_record();
         let dir = Dir::open(temp.path()).unwrap();
-        let record = Record::open(&dir, OsStr::new(NAME), 100).unwrap().unwrap();
+        let record = OpenRecord::open(&dir, OsStr::new(NAME), 100)
+            .unwrap()
+            .unwrap();
         let start = || {
             let mut command = Command::new("sh");
             command.args(["-c", "read x"]).stdin(Stdio::piped());
             command.spawn().unwrap()
         };
         let (mut before, mut now) = (start(), start());
-        let mut waiter = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        let mut waiter = NameWaiter::new(&dir, &[OsStr::new(NAME)], None);
         for holder in [&before, &now] {
             let identity = Identity::following(holder.id(), Token::random(), true);
             waiter.follow(&record, &identity, &Here::now());
         }
         drop(now.stdin.take());
         let limit = Instant::now() + Duration::from_secs(10);
-        assert_eq!(waiter.wait(limit), Woken::HolderGone);
+        assert_eq!(waiter.wait(limit), WakeReason::HolderGone);
         waiter.follow_process(&record, before.id(), None);
         drop(before.stdin.take());
-        assert_eq!(waiter.wait(far()), Woken::HolderGone);
+        assert_eq!(waiter.wait(far()), WakeReason::HolderGone);
         now.wait().unwrap();
         before.wait().unwrap();
     }
@@ -494,24 +498,26 @@ mod tests {
         let dir = Dir::open(temp.path()).unwrap();
         let holder = std::fs::File::open(temp.path().join(NAME)).unwrap();
         flock(&holder, FlockOperation::LockExclusive).unwrap();
-        let record = Record::open(&dir, OsStr::new(NAME), 100).unwrap().unwrap();
+        let record = OpenRecord::open(&dir, OsStr::new(NAME), 100)
+            .unwrap()
+            .unwrap();
         let identity = Identity {
             pidns: Some(1),
             ..Identity::own(Token::random(), true)
         };
-        let mut first = Waiter::new(&dir, &[OsStr::new(NAME)], None);
-        let mut second = Waiter::new(&dir, &[OsStr::new(NAME)], None);
+        let mut first = NameWaiter::new(&dir, &[OsStr::new(NAME)], None);
+        let mut second = NameWaiter::new(&dir, &[OsStr::new(NAME)], None);
         first.follow(&record, &identity, &Here::now());
         second.follow(&record, &identity, &Here::now());
-        let same = |waiter: &Waiter<'_>| Arc::as_ptr(&waiter.death.as_ref().unwrap().ready);
+        let same = |waiter: &NameWaiter<'_>| Arc::as_ptr(&waiter.death.as_ref().unwrap().ready);
         assert_eq!(same(&first), same(&second));
         assert_eq!(
             first.wait(Instant::now() + Duration::from_millis(20)),
-            Woken::Time
+            WakeReason::Time
         );
         drop(holder);
-        assert_eq!(first.wait(far()), Woken::HolderGone);
-        assert_eq!(second.wait(far()), Woken::HolderGone);
+        assert_eq!(first.wait(far()), WakeReason::HolderGone);
+        assert_eq!(second.wait(far()), WakeReason::HolderGone);
     }
 
     /// K43: a wait never goes past its deadline, and a cancelled one ends at once.
@@ -520,12 +526,12 @@ mod tests {
         let temp = temp_with_record();
         let dir = Dir::open(temp.path()).unwrap();
         let cancel = Cancel::new().unwrap();
-        let mut waiter = Waiter::new(&dir, &[OsStr::new(NAME)], Some(cancel.clone()));
-        assert_eq!(waiter.wait(Instant::now()), Woken::Time);
+        let mut waiter = NameWaiter::new(&dir, &[OsStr::new(NAME)], Some(cancel.clone()));
+        assert_eq!(waiter.wait(Instant::now()), WakeReason::Time);
         assert!(!cancel.is_cancelled());
         cancel.cancel();
-        assert_eq!(waiter.wait(far()), Woken::Cancelled);
-        assert_eq!(waiter.wait(far()), Woken::Cancelled);
+        assert_eq!(waiter.wait(far()), WakeReason::Cancelled);
+        assert_eq!(waiter.wait(far()), WakeReason::Cancelled);
         assert!(cancel.is_cancelled());
     }
 

@@ -10,12 +10,12 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::crowd::{Blows, Crowd, Evidence};
+use common::contenders::{Contenders, Evidence, KillPlan};
 
-fn run(kinds: &[&str], blows: Blows, sections: u64) -> Evidence {
-    let mut crowd = Crowd::start(kinds);
-    crowd.run(blows, |done| done >= sections);
-    let evidence = crowd.evidence();
+fn run(kinds: &[&str], blows: KillPlan, sections: u64) -> Evidence {
+    let mut contenders = Contenders::start(kinds);
+    contenders.run(blows, |done| done >= sections);
+    let evidence = contenders.evidence();
     for &kind in kinds {
         assert!(
             evidence.by_kind.contains_key(kind),
@@ -36,7 +36,7 @@ fn uploads_of_tenure_and_the_original_exclude_each_other() {
         "original-upload",
         "upload",
     ];
-    let evidence = run(&kinds, Blows::None, 2_000);
+    let evidence = run(&kinds, KillPlan::None, 2_000);
     assert!(evidence.doubles.is_empty(), "{evidence:?}");
     assert_eq!(evidence.noticed, BTreeSet::new());
     assert!(evidence.complaints.is_empty(), "{evidence:?}");
@@ -56,7 +56,7 @@ fn uploads_robbed_by_the_original_are_noticed() {
         "upload",
         "upload",
     ];
-    let evidence = run(&kinds, Blows::KillAndStop, 2_000);
+    let evidence = run(&kinds, KillPlan::KillAndStop, 2_000);
     let unnoticed: Vec<_> = evidence
         .doubles
         .iter()
@@ -85,7 +85,7 @@ fn tools_and_cycles_exclude_each_other() {
         "exclusive-alone",
         "exclusive-alone",
     ];
-    let evidence = run(&kinds, Blows::KillAndStop, 1_500);
+    let evidence = run(&kinds, KillPlan::KillAndStop, 1_500);
     assert!(evidence.doubles.is_empty(), "{evidence:?}");
     assert_eq!(evidence.noticed, BTreeSet::new());
     assert!(evidence.complaints.is_empty(), "{evidence:?}");

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::actor::{Actor, PATIENCE};
-use common::{Living, OTHER_USER, dead_pid, eventually, host};
+use common::actor::{ACTOR_TIMEOUT, Actor};
+use common::{LiveProcess, OTHER_USER, dead_pid, eventually, host};
 
 const ALL: [&str; 3] = ["sidecar", "exclusive", "upload"];
 const ACTOR: &str = env!("CARGO_BIN_EXE_tenure-files-actor");
@@ -72,12 +72,12 @@ fn a_reused_pid_is_not_the_holder() {
 }
 
 /// Has the kernel hand out this pid again, which is free.
-fn process_with_pid(pid: u32) -> Living {
-    let give_up = Instant::now() + PATIENCE;
+fn process_with_pid(pid: u32) -> LiveProcess {
+    let give_up = Instant::now() + ACTOR_TIMEOUT;
     loop {
         assert!(Instant::now() < give_up, "pid {pid} was not to be had");
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
-        let process = Living::spawn();
+        let process = LiveProcess::spawn();
         if process.pid() == pid {
             return process;
         }
@@ -263,12 +263,12 @@ fn unmount(path: &Path) {
 }
 
 /// A small file system of its own.
-struct Disk {
+struct LoopDisk {
     dir: tempfile::TempDir,
 }
 
-impl Disk {
-    fn mount(size: &str) -> Disk {
+impl LoopDisk {
+    fn mount(size: &str) -> LoopDisk {
         let dir = tempfile::tempdir().unwrap();
         let options = format!("size={size},mode=0755");
         let mut mount = Command::new("mount");
@@ -279,7 +279,7 @@ impl Disk {
             mount.status().unwrap().success(),
             "this test mounts a tmpfs, which needs root"
         );
-        Disk { dir }
+        LoopDisk { dir }
     }
 
     fn path(&self) -> &Path {
@@ -302,7 +302,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for LoopDisk {
     fn drop(&mut self) {
         unmount(self.path());
     }
@@ -312,7 +312,7 @@ impl Drop for Disk {
 #[test]
 fn a_full_disk_is_an_error_and_leaves_nothing() {
     for who in ALL {
-        let disk = Disk::mount("64k");
+        let disk = LoopDisk::mount("64k");
         let filler = disk.path().join("filler");
         let full = (1..)
             .map(|pages| vec![0; pages * 4096])
@@ -329,11 +329,11 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
 #[test]
 fn a_read_only_disk_is_an_error() {
     for who in ALL {
-        let disk = Disk::mount("64k");
+        let disk = LoopDisk::mount("64k");
         disk.remount("ro");
         assert_eq!(try_lock(who, disk.path()), "Io", "{who}");
     }
-    let disk = Disk::mount("64k");
+    let disk = LoopDisk::mount("64k");
     drop(Actor::spawn(&["cycle"], disk.path()).hear()); // Makes the gate.
     fs::write(
         disk.path().join(".exclusive-lock"),
@@ -355,7 +355,7 @@ fn a_dead_lock_in_a_sticky_directory_is_an_error_at_once() {
         fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
         let began = Instant::now();
         Actor::spawn_as(OTHER_USER, &["hold", who], temp.path()).says("Io");
-        assert!(began.elapsed() < PATIENCE, "{who}: it waited");
+        assert!(began.elapsed() < ACTOR_TIMEOUT, "{who}: it waited");
         assert!(lock.exists(), "{who}");
         assert_eq!(try_lock(who, temp.path()), "ok", "{who}: its owner can");
     }
@@ -369,7 +369,7 @@ fn a_reader_never_sees_half_a_record() {
         let writer = Actor::spawn(&["work", who], temp.path());
         let lock = temp.path().join(lock_name(who));
         let mut seen = 0;
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + ACTOR_TIMEOUT;
         while seen < 200 {
             assert!(Instant::now() < give_up, "{who}: the writer does not write");
             let Ok(record) = fs::read_to_string(&lock) else {

@@ -11,23 +11,23 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::actor::{Actor, PATIENCE};
-use common::{Living, Machine, OTHER_USER, dead_pid, eventually, host, is_waiting};
+use common::actor::{ACTOR_TIMEOUT, Actor};
+use common::{LiveProcess, OTHER_USER, TestMachine, dead_pid, eventually, host, is_waiting};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use tenure_files::error::Class;
 use tenure_files::exclusive::{
-    Answer, Quiesce, Server, Tool, Wait, Work, inspect, is_process_alive,
+    CycleDecision, CycleKind, ExclusiveServer, Quiesce, Tool, Wait, inspect, is_process_alive,
 };
-use tenure_files::sighting::{Force, State};
+use tenure_files::observed::{Force, ObservedState};
 
-struct Place {
+struct ExclusiveFixture {
     temp: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place {
+impl ExclusiveFixture {
+    fn new() -> ExclusiveFixture {
+        ExclusiveFixture {
             temp: tempfile::tempdir().unwrap(),
         }
     }
@@ -48,8 +48,8 @@ impl Place {
         Tool::new(self.dir(), "night-import").unwrap()
     }
 
-    fn server(&self) -> Server {
-        Server::new(self.dir())
+    fn server(&self) -> ExclusiveServer {
+        ExclusiveServer::new(self.dir())
     }
 
     fn write(&self, pid: u32, host: &str) {
@@ -74,9 +74,9 @@ const SOON: Wait = Wait::For(Duration::from_millis(50));
 /// X1, X2, X6: the record that a tool writes, its place and its mode.
 #[test]
 fn a_tool_writes_a_complete_record() {
-    let place = Place::new();
-    let guard = place.tool().version("2.4.0").acquire(Wait::No).unwrap();
-    let text = fs::read_to_string(place.lock()).unwrap();
+    let fixture = ExclusiveFixture::new();
+    let guard = fixture.tool().version("2.4.0").acquire(Wait::No).unwrap();
+    let text = fs::read_to_string(fixture.lock()).unwrap();
     let record: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(record["holder"], "night-import");
     assert_eq!(record["pid"], std::process::id());
@@ -90,7 +90,7 @@ fn a_tool_writes_a_complete_record() {
         text.starts_with("{\n  \"holder\""),
         "indented, in the order of the protocol: {text}"
     );
-    let mode = fs::metadata(place.lock()).unwrap().permissions().mode() & 0o777;
+    let mode = fs::metadata(fixture.lock()).unwrap().permissions().mode() & 0o777;
     let umask_allows = 0o644;
     assert_eq!(mode & !umask_allows, 0);
     assert_ne!(
@@ -99,21 +99,21 @@ fn a_tool_writes_a_complete_record() {
         "a server of another user must be able to read it"
     );
     guard.release().unwrap();
-    assert_eq!(place.names(), [".exclusive-lock.gate"]);
+    assert_eq!(fixture.names(), [".exclusive-lock.gate"]);
 
-    let guard = place.tool().private().acquire(Wait::No).unwrap();
+    let guard = fixture.tool().private().acquire(Wait::No).unwrap();
     assert_eq!(
-        fs::metadata(place.lock()).unwrap().permissions().mode() & 0o777,
+        fs::metadata(fixture.lock()).unwrap().permissions().mode() & 0o777,
         0o600
     );
     drop(guard);
-    assert!(!place.lock().exists(), "a dropped guard releases");
+    assert!(!fixture.lock().exists(), "a dropped guard releases");
 }
 
 /// X8, K8, K15, K16: only a process that is known not to exist, on this very host, is dead.
 #[test]
 fn only_a_missing_process_of_this_host_is_dead() {
-    let (alive, dead) = (Living::spawn(), i64::from(dead_pid()));
+    let (alive, dead) = (LiveProcess::spawn(), i64::from(dead_pid()));
     assert!(is_process_alive(alive.pid().into(), &host()));
     assert!(!is_process_alive(dead, &host()));
     assert!(!is_process_alive(dead, &host().to_ascii_uppercase()));
@@ -131,80 +131,80 @@ fn only_a_missing_process_of_this_host_is_dead() {
 /// X8, K16: a process that may not be signalled is alive. Decided by a process that may not.
 #[test]
 fn another_users_process_is_alive() {
-    let machine = Machine::new();
-    let place = Place::new();
-    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    let machine = TestMachine::new();
+    let fixture = ExclusiveFixture::new();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o777)).unwrap();
     fs::write(
-        place.lock(),
+        fixture.lock(),
         machine.vector("exclusive", "valid-alive.tmpl"),
     )
     .unwrap();
-    Actor::spawn_as(OTHER_USER, &["try", "exclusive"], place.dir()).says("Timeout");
-    Actor::spawn_as(OTHER_USER, &["cycle"], place.dir()).says("skip Held");
-    assert!(place.lock().exists());
+    Actor::spawn_as(OTHER_USER, &["try", "exclusive"], fixture.dir()).says("Timeout");
+    Actor::spawn_as(OTHER_USER, &["cycle"], fixture.dir()).says("skip Held");
+    assert!(fixture.lock().exists());
 }
 
 /// X7: the fixed texts, with the word of the cycle.
 #[test]
 fn the_log_names_the_cycle() {
-    let place = Place::new();
-    place.write(std::process::id(), &host());
-    let answer = place.server().should_skip();
+    let fixture = ExclusiveFixture::new();
+    fixture.write(std::process::id(), &host());
+    let answer = fixture.server().should_skip();
     let line = |work| answer.log_line(work).unwrap();
-    assert_eq!(line(Work::Sync), "Skipping database (locked by other)");
+    assert_eq!(line(CycleKind::Sync), "Skipping database (locked by other)");
     assert_eq!(
-        line(Work::Other("export")),
+        line(CycleKind::Other("export")),
         "Skipping export (locked by other)"
     );
 
-    place.write(dead_pid(), &host());
-    let answer = place.server().should_skip();
-    let line = answer.log_line(Work::Other("import")).unwrap();
+    fixture.write(dead_pid(), &host());
+    let answer = fixture.server().should_skip();
+    let line = answer.log_line(CycleKind::Other("import")).unwrap();
     assert_eq!(line, "Removed stale lock (other), proceeding with import");
 }
 
 /// X7, X9, K26: a dead lock that may not be removed is skipped, with its holder and the reason.
 #[test]
 fn a_dead_lock_that_cannot_be_removed_is_skipped() {
-    let place = Place::new();
-    place.write(dead_pid(), &host());
-    fs::write(place.gate(), "").unwrap();
+    let fixture = ExclusiveFixture::new();
+    fixture.write(dead_pid(), &host());
+    fs::write(fixture.gate(), "").unwrap();
     // In a directory in which only root may remove, and in one in which only the owner of a file may.
     for mode in [0o755, 0o1777] {
-        fs::set_permissions(place.dir(), fs::Permissions::from_mode(mode)).unwrap();
-        let actor = Actor::spawn_as(OTHER_USER, &["cycle"], place.dir());
+        fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(mode)).unwrap();
+        let actor = Actor::spawn_as(OTHER_USER, &["cycle"], fixture.dir());
         actor.says("skip Io");
         let line = actor.hear();
         let fixed = "Skipping database (lock check failed: failed to remove stale lock: ";
         assert!(line.starts_with(fixed), "{line}");
-        assert!(place.lock().exists());
+        assert!(fixture.lock().exists());
     }
 }
 
 /// X7: a record that may not be read is skipped.
 #[test]
 fn an_unreadable_record_is_skipped() {
-    let place = Place::new();
-    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
-    place.write(dead_pid(), &host());
-    fs::set_permissions(place.lock(), fs::Permissions::from_mode(0o600)).unwrap();
-    Actor::spawn_as(OTHER_USER, &["cycle"], place.dir()).says("skip Unreadable");
-    assert!(place.lock().exists());
+    let fixture = ExclusiveFixture::new();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    fixture.write(dead_pid(), &host());
+    fs::set_permissions(fixture.lock(), fs::Permissions::from_mode(0o600)).unwrap();
+    Actor::spawn_as(OTHER_USER, &["cycle"], fixture.dir()).says("skip Unreadable");
+    assert!(fixture.lock().exists());
 }
 
 /// X10: a lock that appears during a cycle does not stop it; the next one is skipped.
 #[test]
 fn a_lock_counts_from_the_next_cycle_on() {
-    let place = Place::new();
-    let cycle = place.server().begin_cycle().unwrap();
-    let guard = place
+    let fixture = ExclusiveFixture::new();
+    let cycle = fixture.server().begin_cycle().unwrap();
+    let guard = fixture
         .tool()
         .quiesce(Quiesce::Skip)
         .acquire(Wait::No)
         .unwrap();
-    assert!(matches!(cycle.answer, Answer::Proceed));
+    assert!(matches!(cycle.answer, CycleDecision::Proceed));
     drop(cycle);
-    let answer = place.server().begin_cycle().unwrap_err();
+    let answer = fixture.server().begin_cycle().unwrap_err();
     assert_eq!(
         (answer.class(), answer.holder()),
         (Some(Class::Held), Some("night-import"))
@@ -215,56 +215,56 @@ fn a_lock_counts_from_the_next_cycle_on() {
 /// X11, X8: what the original server skips for ever, Tenure removes.
 #[test]
 fn a_dead_tools_lock_is_removed_where_the_original_skips_for_ever() {
-    let place = Place::new();
-    place.write(dead_pid(), &host());
-    Actor::spawn(&["original-server"], place.dir()).says("skip");
-    assert!(!place.server().should_skip().skips());
-    Actor::spawn(&["original-server"], place.dir()).says("proceed");
+    let fixture = ExclusiveFixture::new();
+    fixture.write(dead_pid(), &host());
+    Actor::spawn(&["original-server"], fixture.dir()).says("skip");
+    assert!(!fixture.server().should_skip().skips());
+    Actor::spawn(&["original-server"], fixture.dir()).says("proceed");
 }
 
 /// X12.4: with foreign process ids a missing process proves nothing.
 #[test]
 fn foreign_pids_are_not_judged() {
-    let place = Place::new();
-    place.write(dead_pid(), &host());
-    let answer = place.server().foreign_pids().should_skip();
+    let fixture = ExclusiveFixture::new();
+    fixture.write(dead_pid(), &host());
+    let answer = fixture.server().foreign_pids().should_skip();
     assert_eq!(answer.class(), Some(Class::Foreign));
-    let error = place.tool().foreign_pids().acquire(Wait::No).unwrap_err();
+    let error = fixture.tool().foreign_pids().acquire(Wait::No).unwrap_err();
     assert_eq!(error.class(), Class::Foreign);
-    assert!(place.lock().exists());
+    assert!(fixture.lock().exists());
 }
 
 /// X14, X15: two tools exclude each other, in one process and between two.
 #[test]
 fn tools_exclude_each_other() {
-    let place = Place::new();
-    let guard = place.tool().acquire(Wait::No).unwrap();
-    let before = fs::read(place.lock()).unwrap();
+    let fixture = ExclusiveFixture::new();
+    let guard = fixture.tool().acquire(Wait::No).unwrap();
+    let before = fs::read(fixture.lock()).unwrap();
     assert_eq!(
-        place.tool().acquire(Wait::No).unwrap_err().class(),
+        fixture.tool().acquire(Wait::No).unwrap_err().class(),
         Class::Held
     );
     assert_eq!(
-        place.tool().acquire(SOON).unwrap_err().class(),
+        fixture.tool().acquire(SOON).unwrap_err().class(),
         Class::Timeout
     );
-    Actor::spawn(&["try", "exclusive"], place.dir()).says("Timeout");
+    Actor::spawn(&["try", "exclusive"], fixture.dir()).says("Timeout");
     assert_eq!(
-        fs::read(place.lock()).unwrap(),
+        fs::read(fixture.lock()).unwrap(),
         before,
         "Tenure never overwrites"
     );
     guard.release().unwrap();
-    Actor::spawn(&["try", "exclusive"], place.dir()).says("ok");
+    Actor::spawn(&["try", "exclusive"], fixture.dir()).says("ok");
 }
 
 /// X14.2, K5: a refusal names the holder, the judgement and what to do.
 #[test]
 fn a_refusal_says_who_and_what_next() {
-    let place = Place::new();
-    let _guard = place.tool().acquire(Wait::No).unwrap();
-    let text = place.tool().acquire(Wait::No).unwrap_err().to_string();
-    let address = format!("tenure break exclusive:{}", place.dir().display());
+    let fixture = ExclusiveFixture::new();
+    let _guard = fixture.tool().acquire(Wait::No).unwrap();
+    let text = fixture.tool().acquire(Wait::No).unwrap_err().to_string();
+    let address = format!("tenure break exclusive:{}", fixture.dir().display());
     for part in [
         "night-import",
         &host(),
@@ -279,11 +279,11 @@ fn a_refusal_says_who_and_what_next() {
 /// X14.2, K42: a waiter is woken by the release and by the death of the holder; the actors never poll.
 #[test]
 fn a_waiter_is_woken_by_release_and_by_death() {
-    let place = Place::new();
+    let fixture = ExclusiveFixture::new();
     for end in ["release", "kill"] {
-        let mut holder = Actor::spawn(&["hold", "exclusive"], place.dir());
+        let mut holder = Actor::spawn(&["hold", "exclusive"], fixture.dir());
         holder.says("held");
-        let waiter = Actor::spawn(&["hold", "exclusive"], place.dir());
+        let waiter = Actor::spawn(&["hold", "exclusive"], fixture.dir());
         eventually("the waiter waits", || is_waiting(waiter.pid()));
         assert!(waiter.is_silent());
         match end {
@@ -298,88 +298,91 @@ fn a_waiter_is_woken_by_release_and_by_death() {
 /// X14.2: a waiter gives a malformed record time, because an original may be writing it.
 #[test]
 fn a_record_that_is_being_written_is_waited_for() {
-    let place = Place::new();
-    fs::write(place.lock(), "{\"holder\": \"orig").unwrap();
+    let fixture = ExclusiveFixture::new();
+    fs::write(fixture.lock(), "{\"holder\": \"orig").unwrap();
     assert_eq!(
-        place.tool().acquire(Wait::No).unwrap_err().class(),
+        fixture.tool().acquire(Wait::No).unwrap_err().class(),
         Class::Malformed
     );
-    let waiter = Actor::spawn(&["hold", "exclusive"], place.dir());
+    let waiter = Actor::spawn(&["hold", "exclusive"], fixture.dir());
     eventually("the waiter waits", || is_waiting(waiter.pid()));
     assert!(waiter.is_silent());
-    place.write(std::process::id(), &host());
-    fs::remove_file(place.lock()).unwrap();
+    fixture.write(std::process::id(), &host());
+    fs::remove_file(fixture.lock()).unwrap();
     waiter.says("held");
 }
 
 /// X14.2: one that stays as it is for 10 s is refused, and left.
 #[test]
 fn a_record_that_stays_malformed_is_refused() {
-    let place = Place::new();
-    fs::write(place.lock(), "{\"holder\": \"orig").unwrap();
+    let fixture = ExclusiveFixture::new();
+    fs::write(fixture.lock(), "{\"holder\": \"orig").unwrap();
     let began = Instant::now();
-    let error = place.tool().acquire(Wait::For(PATIENCE)).unwrap_err();
+    let error = fixture
+        .tool()
+        .acquire(Wait::For(ACTOR_TIMEOUT))
+        .unwrap_err();
     assert_eq!(error.class(), Class::Malformed);
     assert!(
         began.elapsed() >= Duration::from_secs(10),
         "after {:?}",
         began.elapsed()
     );
-    assert!(place.lock().exists());
+    assert!(fixture.lock().exists());
 }
 
 /// X15, X16, K34: an original overwrites or deletes; the holder notices, by itself and at once.
 #[test]
 fn an_originals_interference_is_noticed() {
     for interference in ["overwrite", "delete"] {
-        let place = Place::new();
-        let guard = place.tool().acquire(Wait::No).unwrap();
+        let fixture = ExclusiveFixture::new();
+        let guard = fixture.tool().acquire(Wait::No).unwrap();
         let (lost, seen) = mpsc::channel();
         guard.on_lost(move |loss| lost.send(loss.cause).unwrap());
         guard.check().unwrap();
         let original = (interference == "overwrite")
-            .then(|| Actor::spawn(&["hold", "original-exclusive"], place.dir()));
+            .then(|| Actor::spawn(&["hold", "original-exclusive"], fixture.dir()));
         match &original {
             Some(original) => original.says("held"),
-            None => fs::remove_file(place.lock()).unwrap(),
+            None => fs::remove_file(fixture.lock()).unwrap(),
         }
-        seen.recv_timeout(PATIENCE)
+        seen.recv_timeout(ACTOR_TIMEOUT)
             .expect("the loss is noticed without being asked for");
         assert_eq!(guard.check().unwrap_err().class(), Class::Compromised);
-        let after = fs::read(place.lock()).ok();
+        let after = fs::read(fixture.lock()).ok();
         // X17: gone or another's is not success, and what stands there is left alone.
         assert_eq!(guard.release().unwrap_err().class(), Class::Compromised);
-        assert_eq!(fs::read(place.lock()).ok(), after);
+        assert_eq!(fs::read(fixture.lock()).ok(), after);
     }
 }
 
 /// X15: a Tenure tool and a Tenure server respect an original's lock; the original server Tenure's.
 #[test]
 fn originals_and_tenure_respect_each_other_one_at_a_time() {
-    let place = Place::new();
-    let mut original = Actor::spawn(&["hold", "original-exclusive"], place.dir());
+    let fixture = ExclusiveFixture::new();
+    let mut original = Actor::spawn(&["hold", "original-exclusive"], fixture.dir());
     original.says("held");
     assert_eq!(
-        place.tool().acquire(Wait::No).unwrap_err().class(),
+        fixture.tool().acquire(Wait::No).unwrap_err().class(),
         Class::Held
     );
-    assert_eq!(place.server().should_skip().holder(), Some("original"));
+    assert_eq!(fixture.server().should_skip().holder(), Some("original"));
     original.tell("release");
     original.says("released");
 
-    let guard = place.tool().acquire(Wait::No).unwrap();
-    Actor::spawn(&["original-server"], place.dir()).says("skip");
+    let guard = fixture.tool().acquire(Wait::No).unwrap();
+    Actor::spawn(&["original-server"], fixture.dir()).says("skip");
     guard.release().unwrap();
-    Actor::spawn(&["original-server"], place.dir()).says("proceed");
+    Actor::spawn(&["original-server"], fixture.dir()).says("proceed");
 }
 
 /// X15, X8: an original tool that is killed leaves a lock, and a waiting Tenure tool takes over.
 #[test]
 fn a_killed_originals_lock_is_taken_over() {
-    let place = Place::new();
-    let original = Actor::spawn(&["hold", "original-exclusive"], place.dir());
+    let fixture = ExclusiveFixture::new();
+    let original = Actor::spawn(&["hold", "original-exclusive"], fixture.dir());
     original.says("held");
-    let waiter = Actor::spawn(&["hold", "exclusive"], place.dir());
+    let waiter = Actor::spawn(&["hold", "exclusive"], fixture.dir());
     eventually("the waiter waits", || is_waiting(waiter.pid()));
     original.kill();
     waiter.says("held");
@@ -388,17 +391,17 @@ fn a_killed_originals_lock_is_taken_over() {
 /// X16, K33, K10: the record beats in place and stays locked by the kernel.
 #[test]
 fn a_holder_beats_and_keeps_the_kernel_lock() {
-    let place = Place::new();
-    let tool = place.tool().heartbeat(Duration::from_millis(5));
+    let fixture = ExclusiveFixture::new();
+    let tool = fixture.tool().heartbeat(Duration::from_millis(5));
     let guard = tool.acquire(Wait::No).unwrap();
     let beat = || {
-        let record: Value = serde_json::from_slice(&fs::read(place.lock()).unwrap()).unwrap();
+        let record: Value = serde_json::from_slice(&fs::read(fixture.lock()).unwrap()).unwrap();
         record["tenure"]["beat"].as_str().unwrap().to_owned()
     };
-    let inode = fs::metadata(place.lock()).unwrap().ino();
+    let inode = fs::metadata(fixture.lock()).unwrap().ino();
     eventually("the second beat", || beat().as_str() >= "0000000002");
-    assert_eq!(fs::metadata(place.lock()).unwrap().ino(), inode);
-    let file = fs::File::open(place.lock()).unwrap();
+    assert_eq!(fs::metadata(fixture.lock()).unwrap().ino(), inode);
+    let file = fs::File::open(fixture.lock()).unwrap();
     assert!(flock(&file, FlockOperation::NonBlockingLockExclusive).is_err());
     guard.release().unwrap();
 }
@@ -406,41 +409,41 @@ fn a_holder_beats_and_keeps_the_kernel_lock() {
 /// X18: what may be a holder's name.
 #[test]
 fn a_holders_name_is_checked() {
-    let place = Place::new();
+    let fixture = ExclusiveFixture::new();
     for bad in ["", "a\nb", "a\u{1b}b", &"x".repeat(201)] {
         assert_eq!(
-            Tool::new(place.dir(), bad).unwrap_err().class(),
+            Tool::new(fixture.dir(), bad).unwrap_err().class(),
             Class::BadInput,
             "{bad:?}"
         );
     }
     for good in ["x", &"x".repeat(200), "ünï"] {
-        Tool::new(place.dir(), good)
+        Tool::new(fixture.dir(), good)
             .unwrap()
             .acquire(Wait::No)
             .unwrap()
             .release()
             .unwrap();
     }
-    let error = place
+    let error = fixture
         .tool()
         .version("x".repeat(70_000))
         .acquire(Wait::No)
         .unwrap_err();
     assert_eq!(error.class(), Class::BadInput);
-    assert!(!place.lock().exists());
+    assert!(!fixture.lock().exists());
 }
 
 /// X19: the settling time is spent with the lock in place.
 #[test]
 fn settling_happens_under_the_lock() {
-    let place = Place::new();
+    let fixture = ExclusiveFixture::new();
     let settle = Duration::from_millis(100);
     let began = Instant::now();
     thread::scope(|scope| {
-        let tool = scope.spawn(|| place.tool().settle(settle).acquire(Wait::No).unwrap());
-        eventually("the lock appears", || place.lock().exists());
-        assert!(place.server().should_skip().skips());
+        let tool = scope.spawn(|| fixture.tool().settle(settle).acquire(Wait::No).unwrap());
+        eventually("the lock appears", || fixture.lock().exists());
+        assert!(fixture.server().should_skip().skips());
         drop(tool.join().unwrap());
     });
     assert!(began.elapsed() >= settle);
@@ -449,15 +452,15 @@ fn settling_happens_under_the_lock() {
 /// X20: a tool waits for a running cycle, and has the lock only when that is over.
 #[test]
 fn a_tool_waits_for_running_cycles() {
-    let place = Place::new();
-    let server = Actor::spawn(&["cycle"], place.dir());
+    let fixture = ExclusiveFixture::new();
+    let server = Actor::spawn(&["cycle"], fixture.dir());
     server.says("running");
     thread::scope(|scope| {
-        let tool = scope.spawn(|| place.tool().acquire(Wait::No));
-        eventually("the lock appears", || place.lock().exists());
+        let tool = scope.spawn(|| fixture.tool().acquire(Wait::No));
+        eventually("the lock appears", || fixture.lock().exists());
         // Every later cycle sees the lock while the tool still waits.
         assert_eq!(
-            place.server().begin_cycle().unwrap_err().class(),
+            fixture.server().begin_cycle().unwrap_err().class(),
             Some(Class::Held)
         );
         assert!(!tool.is_finished(), "the cycle is still running");
@@ -469,15 +472,15 @@ fn a_tool_waits_for_running_cycles() {
 /// X20: a cycle that does not end in time: `Timeout`, and the lock is given back.
 #[test]
 fn a_cycle_that_does_not_end_costs_the_lock() {
-    let place = Place::new();
-    let cycle = place.server().begin_cycle().unwrap();
-    let tool = place
+    let fixture = ExclusiveFixture::new();
+    let cycle = fixture.server().begin_cycle().unwrap();
+    let tool = fixture
         .tool()
         .quiesce(Quiesce::For(Duration::from_millis(30)));
     assert_eq!(tool.acquire(Wait::No).unwrap_err().class(), Class::Timeout);
-    assert!(!place.lock().exists());
+    assert!(!fixture.lock().exists());
     // X20: with `--no-quiesce` the tool does not wait.
-    place
+    fixture
         .tool()
         .quiesce(Quiesce::Skip)
         .acquire(Wait::No)
@@ -491,37 +494,37 @@ fn a_cycle_that_does_not_end_costs_the_lock() {
 /// X20: the gate is an empty file of mode 0644 that stays; cycles share it.
 #[test]
 fn the_gate_is_shared_by_cycles_and_never_removed() {
-    let place = Place::new();
-    let one = place.server().begin_cycle().unwrap();
-    let two = place.server().begin_cycle().unwrap();
-    let gate = fs::metadata(place.gate()).unwrap();
+    let fixture = ExclusiveFixture::new();
+    let one = fixture.server().begin_cycle().unwrap();
+    let two = fixture.server().begin_cycle().unwrap();
+    let gate = fs::metadata(fixture.gate()).unwrap();
     assert_eq!(
         (gate.len(), gate.permissions().mode() & 0o777 & !0o644),
         (0, 0)
     );
     drop((one, two));
-    place.tool().acquire(Wait::No).unwrap().release().unwrap();
-    assert_eq!(fs::metadata(place.gate()).unwrap().ino(), gate.ino());
+    fixture.tool().acquire(Wait::No).unwrap().release().unwrap();
+    assert_eq!(fs::metadata(fixture.gate()).unwrap().ino(), gate.ino());
 }
 
 /// X20, X9: a server that cannot have the gate skips: it is no file, or there is no directory.
 #[test]
 fn a_server_without_a_gate_skips() {
-    let place = Place::new();
-    fs::create_dir(place.gate()).unwrap();
-    assert!(place.server().begin_cycle().unwrap_err().skips());
-    let error = place.tool().acquire(Wait::No).unwrap_err();
+    let fixture = ExclusiveFixture::new();
+    fs::create_dir(fixture.gate()).unwrap();
+    assert!(fixture.server().begin_cycle().unwrap_err().skips());
+    let error = fixture.tool().acquire(Wait::No).unwrap_err();
     assert_eq!(error.class(), Class::NotALock);
     assert!(
-        !place.lock().exists(),
+        !fixture.lock().exists(),
         "a tool that cannot have the gate gives the lock back"
     );
-    fs::remove_dir(place.gate()).unwrap();
-    std::os::unix::fs::symlink("elsewhere", place.gate()).unwrap();
-    assert!(place.server().begin_cycle().unwrap_err().skips());
-    assert!(!place.dir().join("elsewhere").exists());
+    fs::remove_dir(fixture.gate()).unwrap();
+    std::os::unix::fs::symlink("elsewhere", fixture.gate()).unwrap();
+    assert!(fixture.server().begin_cycle().unwrap_err().skips());
+    assert!(!fixture.dir().join("elsewhere").exists());
     assert!(
-        Server::new(place.dir().join("missing"))
+        ExclusiveServer::new(fixture.dir().join("missing"))
             .begin_cycle()
             .unwrap_err()
             .skips()
@@ -532,77 +535,77 @@ fn a_server_without_a_gate_skips() {
 /// hang a server.
 #[test]
 fn a_kept_gate_does_not_hang_a_server() {
-    let place = Place::new();
-    drop(place.server().begin_cycle().unwrap());
-    let gate = fs::File::open(place.gate()).unwrap();
+    let fixture = ExclusiveFixture::new();
+    drop(fixture.server().begin_cycle().unwrap());
+    let gate = fs::File::open(fixture.gate()).unwrap();
     flock(&gate, FlockOperation::LockExclusive).unwrap();
-    assert!(place.server().begin_cycle().unwrap_err().skips());
+    assert!(fixture.server().begin_cycle().unwrap_err().skips());
     drop(gate);
-    drop(place.server().begin_cycle().unwrap());
+    drop(fixture.server().begin_cycle().unwrap());
 }
 
 /// X21: whether a cycle is running can be seen, without disturbing it.
 #[test]
 fn a_running_cycle_can_be_seen() {
-    let place = Place::new();
-    assert!(!inspect(place.dir()).unwrap().cycle_is_running);
-    let cycle = place.server().begin_cycle().unwrap();
-    assert!(inspect(place.dir()).unwrap().cycle_is_running);
-    assert!(place.server().cycle_is_running().unwrap());
+    let fixture = ExclusiveFixture::new();
+    assert!(!inspect(fixture.dir()).unwrap().cycle_is_running);
+    let cycle = fixture.server().begin_cycle().unwrap();
+    assert!(inspect(fixture.dir()).unwrap().cycle_is_running);
+    assert!(fixture.server().cycle_is_running().unwrap());
     drop(cycle);
-    assert!(!inspect(place.dir()).unwrap().cycle_is_running);
+    assert!(!inspect(fixture.dir()).unwrap().cycle_is_running);
 }
 
 /// X22, X23: `check` without removing tells what a server would do.
 #[test]
 fn a_dry_run_removes_nothing() {
-    let place = Place::new();
-    place.write(dead_pid(), &host());
-    let answer = place.server().would_skip();
+    let fixture = ExclusiveFixture::new();
+    fixture.write(dead_pid(), &host());
+    let answer = fixture.server().would_skip();
     assert!(!answer.skips());
     assert_eq!(answer.holder(), Some("other"));
-    assert!(place.lock().exists());
-    assert!(!place.server().should_skip().skips());
-    assert!(!place.lock().exists());
+    assert!(fixture.lock().exists());
+    assert!(!fixture.server().should_skip().skips());
+    assert!(!fixture.lock().exists());
 }
 
 /// X24: `break` removes dead locks; with force also live, foreign and malformed ones.
 #[test]
 fn only_force_breaks_what_is_not_dead() {
-    let place = Place::new();
-    let seen = || inspect(place.dir()).unwrap().sighting.unwrap();
-    assert!(inspect(place.dir()).unwrap().sighting.is_none());
+    let fixture = ExclusiveFixture::new();
+    let seen = || inspect(fixture.dir()).unwrap().observed_lock.unwrap();
+    assert!(inspect(fixture.dir()).unwrap().observed_lock.is_none());
 
-    place.write(dead_pid(), &host());
-    assert!(matches!(seen().state(), State::Dead(_)));
+    fixture.write(dead_pid(), &host());
+    assert!(matches!(seen().state(), ObservedState::Dead(_)));
     seen().break_it(Force::No).unwrap();
 
-    let guard = place.tool().acquire(Wait::No).unwrap();
+    let guard = fixture.tool().acquire(Wait::No).unwrap();
     assert_eq!(seen().break_it(Force::No).unwrap_err().class(), Class::Held);
     seen().break_it(Force::Yes).unwrap();
     assert_eq!(guard.check().unwrap_err().class(), Class::Compromised);
 
-    place.write(dead_pid(), "borealis-9");
+    fixture.write(dead_pid(), "borealis-9");
     assert_eq!(seen().break_it(Force::No).unwrap_err().class(), Class::Held);
     seen().break_it(Force::Yes).unwrap();
 
-    fs::write(place.lock(), "nonsense").unwrap();
+    fs::write(fixture.lock(), "nonsense").unwrap();
     assert_eq!(
         seen().break_it(Force::No).unwrap_err().class(),
         Class::Malformed
     );
     seen().break_it(Force::Yes).unwrap();
-    assert_eq!(place.names(), [".exclusive-lock.gate"]);
+    assert_eq!(fixture.names(), [".exclusive-lock.gate"]);
 }
 
 /// X24, K22: what came after the look is not what was shown, and stays.
 #[test]
 fn break_removes_what_was_shown_and_nothing_later() {
-    let place = Place::new();
-    place.write(dead_pid(), &host());
-    let seen = inspect(place.dir()).unwrap().sighting.unwrap();
-    fs::remove_file(place.lock()).unwrap();
-    let guard = place
+    let fixture = ExclusiveFixture::new();
+    fixture.write(dead_pid(), &host());
+    let seen = inspect(fixture.dir()).unwrap().observed_lock.unwrap();
+    fs::remove_file(fixture.lock()).unwrap();
+    let guard = fixture
         .tool()
         .quiesce(Quiesce::Skip)
         .acquire(Wait::No)
@@ -618,38 +621,38 @@ fn break_removes_what_was_shown_and_nothing_later() {
 /// X25: the members of a status report.
 #[test]
 fn status_reports_the_lock() {
-    let place = Place::new();
-    let json = || Value::Object(place.server().should_skip().status());
+    let fixture = ExclusiveFixture::new();
+    let json = || Value::Object(fixture.server().should_skip().status());
     assert_eq!(json(), serde_json::json!({"exclusive_lock_active": false}));
-    place.write(std::process::id(), &host());
+    fixture.write(std::process::id(), &host());
     let expected = serde_json::json!({
         "exclusive_lock_active": true, "exclusive_lock_holder": "other"
     });
     assert_eq!(json(), expected);
-    fs::write(place.lock(), "nonsense").unwrap();
+    fs::write(fixture.lock(), "nonsense").unwrap();
     assert_eq!(json(), serde_json::json!({"exclusive_lock_active": true}));
 }
 
 /// Intervals longer than the clock has room for are long ones; nothing overflows.
 #[test]
 fn endless_intervals_are_long_ones() {
-    let place = Place::new();
-    let tool = || place.tool().heartbeat(Duration::MAX).poll(Duration::MAX);
+    let fixture = ExclusiveFixture::new();
+    let tool = || fixture.tool().heartbeat(Duration::MAX).poll(Duration::MAX);
     let held = tool().acquire(Wait::No).unwrap();
     held.release().unwrap();
-    let alive = Living::spawn();
-    place.write(alive.pid(), &host());
+    let alive = LiveProcess::spawn();
+    fixture.write(alive.pid(), &host());
     assert_eq!(tool().acquire(SOON).unwrap_err().class(), Class::Timeout);
 }
 
 /// K39: a fence grows with every lock and stands in the record.
 #[test]
 fn fences_grow() {
-    let place = Place::new();
+    let fixture = ExclusiveFixture::new();
     let numbers: Vec<u64> = (0..3)
         .map(|_| {
-            let guard = place.tool().fenced().acquire(Wait::No).unwrap();
-            let record: Value = serde_json::from_slice(&fs::read(place.lock()).unwrap()).unwrap();
+            let guard = fixture.tool().fenced().acquire(Wait::No).unwrap();
+            let record: Value = serde_json::from_slice(&fs::read(fixture.lock()).unwrap()).unwrap();
             let fence = guard.fence().unwrap().get();
             assert_eq!(record["tenure"]["fence"], fence);
             guard.release().unwrap();

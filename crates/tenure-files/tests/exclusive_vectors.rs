@@ -9,9 +9,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use common::{Machine, make_fifo, vector_files};
+use common::{TestMachine, make_fifo, vector_files};
 use tenure_files::error::Class;
-use tenure_files::exclusive::{Server, Tool, Wait, Work};
+use tenure_files::exclusive::{CycleKind, ExclusiveServer, Tool, Wait};
 
 /// What the table says of a file.
 #[derive(Clone, Copy, Debug)]
@@ -101,23 +101,23 @@ fn the_table_has_every_vector() {
 }
 
 /// Puts something where the lock belongs.
-type Make<'a> = &'a dyn Fn(&Place);
+type MakeFixture<'a> = &'a dyn Fn(&VectorFixture);
 
-struct Place {
+struct VectorFixture {
     temp: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place {
+impl VectorFixture {
+    fn new() -> VectorFixture {
+        VectorFixture {
             temp: tempfile::tempdir().unwrap(),
         }
     }
 
-    fn with(bytes: &[u8]) -> Place {
-        let place = Place::new();
-        fs::write(place.lock(), bytes).unwrap();
-        place
+    fn with(bytes: &[u8]) -> VectorFixture {
+        let fixture = VectorFixture::new();
+        fs::write(fixture.lock(), bytes).unwrap();
+        fixture
     }
 
     fn dir(&self) -> &Path {
@@ -136,12 +136,12 @@ impl Place {
 /// X2, X3, X4, X5, X7, X8, X12.2, X12.3, X12.4, X13, K8, K12, K14, K15: the server's answer.
 #[test]
 fn the_server_answers_as_the_table_says() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     for &(file, expected) in TABLE {
         let bytes = machine.vector("exclusive", file);
-        let place = Place::with(&bytes);
-        let answer = Server::new(place.dir()).should_skip();
-        let line = answer.log_line(Work::Sync).unwrap_or_default();
+        let fixture = VectorFixture::with(&bytes);
+        let answer = ExclusiveServer::new(fixture.dir()).should_skip();
+        let line = answer.log_line(CycleKind::Sync).unwrap_or_default();
         match expected {
             Locked(holder, class) => {
                 assert_eq!(answer.holder(), Some(holder), "{file}: {answer:?}");
@@ -169,8 +169,12 @@ fn the_server_answers_as_the_table_says() {
             }
         }
         match expected {
-            Reclaimed => assert!(!place.lock().exists(), "{file} is still there"),
-            _ => assert_eq!(fs::read(place.lock()).unwrap(), bytes, "{file} was touched"),
+            Reclaimed => assert!(!fixture.lock().exists(), "{file} is still there"),
+            _ => assert_eq!(
+                fs::read(fixture.lock()).unwrap(),
+                bytes,
+                "{file} was touched"
+            ),
         }
         // K5: foreign text reaches a terminal escaped.
         assert!(!line.chars().any(char::is_control), "{file}: {line:?}");
@@ -180,11 +184,11 @@ fn the_server_answers_as_the_table_says() {
 /// X14: a tool is refused with the table's class wherever a server skips, and granted elsewhere.
 #[test]
 fn a_tool_is_refused_where_a_server_skips() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     for &(file, expected) in TABLE {
         let bytes = machine.vector("exclusive", file);
-        let place = Place::with(&bytes);
-        let class = place
+        let fixture = VectorFixture::with(&bytes);
+        let class = fixture
             .tool()
             .acquire(Wait::No)
             .map(drop)
@@ -196,7 +200,11 @@ fn a_tool_is_refused_where_a_server_skips() {
         };
         assert_eq!(class, expected, "{file}");
         if class.is_err() {
-            assert_eq!(fs::read(place.lock()).unwrap(), bytes, "{file} was touched");
+            assert_eq!(
+                fs::read(fixture.lock()).unwrap(),
+                bytes,
+                "{file} was touched"
+            );
         }
     }
 }
@@ -204,40 +212,42 @@ fn a_tool_is_refused_where_a_server_skips() {
 /// X7: nothing there, or not even the directory.
 #[test]
 fn no_file_or_no_directory_is_no_lock() {
-    let place = Place::new();
-    for dir in [place.dir().to_owned(), place.dir().join("missing")] {
-        let answer = Server::new(dir).should_skip();
+    let fixture = VectorFixture::new();
+    for dir in [fixture.dir().to_owned(), fixture.dir().join("missing")] {
+        let answer = ExclusiveServer::new(dir).should_skip();
         assert!(!answer.skips() && answer.holder().is_none(), "{answer:?}");
-        assert_eq!(answer.log_line(Work::Sync), None);
+        assert_eq!(answer.log_line(CycleKind::Sync), None);
     }
 }
 
 /// X12.1, K28: what is not a regular file is skipped, not followed, and does not block.
 #[test]
 fn special_files_are_skipped() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     let valid = machine.vector("exclusive", "valid-alive.tmpl");
-    let cases: [(&str, Make<'_>); 4] = [
-        ("directory", &|place| fs::create_dir(place.lock()).unwrap()),
-        ("dangling symlink", &|place| {
-            symlink("nowhere", place.lock()).unwrap()
+    let cases: [(&str, MakeFixture<'_>); 4] = [
+        ("directory", &|fixture| {
+            fs::create_dir(fixture.lock()).unwrap()
         }),
-        ("symlink to a record", &|place| {
-            fs::write(place.dir().join("record"), &valid).unwrap();
-            symlink("record", place.lock()).unwrap();
+        ("dangling symlink", &|fixture| {
+            symlink("nowhere", fixture.lock()).unwrap()
         }),
-        ("FIFO", &|place| make_fifo(&place.lock())),
+        ("symlink to a record", &|fixture| {
+            fs::write(fixture.dir().join("record"), &valid).unwrap();
+            symlink("record", fixture.lock()).unwrap();
+        }),
+        ("FIFO", &|fixture| make_fifo(&fixture.lock())),
     ];
     for (name, make) in cases {
-        let place = Place::new();
-        make(&place);
-        let answer = Server::new(place.dir()).should_skip();
+        let fixture = VectorFixture::new();
+        make(&fixture);
+        let answer = ExclusiveServer::new(fixture.dir()).should_skip();
         assert!(answer.skips(), "{name}");
         assert_eq!(answer.class(), Some(Class::NotALock), "{name}: {answer:?}");
-        let refused = place.tool().acquire(Wait::No).map(drop).unwrap_err();
+        let refused = fixture.tool().acquire(Wait::No).map(drop).unwrap_err();
         assert_eq!(refused.class(), Class::NotALock, "{name}: {refused}");
         assert!(
-            fs::symlink_metadata(place.lock()).is_ok(),
+            fs::symlink_metadata(fixture.lock()).is_ok(),
             "{name} was removed"
         );
     }

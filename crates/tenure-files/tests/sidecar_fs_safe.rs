@@ -22,12 +22,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use child::{Player, say};
 use tenure_files::Class;
-use tenure_files::clean::leftovers;
 use tenure_files::clock::Clock;
 use tenure_files::dir::Dir;
+use tenure_files::leftovers::leftovers;
 use tenure_files::publish::Durability;
-use tenure_files::sidecar::{Manager, Options, Recovery, Retry};
-use tenure_files::text::parse_object;
+use tenure_files::record_layout::parse_object;
+use tenure_files::sidecar::{Manager, Options, Retry, StalePolicy};
 
 const G1: &str = "0.1.2";
 const G2: &str = "0.4.1";
@@ -80,17 +80,17 @@ fn original(version: &str, mode: &str, target: &Path, rest: &[&str]) -> Player {
     Player::of(command)
 }
 
-struct Place {
+struct OriginalFixture {
     temp: tempfile::TempDir,
     target: PathBuf,
     lock: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl OriginalFixture {
+    fn new() -> OriginalFixture {
         let temp = tempfile::tempdir().unwrap();
         let target = temp.path().canonicalize().unwrap().join("state.json");
-        Place {
+        OriginalFixture {
             lock: target.with_file_name("state.json.lock"),
             target,
             temp,
@@ -112,33 +112,33 @@ impl Place {
 #[test]
 fn one_at_a_time_both_sides_keep_each_other_out() {
     for version in [G1, G2, G3, NEWEST] {
-        let place = Place::new();
+        let fixture = OriginalFixture::new();
         let locks = Manager::new("ours");
 
-        let held = locks.acquire(&place.options()).unwrap();
-        original(version, "try", &place.target, &[]).expect("file_lock_timeout");
-        let mut waiting = original(version, "hold", &place.target, &[]);
+        let held = locks.acquire(&fixture.options()).unwrap();
+        original(version, "try", &fixture.target, &[]).expect("file_lock_timeout");
+        let mut waiting = original(version, "hold", &fixture.target, &[]);
         held.verify_still_held().unwrap();
         held.release().unwrap();
         waiting.expect("held");
 
-        let error = locks.acquire(&place.once()).unwrap_err();
+        let error = locks.acquire(&fixture.once()).unwrap_err();
         assert_eq!(error.class(), Class::Timeout, "{version}");
         assert_eq!(
             error.blocker().unwrap().pid,
             Some(waiting.pid()),
             "{version}"
         );
-        let options = place.options();
+        let options = fixture.options();
         let ours = std::thread::spawn(move || Manager::new("ours").acquire(&options).unwrap());
         waiting.tell("release");
         let held = ours.join().unwrap();
         held.verify_still_held().unwrap();
         held.release().unwrap();
         waiting.expect("released");
-        assert!(!place.lock.exists(), "{version}");
+        assert!(!fixture.lock.exists(), "{version}");
 
-        original(version, "try", &place.target, &[]).expect("taken");
+        original(version, "try", &fixture.target, &[]).expect("taken");
     }
 }
 
@@ -147,19 +147,19 @@ fn one_at_a_time_both_sides_keep_each_other_out() {
 #[test]
 fn a_killed_original_is_replaced() {
     for version in [G1, G2, G3, NEWEST] {
-        let place = Place::new();
-        let holder = original(version, "hold", &place.target, &[]);
+        let fixture = OriginalFixture::new();
+        let holder = original(version, "hold", &fixture.target, &[]);
         holder.expect("held");
         holder.signal(rustix::process::Signal::STOP);
-        let refused = Manager::new("ours").acquire(&place.once());
+        let refused = Manager::new("ours").acquire(&fixture.once());
         assert_eq!(refused.unwrap_err().class(), Class::Timeout, "{version}");
         holder.kill();
         Manager::new("ours")
-            .acquire(&place.once())
+            .acquire(&fixture.once())
             .unwrap()
             .release()
             .unwrap();
-        assert!(!place.lock.exists(), "{version}");
+        assert!(!fixture.lock.exists(), "{version}");
     }
 }
 
@@ -167,15 +167,15 @@ fn a_killed_original_is_replaced() {
 /// generation.
 #[test]
 fn a_beating_lock_is_never_stale_for_an_original() {
-    let place = Place::new();
-    let beating = place
+    let fixture = OriginalFixture::new();
+    let beating = fixture
         .options()
         .heartbeat(tenure_files::sidecar::Heartbeat::Every(
             Duration::from_millis(100),
         ));
     let held = Manager::new("ours").acquire(&beating).unwrap();
-    common::set_modified(&place.lock, SystemTime::now() - Duration::from_secs(600));
-    while std::fs::metadata(&place.lock)
+    common::set_modified(&fixture.lock, SystemTime::now() - Duration::from_secs(600));
+    while std::fs::metadata(&fixture.lock)
         .unwrap()
         .modified()
         .unwrap()
@@ -186,7 +186,7 @@ fn a_beating_lock_is_never_stale_for_an_original() {
         std::thread::sleep(Duration::from_millis(10));
     }
     for version in [G1, G2, G3, NEWEST] {
-        original(version, "try", &place.target, &[]).expect("file_lock_timeout");
+        original(version, "try", &fixture.target, &[]).expect("file_lock_timeout");
     }
     held.verify_still_held().unwrap();
     held.release().unwrap();
@@ -223,7 +223,7 @@ fn contend(target: &Path) {
         .retry(retry)
         .timeout(Duration::from_secs(60))
         .stale(Duration::from_secs(3))
-        .recovery(Recovery::RemoveIfUnchanged)
+        .recovery(StalePolicy::RemoveIfUnchanged)
         .approve(|candidate| candidate.payload.is_none())
         .guard_stale(Duration::from_secs(1));
     let mut n = 0;
@@ -361,49 +361,49 @@ impl Contest {
         }
     }
 
-    fn player(&self, place: &Place, index: usize) -> Player {
+    fn player(&self, fixture: &OriginalFixture, index: usize) -> Player {
         let (count, dwell) = (self.count.to_string(), self.dwell_ms.to_string());
         if index.is_multiple_of(2) {
             let rest = [count.as_str(), self.policy, &dwell];
-            return original(self.version, "contend", &place.target, &rest);
+            return original(self.version, "contend", &fixture.target, &rest);
         }
         let environment = [
             ("TENURE_TEST_COUNT", &*count),
             ("TENURE_TEST_DWELL_MS", &dwell),
         ];
-        Player::with("contend", &place.target, &environment)
+        Player::with("contend", &fixture.target, &environment)
     }
 
-    fn run(&self) -> Place {
-        let place = Place::new();
-        let mut players: Vec<Player> = (0..4).map(|index| self.player(&place, index)).collect();
+    fn run(&self) -> OriginalFixture {
+        let fixture = OriginalFixture::new();
+        let mut players: Vec<Player> = (0..4).map(|index| self.player(&fixture, index)).collect();
         let section = Section {
-            directory: place.temp.path().to_owned(),
+            directory: fixture.temp.path().to_owned(),
         };
         for kill in 0..self.kills {
             // Not a wait for something: the interval of the disturbance itself.
             std::thread::sleep(Duration::from_millis(40 + u64::from(kill * 7919 % 60)));
             let index = kill as usize % players.len();
-            let fresh = self.player(&place, index);
+            let fresh = self.player(&fixture, index);
             let killed = std::mem::replace(&mut players[index], fresh);
             section.append("killed", &killed.pid().to_string());
             killed.kill();
         }
         for player in &players {
             let word = player.hear_within(Duration::from_secs(100));
-            let failures = place.lines("failures");
+            let failures = fixture.lines("failures");
             assert_eq!(word.as_deref(), Some("done"), "{self:?}: {failures:?}");
         }
-        place
+        fixture
     }
 
     /// No two inside at once, no number given twice, and the counter counts the sections.
     fn must_exclude(&self) {
-        let place = self.run();
-        assert_eq!(place.lines("doubles"), [""; 0], "{self:?}");
-        assert_eq!(place.lines("overlaps"), [""; 0], "{self:?}");
-        assert_eq!(place.lines("noticed"), [""; 0], "{self:?}");
-        let log = place.lines("log");
+        let fixture = self.run();
+        assert_eq!(fixture.lines("doubles"), [""; 0], "{self:?}");
+        assert_eq!(fixture.lines("overlaps"), [""; 0], "{self:?}");
+        assert_eq!(fixture.lines("noticed"), [""; 0], "{self:?}");
+        let log = fixture.lines("log");
         let numbers: BTreeSet<u64> = log
             .iter()
             .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
@@ -413,7 +413,7 @@ impl Contest {
             log.len(),
             "{self:?}: a number was given twice"
         );
-        let counter: u64 = place.lines("counter")[0].parse().unwrap();
+        let counter: u64 = fixture.lines("counter")[0].parse().unwrap();
         let finished = log.len() as u64;
         assert!(finished >= 2000, "{self:?}: only {finished} sections");
         assert!(
@@ -424,12 +424,12 @@ impl Contest {
         assert!(log.iter().any(|line| line.starts_with("tenure")));
         // A Tenure that is killed between the two steps of a removal leaves a private name (K20).
         let later = Clock::fixed(SystemTime::now() + Duration::from_secs(120));
-        let cleaned = leftovers(&Dir::open(place.temp.path()).unwrap(), later).unwrap();
+        let cleaned = leftovers(&Dir::open(fixture.temp.path()).unwrap(), later).unwrap();
         assert!(
             cleaned.len() <= self.kills as usize,
             "{self:?}: {cleaned:?}"
         );
-        let left: Vec<String> = std::fs::read_dir(place.temp.path())
+        let left: Vec<String> = std::fs::read_dir(fixture.temp.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter(|name| name.starts_with('.') || name.contains(".lock"))
@@ -440,9 +440,9 @@ impl Contest {
     /// Where originals delete by name, double holds happen. Every Tenure that was robbed of its
     /// lock while it was inside must have noticed.
     fn must_notice(&self) {
-        let place = self.run();
-        let noticed: BTreeSet<String> = place.lines("noticed").into_iter().collect();
-        let doubles = place.lines("doubles");
+        let fixture = self.run();
+        let noticed: BTreeSet<String> = fixture.lines("noticed").into_iter().collect();
+        let doubles = fixture.lines("doubles");
         // Only where the newcomer's record stands was the one inside robbed of its own. Otherwise it
         // was the newcomer, before it came in.
         let robbed: Vec<&str> = doubles
@@ -452,12 +452,12 @@ impl Contest {
             .collect();
         eprintln!(
             "{self:?}: {} sections, {} double holds, {} of them of a Tenure, {} noticed by it",
-            place.lines("log").len(),
+            fixture.lines("log").len(),
             doubles.len(),
             robbed.len(),
             noticed.len()
         );
-        let killed = place.lines("killed");
+        let killed = fixture.lines("killed");
         for victim in robbed {
             if killed
                 .iter()

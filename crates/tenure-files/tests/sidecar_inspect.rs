@@ -17,18 +17,18 @@ use tenure_files::sidecar::{
 };
 use tenure_files::{Class, Decision};
 
-struct Place {
+struct InspectFixture {
     temp: tempfile::TempDir,
     target: PathBuf,
     lock: PathBuf,
     guard: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl InspectFixture {
+    fn new() -> InspectFixture {
         let temp = tempfile::tempdir().unwrap();
         let target = temp.path().canonicalize().unwrap().join("state.json");
-        Place {
+        InspectFixture {
             lock: target.with_file_name("state.json.lock"),
             guard: target.with_file_name("state.json.lock.reclaim"),
             target,
@@ -47,14 +47,14 @@ impl Place {
 /// S30, K1: `why` names holder, verdict and decision, and changes nothing.
 #[test]
 fn looking_names_the_holder_and_changes_nothing() {
-    let place = Place::new();
-    let state = inspect(&place.options()).unwrap();
+    let fixture = InspectFixture::new();
+    let state = inspect(&fixture.options()).unwrap();
     assert!(state.lock.is_none() && state.guard.is_none());
     assert_eq!(state.decision(), Decision::Proceed);
     assert_eq!(state.heartbeat, Some(Duration::from_secs(10)));
 
-    let guard = Manager::new("i").acquire(&place.options()).unwrap();
-    let state = inspect(&place.options()).unwrap();
+    let guard = Manager::new("i").acquire(&fixture.options()).unwrap();
+    let state = inspect(&fixture.options()).unwrap();
     assert_eq!(state.decision(), Decision::Wait);
     let lock = state.lock.unwrap();
     assert_eq!(lock.blocker.pid, Some(std::process::id()));
@@ -64,11 +64,11 @@ fn looking_names_the_holder_and_changes_nothing() {
     guard.verify_still_held().unwrap();
     guard.leave();
 
-    let lock = inspect(&place.options()).unwrap().lock.unwrap();
+    let lock = inspect(&fixture.options()).unwrap().lock.unwrap();
     assert_eq!(lock.decision, Decision::Reclaim);
-    assert!(place.lock.exists());
-    place.old_lock();
-    let lock = inspect(&place.options()).unwrap().lock.unwrap();
+    assert!(fixture.lock.exists());
+    fixture.old_lock();
+    let lock = inspect(&fixture.options()).unwrap().lock.unwrap();
     assert_eq!(
         (lock.decision, lock.class),
         (Decision::Refuse, Some(Class::Stale))
@@ -79,43 +79,45 @@ fn looking_names_the_holder_and_changes_nothing() {
 /// S22, S30: guards are shown for what they are; `break --guard` takes down an unlocked one.
 #[test]
 fn guards_are_shown_and_taken_down() {
-    let place = Place::new();
-    std::fs::create_dir(&place.guard).unwrap();
-    let state = inspect(&place.options()).unwrap();
+    let fixture = InspectFixture::new();
+    std::fs::create_dir(&fixture.guard).unwrap();
+    let state = inspect(&fixture.options()).unwrap();
     assert!(matches!(state.guard, Some(GuardState::Foreign { .. })));
     assert_eq!(state.decision(), Decision::Wait);
-    let alive = std::fs::File::open(&place.guard).unwrap();
+    let alive = std::fs::File::open(&fixture.guard).unwrap();
     alive.lock().unwrap();
     assert_eq!(
-        inspect(&place.options()).unwrap().guard,
+        inspect(&fixture.options()).unwrap().guard,
         Some(GuardState::Locked)
     );
-    assert!(!break_guard(&place.options()).unwrap());
+    assert!(!break_guard(&fixture.options()).unwrap());
     drop(alive);
-    assert!(break_guard(&place.options()).unwrap());
-    assert!(!place.guard.exists());
-    assert!(!break_guard(&place.options()).unwrap());
+    assert!(break_guard(&fixture.options()).unwrap());
+    assert!(!fixture.guard.exists());
+    assert!(!break_guard(&fixture.options()).unwrap());
 }
 
 /// S30, C16: without force only the dead and the stale; with force also the living, and the fence
 /// rises.
 #[test]
 fn breaking_a_live_lock_needs_force() {
-    let place = Place::new();
-    let gone = break_lock(&place.options(), Force::Yes, None);
+    let fixture = InspectFixture::new();
+    let gone = break_lock(&fixture.options(), Force::Yes, None);
     assert_eq!(gone.unwrap_err().class(), Class::NotHeld);
-    place.old_lock();
-    break_lock(&place.options(), Force::No, None).unwrap();
-    assert!(!place.lock.exists());
+    fixture.old_lock();
+    break_lock(&fixture.options(), Force::No, None).unwrap();
+    assert!(!fixture.lock.exists());
 
-    let guard = Manager::new("b").acquire(&place.options().fence()).unwrap();
-    let refused = break_lock(&place.options(), Force::No, None).unwrap_err();
+    let guard = Manager::new("b")
+        .acquire(&fixture.options().fence())
+        .unwrap();
+    let refused = break_lock(&fixture.options(), Force::No, None).unwrap_err();
     assert_eq!(refused.class(), Class::Held);
     assert!(refused.to_string().contains("--force"), "{refused}");
-    let other = break_lock(&place.options(), Force::Yes, Some("another token"));
+    let other = break_lock(&fixture.options(), Force::Yes, Some("another token"));
     assert_eq!(other.unwrap_err().class(), Class::NotHeld);
     let token = guard.token().to_string();
-    let broken = break_lock(&place.options(), Force::Yes, Some(&token)).unwrap();
+    let broken = break_lock(&fixture.options(), Force::Yes, Some(&token)).unwrap();
     assert!(broken.fence > guard.fence());
     assert_eq!(broken.blocker.unwrap().token, Some(token));
     assert_eq!(
@@ -127,33 +129,33 @@ fn breaking_a_live_lock_needs_force() {
 /// K30: what cannot be a lock goes only by force, and a directory not at all.
 #[test]
 fn what_cannot_be_a_lock_goes_only_by_force() {
-    let place = Place::new();
-    std::fs::write(&place.lock, vec![b'x'; 1_048_577]).unwrap();
-    let refused = break_lock(&place.options(), Force::No, None);
+    let fixture = InspectFixture::new();
+    std::fs::write(&fixture.lock, vec![b'x'; 1_048_577]).unwrap();
+    let refused = break_lock(&fixture.options(), Force::No, None);
     assert_eq!(refused.unwrap_err().class(), Class::TooLarge);
-    assert!(place.lock.exists());
-    break_lock(&place.options(), Force::Yes, None).unwrap();
-    assert!(!place.lock.exists());
-    std::os::unix::fs::symlink("nowhere", &place.lock).unwrap();
-    break_lock(&place.options(), Force::Yes, None).unwrap();
-    assert!(place.lock.symlink_metadata().is_err());
-    std::fs::create_dir(&place.lock).unwrap();
-    let refused = break_lock(&place.options(), Force::Yes, None);
+    assert!(fixture.lock.exists());
+    break_lock(&fixture.options(), Force::Yes, None).unwrap();
+    assert!(!fixture.lock.exists());
+    std::os::unix::fs::symlink("nowhere", &fixture.lock).unwrap();
+    break_lock(&fixture.options(), Force::Yes, None).unwrap();
+    assert!(fixture.lock.symlink_metadata().is_err());
+    std::fs::create_dir(&fixture.lock).unwrap();
+    let refused = break_lock(&fixture.options(), Force::Yes, None);
     assert_eq!(refused.unwrap_err().class(), Class::NotALock);
-    assert!(place.lock.is_dir());
+    assert!(fixture.lock.is_dir());
 }
 
 /// `ls`: the targets that have a lock.
 #[test]
 fn locks_are_listed_by_target() {
-    let place = Place::new();
-    std::fs::write(&place.target, "{}").unwrap();
-    assert!(list(place.temp.path()).unwrap().is_empty());
-    let guard = Manager::new("l").acquire(&place.options()).unwrap();
-    std::fs::create_dir(place.temp.path().join("directory.lock")).unwrap();
+    let fixture = InspectFixture::new();
+    std::fs::write(&fixture.target, "{}").unwrap();
+    assert!(list(fixture.temp.path()).unwrap().is_empty());
+    let guard = Manager::new("l").acquire(&fixture.options()).unwrap();
+    std::fs::create_dir(fixture.temp.path().join("directory.lock")).unwrap();
     assert_eq!(
-        list(place.target.parent().unwrap()).unwrap(),
-        std::slice::from_ref(&place.target)
+        list(fixture.target.parent().unwrap()).unwrap(),
+        std::slice::from_ref(&fixture.target)
     );
     guard.release().unwrap();
 }

@@ -25,19 +25,19 @@ use rustix::process::Signal;
 use tenure_files::Class;
 use tenure_files::process::{Presence, presence};
 use tenure_files::publish::Durability;
-use tenure_files::sidecar::{Manager, Options, Point, Retry, acquire_async};
+use tenure_files::sidecar::{AcquireStep, Manager, Options, Retry, acquire_async};
 
-struct Place {
+struct ProcessFixture {
     temp: tempfile::TempDir,
     target: PathBuf,
     lock: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl ProcessFixture {
+    fn new() -> ProcessFixture {
         let temp = tempfile::tempdir().unwrap();
         let target = temp.path().canonicalize().unwrap().join("state.json");
-        Place {
+        ProcessFixture {
             lock: target.with_file_name("state.json.lock"),
             target,
             temp,
@@ -87,7 +87,7 @@ fn child() {
         }),
         ("exit in the guarded section", |target| {
             let pause = |point| {
-                if point == Point::GuardMade {
+                if point == AcquireStep::GuardMade {
                     say("in the guarded section");
                     std::process::exit(0);
                 }
@@ -136,27 +136,27 @@ fn wait(target: &Path) {
 /// K42: a waiter takes over from a killed holder by event. K10: from a stopped one it does not.
 #[test]
 fn a_killed_holder_is_replaced_at_once() {
-    let place = Place::new();
-    let holder = Player::new("hold", &place.target);
+    let fixture = ProcessFixture::new();
+    let holder = Player::new("hold", &fixture.target);
     holder.expect("held");
-    let waiter = Player::new("wait", &place.target);
+    let waiter = Player::new("wait", &fixture.target);
     waiter.expect("waiting");
     holder.signal(Signal::STOP);
-    assert_eq!(place.try_class(), Some(Class::Held));
+    assert_eq!(fixture.try_class(), Some(Class::Held));
     assert_eq!(waiter.hear_within(Duration::from_millis(300)), None);
     let killed = Instant::now();
     holder.kill();
     let took = waiter.expect("got it").duration_since(killed);
     assert!(took < Duration::from_secs(5), "{took:?}: not by event");
     assert!(waiter.wait().success());
-    assert!(place.names().is_empty());
+    assert!(fixture.names().is_empty());
 }
 
 fn die_in_the_guarded_section(target: &Path) {
     let point = match std::env::var("TENURE_TEST_POINT").unwrap().as_str() {
-        "guard made" => Point::GuardMade,
-        "dead removed" => Point::DeadRemoved,
-        _ => Point::Reclaimed,
+        "guard made" => AcquireStep::GuardMade,
+        "dead removed" => AcquireStep::DeadRemoved,
+        _ => AcquireStep::Reclaimed,
     };
     let options = options(target).pause(move |reached| {
         if reached == point {
@@ -171,20 +171,20 @@ fn die_in_the_guarded_section(target: &Path) {
 #[test]
 fn a_reclaimer_that_dies_blocks_nobody() {
     for point in ["guard made", "dead removed", "reclaimed"] {
-        let place = Place::new();
-        let holder = Player::new("hold", &place.target);
+        let fixture = ProcessFixture::new();
+        let holder = Player::new("hold", &fixture.target);
         holder.expect("held");
         holder.kill();
         let role = "die in the guarded section";
-        let reclaimer = Player::with(role, &place.target, &[("TENURE_TEST_POINT", point)]);
+        let reclaimer = Player::with(role, &fixture.target, &[("TENURE_TEST_POINT", point)]);
         reclaimer.expect("in the guarded section");
         assert!(
-            place
+            fixture
                 .names()
                 .contains(&"state.json.lock.reclaim".to_owned()),
             "{point}"
         );
-        let waiter = Player::new("wait", &place.target);
+        let waiter = Player::new("wait", &fixture.target);
         waiter.expect("waiting");
         assert_eq!(
             waiter.hear_within(Duration::from_millis(200)),
@@ -199,7 +199,7 @@ fn a_reclaimer_that_dies_blocks_nobody() {
             "{point}: {took:?}: not by event"
         );
         assert!(waiter.wait().success());
-        assert!(place.names().is_empty(), "{point}: {:?}", place.names());
+        assert!(fixture.names().is_empty(), "{point}: {:?}", fixture.names());
     }
 }
 
@@ -215,13 +215,13 @@ fn exit(options: Options) {
 #[test]
 fn a_normal_exit_releases() {
     for (role, stays) in [("exit", false), ("exit and retain", true)] {
-        let place = Place::new();
-        let mut player = Player::new(role, &place.target);
+        let fixture = ProcessFixture::new();
+        let mut player = Player::new(role, &fixture.target);
         player.expect("held");
-        assert!(place.lock.exists());
+        assert!(fixture.lock.exists());
         player.tell("exit");
         assert!(player.wait().success());
-        assert_eq!(place.lock.exists(), stays, "{role}");
+        assert_eq!(fixture.lock.exists(), stays, "{role}");
     }
 }
 
@@ -229,14 +229,14 @@ fn a_normal_exit_releases() {
 /// for ever.
 #[test]
 fn a_normal_exit_takes_the_guard_down() {
-    let place = Place::new();
-    let holder = Player::new("hold", &place.target);
+    let fixture = ProcessFixture::new();
+    let holder = Player::new("hold", &fixture.target);
     holder.expect("held");
     holder.kill();
-    let reclaimer = Player::new("exit in the guarded section", &place.target);
+    let reclaimer = Player::new("exit in the guarded section", &fixture.target);
     reclaimer.expect("in the guarded section");
     assert!(reclaimer.wait().success());
-    assert_eq!(place.names(), ["state.json.lock"]);
+    assert_eq!(fixture.names(), ["state.json.lock"]);
 }
 
 fn hold_and_listen(target: &Path) {
@@ -251,13 +251,13 @@ fn hold_and_listen(target: &Path) {
 fn signals_release_for_programs_that_ask() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         for (role, stays) in [("hold and listen to signals", false), ("hold", true)] {
-            let place = Place::new();
-            let player = Player::new(role, &place.target);
+            let fixture = ProcessFixture::new();
+            let player = Player::new(role, &fixture.target);
             player.expect("held");
             player.signal(signal);
             let status = player.wait();
             assert_eq!(status.signal(), Some(signal.as_raw()), "{role}");
-            assert_eq!(place.lock.exists(), stays, "{role}, {signal:?}");
+            assert_eq!(fixture.lock.exists(), stays, "{role}, {signal:?}");
         }
     }
 }
@@ -310,11 +310,11 @@ fn fork(target: &Path) {
 /// have locks of its own.
 #[test]
 fn a_forked_copy_is_inert() {
-    let place = Place::new();
-    let player = Player::new("fork", &place.target);
+    let fixture = ProcessFixture::new();
+    let player = Player::new("fork", &fixture.target);
     player.expect("inert");
     assert!(player.wait().success());
-    assert!(place.names().is_empty());
+    assert!(fixture.names().is_empty());
 }
 
 /// Starts a child that inherits the locked descriptor, and waits to be killed.
@@ -336,16 +336,16 @@ fn inherit(target: &Path) {
 /// itself was killed; when the child ends, a waiter is woken.
 #[test]
 fn an_inherited_descriptor_keeps_the_lock() {
-    let place = Place::new();
-    let holder = Player::new("inherit", &place.target);
+    let fixture = ProcessFixture::new();
+    let holder = Player::new("inherit", &fixture.target);
     let sleeper: i32 = holder
         .hear_within(Duration::from_secs(30))
         .unwrap()
         .parse()
         .unwrap();
     holder.kill();
-    assert_eq!(place.try_class(), Some(Class::Held));
-    let waiter = Player::new("wait", &place.target);
+    assert_eq!(fixture.try_class(), Some(Class::Held));
+    let waiter = Player::new("wait", &fixture.target);
     waiter.expect("waiting");
     assert_eq!(waiter.hear_within(Duration::from_millis(300)), None);
     let ended = Instant::now();
@@ -379,8 +379,8 @@ fn end_the_main_thread(_: &Path) {
 /// thread is, and gone after that.
 #[test]
 fn a_process_lives_in_its_last_thread() {
-    let place = Place::new();
-    let player = Player::new("end the main thread", &place.target);
+    let fixture = ProcessFixture::new();
+    let player = Player::new("end the main thread", &fixture.target);
     let pid = player.hear_within(Duration::from_secs(30)).unwrap();
     let looks_dead = || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -422,9 +422,9 @@ fn judge_another_users_process(target: &Path) {
 /// K16: a process that we may not signal is alive. As root we judge as somebody else.
 #[test]
 fn another_users_process_is_alive() {
-    let place = Place::new();
+    let fixture = ProcessFixture::new();
     let (target, is_root) = (
-        place.temp.path().join("1"),
+        fixture.temp.path().join("1"),
         rustix::process::geteuid().is_root(),
     );
     let role = "judge another user's process";
@@ -432,10 +432,10 @@ fn another_users_process_is_alive() {
         false => Player::new(role, &target),
         true => {
             // The other user must be able to run the test binary, wherever that lies.
-            let program = place.temp.path().join("program");
+            let program = fixture.temp.path().join("program");
             std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
             let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(place.temp.path(), open).unwrap();
+            std::fs::set_permissions(fixture.temp.path(), open).unwrap();
             Player::as_user(65534, &program, role, &target)
         }
     };
@@ -465,23 +465,23 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// awaited.
 #[test]
 fn a_lock_can_be_awaited() {
-    let place = Place::new();
+    let fixture = ProcessFixture::new();
     let locks = Manager::new("async");
-    let held = block_on(acquire_async(&locks, options(&place.target))).unwrap();
+    let held = block_on(acquire_async(&locks, options(&fixture.target))).unwrap();
 
-    let withdrawn = acquire_async(&Manager::new("other"), by_event_only(&place.target));
+    let withdrawn = acquire_async(&Manager::new("other"), by_event_only(&fixture.target));
     drop(withdrawn);
-    let waiting = acquire_async(&Manager::new("third"), by_event_only(&place.target));
+    let waiting = acquire_async(&Manager::new("third"), by_event_only(&fixture.target));
     let lost = tenure_files::future::lost(held.hold());
     held.release().unwrap();
     let third = block_on(waiting).unwrap();
     drop(lost);
 
     let lost = tenure_files::future::lost(third.hold());
-    std::fs::remove_file(&place.lock).unwrap();
+    std::fs::remove_file(&fixture.lock).unwrap();
     assert!(third.verify_still_held().is_err());
     assert_eq!(block_on(lost).cause, tenure_files::hold::LossCause::Gone);
     drop(third);
     // What crosses its cancellation is given back: the one that withdrew may have it for a moment.
-    common::eventually("the lock is free", || place.try_class().is_none());
+    common::eventually("the lock is free", || fixture.try_class().is_none());
 }

@@ -13,30 +13,30 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{Living, dead_pid, set_modified};
-use sidecar::{Place, at, class, manager};
+use common::{LiveProcess, dead_pid, set_modified};
+use sidecar::{SidecarFixture, at, class, manager};
 use tenure_files::Class;
-use tenure_files::remove::Step;
-use tenure_files::sidecar::{Options, Point, Recovery, Retry};
+use tenure_files::remove::RemovalStep;
+use tenure_files::sidecar::{AcquireStep, Options, Retry, StalePolicy};
 
 /// S20: what vanishes while it is judged is not stale: next attempt, counted.
 #[test]
 fn a_vanished_lock_is_not_stale() {
-    let place = Place::new();
+    let fixture = SidecarFixture::new();
     let vanishing = |retries| {
-        std::fs::write(&place.lock, "{}").unwrap();
-        let lock = place.lock.clone();
+        std::fs::write(&fixture.lock, "{}").unwrap();
+        let lock = fixture.lock.clone();
         let retry = Retry {
             retries: Some(retries),
             min_timeout: Duration::from_secs(3600),
             max_timeout: Duration::from_secs(3600),
             ..Retry::default()
         };
-        place
+        fixture
             .options()
             .retry(retry)
             .should_reclaim(|_| panic!("there is nothing to judge"))
-            .pause(at(Point::Taken, move || {
+            .pause(at(AcquireStep::Taken, move || {
                 std::fs::remove_file(&lock).unwrap()
             }))
     };
@@ -52,12 +52,16 @@ fn a_vanished_lock_is_not_stale() {
 /// S21: the guard stands, locked and marked, from before the removal until after the publishing.
 #[test]
 fn a_dead_lock_is_replaced_under_the_guard() {
-    let place = Place::new();
-    place.put_dead_lock();
+    let fixture = SidecarFixture::new();
+    fixture.put_dead_lock();
     let story = Arc::new(Mutex::new(Vec::new()));
-    let (told, guard, lock) = (Arc::clone(&story), place.guard.clone(), place.lock.clone());
-    let options = place.once().pause(move |point| {
-        if matches!(point, Point::Removal(_)) {
+    let (told, guard, lock) = (
+        Arc::clone(&story),
+        fixture.guard.clone(),
+        fixture.lock.clone(),
+    );
+    let options = fixture.once().pause(move |point| {
+        if matches!(point, AcquireStep::Removal(_)) {
             return;
         }
         let marked = std::fs::metadata(&guard).is_ok_and(|meta| meta.mode_bits() == 0o1700);
@@ -68,13 +72,13 @@ fn a_dead_lock_is_replaced_under_the_guard() {
     });
     let held = manager("r").acquire(&options).unwrap();
     let expected = [
-        (Point::Taken, true, false),
-        (Point::GuardMade, true, true),
-        (Point::DeadRemoved, false, true),
-        (Point::Reclaimed, true, true),
+        (AcquireStep::Taken, true, false),
+        (AcquireStep::GuardMade, true, true),
+        (AcquireStep::DeadRemoved, false, true),
+        (AcquireStep::Reclaimed, true, true),
     ];
     assert_eq!(*story.lock().unwrap(), expected);
-    assert_eq!(place.names(), ["state.json.lock"]);
+    assert_eq!(fixture.names(), ["state.json.lock"]);
     held.release().unwrap();
 }
 
@@ -90,16 +94,16 @@ impl ModeBits for std::fs::Metadata {
 /// S21.3: a holder that woke up (its bytes changed) is left alone, and the guard goes.
 #[test]
 fn a_lock_that_changes_under_the_guard_stays() {
-    let place = Place::new();
+    let fixture = SidecarFixture::new();
     let content = format!(r#"{{"pid":{},"host":"{}"}}"#, dead_pid(), host());
-    std::fs::write(&place.lock, content).unwrap();
-    let lock = place.lock.clone();
-    let options = place.once().pause(at(Point::GuardMade, move || {
+    std::fs::write(&fixture.lock, content).unwrap();
+    let lock = fixture.lock.clone();
+    let options = fixture.once().pause(at(AcquireStep::GuardMade, move || {
         std::fs::write(&lock, "awake").unwrap()
     }));
     assert_eq!(class(manager("r").acquire(&options)), Class::Timeout);
-    assert_eq!(std::fs::read(&place.lock).unwrap(), b"awake");
-    assert_eq!(place.names(), ["state.json.lock"]);
+    assert_eq!(std::fs::read(&fixture.lock).unwrap(), b"awake");
+    assert_eq!(fixture.names(), ["state.json.lock"]);
 }
 
 /// K26: an original's lock that is displaced and cannot go back is reported, kept aside, and the
@@ -107,21 +111,21 @@ fn a_lock_that_changes_under_the_guard_stays() {
 #[test]
 fn a_displaced_lock_is_reported_and_the_name_is_held() {
     for listening in [true, false] {
-        let place = Place::new();
-        place.put_dead_lock();
-        let lock = place.lock.clone();
+        let fixture = SidecarFixture::new();
+        fixture.put_dead_lock();
+        let lock = fixture.lock.clone();
         let interfere = move |point| match point {
-            Point::Removal(Step::BeforeRename) => {
+            AcquireStep::Removal(RemovalStep::BeforeRename) => {
                 std::fs::remove_file(&lock).unwrap();
                 std::fs::write(&lock, r#"{"note":"second"}"#).unwrap();
             }
-            Point::Removal(Step::BeforePutBack) => {
+            AcquireStep::Removal(RemovalStep::BeforePutBack) => {
                 std::fs::write(&lock, r#"{"note":"third"}"#).unwrap();
             }
             _ => {}
         };
         let told = Arc::new(Mutex::new(Vec::new()));
-        let mut options = place.once().pause(interfere);
+        let mut options = fixture.once().pause(interfere);
         if listening {
             let told = Arc::clone(&told);
             options = options.on_displaced(move |error| {
@@ -142,9 +146,9 @@ fn a_displaced_lock_is_reported_and_the_name_is_held() {
             assert_eq!(*class, Class::Compromised);
             assert!(text.contains("second") && text.contains("third"), "{text}");
         }
-        assert_eq!(place.payload()["note"], "third");
+        assert_eq!(fixture.payload()["note"], "third");
         let kept = |name: &String| name.starts_with(".state.json.lock.kept-");
-        assert_eq!(place.names().iter().filter(|name| kept(name)).count(), 1);
+        assert_eq!(fixture.names().iter().filter(|name| kept(name)).count(), 1);
     }
 }
 
@@ -155,15 +159,15 @@ fn host() -> String {
 /// S21.6: who takes the name while we stand under our guard has it.
 #[test]
 fn winning_the_removal_does_not_give_the_lock() {
-    let place = Place::new();
-    place.put_dead_lock();
-    let lock = place.lock.clone();
-    let options = place.once().pause(at(Point::DeadRemoved, move || {
+    let fixture = SidecarFixture::new();
+    fixture.put_dead_lock();
+    let lock = fixture.lock.clone();
+    let options = fixture.once().pause(at(AcquireStep::DeadRemoved, move || {
         std::fs::write(&lock, "{}").unwrap()
     }));
     assert_eq!(class(manager("r").acquire(&options)), Class::Timeout);
-    assert_eq!(std::fs::read(&place.lock).unwrap(), b"{}");
-    assert_eq!(place.names(), ["state.json.lock"]);
+    assert_eq!(std::fs::read(&fixture.lock).unwrap(), b"{}");
+    assert_eq!(fixture.names(), ["state.json.lock"]);
 }
 
 /// S22: a marked guard whose lock is free was left by a dead Tenure and goes under every policy; one
@@ -171,16 +175,16 @@ fn winning_the_removal_does_not_give_the_lock() {
 #[test]
 fn a_guard_left_by_a_dead_tenure_goes_at_once() {
     for recovery in [
-        Recovery::Never,
-        Recovery::FailClosed,
-        Recovery::RemoveIfUnchanged,
+        StalePolicy::Never,
+        StalePolicy::FailClosed,
+        StalePolicy::RemoveIfUnchanged,
     ] {
-        let place = Place::new();
-        std::fs::create_dir(&place.guard).unwrap();
-        std::fs::set_permissions(&place.guard, PermissionsExt::from_mode(0o1700)).unwrap();
-        let alive = std::fs::File::open(&place.guard).unwrap();
+        let fixture = SidecarFixture::new();
+        std::fs::create_dir(&fixture.guard).unwrap();
+        std::fs::set_permissions(&fixture.guard, PermissionsExt::from_mode(0o1700)).unwrap();
+        let alive = std::fs::File::open(&fixture.guard).unwrap();
         alive.lock().unwrap();
-        let options = place.once().recovery(recovery);
+        let options = fixture.once().recovery(recovery);
         assert_eq!(
             class(manager("g").acquire(&options)),
             Class::Timeout,
@@ -192,7 +196,7 @@ fn a_guard_left_by_a_dead_tenure_goes_at_once() {
             max_timeout: Duration::from_secs(20),
             ..Retry::default()
         };
-        let waiting = place.options().retry(slow).recovery(recovery);
+        let waiting = fixture.options().retry(slow).recovery(recovery);
         let waiter = std::thread::spawn(move || {
             let guard = manager("g").acquire(&waiting).unwrap();
             let at = Instant::now();
@@ -207,52 +211,55 @@ fn a_guard_left_by_a_dead_tenure_goes_at_once() {
             got.duration_since(freed) < Duration::from_secs(2),
             "{recovery:?}"
         );
-        assert!(place.names().is_empty());
+        assert!(fixture.names().is_empty());
     }
 }
 
 /// S22: an original's guard, which has no mark, is not removed under the default policy.
 #[test]
 fn an_originals_guard_is_left_alone() {
-    let place = Place::new();
-    std::fs::create_dir(&place.guard).unwrap();
-    set_modified(&place.guard, SystemTime::now() - Duration::from_secs(3600));
-    assert_eq!(class(manager("g").acquire(&place.once())), Class::Timeout);
-    let eager = place.once().recovery(Recovery::RemoveIfUnchanged);
+    let fixture = SidecarFixture::new();
+    std::fs::create_dir(&fixture.guard).unwrap();
+    set_modified(
+        &fixture.guard,
+        SystemTime::now() - Duration::from_secs(3600),
+    );
+    assert_eq!(class(manager("g").acquire(&fixture.once())), Class::Timeout);
+    let eager = fixture.once().recovery(StalePolicy::RemoveIfUnchanged);
     assert_eq!(
         class(manager("g").acquire(&eager)),
         Class::Timeout,
         "not yet observed"
     );
-    assert!(place.guard.is_dir());
+    assert!(fixture.guard.is_dir());
 }
 
 /// S22: a guard that is a file is judged like a lock.
 #[test]
 fn a_guard_file_is_judged_like_a_lock() {
-    let place = Place::new();
-    let living = Living::new();
+    let fixture = SidecarFixture::new();
+    let living = LiveProcess::new();
     let content = |pid| format!(r#"{{"pid":{pid},"host":"{}"}}"#, host());
-    std::fs::write(&place.guard, content(living.pid())).unwrap();
-    assert_eq!(class(manager("g").acquire(&place.once())), Class::Timeout);
-    std::fs::write(&place.guard, content(dead_pid())).unwrap();
+    std::fs::write(&fixture.guard, content(living.pid())).unwrap();
+    assert_eq!(class(manager("g").acquire(&fixture.once())), Class::Timeout);
+    std::fs::write(&fixture.guard, content(dead_pid())).unwrap();
     manager("g")
-        .acquire(&place.once())
+        .acquire(&fixture.once())
         .unwrap()
         .release()
         .unwrap();
-    assert!(place.names().is_empty());
+    assert!(fixture.names().is_empty());
 }
 
 /// S19.4: the caller's judge gets all its inputs, and its yes is the approval where nobody else
 /// wants to be asked; an `approve` that says no wins.
 #[test]
 fn the_callers_judge_decides() {
-    let place = Place::new();
+    let fixture = SidecarFixture::new();
     let lock = r#"{"pid":1,"note":"kept"}"#;
     let judge = |verdict: bool| {
-        let (lock_path, target) = (place.lock.clone(), place.target.clone());
-        place
+        let (lock_path, target) = (fixture.lock.clone(), fixture.target.clone());
+        fixture
             .once()
             .stale(Duration::from_secs(7))
             .should_reclaim(move |suspect| {
@@ -265,7 +272,7 @@ fn the_callers_judge_decides() {
                 verdict
             })
     };
-    std::fs::write(&place.lock, lock).unwrap();
+    std::fs::write(&fixture.lock, lock).unwrap();
     let locks = manager("j");
     assert_eq!(class(locks.acquire(&judge(false))), Class::Timeout);
     assert_eq!(
@@ -273,14 +280,14 @@ fn the_callers_judge_decides() {
         Class::Stale,
         "fail-closed"
     );
-    let removing = |options: Options| options.recovery(Recovery::RemoveIfUnchanged);
+    let removing = |options: Options| options.recovery(StalePolicy::RemoveIfUnchanged);
     let refused = removing(judge(true)).approve(|candidate| {
         assert_eq!(candidate.bytes, br#"{"pid":1,"note":"kept"}"#);
         assert_eq!(candidate.payload.unwrap()["note"], "kept");
         false
     });
     assert_eq!(class(locks.acquire(&refused)), Class::Stale);
-    assert_eq!(std::fs::read(&place.lock).unwrap(), lock.as_bytes());
+    assert_eq!(std::fs::read(&fixture.lock).unwrap(), lock.as_bytes());
     locks
         .acquire(&removing(judge(true)))
         .unwrap()
@@ -291,9 +298,9 @@ fn the_callers_judge_decides() {
 /// C11: `never` removes nothing, not even on proof.
 #[test]
 fn never_means_never() {
-    let place = Place::new();
-    place.put_dead_lock();
-    let never = place.once().recovery(Recovery::Never);
+    let fixture = SidecarFixture::new();
+    fixture.put_dead_lock();
+    let never = fixture.once().recovery(StalePolicy::Never);
     assert_eq!(class(manager("n").acquire(&never)), Class::Stale);
-    assert!(place.lock.exists());
+    assert!(fixture.lock.exists());
 }

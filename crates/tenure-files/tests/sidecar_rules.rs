@@ -14,14 +14,16 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{Living, set_modified};
+use common::{LiveProcess, set_modified};
 use serde_json::json;
-use sidecar::{Place, at, class, manager, map};
+use sidecar::{SidecarFixture, at, class, manager, map};
 use tenure_files::Class;
 use tenure_files::identity::{Identity, Token};
-use tenure_files::publish::Way;
-use tenure_files::sidecar::{Heartbeat, Options, Payload, Point, Recovery, Retry, with_lock};
-use tenure_files::text::parse_object;
+use tenure_files::publish::PublishMethod;
+use tenure_files::record_layout::parse_object;
+use tenure_files::sidecar::{
+    AcquireStep, Heartbeat, Options, Payload, Retry, StalePolicy, with_lock,
+};
 use tenure_files::wait::Cancel;
 
 /// Milliseconds that a busy machine may need for what takes a tenth of a second.
@@ -30,8 +32,8 @@ const SLOW: u128 = 20_000;
 /// S13: `retries = 3` with the defaults gives up after about 150 ms; 0 and a zero timeout try once.
 #[test]
 fn the_retry_budget_is_kept() {
-    let place = Place::new();
-    let held = manager("a").acquire(&place.options()).unwrap();
+    let fixture = SidecarFixture::new();
+    let held = manager("a").acquire(&fixture.options()).unwrap();
     let tries = Arc::new(AtomicUsize::new(0));
     let wait = |options: Options| {
         let started = Instant::now();
@@ -42,21 +44,21 @@ fn the_retry_budget_is_kept() {
         retries: Some(3),
         ..Retry::default()
     };
-    let waited = wait(place.options().retry(three));
+    let waited = wait(fixture.options().retry(three));
     assert!((150..SLOW).contains(&waited), "{waited} ms");
     let growing = Retry {
         factor: 2.0,
         min_timeout: Duration::from_millis(20),
         ..three
     };
-    let waited = wait(place.options().retry(growing));
+    let waited = wait(fixture.options().retry(growing));
     assert!(
         (140..SLOW).contains(&waited),
         "20 + 40 + 80, but {waited} ms"
     );
     // The payload is asked for once per attempt to publish; one attempt, one question.
     let count = Arc::clone(&tries);
-    wait(place.once().payload(move || {
+    wait(fixture.once().payload(move || {
         count.fetch_add(1, Ordering::Relaxed);
         Payload::new()
     }));
@@ -66,7 +68,7 @@ fn the_retry_budget_is_kept() {
         max_timeout: Duration::from_secs(3600),
         ..Retry::default()
     };
-    let rarely = place.options().retry(hourly);
+    let rarely = fixture.options().retry(hourly);
     assert!(wait(rarely.clone().timeout(Duration::ZERO)) < SLOW);
     let waited = wait(rarely.timeout(Duration::from_millis(120)));
     assert!(
@@ -80,15 +82,15 @@ fn the_retry_budget_is_kept() {
 /// the same manager waits, and so does one without.
 #[test]
 fn only_the_same_owner_may_nest() {
-    let place = Place::new();
+    let fixture = SidecarFixture::new();
     let locks = manager("nest");
-    let ours = place.once().reentrant_owner("worker");
+    let ours = fixture.once().reentrant_owner("worker");
     let first = locks.acquire(&ours).unwrap();
     let second = locks.acquire(&ours).unwrap();
     assert_eq!(first.token(), second.token());
-    assert_eq!(class(locks.acquire(&place.once())), Class::Timeout);
+    assert_eq!(class(locks.acquire(&fixture.once())), Class::Timeout);
     assert_eq!(
-        class(locks.acquire(&place.once().reentrant_owner("other"))),
+        class(locks.acquire(&fixture.once().reentrant_owner("other"))),
         Class::Timeout
     );
     assert_eq!(
@@ -97,13 +99,13 @@ fn only_the_same_owner_may_nest() {
         "another key"
     );
     first.release().unwrap();
-    assert!(place.lock.exists());
+    assert!(fixture.lock.exists());
     second.release().unwrap();
-    assert!(!place.lock.exists());
+    assert!(!fixture.lock.exists());
 
-    let plain = locks.acquire(&place.once()).unwrap();
+    let plain = locks.acquire(&fixture.once()).unwrap();
     assert_eq!(
-        class(locks.acquire(&place.once())),
+        class(locks.acquire(&fixture.once())),
         Class::Timeout,
         "no owner, no nesting"
     );
@@ -113,15 +115,15 @@ fn only_the_same_owner_may_nest() {
 /// S15: our own lock is never judged stale, not even by a caller who calls everything stale.
 #[test]
 fn our_own_lock_is_never_stale() {
-    let place = Place::new();
+    let fixture = SidecarFixture::new();
     let locks = manager("own");
     let held = locks
-        .acquire(&place.once().heartbeat(Heartbeat::Off))
+        .acquire(&fixture.once().heartbeat(Heartbeat::Off))
         .unwrap();
-    let greedy = place
+    let greedy = fixture
         .once()
         .stale(Duration::ZERO)
-        .recovery(Recovery::RemoveIfUnchanged)
+        .recovery(StalePolicy::RemoveIfUnchanged)
         .should_reclaim(|_| panic!("a live lock is not asked about"))
         .approve(|_| true);
     assert_eq!(class(locks.acquire(&greedy)), Class::Timeout);
@@ -136,18 +138,21 @@ fn our_own_lock_is_never_stale() {
 /// K42: a waiter of the same process gets the lock by event, long before its poll.
 #[test]
 fn a_release_wakes_a_waiting_thread() {
-    let place = Place::new();
+    let fixture = SidecarFixture::new();
     let locks = manager("wake");
     let slow = Retry {
         min_timeout: Duration::from_secs(20),
         max_timeout: Duration::from_secs(20),
         ..Retry::default()
     };
-    let held = locks.acquire(&place.options()).unwrap();
+    let held = locks.acquire(&fixture.options()).unwrap();
     let (waiting, is_waiting) = channel();
-    let options = place.options().retry(slow).pause(at(Point::Taken, move || {
-        waiting.send(()).unwrap();
-    }));
+    let options = fixture
+        .options()
+        .retry(slow)
+        .pause(at(AcquireStep::Taken, move || {
+            waiting.send(()).unwrap();
+        }));
     // The other manager does not find us in its table: it publishes, and then judges.
     let waiter = std::thread::spawn(move || {
         let guard = manager("wake too").acquire(&options).unwrap();
@@ -171,11 +176,11 @@ fn a_release_wakes_a_waiting_thread() {
 #[test]
 fn the_second_look_waits_for_a_late_guard() {
     for survives in [true, false] {
-        let place = Place::new();
-        let (guard, lock) = (place.guard.clone(), place.lock.clone());
+        let fixture = SidecarFixture::new();
+        let (guard, lock) = (fixture.guard.clone(), fixture.lock.clone());
         let first_token = Arc::new(Mutex::new(None));
         let seen = Arc::clone(&first_token);
-        let options = place.options().pause(at(Point::Published, move || {
+        let options = fixture.options().pause(at(AcquireStep::Published, move || {
             std::fs::create_dir(&guard).unwrap();
             let record = parse_object(&std::fs::read(&lock).unwrap()).unwrap();
             *seen.lock().unwrap() = Identity::in_record(&record).unwrap().beat;
@@ -197,35 +202,35 @@ fn the_second_look_waits_for_a_late_guard() {
         assert!(first_token.lock().unwrap().is_some());
         held.verify_still_held().unwrap();
         held.release().unwrap();
-        assert!(place.names().is_empty());
+        assert!(fixture.names().is_empty());
     }
 }
 
 /// S16.4, S17: if the late guard stays until the deadline, our record is taken back.
 #[test]
 fn a_late_guard_that_stays_costs_us_the_lock() {
-    let place = Place::new();
-    let guard = place.guard.clone();
-    let options = place
+    let fixture = SidecarFixture::new();
+    let guard = fixture.guard.clone();
+    let options = fixture
         .options()
         .timeout(Duration::from_millis(80))
-        .pause(at(Point::Published, move || {
+        .pause(at(AcquireStep::Published, move || {
             std::fs::create_dir(&guard).unwrap()
         }));
     assert_eq!(class(manager("late").acquire(&options)), Class::Timeout);
-    assert_eq!(place.names(), ["state.json.lock.reclaim"]);
+    assert_eq!(fixture.names(), ["state.json.lock.reclaim"]);
 }
 
 /// S17, K40: a failure after publishing leaves no lock.
 #[test]
 fn a_failed_fence_leaves_no_lock() {
-    let place = Place::new();
-    std::fs::write(place.target.with_file_name(".tenure-fence"), "nonsense").unwrap();
+    let fixture = SidecarFixture::new();
+    std::fs::write(fixture.target.with_file_name(".tenure-fence"), "nonsense").unwrap();
     assert_eq!(
-        class(manager("f").acquire(&place.once().fence())),
+        class(manager("f").acquire(&fixture.once().fence())),
         Class::Malformed
     );
-    assert!(!place.lock.exists());
+    assert!(!fixture.lock.exists());
 }
 
 /// S18: an error that waiting does not cure ends the acquisition at once.
@@ -240,16 +245,16 @@ fn a_place_that_cannot_hold_files_is_an_error_at_once() {
 /// S24, K33: the heartbeat moves beat and modification time; a waiter by age never calls it stale.
 #[test]
 fn the_heart_beats() {
-    let place = Place::new();
-    let beating = place
+    let fixture = SidecarFixture::new();
+    let beating = fixture
         .once()
         .heartbeat(Heartbeat::Every(Duration::from_millis(100)));
     let held = manager("h").acquire(&beating).unwrap();
-    set_modified(&place.lock, SystemTime::now() - Duration::from_secs(600));
+    set_modified(&fixture.lock, SystemTime::now() - Duration::from_secs(600));
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let beat: u64 = place.identity().beat.unwrap().parse().unwrap();
-        let age = std::fs::metadata(&place.lock)
+        let beat: u64 = fixture.identity().beat.unwrap().parse().unwrap();
+        let age = std::fs::metadata(&fixture.lock)
             .unwrap()
             .modified()
             .unwrap()
@@ -267,12 +272,12 @@ fn the_heart_beats() {
 /// S25, K34: the loss of a lock is noticed by event, without anybody asking.
 #[test]
 fn the_heart_notices_a_loss() {
-    let place = Place::new();
-    let held = manager("l").acquire(&place.once()).unwrap();
+    let fixture = SidecarFixture::new();
+    let held = manager("l").acquire(&fixture.once()).unwrap();
     let (lost, is_lost) = channel();
     held.on_lost(move |loss| lost.send(loss.cause).unwrap());
     // The watch begins a moment after the acquisition; a loss before it is seen by that first look.
-    std::fs::remove_file(&place.lock).unwrap();
+    std::fs::remove_file(&fixture.lock).unwrap();
     is_lost
         .recv_timeout(Duration::from_secs(10))
         .expect("noticed long before the next heartbeat");
@@ -282,22 +287,22 @@ fn the_heart_notices_a_loss() {
     );
     assert_eq!(held.release().unwrap_err().class(), Class::Compromised);
 
-    let held = manager("l").acquire(&place.once()).unwrap();
+    let held = manager("l").acquire(&fixture.once()).unwrap();
     let (lost, is_lost) = channel();
     held.on_lost(move |loss| lost.send(loss.cause).unwrap());
     std::thread::sleep(Duration::from_millis(120));
-    std::fs::write(&place.lock, "{\"holder\":\"another\"}").unwrap();
+    std::fs::write(&fixture.lock, "{\"holder\":\"another\"}").unwrap();
     is_lost
         .recv_timeout(Duration::from_secs(8))
         .expect("noticed by event");
     assert_eq!(held.release().unwrap_err().class(), Class::Compromised);
-    assert!(place.lock.exists(), "S26: a file with other bytes stays");
+    assert!(fixture.lock.exists(), "S26: a file with other bytes stays");
 }
 
 /// S28: what is held is listed with its metadata, can be released by force, drained and reset.
 #[test]
 fn held_locks_are_listed_and_can_be_forced() {
-    let (one, two) = (Place::new(), Place::new());
+    let (one, two) = (SidecarFixture::new(), SidecarFixture::new());
     let locks = manager("listed");
     let metadata = map(json!({"job": 7}));
     let first = locks
@@ -340,37 +345,37 @@ fn held_locks_are_listed_and_can_be_forced() {
 /// the answer.
 #[test]
 fn guards_release_in_every_way() {
-    let place = Place::new();
-    drop(manager("d").acquire(&place.once()).unwrap());
-    assert!(!place.lock.exists());
-    let answer: Result<u32, &str> = with_lock(&place.once(), |guard| {
+    let fixture = SidecarFixture::new();
+    drop(manager("d").acquire(&fixture.once()).unwrap());
+    assert!(!fixture.lock.exists());
+    let answer: Result<u32, &str> = with_lock(&fixture.once(), |guard| {
         assert!(guard.lock_path().exists());
         Err("no")
     })
     .unwrap();
     assert_eq!(answer, Err("no"));
-    assert!(!place.lock.exists());
-    let lost = with_lock(&place.once(), |guard| {
+    assert!(!fixture.lock.exists());
+    let lost = with_lock(&fixture.once(), |guard| {
         std::fs::remove_file(guard.lock_path()).unwrap();
         7
     });
     assert_eq!(lost.unwrap_err().class(), Class::Compromised);
-    let panicked = std::panic::catch_unwind(|| with_lock(&place.once(), |_| panic!("body")));
+    let panicked = std::panic::catch_unwind(|| with_lock(&fixture.once(), |_| panic!("body")));
     assert!(panicked.is_err());
-    assert!(!place.lock.exists());
+    assert!(!fixture.lock.exists());
 }
 
 /// S29: the fixed texts carry the normalized target, and the message names the holder (K5).
 #[test]
 fn errors_speak_like_the_original() {
-    let place = Place::new();
-    let held = manager("a").acquire(&place.once()).unwrap();
-    let error = manager("b").acquire(&place.once()).unwrap_err();
+    let fixture = SidecarFixture::new();
+    let held = manager("a").acquire(&fixture.once()).unwrap();
+    let error = manager("b").acquire(&fixture.once()).unwrap_err();
     assert_eq!(
         error.what(),
-        format!("file lock timeout for {}", place.target.display())
+        format!("file lock timeout for {}", fixture.target.display())
     );
-    assert_eq!(error.path(), place.lock);
+    assert_eq!(error.path(), fixture.lock);
     let text = error.to_string();
     assert!(
         text.contains(&format!("pid {}", std::process::id())),
@@ -379,12 +384,12 @@ fn errors_speak_like_the_original() {
     assert!(text.contains("its kernel lock is held"), "{text}");
     held.release().unwrap();
 
-    std::fs::write(&place.lock, "{}").unwrap();
-    set_modified(&place.lock, SystemTime::now() - Duration::from_secs(600));
-    let error = manager("b").acquire(&place.once()).unwrap_err();
+    std::fs::write(&fixture.lock, "{}").unwrap();
+    set_modified(&fixture.lock, SystemTime::now() - Duration::from_secs(600));
+    let error = manager("b").acquire(&fixture.once()).unwrap_err();
     assert_eq!(
         error.what(),
-        format!("file lock stale for {}", place.target.display())
+        format!("file lock stale for {}", fixture.target.display())
     );
     assert_eq!(error.class(), Class::Stale);
     assert!(
@@ -396,15 +401,15 @@ fn errors_speak_like_the_original() {
 /// K2: without waiting, a live holder is `Held`, one that cannot be checked is `Foreign`.
 #[test]
 fn trying_once_names_the_holder() {
-    let place = Place::new();
-    let held = manager("a").acquire(&place.once()).unwrap();
-    let error = manager("b").try_acquire(&place.options()).unwrap_err();
+    let fixture = SidecarFixture::new();
+    let held = manager("a").acquire(&fixture.once()).unwrap();
+    let error = manager("b").try_acquire(&fixture.options()).unwrap_err();
     assert_eq!(error.class(), Class::Held);
     assert_eq!(error.exit_code(), 75);
     held.release().unwrap();
-    std::fs::write(&place.lock, r#"{"pid":1,"host":"elsewhere"}"#).unwrap();
+    std::fs::write(&fixture.lock, r#"{"pid":1,"host":"elsewhere"}"#).unwrap();
     assert_eq!(
-        class(manager("b").try_acquire(&place.options())),
+        class(manager("b").try_acquire(&fixture.options())),
         Class::Foreign
     );
 }
@@ -412,28 +417,32 @@ fn trying_once_names_the_holder() {
 /// K39: fences grow, and stand in the record.
 #[test]
 fn fences_grow_with_every_acquisition() {
-    let place = Place::new();
-    let options = place.once().fence();
+    let fixture = SidecarFixture::new();
+    let options = fixture.once().fence();
     for expected in 1..=3 {
         let held = manager("f").acquire(&options).unwrap();
         assert_eq!(held.fence().unwrap().get(), expected);
-        assert_eq!(place.identity().fence, Some(expected));
+        assert_eq!(fixture.identity().fence, Some(expected));
         held.verify_still_held().unwrap();
         held.release().unwrap();
     }
-    assert_eq!(place.names(), [".tenure-fence"]);
+    assert_eq!(fixture.names(), [".tenure-fence"]);
 }
 
 /// K26, S21: a name that leaves no room for the private names of a removal can be locked, released and
 /// reclaimed like any other.
 #[test]
 fn a_long_name_can_be_given_back() {
-    let temp = Place::new();
+    let temp = SidecarFixture::new();
     let longest = 255 - ".lock.reclaim".len();
     for name in ["x".repeat(longest), "ä".repeat(longest / 2)] {
         let target = temp.target.with_file_name(name);
         let options = Options::new(&target).retry(Retry::none());
-        for way in [Way::Tmpfile, Way::Rename, Way::Link] {
+        for way in [
+            PublishMethod::Tmpfile,
+            PublishMethod::Rename,
+            PublishMethod::Link,
+        ] {
             let held = manager("long")
                 .acquire(&options.clone().first_way(way))
                 .unwrap();
@@ -453,10 +462,10 @@ fn a_long_name_can_be_given_back() {
 /// was away while others came and went.
 #[test]
 fn an_original_does_not_touch_the_fence_counter() {
-    let place = Place::new();
-    let counter = place.target.parent().unwrap().join(".tenure-fence");
+    let fixture = SidecarFixture::new();
+    let counter = fixture.target.parent().unwrap().join(".tenure-fence");
     let take = || {
-        let held = manager("k").acquire(&place.once().fence()).unwrap();
+        let held = manager("k").acquire(&fixture.once().fence()).unwrap();
         let fence = held.fence().unwrap();
         held.release().unwrap();
         fence
@@ -464,12 +473,12 @@ fn an_original_does_not_touch_the_fence_counter() {
     let paused = take();
     let before = std::fs::read(&counter).unwrap();
     let record = serde_json::to_vec(&json!({"pid": std::process::id()})).unwrap();
-    std::fs::File::create_new(&place.lock)
+    std::fs::File::create_new(&fixture.lock)
         .and_then(|mut lock| std::io::Write::write_all(&mut lock, &record))
         .unwrap();
-    let refused = manager("k").acquire(&place.once().fence());
+    let refused = manager("k").acquire(&fixture.once().fence());
     assert_eq!(class(refused), Class::Timeout);
-    std::fs::remove_file(&place.lock).unwrap();
+    std::fs::remove_file(&fixture.lock).unwrap();
     assert_eq!(std::fs::read(&counter).unwrap(), before);
 
     let highest_seen = take();
@@ -480,16 +489,16 @@ fn an_original_does_not_touch_the_fence_counter() {
 /// K44: in no promised order, but every waiter is served, and never two at once.
 #[test]
 fn all_waiters_are_served_in_some_order() {
-    let place = Place::new();
-    let first = manager("first").acquire(&place.once()).unwrap();
+    let fixture = SidecarFixture::new();
+    let first = manager("first").acquire(&fixture.once()).unwrap();
     let inside = Arc::new(AtomicUsize::new(0));
     let (arrived, arrivals) = channel();
     let waiters: Vec<_> = (0..6)
         .map(|number| {
             let (inside, arrived) = (Arc::clone(&inside), arrived.clone());
-            let options = place
+            let options = fixture
                 .options()
-                .pause(at(Point::Taken, move || arrived.send(()).unwrap()));
+                .pause(at(AcquireStep::Taken, move || arrived.send(()).unwrap()));
             std::thread::spawn(move || {
                 let held = manager(&format!("waiter {number}"))
                     .acquire(&options)
@@ -506,101 +515,108 @@ fn all_waiters_are_served_in_some_order() {
     for waiter in waiters {
         waiter.join().expect("served");
     }
-    assert!(place.names().is_empty());
+    assert!(fixture.names().is_empty());
 }
 
 /// The payload function is evaluated per attempt, and its members stand first in the record.
 #[test]
 fn the_payload_is_made_anew_for_every_attempt() {
-    let place = Place::new();
-    let held = manager("a").acquire(&place.once()).unwrap();
+    let fixture = SidecarFixture::new();
+    let held = manager("a").acquire(&fixture.once()).unwrap();
     let attempt = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&attempt);
     let (tried, has_tried) = channel();
-    let options = place
+    let options = fixture
         .options()
         .payload(move || map(json!({"attempt": count.fetch_add(1, Ordering::SeqCst)})))
-        .pause(at(Point::Taken, move || tried.send(()).unwrap()));
+        .pause(at(AcquireStep::Taken, move || tried.send(()).unwrap()));
     let waiter = std::thread::spawn(move || manager("b").acquire(&options).unwrap());
     has_tried.recv().unwrap();
     held.release().unwrap();
     let got = waiter.join().unwrap();
     let last = attempt.load(Ordering::SeqCst) - 1;
     assert!(last >= 1);
-    assert_eq!(place.payload()["attempt"], json!(last));
+    assert_eq!(fixture.payload()["attempt"], json!(last));
     got.release().unwrap();
 }
 
 /// C13: a hold that follows another process has no flock, survives us, and dies with it.
 #[test]
 fn a_hold_may_follow_another_process() {
-    let place = Place::new();
-    let living = Living::new();
+    let fixture = SidecarFixture::new();
+    let living = LiveProcess::new();
     let guard = manager("c")
-        .acquire(&place.once().follows(living.pid()))
+        .acquire(&fixture.once().follows(living.pid()))
         .unwrap();
     let token = guard.leave();
-    let identity = place.identity();
+    let identity = fixture.identity();
     assert_eq!(
         (identity.pid, identity.flock),
         (Some(living.pid()), Some(false))
     );
-    assert_eq!(place.payload()["pid"], json!(living.pid()));
-    assert_eq!(class(manager("c").acquire(&place.once())), Class::Timeout);
+    assert_eq!(fixture.payload()["pid"], json!(living.pid()));
+    assert_eq!(class(manager("c").acquire(&fixture.once())), Class::Timeout);
 
-    let adopted = tenure_files::sidecar::adopt(&place.options(), token).unwrap();
+    let adopted = tenure_files::sidecar::adopt(&fixture.options(), token).unwrap();
     adopted.beat().unwrap();
     adopted.leave();
-    assert_eq!(class(manager("c").acquire(&place.once())), Class::Timeout);
+    assert_eq!(class(manager("c").acquire(&fixture.once())), Class::Timeout);
     drop(living);
     manager("c")
-        .acquire(&place.once())
+        .acquire(&fixture.once())
         .unwrap()
         .release()
         .unwrap();
 
     let mine = manager("c")
-        .acquire(&place.once().follows(std::process::id()))
+        .acquire(&fixture.once().follows(std::process::id()))
         .unwrap()
         .leave();
-    let unlocked = tenure_files::sidecar::adopt(&place.options(), mine).unwrap();
+    let unlocked = tenure_files::sidecar::adopt(&fixture.options(), mine).unwrap();
     unlocked.release().unwrap();
-    let gone = tenure_files::sidecar::adopt(&place.options(), Token::random());
+    let gone = tenure_files::sidecar::adopt(&fixture.options(), Token::random());
     assert_eq!(gone.unwrap_err().class(), Class::NotHeld);
 }
 
 /// K17: the lock works by every way of publishing, and says which it was.
 #[test]
 fn every_way_of_publishing_makes_a_lock() {
-    for way in [Way::Tmpfile, Way::Rename, Way::Link, Way::Create] {
-        let place = Place::new();
-        let held = manager("w").acquire(&place.once().first_way(way)).unwrap();
+    for way in [
+        PublishMethod::Tmpfile,
+        PublishMethod::Rename,
+        PublishMethod::Link,
+        PublishMethod::Create,
+    ] {
+        let fixture = SidecarFixture::new();
+        let held = manager("w")
+            .acquire(&fixture.once().first_way(way))
+            .unwrap();
         assert_eq!(held.hold().way(), way);
         assert_eq!(
-            class(manager("x").acquire(&place.once().first_way(way))),
+            class(manager("x").acquire(&fixture.once().first_way(way))),
             Class::Timeout
         );
         held.release().unwrap();
-        place.put_dead_lock();
+        fixture.put_dead_lock();
         manager("w")
-            .acquire(&place.once().first_way(way))
+            .acquire(&fixture.once().first_way(way))
             .unwrap()
             .release()
             .unwrap();
-        assert!(place.names().is_empty(), "{way:?}: {:?}", place.names());
+        assert!(fixture.names().is_empty(), "{way:?}: {:?}", fixture.names());
     }
 }
 
 /// A wait can be cancelled, and leaves nothing behind; awaiting does the same by dropping.
 #[test]
 fn a_cancelled_wait_leaves_nothing() {
-    let place = Place::new();
-    let held = manager("a").acquire(&place.once()).unwrap();
+    let fixture = SidecarFixture::new();
+    let held = manager("a").acquire(&fixture.once()).unwrap();
     let cancel = Cancel::new().unwrap();
-    let options = place.options().cancel(cancel.clone());
+    let options = fixture.options().cancel(cancel.clone());
     let waiter = std::thread::spawn(move || manager("b").acquire(&options).map(drop));
     cancel.cancel();
     assert_eq!(waiter.join().unwrap().unwrap_err().class(), Class::Timeout);
-    assert_eq!(place.names(), ["state.json.lock"]);
+    assert_eq!(fixture.names(), ["state.json.lock"]);
     held.release().unwrap();
 }

@@ -10,10 +10,10 @@ mod common;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{Living, fill, set_modified, vector_clock, vectors};
+use common::{LiveProcess, fill, set_modified, vector_clock, vectors};
 use tenure_files::Class;
 use tenure_files::clock::Clock;
-use tenure_files::sidecar::{Manager, Options, Recovery, Retry, peer_code};
+use tenure_files::sidecar::{Manager, Options, Retry, StalePolicy, peer_code};
 
 /// What an attempt without waiting must come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,18 +122,18 @@ const TABLE: &[(&[&str], &[u64], Decided, &str)] = &[
     (&["tenure-flock-free.tmpl"], ANY, Reclaim, "K10"),
 ];
 
-struct Place {
+struct VectorFixture {
     _temp: tempfile::TempDir,
     target: PathBuf,
     lock: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl VectorFixture {
+    fn new() -> VectorFixture {
         let temp = tempfile::tempdir().unwrap();
         let target = temp.path().canonicalize().unwrap().join("state.json");
         let lock = target.with_file_name("state.json.lock");
-        Place {
+        VectorFixture {
             _temp: temp,
             target,
             lock,
@@ -149,7 +149,7 @@ impl Place {
 
     fn approving(&self) -> Options {
         self.options()
-            .recovery(Recovery::RemoveIfUnchanged)
+            .recovery(StalePolicy::RemoveIfUnchanged)
             .approve(|_| true)
     }
 
@@ -165,7 +165,7 @@ impl Place {
     }
 }
 
-fn vector(name: &str, living: &Living) -> Vec<u8> {
+fn vector(name: &str, living: &LiveProcess) -> Vec<u8> {
     let bytes = std::fs::read(vectors().join("sidecar").join(name)).unwrap();
     if name.ends_with(".tmpl") {
         fill(&bytes, living)
@@ -177,7 +177,7 @@ fn vector(name: &str, living: &Living) -> Vec<u8> {
 /// S7–S9, S11, S19, K10–K15, K30, K46: every file of the table.
 #[test]
 fn every_vector_is_decided_as_the_table_says() {
-    let living = Living::new();
+    let living = LiveProcess::new();
     for &(names, ages, decided, rule) in TABLE {
         for (&name, &age) in names
             .iter()
@@ -185,14 +185,14 @@ fn every_vector_is_decided_as_the_table_says() {
         {
             let case = format!("{name} of {age} s ({rule})");
             for approving in [false, true] {
-                let place = Place::new();
+                let fixture = VectorFixture::new();
                 let bytes = vector(name, &living);
-                std::fs::write(&place.lock, &bytes).unwrap();
-                set_modified(&place.lock, vector_clock() - Duration::from_secs(age));
+                std::fs::write(&fixture.lock, &bytes).unwrap();
+                set_modified(&fixture.lock, vector_clock() - Duration::from_secs(age));
                 let options = if approving {
-                    place.approving()
+                    fixture.approving()
                 } else {
-                    place.options()
+                    fixture.options()
                 };
                 let expected = match decided {
                     Held => Some(Class::Timeout),
@@ -202,15 +202,15 @@ fn every_vector_is_decided_as_the_table_says() {
                     Refused(class) => Some(class),
                 };
                 assert_eq!(
-                    place.class(&options),
+                    fixture.class(&options),
                     expected,
                     "{case}, approving: {approving}"
                 );
                 match expected {
-                    Some(_) => assert_eq!(std::fs::read(&place.lock).unwrap(), bytes, "{case}"),
-                    None => assert!(!place.lock.exists(), "{case}"),
+                    Some(_) => assert_eq!(std::fs::read(&fixture.lock).unwrap(), bytes, "{case}"),
+                    None => assert!(!fixture.lock.exists(), "{case}"),
                 }
-                let left: Vec<_> = std::fs::read_dir(place.target.parent().unwrap())
+                let left: Vec<_> = std::fs::read_dir(fixture.target.parent().unwrap())
                     .unwrap()
                     .map(|entry| entry.unwrap().file_name())
                     .filter(|name| name != "state.json.lock")
@@ -234,56 +234,56 @@ fn the_table_names_every_vector() {
 /// S19.3: a dead pid without a host name counts only for those who trust it.
 #[test]
 fn a_pid_without_a_host_needs_trust() {
-    let living = Living::new();
-    let place = Place::new();
-    std::fs::write(&place.lock, vector("dead-no-host.tmpl", &living)).unwrap();
-    set_modified(&place.lock, vector_clock());
-    assert_eq!(place.class(&place.options()), Some(Class::Timeout));
-    assert_eq!(place.class(&place.options().trust_pid()), None);
+    let living = LiveProcess::new();
+    let fixture = VectorFixture::new();
+    std::fs::write(&fixture.lock, vector("dead-no-host.tmpl", &living)).unwrap();
+    set_modified(&fixture.lock, vector_clock());
+    assert_eq!(fixture.class(&fixture.options()), Some(Class::Timeout));
+    assert_eq!(fixture.class(&fixture.options().trust_pid()), None);
 }
 
 /// K10: the flock of a living process counts, although the pid in the record is dead.
 #[test]
 fn a_held_flock_beats_a_dead_pid() {
-    let living = Living::new();
-    let place = Place::new();
+    let living = LiveProcess::new();
+    let fixture = VectorFixture::new();
     let text = String::from_utf8(vector("tenure-flock-free.tmpl", &living)).unwrap();
     let text = text.replace(&living.pid().to_string(), &common::dead_pid().to_string());
-    std::fs::write(&place.lock, text).unwrap();
-    let holder = std::fs::File::open(&place.lock).unwrap();
+    std::fs::write(&fixture.lock, text).unwrap();
+    let holder = std::fs::File::open(&fixture.lock).unwrap();
     holder.lock().unwrap();
     for age in [10, 600] {
-        set_modified(&place.lock, vector_clock() - Duration::from_secs(age));
+        set_modified(&fixture.lock, vector_clock() - Duration::from_secs(age));
         assert_eq!(
-            place.class(&place.approving()),
+            fixture.class(&fixture.approving()),
             Some(Class::Timeout),
             "{age} s"
         );
     }
     // Not by closing it: a child that another test is just starting has the same open file.
     holder.unlock().unwrap();
-    assert_eq!(place.class(&place.options()), None);
+    assert_eq!(fixture.class(&fixture.options()), None);
 }
 
 /// K28: directory, symlinks and FIFO at the lock path; S29: the original's codes.
 #[test]
 fn what_is_not_a_file_is_refused_at_once() {
-    let place = Place::new();
-    let options = place.approving().retry(Retry::default());
-    let refused = || assert_eq!(place.class(&options), Some(Class::NotALock));
+    let fixture = VectorFixture::new();
+    let options = fixture.approving().retry(Retry::default());
+    let refused = || assert_eq!(fixture.class(&options), Some(Class::NotALock));
 
-    std::fs::create_dir(&place.lock).unwrap();
+    std::fs::create_dir(&fixture.lock).unwrap();
     refused();
-    std::fs::remove_dir(&place.lock).unwrap();
-    std::os::unix::fs::symlink("nowhere", &place.lock).unwrap();
+    std::fs::remove_dir(&fixture.lock).unwrap();
+    std::os::unix::fs::symlink("nowhere", &fixture.lock).unwrap();
     refused();
-    std::fs::remove_file(&place.lock).unwrap();
-    std::fs::write(&place.target, "{}").unwrap();
-    std::os::unix::fs::symlink(&place.target, &place.lock).unwrap();
+    std::fs::remove_file(&fixture.lock).unwrap();
+    std::fs::write(&fixture.target, "{}").unwrap();
+    std::os::unix::fs::symlink(&fixture.target, &fixture.lock).unwrap();
     refused();
-    std::fs::remove_file(&place.lock).unwrap();
+    std::fs::remove_file(&fixture.lock).unwrap();
     let made = std::process::Command::new("mkfifo")
-        .arg(&place.lock)
+        .arg(&fixture.lock)
         .status()
         .unwrap();
     assert!(made.success());
@@ -298,26 +298,26 @@ fn what_is_not_a_file_is_refused_at_once() {
 /// S16.1, S3: a guard without a lock keeps us out, whatever it is.
 #[test]
 fn a_foreign_guard_keeps_us_out() {
-    let place = Place::new();
-    let guard = place.target.with_file_name("state.json.lock.reclaim");
+    let fixture = VectorFixture::new();
+    let guard = fixture.target.with_file_name("state.json.lock.reclaim");
     std::fs::create_dir(&guard).unwrap();
-    assert_eq!(place.class(&place.options()), Some(Class::Timeout));
+    assert_eq!(fixture.class(&fixture.options()), Some(Class::Timeout));
     assert!(guard.is_dir());
     std::fs::remove_dir(&guard).unwrap();
     std::fs::write(&guard, "{}\n").unwrap();
     set_modified(&guard, vector_clock());
-    assert_eq!(place.class(&place.options()), Some(Class::Timeout));
+    assert_eq!(fixture.class(&fixture.options()), Some(Class::Timeout));
     assert!(guard.is_file());
     std::fs::remove_file(&guard).unwrap();
-    assert_eq!(place.class(&place.options()), None);
+    assert_eq!(fixture.class(&fixture.options()), None);
 }
 
 /// S1: a missing parent is created.
 #[test]
 fn a_missing_parent_is_created() {
-    let place = Place::new();
-    let target = place.target.with_file_name("a").join("b/state.json");
+    let fixture = VectorFixture::new();
+    let target = fixture.target.with_file_name("a").join("b/state.json");
     let options = Options::new(&target).retry(Retry::none());
-    assert_eq!(place.class(&options), None);
+    assert_eq!(fixture.class(&options), None);
     assert!(target.parent().unwrap().is_dir());
 }

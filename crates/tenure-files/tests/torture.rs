@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::actor::Actor;
-use common::crowd::{Blows, Crowd};
+use common::contenders::{Contenders, KillPlan};
 use common::{eventually, is_waiting};
 
 const WORKERS: usize = 16;
@@ -50,16 +50,16 @@ fn upload_locks_survive_kill_and_stop() {
 
 fn torture(who: &str) {
     let _alone = alone();
-    let mut crowd = Crowd::start(&[who; WORKERS]);
+    let mut contenders = Contenders::start(&[who; WORKERS]);
     let began = Instant::now();
-    crowd.run(Blows::KillAndStop, |sections| {
+    contenders.run(KillPlan::KillAndStop, |sections| {
         match std::env::var("TENURE_TORTURE_SECONDS") {
             Ok(seconds) => began.elapsed().as_secs() >= seconds.parse().expect("seconds"),
             Err(_) => sections >= SECTIONS,
         }
     });
     let took = began.elapsed();
-    let evidence = crowd.evidence();
+    let evidence = contenders.evidence();
     assert!(evidence.doubles.is_empty(), "{who}: {evidence:?}");
     assert_eq!(evidence.noticed, BTreeSet::new(), "{who}: a lock was lost");
     assert!(evidence.complaints.is_empty(), "{who}: {evidence:?}");

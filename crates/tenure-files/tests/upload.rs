@@ -13,73 +13,73 @@ use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use common::actor::{Actor, PATIENCE};
-use common::uploads::{HOUR, LONG, Place, listener, nothing, touch_stop, up};
-use common::{Living, Machine, OTHER_USER, dead_pid, eventually, set_age};
+use common::actor::{ACTOR_TIMEOUT, Actor};
+use common::uploads::{HOUR, LONG, UploadFixture, listener, nothing, touch_stop, up};
+use common::{LiveProcess, OTHER_USER, TestMachine, dead_pid, eventually, set_age};
 use serde_json::Value;
 use tenure_files::error::Class;
-use tenure_files::sighting::Force;
+use tenure_files::observed::Force;
 use tenure_files::upload::{
-    Fencing, FileLocker, LockRequest, MemoryLocker, Options, ReleaseRequest, Times, UploadId,
-    UploadLocker, Wait, lock_async,
+    Fencing, FileLocker, LockRequest, MemoryLocker, Options, UploadId, UploadLocker,
+    UploadReleaseRequest, UploadTimes, Wait, lock_async,
 };
 use tenure_files::wait::Cancel;
 
 /// U3: the directory must exist.
 #[test]
 fn a_locker_needs_its_directory() {
-    let place = Place::new();
-    let error = FileLocker::new(place.dir().join("missing")).unwrap_err();
+    let fixture = UploadFixture::new();
+    let error = FileLocker::new(fixture.dir().join("missing")).unwrap_err();
     assert_eq!(error.class(), Class::NotFound);
 }
 
 /// U4, U5: the record that Tenure writes.
 #[test]
 fn the_record_is_a_pid_and_one_line() {
-    let place = Place::new();
+    let fixture = UploadFixture::new();
     let request = LockRequest {
         purpose: Some("PATCH up/7".into()),
         ..LockRequest::new(Wait::No, nothing())
     };
-    let guard = place.locker().lock_for(&up(), request).unwrap();
-    let text = fs::read_to_string(place.lock()).unwrap();
+    let guard = fixture.locker().lock_for(&up(), request).unwrap();
+    let text = fs::read_to_string(fixture.lock()).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     assert_eq!(lines.len(), 2);
     assert_eq!(lines[0], format!("{}\n", std::process::id()));
-    let block = place.block();
+    let block = fixture.block();
     assert_eq!(block["pid"], std::process::id());
     assert_eq!(block["request"], "PATCH up/7");
     assert_eq!(
         (&block["flock"], &block["local"]),
         (&Value::from(true), &Value::from(true))
     );
-    let mode = fs::metadata(place.lock()).unwrap().permissions().mode();
+    let mode = fs::metadata(fixture.lock()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     guard.release().unwrap();
-    assert!(place.names().is_empty());
+    assert!(fixture.names().is_empty());
 }
 
 /// U7, K30: a purpose that would make the record too large is refused before anything is touched.
 #[test]
 fn a_record_stays_within_its_limit() {
-    let place = Place::new();
+    let fixture = UploadFixture::new();
     let purpose = Some("x".repeat(4000));
     let request = LockRequest {
         purpose,
         ..LockRequest::new(Wait::No, nothing())
     };
-    let error = place.locker().lock_for(&up(), request).unwrap_err();
+    let error = fixture.locker().lock_for(&up(), request).unwrap_err();
     assert_eq!(error.class(), Class::BadInput);
-    assert!(place.names().is_empty());
+    assert!(fixture.names().is_empty());
 }
 
 /// Times: zero is the default for some, refused for the polls.
 #[test]
 fn zero_times_are_defaults_or_refused() {
-    let place = Place::new();
+    let fixture = UploadFixture::new();
     let with = |times| {
         FileLocker::with(
-            place.dir(),
+            fixture.dir(),
             Options {
                 times,
                 ..Options::default()
@@ -87,46 +87,46 @@ fn zero_times_are_defaults_or_refused() {
         )
     };
     let zero = Duration::ZERO;
-    let times = Times {
+    let times = UploadTimes {
         acquire_timeout: zero,
         grace: zero,
-        ..Times::default()
+        ..UploadTimes::default()
     };
-    assert_eq!(with(times).unwrap().options().times, Times::default());
+    assert_eq!(with(times).unwrap().options().times, UploadTimes::default());
     for times in [
-        Times {
+        UploadTimes {
             holder_poll: zero,
-            ..Times::default()
+            ..UploadTimes::default()
         },
-        Times {
+        UploadTimes {
             acquirer_poll: zero,
-            ..Times::default()
+            ..UploadTimes::default()
         },
     ] {
         assert_eq!(with(times).unwrap_err().class(), Class::BadInput);
     }
-    let wait = FileLocker::new(place.dir()).unwrap().default_wait();
+    let wait = FileLocker::new(fixture.dir()).unwrap().default_wait();
     assert_eq!(wait, Wait::For(Duration::from_secs(20)));
 }
 
 /// U10.3, K42: the lock of a killed holder is taken over by an event, not by a poll.
 #[test]
 fn a_killed_holders_lock_is_taken_over() {
-    let place = Place::new();
-    let holder = Actor::spawn(&["hold", "upload"], place.dir());
+    let fixture = UploadFixture::new();
+    let holder = Actor::spawn(&["hold", "upload"], fixture.dir());
     holder.says("held");
-    let waiter = Actor::spawn(&["hold", "upload"], place.dir());
+    let waiter = Actor::spawn(&["hold", "upload"], fixture.dir());
     holder.says("asked");
     holder.kill();
     waiter.says("held");
-    assert_eq!(place.block()["pid"], waiter.pid());
+    assert_eq!(fixture.block()["pid"], waiter.pid());
 }
 
 /// U11: many threads, one at a time.
 #[test]
 fn threads_are_inside_one_at_a_time() {
-    let place = Place::new();
-    let locker = place.locker();
+    let fixture = UploadFixture::new();
+    let locker = fixture.locker();
     let inside = AtomicU32::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -141,106 +141,107 @@ fn threads_are_inside_one_at_a_time() {
             });
         }
     });
-    assert!(place.names().is_empty(), "{:?}", place.names());
+    assert!(fixture.names().is_empty(), "{:?}", fixture.names());
 }
 
 /// U13.1: a record that may not be read is held by somebody unknown.
 #[test]
 fn an_unreadable_record_is_held() {
-    let place = Place::new();
-    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
-    fs::write(place.lock(), "0\n").unwrap();
-    fs::set_permissions(place.lock(), fs::Permissions::from_mode(0o600)).unwrap();
-    set_age(&place.lock(), HOUR);
-    Actor::spawn_as(OTHER_USER, &["try", "upload"], place.dir()).says("Timeout");
-    assert!(place.lock().exists());
+    let fixture = UploadFixture::new();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(fixture.lock(), "0\n").unwrap();
+    fs::set_permissions(fixture.lock(), fs::Permissions::from_mode(0o600)).unwrap();
+    set_age(&fixture.lock(), HOUR);
+    Actor::spawn_as(OTHER_USER, &["try", "upload"], fixture.dir()).says("Timeout");
+    assert!(fixture.lock().exists());
 }
 
 /// U13.3, K16: a live process of another user is alive. Decided by a process that may not signal it;
 /// the original takes the lock away.
 #[test]
 fn another_users_holder_is_alive() {
-    let machine = Machine::new();
-    let place = Place::new();
-    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
-    fs::write(place.lock(), machine.vector("upload", "alive.tmpl")).unwrap();
-    fs::set_permissions(place.lock(), fs::Permissions::from_mode(0o644)).unwrap();
-    Actor::spawn_as(OTHER_USER, &["try", "upload"], place.dir()).says("Timeout");
-    assert!(place.lock().exists());
-    Actor::spawn_as(OTHER_USER, &["try", "original-upload"], place.dir()).says("ok");
+    let machine = TestMachine::new();
+    let fixture = UploadFixture::new();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(fixture.lock(), machine.vector("upload", "alive.tmpl")).unwrap();
+    fs::set_permissions(fixture.lock(), fs::Permissions::from_mode(0o644)).unwrap();
+    Actor::spawn_as(OTHER_USER, &["try", "upload"], fixture.dir()).says("Timeout");
+    assert!(fixture.lock().exists());
+    Actor::spawn_as(OTHER_USER, &["try", "original-upload"], fixture.dir()).says("ok");
 }
 
 /// U18, K33: the record beats in place.
 #[test]
 fn a_holder_beats() {
-    let place = Place::new();
-    let locker = place.locker_with(|options| options.heartbeat = Duration::from_millis(5));
+    let fixture = UploadFixture::new();
+    let locker = fixture.locker_with(|options| options.heartbeat = Duration::from_millis(5));
     let guard = locker.lock(&up(), Wait::No, nothing()).unwrap();
-    let inode = fs::metadata(place.lock()).unwrap().ino();
+    let inode = fs::metadata(fixture.lock()).unwrap().ino();
     eventually("the second beat", || {
-        place.block()["beat"].as_str().unwrap() >= "0000000002"
+        fixture.block()["beat"].as_str().unwrap() >= "0000000002"
     });
-    assert_eq!(fs::metadata(place.lock()).unwrap().ino(), inode);
+    assert_eq!(fs::metadata(fixture.lock()).unwrap().ino(), inode);
     guard.release().unwrap();
 }
 
 /// U20, U23, K36: a lost lock cannot be released, and nothing is touched; a dropped guard releases.
 #[test]
 fn a_lost_lock_is_noticed_and_left_alone() {
-    let place = Place::new();
-    let guard = place.hold();
+    let fixture = UploadFixture::new();
+    let guard = fixture.hold();
     let (lost, seen) = mpsc::channel();
     guard
         .file()
         .unwrap()
         .on_lost(move |loss| lost.send(loss.cause).unwrap());
-    touch_stop(&place, SystemTime::now() - HOUR);
-    fs::remove_file(place.lock()).unwrap();
-    seen.recv_timeout(PATIENCE)
+    touch_stop(&fixture, SystemTime::now() - HOUR);
+    fs::remove_file(fixture.lock()).unwrap();
+    seen.recv_timeout(ACTOR_TIMEOUT)
         .expect("the loss is noticed without being asked for");
-    fs::write(place.lock(), "40217\n").unwrap();
+    fs::write(fixture.lock(), "40217\n").unwrap();
     assert_eq!(guard.release().unwrap_err().class(), Class::Compromised);
-    assert_eq!(fs::read_to_string(place.lock()).unwrap(), "40217\n");
+    assert_eq!(fs::read_to_string(fixture.lock()).unwrap(), "40217\n");
     assert!(
-        place.stop().exists(),
+        fixture.stop().exists(),
         "the request is for whoever has it now"
     );
 
-    let place = Place::new();
-    drop(place.hold());
-    assert!(place.names().is_empty());
+    let fixture = UploadFixture::new();
+    drop(fixture.hold());
+    assert!(fixture.names().is_empty());
 }
 
 /// U10.3, K34: an original of another user deletes a live Tenure lock; the holder notices.
 #[test]
 fn an_original_that_robs_us_is_noticed() {
-    let place = Place::new();
-    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
-    let guard = place.hold();
+    let fixture = UploadFixture::new();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    let guard = fixture.hold();
     let (lost, seen) = mpsc::channel();
     guard
         .file()
         .unwrap()
         .on_lost(move |loss| lost.send(loss.cause).unwrap());
-    let robber = Actor::spawn_as(OTHER_USER, &["hold", "original-upload"], place.dir());
+    let robber = Actor::spawn_as(OTHER_USER, &["hold", "original-upload"], fixture.dir());
     robber.says("held");
-    seen.recv_timeout(PATIENCE).expect("the loss is noticed");
+    seen.recv_timeout(ACTOR_TIMEOUT)
+        .expect("the loss is noticed");
     assert_eq!(guard.check().unwrap_err().class(), Class::Compromised);
 }
 
 /// U24: the address, also with `/` in the identifier, leads from a message to `break`.
 #[test]
 fn a_refusal_says_who_and_what_next() {
-    let place = Place::new();
-    fs::create_dir(place.dir().join("a")).unwrap();
-    let locker = place.locker();
+    let fixture = UploadFixture::new();
+    fs::create_dir(fixture.dir().join("a")).unwrap();
+    let locker = fixture.locker();
     let id = UploadId::new("a/b").unwrap();
     let _guard = locker.lock(&id, Wait::No, nothing()).unwrap();
     let text = locker
         .lock(&id, Wait::No, nothing())
         .unwrap_err()
         .to_string();
-    let address = format!("tenure break upload:{}#a/b", place.dir().display());
+    let address = format!("tenure break upload:{}#a/b", fixture.dir().display());
     for part in ["alive", &std::process::id().to_string(), &address] {
         assert!(text.contains(part), "{part:?} is missing in {text:?}");
     }
@@ -249,12 +250,12 @@ fn a_refusal_says_who_and_what_next() {
 /// U24: list, ask, break, clean.
 #[test]
 fn a_directory_can_be_listed_asked_broken_and_cleaned() {
-    let place = Place::new();
-    fs::create_dir(place.dir().join("sub")).unwrap();
-    let locker = place.locker();
+    let fixture = UploadFixture::new();
+    fs::create_dir(fixture.dir().join("sub")).unwrap();
+    let locker = fixture.locker();
     assert!(
         locker
-            .ask(&up(), &ReleaseRequest::new(None))
+            .ask(&up(), &UploadReleaseRequest::new(None))
             .unwrap()
             .is_none(),
         "nobody to ask"
@@ -262,20 +263,20 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
     let (on_request, requests) = listener();
     let guard = locker.lock(&up(), Wait::No, on_request).unwrap();
     locker
-        .ask(&up(), &ReleaseRequest::new(Some("tidy".into())))
+        .ask(&up(), &UploadReleaseRequest::new(Some("tidy".into())))
         .unwrap()
         .unwrap();
     assert_eq!(requests.try_recv().unwrap().reason.as_deref(), Some("tidy"));
 
     // A dead lock, old junk that is too large, a request without a lock, a crashed process's file.
-    let dead = place.dir().join("sub/dead.lock");
+    let dead = fixture.dir().join("sub/dead.lock");
     fs::write(&dead, format!("{}\n", dead_pid())).unwrap();
-    fs::write(place.dir().join("big.lock"), "x".repeat(100)).unwrap();
-    set_age(&place.dir().join("big.lock"), HOUR);
-    let orphan = place.dir().join("orphan.stop");
+    fs::write(fixture.dir().join("big.lock"), "x".repeat(100)).unwrap();
+    set_age(&fixture.dir().join("big.lock"), HOUR);
+    let orphan = fixture.dir().join("orphan.stop");
     fs::write(&orphan, "").unwrap();
     set_age(&orphan, HOUR);
-    let fresh = place.dir().join("fresh.stop");
+    let fresh = fixture.dir().join("fresh.stop");
     fs::write(&fresh, "").unwrap();
     let listed: Vec<String> = locker
         .list()
@@ -292,7 +293,7 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
     assert!(fresh.exists(), "somebody may be waiting");
     guard.check().unwrap();
 
-    let seen = || locker.inspect(&up()).unwrap().sighting.unwrap();
+    let seen = || locker.inspect(&up()).unwrap().observed_lock.unwrap();
     assert_eq!(seen().break_it(Force::No).unwrap_err().class(), Class::Held);
     seen().break_it(Force::Yes).unwrap();
     assert_eq!(guard.check().unwrap_err().class(), Class::Compromised);
@@ -301,13 +302,13 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
 /// K39: a fence grows with every lock and stands in the record.
 #[test]
 fn fences_grow() {
-    let place = Place::new();
-    let locker = place.locker_with(|options| options.fence = Fencing::Taken);
+    let fixture = UploadFixture::new();
+    let locker = fixture.locker_with(|options| options.fence = Fencing::Taken);
     let numbers: Vec<u64> = (0..3)
         .map(|_| {
             let guard = locker.lock(&up(), Wait::No, nothing()).unwrap();
             let fence = guard.file().unwrap().fence().unwrap().get();
-            assert_eq!(place.block()["fence"], fence);
+            assert_eq!(fixture.block()["fence"], fence);
             guard.release().unwrap();
             fence
         })
@@ -318,8 +319,8 @@ fn fences_grow() {
 /// Intervals longer than the clock has room for are long ones; nothing overflows.
 #[test]
 fn endless_intervals_are_long_ones() {
-    let place = Place::new();
-    let locker = place.locker_with(|options| {
+    let fixture = UploadFixture::new();
+    let locker = fixture.locker_with(|options| {
         options.heartbeat = Duration::MAX;
         options.times.holder_poll = Duration::MAX;
         options.times.acquirer_poll = Duration::MAX;
@@ -328,8 +329,8 @@ fn endless_intervals_are_long_ones() {
     });
     let guard = locker.lock(&up(), Wait::No, nothing()).unwrap();
     guard.release().unwrap();
-    for pid in [Living::spawn().pid(), dead_pid()] {
-        fs::write(place.lock(), format!("{pid}\n")).unwrap();
+    for pid in [LiveProcess::spawn().pid(), dead_pid()] {
+        fs::write(fixture.lock(), format!("{pid}\n")).unwrap();
         let short = Wait::For(Duration::from_millis(30));
         locker
             .lock(&up(), short, nothing())
@@ -341,13 +342,13 @@ fn endless_intervals_are_long_ones() {
 /// C16: breaking a live lock by force raises the fence, so that its holder is shut out.
 #[test]
 fn force_raises_the_fence() {
-    let place = Place::new();
-    let locker = place.locker_with(|options| options.fence = Fencing::Taken);
+    let fixture = UploadFixture::new();
+    let locker = fixture.locker_with(|options| options.fence = Fencing::Taken);
     let lock = || locker.lock(&up(), Wait::No, nothing()).unwrap();
     let _broken = lock();
-    let seen = locker.inspect(&up()).unwrap().sighting.unwrap();
+    let seen = locker.inspect(&up()).unwrap().observed_lock.unwrap();
     seen.break_it(Force::Yes).unwrap();
-    let counter = fs::read_to_string(place.dir().join(".tenure-fence")).unwrap();
+    let counter = fs::read_to_string(fixture.dir().join(".tenure-fence")).unwrap();
     assert_eq!(counter.trim().parse::<u64>().unwrap(), 2);
 }
 
@@ -355,18 +356,18 @@ fn force_raises_the_fence() {
 #[test]
 fn originals_and_tenure_hand_over_to_each_other() {
     for (holder, waiter) in [("upload", "original-upload"), ("original-upload", "upload")] {
-        let place = Place::new();
-        let mut first = Actor::spawn(&["hold", holder], place.dir());
+        let fixture = UploadFixture::new();
+        let mut first = Actor::spawn(&["hold", holder], fixture.dir());
         first.says("held");
-        Actor::spawn(&["try", waiter], place.dir()).hear();
-        let second = Actor::spawn(&["hold", waiter], place.dir());
+        Actor::spawn(&["try", waiter], fixture.dir()).hear();
+        let second = Actor::spawn(&["hold", waiter], fixture.dir());
         first.says("asked");
         assert!(second.is_silent());
         first.tell("release");
         first.says("released");
         second.says("held");
 
-        let third = Actor::spawn(&["hold", holder], place.dir());
+        let third = Actor::spawn(&["hold", holder], fixture.dir());
         second.says("asked");
         second.kill();
         third.says("held");
@@ -377,15 +378,15 @@ fn originals_and_tenure_hand_over_to_each_other() {
 /// that process.
 #[test]
 fn a_hold_may_follow_another_process() {
-    let place = Place::new();
-    let followed = Living::spawn();
+    let fixture = UploadFixture::new();
+    let followed = LiveProcess::spawn();
     let lock = || {
         let follows = Some(followed.pid());
         let request = LockRequest {
             follows,
             ..LockRequest::new(Wait::No, nothing())
         };
-        place
+        fixture
             .locker()
             .lock_for(&up(), request)
             .unwrap()
@@ -393,11 +394,14 @@ fn a_hold_may_follow_another_process() {
             .unwrap()
     };
     let token = lock();
-    assert_eq!(place.block()["pid"], followed.pid());
-    assert_eq!(place.block()["flock"], false);
-    let error = place.locker().lock(&up(), Wait::No, nothing()).unwrap_err();
+    assert_eq!(fixture.block()["pid"], followed.pid());
+    assert_eq!(fixture.block()["flock"], false);
+    let error = fixture
+        .locker()
+        .lock(&up(), Wait::No, nothing())
+        .unwrap_err();
     assert_eq!(error.class(), Class::Held);
-    place
+    fixture
         .locker()
         .adopt(&up(), token)
         .unwrap()
@@ -405,17 +409,17 @@ fn a_hold_may_follow_another_process() {
         .unwrap();
     lock();
     drop(followed);
-    drop(place.locker().lock(&up(), Wait::No, nothing()).unwrap());
+    drop(fixture.locker().lock(&up(), Wait::No, nothing()).unwrap());
 }
 
 /// A wait that is called off ends at once, on disk and in memory, and leaves no request.
 #[test]
 fn a_cancelled_wait_ends() {
-    let place = Place::new();
-    let on_disk = Actor::spawn(&["hold", "upload"], place.dir());
+    let fixture = UploadFixture::new();
+    let on_disk = Actor::spawn(&["hold", "upload"], fixture.dir());
     on_disk.says("held");
     let other = UploadId::new("other").unwrap();
-    let _in_memory = place.locker().lock(&other, Wait::No, nothing()).unwrap();
+    let _in_memory = fixture.locker().lock(&other, Wait::No, nothing()).unwrap();
     for id in [up(), other] {
         let cancel = Cancel::new().unwrap();
         let request = LockRequest {
@@ -423,7 +427,7 @@ fn a_cancelled_wait_ends() {
             ..LockRequest::new(Wait::Forever, nothing())
         };
         let class = thread::scope(|scope| {
-            let waiter = scope.spawn(|| place.locker().lock_for(&id, request));
+            let waiter = scope.spawn(|| fixture.locker().lock_for(&id, request));
             if id == up() {
                 on_disk.says("asked");
             }
@@ -432,15 +436,15 @@ fn a_cancelled_wait_ends() {
         });
         assert_eq!(class, Class::Timeout);
     }
-    assert_eq!(place.names(), ["other.lock", "up.lock"]);
+    assert_eq!(fixture.names(), ["other.lock", "up.lock"]);
 }
 
 /// For callers that await: the future resolves, and a dropped one withdraws.
 #[test]
 fn a_future_resolves_and_a_dropped_one_withdraws() {
-    let place = Place::new();
-    let locker = place.locker();
-    let mut held = Actor::spawn(&["hold", "upload"], place.dir());
+    let fixture = UploadFixture::new();
+    let locker = fixture.locker();
+    let mut held = Actor::spawn(&["hold", "upload"], fixture.dir());
     held.says("held");
     let request = || LockRequest::new(Wait::Forever, nothing());
     drop(lock_async(&locker, &up(), request()));
@@ -449,7 +453,7 @@ fn a_future_resolves_and_a_dropped_one_withdraws() {
     held.tell("release");
     let guard = block_on(future).unwrap();
     guard.release().unwrap();
-    eventually("nothing is left", || place.names().is_empty());
+    eventually("nothing is left", || fixture.names().is_empty());
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -473,11 +477,11 @@ fn block_on<F: Future>(future: F) -> F::Output {
 /// U22: a lock in memory is seen by nobody else: no file, and no obstacle to a locker on disk.
 #[test]
 fn a_lock_in_memory_does_not_reach_the_disk() {
-    let place = Place::new();
+    let fixture = UploadFixture::new();
     let _memory = MemoryLocker::new()
         .lock(&up(), Wait::No, nothing())
         .unwrap();
-    assert!(place.names().is_empty());
-    drop(place.hold());
-    Actor::spawn(&["try", "upload"], place.dir()).says("ok");
+    assert!(fixture.names().is_empty());
+    drop(fixture.hold());
+    Actor::spawn(&["try", "upload"], fixture.dir()).says("ok");
 }

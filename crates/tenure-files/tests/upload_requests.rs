@@ -10,19 +10,19 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::actor::{Actor, PATIENCE};
-use common::uploads::{HOUR, LONG, Place, SOON, listener, nothing, touch_stop, up};
-use common::{Living, Machine, OTHER_USER, dead_pid, eventually};
+use common::actor::{ACTOR_TIMEOUT, Actor};
+use common::uploads::{HOUR, LONG, SOON, UploadFixture, listener, nothing, touch_stop, up};
+use common::{LiveProcess, OTHER_USER, TestMachine, dead_pid, eventually};
 use tenure_files::error::Class;
-use tenure_files::upload::{FileLocker, ReleaseRequest, Times, UploadLocker, Wait};
+use tenure_files::upload::{FileLocker, UploadLocker, UploadReleaseRequest, UploadTimes, Wait};
 
 /// U8, U14, U15: between two Tenure processes a hand-over takes two events and no poll.
 #[test]
 fn a_holder_in_another_process_hears_the_request_and_hands_over() {
-    let place = Place::new();
-    let mut holder = Actor::spawn(&["hold", "upload"], place.dir());
+    let fixture = UploadFixture::new();
+    let mut holder = Actor::spawn(&["hold", "upload"], fixture.dir());
     holder.says("held");
-    let waiter = Actor::spawn(&["hold", "upload"], place.dir());
+    let waiter = Actor::spawn(&["hold", "upload"], fixture.dir());
     holder.says("asked");
     assert!(
         waiter.is_silent(),
@@ -36,33 +36,33 @@ fn a_holder_in_another_process_hears_the_request_and_hands_over() {
 /// U10.5, U16: at the deadline the class is `Timeout`, and the request goes with the waiter.
 #[test]
 fn a_waiter_that_gives_up_takes_its_request_with_it() {
-    let place = Place::new();
-    let guard = place.hold();
-    Actor::spawn(&["try", "upload"], place.dir()).says("Timeout");
-    assert_eq!(place.names(), ["up.lock"]);
+    let fixture = UploadFixture::new();
+    let guard = fixture.hold();
+    Actor::spawn(&["try", "upload"], fixture.dir()).says("Timeout");
+    assert_eq!(fixture.names(), ["up.lock"]);
     guard.release().unwrap();
 }
 
 /// U16: a request that somebody renewed since stays.
 #[test]
 fn a_renewed_request_stays_when_a_waiter_gives_up() {
-    let place = Place::new();
-    let alive = Living::spawn();
-    fs::write(place.lock(), format!("{}\n", alive.pid())).unwrap();
+    let fixture = UploadFixture::new();
+    let alive = LiveProcess::spawn();
+    fs::write(fixture.lock(), format!("{}\n", alive.pid())).unwrap();
     let class = thread::scope(|scope| {
         scope.spawn(|| {
             eventually("the request", || {
-                fs::metadata(place.stop()).is_ok_and(|stop| stop.len() > 0)
+                fs::metadata(fixture.stop()).is_ok_and(|stop| stop.len() > 0)
             });
             let stop = fs::OpenOptions::new()
                 .write(true)
-                .open(place.stop())
+                .open(fixture.stop())
                 .unwrap();
             stop.set_modified(SystemTime::now() + Duration::from_secs(1))
                 .unwrap();
         });
         let wait = Wait::For(Duration::from_millis(300));
-        place
+        fixture
             .locker()
             .lock(&up(), wait, nothing())
             .unwrap_err()
@@ -70,7 +70,7 @@ fn a_renewed_request_stays_when_a_waiter_gives_up() {
     });
     assert_eq!(class, Class::Timeout);
     assert!(
-        place.stop().exists(),
+        fixture.stop().exists(),
         "another waiter's request was removed"
     );
 }
@@ -78,76 +78,81 @@ fn a_renewed_request_stays_when_a_waiter_gives_up() {
 /// U14: who does not wait leaves no request.
 #[test]
 fn who_does_not_wait_does_not_ask() {
-    let place = Place::new();
-    let alive = Living::spawn();
-    fs::write(place.lock(), format!("{}\n", alive.pid())).unwrap();
-    let error = place.locker().lock(&up(), Wait::No, nothing()).unwrap_err();
+    let fixture = UploadFixture::new();
+    let alive = LiveProcess::spawn();
+    fs::write(fixture.lock(), format!("{}\n", alive.pid())).unwrap();
+    let error = fixture
+        .locker()
+        .lock(&up(), Wait::No, nothing())
+        .unwrap_err();
     assert_eq!(error.class(), Class::Held);
-    assert_eq!(place.names(), ["up.lock"]);
+    assert_eq!(fixture.names(), ["up.lock"]);
 }
 
 /// U14: the request is readable for all, addressed to the holder that was seen, and says who asks.
 #[test]
 fn a_request_is_addressed_and_signed() {
-    let place = Place::new();
-    let holder = Actor::spawn(&["hold", "upload"], place.dir());
+    let fixture = UploadFixture::new();
+    let holder = Actor::spawn(&["hold", "upload"], fixture.dir());
     holder.says("held");
-    let request = ReleaseRequest::new(Some("HEAD up/7".into()));
-    let asked = place.locker().ask(&up(), &request).unwrap().unwrap();
+    let request = UploadReleaseRequest::new(Some("HEAD up/7".into()));
+    let asked = fixture.locker().ask(&up(), &request).unwrap().unwrap();
     assert_eq!(asked.pid, Some(holder.pid()));
     holder.says("asked");
-    let line = place.request();
-    assert_eq!(line["for"], place.token());
+    let line = fixture.request();
+    assert_eq!(line["for"], fixture.token());
     assert_eq!(line["by"]["pid"], std::process::id());
     assert_eq!(line["reason"], "HEAD up/7");
-    let mode = fs::metadata(place.stop()).unwrap().permissions().mode();
+    let mode = fs::metadata(fixture.stop()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777 & !0o644, 0);
-    let seen = place.locker().inspect(&up()).unwrap().request.unwrap();
+    let seen = fixture.locker().inspect(&up()).unwrap().request.unwrap();
     assert_eq!(seen.reason.as_deref(), Some("HEAD up/7"));
 }
 
 /// U14: a request of another user that may not be written stands as it is.
 #[test]
 fn another_users_request_stands() {
-    let place = Place::new();
-    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
-    let alive = Living::spawn_as_other_user();
-    fs::write(place.lock(), format!("{}\n", alive.pid())).unwrap();
-    fs::set_permissions(place.lock(), fs::Permissions::from_mode(0o644)).unwrap();
-    fs::write(place.stop(), "").unwrap();
-    fs::set_permissions(place.stop(), fs::Permissions::from_mode(0o600)).unwrap();
-    Actor::spawn_as(OTHER_USER, &["try", "upload"], place.dir()).says("Timeout");
-    assert!(place.stop().exists());
+    let fixture = UploadFixture::new();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    let alive = LiveProcess::spawn_as_other_user();
+    fs::write(fixture.lock(), format!("{}\n", alive.pid())).unwrap();
+    fs::set_permissions(fixture.lock(), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(fixture.stop(), "").unwrap();
+    fs::set_permissions(fixture.stop(), fs::Permissions::from_mode(0o600)).unwrap();
+    Actor::spawn_as(OTHER_USER, &["try", "upload"], fixture.dir()).says("Timeout");
+    assert!(fixture.stop().exists());
 }
 
 /// U14, K28: a symlink in place of the request is not followed.
 #[test]
 fn a_request_does_not_follow_a_symlink() {
-    let place = Place::new();
-    let alive = Living::spawn();
-    fs::write(place.lock(), format!("{}\n", alive.pid())).unwrap();
-    fs::write(place.dir().join("precious"), "data").unwrap();
-    std::os::unix::fs::symlink("precious", place.stop()).unwrap();
-    let error = place.locker().lock(&up(), SOON, nothing()).unwrap_err();
+    let fixture = UploadFixture::new();
+    let alive = LiveProcess::spawn();
+    fs::write(fixture.lock(), format!("{}\n", alive.pid())).unwrap();
+    fs::write(fixture.dir().join("precious"), "data").unwrap();
+    std::os::unix::fs::symlink("precious", fixture.stop()).unwrap();
+    let error = fixture.locker().lock(&up(), SOON, nothing()).unwrap_err();
     assert_eq!(error.class(), Class::Io);
     assert_eq!(
-        fs::read_to_string(place.dir().join("precious")).unwrap(),
+        fs::read_to_string(fixture.dir().join("precious")).unwrap(),
         "data"
     );
 }
 
 /// Asks the present holder, and asserts that this is the first request that it hears.
 #[track_caller]
-fn hears_only_this(place: &Place, requests: &mpsc::Receiver<ReleaseRequest>) {
+fn hears_only_this(fixture: &UploadFixture, requests: &mpsc::Receiver<UploadReleaseRequest>) {
     let line = format!(
         "tenure {{\"for\":\"{}\",\"reason\":\"this\"}}\n",
-        place.token()
+        fixture.token()
     );
     // In one step: an empty file, as a rewrite leaves it for a moment, is a request, too.
-    let private = place.dir().join("private");
+    let private = fixture.dir().join("private");
     fs::write(&private, line).unwrap();
-    fs::rename(&private, place.stop()).unwrap();
-    let heard = requests.recv_timeout(PATIENCE).expect("the holder listens");
+    fs::rename(&private, fixture.stop()).unwrap();
+    let heard = requests
+        .recv_timeout(ACTOR_TIMEOUT)
+        .expect("the holder listens");
     assert_eq!(
         heard.reason.as_deref(),
         Some("this"),
@@ -176,28 +181,28 @@ fn a_holder_hears_what_is_meant_for_it() {
         ("stop-empty.stop", earlier(), false),
     ];
     for (file, time, is_heard) in cases {
-        let place = Place::new();
+        let fixture = UploadFixture::new();
         let (on_request, requests) = listener();
-        let guard = place.locker().lock(&up(), Wait::No, on_request).unwrap();
-        let text = vector(file).replace(TOKEN, &place.token());
+        let guard = fixture.locker().lock(&up(), Wait::No, on_request).unwrap();
+        let text = vector(file).replace(TOKEN, &fixture.token());
         // In one step, like a rename: the holder must not see it with another time.
-        let private = place.dir().join("private");
+        let private = fixture.dir().join("private");
         fs::write(&private, text).unwrap();
         let handle = fs::OpenOptions::new().write(true).open(&private).unwrap();
         handle.set_modified(time).unwrap();
-        fs::rename(&private, place.stop()).unwrap();
+        fs::rename(&private, fixture.stop()).unwrap();
         if is_heard {
-            let request = requests.recv_timeout(PATIENCE).expect(file);
+            let request = requests.recv_timeout(ACTOR_TIMEOUT).expect(file);
             if file == "stop-for-this.stop" {
                 assert_eq!(request.reason.as_deref(), Some("HEAD up/7"));
                 assert_eq!(request.by.unwrap().pid, Some(7));
                 assert!(guard.file().unwrap().requested().is_some());
             }
             // Once, however often it is renewed.
-            touch_stop(&place, later() + Duration::from_secs(5));
+            touch_stop(&fixture, later() + Duration::from_secs(5));
         }
         if !is_heard {
-            hears_only_this(&place, &requests);
+            hears_only_this(&fixture, &requests);
         }
         assert!(requests.try_recv().is_err(), "{file}: heard more than once");
         guard.release().unwrap();
@@ -207,12 +212,12 @@ fn a_holder_hears_what_is_meant_for_it() {
 /// U10.6: a request that was left for somebody before us is removed and does not interrupt.
 #[test]
 fn a_request_left_from_before_is_removed_at_acquisition() {
-    let place = Place::new();
-    touch_stop(&place, SystemTime::now() - Duration::from_secs(60));
+    let fixture = UploadFixture::new();
+    touch_stop(&fixture, SystemTime::now() - Duration::from_secs(60));
     let (on_request, requests) = listener();
-    let guard = place.locker().lock(&up(), Wait::No, on_request).unwrap();
-    assert!(!place.stop().exists());
-    hears_only_this(&place, &requests);
+    let guard = fixture.locker().lock(&up(), Wait::No, on_request).unwrap();
+    assert!(!fixture.stop().exists());
+    hears_only_this(&fixture, &requests);
     guard.release().unwrap();
 }
 
@@ -220,18 +225,18 @@ fn a_request_left_from_before_is_removed_at_acquisition() {
 /// nobody but the waiter is left to remove it; an original's request has no addressee to tell by.
 #[test]
 fn a_waiter_does_not_interrupt_itself() {
-    let place = Place::new();
+    let fixture = UploadFixture::new();
     for who in ["original-upload", "upload"] {
-        let holder = Actor::spawn(&["hold", who], place.dir());
+        let holder = Actor::spawn(&["hold", who], fixture.dir());
         holder.says("held");
         let (on_request, requests) = listener();
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| place.locker().lock(&up(), LONG, on_request).unwrap());
+            let waiter = scope.spawn(|| fixture.locker().lock(&up(), LONG, on_request).unwrap());
             holder.says("asked");
             holder.kill();
             let guard = waiter.join().unwrap();
-            assert!(!place.stop().exists(), "its own request still stands");
-            hears_only_this(&place, &requests);
+            assert!(!fixture.stop().exists(), "its own request still stands");
+            hears_only_this(&fixture, &requests);
             guard.release().unwrap();
         });
     }
@@ -240,16 +245,16 @@ fn a_waiter_does_not_interrupt_itself() {
 /// U15, U17: after a request the lock stays until its holder lets go, whatever the grace.
 #[test]
 fn a_holder_may_refuse() {
-    let place = Place::new();
-    let times = Times {
+    let fixture = UploadFixture::new();
+    let times = UploadTimes {
         grace: Duration::from_millis(1),
-        ..Times::default()
+        ..UploadTimes::default()
     };
-    let locker = place.locker_with(|options| options.times = times);
+    let locker = fixture.locker_with(|options| options.times = times);
     let (on_request, requests) = listener();
     let guard = locker.lock(&up(), Wait::No, on_request).unwrap();
-    Actor::spawn(&["try", "upload"], place.dir()).says("Timeout");
-    requests.recv_timeout(PATIENCE).expect("it was asked");
+    Actor::spawn(&["try", "upload"], fixture.dir()).says("Timeout");
+    requests.recv_timeout(ACTOR_TIMEOUT).expect("it was asked");
     guard.check().unwrap();
     guard.release().unwrap();
 }
@@ -257,8 +262,8 @@ fn a_holder_may_refuse() {
 /// U11, U12: threads of one process exclude each other and ask through memory, without touching files.
 #[test]
 fn threads_ask_each_other_through_memory() {
-    let place = Place::new();
-    let locker = place.locker();
+    let fixture = UploadFixture::new();
+    let locker = fixture.locker();
     let (on_request, requests) = listener();
     let guard = locker.lock(&up(), Wait::No, on_request).unwrap();
     assert_eq!(
@@ -275,10 +280,10 @@ fn threads_ask_each_other_through_memory() {
     );
     let request = requests.try_recv().expect("asked at once, through memory");
     assert_eq!(request.by.unwrap().pid, Some(std::process::id()));
-    assert_eq!(place.names(), ["up.lock"], "no request on disk");
+    assert_eq!(fixture.names(), ["up.lock"], "no request on disk");
     // Another path to the same directory is the same lock.
-    let link = place.dir().with_extension("link");
-    std::os::unix::fs::symlink(place.dir(), &link).unwrap();
+    let link = fixture.dir().with_extension("link");
+    std::os::unix::fs::symlink(fixture.dir(), &link).unwrap();
     let other = FileLocker::new(&link).unwrap();
     assert_eq!(
         other.lock(&up(), Wait::No, nothing()).unwrap_err().class(),
@@ -294,10 +299,10 @@ fn threads_ask_each_other_through_memory() {
 #[test]
 fn a_doubtful_holder_is_tested() {
     for (pid, foreign_pids) in [(std::process::id(), false), (dead_pid(), true)] {
-        let place = Place::new();
-        fs::write(place.lock(), format!("{pid}\n")).unwrap();
+        let fixture = UploadFixture::new();
+        fs::write(fixture.lock(), format!("{pid}\n")).unwrap();
         let confirm = Duration::from_millis(300);
-        let locker = place.locker_with(|options| {
+        let locker = fixture.locker_with(|options| {
             options.foreign_pids = foreign_pids;
             options.times.confirm = confirm;
         });
@@ -308,11 +313,11 @@ fn a_doubtful_holder_is_tested() {
             Class::Timeout
         );
         // The note of the test stays, so that the second try goes on from there.
-        assert!(place.request()["test"]["since"].is_number());
+        assert!(fixture.request()["test"]["since"].is_number());
         let guard = locker.lock(&up(), LONG, nothing()).unwrap();
         assert!(began.elapsed() >= confirm);
-        assert_eq!(place.block()["pid"], std::process::id());
-        assert!(!place.stop().exists(), "the test's request is done with");
+        assert_eq!(fixture.block()["pid"], std::process::id());
+        assert!(!fixture.stop().exists(), "the test's request is done with");
         guard.release().unwrap();
     }
 }
@@ -321,17 +326,17 @@ fn a_doubtful_holder_is_tested() {
 /// first one counts.
 #[test]
 fn a_test_goes_on_where_it_was_left() {
-    let place = Place::new();
-    fs::write(place.lock(), format!("{}\n", std::process::id())).unwrap();
-    let locker = |confirm| place.locker_with(|options| options.times.confirm = confirm);
+    let fixture = UploadFixture::new();
+    fs::write(fixture.lock(), format!("{}\n", std::process::id())).unwrap();
+    let locker = |confirm| fixture.locker_with(|options| options.times.confirm = confirm);
     let short = Wait::For(Duration::from_millis(50));
     let error = locker(HOUR).lock(&up(), short, nothing()).unwrap_err();
     assert_eq!(error.class(), Class::Timeout);
-    let since = place.request()["test"]["since"].as_u64().unwrap();
+    let since = fixture.request()["test"]["since"].as_u64().unwrap();
     let error = locker(HOUR).lock(&up(), short, nothing()).unwrap_err();
     assert_eq!(error.class(), Class::Timeout);
     assert_eq!(
-        place.request()["test"]["since"],
+        fixture.request()["test"]["since"],
         since,
         "the second try began anew"
     );
@@ -352,16 +357,16 @@ fn boottime_ms() -> u64 {
 /// U13a: a changed lock file is another case: the test begins anew. And a live original answers.
 #[test]
 fn a_test_is_about_one_lock() {
-    let place = Place::new();
-    fs::write(place.lock(), format!("{}\n", std::process::id())).unwrap();
-    let locker = place.locker_with(|options| options.times.confirm = HOUR);
+    let fixture = UploadFixture::new();
+    fs::write(fixture.lock(), format!("{}\n", std::process::id())).unwrap();
+    let locker = fixture.locker_with(|options| options.times.confirm = HOUR);
     let short = Wait::For(Duration::from_millis(30));
     locker.lock(&up(), short, nothing()).unwrap_err();
-    let first = place.request()["test"].clone();
-    fs::remove_file(place.lock()).unwrap();
-    fs::write(place.lock(), format!("{}\n", std::process::id())).unwrap();
+    let first = fixture.request()["test"].clone();
+    fs::remove_file(fixture.lock()).unwrap();
+    fs::write(fixture.lock(), format!("{}\n", std::process::id())).unwrap();
     locker.lock(&up(), short, nothing()).unwrap_err();
-    let second = place.request()["test"].clone();
+    let second = fixture.request()["test"].clone();
     assert_ne!(first["changed"], second["changed"]);
     assert!(second["since"].as_u64() > first["since"].as_u64());
 }
@@ -369,14 +374,14 @@ fn a_test_is_about_one_lock() {
 /// U13a: never used on records with a `tenure` line.
 #[test]
 fn a_tenure_record_is_never_tested() {
-    let machine = Machine::new();
-    let place = Place::new();
+    let machine = TestMachine::new();
+    let fixture = UploadFixture::new();
     fs::write(
-        place.lock(),
+        fixture.lock(),
         machine.vector("upload", "tenure-other-pidns.tmpl"),
     )
     .unwrap();
-    let locker = place.locker_with(|options| {
+    let locker = fixture.locker_with(|options| {
         options.foreign_pids = true;
         options.times.confirm = Duration::from_millis(1);
     });
@@ -384,15 +389,15 @@ fn a_tenure_record_is_never_tested() {
         .lock(&up(), Wait::For(Duration::from_millis(50)), nothing())
         .unwrap_err();
     assert_eq!(error.class(), Class::Foreign);
-    assert!(place.lock().exists());
+    assert!(fixture.lock().exists());
 }
 
 /// U19: a request that was answered goes with the lock; one that was renewed meanwhile stays.
 #[test]
 fn release_removes_the_request_that_it_answers() {
-    let place = Place::new();
-    let guard = place.hold();
-    touch_stop(&place, SystemTime::now() + Duration::from_secs(5));
+    let fixture = UploadFixture::new();
+    let guard = fixture.hold();
+    touch_stop(&fixture, SystemTime::now() + Duration::from_secs(5));
     guard.release().unwrap();
-    assert!(place.names().is_empty(), "{:?}", place.names());
+    assert!(fixture.names().is_empty(), "{:?}", fixture.names());
 }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Machine, make_fifo, set_age, vector_files};
+use common::{TestMachine, make_fifo, set_age, vector_files};
 use tenure_files::error::Class;
-use tenure_files::upload::{FileLocker, Guard, UploadId, UploadIdError, UploadLocker, Wait};
+use tenure_files::upload::{FileLocker, UploadGuard, UploadId, UploadIdError, UploadLocker, Wait};
 
 /// What the table says of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,24 +75,24 @@ fn the_table_has_every_vector() {
 }
 
 /// Puts something where the lock belongs.
-type Make<'a> = &'a dyn Fn(&Place);
+type MakeFixture<'a> = &'a dyn Fn(&VectorFixture);
 
-struct Place {
+struct VectorFixture {
     temp: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place {
+impl VectorFixture {
+    fn new() -> VectorFixture {
+        VectorFixture {
             temp: tempfile::tempdir().unwrap(),
         }
     }
 
-    fn with(bytes: &[u8], age: Duration) -> Place {
-        let place = Place::new();
-        fs::write(place.lock(), bytes).unwrap();
-        set_age(&place.lock(), age);
-        place
+    fn with(bytes: &[u8], age: Duration) -> VectorFixture {
+        let fixture = VectorFixture::new();
+        fs::write(fixture.lock(), bytes).unwrap();
+        set_age(&fixture.lock(), age);
+        fixture
     }
 
     fn dir(&self) -> &Path {
@@ -104,7 +104,7 @@ impl Place {
     }
 
     /// Asks for the lock with a short deadline.
-    fn try_lock(&self) -> Result<Guard, Class> {
+    fn try_lock(&self) -> Result<UploadGuard, Class> {
         let locker = FileLocker::new(self.dir()).unwrap();
         let wait = Wait::For(Duration::from_millis(30));
         locker
@@ -127,18 +127,22 @@ fn a_newcomer_decides_as_the_table_says() {
         4_026_531_836,
         "this test needs the first PID namespace"
     );
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     for &(file, expected) in TABLE {
         let bytes = machine.vector("upload", file);
-        let place = Place::with(&bytes, OLD);
-        let class = place.try_lock().map(drop);
+        let fixture = VectorFixture::with(&bytes, OLD);
+        let class = fixture.try_lock().map(drop);
         let expected = match expected {
             Held(class) | Refused(class) => Err(class),
             Reclaimed | Junk => Ok(()),
         };
         assert_eq!(class, expected, "{file}");
         if class.is_err() {
-            assert_eq!(fs::read(place.lock()).unwrap(), bytes, "{file} was touched");
+            assert_eq!(
+                fs::read(fixture.lock()).unwrap(),
+                bytes,
+                "{file} was touched"
+            );
         }
     }
 }
@@ -146,12 +150,16 @@ fn a_newcomer_decides_as_the_table_says() {
 /// U13.4: junk that is younger than 10 s may be somebody writing.
 #[test]
 fn young_junk_is_held() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     for &(file, _) in TABLE.iter().filter(|(_, expected)| *expected == Junk) {
         let bytes = machine.vector("upload", file);
-        let place = Place::with(&bytes, Duration::from_secs(5));
-        assert_eq!(place.try_lock().map(drop), Err(Class::Timeout), "{file}");
-        assert_eq!(fs::read(place.lock()).unwrap(), bytes, "{file} was touched");
+        let fixture = VectorFixture::with(&bytes, Duration::from_secs(5));
+        assert_eq!(fixture.try_lock().map(drop), Err(Class::Timeout), "{file}");
+        assert_eq!(
+            fs::read(fixture.lock()).unwrap(),
+            bytes,
+            "{file} was touched"
+        );
     }
 }
 
@@ -159,28 +167,30 @@ fn young_junk_is_held() {
 #[test]
 fn large_old_junk_is_refused() {
     for (size, expected) in [(64, Ok(())), (65, Err(Class::Malformed))] {
-        let place = Place::with(&vec![b'x'; size], OLD);
-        assert_eq!(place.try_lock().map(drop), expected, "{size} bytes");
-        assert_eq!(place.lock().exists(), expected.is_err(), "{size} bytes");
+        let fixture = VectorFixture::with(&vec![b'x'; size], OLD);
+        assert_eq!(fixture.try_lock().map(drop), expected, "{size} bytes");
+        assert_eq!(fixture.lock().exists(), expected.is_err(), "{size} bytes");
     }
 }
 
 /// U13.1, K28: what is not a regular file is refused at once and stays.
 #[test]
 fn special_files_are_refused() {
-    let cases: [(&str, Make<'_>); 3] = [
-        ("directory", &|place| fs::create_dir(place.lock()).unwrap()),
-        ("dangling symlink", &|place| {
-            symlink("nowhere", place.lock()).unwrap()
+    let cases: [(&str, MakeFixture<'_>); 3] = [
+        ("directory", &|fixture| {
+            fs::create_dir(fixture.lock()).unwrap()
         }),
-        ("FIFO", &|place| make_fifo(&place.lock())),
+        ("dangling symlink", &|fixture| {
+            symlink("nowhere", fixture.lock()).unwrap()
+        }),
+        ("FIFO", &|fixture| make_fifo(&fixture.lock())),
     ];
     for (name, make) in cases {
-        let place = Place::new();
-        make(&place);
-        assert_eq!(place.try_lock().map(drop), Err(Class::NotALock), "{name}");
+        let fixture = VectorFixture::new();
+        make(&fixture);
+        assert_eq!(fixture.try_lock().map(drop), Err(Class::NotALock), "{name}");
         assert!(
-            fs::symlink_metadata(place.lock()).is_ok(),
+            fs::symlink_metadata(fixture.lock()).is_ok(),
             "{name} was removed"
         );
     }
@@ -189,14 +199,14 @@ fn special_files_are_refused() {
 /// U1: a missing subdirectory is `NotFound`, and is not made.
 #[test]
 fn a_missing_subdirectory_is_not_found() {
-    let place = Place::new();
-    let locker = FileLocker::new(place.dir()).unwrap();
+    let fixture = VectorFixture::new();
+    let locker = FileLocker::new(fixture.dir()).unwrap();
     let lock = || locker.lock(&id("a/b"), Wait::No, Arc::new(|_| {}));
     assert_eq!(lock().unwrap_err().class(), Class::NotFound);
-    assert!(!place.dir().join("a").exists());
-    fs::create_dir(place.dir().join("a")).unwrap();
+    assert!(!fixture.dir().join("a").exists());
+    fs::create_dir(fixture.dir().join("a")).unwrap();
     let guard = lock().unwrap();
-    assert!(place.dir().join("a/b.lock").exists());
+    assert!(fixture.dir().join("a/b.lock").exists());
     guard.release().unwrap();
 }
 

@@ -32,7 +32,7 @@ use tenure_files::dir::Dir;
 use tenure_files::identity::Here;
 use tenure_files::liveness::verdict;
 use tenure_files::publish::{Draft, Options};
-use tenure_files::record::Record as LockFile;
+use tenure_files::record::OpenRecord as LockFile;
 use tenure_files::remove::{Removal, no_pause, remove};
 
 use crate::judge::{Content, Life, Object, Version};
@@ -109,7 +109,7 @@ impl Directory {
                 continue;
             };
             let dir = Dir::open(parent)?;
-            let names = tenure_files::clean::leftovers(&dir, Clock::SYSTEM)?;
+            let names = tenure_files::leftovers::leftovers(&dir, Clock::SYSTEM)?;
             cleaned.extend(names.into_iter().map(|name| parent.join(name)));
         }
         Ok(cleaned)

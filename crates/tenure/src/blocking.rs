@@ -176,7 +176,7 @@ impl Guard {
     }
 
     /// The hold on disk, where the lock is a file.
-    pub fn file(&self) -> Option<&tenure_files::hold::Hold> {
+    pub fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
         self.0.file()
     }
 

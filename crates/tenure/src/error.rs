@@ -253,7 +253,7 @@ pub enum Standing {
 }
 
 impl Blocker {
-    pub(crate) fn from_files(place: &Where, blocker: &tenure_files::Blocker) -> Blocker {
+    pub(crate) fn from_files(place: &Where, blocker: &tenure_files::BlockingHolder) -> Blocker {
         let since = blocker.since.and_then(|since| since.elapsed().ok());
         Blocker {
             place: place.clone(),

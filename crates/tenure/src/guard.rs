@@ -93,7 +93,7 @@ impl Guard {
     }
 
     /// The hold on disk, where the lock is a file: its path, descriptor (K38) and pulse.
-    pub fn file(&self) -> Option<&tenure_files::hold::Hold> {
+    pub fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
         self.held().file()
     }
 

@@ -28,9 +28,9 @@ use crate::values::{Class, Fence, HoldId, Mode, Wait};
 /// A guard's inside.
 pub(crate) enum Held {
     Memory(memory::Held),
-    Sidecar(tenure_files::sidecar::Guard),
-    Exclusive(tenure_files::exclusive::Guard),
-    Upload(tenure_files::upload::Guard),
+    Sidecar(tenure_files::sidecar::SidecarGuard),
+    Exclusive(tenure_files::exclusive::ExclusiveGuard),
+    Upload(tenure_files::upload::UploadGuard),
     #[cfg(feature = "store")]
     Repository(repository::Held),
     #[cfg_attr(
@@ -84,7 +84,7 @@ impl Held {
         }
     }
 
-    pub(crate) fn file(&self) -> Option<&tenure_files::hold::Hold> {
+    pub(crate) fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
         match self {
             Held::Sidecar(guard) => Some(guard.hold()),
             Held::Exclusive(guard) => Some(guard.hold()),

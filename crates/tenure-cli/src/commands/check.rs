@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 use serde_json::json;
 use tenure::Where;
-use tenure_files::exclusive::{Answer, Server, Work};
+use tenure_files::exclusive::{CycleDecision, CycleKind, ExclusiveServer};
 
 use crate::say::{self, Failed, Form, HELD};
 
@@ -51,7 +51,7 @@ impl Check {
                 self.place
             )));
         };
-        let mut server = Server::new(dir);
+        let mut server = ExclusiveServer::new(dir);
         if self.foreign_pids {
             server = server.foreign_pids();
         }
@@ -81,9 +81,9 @@ impl Check {
     }
 }
 
-fn reason(answer: &Answer) -> String {
+fn reason(answer: &CycleDecision) -> String {
     answer
-        .log_line(Work::Sync)
+        .log_line(CycleKind::Sync)
         .unwrap_or_else(|| "no lock: proceed".to_owned())
 }
 

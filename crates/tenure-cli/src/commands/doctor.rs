@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use tenure::{Capabilities, Where, blocking};
-use tenure_files::dir::{Dir, Reach};
+use tenure_files::dir::{Dir, FileSystemReach};
 
 use crate::options::Reading;
 use crate::say::{Failed, Form};
@@ -105,12 +105,12 @@ fn directory(dir: &Path) -> Result<Vec<Finding>, Failed> {
     let dir = Dir::open(dir)?;
     let system = dir.file_system();
     let (reach, proof) = match system.reach {
-        Reach::Local => ("local", "the kernel's lock proves whether a holder lives"),
-        Reach::Remote => (
+        FileSystemReach::Local => ("local", "the kernel's lock proves whether a holder lives"),
+        FileSystemReach::Remote => (
             "remote",
             "a holder's life is judged by its process, else by age: the kernel's lock may not reach other machines",
         ),
-        Reach::Unknown => (
+        FileSystemReach::Unknown => (
             "unknown",
             "treated like a network file system: a holder's life is judged by its process, else by age",
         ),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tenure::{Error, Guard, HoldEvent, LockAll, Mode, Tenure, Where, blocking};
-use tenure_files::heart;
+use tenure_files::heartbeat;
 
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
@@ -155,7 +155,7 @@ impl Run {
         };
         // A command that is over at once goes without a heart. Of several locks, the first may be held for long
         // before the last is had.
-        let mut rest = (places.len() == 1).then(heart::rest);
+        let mut rest = (places.len() == 1).then(heartbeat::rest);
         let waiting = Arc::new(Waiting::new());
         let taken = take(
             self.wanted(&tenure, &places, &waiting)?,

@@ -14,7 +14,7 @@ use signal_hook::consts::{
 };
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
-use tenure_files::heart::Rest;
+use tenure_files::heartbeat::HeartbeatPause;
 
 use super::channel::{Cause, Channel, OnAsk, Order, Report, Variables};
 use super::keeper;
@@ -126,7 +126,7 @@ pub(crate) fn supervise(
     inbox: &Inbox,
     terminal: &mut Terminal,
     early: impl FnOnce() -> Option<i32>,
-    rest: &mut Option<Rest>,
+    rest: &mut Option<HeartbeatPause>,
 ) -> io::Result<Outcome> {
     let (read, write) = UnixStream::pair()?;
     let mut signals = SignalDelivery::with_pipe(

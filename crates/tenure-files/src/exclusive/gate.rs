@@ -22,19 +22,19 @@ use crate::record;
 
 /// A share of the gate, held while a server's cycle runs.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct GateShare {
     gate: File,
     /// A forked child has the same open file: unlocking it there would open the gate under its parent.
     process: Incarnation,
 }
 
-impl Share {
+impl GateShare {
     /// Goes in, unless somebody has the gate alone. No waiting here: that somebody may be stopped, and
     /// a server must not hang on it.
-    pub(super) fn enter(dir: &Dir) -> Result<Option<Share>> {
+    pub(super) fn enter(dir: &Dir) -> Result<Option<GateShare>> {
         let gate = open(dir)?;
         match flock(&gate, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(Some(Share {
+            Ok(()) => Ok(Some(GateShare {
                 gate,
                 process: Incarnation::current(),
             })),
@@ -44,7 +44,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for GateShare {
     fn drop(&mut self) {
         if self.process == Incarnation::current() {
             // Not by closing alone: a child forked during the cycle has the descriptor too.

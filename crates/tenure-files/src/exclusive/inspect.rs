@@ -3,17 +3,17 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::judge::{Judged, judge};
-use super::{FILE_NAME, Judging, gate};
+use super::staleness::{JudgedLock, judge};
+use super::{FILE_NAME, StalenessRules, gate};
 use crate::dir::Dir;
 use crate::error::Result;
-use crate::sighting::{Sighting, State};
+use crate::observed::{ObservedLock, ObservedState};
 
 /// What stands in a database's directory.
 #[derive(Debug)]
 pub struct Inspection {
     /// The lock, if there is one.
-    pub sighting: Option<Sighting>,
+    pub observed_lock: Option<ObservedLock>,
     /// Whether a cycle of a Tenure server is running (X21).
     pub cycle_is_running: bool,
 }
@@ -22,20 +22,25 @@ pub struct Inspection {
 pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
     let dir = Dir::open(dir)?;
     let cycle_is_running = gate::is_busy(&dir)?;
-    let (record, state) = match judge(&dir, &Judging::default())? {
-        Judged::Free => {
+    let (record, state) = match judge(&dir, &StalenessRules::default())? {
+        JudgedLock::Free => {
             return Ok(Inspection {
-                sighting: None,
+                observed_lock: None,
                 cycle_is_running,
             });
         }
-        Judged::Dead { found, blocker } => (Some(found), State::Dead(Some(blocker))),
-        Judged::Held { found, blocker, .. } => (Some(found), State::Held(blocker)),
-        Judged::Problem { found, error } => (found, State::Problem(error)),
+        JudgedLock::Dead { found, blocker } => (Some(found), ObservedState::Dead(Some(blocker))),
+        JudgedLock::Held { found, blocker, .. } => (Some(found), ObservedState::Held(blocker)),
+        JudgedLock::Problem { found, error } => (found, ObservedState::Problem(error)),
     };
-    let sighting = Some(Sighting::new(dir, OsString::from(FILE_NAME), record, state));
+    let observed_lock = Some(ObservedLock::new(
+        dir,
+        OsString::from(FILE_NAME),
+        record,
+        state,
+    ));
     Ok(Inspection {
-        sighting,
+        observed_lock,
         cycle_is_running,
     })
 }

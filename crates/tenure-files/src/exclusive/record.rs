@@ -13,17 +13,17 @@ use jiff::Timestamp;
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::stamp;
+use super::timestamp;
 use crate::identity::Identity;
 use crate::process;
-use crate::text::{self, Layout, Room};
+use crate::record_layout::{self, FenceRoom, RecordLayout};
 
 /// No record is larger (X5).
 pub(crate) const LIMIT: usize = 64 * 1024;
 
 /// A valid record.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+pub struct ExclusiveRecord {
     /// Name of the tool that holds the lock, never empty. Written by others: escape it before printing.
     pub holder: String,
     /// Its process id, within what Linux can give (K15).
@@ -49,13 +49,13 @@ pub enum RecordError {
     Invalid(&'static str),
 }
 
-impl Record {
+impl ExclusiveRecord {
     /// Reads a record; `bytes` is the whole file, or a little more of it than a record may have.
-    pub fn parse(bytes: &[u8]) -> Result<Record, RecordError> {
+    pub fn parse(bytes: &[u8]) -> Result<ExclusiveRecord, RecordError> {
         if bytes.len() > LIMIT {
             return Err(RecordError::too_large());
         }
-        let fields: Option<Fields> = serde_json::from_slice(bytes)
+        let fields: Option<RecordFields> = serde_json::from_slice(bytes)
             .map_err(|error| RecordError::Malformed(error.to_string()))?;
         // `null` is an object without fields to the original.
         fields.unwrap_or_default().validate()
@@ -70,19 +70,19 @@ impl RecordError {
 
 /// The fields as found. `None`: absent or `null`, which the original does not tell apart.
 #[derive(Default)]
-struct Fields {
+struct RecordFields {
     holder: Option<String>,
     pid: Option<i64>,
     hostname: Option<String>,
-    started: Option<Stamp>,
+    started: Option<StampField>,
     version: Option<String>,
     tenure: Option<Value>,
 }
 
-struct Stamp(Timestamp);
+struct StampField(Timestamp);
 
-impl Fields {
-    fn validate(self) -> Result<Record, RecordError> {
+impl RecordFields {
+    fn validate(self) -> Result<ExclusiveRecord, RecordError> {
         let filled = |text: Option<String>, problem| {
             text.filter(|text| !text.is_empty())
                 .ok_or(RecordError::Invalid(problem))
@@ -93,13 +93,13 @@ impl Fields {
             return Err(RecordError::Invalid("pid is not positive"));
         }
         let hostname = filled(self.hostname, "hostname is empty")?;
-        let Stamp(started) = self
+        let StampField(started) = self
             .started
-            .filter(|Stamp(time)| !stamp::is_zero(*time))
+            .filter(|StampField(time)| !timestamp::is_zero(*time))
             .ok_or(RecordError::Invalid("started_at is not set"))?;
         let pid = process::valid_pid(pid)
             .ok_or_else(|| RecordError::Malformed(format!("{pid} cannot be a process id")))?;
-        Ok(Record {
+        Ok(ExclusiveRecord {
             holder,
             pid,
             hostname,
@@ -114,23 +114,23 @@ impl Fields {
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields, D::Error> {
-        deserializer.deserialize_map(FieldsVisitor)
+impl<'de> Deserialize<'de> for RecordFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RecordFields, D::Error> {
+        deserializer.deserialize_map(RecordFieldsVisitor)
     }
 }
 
-struct FieldsVisitor;
+struct RecordFieldsVisitor;
 
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields;
+impl<'de> Visitor<'de> for RecordFieldsVisitor {
+    type Value = RecordFields;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-        let mut fields = Fields::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RecordFields, A::Error> {
+        let mut fields = RecordFields::default();
         while let Some(name) = map.next_key::<String>()? {
             match name.to_ascii_lowercase().as_str() {
                 "holder" => fields.holder = map.next_value()?,
@@ -146,25 +146,25 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 }
 
-impl<'de> Deserialize<'de> for Stamp {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Stamp, D::Error> {
+impl<'de> Deserialize<'de> for StampField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StampField, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let time = stamp::parse(&text);
-        time.map(Stamp)
+        let time = timestamp::parse(&text);
+        time.map(StampField)
             .ok_or_else(|| de::Error::custom("started_at is not an RFC 3339 time"))
     }
 }
 
 /// A record to be written.
-pub(super) struct Written<'a> {
+pub(super) struct RecordToWrite<'a> {
     pub(super) holder: &'a str,
     pub(super) version: Option<&'a str>,
     pub(super) started_at: &'a str,
     pub(super) own: &'a Identity,
-    pub(super) room: Room,
+    pub(super) room: FenceRoom,
 }
 
-impl Written<'_> {
+impl RecordToWrite<'_> {
     /// The plain form of X2, with our block at the end.
     pub(super) fn encode(&self) -> Vec<u8> {
         let json = |value: &str| Value::from(value).to_string();
@@ -179,9 +179,9 @@ impl Written<'_> {
         members.extend(self.version.map(|version| ("version", json(version))));
         members.push((
             "tenure",
-            text::identity(self.own, self.room, Layout::Indented),
+            record_layout::identity(self.own, self.room, RecordLayout::Indented),
         ));
-        let mut record = text::join(members, Layout::Indented);
+        let mut record = record_layout::join(members, RecordLayout::Indented);
         record.push('\n');
         record.into_bytes()
     }

@@ -11,23 +11,23 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::judge::{Judged, address, judge};
-use super::{FILE_NAME, GATE_NAME, Judging, Wait, gate, record};
+use super::staleness::{JudgedLock, address, judge};
+use super::{FILE_NAME, GATE_NAME, StalenessRules, Wait, gate, record};
 use crate::clock;
-use crate::deadline::{Patience, after};
+use crate::deadline::{Deadline, after};
 use crate::dir::{Dir, FileId};
-use crate::error::{Blocker, Class, Error, Result};
+use crate::error::{BlockingHolder, Class, Error, Result};
 use crate::fence;
 use crate::future;
-use crate::heart::{Care, Cared, care_for};
-use crate::hold::{Hold, Loss};
+use crate::heartbeat::{MonitorOptions, Monitored, monitor};
+use crate::hold::{FileHolding, Loss};
 use crate::identity::{Here, Identity, Token};
 use crate::liveness::{Proof, Verdict};
 use crate::publish::{self, Draft, Durability, Published};
-use crate::record::{Record as Found, flock_failed, timestamp};
+use crate::record::{OpenRecord as Found, flock_failed, timestamp};
+use crate::record_layout::FenceRoom;
 use crate::remove::{Removal, no_pause, remove};
-use crate::text::Room;
-use crate::wait::{Cancel, Waiter, jittered};
+use crate::wait::{Cancel, NameWaiter, jittered};
 
 /// How often a dead lock is reclaimed in vain before the race counts as lost (X14.2).
 const RECLAIM_TRIES: u32 = 5;
@@ -45,10 +45,10 @@ pub struct Tool {
     settle: Duration,
     quiesce: Quiesce,
     durability: Durability,
-    room: Room,
+    room: FenceRoom,
     heartbeat: Duration,
     poll: Duration,
-    judging: Judging,
+    judging: StalenessRules,
     cancel: Option<Cancel>,
     follows: Option<u32>,
 }
@@ -79,10 +79,10 @@ impl Tool {
             settle: Duration::ZERO,
             quiesce: Quiesce::For(Duration::from_secs(30)),
             durability: Durability::Durable,
-            room: Room::None,
+            room: FenceRoom::None,
             heartbeat: Duration::from_secs(10),
             poll: Duration::from_secs(1),
-            judging: Judging::default(),
+            judging: StalenessRules::default(),
             cancel: None,
             follows: None,
         })
@@ -140,7 +140,7 @@ impl Tool {
     /// Takes a fencing number with the lock (K39).
     #[must_use]
     pub fn fenced(mut self) -> Tool {
-        self.room = Room::ForFence;
+        self.room = FenceRoom::ForFence;
         self
     }
 
@@ -167,38 +167,41 @@ impl Tool {
 
     /// Claims the database on a thread of its own, for callers that await. Dropping the future
     /// withdraws: a lock that is granted at that very moment is given back.
-    pub fn acquire_async(&self, wait: Wait) -> future::Blocking<Result<Guard>> {
+    pub fn acquire_async(&self, wait: Wait) -> future::Blocking<Result<ExclusiveGuard>> {
         let tool = self.clone();
         future::run(move |cancel| tool.cancel(cancel).acquire(wait))
     }
 
     /// Claims the database.
-    pub fn acquire(&self, wait: Wait) -> Result<Guard> {
-        let patience = Patience::new(wait, self.cancel.clone());
+    pub fn acquire(&self, wait: Wait) -> Result<ExclusiveGuard> {
+        let wait_deadline = Deadline::new(wait, self.cancel.clone());
         let dir = Arc::new(Dir::open(&self.dir)?);
         let token = Token::random();
         let bytes = self.record(&dir, token)?;
-        let published = self.publish(&dir, &bytes, wait, &patience)?;
-        let hold = Arc::new(Hold::new(
+        let published = self.publish(&dir, &bytes, wait, &wait_deadline)?;
+        let hold = Arc::new(FileHolding::new(
             dir,
             OsStr::new(FILE_NAME),
             published,
             bytes,
             token,
         ));
-        let care = Care {
+        let monitor_options = MonitorOptions {
             beat: Some(self.heartbeat),
             check: None,
         };
         // Nobody beats for a hold that outlives us.
-        let cared = self.follows.is_none().then(|| care_for(&hold, care));
-        let mut guard = Guard {
-            care: cared,
+        let monitored = self
+            .follows
+            .is_none()
+            .then(|| monitor(&hold, monitor_options));
+        let mut guard = ExclusiveGuard {
+            monitor_options: monitored,
             hold,
             fence: None,
         };
         // From here on an error drops the guard, and with it the lock.
-        if self.room == Room::ForFence {
+        if self.room == FenceRoom::ForFence {
             let fence = fence::next(guard.hold.dir(), self.publishing())?;
             guard.hold.write_fence(fence)?;
             guard.fence = Some(fence);
@@ -217,22 +220,22 @@ impl Tool {
         dir: &Dir,
         bytes: &[u8],
         wait: Wait,
-        patience: &Patience,
+        wait_deadline: &Deadline,
     ) -> Result<Published> {
         let name = OsStr::new(FILE_NAME);
         let mut draft = Draft::new(dir, name, self.publishing());
         draft.write(bytes)?;
-        let mut waiter = Waiter::new(dir, &[name], self.cancel.clone());
-        let mut problem_since: Option<(Option<Sight>, Instant)> = None;
+        let mut waiter = NameWaiter::new(dir, &[name], self.cancel.clone());
+        let mut problem_since: Option<(Option<UnreadableFile>, Instant)> = None;
         let mut reclaims = 0;
         loop {
             if let Some(published) = draft.publish()? {
                 return Ok(published);
             }
-            let is_over = patience.is_over();
+            let is_over = wait_deadline.is_over();
             match judge(dir, &self.judging)? {
-                Judged::Free => continue,
-                Judged::Dead { mut found, blocker } => {
+                JudgedLock::Free => continue,
+                JudgedLock::Dead { mut found, blocker } => {
                     reclaims += 1;
                     if reclaims > RECLAIM_TRIES && is_over {
                         return Err(lost_race(dir));
@@ -245,20 +248,20 @@ impl Tool {
                         Removal::Busy => waiter.follow_lock(found.file(), found.id()),
                     }
                 }
-                Judged::Held { blocker, class, .. } if is_over => {
+                JudgedLock::Held { blocker, class, .. } if is_over => {
                     return Err(in_vain(dir, class, wait, blocker));
                 }
-                Judged::Held { found, by, .. } => {
+                JudgedLock::Held { found, by, .. } => {
                     problem_since = None;
                     follow(&mut waiter, &found, &by);
                 }
-                Judged::Problem { error, .. } => {
-                    let sight = Sight::of(dir);
+                JudgedLock::Problem { error, .. } => {
+                    let unreadable = UnreadableFile::of(dir);
                     let since = match problem_since {
-                        Some((seen, since)) if seen == sight => since,
+                        Some((seen, since)) if seen == unreadable => since,
                         _ => Instant::now(),
                     };
-                    problem_since = Some((sight, since));
+                    problem_since = Some((unreadable, since));
                     let may_be_writing =
                         matches!(error.class(), Class::Malformed | Class::Unreadable)
                             && since.elapsed() < WRITING_TIME;
@@ -272,7 +275,7 @@ impl Tool {
                 waiter.arm();
                 continue;
             }
-            waiter.wait(patience.until(after(Instant::now(), jittered(self.poll))));
+            waiter.wait(wait_deadline.until(after(Instant::now(), jittered(self.poll))));
         }
     }
 
@@ -284,7 +287,7 @@ impl Tool {
         };
         let started = clock::format(SystemTime::now())
             .ok_or_else(|| Error::new(Class::Io, dir.path(), "the clock is beyond the calendar"))?;
-        let fields = record::Written {
+        let fields = record::RecordToWrite {
             holder: &self.holder,
             version: self.version.as_deref(),
             started_at: &started,
@@ -294,7 +297,7 @@ impl Tool {
         let bytes = fields.encode();
         // What we would not accept from others must not be written: the version may be too long, or
         // the machine may have no name.
-        match record::Record::parse(&bytes) {
+        match record::ExclusiveRecord::parse(&bytes) {
             Ok(_) => Ok(bytes),
             Err(error) => Err(Error::new(
                 Class::BadInput,
@@ -315,16 +318,16 @@ impl Tool {
 
 /// What is known of a file that cannot be read: a change of any of it means that somebody is at work.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Sight {
+struct UnreadableFile {
     id: FileId,
     modified: SystemTime,
     size: i64,
 }
 
-impl Sight {
-    fn of(dir: &Dir) -> Option<Sight> {
+impl UnreadableFile {
+    fn of(dir: &Dir) -> Option<UnreadableFile> {
         let stat = dir.stat(OsStr::new(FILE_NAME)).ok()?;
-        Some(Sight {
+        Some(UnreadableFile {
             id: FileId::of(&stat),
             modified: timestamp(stat.st_mtime, stat.st_mtime_nsec),
             size: stat.st_size,
@@ -333,7 +336,7 @@ impl Sight {
 }
 
 /// The death of the holder wakes us, by its kernel lock or its process.
-fn follow(waiter: &mut Waiter<'_>, found: &Found, by: &Identity) {
+fn follow(waiter: &mut NameWaiter<'_>, found: &Found, by: &Identity) {
     match (by.boot.is_some(), by.pid) {
         (true, _) => waiter.follow(found, by, &Here::now()),
         (false, Some(pid)) => waiter.follow_process(found, pid, None),
@@ -342,15 +345,15 @@ fn follow(waiter: &mut Waiter<'_>, found: &Found, by: &Identity) {
 }
 
 /// K24: somebody has the kernel's lock: the holder after all, or another judge.
-fn still_locked(blocker: Blocker) -> Blocker {
-    Blocker {
+fn still_locked(blocker: BlockingHolder) -> BlockingHolder {
+    BlockingHolder {
         verdict: Verdict::Alive(Proof::KernelLock),
         ..blocker
     }
 }
 
 /// X14.2: the class for one who did not wait, or waited to the end.
-fn in_vain(dir: &Dir, class: Class, wait: Wait, blocker: Blocker) -> Error {
+fn in_vain(dir: &Dir, class: Class, wait: Wait, blocker: BlockingHolder) -> Error {
     let (class, what) = match (class, wait) {
         (Class::Foreign, Wait::No) => (class, "held by somebody who cannot be checked from here"),
         (_, Wait::No) => (class, "held"),
@@ -405,18 +408,18 @@ fn wait_for_cycles(dir: &Dir, time: Duration) -> Result<()> {
     }
 }
 
-/// A claimed database. Dropping it gives it back; only [`release`](Guard::release) can say how that went.
+/// A claimed database. Dropping it gives it back; only [`release`](ExclusiveGuard::release) can say how that went.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct Guard {
-    care: Option<Cared>,
-    hold: Arc<Hold>,
+pub struct ExclusiveGuard {
+    monitor_options: Option<Monitored>,
+    hold: Arc<FileHolding>,
     fence: Option<NonZeroU64>,
 }
 
-impl Guard {
+impl ExclusiveGuard {
     /// The record and its state.
-    pub fn hold(&self) -> &Arc<Hold> {
+    pub fn hold(&self) -> &Arc<FileHolding> {
         &self.hold
     }
 
@@ -437,27 +440,27 @@ impl Guard {
 
     /// Lets go of the handle and leaves the record, which follows the process that it names (C13).
     pub fn leave(mut self) -> Token {
-        self.care = None;
+        self.monitor_options = None;
         self.hold.leave();
         self.hold.token()
     }
 
     /// Gives the database back. A record that is gone or another's is `Compromised`, not success (X17).
     pub fn release(mut self) -> Result<()> {
-        self.care = None;
+        self.monitor_options = None;
         self.hold.release()
     }
 }
 
-impl Drop for Guard {
+impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
-        self.care = None;
+        self.monitor_options = None;
         // Released before, or lost: nothing more to do, and nobody here to be told.
         let _ = self.hold.release();
     }
 }
 
-impl AsFd for Guard {
+impl AsFd for ExclusiveGuard {
     /// The locked descriptor, for a child that shall keep the lock (K38).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.hold.as_fd()
@@ -465,7 +468,7 @@ impl AsFd for Guard {
 }
 
 /// Takes over a hold that follows another process, by its token: for `renew` and `unlock` (C13).
-pub fn adopt(dir: impl AsRef<Path>, token: Token) -> Result<Hold> {
+pub fn adopt(dir: impl AsRef<Path>, token: Token) -> Result<FileHolding> {
     let dir = Arc::new(Dir::open(dir)?);
-    Hold::adopt(dir, OsStr::new(FILE_NAME), record::LIMIT, token)
+    FileHolding::adopt(dir, OsStr::new(FILE_NAME), record::LIMIT, token)
 }

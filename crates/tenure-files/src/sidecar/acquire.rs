@@ -15,24 +15,24 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::judge::{self, Judged, Ruling};
+use super::held_table::{self, HeldLock, TableLookup};
+use super::lock_path::{LockPaths, ParentDirectory};
 use super::options::{Options, Payload};
 use super::payload::compose;
-use super::place::{Parent, Place};
-use super::reclaim::{self, Observation, ReclaimGuard, Standing};
-use super::table::{self, Entry, Listed};
-use crate::error::{Blocker, Class, Decision, Error, Result};
-use crate::heart::{self, Care};
-use crate::hold::Hold;
+use super::reclaim::{self, ExistingGuard, GuardObservation, ReclaimGuard};
+use super::staleness::{self, JudgedSidecar, StalenessRuling};
+use crate::error::{BlockingHolder, Class, Decision, Error, Result};
+use crate::heartbeat::{self, MonitorOptions};
+use crate::hold::FileHolding;
 use crate::identity::{Here, Identity, Token};
 use crate::liveness::{Proof, Verdict};
 use crate::publish::{self, Draft, Published};
-use crate::remove::{Removal, Step, no_pause, remove};
-use crate::wait::{Waiter, Woken, random_fraction};
+use crate::remove::{Removal, RemovalStep, no_pause, remove};
+use crate::wait::{NameWaiter, WakeReason, random_fraction};
 
 /// Moments at which a test may let the world change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Point {
+pub enum AcquireStep {
     /// The name is taken; whoever has it is judged next.
     Taken,
     /// Our record stands under its name; the guard is looked at next.
@@ -40,7 +40,7 @@ pub enum Point {
     /// Our reclaim guard stands; the dead lock is removed next.
     GuardMade,
     /// A step of the removal itself.
-    Removal(Step),
+    Removal(RemovalStep),
     /// The dead lock is gone; our record is published next.
     DeadRemoved,
     /// Our record stands; the guard is taken down next.
@@ -48,10 +48,10 @@ pub enum Point {
 }
 
 /// Acquires, waiting as the options say.
-pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<Entry>> {
+pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<HeldLock>> {
     options.check()?;
-    let place = Place::of(options, Parent::Create)?;
-    let (here, token, local) = (Here::now(), Token::random(), place.dir.is_local());
+    let paths = LockPaths::of(options, ParentDirectory::Create)?;
+    let (here, token, local) = (Here::now(), Token::random(), paths.dir.is_local());
     let identity = match options.follows {
         Some(pid) => Identity::following(pid, token, local),
         None => Identity::own_at(&here, token, local),
@@ -61,19 +61,19 @@ pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<Entry>> {
         first_way: options.first_way,
         ..publish::Options::default()
     };
-    let names = [place.lock_name.as_os_str(), place.guard_name.as_os_str()];
+    let names = [paths.lock_name.as_os_str(), paths.guard_name.as_os_str()];
     Acquisition {
         key,
         options,
-        place: &place,
+        paths: &paths,
         here,
         token,
         identity,
-        draft: Draft::new(&place.dir, &place.lock_name, draft_options),
+        draft: Draft::new(&paths.dir, &paths.lock_name, draft_options),
         drafted: None,
-        waiter: Waiter::new(&place.dir, &names, options.cancel.clone()).for_names_to_go(),
-        budget: Budget::new(options),
-        observation: Observation::default(),
+        waiter: NameWaiter::new(&paths.dir, &names, options.cancel.clone()).for_names_to_go(),
+        budget: RetryBudget::new(options),
+        observation: GuardObservation::default(),
         was_taken: false,
         is_patient: false,
         is_racing: false,
@@ -84,15 +84,15 @@ pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<Entry>> {
 struct Acquisition<'a> {
     key: &'a str,
     options: &'a Options,
-    place: &'a Place,
+    paths: &'a LockPaths,
     here: Here,
     token: Token,
     identity: Identity,
     draft: Draft<'a>,
     drafted: Option<Drafted>,
-    waiter: Waiter<'a>,
-    budget: Budget<'a>,
-    observation: Observation,
+    waiter: NameWaiter<'a>,
+    budget: RetryBudget<'a>,
+    observation: GuardObservation,
     /// Once we have met a lock, we look before we publish.
     was_taken: bool,
     /// Whether whoever is in the way has been there long enough to be followed.
@@ -112,39 +112,39 @@ struct Drafted {
 }
 
 /// How one attempt ended.
-enum Attempt {
-    Held(Arc<Entry>),
-    Blocked(Obstacle),
+enum AcquireAttempt {
+    Held(Arc<HeldLock>),
+    Blocked(BlockingFile),
     /// What stood in the way went while it was judged: try again at once (S20).
     Vanished,
 }
 
 /// What is in the way, and under which class it is reported if it stays.
-struct Obstacle {
-    what: What,
+struct BlockingFile {
+    what: AwaitedName,
     class: Class,
-    blocker: Option<Blocker>,
+    blocker: Option<BlockingHolder>,
 }
 
 /// The name whose end we wait for.
 #[derive(Clone, Copy)]
-enum What {
+enum AwaitedName {
     Lock,
     Guard,
 }
 
-impl Obstacle {
-    fn lock(blocker: Option<Blocker>) -> Obstacle {
-        Obstacle {
-            what: What::Lock,
+impl BlockingFile {
+    fn lock(blocker: Option<BlockingHolder>) -> BlockingFile {
+        BlockingFile {
+            what: AwaitedName::Lock,
             class: Class::Timeout,
             blocker,
         }
     }
 
-    fn guard(blocker: Option<Blocker>) -> Obstacle {
-        Obstacle {
-            what: What::Guard,
+    fn guard(blocker: Option<BlockingHolder>) -> BlockingFile {
+        BlockingFile {
+            what: AwaitedName::Guard,
             class: Class::Timeout,
             blocker,
         }
@@ -152,30 +152,30 @@ impl Obstacle {
 }
 
 impl Acquisition<'_> {
-    fn run(mut self) -> Result<Arc<Entry>> {
+    fn run(mut self) -> Result<Arc<HeldLock>> {
         loop {
             match self.attempt()? {
-                Attempt::Held(entry) => return Ok(entry),
-                Attempt::Vanished if self.budget.spend() => {}
-                Attempt::Vanished => return Err(self.in_vain(Obstacle::lock(None))),
-                Attempt::Blocked(obstacle) => self.wait(obstacle)?,
+                AcquireAttempt::Held(entry) => return Ok(entry),
+                AcquireAttempt::Vanished if self.budget.spend() => {}
+                AcquireAttempt::Vanished => return Err(self.in_vain(BlockingFile::lock(None))),
+                AcquireAttempt::Blocked(blocking_file) => self.wait(blocking_file)?,
             }
         }
     }
 
-    fn attempt(&mut self) -> Result<Attempt> {
+    fn attempt(&mut self) -> Result<AcquireAttempt> {
         let was_racing = std::mem::take(&mut self.is_racing);
-        match table::enter(
+        match held_table::enter(
             self.key,
-            &self.place.target,
+            &self.paths.target,
             self.options.reentrant_owner.as_deref(),
         ) {
-            Listed::Free => {}
-            Listed::Again(entry) => return Ok(Attempt::Held(entry)),
-            Listed::Held(entry) => return Ok(Attempt::Blocked(self.held_here(&entry))),
+            TableLookup::Free => {}
+            TableLookup::Again(entry) => return Ok(AcquireAttempt::Held(entry)),
+            TableLookup::Held(entry) => return Ok(AcquireAttempt::Blocked(self.held_here(&entry))),
         }
-        if let Some(obstacle) = self.guard_in_the_way()? {
-            return Ok(Attempt::Blocked(obstacle));
+        if let Some(blocking_file) = self.guard_in_the_way()? {
+            return Ok(AcquireAttempt::Blocked(blocking_file));
         }
         if self.was_taken
             && let Some(judged) = self.judge()?
@@ -184,83 +184,84 @@ impl Acquisition<'_> {
         }
         match self.publish()? {
             Some(hold) => self.second_look(hold),
-            None if was_racing => Ok(Attempt::Blocked(Obstacle::lock(None))),
+            None if was_racing => Ok(AcquireAttempt::Blocked(BlockingFile::lock(None))),
             None => {
                 self.was_taken = true;
-                self.options.at(Point::Taken);
+                self.options.at(AcquireStep::Taken);
                 match self.judge()? {
                     Some(judged) => self.answer(judged),
-                    None => Ok(Attempt::Vanished),
+                    None => Ok(AcquireAttempt::Vanished),
                 }
             }
         }
     }
 
     /// S16.1: a guard that is not ours means wait, unless it was left behind (S22).
-    fn guard_in_the_way(&mut self) -> Result<Option<Obstacle>> {
-        let stands = Ok(Some(Obstacle::guard(None)));
-        match reclaim::standing(self.place)? {
-            Standing::None => Ok(None),
-            Standing::Left(file, id) => match reclaim::take_down(self.place, &file, id)? {
+    fn guard_in_the_way(&mut self) -> Result<Option<BlockingFile>> {
+        let stands = Ok(Some(BlockingFile::guard(None)));
+        match reclaim::standing(self.paths)? {
+            ExistingGuard::None => Ok(None),
+            ExistingGuard::Left(file, id) => match reclaim::take_down(self.paths, &file, id)? {
                 true => Ok(None),
                 false => stands,
             },
-            Standing::Locked(file, id) => {
+            ExistingGuard::Locked(file, id) => {
                 if self.is_patient {
                     self.waiter.follow_lock(&file, id);
                 }
                 stands
             }
-            Standing::Directory(stat) => {
+            ExistingGuard::Directory(stat) => {
                 match self
                     .observation
-                    .remove_if_left(self.place, &stat, self.options)?
+                    .remove_if_left(self.paths, &stat, self.options)?
                 {
                     true => Ok(None),
                     false => stands,
                 }
             }
-            Standing::File(_) => self.guard_file_in_the_way(),
-            Standing::Other(_) => stands,
+            ExistingGuard::File(_) => self.guard_file_in_the_way(),
+            ExistingGuard::Other(_) => stands,
         }
     }
 
     /// A guard that is a file carries a record like a lock and is judged like one (S22).
-    fn guard_file_in_the_way(&mut self) -> Result<Option<Obstacle>> {
-        let judged = judge::judge(self.place, &self.place.guard_name, self.options, &self.here)?;
+    fn guard_file_in_the_way(&mut self) -> Result<Option<BlockingFile>> {
+        let judged =
+            staleness::judge(self.paths, &self.paths.guard_name, self.options, &self.here)?;
         let Some(mut judged) = judged else {
             return Ok(None);
         };
-        if judged.ruling == Ruling::Reclaim
+        if judged.ruling == StalenessRuling::Reclaim
             && let Some(record) = &mut judged.record
-            && remove(&self.place.dir, record, &no_pause)? == Removal::Removed
+            && remove(&self.paths.dir, record, &no_pause)? == Removal::Removed
         {
             return Ok(None);
         }
-        Ok(Some(Obstacle::guard(Some(judged.blocker))))
+        Ok(Some(BlockingFile::guard(Some(judged.blocker))))
     }
 
     /// S16.2, by way of a draft that is kept for the next attempt. `None`: the name is taken.
-    fn publish(&mut self) -> Result<Option<Arc<Hold>>> {
+    fn publish(&mut self) -> Result<Option<Arc<FileHolding>>> {
         self.refresh_draft()?;
         let Some(published) = self.draft.publish()? else {
             return Ok(None);
         };
         let hold = self.hold(published);
-        self.options.at(Point::Published);
+        self.options.at(AcquireStep::Published);
         Ok(Some(hold))
     }
 
-    fn hold(&mut self, published: Published) -> Arc<Hold> {
+    fn hold(&mut self, published: Published) -> Arc<FileHolding> {
         let bytes = self
             .drafted
             .take()
             .map(|drafted| drafted.bytes)
             .unwrap_or_default();
-        let dir = Arc::clone(&self.place.dir);
-        Arc::new(Hold::new(
+        let dir = Arc::clone(&self.paths.dir);
+        Arc::new(FileHolding::new(
             dir,
-            &self.place.lock_name,
+            &self.paths.lock_name,
             published,
             bytes,
             self.token,
@@ -295,7 +296,7 @@ impl Acquisition<'_> {
             &self.identity,
             self.token,
             self.options.clock.now(),
-            &self.place.lock_path,
+            &self.paths.lock_path,
         )?;
         self.draft.write(&bytes)?;
         self.drafted = Some(Drafted {
@@ -307,48 +308,56 @@ impl Acquisition<'_> {
     }
 
     /// S16.4: with our record published, look at the guard again.
-    fn second_look(&mut self, hold: Arc<Hold>) -> Result<Attempt> {
+    fn second_look(&mut self, hold: Arc<FileHolding>) -> Result<AcquireAttempt> {
         let mut has_waited = false;
-        while let Some(obstacle) = self.guard_in_the_way().inspect_err(|_| give_up(&hold))? {
+        while let Some(blocking_file) = self.guard_in_the_way().inspect_err(|_| give_up(&hold))? {
             has_waited = true;
-            self.wait(obstacle).inspect_err(|_| give_up(&hold))?;
+            self.wait(blocking_file).inspect_err(|_| give_up(&hold))?;
         }
         if has_waited {
             match hold.check() {
                 Ok(()) => {}
-                Err(error) if error.class() == Class::Compromised => return Ok(Attempt::Vanished),
+                Err(error) if error.class() == Class::Compromised => {
+                    return Ok(AcquireAttempt::Vanished);
+                }
                 Err(error) => {
                     give_up(&hold);
                     return Err(error);
                 }
             }
         }
-        self.settle(hold).map(Attempt::Held)
+        self.settle(hold).map(AcquireAttempt::Held)
     }
 
-    fn judge(&mut self) -> Result<Option<Judged>> {
-        judge::judge(self.place, &self.place.lock_name, self.options, &self.here)
+    fn judge(&mut self) -> Result<Option<JudgedSidecar>> {
+        staleness::judge(self.paths, &self.paths.lock_name, self.options, &self.here)
     }
 
-    fn answer(&mut self, judged: Judged) -> Result<Attempt> {
+    fn answer(&mut self, judged: JudgedSidecar) -> Result<AcquireAttempt> {
         match judged.ruling {
-            Ruling::Reclaim => self.reclaim(judged),
-            Ruling::Stale => Err(judge::stale(self.place, judged.blocker, self.options.stale)),
-            Ruling::Unreadable => Ok(Attempt::Blocked(Obstacle {
+            StalenessRuling::Reclaim => self.reclaim(judged),
+            StalenessRuling::Stale => Err(staleness::stale(
+                self.paths,
+                judged.blocker,
+                self.options.stale,
+            )),
+            StalenessRuling::Unreadable => Ok(AcquireAttempt::Blocked(BlockingFile {
                 class: Class::Unreadable,
-                ..Obstacle::lock(Some(judged.blocker))
+                ..BlockingFile::lock(Some(judged.blocker))
             })),
-            Ruling::Wait => {
+            StalenessRuling::Wait => {
                 if self.is_patient {
                     self.follow(&judged);
                 }
-                Ok(Attempt::Blocked(Obstacle::lock(Some(judged.blocker))))
+                Ok(AcquireAttempt::Blocked(BlockingFile::lock(Some(
+                    judged.blocker,
+                ))))
             }
         }
     }
 
     /// The holder's end shall wake us (K42).
-    fn follow(&mut self, judged: &Judged) {
+    fn follow(&mut self, judged: &JudgedSidecar) {
         let Some(record) = &judged.record else { return };
         match &judged.identity {
             Some(identity) => self.waiter.follow(record, identity, &self.here),
@@ -364,86 +373,86 @@ impl Acquisition<'_> {
 
     /// S21. The dead file's own lock is taken before the guard is put up: whoever has it is alive
     /// or at the same work, and the guard would only disturb.
-    fn reclaim(&mut self, judged: Judged) -> Result<Attempt> {
-        let obstacle = Attempt::Blocked(Obstacle::lock(Some(judged.blocker)));
+    fn reclaim(&mut self, judged: JudgedSidecar) -> Result<AcquireAttempt> {
+        let blocking_file = AcquireAttempt::Blocked(BlockingFile::lock(Some(judged.blocker)));
         let Some(mut record) = judged.record else {
-            return Ok(obstacle);
+            return Ok(blocking_file);
         };
-        if !record.try_lock(&self.place.dir)? {
-            return Ok(obstacle);
+        if !record.try_lock(&self.paths.dir)? {
+            return Ok(blocking_file);
         }
-        let Some(guard) = ReclaimGuard::make(self.place)? else {
-            return Ok(obstacle);
+        let Some(guard) = ReclaimGuard::make(self.paths)? else {
+            return Ok(blocking_file);
         };
-        self.options.at(Point::GuardMade);
-        let pause = |step| self.options.at(Point::Removal(step));
+        self.options.at(AcquireStep::GuardMade);
+        let pause = |step| self.options.at(AcquireStep::Removal(step));
         match (
-            remove(&self.place.dir, &mut record, &pause),
+            remove(&self.paths.dir, &mut record, &pause),
             &self.options.on_displaced,
         ) {
             (Ok(Removal::Removed), _) => {}
-            (Ok(Removal::Busy | Removal::Changed), _) => return Ok(obstacle),
+            (Ok(Removal::Busy | Removal::Changed), _) => return Ok(blocking_file),
             // K26: two others may believe that they hold it. Whoever listens is told; the name is
             // held all the same.
             (Err(error), Some(tell)) if error.class() == Class::Compromised => {
                 tell(&error);
-                return Ok(obstacle);
+                return Ok(blocking_file);
             }
             (Err(error), _) => return Err(error),
         }
-        self.options.at(Point::DeadRemoved);
+        self.options.at(AcquireStep::DeadRemoved);
         self.refresh_draft()?;
         let Some(published) = self.draft.publish()? else {
-            return Ok(Attempt::Vanished);
+            return Ok(AcquireAttempt::Vanished);
         };
         let hold = self.hold(published);
-        self.options.at(Point::Reclaimed);
+        self.options.at(AcquireStep::Reclaimed);
         drop(guard);
-        self.settle(hold).map(Attempt::Held)
+        self.settle(hold).map(AcquireAttempt::Held)
     }
 
-    /// S16.5: ours. The fence is taken now, never before (K39); then the heart begins to beat.
-    fn settle(&mut self, hold: Arc<Hold>) -> Result<Arc<Entry>> {
+    /// S16.5: ours. The fence is taken now, never before (K39); then the heartbeat thread begins to beat.
+    fn settle(&mut self, hold: Arc<FileHolding>) -> Result<Arc<HeldLock>> {
         let mut fence = None;
         if self.options.fence {
             let options = publish::Options::default();
-            let number = crate::fence::next(&self.place.dir, options)
+            let number = crate::fence::next(&self.paths.dir, options)
                 .and_then(|number| hold.write_fence(number).map(|()| number))
                 .inspect_err(|_| give_up(&hold))?;
             fence = Some(number);
         }
         // Nobody beats for a hold that follows another process, and it outlives our watch.
-        let cared = self.options.follows.is_none().then(|| {
+        let monitored = self.options.follows.is_none().then(|| {
             let beat = self.options.heartbeat_interval();
-            heart::care_for(
+            heartbeat::monitor(
                 &hold,
-                Care {
+                MonitorOptions {
                     beat,
                     check: self.options.check_interval,
                 },
             )
         });
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(HeldLock {
             key: self.key.to_owned(),
-            target: self.place.target.clone(),
-            lock_path: self.place.lock_path.clone(),
+            target: self.paths.target.clone(),
+            lock_path: self.paths.lock_path.clone(),
             owner: self.options.reentrant_owner.clone(),
             metadata: self.options.metadata.clone(),
             since: SystemTime::now(),
             fence,
             retain_on_exit: self.options.retain_on_exit,
-            cared: Mutex::new(cared),
+            monitored: Mutex::new(monitored),
             hold,
         });
-        table::insert(&entry);
+        held_table::insert(&entry);
         Ok(entry)
     }
 
     /// Waits for the next attempt, or says that it was in vain (S13). An event brings the attempt
     /// forward without using up the budget.
-    fn wait(&mut self, obstacle: Obstacle) -> Result<()> {
+    fn wait(&mut self, blocking_file: BlockingFile) -> Result<()> {
         if self.budget.is_spent() {
-            return Err(self.in_vain(obstacle));
+            return Err(self.in_vain(blocking_file));
         }
         if !self.waiter.is_armed() {
             // What happened until now made no event: look once more before waiting.
@@ -458,16 +467,16 @@ impl Acquisition<'_> {
                 due.min(Instant::now() + GLANCE)
             };
             match self.waiter.wait(until) {
-                Woken::Event if self.is_gone(&obstacle) => {
+                WakeReason::Event if self.is_gone(&blocking_file) => {
                     self.is_patient = false;
                     self.was_taken = false;
                     self.is_racing = true;
                     return Ok(());
                 }
                 // It went, and another was quicker: no need to judge that one now.
-                Woken::Event => self.is_patient = false,
-                Woken::HolderGone => return Ok(()),
-                Woken::Time => {
+                WakeReason::Event => self.is_patient = false,
+                WakeReason::HolderGone => return Ok(()),
+                WakeReason::Time => {
                     self.is_patient = true;
                     self.was_taken = true;
                     if Instant::now() >= due {
@@ -475,8 +484,8 @@ impl Acquisition<'_> {
                     }
                     return Ok(());
                 }
-                Woken::Cancelled => {
-                    return Err(self.in_vain(obstacle).next("the wait was cancelled"));
+                WakeReason::Cancelled => {
+                    return Err(self.in_vain(blocking_file).next("the wait was cancelled"));
                 }
             }
             if Instant::now() >= due {
@@ -486,25 +495,26 @@ impl Acquisition<'_> {
         }
     }
 
-    fn is_gone(&self, obstacle: &Obstacle) -> bool {
-        let name = match obstacle.what {
-            What::Lock => &self.place.lock_name,
-            What::Guard => &self.place.guard_name,
+    fn is_gone(&self, blocking_file: &BlockingFile) -> bool {
+        let name = match blocking_file.what {
+            AwaitedName::Lock => &self.paths.lock_name,
+            AwaitedName::Guard => &self.paths.guard_name,
         };
-        matches!(self.place.dir.stat(name), Err(rustix::io::Errno::NOENT))
+        matches!(self.paths.dir.stat(name), Err(rustix::io::Errno::NOENT))
     }
 
-    fn in_vain(&mut self, mut obstacle: Obstacle) -> Error {
-        if obstacle.blocker.is_none() {
+    fn in_vain(&mut self, mut blocking_file: BlockingFile) -> Error {
+        if blocking_file.blocker.is_none() {
             // We lost a race and did not look at the winner. The message should name it (K5).
-            obstacle.blocker = self.judge().ok().flatten().map(|judged| judged.blocker);
+            blocking_file.blocker = self.judge().ok().flatten().map(|judged| judged.blocker);
         }
-        judge::timeout(self.place, obstacle.class, obstacle.blocker).decided(Decision::Wait)
+        staleness::timeout(self.paths, blocking_file.class, blocking_file.blocker)
+            .decided(Decision::Wait)
     }
 
-    fn held_here(&self, entry: &Entry) -> Obstacle {
-        Obstacle::lock(Some(Blocker {
-            address: self.place.address(),
+    fn held_here(&self, entry: &HeldLock) -> BlockingFile {
+        BlockingFile::lock(Some(BlockingHolder {
+            address: self.paths.address(),
             pid: Some(std::process::id()),
             host: Some(self.here.host.clone()),
             name: entry.owner.clone(),
@@ -516,12 +526,12 @@ impl Acquisition<'_> {
 }
 
 /// S17: whatever fails after publishing takes our record back.
-fn give_up(hold: &Hold) {
+fn give_up(hold: &FileHolding) {
     let _ = hold.release();
 }
 
 /// The attempts and the time that are left (S13).
-struct Budget<'a> {
+struct RetryBudget<'a> {
     options: &'a Options,
     started: Instant,
     /// Attempts made after the first.
@@ -530,9 +540,9 @@ struct Budget<'a> {
     next: Option<Instant>,
 }
 
-impl<'a> Budget<'a> {
-    fn new(options: &'a Options) -> Budget<'a> {
-        Budget {
+impl<'a> RetryBudget<'a> {
+    fn new(options: &'a Options) -> RetryBudget<'a> {
+        RetryBudget {
             options,
             started: Instant::now(),
             n: 0,

@@ -5,25 +5,25 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::judge::{self, Judged, Ruling};
-use super::options::{Options, Payload, Recovery};
+use super::lock_path::{LockPaths, ParentDirectory};
+use super::options::{Options, Payload, StalePolicy};
 use super::payload::LIMIT;
-use super::place::{Parent, Place};
 use super::reclaim;
+use super::staleness::{self, JudgedSidecar, StalenessRuling};
 use crate::clock::{Clock, age};
 use crate::dir::{Dir, FileSystem};
-use crate::error::{Blocker, Class, Decision, Error, Result};
+use crate::error::{BlockingHolder, Class, Decision, Error, Result};
 use crate::identity::{Here, Identity};
 use crate::liveness::{Doubt, Verdict};
 use crate::publish;
-use crate::record::{Record, timestamp};
+use crate::record::{OpenRecord, timestamp};
+use crate::record_layout::parse_object;
 use crate::remove::{Removal, force_remove, no_pause, remove};
-use crate::text::parse_object;
-use crate::{clean, fence};
+use crate::{fence, leftovers};
 
 /// What stands at a target's lock path.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct TargetState {
     /// The normalized target.
     pub target: PathBuf,
     /// The lock path.
@@ -38,7 +38,7 @@ pub struct State {
     pub heartbeat: Option<Duration>,
 }
 
-impl State {
+impl TargetState {
     /// What an attempt to take the lock would come to.
     pub fn decision(&self) -> Decision {
         match (&self.lock, &self.guard) {
@@ -53,7 +53,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct LockState {
     /// Who holds it, and how that was judged.
-    pub blocker: Blocker,
+    pub blocker: BlockingHolder,
     /// What S19 says to do with it.
     pub decision: Decision,
     /// The class under which it would be reported.
@@ -82,18 +82,18 @@ pub enum GuardState {
 
 /// Looks at the lock of `options`' target. What cannot be a lock is the error it would be for an
 /// acquirer.
-pub fn inspect(options: &Options) -> Result<State> {
+pub fn inspect(options: &Options) -> Result<TargetState> {
     let options = looking(options);
-    let place = Place::of(&options, Parent::Leave)?;
-    let judged = judge::judge(&place, &place.lock_name, &options, &Here::now())?;
+    let paths = LockPaths::of(&options, ParentDirectory::Leave)?;
+    let judged = staleness::judge(&paths, &paths.lock_name, &options, &Here::now())?;
     let now = options.clock.now();
-    Ok(State {
+    Ok(TargetState {
         lock: judged.map(|judged| lock_state(judged, now)),
-        guard: guard_state(&place, now)?,
-        file_system: place.dir.file_system(),
+        guard: guard_state(&paths, now)?,
+        file_system: paths.dir.file_system(),
         heartbeat: options.heartbeat_interval(),
-        target: place.target,
-        lock_path: place.lock_path,
+        target: paths.target,
+        lock_path: paths.lock_path,
     })
 }
 
@@ -103,20 +103,20 @@ fn looking(options: &Options) -> Options {
     let mut looking = options
         .clone()
         .clock(Clock::fixed(now))
-        .recovery(Recovery::FailClosed);
+        .recovery(StalePolicy::FailClosed);
     looking.approve = None;
     looking
 }
 
-fn lock_state(judged: Judged, now: SystemTime) -> LockState {
+fn lock_state(judged: JudgedSidecar, now: SystemTime) -> LockState {
     let (decision, class) = match (judged.ruling, judged.blocker.verdict) {
-        (Ruling::Reclaim, _) => (Decision::Reclaim, None),
-        (Ruling::Stale, _) => (Decision::Refuse, Some(Class::Stale)),
-        (Ruling::Unreadable, _) => (Decision::Wait, Some(Class::Unreadable)),
-        (Ruling::Wait, Verdict::Unknown(Doubt::OtherHost | Doubt::OtherNamespace)) => {
+        (StalenessRuling::Reclaim, _) => (Decision::Reclaim, None),
+        (StalenessRuling::Stale, _) => (Decision::Refuse, Some(Class::Stale)),
+        (StalenessRuling::Unreadable, _) => (Decision::Wait, Some(Class::Unreadable)),
+        (StalenessRuling::Wait, Verdict::Unknown(Doubt::OtherHost | Doubt::OtherNamespace)) => {
             (Decision::Wait, Some(Class::Foreign))
         }
-        (Ruling::Wait, _) => (Decision::Wait, Some(Class::Held)),
+        (StalenessRuling::Wait, _) => (Decision::Wait, Some(Class::Held)),
     };
     let record = judged.record.as_ref();
     LockState {
@@ -129,13 +129,13 @@ fn lock_state(judged: Judged, now: SystemTime) -> LockState {
     }
 }
 
-fn guard_state(place: &Place, now: SystemTime) -> Result<Option<GuardState>> {
-    use reclaim::Standing;
-    Ok(match reclaim::standing(place)? {
-        Standing::None => None,
-        Standing::Locked(..) => Some(GuardState::Locked),
-        Standing::Left(..) => Some(GuardState::Left),
-        Standing::Directory(stat) | Standing::File(stat) | Standing::Other(stat) => {
+fn guard_state(paths: &LockPaths, now: SystemTime) -> Result<Option<GuardState>> {
+    use reclaim::ExistingGuard;
+    Ok(match reclaim::standing(paths)? {
+        ExistingGuard::None => None,
+        ExistingGuard::Locked(..) => Some(GuardState::Locked),
+        ExistingGuard::Left(..) => Some(GuardState::Left),
+        ExistingGuard::Directory(stat) | ExistingGuard::File(stat) | ExistingGuard::Other(stat) => {
             let modified = timestamp(stat.st_mtime, stat.st_mtime_nsec);
             Some(GuardState::Foreign {
                 modified_ago: age(now, modified),
@@ -159,7 +159,7 @@ pub struct Broken {
     /// The lock file that is gone.
     pub lock_path: PathBuf,
     /// Who held it; none if it could not be a lock at all.
-    pub blocker: Option<Blocker>,
+    pub blocker: Option<BlockingHolder>,
     /// The fence from which on the victim is shut out, where the directory has a counter (C16).
     pub fence: Option<std::num::NonZeroU64>,
 }
@@ -167,32 +167,34 @@ pub struct Broken {
 /// Breaks the lock of `options`' target. With `token`, only if that hold is still the one.
 pub fn break_lock(options: &Options, force: Force, token: Option<&str>) -> Result<Broken> {
     let options = looking(options);
-    let place = Place::of(&options, Parent::Leave)?;
-    let judged = match judge::judge(&place, &place.lock_name, &options, &Here::now()) {
+    let paths = LockPaths::of(&options, ParentDirectory::Leave)?;
+    let judged = match staleness::judge(&paths, &paths.lock_name, &options, &Here::now()) {
         Ok(judged) => judged,
         Err(error) if force == Force::Yes && token.is_none() => {
-            return break_what_is_no_lock(&place, error);
+            return break_what_is_no_lock(&paths, error);
         }
         Err(error) => return Err(error),
     };
-    let judged = judged.ok_or_else(|| not_held(&place, "there is no lock"))?;
+    let judged = judged.ok_or_else(|| not_held(&paths, "there is no lock"))?;
     if token.is_some_and(|token| judged.blocker.token.as_deref() != Some(token)) {
-        return Err(not_held(&place, "another holds it now").blocked_by(judged.blocker));
+        return Err(not_held(&paths, "another holds it now").blocked_by(judged.blocker));
     }
     let Some(mut record) = judged.record else {
         return Err(
-            Error::new(Class::Unreadable, &place.lock_path, "may not be read")
+            Error::new(Class::Unreadable, &paths.lock_path, "may not be read")
                 .blocked_by(judged.blocker),
         );
     };
     let removal = match (force, judged.ruling) {
-        (Force::Yes, _) => force_remove(&place.dir, &record)?,
-        (Force::No, Ruling::Reclaim | Ruling::Stale) => remove(&place.dir, &mut record, &no_pause)?,
-        (Force::No, Ruling::Wait | Ruling::Unreadable) => {
-            return Err(Error::new(Class::Held, &place.lock_path, "held")
+        (Force::Yes, _) => force_remove(&paths.dir, &record)?,
+        (Force::No, StalenessRuling::Reclaim | StalenessRuling::Stale) => {
+            remove(&paths.dir, &mut record, &no_pause)?
+        }
+        (Force::No, StalenessRuling::Wait | StalenessRuling::Unreadable) => {
+            return Err(Error::new(Class::Held, &paths.lock_path, "held")
                 .next(format!(
                     "to break a live lock: tenure break --force {}",
-                    place.address()
+                    paths.address()
                 ))
                 .blocked_by(judged.blocker));
         }
@@ -202,47 +204,47 @@ pub fn break_lock(options: &Options, force: Force, token: Option<&str>) -> Resul
         Removal::Busy | Removal::Changed => {
             let what = "it changed while it was about to be broken";
             return Err(
-                Error::new(Class::LostRace, &place.lock_path, what).blocked_by(judged.blocker)
+                Error::new(Class::LostRace, &paths.lock_path, what).blocked_by(judged.blocker)
             );
         }
     }
-    let fence = match fence::last(&place.dir)? {
-        Some(_) => Some(fence::next(&place.dir, publish::Options::default())?),
+    let fence = match fence::last(&paths.dir)? {
+        Some(_) => Some(fence::next(&paths.dir, publish::Options::default())?),
         None => None,
     };
     Ok(Broken {
-        lock_path: place.lock_path,
+        lock_path: paths.lock_path,
         blocker: Some(judged.blocker),
         fence,
     })
 }
 
 /// K30: what cannot be a lock goes only by force, with the exact path. A directory stays.
-fn break_what_is_no_lock(place: &Place, error: Error) -> Result<Broken> {
+fn break_what_is_no_lock(paths: &LockPaths, error: Error) -> Result<Broken> {
     if !matches!(error.class(), Class::NotALock | Class::TooLarge) {
         return Err(error);
     }
-    match rustix::fs::unlinkat(&*place.dir, &place.lock_name, rustix::fs::AtFlags::empty()) {
+    match rustix::fs::unlinkat(&*paths.dir, &paths.lock_name, rustix::fs::AtFlags::empty()) {
         Ok(()) => Ok(Broken {
-            lock_path: place.lock_path.clone(),
+            lock_path: paths.lock_path.clone(),
             blocker: None,
             fence: None,
         }),
         Err(rustix::io::Errno::ISDIR) => Err(error),
-        Err(errno) => Err(Error::io(&place.lock_path, "cannot be removed", errno)),
+        Err(errno) => Err(Error::io(&paths.lock_path, "cannot be removed", errno)),
     }
 }
 
 /// Takes down a guard directory that nobody has locked (`break --guard`, S22). `false`: there is
 /// none, or a living process has it, or it is not an empty directory.
 pub fn break_guard(options: &Options) -> Result<bool> {
-    reclaim::remove_unlocked(&Place::of(options, Parent::Leave)?)
+    reclaim::remove_unlocked(&LockPaths::of(options, ParentDirectory::Leave)?)
 }
 
 /// The targets of a directory that have a lock, sorted. Leftovers of crashes go by the way (K20).
 pub fn list(directory: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     let dir = Dir::open(directory.as_ref())?;
-    clean::leftovers(&dir, Clock::SYSTEM)?;
+    leftovers::leftovers(&dir, Clock::SYSTEM)?;
     let entries = std::fs::read_dir(dir.path())
         .map_err(|error| Error::io(dir.path(), "cannot list the directory", error))?;
     let mut targets: Vec<PathBuf> = entries
@@ -250,7 +252,8 @@ pub fn list(directory: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         .filter_map(|entry| {
             let name = entry.file_name();
             let target = name.to_str()?.strip_suffix(".lock")?;
-            let is_record = Record::open(&dir, &name, LIMIT).is_ok_and(|record| record.is_some());
+            let is_record =
+                OpenRecord::open(&dir, &name, LIMIT).is_ok_and(|record| record.is_some());
             (is_record && !target.is_empty()).then(|| dir.join(target))
         })
         .collect();
@@ -258,6 +261,6 @@ pub fn list(directory: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     Ok(targets)
 }
 
-fn not_held(place: &Place, what: &str) -> Error {
-    Error::new(Class::NotHeld, &place.lock_path, what)
+fn not_held(paths: &LockPaths, what: &str) -> Error {
+    Error::new(Class::NotHeld, &paths.lock_path, what)
 }

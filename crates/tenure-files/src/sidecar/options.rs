@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
-use super::acquire::Point;
+use super::acquire::AcquireStep;
 use crate::clock::Clock;
 use crate::error::{Class, Error, Result};
-use crate::publish::{Durability, Way};
+use crate::publish::{Durability, PublishMethod};
 use crate::wait::Cancel;
 
 /// The members of a record that the caller chooses.
@@ -19,7 +19,7 @@ pub type Payload = Map<String, Value>;
 
 /// What to do with a lock that is not shown to be alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Recovery {
+pub enum StalePolicy {
     /// Remove nothing, not even on proof; that is left to a person.
     Never,
     /// Remove on proof only; a lock that is merely old ends the acquisition with `Stale`.
@@ -93,7 +93,7 @@ impl Retry {
 
 /// A lock that somebody else has, as a `should_reclaim` sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Suspect<'a> {
+pub struct StaleCandidate<'a> {
     /// The lock file.
     pub lock_path: &'a Path,
     /// The normalized target (S1).
@@ -110,7 +110,7 @@ pub struct Suspect<'a> {
 
 /// A stale lock about to be removed, as an `approve` sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
+pub struct ReclaimCandidate<'a> {
     /// The lock file.
     pub lock_path: &'a Path,
     /// The normalized target.
@@ -122,10 +122,10 @@ pub struct Candidate<'a> {
 }
 
 type PayloadFn = dyn Fn() -> Payload + Send + Sync;
-type ShouldReclaim = dyn Fn(&Suspect<'_>) -> bool + Send + Sync;
-type Approve = dyn Fn(&Candidate<'_>) -> bool + Send + Sync;
+type ShouldReclaim = dyn Fn(&StaleCandidate<'_>) -> bool + Send + Sync;
+type Approve = dyn Fn(&ReclaimCandidate<'_>) -> bool + Send + Sync;
 type OnDisplaced = dyn Fn(&Error) + Send + Sync;
-type PauseFn = dyn Fn(Point) + Send + Sync;
+type PauseFn = dyn Fn(AcquireStep) + Send + Sync;
 
 /// What to lock, and how. Everything but the target has a default.
 #[derive(Clone)]
@@ -135,7 +135,7 @@ pub struct Options {
     pub(super) stale: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) retry: Retry,
-    pub(super) recovery: Recovery,
+    pub(super) recovery: StalePolicy,
     pub(super) payload: Option<Arc<PayloadFn>>,
     pub(super) should_reclaim: Option<Arc<ShouldReclaim>>,
     pub(super) approve: Option<Arc<Approve>>,
@@ -152,7 +152,7 @@ pub struct Options {
     pub(super) follows: Option<u32>,
     pub(super) cancel: Option<Cancel>,
     pub(super) clock: Clock,
-    pub(super) first_way: Way,
+    pub(super) first_way: PublishMethod,
     pub(super) pause: Option<Arc<PauseFn>>,
 }
 
@@ -165,7 +165,7 @@ impl Options {
             stale: Some(Duration::from_secs(30)),
             timeout: None,
             retry: Retry::default(),
-            recovery: Recovery::default(),
+            recovery: StalePolicy::default(),
             payload: None,
             should_reclaim: None,
             approve: None,
@@ -182,7 +182,7 @@ impl Options {
             follows: None,
             cancel: None,
             clock: Clock::SYSTEM,
-            first_way: Way::Tmpfile,
+            first_way: PublishMethod::Tmpfile,
             pause: None,
         }
     }
@@ -217,7 +217,7 @@ impl Options {
 
     /// What to do with stale locks.
     #[must_use]
-    pub fn recovery(mut self, recovery: Recovery) -> Options {
+    pub fn recovery(mut self, recovery: StalePolicy) -> Options {
         self.recovery = recovery;
         self
     }
@@ -233,7 +233,7 @@ impl Options {
     #[must_use]
     pub fn should_reclaim(
         mut self,
-        judge: impl Fn(&Suspect<'_>) -> bool + Send + Sync + 'static,
+        judge: impl Fn(&StaleCandidate<'_>) -> bool + Send + Sync + 'static,
     ) -> Options {
         self.should_reclaim = Some(Arc::new(judge));
         self
@@ -243,7 +243,7 @@ impl Options {
     #[must_use]
     pub fn approve(
         mut self,
-        approve: impl Fn(&Candidate<'_>) -> bool + Send + Sync + 'static,
+        approve: impl Fn(&ReclaimCandidate<'_>) -> bool + Send + Sync + 'static,
     ) -> Options {
         self.approve = Some(Arc::new(approve));
         self
@@ -343,7 +343,7 @@ impl Options {
 
     /// The first way of publishing to try (K17).
     #[must_use]
-    pub fn first_way(mut self, way: Way) -> Options {
+    pub fn first_way(mut self, way: PublishMethod) -> Options {
         self.first_way = way;
         self
     }
@@ -351,7 +351,7 @@ impl Options {
     /// Called at the points where a test may let the world change, or end the process.
     #[doc(hidden)]
     #[must_use]
-    pub fn pause(mut self, pause: impl Fn(Point) + Send + Sync + 'static) -> Options {
+    pub fn pause(mut self, pause: impl Fn(AcquireStep) + Send + Sync + 'static) -> Options {
         self.pause = Some(Arc::new(pause));
         self
     }
@@ -400,7 +400,7 @@ impl Options {
         Ok(())
     }
 
-    pub(super) fn at(&self, point: Point) {
+    pub(super) fn at(&self, point: AcquireStep) {
         if let Some(pause) = &self.pause {
             pause(point);
         }

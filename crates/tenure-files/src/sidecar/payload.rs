@@ -10,7 +10,7 @@ use super::options::{Options, Payload};
 use crate::clock::format_millis;
 use crate::error::{Class, Error, Result};
 use crate::identity::{Identity, Token};
-use crate::text::{self, Layout, Room};
+use crate::record_layout::{self, FenceRoom, RecordLayout};
 
 /// The whole file, at most (S9).
 pub const LIMIT: usize = 1_048_576;
@@ -35,7 +35,7 @@ pub(super) fn compose(
              is; leave it out, or turn the heartbeat off",
         );
     }
-    let indented = |value: &Value| text::value_text(value, Layout::Indented);
+    let indented = |value: &Value| record_layout::value_text(value, RecordLayout::Indented);
     let mut members: Vec<(&str, String)> = payload
         .iter()
         .map(|(name, value)| (name.as_str(), indented(value)))
@@ -56,13 +56,16 @@ pub(super) fn compose(
         add("createdAt", Some(format_millis(now).into()));
     }
     let room = if options.fence {
-        Room::ForFence
+        FenceRoom::ForFence
     } else {
-        Room::None
+        FenceRoom::None
     };
-    members.push(("tenure", text::identity(identity, room, Layout::Indented)));
+    members.push((
+        "tenure",
+        record_layout::identity(identity, room, RecordLayout::Indented),
+    ));
 
-    let mut record = text::join(members, Layout::Indented);
+    let mut record = record_layout::join(members, RecordLayout::Indented);
     record.push('\n');
     record.push_str(&trailer(token));
     if record.len() > LIMIT {
@@ -134,7 +137,8 @@ mod tests {
         let record = compose_with(&Options::new("x"), &caller).unwrap();
         let (json, trailer) = record.split_at(record.find("}\n\t").unwrap() + 2);
         assert!(json.starts_with("{\n  \"n\": {\n    \"a\": 1\n  },\n  \"what\": \"compact\",\n"));
-        let object = text::parse_object(record.as_bytes()).expect("JSON parsers skip the trailer");
+        let object =
+            record_layout::parse_object(record.as_bytes()).expect("JSON parsers skip the trailer");
         assert_eq!(object["pid"], json!(std::process::id()));
         assert_eq!(object["starttime"], object["tenure"]["start"]);
         assert_eq!(object["host"], object["tenure"]["host"]);
@@ -149,14 +153,14 @@ mod tests {
         assert_eq!(format!("{bits:032x}"), object["tenure"]["token"]);
     }
 
-    /// S11: no `createdAt` while the heart beats, one when it does not.
+    /// S11: no `createdAt` while the heartbeat thread beats, one when it does not.
     #[test]
     fn created_at_is_written_only_without_heartbeats() {
         let beating = compose_with(&Options::new("x"), &Payload::new()).unwrap();
         assert!(!beating.contains("createdAt"));
         let still = Options::new("x").heartbeat(Heartbeat::Off);
         let record = compose_with(&still, &Payload::new()).unwrap();
-        let object = text::parse_object(record.as_bytes()).unwrap();
+        let object = record_layout::parse_object(record.as_bytes()).unwrap();
         assert_eq!(object["createdAt"], "2026-03-07T09:00:00.482Z");
         let dated = payload(json!({"createdAt": "2026-03-07T09:00:00Z"}));
         let refused = compose_with(&Options::new("x"), &dated).unwrap_err();

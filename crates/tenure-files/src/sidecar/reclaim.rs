@@ -15,8 +15,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::options::{Options, Recovery};
-use super::place::Place;
+use super::lock_path::LockPaths;
+use super::options::{Options, StalePolicy};
 use crate::clock::age;
 use crate::dir::{Dir, FileId};
 use crate::error::{Error, Result};
@@ -41,12 +41,12 @@ pub(super) struct ReclaimGuard {
 
 impl ReclaimGuard {
     /// Puts up the guard; `None` if there is one already (S21.2).
-    pub(super) fn make(place: &Place) -> Result<Option<ReclaimGuard>> {
-        let Place {
+    pub(super) fn make(paths: &LockPaths) -> Result<Option<ReclaimGuard>> {
+        let LockPaths {
             dir,
             guard_name: name,
             ..
-        } = place;
+        } = paths;
         let failed = |errno| Error::io(dir.join(name), "cannot make the reclaim guard", errno);
         let private = aside_name(name, "tenure");
         let mode = if dir.is_local() { MARK } else { PLAIN };
@@ -65,15 +65,15 @@ impl ReclaimGuard {
                     _locked: locked,
                 }))
             }
-            Err(Refused::Taken) => {
+            Err(GuardRefused::Taken) => {
                 let _ = unlinkat(dir, &private, AtFlags::REMOVEDIR);
                 Ok(None)
             }
-            Err(Refused::NoRename) => {
+            Err(GuardRefused::NoRename) => {
                 let _ = unlinkat(dir, &private, AtFlags::REMOVEDIR);
-                ReclaimGuard::make_plainly(place)
+                ReclaimGuard::make_plainly(paths)
             }
-            Err(Refused::Failed(error)) => {
+            Err(GuardRefused::Failed(error)) => {
                 let _ = unlinkat(dir, &private, AtFlags::REMOVEDIR);
                 Err(error)
             }
@@ -82,12 +82,12 @@ impl ReclaimGuard {
 
     /// Where a rename cannot be told not to replace. This guard can be seen before it is locked, so
     /// it must not carry our mark: nobody may take it for one left by a dead Tenure.
-    fn make_plainly(place: &Place) -> Result<Option<ReclaimGuard>> {
-        let Place {
+    fn make_plainly(paths: &LockPaths) -> Result<Option<ReclaimGuard>> {
+        let LockPaths {
             dir,
             guard_name: name,
             ..
-        } = place;
+        } = paths;
         match mkdirat(dir.as_ref(), name, Mode::from_raw_mode(PLAIN)) {
             Ok(()) => {}
             Err(Errno::EXIST) => return Ok(None),
@@ -110,8 +110,8 @@ impl ReclaimGuard {
                 let _ = unlinkat(dir, name, AtFlags::REMOVEDIR);
                 forget(dir, name);
                 match refused {
-                    Refused::Failed(error) => Err(error),
-                    Refused::Taken | Refused::NoRename => Ok(None),
+                    GuardRefused::Failed(error) => Err(error),
+                    GuardRefused::Taken | GuardRefused::NoRename => Ok(None),
                 }
             }
         }
@@ -125,17 +125,17 @@ impl Drop for ReclaimGuard {
     }
 }
 
-enum Refused {
+enum GuardRefused {
     Taken,
     NoRename,
     Failed(Error),
 }
 
-fn failed_as<'a>(dir: &'a Dir, name: &'a OsStr) -> impl Fn(Errno) -> Refused + 'a {
+fn failed_as<'a>(dir: &'a Dir, name: &'a OsStr) -> impl Fn(Errno) -> GuardRefused + 'a {
     move |errno| match errno {
-        Errno::EXIST | Errno::NOTEMPTY => Refused::Taken,
-        Errno::INVAL | Errno::NOSYS => Refused::NoRename,
-        errno => Refused::Failed(Error::io(
+        Errno::EXIST | Errno::NOTEMPTY => GuardRefused::Taken,
+        Errno::INVAL | Errno::NOSYS => GuardRefused::NoRename,
+        errno => GuardRefused::Failed(Error::io(
             dir.join(name),
             "cannot make the reclaim guard",
             errno,
@@ -143,10 +143,10 @@ fn failed_as<'a>(dir: &'a Dir, name: &'a OsStr) -> impl Fn(Errno) -> Refused + '
     }
 }
 
-fn open_locked(dir: &Dir, name: &OsStr) -> std::result::Result<File, Refused> {
+fn open_locked(dir: &Dir, name: &OsStr) -> std::result::Result<File, GuardRefused> {
     let file = open_directory(dir, name).map_err(failed_as(dir, name))?;
     flock(&file, FlockOperation::LockExclusive)
-        .map_err(|errno| Refused::Failed(flock_failed(dir, name, errno)))?;
+        .map_err(|errno| GuardRefused::Failed(flock_failed(dir, name, errno)))?;
     Ok(file)
 }
 
@@ -157,7 +157,7 @@ fn open_directory(dir: &Dir, name: &OsStr) -> rustix::io::Result<File> {
 
 /// A guard, as it stands now.
 #[derive(Debug)]
-pub(super) enum Standing {
+pub(super) enum ExistingGuard {
     /// There is none.
     None,
     /// A directory whose lock a living process has: it will be gone in a moment.
@@ -173,46 +173,46 @@ pub(super) enum Standing {
 }
 
 /// Looks at the guard of a place.
-pub(super) fn standing(place: &Place) -> Result<Standing> {
-    let Place {
+pub(super) fn standing(paths: &LockPaths) -> Result<ExistingGuard> {
+    let LockPaths {
         dir,
         guard_name: name,
         ..
-    } = place;
+    } = paths;
     let failed = |errno| Error::io(dir.join(name), "cannot look at the reclaim guard", errno);
     let stat = match dir.stat(name) {
         Ok(stat) => stat,
-        Err(Errno::NOENT) => return Ok(Standing::None),
+        Err(Errno::NOENT) => return Ok(ExistingGuard::None),
         Err(errno) => return Err(failed(errno)),
     };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => {}
-        FileType::RegularFile => return Ok(Standing::File(stat)),
-        _ => return Ok(Standing::Other(stat)),
+        FileType::RegularFile => return Ok(ExistingGuard::File(stat)),
+        _ => return Ok(ExistingGuard::Other(stat)),
     }
     let file = match open_directory(dir, name) {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(Standing::None),
-        Err(_) => return Ok(Standing::Directory(stat)),
+        Err(Errno::NOENT) => return Ok(ExistingGuard::None),
+        Err(_) => return Ok(ExistingGuard::Directory(stat)),
     };
     let stat = fstat(&file).map_err(failed)?;
     let id = FileId::of(&stat);
     if !try_flock(&file, dir, name)? {
-        return Ok(Standing::Locked(file, id));
+        return Ok(ExistingGuard::Locked(file, id));
     }
     match stat.st_mode & 0o7777 == MARK && dir.is_local() {
-        true => Ok(Standing::Left(file, id)),
-        false => Ok(Standing::Directory(stat)),
+        true => Ok(ExistingGuard::Left(file, id)),
+        false => Ok(ExistingGuard::Directory(stat)),
     }
 }
 
 /// Takes down a guard that a dead Tenure left. `false`: it could not be, and counts.
-pub(super) fn take_down(place: &Place, _locked: &File, id: FileId) -> Result<bool> {
-    let Place {
+pub(super) fn take_down(paths: &LockPaths, _locked: &File, id: FileId) -> Result<bool> {
+    let LockPaths {
         dir,
         guard_name: name,
         ..
-    } = place;
+    } = paths;
     let failed = |errno| Error::io(dir.join(name), "cannot look at the reclaim guard", errno);
     // We have its lock, so no other Tenure is about to remove it and put up a new one.
     if !dir.leads_to(name, id).map_err(failed)? {
@@ -226,16 +226,16 @@ pub(super) fn take_down(place: &Place, _locked: &File, id: FileId) -> Result<boo
 
 /// How long a guard of an original has been seen standing still.
 #[derive(Debug, Default)]
-pub(super) struct Observation {
+pub(super) struct GuardObservation {
     seen: Option<(FileId, i64, Instant)>,
 }
 
-impl Observation {
+impl GuardObservation {
     /// Removes a guard directory that an original left behind, if the caller's policy allows it
     /// and it has stood still for long enough by the file system's clock and by ours (S22).
     pub(super) fn remove_if_left(
         &mut self,
-        place: &Place,
+        paths: &LockPaths,
         stat: &Stat,
         options: &Options,
     ) -> Result<bool> {
@@ -247,25 +247,25 @@ impl Observation {
                 return Ok(false);
             }
         };
-        if options.recovery != Recovery::RemoveIfUnchanged
-            || !place.dir.is_local()
+        if options.recovery != StalePolicy::RemoveIfUnchanged
+            || !paths.dir.is_local()
             || since.elapsed() < OBSERVED
         {
             return Ok(false);
         }
-        let now = options.clock.now_in(&place.dir)?;
+        let now = options.clock.now_in(&paths.dir)?;
         let modified = timestamp(stat.st_mtime, stat.st_mtime_nsec);
-        Ok(age(now, modified) > options.guard_stale && remove_unlocked(place)?)
+        Ok(age(now, modified) > options.guard_stale && remove_unlocked(paths)?)
     }
 }
 
 /// Removes a guard directory that is empty and whose lock is free: `break --guard`, and S22.
-pub(super) fn remove_unlocked(place: &Place) -> Result<bool> {
-    let Place {
+pub(super) fn remove_unlocked(paths: &LockPaths) -> Result<bool> {
+    let LockPaths {
         dir,
         guard_name: name,
         ..
-    } = place;
+    } = paths;
     let Ok(file) = open_directory(dir, name) else {
         return Ok(false);
     };
@@ -323,7 +323,7 @@ fn remove_own_guards() {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::sidecar::place::Parent;
+    use crate::sidecar::lock_path::ParentDirectory;
 
     /// S22: an original's guard goes only if it stood still by both clocks, was seen to, and the
     /// policy allows it; never while somebody has its lock.
@@ -331,15 +331,15 @@ mod tests {
     fn an_originals_guard_must_be_seen_standing_still() {
         let temp = tempfile::tempdir().unwrap();
         let options = Options::new(temp.path().join("state.json"))
-            .recovery(Recovery::RemoveIfUnchanged)
+            .recovery(StalePolicy::RemoveIfUnchanged)
             .clock(Clock::fixed(
                 std::time::SystemTime::now() + Duration::from_secs(3600),
             ));
-        let place = Place::of(&options, Parent::Create).unwrap();
-        let path = place.dir.join(&place.guard_name);
+        let paths = LockPaths::of(&options, ParentDirectory::Create).unwrap();
+        let path = paths.dir.join(&paths.guard_name);
         std::fs::create_dir(&path).unwrap();
-        let stat = place.dir.stat(&place.guard_name).unwrap();
-        let seen_for = |age: Duration, modified| Observation {
+        let stat = paths.dir.stat(&paths.guard_name).unwrap();
+        let seen_for = |age: Duration, modified| GuardObservation {
             seen: Some((
                 FileId::of(&stat),
                 modified,
@@ -347,11 +347,11 @@ mod tests {
             )),
         };
         let long = OBSERVED + Duration::from_secs(1);
-        let removes = |mut observation: Observation, options: &Options| {
-            observation.remove_if_left(&place, &stat, options).unwrap()
+        let removes = |mut observation: GuardObservation, options: &Options| {
+            observation.remove_if_left(&paths, &stat, options).unwrap()
         };
         assert!(
-            !removes(Observation::default(), &options),
+            !removes(GuardObservation::default(), &options),
             "never seen before"
         );
         assert!(!removes(
@@ -367,7 +367,7 @@ mod tests {
             !removes(seen_for(long, stat.st_mtime), &young),
             "young by the file's clock"
         );
-        let closed = options.clone().recovery(Recovery::FailClosed);
+        let closed = options.clone().recovery(StalePolicy::FailClosed);
         assert!(!removes(seen_for(long, stat.st_mtime), &closed));
         let holder = File::open(&path).unwrap();
         flock(&holder, FlockOperation::LockExclusive).unwrap();
@@ -384,14 +384,17 @@ mod tests {
     fn there_is_one_guard_at_a_time() {
         let temp = tempfile::tempdir().unwrap();
         let options = Options::new(temp.path().join("state.json"));
-        let place = Place::of(&options, Parent::Create).unwrap();
+        let paths = LockPaths::of(&options, ParentDirectory::Create).unwrap();
         for make in [ReclaimGuard::make, ReclaimGuard::make_plainly] {
-            let first = make(&place).unwrap().expect("there is none yet");
-            assert!(matches!(standing(&place).unwrap(), Standing::Locked(..)));
-            assert!(ReclaimGuard::make(&place).unwrap().is_none());
-            assert!(ReclaimGuard::make_plainly(&place).unwrap().is_none());
+            let first = make(&paths).unwrap().expect("there is none yet");
+            assert!(matches!(
+                standing(&paths).unwrap(),
+                ExistingGuard::Locked(..)
+            ));
+            assert!(ReclaimGuard::make(&paths).unwrap().is_none());
+            assert!(ReclaimGuard::make_plainly(&paths).unwrap().is_none());
             drop(first);
-            assert!(matches!(standing(&place).unwrap(), Standing::None));
+            assert!(matches!(standing(&paths).unwrap(), ExistingGuard::None));
             assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
         }
     }

@@ -7,23 +7,23 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::fstat;
 
 use super::file::{Fencing, Options};
-use super::held::{Ear, FileHold};
-use super::judge::{Held, Judged, judge, locked};
+use super::held::{FileHold, RequestListener};
+use super::held_table::TableTicket;
 use super::record::{self, LIMIT};
-use super::request::{self, Stop, Test};
-use super::table::Ticket;
-use super::{Judging, Key, LockRequest, Names, ReleaseRequest, Wait};
-use crate::deadline::{Patience, after};
+use super::staleness::{JudgedUpload, LiveLock, judge, locked};
+use super::stop_request::{self, LivenessTest, StopRequest};
+use super::{LockFileKey, LockRequest, Names, StalenessRules, UploadReleaseRequest, Wait};
+use crate::deadline::{Deadline, after};
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::fence;
-use crate::heart::{Care, Listen, care_and_listen};
-use crate::hold::Hold;
+use crate::heartbeat::{ListenName, MonitorOptions, monitor_and_listen};
+use crate::hold::FileHolding;
 use crate::identity::{Here, Identity, Token};
 use crate::publish::{self, Draft, Published};
 use crate::record::timestamp;
 use crate::remove::{Removal, no_pause, remove};
-use crate::wait::{Waiter, Woken, jittered};
+use crate::wait::{NameWaiter, WakeReason, jittered};
 
 /// Pause when the lock vanished between two steps, or another judge is at work.
 const VANISH_RETRY: Duration = Duration::from_millis(10);
@@ -32,20 +32,20 @@ const VANISH_RETRY: Duration = Duration::from_millis(10);
 pub(super) struct Acquirer<'a> {
     pub(super) names: Names,
     pub(super) options: &'a Options,
-    pub(super) judging: Judging,
-    pub(super) asking: ReleaseRequest,
-    pub(super) patience: Patience,
+    pub(super) judging: StalenessRules,
+    pub(super) asking: UploadReleaseRequest,
+    pub(super) wait_deadline: Deadline,
 }
 
 /// What has been done so far to get the holder to stop.
 #[derive(Default)]
-struct Asked {
+struct StopRequested {
     /// The request that we last made; `None` also if another user's stands there.
-    stop: Option<Stop>,
+    stop: Option<StopRequest>,
     /// Which lock it was about, and when to renew it.
     about: Option<(FileId, Instant)>,
     /// The test of a doubtful holder (U13a).
-    test: Option<Test>,
+    test: Option<LivenessTest>,
 }
 
 impl Acquirer<'_> {
@@ -53,12 +53,12 @@ impl Acquirer<'_> {
     pub(super) fn acquire(
         self,
         dir: Dir,
-        ticket: Ticket<Key>,
+        ticket: TableTicket<LockFileKey>,
         request: LockRequest,
     ) -> Result<FileHold> {
         let token = Token::random();
         let bytes = self.record(&dir, token, &request)?;
-        let mut asked = Asked::default();
+        let mut asked = StopRequested::default();
         let published = match self.wait_and_publish(&dir, &bytes, request.wait, &mut asked) {
             Ok(published) => published,
             Err(error) => {
@@ -75,32 +75,33 @@ impl Acquirer<'_> {
         dir: &Dir,
         bytes: &[u8],
         wait: Wait,
-        asked: &mut Asked,
+        asked: &mut StopRequested,
     ) -> Result<Published> {
         let mut draft = Draft::new(dir, &self.names.lock, self.publishing());
         draft.write(bytes)?;
-        let mut waiter = Waiter::new(dir, &[&self.names.lock], self.patience.cancel.clone());
+        let mut waiter =
+            NameWaiter::new(dir, &[&self.names.lock], self.wait_deadline.cancel.clone());
         loop {
             if let Some(published) = draft.publish()? {
                 return Ok(published);
             }
             match judge(dir, &self.names, &self.judging)? {
-                Judged::Free => self.pause(&mut waiter),
-                Judged::Refused(error) => return Err(error),
-                Judged::Dead(mut found) => match remove(dir, &mut found, &no_pause)? {
+                JudgedUpload::Free => self.pause(&mut waiter),
+                JudgedUpload::Refused(error) => return Err(error),
+                JudgedUpload::Dead(mut found) => match remove(dir, &mut found, &no_pause)? {
                     Removal::Removed | Removal::Changed => {}
                     // K24: somebody has the kernel's lock: the holder after all, or another judge.
-                    Removal::Busy if self.patience.is_over() => {
+                    Removal::Busy if self.wait_deadline.is_over() => {
                         let held = locked(found, &self.names);
                         return Err(self.gave_up(dir, held, wait));
                     }
                     Removal::Busy => {
                         waiter.follow_lock(found.file(), found.id());
-                        waiter.wait(self.patience.until(Instant::now() + VANISH_RETRY * 10));
+                        waiter.wait(self.wait_deadline.until(Instant::now() + VANISH_RETRY * 10));
                     }
                 },
-                Judged::Held(held) => {
-                    if wait == Wait::No || self.patience.is_over() {
+                JudgedUpload::Held(held) => {
+                    if wait == Wait::No || self.wait_deadline.is_over() {
                         return Err(self.gave_up(dir, *held, wait));
                     }
                     self.ask(dir, &held, asked)?;
@@ -119,7 +120,7 @@ impl Acquirer<'_> {
     }
 
     /// Until something changes, the holder dies, or it is time to ask again.
-    fn wait(&self, waiter: &mut Waiter<'_>, held: &Held, asked: &Asked) {
+    fn wait(&self, waiter: &mut NameWaiter<'_>, held: &LiveLock, asked: &StopRequested) {
         if let Some(found) = &held.found {
             match &held.by {
                 Some(identity) if identity.boot.is_some() => {
@@ -139,20 +140,23 @@ impl Acquirer<'_> {
             .as_ref()
             .map(|test| after(now, self.options.times.confirm.saturating_sub(test.age())));
         let until = proof.map_or(renewal, |proof| proof.min(renewal));
-        match waiter.wait(self.patience.until(until)) {
-            Woken::Event | Woken::HolderGone | Woken::Time | Woken::Cancelled => {}
+        match waiter.wait(self.wait_deadline.until(until)) {
+            WakeReason::Event
+            | WakeReason::HolderGone
+            | WakeReason::Time
+            | WakeReason::Cancelled => {}
         }
     }
 
-    fn pause(&self, waiter: &mut Waiter<'_>) {
-        if !self.patience.is_over() {
+    fn pause(&self, waiter: &mut NameWaiter<'_>) {
+        if !self.wait_deadline.is_over() {
             waiter.wait(Instant::now() + VANISH_RETRY);
         }
     }
 
     /// U14: at once for every new holder, and again at every poll.
-    fn ask(&self, dir: &Dir, held: &Held, asked: &mut Asked) -> Result<()> {
-        let lock = held.found.as_ref().map(crate::record::Record::id);
+    fn ask(&self, dir: &Dir, held: &LiveLock, asked: &mut StopRequested) -> Result<()> {
+        let lock = held.found.as_ref().map(crate::record::OpenRecord::id);
         let is_fresh = asked
             .about
             .is_some_and(|(about, renewal)| Some(about) == lock && renewal > Instant::now());
@@ -160,7 +164,7 @@ impl Acquirer<'_> {
             return Ok(());
         }
         asked.test = held.found.as_ref().filter(|_| held.doubtful).map(|found| {
-            let test = Test::begin(found);
+            let test = LivenessTest::begin(found);
             match asked.test.take() {
                 Some(running) if running.is_same_case(&test) => running,
                 _ => test,
@@ -168,7 +172,7 @@ impl Acquirer<'_> {
         });
         let addressee = held.blocker.token.as_deref();
         let test = asked.test.as_mut();
-        asked.stop = request::make(dir, &self.names, addressee, &self.asking, test)?;
+        asked.stop = stop_request::make(dir, &self.names, addressee, &self.asking, test)?;
         let renewal = after(Instant::now(), jittered(self.options.times.acquirer_poll));
         asked.about = lock.map(|lock| (lock, renewal));
         Ok(())
@@ -176,16 +180,21 @@ impl Acquirer<'_> {
 
     /// U13a: a live original would have been gone by now. The same file with the same bytes still
     /// stands there, and its kernel lock is free.
-    fn silence_proves_death(&self, dir: &Dir, held: &Held, asked: &Asked) -> Result<bool> {
+    fn silence_proves_death(
+        &self,
+        dir: &Dir,
+        held: &LiveLock,
+        asked: &StopRequested,
+    ) -> Result<bool> {
         let (Some(test), Some(found)) = (&asked.test, &held.found) else {
             return Ok(false);
         };
-        let is_proven =
-            test.is_same_case(&Test::begin(found)) && test.age() >= self.options.times.confirm;
+        let is_proven = test.is_same_case(&LivenessTest::begin(found))
+            && test.age() >= self.options.times.confirm;
         if !is_proven {
             return Ok(false);
         }
-        let reopened = crate::record::Record::open(dir, &self.names.lock, LIMIT)?;
+        let reopened = crate::record::OpenRecord::open(dir, &self.names.lock, LIMIT)?;
         match reopened.filter(|now| now.id() == found.id() && now.bytes() == found.bytes()) {
             Some(mut found) => Ok(remove(dir, &mut found, &no_pause)? == Removal::Removed),
             None => Ok(true),
@@ -193,7 +202,7 @@ impl Acquirer<'_> {
     }
 
     /// U10.5: the class tells whether the holder's life could be checked.
-    fn gave_up(&self, dir: &Dir, held: Held, wait: Wait) -> Error {
+    fn gave_up(&self, dir: &Dir, held: LiveLock, wait: Wait) -> Error {
         let (class, what) = match (held.class, wait) {
             (Class::Foreign, _) => (
                 Class::Foreign,
@@ -212,42 +221,56 @@ impl Acquirer<'_> {
         published: Published,
         bytes: Vec<u8>,
         token: Token,
-        ticket: Ticket<Key>,
+        ticket: TableTicket<LockFileKey>,
         request: LockRequest,
     ) -> Result<FileHold> {
         let acquired = became_ours(&published);
         let publishing = self.publishing();
         let lock = self.names.lock.clone();
-        let hold = Arc::new(Hold::new(Arc::new(dir), &lock, published, bytes, token));
+        let hold = Arc::new(FileHolding::new(
+            Arc::new(dir),
+            &lock,
+            published,
+            bytes,
+            token,
+        ));
         let fence = match self.options.fence {
             Fencing::Taken => Some(take_fence(&hold, publishing)?),
             Fencing::None => None,
         };
-        let ear = Arc::new(Ear::new(
+        let request_listener = Arc::new(RequestListener::new(
             self.names,
             token.to_string(),
             acquired,
             request.on_request,
         ));
-        ear.drop_older_request(hold.dir());
+        request_listener.drop_older_request(hold.dir());
         let listen = {
-            let ear = Arc::clone(&ear);
-            Listen {
-                name: ear.names.stop.clone(),
+            let request_listener = Arc::clone(&request_listener);
+            ListenName {
+                name: request_listener.names.stop.clone(),
                 poll: self.options.times.holder_poll,
-                look: Arc::new(move |hold: &Arc<Hold>| ear.look(hold.dir())),
+                look: Arc::new(move |hold: &Arc<FileHolding>| request_listener.look(hold.dir())),
             }
         };
-        let care = Care {
+        let monitor_options = MonitorOptions {
             beat: Some(self.options.heartbeat),
             check: None,
         };
-        let care = care_and_listen(&hold, care, Some(listen));
+        let monitor_options = monitor_and_listen(&hold, monitor_options, Some(listen));
         {
-            let ear = Arc::clone(&ear);
-            ticket.hold(Arc::new(move |asked: &ReleaseRequest| ear.hear(asked)));
+            let request_listener = Arc::clone(&request_listener);
+            ticket.hold(Arc::new(move |asked: &UploadReleaseRequest| {
+                request_listener.hear(asked)
+            }));
         }
-        Ok(FileHold::new(hold, ear, care, fence, ticket))
+        Ok(FileHold::new(
+            hold,
+            request_listener,
+            monitor_options,
+            fence,
+            ticket,
+        ))
     }
 
     fn publishing(&self) -> publish::Options {
@@ -276,7 +299,7 @@ impl Acquirer<'_> {
     }
 }
 
-impl Asked {
+impl StopRequested {
     /// U16: a waiter that gives up takes its request with it. Except one that tests a holder: the
     /// next try goes on from there (U13a).
     fn withdraw(&self, dir: &Dir) {
@@ -287,7 +310,7 @@ impl Asked {
 }
 
 /// K39: only now that the lock is held. Without its number it is given back.
-fn take_fence(hold: &Hold, publishing: publish::Options) -> Result<NonZeroU64> {
+fn take_fence(hold: &FileHolding, publishing: publish::Options) -> Result<NonZeroU64> {
     fence::next(hold.dir(), publishing)
         .and_then(|fence| hold.write_fence(fence).map(|()| fence))
         .inspect_err(|_| drop(hold.release()))

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use super::acquire::Acquirer;
 use super::held::FileHold;
+use super::held_table::{AlreadyHeld, UploadTable};
 use super::record::LIMIT;
-use super::table::{Table, Taken};
 use super::{
-    Guard, Judging, Key, LockRequest, Names, ReleaseRequest, UploadId, UploadLocker, Wait,
+    LockFileKey, LockRequest, Names, StalenessRules, UploadGuard, UploadId, UploadLocker,
+    UploadReleaseRequest, Wait,
 };
-use crate::deadline::Patience;
+use crate::deadline::Deadline;
 use crate::dir::{Dir, FileId};
-use crate::error::{Blocker, Class, Error, Result};
-use crate::hold::Hold;
+use crate::error::{BlockingHolder, Class, Error, Result};
+use crate::hold::FileHolding;
 use crate::identity::{Token, host_name};
 use crate::liveness::{Proof, Verdict};
 use crate::process::{PerProcess, own_pid};
@@ -23,7 +24,7 @@ use crate::publish::Durability;
 
 /// The times of the protocol. Holders and waiters that share a directory should agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct UploadTimes {
     /// How long a newcomer waits, where it does not say otherwise.
     pub acquire_timeout: Duration,
     /// How often a holder looks for a request without being told of one.
@@ -37,9 +38,9 @@ pub struct Times {
     pub confirm: Duration,
 }
 
-impl Default for Times {
-    fn default() -> Times {
-        Times {
+impl Default for UploadTimes {
+    fn default() -> UploadTimes {
+        UploadTimes {
             acquire_timeout: Duration::from_secs(20),
             holder_poll: Duration::from_secs(5),
             acquirer_poll: Duration::from_secs(2),
@@ -49,10 +50,10 @@ impl Default for Times {
     }
 }
 
-impl Times {
+impl UploadTimes {
     /// Zero means the default where that makes sense, and is refused for the polls.
-    fn checked(self, dir: &Path) -> Result<Times> {
-        let defaults = Times::default();
+    fn checked(self, dir: &Path) -> Result<UploadTimes> {
+        let defaults = UploadTimes::default();
         let or = |time: Duration, default| if time.is_zero() { default } else { time };
         for (name, poll) in [
             ("holder_poll", self.holder_poll),
@@ -63,7 +64,7 @@ impl Times {
                 return Err(Error::new(Class::BadInput, dir, what));
             }
         }
-        Ok(Times {
+        Ok(UploadTimes {
             acquire_timeout: or(self.acquire_timeout, defaults.acquire_timeout),
             grace: or(self.grace, defaults.grace),
             ..self
@@ -75,7 +76,7 @@ impl Times {
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The times of the protocol.
-    pub times: Times,
+    pub times: UploadTimes,
     /// The interval of the heartbeat (U18).
     pub heartbeat: Duration,
     /// Whether records are synced before they appear (K19).
@@ -99,7 +100,7 @@ pub enum Fencing {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            times: Times::default(),
+            times: UploadTimes::default(),
             heartbeat: Duration::from_secs(10),
             durability: Durability::Durable,
             fence: Fencing::None,
@@ -116,7 +117,7 @@ pub struct FileLocker {
 }
 
 /// Locks of this process, by directory and name: in front of the disk (U11).
-pub(super) static TABLE: PerProcess<Arc<Table<Key>>> = PerProcess::new();
+pub(super) static TABLE: PerProcess<Arc<UploadTable<LockFileKey>>> = PerProcess::new();
 
 impl FileLocker {
     /// A locker for the uploads in `dir`, which must exist (U3).
@@ -151,9 +152,9 @@ impl FileLocker {
     }
 
     /// Takes over a hold that follows another process, by its token: for `renew` and `unlock` (C13).
-    pub fn adopt(&self, id: &UploadId, token: Token) -> Result<Hold> {
+    pub fn adopt(&self, id: &UploadId, token: Token) -> Result<FileHolding> {
         let dir = Arc::new(self.open_dir(id)?);
-        Hold::adopt(dir, &self.names(id).lock, LIMIT, token)
+        FileHolding::adopt(dir, &self.names(id).lock, LIMIT, token)
     }
 
     /// The directory of one upload's files; a missing one is not made (U1).
@@ -173,41 +174,41 @@ impl FileLocker {
         }
     }
 
-    pub(super) fn judging(&self) -> Judging {
-        Judging {
+    pub(super) fn judging(&self) -> StalenessRules {
+        StalenessRules {
             foreign_pids: self.options.foreign_pids,
-            ..Judging::default()
+            ..StalenessRules::default()
         }
     }
 }
 
 impl UploadLocker for FileLocker {
-    fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<Guard> {
-        let patience = Patience::new(request.wait, request.cancel.clone());
+    fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<UploadGuard> {
+        let wait_deadline = Deadline::new(request.wait, request.cancel.clone());
         let dir = self.open_dir(id)?;
         let names = self.names(id);
         let asking = request.release_request();
         let key = key(&dir, &names)?;
         let ticket = TABLE
             .get()
-            .enter(&key, &asking, &patience)
-            .map_err(|Taken| taken(&dir, &names, request.wait))?;
+            .enter(&key, &asking, &wait_deadline)
+            .map_err(|AlreadyHeld| taken(&dir, &names, request.wait))?;
         let acquirer = Acquirer {
             names,
             options: &self.options,
             judging: self.judging(),
             asking,
-            patience,
+            wait_deadline,
         };
         let hold: FileHold = acquirer.acquire(dir, ticket, request)?;
-        Ok(Guard::on_disk(id.clone(), hold))
+        Ok(UploadGuard::on_disk(id.clone(), hold))
     }
 }
 
-pub(super) fn key(dir: &Dir, names: &Names) -> Result<Key> {
+pub(super) fn key(dir: &Dir, names: &Names) -> Result<LockFileKey> {
     let stat = rustix::fs::fstat(dir)
         .map_err(|errno| Error::io(dir.path(), "cannot stat the directory", errno))?;
-    Ok(Key {
+    Ok(LockFileKey {
         dir: FileId::of(&stat),
         name: names.lock.clone(),
     })
@@ -218,7 +219,7 @@ fn taken(dir: &Dir, names: &Names, wait: Wait) -> Error {
         Wait::No => (Class::Held, "held"),
         Wait::For(_) | Wait::Forever => (Class::Timeout, "not released in time"),
     };
-    Error::new(class, dir.join(&names.lock), what).blocked_by(Blocker {
+    Error::new(class, dir.join(&names.lock), what).blocked_by(BlockingHolder {
         address: names.address.clone(),
         pid: Some(own_pid()),
         host: Some(host_name()),
@@ -229,10 +230,10 @@ fn taken(dir: &Dir, names: &Names, wait: Wait) -> Error {
     })
 }
 
-impl ReleaseRequest {
+impl UploadReleaseRequest {
     /// Makes a request by hand, as `tenure ask` does.
-    pub fn new(reason: Option<String>) -> ReleaseRequest {
-        ReleaseRequest {
+    pub fn new(reason: Option<String>) -> UploadReleaseRequest {
+        UploadReleaseRequest {
             by: Some(super::asking()),
             reason,
         }

@@ -1,4 +1,4 @@
-//! A held upload lock on disk: the record, its heartbeat, and the ear for requests (U15, U18, U19).
+//! A held upload lock on disk: the record, its heartbeat, and the listener for requests (U15, U18, U19).
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,45 +6,45 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use super::request;
-use super::table::Ticket;
-use super::{Key, Names, OnRequest, ReleaseRequest};
+use super::held_table::TableTicket;
+use super::stop_request;
+use super::{LockFileKey, Names, OnRequest, UploadReleaseRequest};
 use crate::dir::Dir;
 use crate::error::Result;
-use crate::heart::Cared;
-use crate::hold::{Hold, Loss};
+use crate::heartbeat::Monitored;
+use crate::hold::{FileHolding, Loss};
 use crate::identity::Token;
 
 /// The lock of one upload, held by this process.
 pub struct FileHold {
     // In this order: no more beats and callbacks, then the next thread of this process may come.
-    care: Option<Cared>,
-    hold: Arc<Hold>,
-    ear: Arc<Ear>,
+    monitor_options: Option<Monitored>,
+    hold: Arc<FileHolding>,
+    request_listener: Arc<RequestListener>,
     fence: Option<NonZeroU64>,
-    _ticket: Ticket<Key>,
+    _ticket: TableTicket<LockFileKey>,
 }
 
 /// Hears requests, by file and by memory, and passes the first one on (U15).
-pub(super) struct Ear {
+pub(super) struct RequestListener {
     pub(super) names: Names,
     pub(super) token: String,
     /// When the lock became ours, by the file system's clock.
     pub(super) acquired: SystemTime,
     on_request: OnRequest,
     was_asked: AtomicBool,
-    heard: Mutex<Option<ReleaseRequest>>,
+    heard: Mutex<Option<UploadReleaseRequest>>,
 }
 
-impl Ear {
+impl RequestListener {
     pub(super) fn new(
         names: Names,
         token: String,
         acquired: SystemTime,
         on_request: OnRequest,
-    ) -> Ear {
+    ) -> RequestListener {
         let (was_asked, heard) = (AtomicBool::new(false), Mutex::new(None));
-        Ear {
+        RequestListener {
             names,
             token,
             acquired,
@@ -59,7 +59,7 @@ impl Ear {
         if self.was_asked.load(Ordering::SeqCst) {
             return;
         }
-        let stop = request::look(dir, &self.names);
+        let stop = stop_request::look(dir, &self.names);
         if let Some(asked) = stop.and_then(|stop| stop.is_for(&self.token, self.acquired)) {
             self.hear(&asked);
         }
@@ -68,7 +68,7 @@ impl Ear {
     /// U10.6: a request that stands since before we came was meant for somebody else. One that was
     /// renewed at that very moment, and would be lost with the file, is heard instead.
     pub(super) fn drop_older_request(&self, dir: &Dir) {
-        let Some(stop) = request::look(dir, &self.names) else {
+        let Some(stop) = stop_request::look(dir, &self.names) else {
             return;
         };
         if stop.is_for(&self.token, self.acquired).is_none()
@@ -81,7 +81,7 @@ impl Ear {
     }
 
     /// Passes a request on, if it is the first.
-    pub(super) fn hear(&self, asked: &ReleaseRequest) {
+    pub(super) fn hear(&self, asked: &UploadReleaseRequest) {
         if !self.was_asked.swap(true, Ordering::SeqCst) {
             *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked.clone());
             (self.on_request)(asked);
@@ -91,23 +91,23 @@ impl Ear {
 
 impl FileHold {
     pub(super) fn new(
-        hold: Arc<Hold>,
-        ear: Arc<Ear>,
-        care: Cared,
+        hold: Arc<FileHolding>,
+        request_listener: Arc<RequestListener>,
+        monitor_options: Monitored,
         fence: Option<NonZeroU64>,
-        ticket: Ticket<Key>,
+        ticket: TableTicket<LockFileKey>,
     ) -> FileHold {
         FileHold {
-            care: Some(care),
+            monitor_options: Some(monitor_options),
             hold,
-            ear,
+            request_listener,
             fence,
             _ticket: ticket,
         }
     }
 
     /// The record and its state.
-    pub fn hold(&self) -> &Arc<Hold> {
+    pub fn hold(&self) -> &Arc<FileHolding> {
         &self.hold
     }
 
@@ -117,8 +117,8 @@ impl FileHold {
     }
 
     /// The request that was heard, if any.
-    pub fn requested(&self) -> Option<ReleaseRequest> {
-        self.ear
+    pub fn requested(&self) -> Option<UploadReleaseRequest> {
+        self.request_listener
             .heard
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -137,7 +137,7 @@ impl FileHold {
 
     /// Leaves the record to the process that it follows. The table forgets it: it is another's now.
     pub(super) fn leave(mut self) -> Token {
-        self.care = None;
+        self.monitor_options = None;
         self.hold.leave();
         self.hold.token()
     }
@@ -149,8 +149,8 @@ impl FileHold {
     /// Lock first, request second: in the other order a waiter in between would renew its request, and
     /// the next holder would be interrupted for nothing (U19).
     fn give_back(&mut self) -> Result<()> {
-        self.care = None;
-        let answered = request::look(self.hold.dir(), &self.ear.names);
+        self.monitor_options = None;
+        let answered = stop_request::look(self.hold.dir(), &self.request_listener.names);
         self.hold.release()?;
         if let Some(answered) = answered {
             answered.remove(self.hold.dir());

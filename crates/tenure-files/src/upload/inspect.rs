@@ -6,14 +6,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::file::{TABLE, key};
-use super::judge::{Judged, judge};
-use super::{FileLocker, ReleaseRequest, UploadId, request};
-use crate::clean;
+use super::staleness::{JudgedUpload, judge};
+use super::{FileLocker, UploadId, UploadReleaseRequest, stop_request};
 use crate::clock::{Clock, age};
 use crate::dir::Dir;
-use crate::error::{Blocker, Error, Result};
+use crate::error::{BlockingHolder, Error, Result};
+use crate::leftovers;
+use crate::observed::{ObservedLock, ObservedState};
 use crate::remove::{Removal, no_pause, remove};
-use crate::sighting::{Sighting, State};
 
 /// A request without a lock that nobody has renewed for this long has nobody behind it.
 const REQUEST_AGE: Duration = Duration::from_secs(60);
@@ -22,9 +22,9 @@ const REQUEST_AGE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Inspection {
     /// The lock, if there is one.
-    pub sighting: Option<Sighting>,
+    pub observed_lock: Option<ObservedLock>,
     /// The request to let go, if one stands.
-    pub request: Option<ReleaseRequest>,
+    pub request: Option<UploadReleaseRequest>,
 }
 
 /// What [`FileLocker::clean`] removed.
@@ -43,35 +43,42 @@ impl FileLocker {
     pub fn inspect(&self, id: &UploadId) -> Result<Inspection> {
         let dir = self.open_dir(id)?;
         let names = self.names(id);
-        let request = request::look(&dir, &names).map(|stop| stop.content().request);
+        let request = stop_request::look(&dir, &names).map(|stop| stop.content().request);
         let (record, state) = match judge(&dir, &names, &self.judging())? {
-            Judged::Free => {
+            JudgedUpload::Free => {
                 return Ok(Inspection {
-                    sighting: None,
+                    observed_lock: None,
                     request,
                 });
             }
-            Judged::Dead(found) => (Some(found), State::Dead(None)),
-            Judged::Held(held) => (held.found, State::Held(held.blocker)),
-            Judged::Refused(error) => (None, State::Problem(error)),
+            JudgedUpload::Dead(found) => (Some(found), ObservedState::Dead(None)),
+            JudgedUpload::Held(held) => (held.found, ObservedState::Held(held.blocker)),
+            JudgedUpload::Refused(error) => (None, ObservedState::Problem(error)),
         };
-        let sighting = Some(Sighting::new(dir, names.lock, record, state));
-        Ok(Inspection { sighting, request })
+        let observed_lock = Some(ObservedLock::new(dir, names.lock, record, state));
+        Ok(Inspection {
+            observed_lock,
+            request,
+        })
     }
 
     /// Asks the holder of one upload to stop, without waiting for it (`tenure ask`). The answer is who
     /// was asked; `None` if nobody holds it.
-    pub fn ask(&self, id: &UploadId, request: &ReleaseRequest) -> Result<Option<Blocker>> {
+    pub fn ask(
+        &self,
+        id: &UploadId,
+        request: &UploadReleaseRequest,
+    ) -> Result<Option<BlockingHolder>> {
         let dir = self.open_dir(id)?;
         let names = self.names(id);
         match judge(&dir, &names, &self.judging())? {
-            Judged::Free | Judged::Dead(_) => Ok(None),
-            Judged::Refused(error) => Err(error),
-            Judged::Held(held) => {
+            JudgedUpload::Free | JudgedUpload::Dead(_) => Ok(None),
+            JudgedUpload::Refused(error) => Err(error),
+            JudgedUpload::Held(held) => {
                 // A holder in this process hears it at once; the others by the file.
                 if !TABLE.get().ask(&key(&dir, &names)?, request) {
                     let addressee = held.blocker.token.as_deref();
-                    request::make(&dir, &names, addressee, request, None)?;
+                    stop_request::make(&dir, &names, addressee, request, None)?;
                 }
                 Ok(Some(held.blocker))
             }
@@ -89,7 +96,7 @@ impl FileLocker {
         let mut cleaned = Cleaned::default();
         for id in self.list()? {
             let (dir, names) = (self.open_dir(&id)?, self.names(&id));
-            if let Judged::Dead(mut found) = judge(&dir, &names, &self.judging())?
+            if let JudgedUpload::Dead(mut found) = judge(&dir, &names, &self.judging())?
                 && remove(&dir, &mut found, &no_pause)? == Removal::Removed
             {
                 cleaned.locks.push(id);
@@ -99,7 +106,7 @@ impl FileLocker {
             let (dir, names) = (self.open_dir(&id)?, self.names(&id));
             let is_alone = dir.stat(&names.lock).is_err();
             let now = Clock::SYSTEM.now_in(&dir)?;
-            if let Some(stop) = request::look(&dir, &names)
+            if let Some(stop) = stop_request::look(&dir, &names)
                 && is_alone
                 && age(now, stop.modified()) > REQUEST_AGE
                 && stop.remove(&dir)
@@ -110,7 +117,7 @@ impl FileLocker {
         for dir in self.directories()? {
             cleaned
                 .leftovers
-                .extend(clean::leftovers(&Dir::open(dir)?, Clock::SYSTEM)?);
+                .extend(leftovers::leftovers(&Dir::open(dir)?, Clock::SYSTEM)?);
         }
         Ok(cleaned)
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::table::{Table, Taken};
-use super::{Guard, LockRequest, UploadId, UploadLocker};
-use crate::deadline::{Patience, Wait};
+use super::held_table::{AlreadyHeld, UploadTable};
+use super::{LockRequest, UploadGuard, UploadId, UploadLocker};
+use crate::deadline::{Deadline, Wait};
 use crate::error::{Class, Error, Result};
 
 /// Locks uploads of a store that has no shared directory.
@@ -13,7 +13,7 @@ use crate::error::{Class, Error, Result};
 /// not mind being called again. A release wakes all waiters; which one is next is left to chance.
 #[derive(Clone, Default)]
 pub struct MemoryLocker {
-    table: Arc<Table<UploadId>>,
+    table: Arc<UploadTable<UploadId>>,
 }
 
 impl MemoryLocker {
@@ -24,21 +24,24 @@ impl MemoryLocker {
 }
 
 impl UploadLocker for MemoryLocker {
-    fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<Guard> {
+    fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<UploadGuard> {
         let asking = request.release_request();
-        let patience = Patience::new(request.wait, request.cancel.clone());
-        let ticket = self.table.enter(id, &asking, &patience).map_err(|Taken| {
-            let (class, what) = match request.wait {
-                Wait::No => (Class::Held, "another request of this process has it"),
-                Wait::For(_) | Wait::Forever => (
-                    Class::Timeout,
-                    "another request of this process did not let go in time",
-                ),
-            };
-            Error::new(class, id.as_str(), what)
-        })?;
+        let wait_deadline = Deadline::new(request.wait, request.cancel.clone());
+        let ticket = self
+            .table
+            .enter(id, &asking, &wait_deadline)
+            .map_err(|AlreadyHeld| {
+                let (class, what) = match request.wait {
+                    Wait::No => (Class::Held, "another request of this process has it"),
+                    Wait::For(_) | Wait::Forever => (
+                        Class::Timeout,
+                        "another request of this process did not let go in time",
+                    ),
+                };
+                Error::new(class, id.as_str(), what)
+            })?;
         ticket.hold(request.on_request);
-        Ok(Guard::in_memory(id.clone(), ticket))
+        Ok(UploadGuard::in_memory(id.clone(), ticket))
     }
 }
 
@@ -61,7 +64,7 @@ mod tests {
     #[test]
     fn a_newcomer_asks_the_holder_and_gets_the_lock() {
         let locker = MemoryLocker::new();
-        let held: Arc<Mutex<Option<Guard>>> = Arc::default();
+        let held: Arc<Mutex<Option<UploadGuard>>> = Arc::default();
         let asked = Arc::new(AtomicU32::new(0));
         let on_request = {
             let (held, asked) = (Arc::clone(&held), Arc::clone(&asked));

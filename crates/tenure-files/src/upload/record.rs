@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::file::Fencing;
 use crate::identity::Identity;
 use crate::process::PID_MAX;
-use crate::text::{self, Layout, Room};
+use crate::record_layout::{self, FenceRoom, RecordLayout};
 
 /// No lock is larger (U7).
 pub(crate) const LIMIT: usize = 4096;
@@ -21,7 +21,7 @@ const MARK: &str = "tenure ";
 
 /// What a lock file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct UploadRecord {
     pub(crate) first: FirstLine,
     /// Tenure's own block, if there is a line with one that parses.
     pub(crate) tenure: Option<Identity>,
@@ -40,12 +40,12 @@ pub(crate) enum FirstLine {
     Junk,
 }
 
-impl Record {
+impl UploadRecord {
     /// Reads the whole file, which is known to be within [`LIMIT`].
-    pub(crate) fn parse(bytes: &[u8]) -> Record {
+    pub(crate) fn parse(bytes: &[u8]) -> UploadRecord {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let first = FirstLine::parse(lines.next().unwrap_or_default());
-        Record {
+        UploadRecord {
             first,
             tenure: lines.find_map(block).as_ref().map(Identity::from_json),
         }
@@ -60,10 +60,10 @@ pub(crate) fn block(line: &[u8]) -> Option<Map<String, Value>> {
 /// The record of a new holder (U4, U5).
 pub(crate) fn encode(own: &Identity, fence: Fencing, purpose: Option<&str>) -> Vec<u8> {
     let room = match fence {
-        Fencing::Taken => Room::ForFence,
-        Fencing::None => Room::None,
+        Fencing::Taken => FenceRoom::ForFence,
+        Fencing::None => FenceRoom::None,
     };
-    let mut block = text::identity(own, room, Layout::Compact);
+    let mut block = record_layout::identity(own, room, RecordLayout::Compact);
     if let Some(purpose) = purpose {
         block.truncate(block.len() - 1);
         block.push_str(&format!(",\"request\":{}}}", Value::from(purpose)));
@@ -178,7 +178,7 @@ mod tests {
     /// U5: the block may be on any later line, and one that does not parse is as if it were not there.
     #[test]
     fn tenure_lines_are_found_and_broken_ones_ignored() {
-        let found = |text: &str| Record::parse(text.as_bytes()).tenure.is_some();
+        let found = |text: &str| UploadRecord::parse(text.as_bytes()).tenure.is_some();
         assert!(found("40217\ntenure {\"v\":1}\n"));
         assert!(found("40217\nhost=atlas-3\ntenure {\"v\":1}"));
         assert!(found("40217\ntenure {\"v\":\ntenure {\"v\":1}\n"));
@@ -205,7 +205,7 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            if let FirstLine::Pid(pid) = Record::parse(&bytes).first {
+            if let FirstLine::Pid(pid) = UploadRecord::parse(&bytes).first {
                 let text = String::from_utf8_lossy(&bytes);
                 let line = text.split('\n').next().unwrap_or_default();
                 assert_eq!(line.trim(), pid.to_string(), "{text:?}");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take that does not depend on a time-out of the protocol.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const ACTOR_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Actor {
     child: Child,
@@ -81,7 +81,7 @@ impl Actor {
     /// The next thing it says.
     pub(crate) fn hear(&self) -> String {
         self.lines
-            .recv_timeout(PATIENCE)
+            .recv_timeout(ACTOR_TIMEOUT)
             .unwrap_or_else(|_| "(nothing)".to_owned())
     }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 pub(crate) mod actor;
-pub(crate) mod crowd;
+pub(crate) mod contenders;
 pub(crate) mod uploads;
 
 use std::fs;
@@ -20,15 +20,15 @@ use tenure_files::identity::Here;
 pub(crate) const OTHER_USER: u32 = 65_534;
 
 /// A child that lives as long as this does.
-pub(crate) struct Living(Child);
+pub(crate) struct LiveProcess(Child);
 
-impl Living {
-    pub(crate) fn new() -> Living {
-        Living::spawn()
+impl LiveProcess {
+    pub(crate) fn new() -> LiveProcess {
+        LiveProcess::spawn()
     }
 
-    pub(crate) fn spawn() -> Living {
-        Living(
+    pub(crate) fn spawn() -> LiveProcess {
+        LiveProcess(
             Command::new("sleep")
                 .arg("1000")
                 .stdout(Stdio::null())
@@ -38,13 +38,13 @@ impl Living {
     }
 
     /// One that belongs to another user. Needs root, like the other tests about users.
-    pub(crate) fn spawn_as_other_user() -> Living {
+    pub(crate) fn spawn_as_other_user() -> LiveProcess {
         let child = Command::new("sleep")
             .arg("1000")
             .uid(OTHER_USER)
             .stdout(Stdio::null())
             .spawn();
-        Living(child.expect("these tests run as root, so that they can become another user"))
+        LiveProcess(child.expect("these tests run as root, so that they can become another user"))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -56,7 +56,7 @@ impl Living {
     }
 }
 
-impl Drop for Living {
+impl Drop for LiveProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -81,16 +81,16 @@ pub(crate) fn host() -> String {
 }
 
 /// The values that templates are filled with, and the processes behind them.
-pub(crate) struct Machine {
-    pub(crate) alive: Living,
-    pub(crate) other_user: Living,
+pub(crate) struct TestMachine {
+    pub(crate) alive: LiveProcess,
+    pub(crate) other_user: LiveProcess,
 }
 
-impl Machine {
-    pub(crate) fn new() -> Machine {
-        Machine {
-            alive: Living::spawn(),
-            other_user: Living::spawn_as_other_user(),
+impl TestMachine {
+    pub(crate) fn new() -> TestMachine {
+        TestMachine {
+            alive: LiveProcess::spawn(),
+            other_user: LiveProcess::spawn_as_other_user(),
         }
     }
 
@@ -147,7 +147,7 @@ pub(crate) fn make_fifo(path: &Path) {
 /// Waits until something is true that no event tells of; fails if it never is.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
-    let give_up = std::time::Instant::now() + actor::PATIENCE;
+    let give_up = std::time::Instant::now() + actor::ACTOR_TIMEOUT;
     while !is_true() {
         assert!(
             std::time::Instant::now() < give_up,
@@ -158,7 +158,7 @@ pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
 }
 
 /// Fills the placeholders of a vector with values of this machine and `living`.
-pub(crate) fn fill(template: &[u8], living: &Living) -> Vec<u8> {
+pub(crate) fn fill(template: &[u8], living: &LiveProcess) -> Vec<u8> {
     let here = Here::now();
     let alive = living.pid();
     let mut text = String::from_utf8(template.to_vec()).expect("templates are text");

@@ -12,22 +12,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tenure_files::Class;
 use tenure_files::identity::Identity;
 use tenure_files::publish::Durability;
-use tenure_files::sidecar::{Guard, Heartbeat, Manager, Options, Payload, Point, Retry};
-use tenure_files::text::parse_object;
+use tenure_files::record_layout::parse_object;
+use tenure_files::sidecar::{
+    AcquireStep, Heartbeat, Manager, Options, Payload, Retry, SidecarGuard,
+};
 
 /// A target of its own, in a directory of its own.
-pub(crate) struct Place {
+pub(crate) struct SidecarFixture {
     _temp: tempfile::TempDir,
     pub(crate) target: PathBuf,
     pub(crate) lock: PathBuf,
     pub(crate) guard: PathBuf,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl SidecarFixture {
+    pub(crate) fn new() -> SidecarFixture {
         let temp = tempfile::tempdir().unwrap();
         let target = temp.path().canonicalize().unwrap().join("state.json");
-        Place {
+        SidecarFixture {
             lock: target.with_file_name("state.json.lock"),
             guard: target.with_file_name("state.json.lock.reclaim"),
             _temp: temp,
@@ -67,7 +69,7 @@ pub(crate) fn manager(key: &str) -> Manager {
     Manager::new(key)
 }
 
-pub(crate) fn class(result: tenure_files::Result<Guard>) -> Class {
+pub(crate) fn class(result: tenure_files::Result<SidecarGuard>) -> Class {
     result.expect_err("it must not be acquired").class()
 }
 
@@ -77,9 +79,9 @@ pub(crate) fn map(value: serde_json::Value) -> Payload {
 
 /// Runs `action` once, when `point` is first reached.
 pub(crate) fn at(
-    point: Point,
+    point: AcquireStep,
     action: impl Fn() + Send + Sync + 'static,
-) -> impl Fn(Point) + Send + Sync {
+) -> impl Fn(AcquireStep) + Send + Sync {
     let done = AtomicBool::new(false);
     move |reached| {
         if reached == point && !done.swap(true, Ordering::SeqCst) {

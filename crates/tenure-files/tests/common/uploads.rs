@@ -8,18 +8,19 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use tenure_files::publish::Durability;
 use tenure_files::upload::{
-    FileLocker, Guard, OnRequest, Options, ReleaseRequest, Times, UploadId, UploadLocker, Wait,
+    FileLocker, OnRequest, Options, UploadGuard, UploadId, UploadLocker, UploadReleaseRequest,
+    UploadTimes, Wait,
 };
 
-use super::actor::PATIENCE;
+use super::actor::ACTOR_TIMEOUT;
 
-pub(crate) struct Place {
+pub(crate) struct UploadFixture {
     temp: tempfile::TempDir,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
-        Place {
+impl UploadFixture {
+    pub(crate) fn new() -> UploadFixture {
+        UploadFixture {
             temp: tempfile::tempdir().unwrap(),
         }
     }
@@ -44,10 +45,10 @@ impl Place {
     pub(crate) fn locker_with(&self, change: impl FnOnce(&mut Options)) -> FileLocker {
         let mut options = Options {
             durability: Durability::Fast,
-            times: Times {
+            times: UploadTimes {
                 holder_poll: HOUR,
                 acquirer_poll: HOUR,
-                ..Times::default()
+                ..UploadTimes::default()
             },
             ..Options::default()
         };
@@ -55,7 +56,7 @@ impl Place {
         FileLocker::with(self.dir(), options).unwrap()
     }
 
-    pub(crate) fn hold(&self) -> Guard {
+    pub(crate) fn hold(&self) -> UploadGuard {
         self.locker().lock(&up(), Wait::No, nothing()).unwrap()
     }
 
@@ -92,7 +93,7 @@ impl Place {
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const SOON: Wait = Wait::For(Duration::from_millis(50));
-pub(crate) const LONG: Wait = Wait::For(PATIENCE);
+pub(crate) const LONG: Wait = Wait::For(ACTOR_TIMEOUT);
 
 pub(crate) fn up() -> UploadId {
     UploadId::new("up").unwrap()
@@ -103,21 +104,21 @@ pub(crate) fn nothing() -> OnRequest {
 }
 
 /// A callback that counts, and the requests it got.
-pub(crate) fn listener() -> (OnRequest, mpsc::Receiver<ReleaseRequest>) {
+pub(crate) fn listener() -> (OnRequest, mpsc::Receiver<UploadReleaseRequest>) {
     let (heard, requests) = mpsc::channel();
     let heard = Mutex::new(heard);
-    let on_request = Arc::new(move |request: &ReleaseRequest| {
+    let on_request = Arc::new(move |request: &UploadReleaseRequest| {
         let _ = heard.lock().unwrap().send(request.clone());
     });
     (on_request, requests)
 }
 
 /// A request by an original: a file without content.
-pub(crate) fn touch_stop(place: &Place, time: SystemTime) {
-    fs::write(place.stop(), "").unwrap();
+pub(crate) fn touch_stop(fixture: &UploadFixture, time: SystemTime) {
+    fs::write(fixture.stop(), "").unwrap();
     let file = fs::OpenOptions::new()
         .write(true)
-        .open(place.stop())
+        .open(fixture.stop())
         .unwrap();
     file.set_modified(time).unwrap();
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_files::Class;
-use tenure_files::hold::{Hold as FileHold, LossCause};
+use tenure_files::hold::{FileHolding as FileHold, LossCause};
 use tenure_files::identity::Token;
-use tenure_files::sighting::{self, Sighting};
+use tenure_files::observed::{self, ObservedLock};
 use tenure_files::wait::Cancel;
 
 use super::{Breaking, exclusive, sidecar, upload};
@@ -114,22 +114,22 @@ pub(super) fn inspect(place: &Where, tuning: &Tuning) -> Result<State, Error> {
 }
 
 /// What was seen at a place, in the words of all reaches.
-pub(super) fn sighted(place: &Where, sighting: Option<&Sighting>) -> State {
+pub(super) fn sighted(place: &Where, sighting: Option<&ObservedLock>) -> State {
     let mut state = State::free(place);
-    match sighting.map(Sighting::state) {
+    match sighting.map(ObservedLock::state) {
         None => {}
-        Some(sighting::State::Held(blocker)) => {
+        Some(observed::ObservedState::Held(blocker)) => {
             state.free = false;
             state.holders.push(Blocker::from_files(place, blocker));
         }
-        Some(sighting::State::Dead(blocker)) => {
+        Some(observed::ObservedState::Dead(blocker)) => {
             let holder = match blocker {
                 Some(blocker) => Blocker::from_files(place, blocker),
                 None => unknown(place, Life::Dead, "its process is gone"),
             };
             state.holders.push(holder);
         }
-        Some(sighting::State::Problem(error)) => {
+        Some(observed::ObservedState::Problem(error)) => {
             state.free = false;
             state
                 .holders
@@ -206,7 +206,7 @@ pub(super) fn break_hold(
 
 fn break_sighting(
     place: &Where,
-    sighting: Option<Sighting>,
+    sighting: Option<ObservedLock>,
     breaking: Breaking<'_>,
 ) -> Result<Broken, tenure_files::Error> {
     let not_held = |what: &str| tenure_files::Error::new(Class::NotHeld, place.to_string(), what);
@@ -219,8 +219,8 @@ fn break_sighting(
         return Err(not_held("another holds it now"));
     }
     sighting.break_it(match breaking.force {
-        Force::No => sighting::Force::No,
-        Force::Yes => sighting::Force::Yes,
+        Force::No => observed::Force::No,
+        Force::Yes => observed::Force::Yes,
     })?;
     Ok(Broken {
         victims,

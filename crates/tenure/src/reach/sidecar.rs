@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tenure_files::publish;
-use tenure_files::sidecar::{self, GuardState, Heartbeat, Manager, Options, Payload, Recovery};
+use tenure_files::sidecar::{self, GuardState, Heartbeat, Manager, Options, Payload, StalePolicy};
 use tenure_files::wait::Cancel;
 use tenure_files::{Decision, Error};
 
@@ -61,11 +61,11 @@ pub(super) fn options(file: &Path, tuning: &Tuning) -> Options {
     let tuning = &tuning.files;
     let mut options = Options::new(file);
     options = match tuning.reclaim {
-        Reclaim::Proof => options.recovery(Recovery::FailClosed),
+        Reclaim::Proof => options.recovery(StalePolicy::FailClosed),
         Reclaim::Age => options
-            .recovery(Recovery::RemoveIfUnchanged)
+            .recovery(StalePolicy::RemoveIfUnchanged)
             .approve(|_| true),
-        Reclaim::Never => options.recovery(Recovery::Never),
+        Reclaim::Never => options.recovery(StalePolicy::Never),
     };
     if let Some(stale) = tuning.stale {
         options = options.stale(stale);

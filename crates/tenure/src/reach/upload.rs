@@ -97,7 +97,7 @@ pub(super) fn ask(
     reason: Option<&str>,
     tuning: &Tuning,
 ) -> Result<Vec<Blocker>, crate::Error> {
-    let request = upload::ReleaseRequest::new(reason.map(str::to_owned));
+    let request = upload::UploadReleaseRequest::new(reason.map(str::to_owned));
     let asked = locker(dir, tuning, false).and_then(|locker| locker.ask(id, &request));
     match asked {
         Ok(asked) => Ok(asked
@@ -121,7 +121,7 @@ pub(super) fn below(dir: &Path) -> Result<Vec<Where>, Error> {
         .collect())
 }
 
-fn translated(asked: &upload::ReleaseRequest) -> ReleaseRequest {
+fn translated(asked: &upload::UploadReleaseRequest) -> ReleaseRequest {
     let by = asked.by.as_ref();
     ReleaseRequest {
         by: Holder {

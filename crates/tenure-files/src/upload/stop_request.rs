@@ -19,20 +19,20 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 
-use super::{Names, ReleaseRequest, record};
+use super::{Names, UploadReleaseRequest, record};
 use crate::clock;
 use crate::dir::{Dir, FileId};
 use crate::error::{Error, Result};
 use crate::identity::{Here, Identity};
 use crate::publish::{self, Draft, Durability};
-use crate::record::{Record as Found, read_at_most, timestamp};
+use crate::record::{OpenRecord as Found, read_at_most, timestamp};
 
 /// No more of a request is read.
 const LIMIT: usize = 4096;
 
 /// A request as it stands, with the time at which it was last made.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub(super) struct StopRequest {
     file: File,
     name: OsString,
     id: FileId,
@@ -41,11 +41,11 @@ pub(super) struct Stop {
 
 /// What a request says beyond being there.
 #[derive(Debug, Default)]
-pub(super) struct Content {
+pub(super) struct StopContent {
     /// The token of the holder it is meant for.
     addressee: Option<String>,
-    pub(super) request: ReleaseRequest,
-    test: Option<Test>,
+    pub(super) request: UploadReleaseRequest,
+    test: Option<LivenessTest>,
 }
 
 /// The note on a holder that is being tested: since when, and by which lock file (U13a).
@@ -53,21 +53,21 @@ pub(super) struct Content {
 /// Inode and change time together name one state of one file: neither a new lock nor a rewritten one
 /// has both.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Test {
+pub(super) struct LivenessTest {
     boot: Option<String>,
     lock_inode: u64,
     lock_changed_ns: u64,
     since_ms: u64,
 }
 
-impl Test {
+impl LivenessTest {
     /// A test of the holder of `lock` that begins now.
-    pub(super) fn begin(lock: &Found) -> Test {
+    pub(super) fn begin(lock: &Found) -> LivenessTest {
         let changed = lock
             .changed()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        Test {
+        LivenessTest {
             boot: Here::now().boot,
             lock_inode: lock.id().inode(),
             lock_changed_ns: u64::try_from(changed.as_nanos()).unwrap_or(u64::MAX),
@@ -81,11 +81,11 @@ impl Test {
     }
 
     /// Whether both are about the same state of the same lock, in the same boot.
-    pub(super) fn is_same_case(&self, other: &Test) -> bool {
-        Test {
+    pub(super) fn is_same_case(&self, other: &LivenessTest) -> bool {
+        LivenessTest {
             since_ms: 0,
             ..self.clone()
-        } == Test {
+        } == LivenessTest {
             since_ms: 0,
             ..other.clone()
         }
@@ -100,8 +100,8 @@ impl Test {
         })
     }
 
-    fn from_json(value: &Value) -> Option<Test> {
-        Some(Test {
+    fn from_json(value: &Value) -> Option<LivenessTest> {
+        Some(LivenessTest {
             boot: value["boot"].as_str().map(str::to_owned),
             lock_inode: value["inode"].as_u64()?,
             lock_changed_ns: value["changed"].as_u64()?,
@@ -117,9 +117,9 @@ pub(super) fn make(
     dir: &Dir,
     names: &Names,
     addressee: Option<&str>,
-    by: &ReleaseRequest,
-    test: Option<&mut Test>,
-) -> Result<Option<Stop>> {
+    by: &UploadReleaseRequest,
+    test: Option<&mut LivenessTest>,
+) -> Result<Option<StopRequest>> {
     let mut line = Map::new();
     line.insert("v".into(), json!(1));
     if let Some(token) = addressee {
@@ -156,7 +156,7 @@ pub(super) fn make(
         return Err(failed(Errno::NOTSUP));
     }
     if let Some(test) = test {
-        let noted = Content::read(&file).and_then(|content| content.test);
+        let noted = StopContent::read(&file).and_then(|content| content.test);
         if let Some(noted) =
             noted.filter(|noted| noted.is_same_case(test) && noted.age() > test.age())
         {
@@ -185,7 +185,7 @@ pub(super) fn make(
     )
     .map_err(failed)?;
     let stat = fstat(&file).map_err(failed)?;
-    Ok(Some(Stop {
+    Ok(Some(StopRequest {
         file,
         name: names.stop.clone(),
         id: FileId::of(&stat),
@@ -195,7 +195,7 @@ pub(super) fn make(
 
 /// A request where none stands, in one step: seen without its line, it would be an original's, meant
 /// for whoever has the lock by then. `None`: one stands, or it cannot be made like this.
-fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<Stop> {
+fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<StopRequest> {
     if !matches!(dir.stat(&names.stop), Err(Errno::NOENT)) {
         return None;
     }
@@ -207,7 +207,7 @@ fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<Stop> {
     let mut draft = Draft::new(dir, &names.stop, options);
     draft.write(line.as_bytes()).ok()?;
     let published = draft.publish().ok()??;
-    Some(Stop {
+    Some(StopRequest {
         file: published.file,
         name: names.stop.clone(),
         id: published.id,
@@ -218,11 +218,11 @@ fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<Stop> {
 /// The request that stands, if any. What cannot be opened or is not a file counts as a request
 /// without content, as it does for the original, which only looks whether the name exists: then there
 /// is nothing to remove either.
-pub(super) fn look(dir: &Dir, names: &Names) -> Option<Stop> {
+pub(super) fn look(dir: &Dir, names: &Names) -> Option<StopRequest> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = openat(dir, &names.stop, flags, Mode::empty()).ok()?.into();
     let stat = fstat(&file).ok()?;
-    (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| Stop {
+    (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| StopRequest {
         file,
         name: names.stop.clone(),
         id: FileId::of(&stat),
@@ -230,10 +230,10 @@ pub(super) fn look(dir: &Dir, names: &Names) -> Option<Stop> {
     })
 }
 
-impl Stop {
+impl StopRequest {
     /// What the file says; nothing if it says nothing that we understand.
-    pub(super) fn content(&self) -> Content {
-        Content::read(&self.file).unwrap_or_default()
+    pub(super) fn content(&self) -> StopContent {
+        StopContent::read(&self.file).unwrap_or_default()
     }
 
     /// When it was made or last renewed.
@@ -242,7 +242,7 @@ impl Stop {
     }
 
     /// Whether the holder with this token, who acquired at that time, is meant (U15).
-    pub(super) fn is_for(&self, token: &str, acquired: SystemTime) -> Option<ReleaseRequest> {
+    pub(super) fn is_for(&self, token: &str, acquired: SystemTime) -> Option<UploadReleaseRequest> {
         let content = self.content();
         let meant = match &content.addressee {
             Some(addressee) => addressee == token,
@@ -280,21 +280,21 @@ impl Stop {
     }
 }
 
-impl Content {
-    fn read(file: &File) -> Option<Content> {
+impl StopContent {
+    fn read(file: &File) -> Option<StopContent> {
         let bytes = read_at_most(file, LIMIT).ok()?;
         let block = bytes.split(|byte| *byte == b'\n').find_map(record::block)?;
         let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
-        Some(Content {
+        Some(StopContent {
             addressee: text("for").filter(|token| !token.is_empty()),
-            request: ReleaseRequest {
+            request: UploadReleaseRequest {
                 by: block
                     .get("by")
                     .and_then(Value::as_object)
                     .map(Identity::from_json),
                 reason: text("reason"),
             },
-            test: block.get("test").and_then(Test::from_json),
+            test: block.get("test").and_then(LivenessTest::from_json),
         })
     }
 }
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn only_the_request_that_was_seen_is_removed() {
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let by = ReleaseRequest::default();
+        let by = UploadReleaseRequest::default();
 
         let place = Place::with("", time);
         let seen = look(&place.dir, &place.names).unwrap();
@@ -414,7 +414,7 @@ mod tests {
         use std::sync::atomic::{AtomicBool, Ordering};
         let place = Place::with("", SystemTime::UNIX_EPOCH);
         unlinkat(&place.dir, &place.names.stop, AtFlags::empty()).unwrap();
-        let (by, is_over) = (ReleaseRequest::default(), AtomicBool::new(false));
+        let (by, is_over) = (UploadReleaseRequest::default(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let holder = scope.spawn(|| {
                 let mut bare = 0;

@@ -3,46 +3,46 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::{Blocker, Class, Error, printable};
+use crate::error::{BlockingHolder, Class, Error, printable};
 
 /// What the server shall do with the database in this cycle.
 #[derive(Debug)]
 #[must_use = "a server that does not look at the answer works on a database that is not its own"]
-pub enum Answer {
+pub enum CycleDecision {
     /// No lock: go on.
     Proceed,
     /// There was a lock whose holder is dead; it is gone now (or would be, in a dry run): go on.
-    Removed(Box<Blocker>),
+    Removed(Box<BlockingHolder>),
     /// Held, or held for all we can tell: skip. The class is `Held` or `Foreign`.
-    Locked(Box<Blocker>, Class),
+    Locked(Box<BlockingHolder>, Class),
     /// Something stands there that cannot be judged or removed: skip.
-    Failed(Option<Box<Blocker>>, Error),
+    Failed(Option<Box<BlockingHolder>>, Error),
 }
 
 /// What kind of cycle asks; it appears in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work<'a> {
+pub enum CycleKind<'a> {
     /// The cycle of the published protocol.
     Sync,
     /// Another one, by its own word: `export`, `import`.
     Other(&'a str),
 }
 
-impl Answer {
+impl CycleDecision {
     /// Whether the database must be left alone.
     pub fn skips(&self) -> bool {
         match self {
-            Answer::Proceed | Answer::Removed(_) => false,
-            Answer::Locked(..) | Answer::Failed(..) => true,
+            CycleDecision::Proceed | CycleDecision::Removed(_) => false,
+            CycleDecision::Locked(..) | CycleDecision::Failed(..) => true,
         }
     }
 
     /// Who holds it, or held it until just now.
-    pub fn blocker(&self) -> Option<&Blocker> {
+    pub fn blocker(&self) -> Option<&BlockingHolder> {
         match self {
-            Answer::Proceed => None,
-            Answer::Removed(blocker) | Answer::Locked(blocker, _) => Some(blocker),
-            Answer::Failed(blocker, _) => blocker.as_deref(),
+            CycleDecision::Proceed => None,
+            CycleDecision::Removed(blocker) | CycleDecision::Locked(blocker, _) => Some(blocker),
+            CycleDecision::Failed(blocker, _) => blocker.as_deref(),
         }
     }
 
@@ -54,27 +54,29 @@ impl Answer {
     /// Why it is skipped, for programs: "held" and "cannot tell" are different classes (X22).
     pub fn class(&self) -> Option<Class> {
         match self {
-            Answer::Proceed | Answer::Removed(_) => None,
-            Answer::Locked(_, class) => Some(*class),
-            Answer::Failed(_, error) => Some(error.class()),
+            CycleDecision::Proceed | CycleDecision::Removed(_) => None,
+            CycleDecision::Locked(_, class) => Some(*class),
+            CycleDecision::Failed(_, error) => Some(error.class()),
         }
     }
 
     /// The line for the server's log; nothing to say if there was no lock.
-    pub fn log_line(&self, work: Work) -> Option<String> {
+    pub fn log_line(&self, work: CycleKind) -> Option<String> {
         let (object, name) = match work {
-            Work::Sync => ("database", "sync"),
-            Work::Other(word) => (word, word),
+            CycleKind::Sync => ("database", "sync"),
+            CycleKind::Other(word) => (word, word),
         };
         let holder = || printable(self.holder().unwrap_or("unknown"));
         match self {
-            Answer::Proceed => None,
-            Answer::Removed(_) => Some(format!(
+            CycleDecision::Proceed => None,
+            CycleDecision::Removed(_) => Some(format!(
                 "Removed stale lock ({}), proceeding with {name}",
                 holder()
             )),
-            Answer::Locked(..) => Some(format!("Skipping {object} (locked by {})", holder())),
-            Answer::Failed(_, error) => Some(format!(
+            CycleDecision::Locked(..) => {
+                Some(format!("Skipping {object} (locked by {})", holder()))
+            }
+            CycleDecision::Failed(_, error) => Some(format!(
                 "Skipping {object} (lock check failed: {})",
                 printable(error.what())
             )),

@@ -7,7 +7,7 @@ use crate::identity::{BEAT_DIGITS, FENCE_ROOM, Identity};
 
 /// How a record is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum RecordLayout {
     /// Two blanks of indentation, as the sidecar and exclusive records have it.
     Indented,
     /// No white space, as on the line of an upload record.
@@ -15,22 +15,25 @@ pub enum Layout {
 }
 
 /// Prints an object with its members in the order given, without a final newline.
-pub fn object<'a>(members: impl IntoIterator<Item = (&'a str, Value)>, layout: Layout) -> String {
+pub fn object<'a>(
+    members: impl IntoIterator<Item = (&'a str, Value)>,
+    layout: RecordLayout,
+) -> String {
     let members = members
         .into_iter()
         .map(|(name, value)| (name, value_text(&value, layout)));
     join(members, layout)
 }
 
-/// The `tenure` block as text. With `Room::ForFence` a place of 20 digits is kept for a number that
+/// The `tenure` block as text. With `FenceRoom::ForFence` a place of 20 digits is kept for a number that
 /// is only known when the lock is held (K39).
-pub fn identity(identity: &Identity, room: Room, layout: Layout) -> String {
+pub fn identity(identity: &Identity, room: FenceRoom, layout: RecordLayout) -> String {
     let mut members: Vec<(&str, String)> = identity
         .members()
         .into_iter()
         .map(|(name, value)| (name, value_text(&value, layout)))
         .collect();
-    if room == Room::ForFence && identity.fence.is_none() {
+    if room == FenceRoom::ForFence && identity.fence.is_none() {
         members.push(("fence", format!("{:<FENCE_ROOM$}", "null")));
     }
     join(members, layout)
@@ -38,7 +41,7 @@ pub fn identity(identity: &Identity, room: Room, layout: Layout) -> String {
 
 /// Whether room for a fence is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum FenceRoom {
     /// Yes.
     ForFence,
     /// No.
@@ -46,7 +49,10 @@ pub enum Room {
 }
 
 /// Prints an object from members that are already text.
-pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: Layout) -> String {
+pub fn join<'a>(
+    members: impl IntoIterator<Item = (&'a str, String)>,
+    layout: RecordLayout,
+) -> String {
     // Records have about 500 bytes. Growing to them step by step costs more than writing them.
     let mut text = String::with_capacity(1024);
     text.push('{');
@@ -55,7 +61,7 @@ pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: La
             text.push(',');
         }
         match layout {
-            Layout::Indented => {
+            RecordLayout::Indented => {
                 text.push_str("\n  ");
                 push_name(&mut text, name);
                 text.push_str(": ");
@@ -65,14 +71,14 @@ pub fn join<'a>(members: impl IntoIterator<Item = (&'a str, String)>, layout: La
                     text.push_str(line);
                 }
             }
-            Layout::Compact => {
+            RecordLayout::Compact => {
                 push_name(&mut text, name);
                 text.push(':');
                 text.push_str(&value);
             }
         }
     }
-    if layout == Layout::Indented && text.len() > 1 {
+    if layout == RecordLayout::Indented && text.len() > 1 {
         text.push('\n');
     }
     text.push('}');
@@ -91,10 +97,10 @@ fn push_name(text: &mut String, name: &str) {
 }
 
 /// A value as text.
-pub(crate) fn value_text(value: &Value, layout: Layout) -> String {
+pub(crate) fn value_text(value: &Value, layout: RecordLayout) -> String {
     let text = match layout {
-        Layout::Compact => serde_json::to_string(value),
-        Layout::Indented => serde_json::to_string_pretty(value),
+        RecordLayout::Compact => serde_json::to_string(value),
+        RecordLayout::Indented => serde_json::to_string_pretty(value),
     };
     text.expect("a JSON value always has a text")
 }
@@ -148,21 +154,24 @@ mod tests {
     fn objects_are_indented_by_two() {
         let text = object(
             [("a", json!(1)), ("b", json!({"c": [1, "x\ny"]}))],
-            Layout::Indented,
+            RecordLayout::Indented,
         );
         let expected =
             "{\n  \"a\": 1,\n  \"b\": {\n    \"c\": [\n      1,\n      \"x\\ny\"\n    ]\n  }\n}";
         assert_eq!(text, expected);
-        assert_eq!(object([], Layout::Indented), "{}");
-        assert_eq!(object([("a", json!("x"))], Layout::Compact), r#"{"a":"x"}"#);
+        assert_eq!(object([], RecordLayout::Indented), "{}");
+        assert_eq!(
+            object([("a", json!("x"))], RecordLayout::Compact),
+            r#"{"a":"x"}"#
+        );
     }
 
     /// K21: the places are found in both layouts, also when a caller's text looks like them.
     #[test]
     fn beat_and_fence_are_found() {
         let own = Identity::own(Token::random(), true);
-        for layout in [Layout::Indented, Layout::Compact] {
-            let block = identity(&own, Room::ForFence, layout);
+        for layout in [RecordLayout::Indented, RecordLayout::Compact] {
+            let block = identity(&own, FenceRoom::ForFence, layout);
             let decoy = r#""beat": "1111111111" "fence": 12345678901234567890"#;
             let payload = json!({"beat": "2222222222"});
             let text = join(
@@ -187,7 +196,7 @@ mod tests {
     /// S5: a caller's member may be called anything, and comes back as it was.
     #[test]
     fn names_are_escaped_where_they_need_it() {
-        for layout in [Layout::Indented, Layout::Compact] {
+        for layout in [RecordLayout::Indented, RecordLayout::Compact] {
             for name in ["", "plain", "a \"quoted\" name", "line\nbreak", "ä\\"] {
                 let text = object([(name, Value::from(1))], layout);
                 assert_eq!(parse_object(text.as_bytes()).unwrap()[name], 1, "{text}");

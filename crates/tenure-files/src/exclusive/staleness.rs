@@ -10,25 +10,25 @@
 use std::ffi::OsStr;
 use std::time::SystemTime;
 
-use super::record::{self, Record, RecordError};
-use super::{FILE_NAME, Judging};
+use super::record::{self, ExclusiveRecord, RecordError};
+use super::{FILE_NAME, StalenessRules};
 use crate::dir::Dir;
-use crate::error::{Blocker, Class, Error, Result};
+use crate::error::{BlockingHolder, Class, Error, Result};
 use crate::identity::{Here, Identity};
 use crate::liveness::{self, Doubt, Verdict};
-use crate::record::Record as Found;
+use crate::record::OpenRecord as Found;
 
 /// One look at the place. What was found stays open: whatever follows is about that very file (K22).
 #[derive(Debug)]
-pub(super) enum Judged {
+pub(super) enum JudgedLock {
     Free,
     Dead {
         found: Found,
-        blocker: Blocker,
+        blocker: BlockingHolder,
     },
     Held {
         found: Found,
-        blocker: Blocker,
+        blocker: BlockingHolder,
         by: Identity,
         class: Class,
     },
@@ -40,29 +40,29 @@ pub(super) enum Judged {
 
 /// Looks at the lock in `dir`. Only an error of the operating system that says nothing about the lock
 /// is an error here.
-pub(super) fn judge(dir: &Dir, judging: &Judging) -> Result<Judged> {
+pub(super) fn judge(dir: &Dir, judging: &StalenessRules) -> Result<JudgedLock> {
     let name = OsStr::new(FILE_NAME);
     let mut found = match Found::open(dir, name, record::LIMIT) {
         Ok(Some(found)) => found,
-        Ok(None) => return Ok(Judged::Free),
+        Ok(None) => return Ok(JudgedLock::Free),
         Err(error) if error.class() == Class::TooLarge => {
             let problem = RecordError::too_large();
             let error = Error::new(Class::Malformed, dir.join(name), problem.to_string());
-            return Ok(Judged::Problem { found: None, error });
+            return Ok(JudgedLock::Problem { found: None, error });
         }
-        Err(error) => return Ok(Judged::Problem { found: None, error }),
+        Err(error) => return Ok(JudgedLock::Problem { found: None, error }),
     };
-    match Record::parse(found.bytes()) {
+    match ExclusiveRecord::parse(found.bytes()) {
         Ok(record) => {
             let verdict = verdict(&record, &mut found, dir, judging)?;
             let blocker = blocker(&record, dir, verdict);
             let class = match verdict {
-                Verdict::Dead(_) => return Ok(Judged::Dead { found, blocker }),
+                Verdict::Dead(_) => return Ok(JudgedLock::Dead { found, blocker }),
                 Verdict::Alive(_) => Class::Held,
                 Verdict::Unknown(_) => Class::Foreign,
             };
             let by = by(record, verdict);
-            Ok(Judged::Held {
+            Ok(JudgedLock::Held {
                 found,
                 blocker,
                 by,
@@ -73,7 +73,12 @@ pub(super) fn judge(dir: &Dir, judging: &Judging) -> Result<Judged> {
     }
 }
 
-fn verdict(record: &Record, found: &mut Found, dir: &Dir, judging: &Judging) -> Result<Verdict> {
+fn verdict(
+    record: &ExclusiveRecord,
+    found: &mut Found,
+    dir: &Dir,
+    judging: &StalenessRules,
+) -> Result<Verdict> {
     let here = Here::now();
     match record
         .tenure
@@ -86,7 +91,7 @@ fn verdict(record: &Record, found: &mut Found, dir: &Dir, judging: &Judging) -> 
 }
 
 /// Whose end a waiter can watch: the block's holder, or the bare process where that is known to be here.
-fn by(record: Record, verdict: Verdict) -> Identity {
+fn by(record: ExclusiveRecord, verdict: Verdict) -> Identity {
     let bare = Identity {
         pid: Some(record.pid),
         ..Identity::default()
@@ -106,7 +111,7 @@ fn by(record: Record, verdict: Verdict) -> Identity {
 
 /// A block that names another process than the fields around it was edited or left over: it says
 /// nothing about the lock (X12.3).
-fn agrees(record: &Record, identity: &Identity) -> bool {
+fn agrees(record: &ExclusiveRecord, identity: &Identity) -> bool {
     identity.pid == Some(record.pid)
         && identity
             .host
@@ -116,7 +121,12 @@ fn agrees(record: &Record, identity: &Identity) -> bool {
 
 /// X8 and X12.4: a missing process proves death only on this host, and only where no other machine or
 /// container can have a process of that number under the same name.
-fn verdict_of_original(record: &Record, dir: &Dir, judging: &Judging, here: &Here) -> Verdict {
+fn verdict_of_original(
+    record: &ExclusiveRecord,
+    dir: &Dir,
+    judging: &StalenessRules,
+    here: &Here,
+) -> Verdict {
     if !here.is_host(&record.hostname) || !dir.is_local() {
         return Verdict::Unknown(Doubt::OtherHost);
     }
@@ -127,28 +137,28 @@ fn verdict_of_original(record: &Record, dir: &Dir, judging: &Judging, here: &Her
 }
 
 /// Skipped and left, unless it was torn by a crash of the whole machine (K19).
-fn damaged(problem: RecordError, mut found: Found, dir: &Dir) -> Result<Judged> {
+fn damaged(problem: RecordError, mut found: Found, dir: &Dir) -> Result<JudgedLock> {
     let torn = matches!(problem, RecordError::Malformed(_));
     if torn && liveness::damaged_before_boot(&mut found, dir)? {
-        let blocker = Blocker {
+        let blocker = BlockingHolder {
             verdict: Verdict::Dead(liveness::Proof::DamagedBeforeBoot),
             ..unknown_blocker(dir)
         };
-        return Ok(Judged::Dead { found, blocker });
+        return Ok(JudgedLock::Dead { found, blocker });
     }
     let error =
         Error::new(Class::Malformed, dir.join(FILE_NAME), problem.to_string()).next(format!(
             "look at it; to remove it: tenure break --force {}",
             address(dir)
         ));
-    Ok(Judged::Problem {
+    Ok(JudgedLock::Problem {
         found: Some(found),
         error,
     })
 }
 
-fn blocker(record: &Record, dir: &Dir, verdict: Verdict) -> Blocker {
-    Blocker {
+fn blocker(record: &ExclusiveRecord, dir: &Dir, verdict: Verdict) -> BlockingHolder {
+    BlockingHolder {
         pid: Some(record.pid),
         host: Some(record.hostname.clone()),
         name: Some(record.holder.clone()),
@@ -162,8 +172,8 @@ fn blocker(record: &Record, dir: &Dir, verdict: Verdict) -> Blocker {
     }
 }
 
-fn unknown_blocker(dir: &Dir) -> Blocker {
-    Blocker {
+fn unknown_blocker(dir: &Dir) -> BlockingHolder {
+    BlockingHolder {
         address: address(dir),
         pid: None,
         host: None,

@@ -14,29 +14,29 @@ use std::hash::Hash;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{OnRequest, ReleaseRequest};
-use crate::deadline::Patience;
+use super::{OnRequest, UploadReleaseRequest};
+use crate::deadline::Deadline;
 use crate::process::Incarnation;
 
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
 /// All places held or being acquired, by key.
-pub(crate) struct Table<K> {
-    seats: Mutex<HashMap<K, Arc<Seat>>>,
+pub(crate) struct UploadTable<K> {
+    entries: Mutex<HashMap<K, Arc<TableEntry>>>,
 }
 
 /// One place in the table; leaving it is dropping it.
-pub(crate) struct Ticket<K: Eq + Hash + Clone + 'static> {
-    table: Arc<Table<K>>,
+pub(crate) struct TableTicket<K: Eq + Hash + Clone + 'static> {
+    table: Arc<UploadTable<K>>,
     key: K,
-    seat: Arc<Seat>,
+    entry: Arc<TableEntry>,
 }
 
 /// Somebody of this process sits there, and still did at the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken;
+pub(crate) struct AlreadyHeld;
 
-struct Seat {
+struct TableEntry {
     /// A forked child has a copy of the table, but none of the locks in it.
     process: Incarnation,
     /// `None` while the disk is being asked: there is nothing to let go of yet.
@@ -44,122 +44,122 @@ struct Seat {
     changed: Condvar,
 }
 
-impl<K> Default for Table<K> {
-    fn default() -> Table<K> {
-        Table {
-            seats: Mutex::default(),
+impl<K> Default for UploadTable<K> {
+    fn default() -> UploadTable<K> {
+        UploadTable {
+            entries: Mutex::default(),
         }
     }
 }
 
-impl<K: Eq + Hash + Clone + 'static> Table<K> {
+impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
     /// Takes the seat of `key`, asking whoever has it to leave, as long as the patience lasts.
     ///
     /// None at all means: do not wait, and do not ask either (U14).
     pub(crate) fn enter(
         self: &Arc<Self>,
         key: &K,
-        request: &ReleaseRequest,
-        patience: &Patience,
-    ) -> Result<Ticket<K>, Taken> {
+        request: &UploadReleaseRequest,
+        wait_deadline: &Deadline,
+    ) -> Result<TableTicket<K>, AlreadyHeld> {
         loop {
             let taken_by = match self.sit(key) {
                 Ok(ticket) => return Ok(ticket),
-                Err(seat) => seat,
+                Err(entry) => entry,
             };
-            if patience.is_over() {
-                return Err(Taken);
+            if wait_deadline.is_over() {
+                return Err(AlreadyHeld);
             }
             let holder = taken_by.on_request();
             if let Some(ask) = &holder {
                 ask(request);
             }
-            self.wait_while(key, &taken_by, holder.is_some(), patience);
+            self.wait_while(key, &taken_by, holder.is_some(), wait_deadline);
         }
     }
 
     /// Asks whoever holds `key` in this process; `false` if nobody does.
-    pub(crate) fn ask(&self, key: &K, request: &ReleaseRequest) -> bool {
-        let seat = lock(&self.seats).get(key).cloned();
-        let holder = seat.and_then(|seat| seat.on_request());
+    pub(crate) fn ask(&self, key: &K, request: &UploadReleaseRequest) -> bool {
+        let entry = lock(&self.entries).get(key).cloned();
+        let holder = entry.and_then(|entry| entry.on_request());
         holder.inspect(|ask| ask(request)).is_some()
     }
 
-    fn sit(self: &Arc<Self>, key: &K) -> Result<Ticket<K>, Arc<Seat>> {
-        let mut seats = lock(&self.seats);
-        match seats.get(key) {
-            Some(seat) if seat.process == Incarnation::current() => Err(Arc::clone(seat)),
+    fn sit(self: &Arc<Self>, key: &K) -> Result<TableTicket<K>, Arc<TableEntry>> {
+        let mut entries = lock(&self.entries);
+        match entries.get(key) {
+            Some(entry) if entry.process == Incarnation::current() => Err(Arc::clone(entry)),
             _ => {
-                let seat = Arc::new(Seat::new());
-                seats.insert(key.clone(), Arc::clone(&seat));
-                Ok(Ticket {
+                let entry = Arc::new(TableEntry::new());
+                entries.insert(key.clone(), Arc::clone(&entry));
+                Ok(TableTicket {
                     table: Arc::clone(self),
                     key: key.clone(),
-                    seat,
+                    entry,
                 })
             }
         }
     }
 
     /// Until the seat is left or, where nobody could be asked, its acquirer has become the holder.
-    fn wait_while(&self, key: &K, seat: &Arc<Seat>, held: bool, patience: &Patience) {
-        let mut seats = lock(&self.seats);
+    fn wait_while(&self, key: &K, entry: &Arc<TableEntry>, held: bool, wait_deadline: &Deadline) {
+        let mut entries = lock(&self.entries);
         loop {
-            let still_there = seats.get(key).is_some_and(|now| Arc::ptr_eq(now, seat));
-            if !still_there || seat.on_request().is_some() != held {
+            let still_there = entries.get(key).is_some_and(|now| Arc::ptr_eq(now, entry));
+            if !still_there || entry.on_request().is_some() != held {
                 return;
             }
-            if patience.is_over() {
+            if wait_deadline.is_over() {
                 return;
             }
             // A condition variable knows no cancellation: look for one now and then.
-            let slice = patience.cancel.as_ref().map(|_| CANCEL_POLL);
-            let left = patience
+            let slice = wait_deadline.cancel.as_ref().map(|_| CANCEL_POLL);
+            let left = wait_deadline
                 .deadline
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            seats = match [slice, left].into_iter().flatten().min() {
+            entries = match [slice, left].into_iter().flatten().min() {
                 Some(time) => {
-                    let waited = seat.changed.wait_timeout(seats, time);
+                    let waited = entry.changed.wait_timeout(entries, time);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => seat
+                None => entry
                     .changed
-                    .wait(seats)
+                    .wait(entries)
                     .unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
 }
 
-impl<K: Eq + Hash + Clone + 'static> Ticket<K> {
+impl<K: Eq + Hash + Clone + 'static> TableTicket<K> {
     /// The lock is ours: from now on waiters ask through `on_request`.
     pub(crate) fn hold(&self, on_request: OnRequest) {
         // Under the table's mutex, or a waiter between its look and its sleep would miss it.
-        let _seats = lock(&self.table.seats);
-        *lock(&self.seat.holder) = Some(on_request);
-        self.seat.changed.notify_all();
+        let _entries = lock(&self.table.entries);
+        *lock(&self.entry.holder) = Some(on_request);
+        self.entry.changed.notify_all();
     }
 }
 
-impl<K: Eq + Hash + Clone + 'static> Drop for Ticket<K> {
+impl<K: Eq + Hash + Clone + 'static> Drop for TableTicket<K> {
     fn drop(&mut self) {
-        if self.seat.process != Incarnation::current() {
+        if self.entry.process != Incarnation::current() {
             return;
         }
-        let mut seats = lock(&self.table.seats);
-        if seats
+        let mut entries = lock(&self.table.entries);
+        if entries
             .get(&self.key)
-            .is_some_and(|seat| Arc::ptr_eq(seat, &self.seat))
+            .is_some_and(|entry| Arc::ptr_eq(entry, &self.entry))
         {
-            seats.remove(&self.key);
+            entries.remove(&self.key);
         }
-        self.seat.changed.notify_all();
+        self.entry.changed.notify_all();
     }
 }
 
-impl Seat {
-    fn new() -> Seat {
-        Seat {
+impl TableEntry {
+    fn new() -> TableEntry {
+        TableEntry {
             process: Incarnation::current(),
             holder: Mutex::new(None),
             changed: Condvar::new(),

@@ -1,9 +1,9 @@
-//! The heart: one thread per process that beats for all its holds (K33) and looks after them when
+//! The heartbeat thread: one thread per process that beats for all its holds (K33) and looks after them when
 //! their directory changes (K34).
 //!
 //! It is started by the first hold that needs it, never before a lock is held, and not before the last
-//! [`Rest`] ends. A hold is looked at for the first time a moment after it began, so that short holds cost
-//! the heart nothing at all.
+//! [`HeartbeatPause`] ends. A hold is looked at for the first time a moment after it began, so that short holds cost
+//! the heartbeat thread nothing at all.
 //! A hold may listen for a second name in its directory, by which somebody asks for the lock.
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use rustix::fs::inotify;
 
 use crate::deadline::after;
 use crate::error::Class;
-use crate::hold::Hold;
+use crate::hold::FileHolding;
 use crate::process::{Incarnation, PerProcess};
 use crate::wait::{DirEvent, drain_eventfd, read_events, timespec};
 
 /// How often a hold is looked after. `None` means never.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Care {
+pub struct MonitorOptions {
     /// The heartbeat interval (K33).
     pub beat: Option<Duration>,
     /// An additional check without a beat.
@@ -34,65 +34,69 @@ pub struct Care {
 
 /// A name beside the lock by which somebody may ask for it.
 #[derive(Clone)]
-pub struct Listen {
+pub struct ListenName {
     /// The name in the hold's directory.
     pub name: OsString,
     /// How often to look without an event.
     pub poll: Duration,
-    /// Looks. Called on the heart's thread, whenever the name may have changed.
-    pub look: Arc<Look>,
+    /// Looks. Called on the heartbeat thread's thread, whenever the name may have changed.
+    pub look: Arc<RequestCheck>,
 }
 
 /// What a hold does when somebody may have asked.
-pub type Look = dyn Fn(&Arc<Hold>) + Send + Sync;
+pub type RequestCheck = dyn Fn(&Arc<FileHolding>) + Send + Sync;
 
 /// Holds younger than this are left alone.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 /// Somebody who asks is in a hurry.
 const FIRST_LISTEN: Duration = Duration::from_millis(1);
 
-/// What the heart watches a directory for: whatever can take a lock away.
+/// What the heartbeat thread watches a directory for: whatever can take a lock away.
 fn interference() -> inotify::WatchFlags {
     use inotify::WatchFlags as W;
     W::DELETE | W::MOVED_FROM | W::MOVED_TO | W::CREATE | W::MODIFY
 }
 
-/// A hold under care. Dropping it ends the care.
+/// A hold that is monitored. Dropping it ends the care.
 #[derive(Debug)]
-pub struct Cared {
+pub struct Monitored {
     id: u64,
     /// A forked child has a heart of its own, with numbers of its own.
     process: Incarnation,
 }
 
 /// Begins to beat for `hold` and to watch it.
-pub fn care_for(hold: &Arc<Hold>, care: Care) -> Cared {
-    care_and_listen(hold, care, None)
+pub fn monitor(hold: &Arc<FileHolding>, monitor_options: MonitorOptions) -> Monitored {
+    monitor_and_listen(hold, monitor_options, None)
 }
 
 /// The same, and listens for somebody who asks.
-pub fn care_and_listen(hold: &Arc<Hold>, care: Care, listen: Option<Listen>) -> Cared {
+pub fn monitor_and_listen(
+    hold: &Arc<FileHolding>,
+    monitor_options: MonitorOptions,
+    listen: Option<ListenName>,
+) -> Monitored {
     let now = Instant::now();
     let first = match &listen {
         Some(_) => FIRST_LISTEN,
         None => FIRST_LOOK,
     };
-    let patient = Patient {
+    let monitored = MonitoredHold {
         hold: Arc::downgrade(hold),
-        care,
-        next_beat: care.beat.map(|every| after(now, every)),
-        next_check: care.check.map(|every| after(now, every)),
+        monitor_options,
+        next_beat: monitor_options.beat.map(|every| after(now, every)),
+        next_check: monitor_options.check.map(|every| after(now, every)),
         first_look: Some(now + first),
         next_listen: None,
         listen,
         watch: None,
     };
-    let heart = HEART.get();
-    let mut state = heart.lock();
+    let heartbeat = HEARTBEAT.get();
+    let mut state = heartbeat.lock();
     let id = state.next_id;
     state.next_id += 1;
-    let due = patient.due();
-    state.patients.insert(id, patient);
+    let due = monitored.due();
+    state.monitored_holds.insert(id, monitored);
     match (&state.wake, due) {
         (None, _) => start_if_needed(&mut state),
         (Some(wake), Some(due)) if state.sleeps_until.is_none_or(|until| due < until) => {
@@ -100,20 +104,20 @@ pub fn care_and_listen(hold: &Arc<Hold>, care: Care, listen: Option<Listen>) -> 
         }
         (Some(_), _) => {}
     }
-    Cared {
+    Monitored {
         id,
         process: Incarnation::current(),
     }
 }
 
-impl Drop for Cared {
+impl Drop for Monitored {
     fn drop(&mut self) {
         if self.process != Incarnation::current() {
             return;
         }
-        let mut state = HEART.get().lock();
-        if let Some(patient) = state.patients.remove(&self.id)
-            && patient.watch.is_some()
+        let mut state = HEARTBEAT.get().lock();
+        if let Some(monitored) = state.monitored_holds.remove(&self.id)
+            && monitored.watch.is_some()
         {
             // The watch is taken off by the thread, which owns the inotify descriptor.
             state.watches_changed = true;
@@ -121,36 +125,36 @@ impl Drop for Cared {
     }
 }
 
-/// While it lives, the heart's thread is not started for the first time. A thread costs a program that is over
+/// While it lives, the heartbeat thread's thread is not started for the first time. A thread costs a program that is over
 /// at once more than its lock does.
 #[derive(Debug)]
-pub struct Rest(());
+pub struct HeartbeatPause(());
 
-/// Puts off the start of the heart. Holds that begin meanwhile are looked after from the end of the rest on, so keep
+/// Puts off the start of the heartbeat thread. Holds that begin meanwhile are looked after from the end of the rest on, so keep
 /// it far below the time by which a heart is overdue; one that beats already goes on.
 #[must_use]
-pub fn rest() -> Rest {
-    HEART.get().lock().rests += 1;
-    Rest(())
+pub fn rest() -> HeartbeatPause {
+    HEARTBEAT.get().lock().rests += 1;
+    HeartbeatPause(())
 }
 
-impl Drop for Rest {
+impl Drop for HeartbeatPause {
     fn drop(&mut self) {
-        let mut state = HEART.get().lock();
+        let mut state = HEARTBEAT.get().lock();
         // A forked child, whose heart is another, ends a rest that it has not begun.
         state.rests = state.rests.saturating_sub(1);
         start_if_needed(&mut state);
     }
 }
 
-static HEART: PerProcess<Heart> = PerProcess::new();
+static HEARTBEAT: PerProcess<HeartbeatThread> = PerProcess::new();
 
 #[derive(Default)]
-struct Heart(Mutex<State>);
+struct HeartbeatThread(Mutex<HeartbeatState>);
 
 #[derive(Default)]
-struct State {
-    patients: BTreeMap<u64, Patient>,
+struct HeartbeatState {
+    monitored_holds: BTreeMap<u64, MonitoredHold>,
     next_id: u64,
     /// Set while the thread runs.
     wake: Option<Arc<OwnedFd>>,
@@ -161,36 +165,36 @@ struct State {
     watches_changed: bool,
 }
 
-struct Patient {
-    hold: Weak<Hold>,
-    care: Care,
+struct MonitoredHold {
+    hold: Weak<FileHolding>,
+    monitor_options: MonitorOptions,
     next_beat: Option<Instant>,
     next_check: Option<Instant>,
     first_look: Option<Instant>,
     next_listen: Option<Instant>,
-    listen: Option<Listen>,
-    watch: Option<Watch>,
+    listen: Option<ListenName>,
+    watch: Option<DirectoryWatch>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Watch {
+struct DirectoryWatch {
     descriptor: i32,
     name: OsString,
 }
 
-enum Task {
-    Beat(Arc<Hold>),
-    Check(Arc<Hold>),
-    Listen(Arc<Hold>, Listen),
+enum HeartbeatTask {
+    Beat(Arc<FileHolding>),
+    Check(Arc<FileHolding>),
+    Listen(Arc<FileHolding>, ListenName),
 }
 
-impl Heart {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl HeartbeatThread {
+    fn lock(&self) -> MutexGuard<'_, HeartbeatState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Patient {
+impl MonitoredHold {
     fn due(&self) -> Option<Instant> {
         [
             self.next_beat,
@@ -204,8 +208,8 @@ impl Patient {
     }
 }
 
-fn start_if_needed(state: &mut State) {
-    if state.rests > 0 || state.wake.is_some() || state.patients.is_empty() {
+fn start_if_needed(state: &mut HeartbeatState) {
+    if state.rests > 0 || state.wake.is_some() || state.monitored_holds.is_empty() {
         return;
     }
     let Ok(wake) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
@@ -227,16 +231,20 @@ fn start_if_needed(state: &mut State) {
 fn run(wake: &OwnedFd) {
     let inotify =
         inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok();
-    let heart = HEART.get();
+    let heartbeat = HEARTBEAT.get();
     loop {
         let now = Instant::now();
         let (tasks, until) = {
-            let mut state = heart.lock();
+            let mut state = heartbeat.lock();
             if let Some(inotify) = &inotify {
                 state.tend_watches(inotify, now);
             }
             let tasks = state.due_tasks(now);
-            let until = state.patients.values().filter_map(Patient::due).min();
+            let until = state
+                .monitored_holds
+                .values()
+                .filter_map(MonitoredHold::due)
+                .min();
             state.sleeps_until = until;
             (tasks, until)
         };
@@ -254,37 +262,43 @@ fn run(wake: &OwnedFd) {
         drain_eventfd(wake);
         if let Some(inotify) = &inotify {
             let events = read_events(inotify);
-            let touched = heart.lock().touched(&events);
+            let touched = heartbeat.lock().touched(&events);
             touched.into_iter().for_each(perform);
         }
     }
 }
 
-impl State {
-    fn due_tasks(&mut self, now: Instant) -> Vec<Task> {
+impl HeartbeatState {
+    fn due_tasks(&mut self, now: Instant) -> Vec<HeartbeatTask> {
         let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         let mut tasks = Vec::new();
-        for patient in self.patients.values_mut() {
-            let Some(hold) = patient.hold.upgrade() else {
+        for monitored in self.monitored_holds.values_mut() {
+            let Some(hold) = monitored.hold.upgrade() else {
                 continue;
             };
-            if let Some(listen) = &patient.listen
-                && (is_due(patient.next_listen) || is_due(patient.first_look))
+            if let Some(listen) = &monitored.listen
+                && (is_due(monitored.next_listen) || is_due(monitored.first_look))
             {
-                patient.next_listen = Some(after(now, listen.poll));
-                tasks.push(Task::Listen(Arc::clone(&hold), listen.clone()));
+                monitored.next_listen = Some(after(now, listen.poll));
+                tasks.push(HeartbeatTask::Listen(Arc::clone(&hold), listen.clone()));
             }
-            if is_due(patient.next_beat) {
-                patient.next_beat = patient.care.beat.map(|every| after(now, every));
-                tasks.push(Task::Beat(hold));
-            } else if is_due(patient.next_check) || is_due(patient.first_look) {
-                tasks.push(Task::Check(hold));
+            if is_due(monitored.next_beat) {
+                monitored.next_beat = monitored
+                    .monitor_options
+                    .beat
+                    .map(|every| after(now, every));
+                tasks.push(HeartbeatTask::Beat(hold));
+            } else if is_due(monitored.next_check) || is_due(monitored.first_look) {
+                tasks.push(HeartbeatTask::Check(hold));
             }
-            if is_due(patient.next_check) {
-                patient.next_check = patient.care.check.map(|every| after(now, every));
+            if is_due(monitored.next_check) {
+                monitored.next_check = monitored
+                    .monitor_options
+                    .check
+                    .map(|every| after(now, every));
             }
-            if is_due(patient.first_look) {
-                patient.first_look = None;
+            if is_due(monitored.first_look) {
+                monitored.first_look = None;
             }
         }
         tasks
@@ -294,10 +308,10 @@ impl State {
     /// nobody needs any more.
     fn tend_watches(&mut self, inotify: &OwnedFd, now: Instant) {
         if std::mem::take(&mut self.watches_changed) {
-            let patients = &self.patients;
+            let monitored_holds = &self.monitored_holds;
             self.watches.retain(|&descriptor| {
-                let used = patients.values().any(|patient| {
-                    patient
+                let used = monitored_holds.values().any(|monitored| {
+                    monitored
                         .watch
                         .as_ref()
                         .is_some_and(|watch| watch.descriptor == descriptor)
@@ -308,11 +322,11 @@ impl State {
                 used
             });
         }
-        for patient in self.patients.values_mut() {
-            if patient.watch.is_some() || patient.first_look.is_none_or(|first| first > now) {
+        for monitored in self.monitored_holds.values_mut() {
+            if monitored.watch.is_some() || monitored.first_look.is_none_or(|first| first > now) {
                 continue;
             }
-            let Some(hold) = patient.hold.upgrade() else {
+            let Some(hold) = monitored.hold.upgrade() else {
                 continue;
             };
             let path = format!("/proc/self/fd/{}", hold.dir().as_fd().as_raw_fd());
@@ -321,7 +335,7 @@ impl State {
                 if !self.watches.contains(&descriptor) {
                     self.watches.push(descriptor);
                 }
-                patient.watch = Some(Watch {
+                monitored.watch = Some(DirectoryWatch {
                     descriptor,
                     name: hold.name().to_owned(),
                 });
@@ -329,10 +343,10 @@ impl State {
         }
     }
 
-    fn touched(&self, events: &[DirEvent]) -> Vec<Task> {
+    fn touched(&self, events: &[DirEvent]) -> Vec<HeartbeatTask> {
         let mut tasks = Vec::new();
-        for patient in self.patients.values() {
-            let (Some(watch), Some(hold)) = (&patient.watch, patient.hold.upgrade()) else {
+        for monitored in self.monitored_holds.values() {
+            let (Some(watch), Some(hold)) = (&monitored.watch, monitored.hold.upgrade()) else {
                 continue;
             };
             let changed = |name: &OsStr| {
@@ -340,23 +354,23 @@ impl State {
                     .iter()
                     .any(|event| event.concerns(watch.descriptor, name))
             };
-            if let Some(listen) = patient.listen.as_ref().filter(|it| changed(&it.name)) {
-                tasks.push(Task::Listen(Arc::clone(&hold), listen.clone()));
+            if let Some(listen) = monitored.listen.as_ref().filter(|it| changed(&it.name)) {
+                tasks.push(HeartbeatTask::Listen(Arc::clone(&hold), listen.clone()));
             }
             if changed(&watch.name) {
-                tasks.push(Task::Check(hold));
+                tasks.push(HeartbeatTask::Check(hold));
             }
         }
         tasks
     }
 }
 
-fn perform(task: Task) {
-    // A callback that panics must not stop the heart of every other lock of this process.
+fn perform(task: HeartbeatTask) {
+    // A callback that panics must not stop the heartbeat thread of every other lock of this process.
     let done = catch_unwind(AssertUnwindSafe(|| match &task {
-        Task::Beat(hold) => hold.beat(),
-        Task::Check(hold) => hold.check(),
-        Task::Listen(hold, listen) => {
+        HeartbeatTask::Beat(hold) => hold.beat(),
+        HeartbeatTask::Check(hold) => hold.check(),
+        HeartbeatTask::Listen(hold, listen) => {
             (listen.look)(hold);
             Ok(())
         }

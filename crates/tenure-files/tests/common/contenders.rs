@@ -19,7 +19,7 @@ const STALL: Duration = Duration::from_secs(20);
 
 /// What the controller does to the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blows {
+pub(crate) enum KillPlan {
     /// SIGKILL and SIGSTOP, half of them at whoever is inside, the others at anybody: waiters, judges,
     /// reclaimers.
     KillAndStop,
@@ -28,12 +28,12 @@ pub(crate) enum Blows {
 }
 
 /// Workers of one or several kinds on one lock.
-pub(crate) struct Crowd {
+pub(crate) struct Contenders {
     temp: tempfile::TempDir,
     kinds: Vec<String>,
     workers: Vec<Actor>,
     killed: BTreeSet<u32>,
-    dice: Dice,
+    rng: Rng,
 }
 
 /// What the evidence says.
@@ -55,20 +55,20 @@ pub(crate) struct Evidence {
     pub(crate) complaints: Vec<String>,
 }
 
-impl Crowd {
+impl Contenders {
     /// Starts one worker of each kind in the list.
-    pub(crate) fn start(kinds: &[&str]) -> Crowd {
+    pub(crate) fn start(kinds: &[&str]) -> Contenders {
         let temp = tempfile::tempdir().unwrap();
         let workers = kinds
             .iter()
             .map(|who| Actor::spawn(&["work", who], temp.path()))
             .collect();
-        Crowd {
+        Contenders {
             kinds: kinds.iter().map(|&who| who.to_owned()).collect(),
             workers,
             temp,
             killed: BTreeSet::new(),
-            dice: Dice::new(),
+            rng: Rng::new(),
         }
     }
 
@@ -77,7 +77,7 @@ impl Crowd {
     }
 
     /// Lets them work until `is_enough` of the number of sections, then ends them in peace.
-    pub(crate) fn run(&mut self, blows: Blows, mut is_enough: impl FnMut(u64) -> bool) {
+    pub(crate) fn run(&mut self, blows: KillPlan, mut is_enough: impl FnMut(u64) -> bool) {
         let mut stopped: BTreeMap<usize, Instant> = BTreeMap::new();
         let mut progress = (0, Instant::now());
         loop {
@@ -93,7 +93,7 @@ impl Crowd {
                 "nobody gets in any more\n{}",
                 self.scene()
             );
-            if blows == Blows::KillAndStop {
+            if blows == KillPlan::KillAndStop {
                 self.strike(&mut stopped);
             }
             stopped.retain(|&worker, until| {
@@ -103,7 +103,7 @@ impl Crowd {
                 }
                 !goes_on
             });
-            thread::sleep(Duration::from_micros(self.dice.throw(40_000)));
+            thread::sleep(Duration::from_micros(self.rng.throw(40_000)));
         }
         for worker in &self.workers {
             worker.signal(Signal::CONT);
@@ -122,10 +122,10 @@ impl Crowd {
             .iter()
             .position(|worker| Some(u64::from(worker.pid())) == inside);
         let victim = match holder {
-            Some(holder) if self.dice.throw(2) == 0 => holder,
-            _ => usize::try_from(self.dice.throw(self.workers.len() as u64)).unwrap(),
+            Some(holder) if self.rng.throw(2) == 0 => holder,
+            _ => usize::try_from(self.rng.throw(self.workers.len() as u64)).unwrap(),
         };
-        if self.dice.throw(3) == 0 {
+        if self.rng.throw(3) == 0 {
             stopped.remove(&victim);
             let fresh = Actor::spawn(&["work", &self.kinds[victim]], self.dir());
             let dead = std::mem::replace(&mut self.workers[victim], fresh);
@@ -133,7 +133,7 @@ impl Crowd {
             dead.kill();
         } else {
             self.workers[victim].signal(Signal::STOP);
-            let time = Duration::from_micros(self.dice.throw(8_000));
+            let time = Duration::from_micros(self.rng.throw(8_000));
             stopped.insert(victim, Instant::now() + time);
         }
     }
@@ -176,7 +176,7 @@ impl Crowd {
 
     /// What can be seen when nothing moves.
     fn scene(&self) -> String {
-        let mut text = format!("seed {}\n", self.dice.seed);
+        let mut text = format!("seed {}\n", self.rng.seed);
         for entry in fs::read_dir(self.dir()).unwrap().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if !name.starts_with("tally.") {
@@ -206,18 +206,18 @@ fn numbers(path: &Path) -> Vec<u64> {
 }
 
 /// A small generator whose seed can be given.
-struct Dice {
+struct Rng {
     seed: u64,
     state: u64,
 }
 
-impl Dice {
-    fn new() -> Dice {
+impl Rng {
+    fn new() -> Rng {
         let seed = match std::env::var("TENURE_TORTURE_SEED") {
             Ok(seed) => seed.parse().expect("a number"),
             Err(_) => u64::from(std::process::id()),
         };
-        Dice { seed, state: seed }
+        Rng { seed, state: seed }
     }
 
     fn throw(&mut self, sides: u64) -> u64 {

@@ -11,7 +11,7 @@ use crate::error::{Class, Error, Result};
 
 /// A target, its lock and its reclaim guard, in one open directory.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct LockPaths {
     pub(super) target: PathBuf,
     pub(super) lock_path: PathBuf,
     pub(super) dir: Arc<Dir>,
@@ -21,15 +21,15 @@ pub(super) struct Place {
 
 /// Whether the target's directory is made if it is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parent {
+pub(super) enum ParentDirectory {
     /// As `acquire` does (S1).
     Create,
     /// As everything that only looks does.
     Leave,
 }
 
-impl Place {
-    pub(super) fn of(options: &Options, parent: Parent) -> Result<Place> {
+impl LockPaths {
+    pub(super) fn of(options: &Options, parent: ParentDirectory) -> Result<LockPaths> {
         let target = normalize(&options.target, parent)?;
         let lock_path = match &options.lock_path {
             Some(path) => std::path::absolute(path)
@@ -38,7 +38,7 @@ impl Place {
         };
         let (dir, lock_name) = crate::dir::open_parent(&lock_path)?;
         let guard_name = with_suffix(Path::new(&lock_name), ".reclaim").into_os_string();
-        Ok(Place {
+        Ok(LockPaths {
             target,
             lock_path,
             dir: Arc::new(dir),
@@ -55,7 +55,7 @@ impl Place {
 
 /// `realpath(dirname(target)) + "/" + basename(target)`, the path as it is where that cannot be
 /// resolved (S1).
-pub(super) fn normalize(target: &Path, parent: Parent) -> Result<PathBuf> {
+pub(super) fn normalize(target: &Path, parent: ParentDirectory) -> Result<PathBuf> {
     if target.as_os_str().is_empty() || target.as_os_str().as_encoded_bytes().contains(&0) {
         return Err(Error::new(
             Class::BadInput,
@@ -74,7 +74,7 @@ pub(super) fn normalize(target: &Path, parent: Parent) -> Result<PathBuf> {
         ));
     };
     let mut real = directory.canonicalize();
-    if real.is_err() && parent == Parent::Create {
+    if real.is_err() && parent == ParentDirectory::Create {
         std::fs::create_dir_all(directory)
             .map_err(|error| Error::io(directory, "cannot create the directory", error))?;
         real = directory.canonicalize();
@@ -116,15 +116,19 @@ mod tests {
         let real = temp.path().canonicalize().unwrap().join("real");
         std::fs::create_dir(&real).unwrap();
         std::os::unix::fs::symlink(&real, temp.path().join("alias")).unwrap();
-        let by_alias = normalize(&temp.path().join("alias/state.json"), Parent::Leave).unwrap();
+        let by_alias = normalize(
+            &temp.path().join("alias/state.json"),
+            ParentDirectory::Leave,
+        )
+        .unwrap();
         assert_eq!(by_alias, real.join("state.json"));
-        let dotted = normalize(&real.join("x/../state.json"), Parent::Leave).unwrap();
+        let dotted = normalize(&real.join("x/../state.json"), ParentDirectory::Leave).unwrap();
         assert_eq!(dotted, real.join("state.json"));
 
         std::fs::write(real.join("file"), b"").unwrap();
         std::os::unix::fs::symlink("file", real.join("link")).unwrap();
         assert_eq!(
-            normalize(&real.join("link"), Parent::Leave).unwrap(),
+            normalize(&real.join("link"), ParentDirectory::Leave).unwrap(),
             real.join("link")
         );
     }
@@ -135,9 +139,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().canonicalize().unwrap();
         let target = root.join("a/b/state.json");
-        assert_eq!(normalize(&target, Parent::Leave).unwrap(), target);
+        assert_eq!(normalize(&target, ParentDirectory::Leave).unwrap(), target);
         assert!(!root.join("a").exists());
-        assert_eq!(normalize(&target, Parent::Create).unwrap(), target);
+        assert_eq!(normalize(&target, ParentDirectory::Create).unwrap(), target);
         assert!(root.join("a/b").is_dir());
     }
 
@@ -147,19 +151,19 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().canonicalize().unwrap();
         let options = Options::new(root.join("state.json"));
-        let place = Place::of(&options, Parent::Create).unwrap();
-        assert_eq!(place.lock_path, root.join("state.json.lock"));
-        assert_eq!(place.guard_name, "state.json.lock.reclaim");
+        let paths = LockPaths::of(&options, ParentDirectory::Create).unwrap();
+        assert_eq!(paths.lock_path, root.join("state.json.lock"));
+        assert_eq!(paths.guard_name, "state.json.lock.reclaim");
         let own = options.lock_path(root.join("own.lck"));
-        let place = Place::of(&own, Parent::Create).unwrap();
-        assert_eq!(place.lock_path, root.join("own.lck"));
-        assert_eq!(place.guard_name, "own.lck.reclaim");
+        let paths = LockPaths::of(&own, ParentDirectory::Create).unwrap();
+        assert_eq!(paths.lock_path, root.join("own.lck"));
+        assert_eq!(paths.guard_name, "own.lck.reclaim");
     }
 
     #[test]
     fn a_target_without_a_name_is_bad_input() {
         for target in ["", "/", "/..", "a\0b"] {
-            let error = normalize(Path::new(target), Parent::Leave).unwrap_err();
+            let error = normalize(Path::new(target), ParentDirectory::Leave).unwrap_err();
             assert_eq!(error.class(), Class::BadInput, "{target:?}");
         }
     }

@@ -8,35 +8,35 @@ use std::time::SystemTime;
 
 use super::options::Payload;
 use crate::error::Result;
-use crate::heart::Cared;
-use crate::hold::Hold;
+use crate::heartbeat::Monitored;
+use crate::hold::FileHolding;
 use crate::process::PerProcess;
 
 /// One lock that this process holds, shared by all guards of a re-entrant owner.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct HeldLock {
     pub(super) key: String,
     pub(super) target: PathBuf,
     pub(super) lock_path: PathBuf,
-    pub(super) hold: Arc<Hold>,
+    pub(super) hold: Arc<FileHolding>,
     pub(super) owner: Option<String>,
     pub(super) metadata: Payload,
     pub(super) since: SystemTime,
     pub(super) fence: Option<std::num::NonZeroU64>,
     pub(super) retain_on_exit: bool,
-    pub(super) cared: Mutex<Option<Cared>>,
+    pub(super) monitored: Mutex<Option<Monitored>>,
 }
 
-impl Entry {
+impl HeldLock {
     /// Ends the care and removes the record. The table is told first, so that a waiter of this
     /// process that sees the file go does not find it still listed.
-    pub(super) fn release(self: &Arc<Entry>) -> Result<()> {
+    pub(super) fn release(self: &Arc<HeldLock>) -> Result<()> {
         if !self.hold.is_ours() {
             return self.hold.release(); // Says why a copy that came over fork does nothing (K36).
         }
         remove(self);
         drop(
-            self.cared
+            self.monitored
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take(),
@@ -45,11 +45,11 @@ impl Entry {
     }
 
     /// Ends the care and leaves the record where it is.
-    pub(super) fn leave(self: &Arc<Entry>) {
+    pub(super) fn leave(self: &Arc<HeldLock>) {
         if self.hold.is_ours() {
             remove(self);
             drop(
-                self.cared
+                self.monitored
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .take(),
@@ -59,46 +59,46 @@ impl Entry {
     }
 }
 
-struct Held {
-    entry: Arc<Entry>,
+struct HeldLocks {
+    entry: Arc<HeldLock>,
     count: usize,
 }
 
-type Table = BTreeMap<(String, PathBuf), Held>;
+type HeldTable = BTreeMap<(String, PathBuf), HeldLocks>;
 
-static TABLE: PerProcess<Mutex<Table>> = PerProcess::new();
+static TABLE: PerProcess<Mutex<HeldTable>> = PerProcess::new();
 
-fn table() -> MutexGuard<'static, Table> {
+fn table() -> MutexGuard<'static, HeldTable> {
     TABLE.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the table says to somebody who wants a lock.
-pub(super) enum Listed {
+pub(super) enum TableLookup {
     /// Not held here.
     Free,
     /// Held here by somebody else.
-    Held(Arc<Entry>),
+    Held(Arc<HeldLock>),
     /// Held by the same owner; counted up.
-    Again(Arc<Entry>),
+    Again(Arc<HeldLock>),
 }
 
 /// Looks up a target, and counts up if it is the same owner's (S15).
-pub(super) fn enter(key: &str, target: &Path, owner: Option<&str>) -> Listed {
+pub(super) fn enter(key: &str, target: &Path, owner: Option<&str>) -> TableLookup {
     let mut table = table();
     let Some(held) = table.get_mut(&(key.to_owned(), target.to_owned())) else {
-        return Listed::Free;
+        return TableLookup::Free;
     };
     if owner.is_some() && held.entry.owner.as_deref() == owner {
         held.count += 1;
-        return Listed::Again(Arc::clone(&held.entry));
+        return TableLookup::Again(Arc::clone(&held.entry));
     }
-    Listed::Held(Arc::clone(&held.entry))
+    TableLookup::Held(Arc::clone(&held.entry))
 }
 
 /// Lists a lock that was just acquired.
-pub(super) fn insert(entry: &Arc<Entry>) {
+pub(super) fn insert(entry: &Arc<HeldLock>) {
     crate::exit::at_exit(release_at_exit);
-    let held = Held {
+    let held = HeldLocks {
         entry: Arc::clone(entry),
         count: 1,
     };
@@ -106,7 +106,7 @@ pub(super) fn insert(entry: &Arc<Entry>) {
 }
 
 /// Counts down; `true` if that was the last one and the lock is to be released.
-pub(super) fn count_down(entry: &Arc<Entry>) -> bool {
+pub(super) fn count_down(entry: &Arc<HeldLock>) -> bool {
     let mut table = table();
     match table.get_mut(&(entry.key.clone(), entry.target.clone())) {
         Some(held) if Arc::ptr_eq(&held.entry, entry) && held.count > 1 => {
@@ -117,7 +117,7 @@ pub(super) fn count_down(entry: &Arc<Entry>) -> bool {
     }
 }
 
-fn remove(entry: &Arc<Entry>) {
+fn remove(entry: &Arc<HeldLock>) {
     let mut table = table();
     let key = (entry.key.clone(), entry.target.clone());
     if table
@@ -129,7 +129,7 @@ fn remove(entry: &Arc<Entry>) {
 }
 
 /// All locks that managers of this key hold.
-pub(super) fn entries(key: &str) -> Vec<Arc<Entry>> {
+pub(super) fn entries(key: &str) -> Vec<Arc<HeldLock>> {
     table()
         .values()
         .filter(|held| held.entry.key == key)
@@ -147,7 +147,7 @@ pub(super) fn has_token(token: &str) -> bool {
 /// Gives back everything that is not to be retained. Called while the process ends: it must not
 /// wait for a mutex that the ending thread itself may have.
 fn release_at_exit() {
-    let entries: Vec<Arc<Entry>> = match TABLE.get().try_lock() {
+    let entries: Vec<Arc<HeldLock>> = match TABLE.get().try_lock() {
         Ok(table) => table.values().map(|held| Arc::clone(&held.entry)).collect(),
         Err(_) => return,
     };

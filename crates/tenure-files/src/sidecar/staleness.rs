@@ -4,31 +4,31 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::options::{Candidate, Options, Payload, Recovery, Suspect};
+use super::held_table;
+use super::lock_path::LockPaths;
+use super::options::{Options, Payload, ReclaimCandidate, StaleCandidate, StalePolicy};
 use super::payload::{LIMIT, created_at};
-use super::place::Place;
-use super::table;
 use crate::clock::age;
-use crate::error::{Blocker, Class, Error, Result};
+use crate::error::{BlockingHolder, Class, Error, Result};
 use crate::identity::{Here, Identity};
 use crate::liveness::{Doubt, Proof, Verdict, damaged_before_boot, verdict, verdict_of_process};
 use crate::process::valid_pid;
-use crate::record::Record;
-use crate::text::parse_object;
+use crate::record::OpenRecord;
+use crate::record_layout::parse_object;
 
 /// A lock that was looked at.
 #[derive(Debug)]
-pub(super) struct Judged {
-    pub(super) ruling: Ruling,
-    pub(super) blocker: Blocker,
+pub(super) struct JudgedSidecar {
+    pub(super) ruling: StalenessRuling,
+    pub(super) blocker: BlockingHolder,
     /// Open, and locked if the proof was the kernel's. None if it may not be read.
-    pub(super) record: Option<Record>,
+    pub(super) record: Option<OpenRecord>,
     pub(super) identity: Option<Identity>,
 }
 
 /// What S19 says about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ruling {
+pub(super) enum StalenessRuling {
     /// Held, or not shown to be otherwise.
     Wait,
     /// May not be read: waited for, and reported as such in the end.
@@ -41,23 +41,23 @@ pub(super) enum Ruling {
 
 /// Looks at what stands under `name`. `None`: it vanished (S20). An error: refuse at once.
 pub(super) fn judge(
-    place: &Place,
+    paths: &LockPaths,
     name: &std::ffi::OsStr,
     options: &Options,
     here: &Here,
-) -> Result<Option<Judged>> {
-    let mut record = match Record::open(&place.dir, name, LIMIT) {
+) -> Result<Option<JudgedSidecar>> {
+    let mut record = match OpenRecord::open(&paths.dir, name, LIMIT) {
         Ok(Some(record)) => record,
         Ok(None) => return Ok(None),
         Err(error) if error.class() == Class::Unreadable => {
-            return Ok(Some(unreadable(place)));
+            return Ok(Some(unreadable(paths)));
         }
         Err(error) => return Err(error),
     };
     let payload = parse_object(record.bytes());
     let identity = payload.as_ref().and_then(Identity::in_record);
     let verdict = proof(
-        place,
+        paths,
         &mut record,
         payload.as_ref(),
         identity.as_ref(),
@@ -67,39 +67,39 @@ pub(super) fn judge(
     let is_ours = identity
         .as_ref()
         .and_then(|identity| identity.token.as_deref());
-    let held_by_this_process = is_ours.is_some_and(table::has_token);
+    let held_by_this_process = is_ours.is_some_and(held_table::has_token);
 
     let ruling = match verdict {
         Verdict::Dead(_) => match options.recovery {
-            Recovery::Never => Ruling::Stale,
-            Recovery::FailClosed | Recovery::RemoveIfUnchanged => Ruling::Reclaim,
+            StalePolicy::Never => StalenessRuling::Stale,
+            StalePolicy::FailClosed | StalePolicy::RemoveIfUnchanged => StalenessRuling::Reclaim,
         },
         // Not asked about a lock that its tenure block shows to be alive (stricter).
-        Verdict::Alive(_) if identity.is_some() => Ruling::Wait,
+        Verdict::Alive(_) if identity.is_some() => StalenessRuling::Wait,
         Verdict::Alive(_) | Verdict::Unknown(_) => {
-            let now = options.clock.now_in(&place.dir)?;
-            let suspect = Suspect {
-                lock_path: &place.lock_path,
-                target: &place.target,
+            let now = options.clock.now_in(&paths.dir)?;
+            let suspect = StaleCandidate {
+                lock_path: &paths.lock_path,
+                target: &paths.target,
                 payload: payload.as_ref(),
                 stale: options.stale,
                 now,
                 held_by_this_process,
             };
             match is_stale(&suspect, record.modified(), options) {
-                false => Ruling::Wait,
+                false => StalenessRuling::Wait,
                 true => stale_ruling(&suspect, record.bytes(), options),
             }
         }
     };
     let blocker = blocker(
-        place,
+        paths,
         payload.as_ref(),
         identity.as_ref(),
         record.modified(),
         verdict,
     );
-    Ok(Some(Judged {
+    Ok(Some(JudgedSidecar {
         ruling,
         blocker,
         record: Some(record),
@@ -109,21 +109,21 @@ pub(super) fn judge(
 
 /// Steps 1 to 3: what can be proven.
 fn proof(
-    place: &Place,
-    record: &mut Record,
+    paths: &LockPaths,
+    record: &mut OpenRecord,
     payload: Option<&Payload>,
     identity: Option<&Identity>,
     options: &Options,
     here: &Here,
 ) -> Result<Verdict> {
     let Some(payload) = payload else {
-        return Ok(match damaged_before_boot(record, &place.dir)? {
+        return Ok(match damaged_before_boot(record, &paths.dir)? {
             true => Verdict::Dead(Proof::DamagedBeforeBoot),
             false => Verdict::Unknown(Doubt::Damaged),
         });
     };
     if let Some(identity) = identity {
-        return verdict(identity, record, &place.dir, here);
+        return verdict(identity, record, &paths.dir, here);
     }
     let Some(pid) = payload
         .get("pid")
@@ -137,7 +137,7 @@ fn proof(
         // The pid may be of another container; only the caller can know that it is not.
         None => options.trust_pid,
     };
-    if !may_ask || !place.dir.is_local() {
+    if !may_ask || !paths.dir.is_local() {
         return Ok(Verdict::Unknown(Doubt::OtherHost));
     }
     let start = payload.get("starttime").and_then(serde_json::Value::as_u64);
@@ -145,7 +145,7 @@ fn proof(
 }
 
 /// Step 4: the caller's judge, else the age by `createdAt`, else by the modification time.
-fn is_stale(suspect: &Suspect<'_>, modified: SystemTime, options: &Options) -> bool {
+fn is_stale(suspect: &StaleCandidate<'_>, modified: SystemTime, options: &Options) -> bool {
     if let Some(should_reclaim) = &options.should_reclaim {
         return should_reclaim(suspect);
     }
@@ -155,12 +155,12 @@ fn is_stale(suspect: &Suspect<'_>, modified: SystemTime, options: &Options) -> b
         .is_some_and(|stale| age(suspect.now, since) > stale)
 }
 
-fn stale_ruling(suspect: &Suspect<'_>, bytes: &[u8], options: &Options) -> Ruling {
-    if options.recovery != Recovery::RemoveIfUnchanged {
-        return Ruling::Stale;
+fn stale_ruling(suspect: &StaleCandidate<'_>, bytes: &[u8], options: &Options) -> StalenessRuling {
+    if options.recovery != StalePolicy::RemoveIfUnchanged {
+        return StalenessRuling::Stale;
     }
     let approved = match (&options.approve, &options.should_reclaim) {
-        (Some(approve), _) => approve(&Candidate {
+        (Some(approve), _) => approve(&ReclaimCandidate {
             lock_path: suspect.lock_path,
             target: suspect.target,
             bytes,
@@ -171,9 +171,9 @@ fn stale_ruling(suspect: &Suspect<'_>, bytes: &[u8], options: &Options) -> Rulin
         (None, None) => false,
     };
     if approved {
-        Ruling::Reclaim
+        StalenessRuling::Reclaim
     } else {
-        Ruling::Stale
+        StalenessRuling::Stale
     }
 }
 
@@ -183,10 +183,10 @@ fn host_of(payload: &Payload) -> Option<&str> {
         .find_map(|name| payload.get(*name)?.as_str())
 }
 
-fn unreadable(place: &Place) -> Judged {
+fn unreadable(paths: &LockPaths) -> JudgedSidecar {
     let verdict = Verdict::Unknown(Doubt::Unreadable);
-    let blocker = Blocker {
-        address: place.address(),
+    let blocker = BlockingHolder {
+        address: paths.address(),
         pid: None,
         host: None,
         name: None,
@@ -194,8 +194,8 @@ fn unreadable(place: &Place) -> Judged {
         since: None,
         verdict,
     };
-    Judged {
-        ruling: Ruling::Unreadable,
+    JudgedSidecar {
+        ruling: StalenessRuling::Unreadable,
         blocker,
         record: None,
         identity: None,
@@ -203,12 +203,12 @@ fn unreadable(place: &Place) -> Judged {
 }
 
 fn blocker(
-    place: &Place,
+    paths: &LockPaths,
     payload: Option<&Payload>,
     identity: Option<&Identity>,
     modified: SystemTime,
     verdict: Verdict,
-) -> Blocker {
+) -> BlockingHolder {
     let text = |name: &str| payload.and_then(|payload| payload.get(name)?.as_str());
     let pid = identity.and_then(|identity| identity.pid).or_else(|| {
         payload?
@@ -220,8 +220,8 @@ fn blocker(
     let since = acquired
         .map(SystemTime::from)
         .or_else(|| payload.and_then(created_at));
-    Blocker {
-        address: place.address(),
+    BlockingHolder {
+        address: paths.address(),
         pid,
         host: payload.and_then(host_of).map(str::to_owned),
         name: text("purpose").map(str::to_owned),
@@ -232,15 +232,19 @@ fn blocker(
 }
 
 /// The fixed texts and codes of the original (S29), as errors of ours.
-pub(super) fn timeout(place: &Place, class: Class, blocker: Option<Blocker>) -> Error {
-    let what = format!("file lock timeout for {}", place.target.display());
-    add_blocker(Error::new(class, &place.lock_path, what), blocker)
+pub(super) fn timeout(paths: &LockPaths, class: Class, blocker: Option<BlockingHolder>) -> Error {
+    let what = format!("file lock timeout for {}", paths.target.display());
+    add_blocker(Error::new(class, &paths.lock_path, what), blocker)
 }
 
 /// See [`timeout`].
-pub(super) fn stale(place: &Place, blocker: Blocker, stale_after: Option<Duration>) -> Error {
-    let what = format!("file lock stale for {}", place.target.display());
-    let error = Error::new(Class::Stale, &place.lock_path, what);
+pub(super) fn stale(
+    paths: &LockPaths,
+    blocker: BlockingHolder,
+    stale_after: Option<Duration>,
+) -> Error {
+    let what = format!("file lock stale for {}", paths.target.display());
+    let error = Error::new(Class::Stale, &paths.lock_path, what);
     let address = blocker.address.clone();
     let after = stale_after
         .map(|after| format!(" (older than {after:?})"))
@@ -250,7 +254,7 @@ pub(super) fn stale(place: &Place, blocker: Blocker, stale_after: Option<Duratio
     ))
 }
 
-fn add_blocker(error: Error, blocker: Option<Blocker>) -> Error {
+fn add_blocker(error: Error, blocker: Option<BlockingHolder>) -> Error {
     match blocker {
         Some(blocker) => error.blocked_by(blocker),
         None => error,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_files::exclusive::{self, Cycle, Quiesce, Server, Tool};
+use tenure_files::exclusive::{self, Cycle, ExclusiveServer, Quiesce, Tool};
 use tenure_files::publish::Durability;
 use tenure_files::sidecar;
 use tenure_files::upload::{self, FileLocker, UploadId, UploadLocker};
@@ -12,8 +12,8 @@ use tenure_files::{Error, Wait};
 
 use crate::{original_exclusive, original_upload};
 
-pub(crate) enum Who {
-    Server(Server),
+pub(crate) enum HolderSpec {
+    Server(ExclusiveServer),
     Sidecar(Box<sidecar::Options>),
     Exclusive(Tool),
     Upload(FileLocker),
@@ -22,57 +22,57 @@ pub(crate) enum Who {
 }
 
 /// A held lock of any kind.
-pub(crate) enum Held {
+pub(crate) enum HeldLock {
     Cycle(Cycle),
-    Sidecar(sidecar::Guard),
-    Exclusive(exclusive::Guard),
-    Upload(upload::Guard),
-    OriginalUpload(original_upload::Held),
-    OriginalExclusive(original_exclusive::Held),
+    Sidecar(sidecar::SidecarGuard),
+    Exclusive(exclusive::ExclusiveGuard),
+    Upload(upload::UploadGuard),
+    OriginalUpload(original_upload::OriginalHeld),
+    OriginalExclusive(original_exclusive::OriginalHeld),
 }
 
 /// `Ok`, or the class of the failure.
-type Outcome<T> = Result<T, String>;
+type ActorOutcome<T> = Result<T, String>;
 
-impl Who {
+impl HolderSpec {
     /// `sidecar`, `exclusive`, `exclusive-alone` (waits for cycles), `server` (runs cycles),
     /// `upload`, `upload-foreign-pids`, `original-upload`, `original-exclusive`.
-    pub(crate) fn parse(text: &str, dir: &Path) -> Who {
+    pub(crate) fn parse(text: &str, dir: &Path) -> HolderSpec {
         let upload = |foreign_pids| {
             let options = upload::Options {
                 durability: Durability::Fast,
                 foreign_pids,
-                times: upload::Times {
+                times: upload::UploadTimes {
                     holder_poll: NEVER,
                     acquirer_poll: NEVER,
-                    ..upload::Times::default()
+                    ..upload::UploadTimes::default()
                 },
                 ..upload::Options::default()
             };
-            Who::Upload(FileLocker::with(dir, options).unwrap())
+            HolderSpec::Upload(FileLocker::with(dir, options).unwrap())
         };
         match text {
             "exclusive" => {
                 let tool = Tool::new(dir, "actor")
                     .unwrap()
                     .durability(Durability::Fast);
-                Who::Exclusive(tool.quiesce(Quiesce::Skip).poll(NEVER))
+                HolderSpec::Exclusive(tool.quiesce(Quiesce::Skip).poll(NEVER))
             }
-            "server" => Who::Server(Server::new(dir)),
+            "server" => HolderSpec::Server(ExclusiveServer::new(dir)),
             "exclusive-alone" => {
                 let tool = Tool::new(dir, "actor")
                     .unwrap()
                     .durability(Durability::Fast);
-                Who::Exclusive(tool.poll(NEVER))
+                HolderSpec::Exclusive(tool.poll(NEVER))
             }
             "sidecar" => {
                 let options = sidecar::Options::new(dir.join("state.json"));
-                Who::Sidecar(Box::new(options.durability(Durability::Fast)))
+                HolderSpec::Sidecar(Box::new(options.durability(Durability::Fast)))
             }
             "upload" => upload(false),
             "upload-foreign-pids" => upload(true),
-            "original-upload" => Who::OriginalUpload(dir.to_owned(), fast()),
-            "original-exclusive" => Who::OriginalExclusive(dir.to_owned()),
+            "original-upload" => HolderSpec::OriginalUpload(dir.to_owned(), fast()),
+            "original-exclusive" => HolderSpec::OriginalExclusive(dir.to_owned()),
             _ => panic!("nobody is called {text}"),
         }
     }
@@ -81,30 +81,30 @@ impl Who {
         &self,
         wait: Duration,
         on_request: Arc<dyn Fn() + Send + Sync>,
-    ) -> Outcome<Held> {
+    ) -> ActorOutcome<HeldLock> {
         match self {
-            Who::Exclusive(tool) => tool
+            HolderSpec::Exclusive(tool) => tool
                 .acquire(Wait::For(wait))
-                .map(Held::Exclusive)
+                .map(HeldLock::Exclusive)
                 .map_err(class),
-            Who::Sidecar(options) => {
+            HolderSpec::Sidecar(options) => {
                 let options = options.as_ref().clone().timeout(wait);
                 let guard = sidecar::Manager::new("actor").acquire(&options);
-                guard.map(Held::Sidecar).map_err(class)
+                guard.map(HeldLock::Sidecar).map_err(class)
             }
-            Who::Server(server) => loop {
+            HolderSpec::Server(server) => loop {
                 // Whoever is told to skip comes back for the next cycle.
                 match server.begin_cycle() {
-                    Ok(cycle) => return Ok(Held::Cycle(cycle)),
+                    Ok(cycle) => return Ok(HeldLock::Cycle(cycle)),
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             },
-            Who::Upload(locker) => {
+            HolderSpec::Upload(locker) => {
                 let id = UploadId::new("up").unwrap();
                 let guard = locker.lock(&id, Wait::For(wait), Arc::new(move |_| on_request()));
-                guard.map(Held::Upload).map_err(class)
+                guard.map(HeldLock::Upload).map_err(class)
             }
-            Who::OriginalUpload(dir, times) => {
+            HolderSpec::OriginalUpload(dir, times) => {
                 let times = original_upload::Times {
                     acquire_timeout: wait,
                     ..*times
@@ -112,41 +112,43 @@ impl Who {
                 let locker = original_upload::Locker::new(dir, "up", times);
                 locker
                     .acquire(on_request)
-                    .map(Held::OriginalUpload)
+                    .map(HeldLock::OriginalUpload)
                     .map_err(str::to_owned)
             }
-            Who::OriginalExclusive(dir) => Ok(Held::OriginalExclusive(
-                original_exclusive::Held::acquire(dir),
+            HolderSpec::OriginalExclusive(dir) => Ok(HeldLock::OriginalExclusive(
+                original_exclusive::OriginalHeld::acquire(dir),
             )),
         }
     }
 }
 
-impl Held {
-    pub(crate) fn check(&self) -> Outcome<()> {
+impl HeldLock {
+    pub(crate) fn check(&self) -> ActorOutcome<()> {
         match self {
-            Held::Exclusive(guard) => guard.check().map_err(class),
-            Held::Upload(guard) => guard.check().map_err(class),
-            Held::Sidecar(guard) => guard.verify_still_held().map_err(class),
+            HeldLock::Exclusive(guard) => guard.check().map_err(class),
+            HeldLock::Upload(guard) => guard.check().map_err(class),
+            HeldLock::Sidecar(guard) => guard.verify_still_held().map_err(class),
             // Originals never look.
-            Held::OriginalUpload(_) | Held::OriginalExclusive(_) | Held::Cycle(_) => Ok(()),
+            HeldLock::OriginalUpload(_) | HeldLock::OriginalExclusive(_) | HeldLock::Cycle(_) => {
+                Ok(())
+            }
         }
     }
 
-    pub(crate) fn release(self) -> Outcome<()> {
+    pub(crate) fn release(self) -> ActorOutcome<()> {
         match self {
-            Held::Exclusive(guard) => guard.release().map_err(class),
-            Held::Upload(guard) => guard.release().map_err(class),
-            Held::Sidecar(guard) => guard.release().map_err(class),
-            Held::Cycle(cycle) => {
+            HeldLock::Exclusive(guard) => guard.release().map_err(class),
+            HeldLock::Upload(guard) => guard.release().map_err(class),
+            HeldLock::Sidecar(guard) => guard.release().map_err(class),
+            HeldLock::Cycle(cycle) => {
                 drop(cycle);
                 Ok(())
             }
-            Held::OriginalUpload(held) => {
+            HeldLock::OriginalUpload(held) => {
                 held.release();
                 Ok(())
             }
-            Held::OriginalExclusive(held) => {
+            HeldLock::OriginalExclusive(held) => {
                 held.release();
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! When the heart's thread begins. One test, one process: the heart is the process's own.
+//! When the heartbeat thread's thread begins. One test, one process: the heartbeat thread is the process's own.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,8 +12,8 @@ mod sidecar;
 use std::time::Duration;
 
 use common::eventually;
-use sidecar::{Place, manager};
-use tenure_files::heart;
+use sidecar::{SidecarFixture, manager};
+use tenure_files::heartbeat;
 use tenure_files::sidecar::Heartbeat;
 
 fn is_running() -> bool {
@@ -23,12 +23,12 @@ fn is_running() -> bool {
         .any(|name| name.trim() == "tenure-heart")
 }
 
-/// K33: a hold that began while the heart had its rest is looked after from the end of the rest on.
+/// K33: a hold that began while the heartbeat thread had its rest is looked after from the end of the rest on.
 #[test]
 fn a_heart_begins_after_its_rest() {
-    let place = Place::new();
-    let (rest, second) = (heart::rest(), heart::rest());
-    let beating = place
+    let fixture = SidecarFixture::new();
+    let (rest, second) = (heartbeat::rest(), heartbeat::rest());
+    let beating = fixture
         .once()
         .heartbeat(Heartbeat::Every(Duration::from_millis(100)));
     let held = manager("h").acquire(&beating).unwrap();
@@ -37,7 +37,7 @@ fn a_heart_begins_after_its_rest() {
     drop(rest);
     eventually("the thread runs", is_running);
     eventually("two beats", || {
-        let beat = place.identity().beat;
+        let beat = fixture.identity().beat;
         beat.is_some_and(|beat| beat.parse::<u64>().unwrap() >= 2)
     });
     held.release().unwrap();

@@ -7,24 +7,24 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::dir::{Dir, FileId};
-use crate::error::{Blocker, Class, Error, Result};
+use crate::error::{BlockingHolder, Class, Error, Result};
 use crate::fence;
 use crate::publish;
-use crate::record::Record;
+use crate::record::OpenRecord;
 use crate::remove::{Removal, force_remove, no_pause, remove, take_away};
 
 /// A lock, or whatever stands in its place.
 #[derive(Debug)]
-pub struct Sighting {
+pub struct ObservedLock {
     dir: Dir,
     name: OsString,
-    thing: Thing,
-    state: State,
+    thing: ObservedFile,
+    state: ObservedState,
 }
 
 #[derive(Debug)]
-enum Thing {
-    Record(Record),
+enum ObservedFile {
+    Record(OpenRecord),
     /// Not opened: not a regular file, too large, or not ours to read.
     Other(FileId),
     /// Gone before it could be looked at.
@@ -33,11 +33,11 @@ enum Thing {
 
 /// What was concluded about it.
 #[derive(Debug)]
-pub enum State {
+pub enum ObservedState {
     /// Its holder is dead.
-    Dead(Option<Blocker>),
+    Dead(Option<BlockingHolder>),
     /// Its holder is alive, or may be.
-    Held(Blocker),
+    Held(BlockingHolder),
     /// It cannot be judged.
     Problem(Error),
 }
@@ -51,15 +51,20 @@ pub enum Force {
     Yes,
 }
 
-impl Sighting {
-    pub(crate) fn new(dir: Dir, name: OsString, record: Option<Record>, state: State) -> Sighting {
+impl ObservedLock {
+    pub(crate) fn new(
+        dir: Dir,
+        name: OsString,
+        record: Option<OpenRecord>,
+        state: ObservedState,
+    ) -> ObservedLock {
         let thing = match record {
-            Some(record) => Thing::Record(record),
-            None => dir
-                .stat(&name)
-                .map_or(Thing::Nothing, |stat| Thing::Other(FileId::of(&stat))),
+            Some(record) => ObservedFile::Record(record),
+            None => dir.stat(&name).map_or(ObservedFile::Nothing, |stat| {
+                ObservedFile::Other(FileId::of(&stat))
+            }),
         };
-        Sighting {
+        ObservedLock {
             dir,
             name,
             thing,
@@ -75,13 +80,13 @@ impl Sighting {
     /// The record's bytes, where it could be read.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.thing {
-            Thing::Record(record) => Some(record.bytes()),
-            Thing::Other(_) | Thing::Nothing => None,
+            ObservedFile::Record(record) => Some(record.bytes()),
+            ObservedFile::Other(_) | ObservedFile::Nothing => None,
         }
     }
 
     /// What was concluded about it.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ObservedState {
         &self.state
     }
 
@@ -89,19 +94,21 @@ impl Sighting {
     pub fn break_it(self, force: Force) -> Result<()> {
         let path = self.path();
         let removal = match (force, self.state, self.thing) {
-            (Force::No, State::Dead(_), Thing::Record(mut record)) => {
+            (Force::No, ObservedState::Dead(_), ObservedFile::Record(mut record)) => {
                 remove(&self.dir, &mut record, &no_pause)?
             }
-            (Force::No, State::Held(blocker), _) => {
+            (Force::No, ObservedState::Held(blocker), _) => {
                 let what = "its holder is not known to be dead";
                 return Err(Error::new(Class::Held, path, what)
                     .blocked_by(blocker)
                     .next("break it with --force"));
             }
-            (Force::No, State::Problem(error), _) => return Err(error),
-            (Force::Yes, _, Thing::Record(record)) => force_remove(&self.dir, &record)?,
-            (Force::Yes, _, Thing::Other(id)) => take_away(&self.dir, &self.name, id, &no_pause)?,
-            (_, _, Thing::Nothing | Thing::Other(_)) => Removal::Changed,
+            (Force::No, ObservedState::Problem(error), _) => return Err(error),
+            (Force::Yes, _, ObservedFile::Record(record)) => force_remove(&self.dir, &record)?,
+            (Force::Yes, _, ObservedFile::Other(id)) => {
+                take_away(&self.dir, &self.name, id, &no_pause)?
+            }
+            (_, _, ObservedFile::Nothing | ObservedFile::Other(_)) => Removal::Changed,
         };
         match removal {
             Removal::Removed if force == Force::Yes => shut_out(&self.dir),
