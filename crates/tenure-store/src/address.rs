@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A repository's address: `repo:<dir>`, `s3://<bucket>/<prefix>`, `gs://…`, `az://…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum RepositoryAddress {
     /// A directory, perhaps on a network.
     Directory(PathBuf),
     /// A bucket.
@@ -67,14 +67,14 @@ pub enum AddressError {
     Prefix(String),
 }
 
-impl FromStr for Address {
+impl FromStr for RepositoryAddress {
     type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Address, AddressError> {
+    fn from_str(text: &str) -> Result<RepositoryAddress, AddressError> {
         if let Some(dir) = text.strip_prefix("repo:") {
             return match dir {
                 "" => Err(AddressError::Empty(text.into(), "directory")),
-                dir => Ok(Address::Directory(dir.into())),
+                dir => Ok(RepositoryAddress::Directory(dir.into())),
             };
         }
         for scheme in [Scheme::S3, Scheme::Google, Scheme::Azure] {
@@ -89,7 +89,7 @@ impl FromStr for Address {
     }
 }
 
-fn bucket(text: &str, scheme: Scheme, rest: &str) -> Result<Address, AddressError> {
+fn bucket(text: &str, scheme: Scheme, rest: &str) -> Result<RepositoryAddress, AddressError> {
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if name.trim().is_empty() {
         return Err(AddressError::Empty(text.into(), "bucket"));
@@ -99,7 +99,7 @@ fn bucket(text: &str, scheme: Scheme, rest: &str) -> Result<Address, AddressErro
     if !prefix.is_empty() && prefix.split('/').any(is_bad) {
         return Err(AddressError::Prefix(text.into()));
     }
-    Ok(Address::Bucket(Bucket {
+    Ok(RepositoryAddress::Bucket(Bucket {
         scheme,
         name: name.into(),
         prefix: prefix.into(),
@@ -126,18 +126,18 @@ fn foreign(text: &str) -> AddressError {
     AddressError::Scheme(text.into())
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for RepositoryAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Directory(path) => write!(f, "repo:{}", path.display()),
-            Address::Bucket(Bucket {
+            RepositoryAddress::Directory(path) => write!(f, "repo:{}", path.display()),
+            RepositoryAddress::Bucket(Bucket {
                 scheme,
                 name,
                 prefix,
             }) if prefix.is_empty() => {
                 write!(f, "{}://{name}", scheme.word())
             }
-            Address::Bucket(Bucket {
+            RepositoryAddress::Bucket(Bucket {
                 scheme,
                 name,
                 prefix,
@@ -163,7 +163,10 @@ mod tests {
             ("gs://bucket/a+b:c", "gs://bucket/a+b:c"),
             ("az://container/x", "az://container/x"),
         ] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown);
+            assert_eq!(
+                text.parse::<RepositoryAddress>().unwrap().to_string(),
+                shown
+            );
         }
     }
 
@@ -180,7 +183,7 @@ mod tests {
             "s3://b/../c",
             "s3://b/a//c",
         ] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
+            assert!(text.parse::<RepositoryAddress>().is_err(), "{text}");
         }
         for (text, right) in [
             ("local:/x", "repo:/x"),
@@ -188,7 +191,7 @@ mod tests {
             ("b2:b", "s3://b"),
             ("sftp://h/x", "repo:"),
         ] {
-            let error = text.parse::<Address>().unwrap_err().to_string();
+            let error = text.parse::<RepositoryAddress>().unwrap_err().to_string();
             assert!(error.contains(right), "{error}");
         }
     }

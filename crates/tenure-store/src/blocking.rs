@@ -1,4 +1,4 @@
-//! The same without `async`: each call waits on this thread, while the keeper works.
+//! The same without `async`: each call waits on this thread, while the runtime thread works.
 //!
 //! ```no_run
 //! use tenure_store::blocking::wait;
@@ -18,10 +18,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 /// Waits for one of this crate's futures. They need no runtime of the caller's: their work is done
-/// by the keeper.
+/// by the runtime thread.
 pub fn wait<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(UnparkWaker(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
         match future.as_mut().poll(&mut context) {
@@ -31,10 +31,10 @@ pub fn wait<F: Future>(future: F) -> F::Output {
     }
 }
 
-struct Unpark(Thread);
+struct UnparkWaker(Thread);
 
-impl Wake for Unpark {
-    fn wake(self: Arc<Unpark>) {
+impl Wake for UnparkWaker {
+    fn wake(self: Arc<UnparkWaker>) {
         self.0.unpark();
     }
 }

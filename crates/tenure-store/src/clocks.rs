@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::time::{Boot, Now};
+use crate::time::{BootTime, Now};
 
 /// An ordinary timer stands still while the machine sleeps, and would let a lease lapse unnoticed
 /// after it. So a long sleep is made of naps, with a look at the clock after each (K35).
@@ -19,13 +19,13 @@ pub fn now() -> Now {
 }
 
 /// `CLOCK_BOOTTIME`, now.
-pub(crate) fn boot() -> Boot {
-    Boot(tenure_files::clock::boottime())
+pub(crate) fn boot() -> BootTime {
+    BootTime(tenure_files::clock::boottime())
 }
 
 /// Sleeps until the clock shows `until`.
-pub(crate) async fn sleep_until(until: Boot) {
-    if until == Boot::NEVER {
+pub(crate) async fn sleep_until(until: BootTime) {
+    if until == BootTime::NEVER {
         std::future::pending::<()>().await;
     }
     loop {

@@ -24,12 +24,12 @@ tokio::task_local! {
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     delete_if: Option<Condition>,
-    seen: Mutex<Seen>,
+    seen: Mutex<LastResponse>,
 }
 
 /// What the last answer said.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct LastResponse {
     /// The server's clock.
     pub(crate) date: Option<Timestamp>,
     /// The status; `None` if there was no answer at all.
@@ -60,14 +60,17 @@ impl Exchange {
     }
 
     /// Runs `work` in this exchange, and says what was seen.
-    pub(crate) async fn run<T>(self: Arc<Exchange>, work: impl Future<Output = T>) -> (T, Seen) {
+    pub(crate) async fn run<T>(
+        self: Arc<Exchange>,
+        work: impl Future<Output = T>,
+    ) -> (T, LastResponse) {
         let result = EXCHANGE.scope(Arc::clone(&self), work).await;
         let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         (result, seen)
     }
 
     fn prepare(&self, request: &mut HttpRequest) {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Seen::default();
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = LastResponse::default();
         if request.method() != Method::DELETE {
             return;
         }
@@ -91,7 +94,7 @@ impl Exchange {
             .headers()
             .get(DATE)
             .and_then(|date| http_date(date.as_bytes()));
-        let seen = Seen {
+        let seen = LastResponse {
             date,
             status: Some(response.status()),
         };
@@ -112,15 +115,15 @@ pub(crate) struct Connector(ReqwestConnector);
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Watched(self.0.connect(options)?)))
+        Ok(HttpClient::new(WatchedClient(self.0.connect(options)?)))
     }
 }
 
 #[derive(Debug)]
-struct Watched(HttpClient);
+struct WatchedClient(HttpClient);
 
 #[async_trait::async_trait]
-impl HttpService for Watched {
+impl HttpService for WatchedClient {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let exchange = EXCHANGE.try_with(Arc::clone).ok();
         if let Some(exchange) = &exchange {

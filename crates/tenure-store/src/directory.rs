@@ -35,12 +35,12 @@ use tenure_files::publish::{Draft, Options};
 use tenure_files::record::OpenRecord as LockFile;
 use tenure_files::remove::{Removal, no_pause, remove};
 
-use crate::judge::{Content, Life, Object, Version};
-use crate::key::Key;
-use crate::onion::Codec;
-use crate::record::Block;
-use crate::steps::{Answer, Body, Failure, FailureKind, Op, Why};
-use crate::store::{BoxFuture, Store, life, own_block};
+use crate::envelope::Codec;
+use crate::key::ObjectKey;
+use crate::protocol::{ConditionFailure, OpBody, OpFailure, OpFailureKind, OpResult, StoreOp};
+use crate::record::HolderBlock;
+use crate::staleness::{Object, ObjectContent, ProcessLiveness, Version};
+use crate::store::{BoxFuture, Store, liveness, own_block};
 
 /// Originals of other users must be able to read our record: what they cannot read they take as
 /// free. So it is as readable as theirs (P4, K32).
@@ -54,7 +54,7 @@ const FENCE_WIDTH: usize = 20;
 
 /// Whether the store may be written to find out what time it is there (K45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum ProbeAccess {
     /// Yes: to take and hold locks.
     Write,
     /// No: to look at them (P42).
@@ -69,15 +69,15 @@ pub struct Directory(Arc<Inner>);
 struct Inner {
     base: PathBuf,
     codec: Codec,
-    access: Access,
+    access: ProbeAccess,
     is_local: bool,
     /// The files of the locks that we hold; closing one gives up the kernel's lock on it.
-    held: Mutex<BTreeMap<Key, File>>,
+    held: Mutex<BTreeMap<ObjectKey, File>>,
 }
 
 impl Directory {
     /// Opens the repository in `base`, which must exist.
-    pub fn open(base: &Path, codec: Codec, access: Access) -> tenure_files::Result<Directory> {
+    pub fn open(base: &Path, codec: Codec, access: ProbeAccess) -> tenure_files::Result<Directory> {
         let is_local = Dir::open(base)?.is_local();
         let held = Mutex::default();
         Ok(Directory(Arc::new(Inner {
@@ -92,7 +92,7 @@ impl Directory {
 
 impl Directory {
     /// Does one operation on this thread.
-    pub fn perform_here(&self, op: Op) -> Answer {
+    pub fn perform_here(&self, op: StoreOp) -> OpResult {
         self.0.perform(op)
     }
 
@@ -100,9 +100,9 @@ impl Directory {
     pub fn clean(&self) -> tenure_files::Result<Vec<PathBuf>> {
         let mut cleaned = Vec::new();
         for key in [
-            Key::Exclusive.path(),
-            Key::shared("", 0).path(),
-            Key::Fence.path(),
+            ObjectKey::Exclusive.path(),
+            ObjectKey::shared("", 0).path(),
+            ObjectKey::Fence.path(),
         ] {
             let path = self.0.base.join(key);
             let Some(parent) = path.parent().filter(|parent| parent.is_dir()) else {
@@ -117,18 +117,18 @@ impl Directory {
 }
 
 impl Store for Directory {
-    fn perform(&self, op: Op) -> BoxFuture<'_, Answer> {
+    fn perform(&self, op: StoreOp) -> BoxFuture<'_, OpResult> {
         let inner = Arc::clone(&self.0);
         Box::pin(async move {
             let work = tokio::task::spawn_blocking(move || inner.perform(op));
             work.await
-                .unwrap_or_else(|error| Answer::Failed(Failure::lasting(error.to_string())))
+                .unwrap_or_else(|error| OpResult::Failed(OpFailure::lasting(error.to_string())))
         })
     }
 
-    fn block(&self) -> Block {
+    fn block(&self) -> HolderBlock {
         let is_local = self.0.is_local;
-        Block {
+        HolderBlock {
             flock: Some(is_local),
             local: Some(is_local),
             ..own_block()
@@ -137,38 +137,40 @@ impl Store for Directory {
 }
 
 /// A file of the store: its directory, its name there, and what it is.
-struct Place {
+struct StoreFile {
     dir: Dir,
     name: OsString,
-    key: Key,
+    key: ObjectKey,
 }
 
 impl Inner {
-    fn perform(&self, op: Op) -> Answer {
+    fn perform(&self, op: StoreOp) -> OpResult {
         let answer = match op {
-            Op::Read(key) => self.read(key),
-            Op::ListShared => self.list(),
-            Op::Create(key, body) => self.create(key, &body),
-            Op::Replace(Key::Fence, Body::Fence(number), version) => self.count(number, &version),
-            Op::Replace(key, body, version) => self.replace(key, &body, &version),
-            Op::Renew(key, body, version) => self.renew(key, &body, &version),
+            StoreOp::Read(key) => self.read(key),
+            StoreOp::ListShared => self.list(),
+            StoreOp::Create(key, body) => self.create(key, &body),
+            StoreOp::Replace(ObjectKey::Fence, OpBody::Fence(number), version) => {
+                self.count(number, &version)
+            }
+            StoreOp::Replace(key, body, version) => self.replace(key, &body, &version),
+            StoreOp::Renew(key, body, version) => self.renew(key, &body, &version),
             // Never asked for at level 2; still the truth if it is.
-            Op::Put(key, body) => self.create(key, &body),
-            Op::DeleteVersion(key, version) => self.delete(key, &version),
-            Op::Delete(key) => self.delete_by_name(key),
-            Op::WaitUntil(_) => Ok(Answer::Waited),
+            StoreOp::Put(key, body) => self.create(key, &body),
+            StoreOp::DeleteVersion(key, version) => self.delete(key, &version),
+            StoreOp::Delete(key) => self.delete_by_name(key),
+            StoreOp::WaitUntil(_) => Ok(OpResult::Waited),
         };
-        answer.unwrap_or_else(Answer::Failed)
+        answer.unwrap_or_else(OpResult::Failed)
     }
 
     /// The directory of `key`; `None` if it does not exist yet.
-    fn find(&self, key: Key) -> Result<Option<Place>, Failure> {
+    fn find(&self, key: ObjectKey) -> Result<Option<StoreFile>, OpFailure> {
         let path = self.base.join(key.path());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Failure::lasting(format!("{} is no key", path.display())));
+            return Err(OpFailure::lasting(format!("{} is no key", path.display())));
         };
         match Dir::open(parent) {
-            Ok(dir) => Ok(Some(Place {
+            Ok(dir) => Ok(Some(StoreFile {
                 dir,
                 name: name.into(),
                 key,
@@ -179,22 +181,22 @@ impl Inner {
         }
     }
 
-    fn is_missing(&self, dir: &Path) -> Result<bool, Failure> {
+    fn is_missing(&self, dir: &Path) -> Result<bool, OpFailure> {
         if !self.base.is_dir() {
-            return Err(Failure::lasting(format!(
+            return Err(OpFailure::lasting(format!(
                 "{}: no such directory",
                 self.base.display()
             )));
         }
         match std::fs::symlink_metadata(dir) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
-            Err(error) => Err(Failure::lasting(format!("{}: {error}", dir.display()))),
+            Err(error) => Err(OpFailure::lasting(format!("{}: {error}", dir.display()))),
             Ok(_) => Ok(false),
         }
     }
 
     /// The directory of `key`, made if necessary.
-    fn make(&self, key: Key) -> Result<Place, Failure> {
+    fn make(&self, key: ObjectKey) -> Result<StoreFile, OpFailure> {
         if let Some(place) = self.find(key.clone())? {
             return Ok(place);
         }
@@ -204,83 +206,83 @@ impl Inner {
                 .recursive(true)
                 .mode(DIR_MODE)
                 .create(parent)
-                .map_err(|error| Failure::lasting(format!("{}: {error}", parent.display())))?;
+                .map_err(|error| OpFailure::lasting(format!("{}: {error}", parent.display())))?;
         }
         self.find(key)?
-            .ok_or_else(|| Failure::passing("the directory vanished"))
+            .ok_or_else(|| OpFailure::passing("the directory vanished"))
     }
 
-    fn read(&self, key: Key) -> Result<Answer, Failure> {
+    fn read(&self, key: ObjectKey) -> Result<OpResult, OpFailure> {
         let Some(place) = self.find(key)? else {
-            return Ok(Answer::Absent);
+            return Ok(OpResult::Absent);
         };
         // The time first: a pause between the two would otherwise count as age of the record.
         let now = self.now_in(&place.dir);
         match place.open()? {
-            None => Ok(Answer::Absent),
-            Some(mut file) => Ok(Answer::Found(self.object(&place, &mut file, now)?)),
+            None => Ok(OpResult::Absent),
+            Some(mut file) => Ok(OpResult::Found(self.object(&place, &mut file, now)?)),
         }
     }
 
     fn object(
         &self,
-        place: &Place,
+        place: &StoreFile,
         file: &mut LockFile,
         store_now: Option<Timestamp>,
-    ) -> Result<Object, Failure> {
+    ) -> Result<Object, OpFailure> {
         let content = match place.key {
-            Key::Fence => Codec::decode_fence(file.bytes()),
-            Key::Exclusive | Key::Shared(_) | Key::Probe(_) => {
+            ObjectKey::Fence => Codec::decode_fence(file.bytes()),
+            ObjectKey::Exclusive | ObjectKey::Shared(_) | ObjectKey::Probe(_) => {
                 self.codec.decode_record(file.bytes())
             }
         };
-        let life = match &content {
-            Content::Record(record) => match &record.tenure {
+        let liveness = match &content {
+            ObjectContent::Record(record) => match &record.tenure {
                 Some(block) => {
                     let here = Here::now();
                     let verdict = verdict(&block.identity(), file, &place.dir, &here);
-                    life(verdict.map_err(|error| failure(&error))?)
+                    liveness(verdict.map_err(|error| failure(&error))?)
                 }
-                None => Life::Unknown,
+                None => ProcessLiveness::Unknown,
             },
-            Content::Fence(_) | Content::Unreadable { .. } => Life::Unknown,
+            ObjectContent::Fence(_) | ObjectContent::Unreadable { .. } => ProcessLiveness::Unknown,
         };
         Ok(Object {
             content,
             version: version_of(file.file(), file.bytes()).map_err(io_failure)?,
             modified: timestamp(file.modified()),
             store_now,
-            life,
+            liveness,
         })
     }
 
     /// What time it is there (K45). Elsewhere than on a local disk only a write can tell.
     fn now_in(&self, dir: &Dir) -> Option<Timestamp> {
         match (self.access, dir.is_local()) {
-            (Access::Write, _) => Clock::SYSTEM.now_in(dir).ok().and_then(timestamp),
-            (Access::Look, true) => timestamp(SystemTime::now()),
-            (Access::Look, false) => None,
+            (ProbeAccess::Write, _) => Clock::SYSTEM.now_in(dir).ok().and_then(timestamp),
+            (ProbeAccess::Look, true) => timestamp(SystemTime::now()),
+            (ProbeAccess::Look, false) => None,
         }
     }
 
-    fn list(&self) -> Result<Answer, Failure> {
-        let root = self.base.join(Key::SHARED_PREFIX);
+    fn list(&self) -> Result<OpResult, OpFailure> {
+        let root = self.base.join(ObjectKey::SHARED_PREFIX);
         if self.is_missing(&root)? {
-            return Ok(Answer::Listed(Vec::new()));
+            return Ok(OpResult::Listed(Vec::new()));
         }
         let mut keys = Vec::new();
         collect(&root, "", &mut keys).map_err(|error| {
-            Failure::lasting(format!("cannot list {}: {error}", root.display()))
+            OpFailure::lasting(format!("cannot list {}: {error}", root.display()))
         })?;
-        Ok(Answer::Listed(keys))
+        Ok(OpResult::Listed(keys))
     }
 
-    fn create(&self, key: Key, body: &Body) -> Result<Answer, Failure> {
+    fn create(&self, key: ObjectKey, body: &OpBody) -> Result<OpResult, OpFailure> {
         let place = self.make(key)?;
         self.publish(&place, body)
     }
 
-    fn publish(&self, place: &Place, body: &Body) -> Result<Answer, Failure> {
+    fn publish(&self, place: &StoreFile, body: &OpBody) -> Result<OpResult, OpFailure> {
         let bytes = self.encode(body);
         let options = Options {
             mode: FILE_MODE,
@@ -289,35 +291,40 @@ impl Inner {
         let mut draft = Draft::new(&place.dir, &place.name, options);
         draft.write(&bytes).map_err(|error| failure(&error))?;
         let Some(published) = draft.publish().map_err(|error| failure(&error))? else {
-            return Ok(Answer::Refused(Why::Condition));
+            return Ok(OpResult::Refused(ConditionFailure::Condition));
         };
         let version = version_of(&published.file, &bytes).map_err(io_failure)?;
-        if let Body::Record(_) = body {
+        if let OpBody::Record(_) = body {
             self.held().insert(place.key.clone(), published.file);
         }
-        Ok(Answer::Written(version))
+        Ok(OpResult::Written(version))
     }
 
-    fn replace(&self, key: Key, body: &Body, version: &Version) -> Result<Answer, Failure> {
+    fn replace(
+        &self,
+        key: ObjectKey,
+        body: &OpBody,
+        version: &Version,
+    ) -> Result<OpResult, OpFailure> {
         let place = self.make(key)?;
         match self.remove(&place, version)? {
-            Answer::Deleted => self.publish(&place, body),
-            Answer::Absent => Ok(Answer::Refused(Why::Condition)),
+            OpResult::Deleted => self.publish(&place, body),
+            OpResult::Absent => Ok(OpResult::Refused(ConditionFailure::Condition)),
             other => Ok(other),
         }
     }
 
-    fn delete(&self, key: Key, version: &Version) -> Result<Answer, Failure> {
+    fn delete(&self, key: ObjectKey, version: &Version) -> Result<OpResult, OpFailure> {
         self.let_go(&key, version)?;
         match self.find(key)? {
             Some(place) => self.remove(&place, version),
-            None => Ok(Answer::Absent),
+            None => Ok(OpResult::Absent),
         }
     }
 
     /// Our own lock on our own file would keep us from removing it. It may go first: until the
     /// record has expired nobody else removes it, and then he may.
-    fn let_go(&self, key: &Key, version: &Version) -> Result<(), Failure> {
+    fn let_go(&self, key: &ObjectKey, version: &Version) -> Result<(), OpFailure> {
         let mut held = self.held();
         if let Some(file) = held.get(key) {
             let mut bytes = vec![0; FILE_LIMIT];
@@ -331,39 +338,44 @@ impl Inner {
     }
 
     /// Whatever is there, guarded or not: for scratch objects, and for breaking a live lock.
-    fn delete_by_name(&self, key: Key) -> Result<Answer, Failure> {
+    fn delete_by_name(&self, key: ObjectKey) -> Result<OpResult, OpFailure> {
         let Some(place) = self.find(key)? else {
-            return Ok(Answer::Absent);
+            return Ok(OpResult::Absent);
         };
         // Only what could be a record: never a directory, never somebody's large file (K30).
         if place.open()?.is_none() {
-            return Ok(Answer::Absent);
+            return Ok(OpResult::Absent);
         }
         match unlinkat(&place.dir, &place.name, AtFlags::empty()) {
-            Ok(()) => Ok(Answer::Deleted),
-            Err(Errno::NOENT) => Ok(Answer::Absent),
+            Ok(()) => Ok(OpResult::Deleted),
+            Err(Errno::NOENT) => Ok(OpResult::Absent),
             Err(errno) => Err(io_failure(errno.into())),
         }
     }
 
-    fn remove(&self, place: &Place, version: &Version) -> Result<Answer, Failure> {
+    fn remove(&self, place: &StoreFile, version: &Version) -> Result<OpResult, OpFailure> {
         let Some(mut file) = place.open()? else {
-            return Ok(Answer::Absent);
+            return Ok(OpResult::Absent);
         };
         if version_of(file.file(), file.bytes()).map_err(io_failure)? != *version {
-            return Ok(Answer::Refused(Why::Condition));
+            return Ok(OpResult::Refused(ConditionFailure::Condition));
         }
         match remove(&place.dir, &mut file, &no_pause).map_err(|error| failure(&error))? {
-            Removal::Removed => Ok(Answer::Deleted),
-            Removal::Busy => Ok(Answer::Refused(Why::Contention)),
-            Removal::Changed => Ok(Answer::Refused(Why::Condition)),
+            Removal::Removed => Ok(OpResult::Deleted),
+            Removal::Busy => Ok(OpResult::Refused(ConditionFailure::Contention)),
+            Removal::Changed => Ok(OpResult::Refused(ConditionFailure::Condition)),
         }
     }
 
     /// K21: the same file, the same length, new bytes.
-    fn renew(&self, key: Key, body: &Body, version: &Version) -> Result<Answer, Failure> {
+    fn renew(
+        &self,
+        key: ObjectKey,
+        body: &OpBody,
+        version: &Version,
+    ) -> Result<OpResult, OpFailure> {
         let Some(place) = self.find(key.clone())? else {
-            return Ok(Answer::Refused(Why::Condition));
+            return Ok(OpResult::Refused(ConditionFailure::Condition));
         };
         let mut held = self.held();
         let file = match held.entry(key) {
@@ -371,7 +383,7 @@ impl Inner {
             // A hold that another process began (C13).
             std::collections::btree_map::Entry::Vacant(missing) => match place.open_to_write()? {
                 Some(file) => missing.insert(file),
-                None => return Ok(Answer::Refused(Why::Condition)),
+                None => return Ok(OpResult::Refused(ConditionFailure::Condition)),
             },
         };
         let bytes = self.encode(body);
@@ -380,42 +392,42 @@ impl Inner {
     }
 
     /// The counter goes up in place, under the kernel's lock (K40).
-    fn count(&self, number: u64, version: &Version) -> Result<Answer, Failure> {
-        let Some(place) = self.find(Key::Fence)? else {
-            return Ok(Answer::Refused(Why::Condition));
+    fn count(&self, number: u64, version: &Version) -> Result<OpResult, OpFailure> {
+        let Some(place) = self.find(ObjectKey::Fence)? else {
+            return Ok(OpResult::Refused(ConditionFailure::Condition));
         };
         let Some(file) = place.open_to_write()? else {
-            return Ok(Answer::Refused(Why::Condition));
+            return Ok(OpResult::Refused(ConditionFailure::Condition));
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(Answer::Refused(Why::Contention)),
+            Err(Errno::WOULDBLOCK) => return Ok(OpResult::Refused(ConditionFailure::Contention)),
             Err(errno) => return Err(io_failure(errno.into())),
         }
-        let bytes = self.encode(&Body::Fence(number));
+        let bytes = self.encode(&OpBody::Fence(number));
         let answer = place.rewrite(&file, &bytes, version).map_err(io_failure)?;
         file.sync_data().map_err(io_failure)?;
         Ok(answer)
     }
 
-    fn encode(&self, body: &Body) -> Vec<u8> {
+    fn encode(&self, body: &OpBody) -> Vec<u8> {
         match body {
-            Body::Fence(number) => format!("{{\"fence\":{number:<FENCE_WIDTH$}}}\n").into_bytes(),
-            Body::Record(_) | Body::Probe(_) => self.codec.encode(body),
+            OpBody::Fence(number) => format!("{{\"fence\":{number:<FENCE_WIDTH$}}}\n").into_bytes(),
+            OpBody::Record(_) | OpBody::Probe(_) => self.codec.encode(body),
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<Key, File>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, File>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
-    fn open(&self) -> Result<Option<LockFile>, Failure> {
+impl StoreFile {
+    fn open(&self) -> Result<Option<LockFile>, OpFailure> {
         LockFile::open(&self.dir, &self.name, FILE_LIMIT).map_err(|error| failure(&error))
     }
 
-    fn open_to_write(&self) -> Result<Option<File>, Failure> {
+    fn open_to_write(&self) -> Result<Option<File>, OpFailure> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match openat(&self.dir, &self.name, flags, Mode::empty()) {
             Ok(file) => Ok(Some(file.into())),
@@ -426,12 +438,12 @@ impl Place {
 
     /// Writes `bytes` over the file if the name leads to it and it has this version, before and
     /// after.
-    fn rewrite(&self, file: &File, bytes: &[u8], version: &Version) -> std::io::Result<Answer> {
+    fn rewrite(&self, file: &File, bytes: &[u8], version: &Version) -> std::io::Result<OpResult> {
         let mut old = vec![0; bytes.len() + 1];
         let length = file.read_at(&mut old, 0)?;
         old.truncate(length);
         if !self.leads_to(file)? || version_of(file, &old)? != *version {
-            return Ok(Answer::Refused(Why::Condition));
+            return Ok(OpResult::Refused(ConditionFailure::Condition));
         }
         if length != bytes.len() {
             return Err(std::io::Error::other(
@@ -444,9 +456,9 @@ impl Place {
             file.sync_data()?;
         }
         if !self.leads_to(file)? {
-            return Ok(Answer::Refused(Why::Condition));
+            return Ok(OpResult::Refused(ConditionFailure::Condition));
         }
-        Ok(Answer::Written(version_of(file, bytes)?))
+        Ok(OpResult::Written(version_of(file, bytes)?))
     }
 
     fn leads_to(&self, file: &File) -> std::io::Result<bool> {
@@ -473,7 +485,7 @@ fn version_of(file: &File, bytes: &[u8]) -> std::io::Result<Version> {
 }
 
 /// Every file below `dir`, except Tenure's own private ones (K17, K26).
-fn collect(dir: &Path, prefix: &str, keys: &mut Vec<Key>) -> std::io::Result<()> {
+fn collect(dir: &Path, prefix: &str, keys: &mut Vec<ObjectKey>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -487,7 +499,7 @@ fn collect(dir: &Path, prefix: &str, keys: &mut Vec<Key>) -> std::io::Result<()>
         if entry.file_type()?.is_dir() {
             collect(&entry.path(), &format!("{prefix}{name}/"), keys)?;
         } else {
-            keys.push(Key::Shared(format!("{prefix}{name}")));
+            keys.push(ObjectKey::Shared(format!("{prefix}{name}")));
         }
     }
     keys.sort();
@@ -508,23 +520,23 @@ fn timestamp(time: SystemTime) -> Option<Timestamp> {
     Timestamp::try_from(time).ok()
 }
 
-fn failure(error: &tenure_files::Error) -> Failure {
+fn failure(error: &tenure_files::Error) -> OpFailure {
     let kind = match error.class() {
-        Class::NotALock | Class::TooLarge => FailureKind::NotALock,
-        _ => FailureKind::Lasting,
+        Class::NotALock | Class::TooLarge => OpFailureKind::NotALock,
+        _ => OpFailureKind::Lasting,
     };
     let text = match error.os_error() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     };
-    Failure { kind, text }
+    OpFailure { kind, text }
 }
 
-fn io_failure(error: std::io::Error) -> Failure {
+fn io_failure(error: std::io::Error) -> OpFailure {
     match error.kind() {
         std::io::ErrorKind::Interrupted | std::io::ErrorKind::TimedOut => {
-            Failure::passing(error.to_string())
+            OpFailure::passing(error.to_string())
         }
-        _ => Failure::lasting(error.to_string()),
+        _ => OpFailure::lasting(error.to_string()),
     }
 }

@@ -1,5 +1,5 @@
 //! The driver: the steps on a real store, by real clocks. Everything that decides is in
-//! [`steps`](crate::steps); this only does, waits and reports.
+//! [`steps`](crate::protocol); this only does, waits and reports.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,48 +10,48 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::clocks::{now, sleep_until};
-use crate::steps::{
-    Acquire, Acquired, Answer, Blocker, Failure, Hold, Notice, Op, Progress, Refusal, Released,
-    Status, Steps,
+use crate::protocol::{
+    Acquire, AcquireRefusal, Acquired, BlockingObject, HoldProcedure, HoldStatus, Notice,
+    OpFailure, OpResult, Procedure, ProcedureStep, Released, StoreOp,
 };
 use crate::store::Store;
-use crate::time::Boot;
+use crate::time::BootTime;
 
 /// Longer than any request may take; what has no answer by then counts as failed.
-const PATIENCE: Duration = Duration::from_secs(15);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Something worth telling while a lock is wanted or held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum LockEvent {
     /// Somebody is in the way, and we wait.
-    Waiting(Box<Blocker>),
+    Waiting(Box<BlockingObject>),
     /// Something happened to the lock that is held.
     Held(Notice),
 }
 
 /// Where events go.
-pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+pub type EventListener = Arc<dyn Fn(&LockEvent) + Send + Sync>;
 
 /// Drives a procedure to its end.
-pub(crate) async fn drive<S: Steps>(store: &dyn Store, mut steps: S) -> S::End {
+pub(crate) async fn drive<S: Procedure>(store: &dyn Store, mut steps: S) -> S::End {
     loop {
         let answer = match steps.next(now()) {
-            Op::WaitUntil(until) => {
+            StoreOp::WaitUntil(until) => {
                 sleep_until(until).await;
-                Answer::Waited
+                OpResult::Waited
             }
             op => perform(store, op).await,
         };
-        if let Progress::Done(end) = steps.answer(answer, now()) {
+        if let ProcedureStep::Done(end) = steps.answer(answer, now()) {
             return end;
         }
     }
 }
 
-async fn perform(store: &dyn Store, op: Op) -> Answer {
-    match tokio::time::timeout(PATIENCE, store.perform(op)).await {
+async fn perform(store: &dyn Store, op: StoreOp) -> OpResult {
+    match tokio::time::timeout(COMMAND_TIMEOUT, store.perform(op)).await {
         Ok(answer) => answer,
-        Err(_) => Answer::Failed(Failure::passing("the store gave no answer in time")),
+        Err(_) => OpResult::Failed(OpFailure::passing("the store gave no answer in time")),
     }
 }
 
@@ -62,19 +62,19 @@ pub(crate) async fn acquire(
     mut steps: Acquire,
     cancelled: oneshot::Receiver<()>,
     deadline: Option<Instant>,
-    listener: Option<Listener>,
-) -> Result<Acquired, Refusal> {
+    listener: Option<EventListener>,
+) -> Result<Acquired, AcquireRefusal> {
     let mut cancelled = cancelled;
     let mut is_cancelled = false;
     let mut deadline = deadline;
     loop {
         let answer = match steps.next(now()) {
-            Op::WaitUntil(until) => {
+            StoreOp::WaitUntil(until) => {
                 if let (Some(listener), Some(blocker)) = (&listener, steps.blocker()) {
-                    listener(&Event::Waiting(Box::new(blocker.clone())));
+                    listener(&LockEvent::Waiting(Box::new(blocker.clone())));
                 }
                 tokio::select! {
-                    () = sleep_until(until) => Answer::Waited,
+                    () = sleep_until(until) => OpResult::Waited,
                     _ = &mut cancelled, if !is_cancelled => {
                         is_cancelled = true;
                         steps.cancel();
@@ -87,13 +87,13 @@ pub(crate) async fn acquire(
                         if !pausing {
                             continue;
                         }
-                        Answer::Waited
+                        OpResult::Waited
                     }
                 }
             }
             op => perform(store, op).await,
         };
-        if let Progress::Done(end) = steps.answer(answer, now()) {
+        if let ProcedureStep::Done(end) = steps.answer(answer, now()) {
             return end;
         }
         if !is_cancelled && !matches!(cancelled.try_recv(), Err(TryRecvError::Empty)) {
@@ -111,7 +111,7 @@ async fn at(deadline: Option<Instant>) {
 }
 
 /// What a holder is told to do. Each order has a place for its answer.
-pub(crate) enum Order {
+pub(crate) enum HolderCommand {
     Release(oneshot::Sender<Released>),
     Check(oneshot::Sender<Checked>),
     Revive(oneshot::Sender<Revived>),
@@ -120,21 +120,21 @@ pub(crate) enum Order {
 }
 
 /// Answer to a check.
-pub(crate) type Checked = Result<(), Failure>;
+pub(crate) type Checked = Result<(), OpFailure>;
 /// Answer to a revival.
-pub(crate) type Revived = Result<(), Failure>;
+pub(crate) type Revived = Result<(), OpFailure>;
 
 /// What everybody may know about a lock that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct State {
-    pub(crate) status: Status,
-    pub(crate) valid_until: Boot,
+pub(crate) struct DriverState {
+    pub(crate) status: HoldStatus,
+    pub(crate) valid_until: BootTime,
     pub(crate) fence: Option<u64>,
 }
 
-impl State {
-    pub(crate) fn of(hold: &Hold) -> State {
-        State {
+impl DriverState {
+    pub(crate) fn of(hold: &HoldProcedure) -> DriverState {
+        DriverState {
             status: hold.status().clone(),
             valid_until: hold.valid_until(),
             fence: hold.fence(),
@@ -145,19 +145,19 @@ impl State {
 /// Keeps a lock until it is released, or until nobody has its handle any more.
 pub(crate) async fn keep(
     store: Arc<dyn Store>,
-    mut hold: Hold,
-    mut orders: mpsc::UnboundedReceiver<Order>,
-    state: watch::Sender<State>,
-    listener: Option<Listener>,
+    mut hold: HoldProcedure,
+    mut orders: mpsc::UnboundedReceiver<HolderCommand>,
+    state: watch::Sender<DriverState>,
+    listener: Option<EventListener>,
 ) {
-    let mut waiting = Waiting::default();
+    let mut waiting = CommandWaiters::default();
     loop {
         let op = hold.next(now());
         publish(&hold, &state);
         waiting.answer(&[], &hold);
         let answer = match op {
-            Op::WaitUntil(until) => tokio::select! {
-                () = sleep_until(until) => Answer::Waited,
+            StoreOp::WaitUntil(until) => tokio::select! {
+                () = sleep_until(until) => OpResult::Waited,
                 order = orders.recv(), if !waiting.over => {
                     waiting.take(order, &mut hold);
                     if waiting.left.is_some() {
@@ -172,8 +172,8 @@ pub(crate) async fn keep(
                 loop {
                     // Also while a request hangs: the lease lapses by the clock (P32).
                     let lapse = match hold.status() {
-                        Status::Held => hold.valid_until(),
-                        Status::Lapsed { .. } | Status::Lost(_) => Boot::NEVER,
+                        HoldStatus::Held => hold.valid_until(),
+                        HoldStatus::Lapsed { .. } | HoldStatus::Lost(_) => BootTime::NEVER,
                     };
                     tokio::select! {
                         answer = &mut work => break answer,
@@ -197,18 +197,18 @@ pub(crate) async fn keep(
         waiting.answer(&notices, &hold);
         for notice in notices {
             if let Some(listener) = &listener {
-                listener(&Event::Held(notice));
+                listener(&LockEvent::Held(notice));
             }
         }
-        if let Progress::Done(end) = progress {
+        if let ProcedureStep::Done(end) = progress {
             waiting.answer_end(&end);
             return;
         }
     }
 }
 
-fn publish(hold: &Hold, state: &watch::Sender<State>) {
-    let fresh = State::of(hold);
+fn publish(hold: &HoldProcedure, state: &watch::Sender<DriverState>) {
+    let fresh = DriverState::of(hold);
     state.send_if_modified(|old| {
         let is_news = *old != fresh;
         *old = fresh.clone();
@@ -218,7 +218,7 @@ fn publish(hold: &Hold, state: &watch::Sender<State>) {
 
 /// Those who gave an order and wait for its answer.
 #[derive(Default)]
-struct Waiting {
+struct CommandWaiters {
     releases: Vec<oneshot::Sender<Released>>,
     checks: Vec<oneshot::Sender<Checked>>,
     revivals: Vec<oneshot::Sender<Revived>>,
@@ -227,35 +227,35 @@ struct Waiting {
     over: bool,
 }
 
-impl Waiting {
-    fn take(&mut self, order: Option<Order>, hold: &mut Hold) {
+impl CommandWaiters {
+    fn take(&mut self, order: Option<HolderCommand>, hold: &mut HoldProcedure) {
         match order {
             // The handle was dropped: that is a release nobody waits for.
             None => {
                 self.over = true;
                 hold.release();
             }
-            Some(Order::Release(answer)) => {
+            Some(HolderCommand::Release(answer)) => {
                 self.over = true;
                 self.releases.push(answer);
                 hold.release();
             }
-            Some(Order::Check(answer)) => {
+            Some(HolderCommand::Check(answer)) => {
                 self.checks.push(answer);
                 hold.check();
             }
-            Some(Order::Revive(answer)) => {
+            Some(HolderCommand::Revive(answer)) => {
                 self.revivals.push(answer);
                 hold.revive();
             }
-            Some(Order::Leave(answer)) => {
+            Some(HolderCommand::Leave(answer)) => {
                 self.over = true;
                 self.left = Some(answer);
             }
         }
     }
 
-    fn answer(&mut self, notices: &[Notice], hold: &Hold) {
+    fn answer(&mut self, notices: &[Notice], hold: &HoldProcedure) {
         for notice in notices {
             match notice {
                 Notice::StillOurs => tell(&mut self.checks, &Ok(())),
@@ -267,10 +267,10 @@ impl Waiting {
         }
         match hold.status() {
             // Held, again or still: nothing to revive.
-            Status::Held => tell(&mut self.revivals, &Ok(())),
+            HoldStatus::Held => tell(&mut self.revivals, &Ok(())),
             // The status says it all; whoever asked looks there.
-            Status::Lapsed { .. } => self.checks.clear(),
-            Status::Lost(_) => {
+            HoldStatus::Lapsed { .. } => self.checks.clear(),
+            HoldStatus::Lost(_) => {
                 self.checks.clear();
                 self.revivals.clear();
             }

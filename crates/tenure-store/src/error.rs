@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tenure_files::Class;
 
-use crate::address::{Address, AddressError};
-use crate::onion::KeyError;
-use crate::steps::{Blocker, Cause, Failure, FailureKind, Refusal};
-use crate::terms::{Mode, SettingsError};
-use crate::text;
-use crate::time::Span;
+use crate::address::{AddressError, RepositoryAddress};
+use crate::envelope::KeyError;
+use crate::lock_terms::{LockMode, SettingsError};
+use crate::messages;
+use crate::protocol::{AcquireRefusal, BlockingObject, LossCause, OpFailure, OpFailureKind};
+use crate::time::HumanDuration;
 
 /// A lock that was not taken, kept, given back or looked at.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum Error {
     #[error("{place}: cannot open the repository: {text}")]
     Open {
         /// Which repository.
-        place: Box<Address>,
+        place: Box<RepositoryAddress>,
         /// What is wrong.
         text: String,
         /// The class of it.
@@ -41,7 +41,7 @@ pub enum Error {
     #[error("{place}: {what}")]
     Unsupported {
         /// Which repository.
-        place: Box<Address>,
+        place: Box<RepositoryAddress>,
         /// What it lacks.
         what: &'static str,
     },
@@ -49,17 +49,17 @@ pub enum Error {
     #[error("{}", refusal_text(place, *mode, refusal))]
     Refused {
         /// Which repository.
-        place: Box<Address>,
+        place: Box<RepositoryAddress>,
         /// What was wanted.
-        mode: Mode,
+        mode: LockMode,
         /// Why not.
-        refusal: Box<Refusal>,
+        refusal: Box<AcquireRefusal>,
     },
     /// The lock was held, and is not any more.
     #[error("{place}: {}", loss_text(loss))]
     Lost {
         /// Which repository.
-        place: Box<Address>,
+        place: Box<RepositoryAddress>,
         /// How it was lost.
         loss: Box<Loss>,
     },
@@ -67,15 +67,15 @@ pub enum Error {
     #[error("{place}: this handle does not hold the lock (released before, or inherited by fork)")]
     NotHeld {
         /// Which repository.
-        place: Box<Address>,
+        place: Box<RepositoryAddress>,
     },
     /// The store could not be asked.
     #[error("{place}: {failure}")]
     Store {
         /// Which repository.
-        place: Box<Address>,
+        place: Box<RepositoryAddress>,
         /// What it said.
-        failure: Failure,
+        failure: OpFailure,
     },
 }
 
@@ -85,7 +85,7 @@ pub enum Loss {
     /// No refresh was confirmed in time (P32). It may be revived (P34).
     Lapsed,
     /// For good.
-    For(Cause),
+    For(LossCause),
 }
 
 impl Error {
@@ -108,11 +108,11 @@ impl Error {
     pub fn is_busy(&self) -> bool {
         self.blocker().is_some()
             || matches!(self, Error::Refused { refusal, .. }
-                if matches!(**refusal, Refusal::LostRace { .. }))
+                if matches!(**refusal, AcquireRefusal::LostRace { .. }))
     }
 
     /// Who is in the way.
-    pub fn blocker(&self) -> Option<&Blocker> {
+    pub fn blocker(&self) -> Option<&BlockingObject> {
         match self {
             Error::Refused { refusal, .. } => refusal.blocker(),
             _ => None,
@@ -129,69 +129,72 @@ impl Error {
     }
 }
 
-impl Refusal {
+impl AcquireRefusal {
     /// The class, for programs (K2).
     pub fn class(&self) -> Class {
         match self {
-            Refusal::Held(blocker) if blocker.object.record().is_none() => Class::Unreadable,
-            Refusal::Held(_) => Class::Held,
-            Refusal::LostRace { .. } => Class::LostRace,
-            Refusal::TimedOut(_) => Class::Timeout,
-            Refusal::Store(failure) => failure.class(),
-            Refusal::LeftBehind { cause, .. } => cause.class(),
-            Refusal::Fence => Class::Malformed,
-            Refusal::TooSlow | Refusal::Cancelled => Class::Io,
+            AcquireRefusal::Held(blocker) if blocker.object.record().is_none() => Class::Unreadable,
+            AcquireRefusal::Held(_) => Class::Held,
+            AcquireRefusal::LostRace { .. } => Class::LostRace,
+            AcquireRefusal::TimedOut(_) => Class::Timeout,
+            AcquireRefusal::Store(failure) => failure.class(),
+            AcquireRefusal::LeftBehind { cause, .. } => cause.class(),
+            AcquireRefusal::Fence => Class::Malformed,
+            AcquireRefusal::TooSlow | AcquireRefusal::Cancelled => Class::Io,
         }
     }
 
     /// Who is in the way.
-    pub fn blocker(&self) -> Option<&Blocker> {
+    pub fn blocker(&self) -> Option<&BlockingObject> {
         match self {
-            Refusal::Held(blocker) | Refusal::TimedOut(blocker) => Some(blocker),
-            Refusal::LostRace { to } => to.as_deref(),
-            Refusal::LeftBehind { cause, .. } => cause.blocker(),
-            Refusal::Store(_) | Refusal::Fence | Refusal::TooSlow | Refusal::Cancelled => None,
+            AcquireRefusal::Held(blocker) | AcquireRefusal::TimedOut(blocker) => Some(blocker),
+            AcquireRefusal::LostRace { to } => to.as_deref(),
+            AcquireRefusal::LeftBehind { cause, .. } => cause.blocker(),
+            AcquireRefusal::Store(_)
+            | AcquireRefusal::Fence
+            | AcquireRefusal::TooSlow
+            | AcquireRefusal::Cancelled => None,
         }
     }
 }
 
-impl Failure {
+impl OpFailure {
     /// The class, for programs (K2).
     pub fn class(&self) -> Class {
         match self.kind {
-            FailureKind::Passing | FailureKind::Lasting => Class::Io,
-            FailureKind::NotALock => Class::NotALock,
+            OpFailureKind::Passing | OpFailureKind::Lasting => Class::Io,
+            OpFailureKind::NotALock => Class::NotALock,
         }
     }
 }
 
 /// K5: the resource, the holder, since when, the judgement, and the way out.
-fn refusal_text(place: &Address, mode: Mode, refusal: &Refusal) -> String {
+fn refusal_text(place: &RepositoryAddress, mode: LockMode, refusal: &AcquireRefusal) -> String {
     match refusal {
-        Refusal::Held(blocker) => {
+        AcquireRefusal::Held(blocker) => {
             format!(
                 "{place}: {}{}",
-                text::refused(mode, blocker),
+                messages::refused(mode, blocker),
                 judged(place, blocker)
             )
         }
-        Refusal::TimedOut(blocker) => format!(
+        AcquireRefusal::TimedOut(blocker) => format!(
             "{place}: waited in vain: {}{}",
-            text::refused(mode, blocker),
+            messages::refused(mode, blocker),
             judged(place, blocker)
         ),
-        Refusal::LostRace { to: Some(blocker) } => {
+        AcquireRefusal::LostRace { to: Some(blocker) } => {
             format!(
                 "{place}: {}{}",
-                text::lost_race(mode, blocker),
+                messages::lost_race(mode, blocker),
                 judged(place, blocker)
             )
         }
-        Refusal::LostRace { to: None } => {
+        AcquireRefusal::LostRace { to: None } => {
             format!("{place}: another acquirer was faster; try again")
         }
-        Refusal::Store(failure) => format!("{place}: {failure}; nothing was locked"),
-        Refusal::LeftBehind {
+        AcquireRefusal::Store(failure) => format!("{place}: {failure}; nothing was locked"),
+        AcquireRefusal::LeftBehind {
             cause,
             key,
             failure,
@@ -200,21 +203,24 @@ fn refusal_text(place: &Address, mode: Mode, refusal: &Refusal) -> String {
              its lease runs out",
             refusal_text(place, mode, cause)
         ),
-        Refusal::Fence => format!(
+        AcquireRefusal::Fence => format!(
             "{place}: the fencing counter index/lock.tenure/fence is damaged or used up; put a \
              number above every one given out so far into it, as {{\"fence\":N}}"
         ),
-        Refusal::TooSlow => {
+        AcquireRefusal::TooSlow => {
             format!("{place}: the store was too slow for a lock to be held safely; try again")
         }
-        Refusal::Cancelled => format!("{place}: given up on request"),
+        AcquireRefusal::Cancelled => format!("{place}: given up on request"),
     }
 }
 
-fn judged(place: &Address, blocker: &Blocker) -> String {
+fn judged(place: &RepositoryAddress, blocker: &BlockingObject) -> String {
     let age = match (blocker.object.modified, blocker.object.store_now) {
         (Some(modified), Some(now)) => {
-            format!(", written {} ago", Span(crate::time::span(modified, now)))
+            format!(
+                ", written {} ago",
+                HumanDuration(crate::time::span(modified, now))
+            )
         }
         (None, _) | (_, None) => String::new(),
     };
@@ -227,18 +233,18 @@ fn judged(place: &Address, blocker: &Blocker) -> String {
 fn loss_text(loss: &Loss) -> String {
     match loss {
         Loss::Lapsed => "the lock was lost: no refresh was confirmed in time".into(),
-        Loss::For(Cause::Expired) => "the lock was lost: its lease ran out".into(),
-        Loss::For(Cause::Removed) => "the lock was lost: somebody removed its record".into(),
-        Loss::For(Cause::Overwritten(blocker)) => {
+        Loss::For(LossCause::Expired) => "the lock was lost: its lease ran out".into(),
+        Loss::For(LossCause::Removed) => "the lock was lost: somebody removed its record".into(),
+        Loss::For(LossCause::Overwritten(blocker)) => {
             format!("the lock was lost: {}", who(blocker, "stands in its place"))
         }
-        Loss::For(Cause::Intruder(blocker)) => {
+        Loss::For(LossCause::Intruder(blocker)) => {
             format!("the lock was lost: {}", who(blocker, "works beside us"))
         }
     }
 }
 
-fn who(blocker: &Blocker, does: &str) -> String {
+fn who(blocker: &BlockingObject, does: &str) -> String {
     match blocker.object.record() {
         Some(record) => format!(
             "{} (operation: {}) {does}",

@@ -6,42 +6,42 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::address::Address;
+use crate::address::RepositoryAddress;
 use crate::clocks::boot;
-use crate::driver::{Order, State};
+use crate::driver::{DriverState, HolderCommand};
 use crate::error::{Error, Loss};
-use crate::key::Key;
-use crate::steps::{Failure, Own, Released, Status};
-use crate::terms::Mode;
+use crate::key::ObjectKey;
+use crate::lock_terms::LockMode;
+use crate::protocol::{HoldStatus, OpFailure, OwnRecord, Released};
 
-/// A lock that is held. The keeper refreshes it; dropping the guard gives it back in the
-/// background, [`Guard::release`] gives it back and says what came of it.
+/// A lock that is held. The runtime thread refreshes it; dropping the guard gives it back in the
+/// background, [`RepositoryGuard::release`] gives it back and says what came of it.
 #[must_use = "a guard that is dropped gives the lock back"]
-pub struct Guard {
-    place: Address,
-    mode: Mode,
-    key: Key,
+pub struct RepositoryGuard {
+    place: RepositoryAddress,
+    mode: LockMode,
+    key: ObjectKey,
     token: String,
     /// Only the process that acquired acts (K36).
     pid: u32,
-    orders: Option<mpsc::UnboundedSender<Order>>,
-    state: watch::Receiver<State>,
+    orders: Option<mpsc::UnboundedSender<HolderCommand>>,
+    state: watch::Receiver<DriverState>,
 }
 
-impl Guard {
+impl RepositoryGuard {
     pub(crate) fn new(
-        place: Address,
-        mode: Mode,
-        own: &Own,
-        orders: mpsc::UnboundedSender<Order>,
-        state: watch::Receiver<State>,
-    ) -> Guard {
+        place: RepositoryAddress,
+        mode: LockMode,
+        own: &OwnRecord,
+        orders: mpsc::UnboundedSender<HolderCommand>,
+        state: watch::Receiver<DriverState>,
+    ) -> RepositoryGuard {
         let token = own
             .record
             .tenure
             .as_ref()
             .and_then(|block| block.token.clone());
-        Guard {
+        RepositoryGuard {
             place,
             mode,
             key: own.key.clone(),
@@ -53,17 +53,17 @@ impl Guard {
     }
 
     /// The repository.
-    pub fn place(&self) -> &Address {
+    pub fn place(&self) -> &RepositoryAddress {
         &self.place
     }
 
     /// Shared or exclusive.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> LockMode {
         self.mode
     }
 
     /// The object that is our lock.
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &ObjectKey {
         &self.key
     }
 
@@ -77,8 +77,8 @@ impl Guard {
     pub fn valid_for(&self) -> Duration {
         let state = self.state.borrow();
         match state.status {
-            Status::Held if self.is_ours() => state.valid_until.since(boot()),
-            Status::Held | Status::Lapsed { .. } | Status::Lost(_) => Duration::ZERO,
+            HoldStatus::Held if self.is_ours() => state.valid_until.since(boot()),
+            HoldStatus::Held | HoldStatus::Lapsed { .. } | HoldStatus::Lost(_) => Duration::ZERO,
         }
     }
 
@@ -86,9 +86,9 @@ impl Guard {
     pub fn loss(&self) -> Option<Loss> {
         let state = self.state.borrow();
         match &state.status {
-            Status::Held if boot() < state.valid_until => None,
-            Status::Held | Status::Lapsed { .. } => Some(Loss::Lapsed),
-            Status::Lost(cause) => Some(Loss::For(cause.clone())),
+            HoldStatus::Held if boot() < state.valid_until => None,
+            HoldStatus::Held | HoldStatus::Lapsed { .. } => Some(Loss::Lapsed),
+            HoldStatus::Lost(cause) => Some(Loss::For(cause.clone())),
         }
     }
 
@@ -102,7 +102,7 @@ impl Guard {
                 return loss;
             }
             if state.changed().await.is_err() {
-                // The keeper is gone without a word; nothing is refreshed any more.
+                // The runtime thread is gone without a word; nothing is refreshed any more.
                 return self.loss().unwrap_or(Loss::Lapsed);
             }
         }
@@ -114,7 +114,7 @@ impl Guard {
             return Err(self.lost_error(loss));
         }
         let (answer, answered) = oneshot::channel();
-        self.order(Order::Check(answer))?;
+        self.order(HolderCommand::Check(answer))?;
         self.answered(answered.await.ok())
     }
 
@@ -122,14 +122,14 @@ impl Guard {
     /// a new fencing number. Until this has returned the work stays stopped.
     pub async fn revive(&self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
-        self.order(Order::Revive(answer))?;
+        self.order(HolderCommand::Revive(answer))?;
         self.answered(answered.await.ok())
     }
 
     /// Gives the lock back (P35).
     pub async fn release(mut self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
-        self.order(Order::Release(answer))?;
+        self.order(HolderCommand::Release(answer))?;
         let released = answered.await;
         self.orders = None;
         let place = Box::new(self.place.clone());
@@ -148,7 +148,7 @@ impl Guard {
     /// go on with it (C13).
     pub async fn into_ticket(mut self) -> Result<Ticket, Error> {
         let (answer, answered) = oneshot::channel();
-        self.order(Order::Leave(answer))?;
+        self.order(HolderCommand::Leave(answer))?;
         let left = answered.await;
         self.orders = None;
         match left {
@@ -166,7 +166,7 @@ impl Guard {
         self.pid == std::process::id()
     }
 
-    fn order(&self, order: Order) -> Result<(), Error> {
+    fn order(&self, order: HolderCommand) -> Result<(), Error> {
         let place = || Box::new(self.place.clone());
         match &self.orders {
             Some(orders) if self.is_ours() => orders
@@ -176,7 +176,7 @@ impl Guard {
         }
     }
 
-    fn answered(&self, answer: Option<Result<(), Failure>>) -> Result<(), Error> {
+    fn answered(&self, answer: Option<Result<(), OpFailure>>) -> Result<(), Error> {
         match (answer, self.loss()) {
             (_, Some(loss)) => Err(self.lost_error(loss)),
             (Some(Ok(())), None) => Ok(()),
@@ -198,19 +198,19 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for RepositoryGuard {
     fn drop(&mut self) {
         if !self.is_ours()
             && let Some(orders) = self.orders.take()
         {
-            // A copy that came over fork. Closing the channel would wake a keeper that does not
+            // A copy that came over fork. Closing the channel would wake a runtime thread that does not
             // exist here, through memory that the fork may have cut in the middle.
             std::mem::forget(orders);
         }
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for RepositoryGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("place", &self.place)
@@ -224,7 +224,7 @@ impl fmt::Debug for Guard {
 /// A hold that outlives its process, in one word: which object, and the token that proves it ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    pub(crate) key: Key,
+    pub(crate) key: ObjectKey,
     pub(crate) token: String,
 }
 
@@ -245,7 +245,7 @@ impl FromStr for Ticket {
     fn from_str(text: &str) -> Result<Ticket, TicketError> {
         let parts = text.rsplit_once('#').and_then(|(key, token)| {
             let is_token = token.len() == 32 && token.bytes().all(|byte| byte.is_ascii_hexdigit());
-            Some((Key::lock(key)?, is_token.then(|| token.to_owned())?))
+            Some((ObjectKey::lock(key)?, is_token.then(|| token.to_owned())?))
         });
         match parts {
             Some((key, token)) => Ok(Ticket { key, token }),

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One object of the lock protocol, named relative to the repository.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
+pub enum ObjectKey {
     /// The one exclusive lock.
     Exclusive,
     /// One shared lock; the rest of its name is opaque (P2).
@@ -15,7 +15,7 @@ pub enum Key {
     Probe(u64),
 }
 
-impl Key {
+impl ObjectKey {
     /// Where the shared locks lie.
     pub const SHARED_PREFIX: &str = "index/lock.shared/";
 
@@ -24,39 +24,39 @@ impl Key {
 
     /// The key of a shared lock taken at `acquired_at` (P30.2): the suffix keeps two processes
     /// with the same clock reading apart.
-    pub fn shared(acquired_at: &str, suffix: u64) -> Key {
-        Key::Shared(format!("{acquired_at}-{suffix:016x}"))
+    pub fn shared(acquired_at: &str, suffix: u64) -> ObjectKey {
+        ObjectKey::Shared(format!("{acquired_at}-{suffix:016x}"))
     }
 
     /// The key below the repository, without the store's own prefix (P3).
     pub fn path(&self) -> String {
         match self {
-            Key::Exclusive => Self::EXCLUSIVE.into(),
-            Key::Shared(name) => format!("{}{name}", Self::SHARED_PREFIX),
-            Key::Fence => Self::FENCE.into(),
-            Key::Probe(number) => format!("index/lock.tenure/probe-{number:016x}"),
+            ObjectKey::Exclusive => Self::EXCLUSIVE.into(),
+            ObjectKey::Shared(name) => format!("{}{name}", Self::SHARED_PREFIX),
+            ObjectKey::Fence => Self::FENCE.into(),
+            ObjectKey::Probe(number) => format!("index/lock.tenure/probe-{number:016x}"),
         }
     }
 
-    /// The lock that `path` names, if it names one. The inverse of [`Key::path`] for locks.
-    pub fn lock(path: &str) -> Option<Key> {
+    /// The lock that `path` names, if it names one. The inverse of [`ObjectKey::path`] for locks.
+    pub fn lock(path: &str) -> Option<ObjectKey> {
         if path == Self::EXCLUSIVE {
-            return Some(Key::Exclusive);
+            return Some(ObjectKey::Exclusive);
         }
         match path.strip_prefix(Self::SHARED_PREFIX) {
             None | Some("") => None,
-            Some(name) => Some(Key::Shared(name.into())),
+            Some(name) => Some(ObjectKey::Shared(name.into())),
         }
     }
 
     /// A half-written file of an original on a directory store (P4). One that does not parse is
     /// no lock (P24).
     pub fn is_scratch(&self) -> bool {
-        matches!(self, Key::Shared(name) if name.ends_with(".tmp"))
+        matches!(self, ObjectKey::Shared(name) if name.ends_with(".tmp"))
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.path())
     }
@@ -69,14 +69,14 @@ mod tests {
     /// P1, P2, P6: the keys, to the letter.
     #[test]
     fn keys_are_spelled_as_the_originals_spell_them() {
-        assert_eq!(Key::Exclusive.path(), "index/lock.exclusive");
+        assert_eq!(ObjectKey::Exclusive.path(), "index/lock.exclusive");
         assert_eq!(
-            Key::shared("2026-03-07T09:00:00.482913000Z", 0x1f).path(),
+            ObjectKey::shared("2026-03-07T09:00:00.482913000Z", 0x1f).path(),
             "index/lock.shared/2026-03-07T09:00:00.482913000Z-000000000000001f"
         );
-        assert_eq!(Key::Fence.path(), "index/lock.tenure/fence");
+        assert_eq!(ObjectKey::Fence.path(), "index/lock.tenure/fence");
         assert_eq!(
-            Key::Probe(7).path(),
+            ObjectKey::Probe(7).path(),
             "index/lock.tenure/probe-0000000000000007"
         );
     }
@@ -85,11 +85,14 @@ mod tests {
     #[test]
     fn any_name_under_the_prefix_is_a_shared_lock() {
         for name in ["2026-03-07T14:30:00.5+05:30", "x", "a/b", "x.tmp"] {
-            let key = Key::Shared(name.into());
-            assert_eq!(Key::lock(&key.path()), Some(key));
+            let key = ObjectKey::Shared(name.into());
+            assert_eq!(ObjectKey::lock(&key.path()), Some(key));
         }
-        assert_eq!(Key::lock("index/lock.exclusive"), Some(Key::Exclusive));
-        assert_eq!(Key::lock("index/lock.shared/"), None);
-        assert_eq!(Key::lock("index/lock.tenure/fence"), None);
+        assert_eq!(
+            ObjectKey::lock("index/lock.exclusive"),
+            Some(ObjectKey::Exclusive)
+        );
+        assert_eq!(ObjectKey::lock("index/lock.shared/"), None);
+        assert_eq!(ObjectKey::lock("index/lock.tenure/fence"), None);
     }
 }

@@ -10,13 +10,13 @@
 //!        onion                                 bytes: zstd, gzip, AES-256-GCM
 //! ```
 //!
-//! Every decision of the protocol is in [`steps`], as plain data that a model checker can drive
+//! Every decision of the protocol is in [`protocol`], as plain data that a model checker can drive
 //! through all interleavings. Rule ids (P…, K…, C…) refer to the protocol rules.
 //!
 //! # What is promised
 //!
 //! Two Tenure processes never hold conflicting locks in a store with conditional writes and deletes
-//! (level 2), as long as each stops when its [`Guard`] says that the lock is lost, and clocks run at
+//! (level 2), as long as each stops when its [`RepositoryGuard`] says that the lock is lost, and clocks run at
 //! nearly equal speed; what they *show* does not matter. Where only writes are conditional (level 1)
 //! a delete must also take effect within a fifth of the ttl after it was sent, and without
 //! conditions (level 0) a write or delete within the settling time after the look that it rests on.
@@ -40,28 +40,30 @@ mod clocks;
 mod connector;
 pub mod directory;
 mod driver;
+pub mod envelope;
 mod error;
 mod guard;
-pub mod judge;
-mod keeper;
 pub mod key;
+pub mod lock_terms;
+pub mod messages;
 pub mod object;
-pub mod onion;
+pub mod protocol;
 pub mod record;
 mod repository;
-pub mod steps;
+mod runtime;
+pub mod staleness;
 pub mod store;
-pub mod terms;
-pub mod text;
 pub mod time;
 
-pub use address::Address;
+pub use address::RepositoryAddress;
 pub use clocks::now;
-pub use driver::{Event, Listener};
+pub use driver::{EventListener, LockEvent};
+pub use envelope::{DataKey, Seal};
 pub use error::{Error, Loss};
-pub use guard::{Guard, Ticket, TicketError};
-pub use key::Key;
-pub use onion::{DataKey, Seal};
-pub use repository::{Demand, Health, LifeOf, Options, Patience, Repository, Want};
+pub use guard::{RepositoryGuard, Ticket, TicketError};
+pub use key::ObjectKey;
+pub use lock_terms::{ConditionLevel, LockMode, LockSettings, OnConflict, OtherClients};
+pub use repository::{
+    Demand, FollowedProcess, LockPurpose, Options, Repository, StoreHealth, WaitLimit,
+};
 pub use tenure_files::Class;
-pub use terms::{Company, Level, Mode, OnConflict, Settings};

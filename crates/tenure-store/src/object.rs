@@ -1,6 +1,6 @@
 //! Locks in a bucket: S3 and compatibles, Google Cloud Storage, Azure Blob Storage.
 //!
-//! One [`Op`] is one request (a long listing may be several). The client's own retries are off:
+//! One [`StoreOp`] is one request (a long listing may be several). The client's own retries are off:
 //! the steps know better than it does what an unclear answer means.
 
 use std::time::Duration;
@@ -18,13 +18,13 @@ use object_store::{
 };
 
 use crate::address::{Bucket, Scheme};
-use crate::connector::{Condition, Connector, Exchange, Seen};
-use crate::judge::{Content, Life, Object, Unreadable, Version};
-use crate::key::Key;
-use crate::onion::{Codec, LIMIT};
-use crate::record::Block;
-use crate::steps::{Answer, Body, Failure, Op, Why};
-use crate::store::{BoxFuture, Store, life_of, own_block};
+use crate::connector::{Condition, Connector, Exchange, LastResponse};
+use crate::envelope::{Codec, LIMIT};
+use crate::key::ObjectKey;
+use crate::protocol::{ConditionFailure, OpBody, OpFailure, OpResult, StoreOp};
+use crate::record::HolderBlock;
+use crate::staleness::{Object, ObjectContent, ProcessLiveness, Unreadable, Version};
+use crate::store::{BoxFuture, Store, followed, own_block};
 
 /// How long one request may take. A refresh that hangs must leave room for another (P32).
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -56,15 +56,15 @@ impl Objects {
         })
     }
 
-    fn path(&self, key: &str) -> Result<Path, Failure> {
+    fn path(&self, key: &str) -> Result<Path, OpFailure> {
         let whole = match self.prefix.as_str() {
             "" => key.to_owned(),
             prefix => format!("{prefix}/{key}"),
         };
-        Path::parse(whole).map_err(|error| Failure::lasting(error.to_string()))
+        Path::parse(whole).map_err(|error| OpFailure::lasting(error.to_string()))
     }
 
-    async fn read(&self, key: &Key) -> Result<Answer, Failure> {
+    async fn read(&self, key: &ObjectKey) -> Result<OpResult, OpFailure> {
         let path = self.path(&key.path())?;
         let get = async {
             let got = self.client.get(&path).await?;
@@ -79,24 +79,30 @@ impl Objects {
         };
         let (got, seen) = Exchange::plain().run(get).await;
         match got {
-            Ok((meta, bytes)) => Ok(Answer::Found(self.object(key, meta, bytes, seen))),
-            Err(error) if is_no_such_key(&error, seen) => Ok(Answer::Absent),
+            Ok((meta, bytes)) => Ok(OpResult::Found(self.object(key, meta, bytes, seen))),
+            Err(error) if is_no_such_key(&error, seen) => Ok(OpResult::Absent),
             Err(error) => Err(failure(&error, seen)),
         }
     }
 
-    fn object(&self, key: &Key, meta: ObjectMeta, bytes: Option<Bytes>, seen: Seen) -> Object {
+    fn object(
+        &self,
+        key: &ObjectKey,
+        meta: ObjectMeta,
+        bytes: Option<Bytes>,
+        seen: LastResponse,
+    ) -> Object {
         let content = match (key, bytes) {
-            (_, None) => Content::Unreadable {
+            (_, None) => ObjectContent::Unreadable {
                 why: Unreadable::TooLarge,
                 bytes: meta.size,
             },
-            (Key::Fence, Some(bytes)) => Codec::decode_fence(&bytes),
+            (ObjectKey::Fence, Some(bytes)) => Codec::decode_fence(&bytes),
             (_, Some(bytes)) => self.codec.decode_record(&bytes),
         };
-        let life = match &content {
-            Content::Record(record) => life_of(record),
-            Content::Fence(_) | Content::Unreadable { .. } => Life::Unknown,
+        let liveness = match &content {
+            ObjectContent::Record(record) => followed(record),
+            ObjectContent::Fence(_) | ObjectContent::Unreadable { .. } => ProcessLiveness::Unknown,
         };
         let modified = Timestamp::new(
             meta.last_modified.timestamp(),
@@ -110,12 +116,12 @@ impl Objects {
             },
             modified: modified.ok(),
             store_now: seen.date,
-            life,
+            liveness,
         }
     }
 
-    async fn list(&self) -> Result<Answer, Failure> {
-        let prefix = self.path(Key::SHARED_PREFIX)?;
+    async fn list(&self) -> Result<OpResult, OpFailure> {
+        let prefix = self.path(ObjectKey::SHARED_PREFIX)?;
         let list = async {
             let mut keys = Vec::new();
             let mut found = self.client.list(Some(&prefix));
@@ -132,14 +138,19 @@ impl Objects {
                 "" => Some(path),
                 prefix => path.strip_prefix(prefix)?.strip_prefix('/'),
             };
-            Key::lock(key?)
+            ObjectKey::lock(key?)
         };
-        Ok(Answer::Listed(
+        Ok(OpResult::Listed(
             listed.into_iter().filter_map(below).collect(),
         ))
     }
 
-    async fn put(&self, key: &Key, body: &Body, mode: PutMode) -> Result<Answer, Failure> {
+    async fn put(
+        &self,
+        key: &ObjectKey,
+        body: &OpBody,
+        mode: PutMode,
+    ) -> Result<OpResult, OpFailure> {
         let path = self.path(&key.path())?;
         let conditional = !matches!(mode, PutMode::Overwrite);
         let options = PutOptions {
@@ -150,7 +161,7 @@ impl Objects {
         let put = self.client.put_opts(&path, bytes.into(), options);
         let (put, seen) = Exchange::plain().run(put).await;
         match put {
-            Ok(PutResult { e_tag, version, .. }) => Ok(Answer::Written(Version {
+            Ok(PutResult { e_tag, version, .. }) => Ok(OpResult::Written(Version {
                 e_tag,
                 generation: version,
             })),
@@ -159,19 +170,19 @@ impl Objects {
         }
     }
 
-    async fn delete(&self, key: &Key, exchange: Deletion) -> Result<Answer, Failure> {
+    async fn delete(&self, key: &ObjectKey, exchange: Deletion) -> Result<OpResult, OpFailure> {
         let path = self.path(&key.path())?;
         let (exchange, conditional) = match exchange {
             Deletion::Anything => (Exchange::plain(), false),
             Deletion::Version(version) => match self.condition(version) {
                 Some(condition) => (Exchange::delete_if(condition), true),
-                None => return Ok(Answer::Refused(Why::NotSupported)),
+                None => return Ok(OpResult::Refused(ConditionFailure::NotSupported)),
             },
         };
         let (deleted, seen) = exchange.run(self.client.delete(&path)).await;
         match deleted {
-            Ok(()) => Ok(Answer::Deleted),
-            Err(error) if is_no_such_key(&error, seen) => Ok(Answer::Absent),
+            Ok(()) => Ok(OpResult::Deleted),
+            Err(error) if is_no_such_key(&error, seen) => Ok(OpResult::Absent),
             Err(error) if conditional => refusal(&error, seen),
             Err(error) => Err(failure(&error, seen)),
         }
@@ -186,12 +197,12 @@ impl Objects {
         }
     }
 
-    async fn answer(&self, op: Op) -> Result<Answer, Failure> {
+    async fn answer(&self, op: StoreOp) -> Result<OpResult, OpFailure> {
         match op {
-            Op::Read(key) => self.read(&key).await,
-            Op::ListShared => self.list().await,
-            Op::Create(key, body) => self.put(&key, &body, PutMode::Create).await,
-            Op::Replace(key, body, version) | Op::Renew(key, body, version) => {
+            StoreOp::Read(key) => self.read(&key).await,
+            StoreOp::ListShared => self.list().await,
+            StoreOp::Create(key, body) => self.put(&key, &body, PutMode::Create).await,
+            StoreOp::Replace(key, body, version) | StoreOp::Renew(key, body, version) => {
                 let Version { e_tag, generation } = version;
                 let version = UpdateVersion {
                     e_tag,
@@ -199,10 +210,12 @@ impl Objects {
                 };
                 self.put(&key, &body, PutMode::Update(version)).await
             }
-            Op::Put(key, body) => self.put(&key, &body, PutMode::Overwrite).await,
-            Op::DeleteVersion(key, version) => self.delete(&key, Deletion::Version(version)).await,
-            Op::Delete(key) => self.delete(&key, Deletion::Anything).await,
-            Op::WaitUntil(_) => Ok(Answer::Waited),
+            StoreOp::Put(key, body) => self.put(&key, &body, PutMode::Overwrite).await,
+            StoreOp::DeleteVersion(key, version) => {
+                self.delete(&key, Deletion::Version(version)).await
+            }
+            StoreOp::Delete(key) => self.delete(&key, Deletion::Anything).await,
+            StoreOp::WaitUntil(_) => Ok(OpResult::Waited),
         }
     }
 }
@@ -218,11 +231,11 @@ impl std::fmt::Debug for Objects {
 }
 
 impl Store for Objects {
-    fn perform(&self, op: Op) -> BoxFuture<'_, Answer> {
-        Box::pin(async move { self.answer(op).await.unwrap_or_else(Answer::Failed) })
+    fn perform(&self, op: StoreOp) -> BoxFuture<'_, OpResult> {
+        Box::pin(async move { self.answer(op).await.unwrap_or_else(OpResult::Failed) })
     }
 
-    fn block(&self) -> Block {
+    fn block(&self) -> HolderBlock {
         own_block()
     }
 }
@@ -276,7 +289,7 @@ async fn next<S: futures_core::Stream + Unpin>(stream: &mut S) -> Option<S::Item
 }
 
 /// Only the store's own "no such key" is absence (P25); a missing bucket is not.
-fn is_no_such_key(error: &object_store::Error, seen: Seen) -> bool {
+fn is_no_such_key(error: &object_store::Error, seen: LastResponse) -> bool {
     let missing_place = ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"];
     let text = chain(error);
     seen.status == Some(StatusCode::NOT_FOUND)
@@ -284,30 +297,30 @@ fn is_no_such_key(error: &object_store::Error, seen: Seen) -> bool {
 }
 
 /// What an unsuccessful conditional request means.
-fn refusal(error: &object_store::Error, seen: Seen) -> Result<Answer, Failure> {
+fn refusal(error: &object_store::Error, seen: LastResponse) -> Result<OpResult, OpFailure> {
     let Some(status) = seen.status else {
         return Err(failure(error, seen));
     };
     let why = match status.as_u16() {
-        412 => Why::Condition,
+        412 => ConditionFailure::Condition,
         // Azure says "conflict" where others say "precondition failed".
-        409 if chain(error).contains("BlobAlreadyExists") => Why::Condition,
-        409 => Why::Contention,
+        409 if chain(error).contains("BlobAlreadyExists") => ConditionFailure::Condition,
+        409 => ConditionFailure::Contention,
         // There is nothing to replace.
-        404 if is_no_such_key(error, seen) => Why::Condition,
-        304 | 400 | 501 => Why::NotSupported,
+        404 if is_no_such_key(error, seen) => ConditionFailure::Condition,
+        304 | 400 | 501 => ConditionFailure::NotSupported,
         _ => return Err(failure(error, seen)),
     };
-    Ok(Answer::Refused(why))
+    Ok(OpResult::Refused(why))
 }
 
-fn failure(error: &object_store::Error, seen: Seen) -> Failure {
+fn failure(error: &object_store::Error, seen: LastResponse) -> OpFailure {
     let text = chain(error);
     match seen.status.map(|status| status.as_u16()) {
-        None | Some(408 | 409 | 429 | 500..) => Failure::passing(text),
+        None | Some(408 | 409 | 429 | 500..) => OpFailure::passing(text),
         // The condition was not ours to set; asking again may clear it up.
-        Some(412) => Failure::passing(text),
-        Some(_) => Failure::lasting(text),
+        Some(412) => OpFailure::passing(text),
+        Some(_) => OpFailure::lasting(text),
     }
 }
 

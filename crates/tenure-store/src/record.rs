@@ -1,7 +1,7 @@
 //! The record: who holds a lock, for what, since when and until when (P7–P10, K6).
 //!
-//! A [`Record`] is what the JSON says, nothing more: missing text is empty text, as in the
-//! originals. What it *means* is decided in [`judge`](crate::judge).
+//! A [`LockRecord`] is what the JSON says, nothing more: missing text is empty text, as in the
+//! originals. What it *means* is decided in [`judge`](crate::staleness).
 
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
 /// One lock record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Record {
+pub struct LockRecord {
     /// What the holder is doing: `backup`, `restore`, `prune`, or any other text.
     pub operation: String,
     /// `<host name> (pid <decimal>)`, by convention.
@@ -30,12 +30,12 @@ pub struct Record {
     /// For information only: the key decides (P7).
     pub is_shared: bool,
     /// The block that Tenure adds.
-    pub tenure: Option<Block>,
+    pub tenure: Option<HolderBlock>,
 }
 
 /// The holder's identity as Tenure knows it (K6). Every member is optional for a reader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Block {
+pub struct HolderBlock {
     /// Process id as the holder itself sees it.
     pub pid: Option<u32>,
     /// Start time of that process in clock ticks since boot.
@@ -60,7 +60,7 @@ pub struct Block {
 
 /// What tells one acquisition from every other (P9), strengthened by our token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct AcquisitionId {
     /// The record's `holder`.
     pub holder: String,
     /// The record's `acquired_at`.
@@ -69,9 +69,9 @@ pub struct Identity {
     pub token: Option<String>,
 }
 
-impl Record {
-    /// Parses the innermost layer of the onion. The error says what is wrong, for people.
-    pub fn parse(json: &[u8]) -> Result<Record, String> {
+impl LockRecord {
+    /// Parses the innermost layer of the envelope. The error says what is wrong, for people.
+    pub fn parse(json: &[u8]) -> Result<LockRecord, String> {
         // Originals replace broken UTF-8 inside strings; between tokens it stays an error.
         let text = String::from_utf8_lossy(json);
         let Parsed(record) = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -115,8 +115,8 @@ impl Record {
     }
 
     /// Who took it, and when.
-    pub fn identity(&self) -> Identity {
-        Identity {
+    pub fn identity(&self) -> AcquisitionId {
+        AcquisitionId {
             holder: self.holder.clone(),
             acquired_at: self.acquired_at.clone(),
             token: self.token().map(str::to_owned),
@@ -124,7 +124,7 @@ impl Record {
     }
 
     /// Whether this record was written by the acquisition `identity`.
-    pub fn is(&self, identity: &Identity) -> bool {
+    pub fn is(&self, identity: &AcquisitionId) -> bool {
         self.holder == identity.holder
             && self.acquired_at == identity.acquired_at
             && self.token() == identity.token.as_deref()
@@ -142,7 +142,7 @@ impl Record {
     }
 }
 
-impl Block {
+impl HolderBlock {
     /// The block as a judge of processes reads it (K10–K14).
     pub fn identity(&self) -> process::Identity {
         process::Identity {
@@ -161,9 +161,9 @@ impl Block {
     }
 
     /// Wrong types and impossible numbers count as missing (K9, K15).
-    fn from_json(block: &serde_json::Map<String, serde_json::Value>) -> Block {
+    fn from_json(block: &serde_json::Map<String, serde_json::Value>) -> HolderBlock {
         let read = process::Identity::from_json(block);
-        Block {
+        HolderBlock {
             pid: read.pid,
             start: read.start,
             boot: read.boot,
@@ -223,25 +223,25 @@ impl fmt::Display for Quoted<'_> {
 
 /// A record read with the originals' tolerance: any letter case, the last of doubled fields,
 /// `null` for nothing (P10).
-struct Parsed(Record);
+struct Parsed(LockRecord);
 
 impl<'de> Deserialize<'de> for Parsed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parsed, D::Error> {
-        struct Fields;
+        struct ParsedFields;
 
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Record;
+        impl<'de> Visitor<'de> for ParsedFields {
+            type Value = LockRecord;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a lock record")
             }
 
-            fn visit_unit<E>(self) -> Result<Record, E> {
-                Ok(Record::default())
+            fn visit_unit<E>(self) -> Result<LockRecord, E> {
+                Ok(LockRecord::default())
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
-                let mut record = Record::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LockRecord, A::Error> {
+                let mut record = LockRecord::default();
                 while let Some(name) = map.next_key::<String>()? {
                     let text = match name.to_ascii_lowercase().as_str() {
                         "operation" => &mut record.operation,
@@ -255,7 +255,7 @@ impl<'de> Deserialize<'de> for Parsed {
                         "tenure" => {
                             // An extra field to everyone else: it cannot break the record (K4).
                             let value = map.next_value::<serde_json::Value>()?;
-                            record.tenure = value.as_object().map(Block::from_json);
+                            record.tenure = value.as_object().map(HolderBlock::from_json);
                             continue;
                         }
                         _ => {
@@ -269,7 +269,7 @@ impl<'de> Deserialize<'de> for Parsed {
             }
         }
 
-        deserializer.deserialize_any(Fields).map(Parsed)
+        deserializer.deserialize_any(ParsedFields).map(Parsed)
     }
 }
 
@@ -277,17 +277,17 @@ impl<'de> Deserialize<'de> for Parsed {
 mod tests {
     use super::*;
 
-    fn held() -> Record {
-        Record {
+    fn held() -> LockRecord {
+        LockRecord {
             operation: "prune".into(),
             holder: "atlas-3 (pid 40217)".into(),
             acquired_at: "2026-03-07T09:00:00.482913000Z".into(),
             expires_at: "2026-03-07T09:01:00.482913000Z".into(),
             is_shared: false,
-            tenure: Some(Block {
+            tenure: Some(HolderBlock {
                 token: Some("6f0c4f9d2d7f4a0fb1f6f6f1f0a9d3c2".into()),
                 ttl: Some(60),
-                ..Block::default()
+                ..HolderBlock::default()
             }),
         }
     }
@@ -298,12 +298,12 @@ mod tests {
         let mut record = held();
         assert!(!record.to_json().contains("is_shared"));
         assert_eq!(
-            Record::parse(record.to_json().as_bytes()),
+            LockRecord::parse(record.to_json().as_bytes()),
             Ok(record.clone())
         );
         record.is_shared = true;
         record.operation = "a \"quoted\"\nname".into();
-        assert_eq!(Record::parse(record.to_json().as_bytes()), Ok(record));
+        assert_eq!(LockRecord::parse(record.to_json().as_bytes()), Ok(record));
     }
 
     /// K21, K39: a refresh and the fencing number fit where the old bytes were.
@@ -316,7 +316,9 @@ mod tests {
             record.expires_at = "2026-03-07T09:01:30.000000001Z".into();
             assert_eq!(record.to_json().len(), length);
             assert_eq!(
-                Record::parse(record.to_json().as_bytes()).unwrap().fence(),
+                LockRecord::parse(record.to_json().as_bytes())
+                    .unwrap()
+                    .fence(),
                 Some(fence)
             );
         }
@@ -326,15 +328,15 @@ mod tests {
     #[test]
     fn reading_is_as_tolerant_as_the_originals() {
         let json = br#" {"HOLDER":"a","Expires_At":"x","expires_at":"y","new":{"k":[1]}} "#;
-        let record = Record::parse(json).unwrap();
+        let record = LockRecord::parse(json).unwrap();
         assert_eq!(
             (record.holder.as_str(), record.expires_at.as_str()),
             ("a", "y")
         );
-        assert_eq!(Record::parse(b"null"), Ok(Record::default()));
+        assert_eq!(LockRecord::parse(b"null"), Ok(LockRecord::default()));
         assert_eq!(
-            Record::parse(br#"{"operation":null}"#),
-            Ok(Record::default())
+            LockRecord::parse(br#"{"operation":null}"#),
+            Ok(LockRecord::default())
         );
     }
 
@@ -351,7 +353,7 @@ mod tests {
             br#"{"is_shared":"x"}"#,
         ];
         for json in cases {
-            assert!(Record::parse(json).is_err(), "{json:?}");
+            assert!(LockRecord::parse(json).is_err(), "{json:?}");
         }
     }
 
@@ -360,13 +362,16 @@ mod tests {
     fn a_broken_block_is_ignored() {
         for json in [r#"{"tenure":7}"#, r#"{"tenure":null}"#] {
             assert_eq!(
-                Record::parse(json.as_bytes()).unwrap().tenure,
+                LockRecord::parse(json.as_bytes()).unwrap().tenure,
                 None,
                 "{json}"
             );
         }
         let json = br#"{"tenure":{"ttl":"x","pid":4294967297}}"#;
-        assert_eq!(Record::parse(json).unwrap().tenure, Some(Block::default()));
+        assert_eq!(
+            LockRecord::parse(json).unwrap().tenure,
+            Some(HolderBlock::default())
+        );
     }
 
     /// P16, P22: no record can claim a ttl that nobody may have.

@@ -9,30 +9,31 @@ use tenure_files::identity::Token;
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::address::Address;
+use crate::address::RepositoryAddress;
 use crate::clocks::now;
-use crate::directory::{Access, Directory};
-use crate::driver::{self, Listener, State};
+use crate::directory::{Directory, ProbeAccess};
+use crate::driver::{self, DriverState, EventListener};
+use crate::envelope::{Codec, DataKey, Seal};
 use crate::error::Error;
-use crate::guard::{Guard, Ticket};
-use crate::judge::Sightings;
-use crate::keeper;
-use crate::key::Key;
+use crate::guard::{RepositoryGuard, Ticket};
+use crate::key::ObjectKey;
+use crate::lock_terms::{ConditionLevel, LockMode, LockSettings, LockTerms};
 use crate::object::Objects;
-use crate::onion::{Codec, DataKey, Seal};
-use crate::record::Block;
-use crate::steps::{
-    Abilities, Acquire, Acquired, Answer, Body, Break, Broken, Failure, Hold, Insist, Op, Own,
-    Probe, Refusal, Request, Survey, Target, View, Wait,
+use crate::protocol::{
+    Abilities, Acquire, AcquireParams, AcquireRefusal, Acquired, BreakLocks, BreakResult,
+    BreakTarget, HoldProcedure, Insist, ListLocks, LockListing, OpBody, OpFailure, OpResult,
+    OwnRecord, Probe, StoreOp, WaitBehavior,
 };
+use crate::record::HolderBlock;
+use crate::runtime;
+use crate::staleness::Observations;
 use crate::store::Store;
-use crate::terms::{Level, Mode, Settings, Terms};
 
 /// How a repository is opened. The defaults suit everybody.
 #[derive(Clone, Default)]
 pub struct Options {
     /// Times and tempers.
-    pub settings: Settings,
+    pub settings: LockSettings,
     /// The repository's data key, to read what is sealed (C12).
     pub key: Option<DataKey>,
     /// Whether to seal our own records.
@@ -69,27 +70,27 @@ pub enum Demand {
 
 /// What one wants to lock for.
 #[derive(Clone)]
-pub struct Want {
+pub struct LockPurpose {
     /// Shared or exclusive.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// The record's `operation`: `backup`, `prune`, …
     pub operation: String,
     /// What to do while it is held by others.
-    pub patience: Patience,
+    pub wait_limit: WaitLimit,
     /// Whose life the lock follows.
-    pub life: LifeOf,
+    pub liveness: FollowedProcess,
     /// Told when somebody is in the way, and of what happens while holding.
-    pub listener: Option<Listener>,
+    pub listener: Option<EventListener>,
 }
 
-impl Want {
+impl LockPurpose {
     /// A lock of this mode for this operation, at once or not at all.
-    pub fn new(mode: Mode, operation: impl Into<String>) -> Want {
-        Want {
+    pub fn new(mode: LockMode, operation: impl Into<String>) -> LockPurpose {
+        LockPurpose {
             mode,
             operation: operation.into(),
-            patience: Patience::None,
-            life: LifeOf::Process,
+            wait_limit: WaitLimit::None,
+            liveness: FollowedProcess::Process,
             listener: None,
         }
     }
@@ -97,7 +98,7 @@ impl Want {
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitLimit {
     /// Not at all, as the originals (P19).
     None,
     /// This long.
@@ -108,7 +109,7 @@ pub enum Patience {
 
 /// Whose life a lock follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LifeOf {
+pub enum FollowedProcess {
     /// This process's: once it is gone, the lock is dead as soon as it has expired.
     Process,
     /// Nobody's: it lives by its ttl alone (C13).
@@ -117,7 +118,7 @@ pub enum LifeOf {
 
 /// What a place can promise, for `doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Health {
+pub struct StoreHealth {
     /// What the store does with conditions and versions.
     pub abilities: Abilities,
     /// How far the store's clock is ahead of ours; `None` if it shows none.
@@ -129,19 +130,19 @@ pub struct Health {
 pub struct Repository(Arc<Inner>);
 
 struct Inner {
-    place: Address,
+    place: RepositoryAddress,
     store: Arc<dyn Store>,
     /// The same, for looking only.
     window: Arc<dyn Store>,
-    settings: Settings,
+    settings: LockSettings,
     demand: Demand,
     abilities: OnceCell<Abilities>,
-    sightings: Mutex<Sightings>,
+    observations: Mutex<Observations>,
 }
 
 impl Repository {
     /// Opens the repository at `place`. Nothing is read or written yet.
-    pub fn open(place: Address, options: Options) -> Result<Repository, Error> {
+    pub fn open(place: RepositoryAddress, options: Options) -> Result<Repository, Error> {
         let Options {
             settings,
             key,
@@ -149,7 +150,7 @@ impl Repository {
             demand,
             config,
         } = options;
-        settings.terms(Level::Nothing)?;
+        settings.terms(ConditionLevel::Nothing)?;
         // P24: whoever has no key gives an opaque record 120 s after its last refresh.
         if seal == Seal::Yes && settings.ttl > Duration::from_secs(120) {
             return Err(Error::SealedTtl(settings.ttl));
@@ -159,7 +160,7 @@ impl Repository {
             None => Codec::plain(),
         };
         let (store, window, known): (Arc<dyn Store>, Arc<dyn Store>, _) = match &place {
-            Address::Directory(path) => {
+            RepositoryAddress::Directory(path) => {
                 let open = |access| {
                     Directory::open(path, codec.clone(), access).map_err(|error| Error::Open {
                         place: Box::new(place.clone()),
@@ -168,16 +169,16 @@ impl Repository {
                     })
                 };
                 let known = Abilities {
-                    level: Level::Deletes,
+                    level: ConditionLevel::Deletes,
                     resurfaces: false,
                 };
                 (
-                    Arc::new(open(Access::Write)?),
-                    Arc::new(open(Access::Look)?),
+                    Arc::new(open(ProbeAccess::Write)?),
+                    Arc::new(open(ProbeAccess::Look)?),
                     Some(known),
                 )
             }
-            Address::Bucket(bucket) => {
+            RepositoryAddress::Bucket(bucket) => {
                 let objects =
                     Objects::open(bucket, &config, codec).map_err(|error| Error::Open {
                         place: Box::new(place.clone()),
@@ -195,21 +196,25 @@ impl Repository {
     }
 
     /// A repository on a store of one's own: what it can do is probed.
-    pub fn on(place: Address, store: Arc<dyn Store>, settings: Settings) -> Repository {
+    pub fn on(
+        place: RepositoryAddress,
+        store: Arc<dyn Store>,
+        settings: LockSettings,
+    ) -> Repository {
         let window = Arc::clone(&store);
         let abilities = OnceCell::new();
         Repository::build(place, store, window, settings, Demand::Anything, abilities)
     }
 
     fn build(
-        place: Address,
+        place: RepositoryAddress,
         store: Arc<dyn Store>,
         window: Arc<dyn Store>,
-        settings: Settings,
+        settings: LockSettings,
         demand: Demand,
         abilities: OnceCell<Abilities>,
     ) -> Repository {
-        let sightings = Mutex::default();
+        let observations = Mutex::default();
         Repository(Arc::new(Inner {
             place,
             store,
@@ -217,33 +222,33 @@ impl Repository {
             settings,
             demand,
             abilities,
-            sightings,
+            observations,
         }))
     }
 
     /// Where it is.
-    pub fn place(&self) -> &Address {
+    pub fn place(&self) -> &RepositoryAddress {
         &self.0.place
     }
 
     /// Takes a lock. A future that is dropped leaves nothing behind.
-    pub async fn lock(&self, want: Want) -> Result<Guard, Error> {
+    pub async fn lock(&self, want: LockPurpose) -> Result<RepositoryGuard, Error> {
         let (cancel, cancelled) = oneshot::channel::<()>();
         let inner = Arc::clone(&self.0);
         let guard = self
             .0
-            .on_keeper(async move { inner.lock(want, cancelled).await })
+            .on_runtime(async move { inner.lock(want, cancelled).await })
             .await?;
         drop(cancel);
         guard
     }
 
     /// Goes on with a lock that another process left (C13), by reviving it (P34).
-    pub async fn adopt(&self, ticket: Ticket) -> Result<Guard, Error> {
+    pub async fn adopt(&self, ticket: Ticket) -> Result<RepositoryGuard, Error> {
         let inner = Arc::clone(&self.0);
         let guard = self
             .0
-            .on_keeper(async move { inner.adopt(ticket).await })
+            .on_runtime(async move { inner.adopt(ticket).await })
             .await??;
         // Dropping the guard on failure gives the lock back, as P34 asks.
         guard.revive().await?;
@@ -255,46 +260,54 @@ impl Repository {
         let inner = Arc::clone(&self.0);
         let guard = self
             .0
-            .on_keeper(async move { inner.adopt(ticket).await })
+            .on_runtime(async move { inner.adopt(ticket).await })
             .await??;
         guard.release().await
     }
 
     /// Every lock there is, with its verdict (P42). Writes nothing.
-    pub async fn inspect(&self) -> Result<View, Error> {
+    pub async fn inspect(&self) -> Result<LockListing, Error> {
         let inner = Arc::clone(&self.0);
         self.0
-            .on_keeper(async move { inner.inspect().await })
+            .on_runtime(async move { inner.inspect().await })
             .await?
     }
 
     /// Removes the locks `targets`, as they were seen (P37).
-    pub async fn break_locks(&self, targets: Vec<Target>, insist: Insist) -> Result<Broken, Error> {
+    pub async fn break_locks(
+        &self,
+        targets: Vec<BreakTarget>,
+        insist: Insist,
+    ) -> Result<BreakResult, Error> {
         let inner = Arc::clone(&self.0);
         let broken = async move {
             let terms = inner.terms().await?;
-            Ok(driver::drive(inner.store.as_ref(), Break::new(terms, targets, insist)).await)
+            Ok(driver::drive(
+                inner.store.as_ref(),
+                BreakLocks::new(terms, targets, insist),
+            )
+            .await)
         };
-        self.0.on_keeper(broken).await?
+        self.0.on_runtime(broken).await?
     }
 
     /// What the store can do; probed once and remembered (P26). Writes a scratch object.
     pub async fn abilities(&self) -> Result<Abilities, Error> {
         let inner = Arc::clone(&self.0);
         self.0
-            .on_keeper(async move { inner.abilities().await })
+            .on_runtime(async move { inner.abilities().await })
             .await?
     }
 
     /// What this place can promise.
-    pub async fn health(&self) -> Result<Health, Error> {
+    pub async fn health(&self) -> Result<StoreHealth, Error> {
         let abilities = self.abilities().await?;
         let inner = Arc::clone(&self.0);
         let clock_ahead = self
             .0
-            .on_keeper(async move { inner.clock_ahead().await })
+            .on_runtime(async move { inner.clock_ahead().await })
             .await?;
-        Ok(Health {
+        Ok(StoreHealth {
             abilities,
             clock_ahead,
         })
@@ -302,23 +315,23 @@ impl Repository {
 }
 
 impl Inner {
-    async fn on_keeper<T: Send + 'static>(
+    async fn on_runtime<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Error> {
-        let failed = |text: String| self.failed(Failure::lasting(text));
-        let task = keeper::spawn(work).map_err(|error| failed(error.to_string()))?;
+        let failed = |text: String| self.failed(OpFailure::lasting(text));
+        let task = runtime::spawn(work).map_err(|error| failed(error.to_string()))?;
         task.await.map_err(|error| failed(error.to_string()))
     }
 
-    fn failed(&self, failure: Failure) -> Error {
+    fn failed(&self, failure: OpFailure) -> Error {
         Error::Store {
             place: self.place(),
             failure,
         }
     }
 
-    fn place(&self) -> Box<Address> {
+    fn place(&self) -> Box<RepositoryAddress> {
         Box::new(self.place.clone())
     }
 
@@ -332,7 +345,7 @@ impl Inner {
         self.abilities.get_or_try_init(probe).await.copied()
     }
 
-    async fn terms(&self) -> Result<Terms, Error> {
+    async fn terms(&self) -> Result<LockTerms, Error> {
         let Abilities { level, resurfaces } = self.abilities().await?;
         let unsupported = |what| Error::Unsupported {
             place: self.place(),
@@ -344,7 +357,7 @@ impl Inner {
                  interface, or switch versions off",
             ));
         }
-        if level == Level::Nothing && self.demand == Demand::ConditionalWrites {
+        if level == ConditionLevel::Nothing && self.demand == Demand::ConditionalWrites {
             return Err(unsupported(
                 "the store has no conditional writes, and they were demanded",
             ));
@@ -354,37 +367,37 @@ impl Inner {
 
     async fn lock(
         self: Arc<Inner>,
-        want: Want,
+        want: LockPurpose,
         cancelled: oneshot::Receiver<()>,
-    ) -> Result<Guard, Error> {
-        let Want {
+    ) -> Result<RepositoryGuard, Error> {
+        let LockPurpose {
             mode,
             operation,
-            patience,
-            life,
+            wait_limit,
+            liveness,
             listener,
         } = want;
         let terms = self.terms().await?;
-        let block = match life {
-            LifeOf::Process => self.store.block(),
-            LifeOf::Lease => Block {
+        let block = match liveness {
+            FollowedProcess::Process => self.store.block(),
+            FollowedProcess::Lease => HolderBlock {
                 flock: Some(false),
                 pid: None,
                 start: None,
                 ..self.store.block()
             },
         };
-        let (wait, deadline) = match patience {
-            Patience::None => (Wait::No, None),
-            Patience::For(span) => (Wait::Yes, Instant::now().checked_add(span)),
-            Patience::Forever => (Wait::Yes, None),
+        let (wait, deadline) = match wait_limit {
+            WaitLimit::None => (WaitBehavior::No, None),
+            WaitLimit::For(span) => (WaitBehavior::Yes, Instant::now().checked_add(span)),
+            WaitLimit::Forever => (WaitBehavior::Yes, None),
         };
         let holder = format!(
             "{} (pid {})",
             tenure_files::identity::host_name(),
             std::process::id()
         );
-        let request = Request {
+        let request = AcquireParams {
             mode,
             operation,
             holder,
@@ -392,16 +405,16 @@ impl Inner {
             wait,
             seed: random(),
         };
-        let steps = Acquire::new(terms.clone(), request, self.sightings());
+        let steps = Acquire::new(terms.clone(), request, self.observations());
         let store = self.store.as_ref();
         let acquired = driver::acquire(store, steps, cancelled, deadline, listener.clone()).await;
         match acquired {
-            Ok(acquired) => Ok(self.hold(Hold::new(terms, acquired), mode, listener)),
+            Ok(acquired) => Ok(self.hold(HoldProcedure::new(terms, acquired), mode, listener)),
             Err(refusal) => Err(self.refused(mode, refusal)),
         }
     }
 
-    fn refused(&self, mode: Mode, refusal: Refusal) -> Error {
+    fn refused(&self, mode: LockMode, refusal: AcquireRefusal) -> Error {
         Error::Refused {
             place: self.place(),
             mode,
@@ -409,27 +422,32 @@ impl Inner {
         }
     }
 
-    fn hold(&self, hold: Hold, mode: Mode, listener: Option<Listener>) -> Guard {
+    fn hold(
+        &self,
+        hold: HoldProcedure,
+        mode: LockMode,
+        listener: Option<EventListener>,
+    ) -> RepositoryGuard {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let (state, seen) = watch::channel(State::of(&hold));
-        let guard = Guard::new(self.place.clone(), mode, hold.own(), orders, seen);
+        let (state, seen) = watch::channel(DriverState::of(&hold));
+        let guard = RepositoryGuard::new(self.place.clone(), mode, hold.own(), orders, seen);
         let store = Arc::clone(&self.store);
         tokio::spawn(driver::keep(store, hold, inbox, state, listener));
         guard
     }
 
-    async fn adopt(&self, ticket: Ticket) -> Result<Guard, Error> {
+    async fn adopt(&self, ticket: Ticket) -> Result<RepositoryGuard, Error> {
         let terms = self.terms().await?;
         let Ticket { key, token } = ticket;
-        let object = match self.store.perform(Op::Read(key.clone())).await {
-            Answer::Found(object) => object,
-            Answer::Absent => {
+        let object = match self.store.perform(StoreOp::Read(key.clone())).await {
+            OpResult::Found(object) => object,
+            OpResult::Absent => {
                 return Err(Error::NotHeld {
                     place: self.place(),
                 });
             }
-            Answer::Failed(failure) => return Err(self.failed(failure)),
-            other => return Err(self.failed(Failure::lasting(format!("{other:?}")))),
+            OpResult::Failed(failure) => return Err(self.failed(failure)),
+            other => return Err(self.failed(OpFailure::lasting(format!("{other:?}")))),
         };
         let ours = object
             .record()
@@ -440,12 +458,12 @@ impl Inner {
             });
         };
         let mode = match key {
-            Key::Exclusive => Mode::Exclusive,
-            Key::Shared(_) | Key::Fence | Key::Probe(_) => Mode::Shared,
+            ObjectKey::Exclusive => LockMode::Exclusive,
+            ObjectKey::Shared(_) | ObjectKey::Fence | ObjectKey::Probe(_) => LockMode::Shared,
         };
         let fence = record.fence();
         let now = now();
-        let own = Own {
+        let own = OwnRecord {
             key,
             record,
             version: object.version,
@@ -455,21 +473,21 @@ impl Inner {
             mode,
             own,
             fence,
-            sightings: self.sightings(),
+            observations: self.observations(),
         };
-        Ok(self.hold(Hold::adopted(terms, acquired, now), mode, None))
+        Ok(self.hold(HoldProcedure::adopted(terms, acquired, now), mode, None))
     }
 
-    async fn inspect(&self) -> Result<View, Error> {
+    async fn inspect(&self) -> Result<LockListing, Error> {
         // Looking needs no probe: what the store can do changes no verdict.
-        let terms = self.settings.terms(Level::Nothing)?;
-        let survey = Survey::all(terms, self.sightings());
-        match driver::drive(self.window.as_ref(), survey).await {
-            Ok((view, sightings)) => {
+        let terms = self.settings.terms(ConditionLevel::Nothing)?;
+        let listing = ListLocks::all(terms, self.observations());
+        match driver::drive(self.window.as_ref(), listing).await {
+            Ok((view, observations)) => {
                 *self
-                    .sightings
+                    .observations
                     .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = sightings;
+                    .unwrap_or_else(PoisonError::into_inner) = observations;
                 Ok(view)
             }
             Err(failure) => Err(self.failed(failure)),
@@ -478,24 +496,24 @@ impl Inner {
 
     /// Compares clocks over a scratch object: an answer without an object has no date for us.
     async fn clock_ahead(&self) -> Option<SignedDuration> {
-        let key = Key::Probe((random() >> 64) as u64);
+        let key = ObjectKey::Probe((random() >> 64) as u64);
         let created = self
             .store
-            .perform(Op::Create(key.clone(), Body::Probe(0)))
+            .perform(StoreOp::Create(key.clone(), OpBody::Probe(0)))
             .await;
         let before = now().wall;
-        let read = self.store.perform(Op::Read(key.clone())).await;
-        if let Answer::Written(_) | Answer::Failed(_) = created {
-            self.store.perform(Op::Delete(key)).await;
+        let read = self.store.perform(StoreOp::Read(key.clone())).await;
+        if let OpResult::Written(_) | OpResult::Failed(_) = created {
+            self.store.perform(StoreOp::Delete(key)).await;
         }
         match read {
-            Answer::Found(object) => Some(object.store_now?.duration_since(before)),
+            OpResult::Found(object) => Some(object.store_now?.duration_since(before)),
             _ => None,
         }
     }
 
-    fn sightings(&self) -> Sightings {
-        self.sightings
+    fn observations(&self) -> Observations {
+        self.observations
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -527,7 +545,7 @@ mod tests {
         let shown = format!("{options:?}");
         assert!(shown.contains("aws_secret_access_key"));
         assert!(!shown.contains("hush") && !shown.contains("90"), "{shown}");
-        let place: Address = "s3://bucket".parse().unwrap();
+        let place: RepositoryAddress = "s3://bucket".parse().unwrap();
         let opened = format!("{:?}", Repository::open(place, options));
         assert!(!opened.contains("hush"), "{opened}");
     }

@@ -1,6 +1,6 @@
 //! Time: the two clocks that decisions use, and the one spelling of time on the wire.
 //!
-//! Leases and observations are counted on [`Boot`] (`CLOCK_BOOTTIME`, K35): it never steps and runs
+//! Leases and observations are counted on [`BootTime`] (`CLOCK_BOOTTIME`, K35): it never steps and runs
 //! on while the machine sleeps. Wall time appears only in records, because originals judge by it.
 //! Both come in as values, in a [`Now`]; nothing here reads a clock.
 
@@ -14,23 +14,23 @@ use jiff::{SignedDuration, Timestamp};
 
 /// A reading of `CLOCK_BOOTTIME`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Boot(pub Duration);
+pub struct BootTime(pub Duration);
 
-impl Boot {
+impl BootTime {
     /// Later than any reading: "not until something else happens".
-    pub const NEVER: Boot = Boot(Duration::MAX);
+    pub const NEVER: BootTime = BootTime(Duration::MAX);
 
     /// How long after `earlier` this reading is; zero if it is not after it.
-    pub fn since(self, earlier: Boot) -> Duration {
+    pub fn since(self, earlier: BootTime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-impl Add<Duration> for Boot {
-    type Output = Boot;
+impl Add<Duration> for BootTime {
+    type Output = BootTime;
 
-    fn add(self, span: Duration) -> Boot {
-        Boot(self.0.saturating_add(span))
+    fn add(self, span: Duration) -> BootTime {
+        BootTime(self.0.saturating_add(span))
     }
 }
 
@@ -38,7 +38,7 @@ impl Add<Duration> for Boot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Now {
     /// The clock that leases are counted on.
-    pub boot: Boot,
+    pub boot: BootTime,
     /// The clock that dates in records are compared with.
     pub wall: Timestamp,
 }
@@ -139,9 +139,9 @@ pub fn after(time: Timestamp, span: Duration) -> Timestamp {
 
 /// A duration for people: `850 ms`, `12 s`, `3 min`, `5 h`, `90 days`.
 #[derive(Clone, Copy, Debug)]
-pub struct Span(pub Duration);
+pub struct HumanDuration(pub Duration);
 
-impl fmt::Display for Span {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         match seconds {

@@ -50,7 +50,7 @@ pub enum Where {
     },
     /// A repository in a directory or a bucket.
     #[cfg(feature = "store")]
-    Repository(tenure_store::Address),
+    Repository(tenure_store::RepositoryAddress),
     /// A path of the daemon.
     Daemon {
         /// The nodes to try; none means those of the settings (`TENURE_URL`).
@@ -140,8 +140,8 @@ impl Where {
                 id: id.clone(),
             },
             #[cfg(feature = "store")]
-            Where::Repository(tenure_store::Address::Directory(dir)) => {
-                Where::Repository(tenure_store::Address::Directory(real(dir)))
+            Where::Repository(tenure_store::RepositoryAddress::Directory(dir)) => {
+                Where::Repository(tenure_store::RepositoryAddress::Directory(real(dir)))
             }
             other => other.clone(),
         }

@@ -123,7 +123,7 @@ fn directory(dir: &Path) -> Result<Vec<Finding>, Failed> {
 }
 
 /// What the store does with conditions (P26). Writes a scratch object to find out.
-fn store(address: &tenure_store::Address) -> Result<Vec<Finding>, Failed> {
+fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<Finding>, Failed> {
     let failed = |error: tenure_store::Error| Failed::own(error.to_string());
     let repository =
         tenure_store::Repository::open(address.clone(), tenure_store::Options::default())
@@ -131,9 +131,9 @@ fn store(address: &tenure_store::Address) -> Result<Vec<Finding>, Failed> {
     let health = tenure_store::blocking::wait(repository.health()).map_err(failed)?;
     let level = health.abilities.level;
     let what = match level {
-        tenure_store::Level::Nothing => "no conditions: more waiting takes their place",
-        tenure_store::Level::Writes => "conditional writes",
-        tenure_store::Level::Deletes => "conditional writes and deletes",
+        tenure_store::ConditionLevel::Nothing => "no conditions: more waiting takes their place",
+        tenure_store::ConditionLevel::Writes => "conditional writes",
+        tenure_store::ConditionLevel::Deletes => "conditional writes and deletes",
     };
     let clock = match health.clock_ahead {
         Some(ahead) => format!("the store's clock is {ahead:#} ahead of ours"),

@@ -12,10 +12,11 @@ mod s3_server;
 
 use std::time::Duration;
 
-use s3_server::{BUCKET, Conditions, Fault, Kind, Plan, S3Server};
-use tenure_store::steps::{Insist, Target};
+use s3_server::{BUCKET, Conditions, Fault, FaultKind, FaultPlan, S3Server};
+use tenure_store::protocol::{BreakTarget, Insist};
 use tenure_store::{
-    Class, Company, Demand, Error, Guard, Level, Mode, Options, Repository, Settings, Want,
+    Class, ConditionLevel, Demand, Error, LockMode, LockPurpose, LockSettings, Options,
+    OtherClients, Repository, RepositoryGuard,
 };
 
 fn options(server: &S3Server) -> Options {
@@ -30,9 +31,9 @@ fn options(server: &S3Server) -> Options {
     let config = config
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into();
-    let settings = Settings {
-        company: Company::TenureOnly,
-        ..Settings::default()
+    let settings = LockSettings {
+        company: OtherClients::TenureOnly,
+        ..LockSettings::default()
     };
     Options {
         settings,
@@ -46,8 +47,8 @@ fn open(server: &S3Server) -> Repository {
     Repository::open(place, options(server)).unwrap()
 }
 
-async fn lock(repository: &Repository, mode: Mode) -> Result<Guard, Error> {
-    repository.lock(Want::new(mode, "prune")).await
+async fn lock(repository: &Repository, mode: LockMode) -> Result<RepositoryGuard, Error> {
+    repository.lock(LockPurpose::new(mode, "prune")).await
 }
 
 /// P3, P26, P35: the whole life of a lock under a prefix, at level 2.
@@ -55,18 +56,21 @@ async fn lock(repository: &Repository, mode: Mode) -> Result<Guard, Error> {
 async fn a_lock_lives_in_a_bucket() {
     let server = S3Server::start();
     let repository = open(&server);
-    assert_eq!(repository.abilities().await.unwrap().level, Level::Deletes);
-    let guard = lock(&repository, Mode::Exclusive).await.unwrap();
+    assert_eq!(
+        repository.abilities().await.unwrap().level,
+        ConditionLevel::Deletes
+    );
+    let guard = lock(&repository, LockMode::Exclusive).await.unwrap();
     assert!(server.object("team/a/index/lock.exclusive").is_some());
     guard.check().await.unwrap();
-    for mode in [Mode::Exclusive, Mode::Shared] {
+    for mode in [LockMode::Exclusive, LockMode::Shared] {
         let error = lock(&open(&server), mode).await.unwrap_err();
         assert_eq!((error.class(), error.exit_code()), (Class::Held, 75));
     }
     guard.release().await.unwrap();
     assert!(server.object("team/a/index/lock.exclusive").is_none());
-    let shared = lock(&repository, Mode::Shared).await.unwrap();
-    let error = lock(&open(&server), Mode::Exclusive).await.unwrap_err();
+    let shared = lock(&repository, LockMode::Shared).await.unwrap();
+    let error = lock(&open(&server), LockMode::Exclusive).await.unwrap_err();
     assert!(
         error
             .to_string()
@@ -80,10 +84,10 @@ async fn a_lock_lives_in_a_bucket() {
 #[tokio::test]
 async fn the_level_is_probed() {
     for (conditions, level) in [
-        (Conditions::Honoured, Level::Deletes),
-        (Conditions::OnPutOnly, Level::Writes),
-        (Conditions::Ignored, Level::Nothing),
-        (Conditions::Refused(501), Level::Nothing),
+        (Conditions::Honoured, ConditionLevel::Deletes),
+        (Conditions::OnPutOnly, ConditionLevel::Writes),
+        (Conditions::Ignored, ConditionLevel::Nothing),
+        (Conditions::Refused(501), ConditionLevel::Nothing),
     ] {
         let server = S3Server::start();
         server.set_conditions(conditions);
@@ -94,8 +98,8 @@ async fn the_level_is_probed() {
             ..options(&server)
         };
         let strict = Repository::open(place, strict).unwrap();
-        match (level, lock(&strict, Mode::Shared).await) {
-            (Level::Nothing, Err(error)) => assert_eq!(error.class(), Class::Unsupported),
+        match (level, lock(&strict, LockMode::Shared).await) {
+            (ConditionLevel::Nothing, Err(error)) => assert_eq!(error.class(), Class::Unsupported),
             (_, Ok(guard)) => guard.release().await.unwrap(),
             (_, Err(error)) => panic!("{error}"),
         }
@@ -111,10 +115,10 @@ async fn names_with_plus_and_colon_are_locks() {
     let key = "team/a/index/lock.shared/2026-03-07T14:30:00.5+05:30";
     let json = r#"{"operation":"backup","holder":"atlas-3 (pid 1)","acquired_at":"2026-03-07T14:30:00.5+05:30","expires_at":"2999-01-01T00:00:00Z","is_shared":true}"#;
     server.plant(key, json, Duration::ZERO);
-    let error = lock(&repository, Mode::Exclusive).await.unwrap_err();
+    let error = lock(&repository, LockMode::Exclusive).await.unwrap_err();
     assert_eq!(error.class(), Class::Held);
     let view = repository.inspect().await.unwrap();
-    let targets = view.locks.iter().map(Target::from).collect();
+    let targets = view.locks.iter().map(BreakTarget::from).collect();
     let broken = repository.break_locks(targets, Insist::No).await.unwrap();
     assert_eq!(broken.removed.len(), 1, "{broken:?}");
     assert!(server.object(key).is_none());
@@ -128,14 +132,14 @@ async fn age_is_by_the_stores_clock() {
     repository.abilities().await.unwrap();
     let json = r#"{"operation":"prune","holder":"x","acquired_at":"2020-01-01T00:00:00Z","expires_at":"2020-01-01T00:01:00Z"}"#;
     server.plant("team/a/index/lock.exclusive", json, Duration::ZERO);
-    let error = lock(&repository, Mode::Exclusive).await.unwrap_err();
+    let error = lock(&repository, LockMode::Exclusive).await.unwrap_err();
     assert_eq!(
         error.class(),
         Class::Held,
         "expired, but written a moment ago"
     );
     server.clock().stand_at_ms(server.clock().now_ms() + 61_000);
-    lock(&repository, Mode::Exclusive)
+    lock(&repository, LockMode::Exclusive)
         .await
         .unwrap()
         .release()
@@ -149,19 +153,25 @@ async fn what_cannot_be_asked_is_not_free() {
     let server = S3Server::start();
     let repository = open(&server);
     repository.abilities().await.unwrap();
-    server.plan(Plan::on(Kind::Get, Fault::Refuse(503)).always());
+    server.plan(FaultPlan::on(FaultKind::Get, Fault::Refuse(503)).always());
     assert_eq!(
-        lock(&repository, Mode::Shared).await.unwrap_err().class(),
+        lock(&repository, LockMode::Shared)
+            .await
+            .unwrap_err()
+            .class(),
         Class::Io
     );
     server.heal();
-    server.plan(Plan::on(Kind::Get, Fault::Refuse(403)).always());
+    server.plan(FaultPlan::on(FaultKind::Get, Fault::Refuse(403)).always());
     assert_eq!(
-        lock(&repository, Mode::Shared).await.unwrap_err().class(),
+        lock(&repository, LockMode::Shared)
+            .await
+            .unwrap_err()
+            .class(),
         Class::Io
     );
     server.heal();
-    lock(&repository, Mode::Shared)
+    lock(&repository, LockMode::Shared)
         .await
         .unwrap()
         .release()
@@ -176,13 +186,13 @@ async fn a_lost_answer_does_not_lose_the_lock() {
     let repository = open(&server);
     repository.abilities().await.unwrap();
     server.plan(
-        Plan::on(Kind::Put, Fault::LoseAnswer)
+        FaultPlan::on(FaultKind::Put, Fault::LoseAnswer)
             .key("lock.exclusive")
             .times(1),
     );
-    let guard = lock(&repository, Mode::Exclusive).await.unwrap();
+    let guard = lock(&repository, LockMode::Exclusive).await.unwrap();
     server.plan(
-        Plan::on(Kind::Delete, Fault::LoseAnswer)
+        FaultPlan::on(FaultKind::Delete, Fault::LoseAnswer)
             .key("lock.exclusive")
             .times(1),
     );

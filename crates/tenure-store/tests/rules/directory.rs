@@ -5,25 +5,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_store::directory::{Access, Directory};
-use tenure_store::judge::{Held, Verdict};
-use tenure_store::onion::Codec;
-use tenure_store::record::Record;
-use tenure_store::steps::{Answer, Body, Insist, Op, Target, Why};
+use tenure_store::directory::{Directory, ProbeAccess};
+use tenure_store::envelope::Codec;
+use tenure_store::protocol::{BreakTarget, ConditionFailure, Insist, OpBody, OpResult, StoreOp};
+use tenure_store::record::LockRecord;
+use tenure_store::staleness::{HeldReason, Staleness};
 use tenure_store::{
-    Address, Class, Company, DataKey, Error, Guard, Key, LifeOf, Loss, Mode, Options, Patience,
-    Repository, Seal, Settings, Ticket, Want,
+    Class, DataKey, Error, FollowedProcess, LockMode, LockPurpose, LockSettings, Loss, ObjectKey,
+    Options, OtherClients, Repository, RepositoryAddress, RepositoryGuard, Seal, Ticket, WaitLimit,
 };
 
-struct Place {
+struct DirectoryFixture {
     temp: tempfile::TempDir,
 }
 
 /// Nobody but us is there, so nobody has to be waited for.
 fn quick() -> Options {
-    let settings = Settings {
-        company: Company::TenureOnly,
-        ..Settings::default()
+    let settings = LockSettings {
+        company: OtherClients::TenureOnly,
+        ..LockSettings::default()
     };
     Options {
         settings,
@@ -31,9 +31,9 @@ fn quick() -> Options {
     }
 }
 
-impl Place {
-    fn new() -> Place {
-        Place {
+impl DirectoryFixture {
+    fn new() -> DirectoryFixture {
+        DirectoryFixture {
             temp: tempfile::tempdir().unwrap(),
         }
     }
@@ -47,7 +47,11 @@ impl Place {
     }
 
     fn open(&self, options: Options) -> Repository {
-        Repository::open(Address::Directory(self.temp.path().into()), options).unwrap()
+        Repository::open(
+            RepositoryAddress::Directory(self.temp.path().into()),
+            options,
+        )
+        .unwrap()
     }
 
     /// Puts bytes where an original would, `age` seconds old.
@@ -63,18 +67,18 @@ impl Place {
     fn original(&self, key: &str, age: u64, left: i64) {
         let now = jiff::Timestamp::now();
         let stamp = |seconds: i64| (now + jiff::SignedDuration::from_secs(seconds)).to_string();
-        let record = Record {
+        let record = LockRecord {
             operation: "prune".into(),
             holder: "atlas-3 (pid 40217)".into(),
             acquired_at: stamp(-i64::try_from(age).unwrap()),
             expires_at: stamp(left),
-            ..Record::default()
+            ..LockRecord::default()
         };
         self.put(key, record.to_json().as_bytes(), age);
     }
 
-    fn record(&self, key: &str) -> Record {
-        Record::parse(&std::fs::read(self.path(key)).unwrap()).unwrap()
+    fn record(&self, key: &str) -> LockRecord {
+        LockRecord::parse(&std::fs::read(self.path(key)).unwrap()).unwrap()
     }
 
     fn names(&self, dir: &str) -> Vec<String> {
@@ -89,19 +93,21 @@ impl Place {
 
 const EXCLUSIVE: &str = "index/lock.exclusive";
 
-async fn lock(repository: &Repository, mode: Mode) -> Result<Guard, Error> {
-    repository.lock(Want::new(mode, "prune")).await
+async fn lock(repository: &Repository, mode: LockMode) -> Result<RepositoryGuard, Error> {
+    repository.lock(LockPurpose::new(mode, "prune")).await
 }
 
-async fn class(repository: &Repository, mode: Mode) -> Class {
+async fn class(repository: &Repository, mode: LockMode) -> Class {
     lock(repository, mode).await.unwrap_err().class()
 }
 
 /// P4, P7, P35: the record lies where originals look, as readable as theirs, and goes.
 #[tokio::test]
 async fn a_lock_is_a_file_that_originals_can_read() {
-    let place = Place::new();
-    let guard = lock(&place.repository(), Mode::Exclusive).await.unwrap();
+    let place = DirectoryFixture::new();
+    let guard = lock(&place.repository(), LockMode::Exclusive)
+        .await
+        .unwrap();
     let record = place.record(EXCLUSIVE);
     assert_eq!(record.operation, "prune");
     assert!(
@@ -131,28 +137,28 @@ async fn a_lock_is_a_file_that_originals_can_read() {
 /// P18, P30: shared locks lie beside each other and keep an exclusive one out.
 #[tokio::test]
 async fn shared_locks_have_a_file_each() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     let repository = place.repository();
-    let amy = lock(&repository, Mode::Shared).await.unwrap();
-    let bob = lock(&repository, Mode::Shared).await.unwrap();
+    let amy = lock(&repository, LockMode::Shared).await.unwrap();
+    let bob = lock(&repository, LockMode::Shared).await.unwrap();
     assert_eq!(place.names("index/lock.shared").len(), 2);
-    assert_eq!(class(&repository, Mode::Exclusive).await, Class::Held);
+    assert_eq!(class(&repository, LockMode::Exclusive).await, Class::Held);
     amy.release().await.unwrap();
     bob.release().await.unwrap();
-    let cid = lock(&repository, Mode::Exclusive).await.unwrap();
-    assert_eq!(class(&repository, Mode::Shared).await, Class::Held);
-    assert_eq!(class(&repository, Mode::Exclusive).await, Class::Held);
+    let cid = lock(&repository, LockMode::Exclusive).await.unwrap();
+    assert_eq!(class(&repository, LockMode::Shared).await, Class::Held);
+    assert_eq!(class(&repository, LockMode::Exclusive).await, Class::Held);
     cid.release().await.unwrap();
 }
 
 /// P38, K39: numbers grow, and the number gets into the record.
 #[tokio::test]
 async fn fences_grow_and_are_written_down() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     let repository = place.repository();
     let mut last = 0;
     for _ in 0..3 {
-        let guard = lock(&repository, Mode::Exclusive).await.unwrap();
+        let guard = lock(&repository, LockMode::Exclusive).await.unwrap();
         let fence = guard.fence().unwrap();
         assert!(fence > last);
         last = fence;
@@ -167,26 +173,26 @@ async fn fences_grow_and_are_written_down() {
 /// P31, K21: a refresh happens in place: the same file, the same length, a later date.
 #[test]
 fn a_refresh_keeps_the_file() {
-    let place = Place::new();
-    let store = Directory::open(place.temp.path(), Codec::plain(), Access::Write).unwrap();
-    let mut record = Record {
+    let place = DirectoryFixture::new();
+    let store = Directory::open(place.temp.path(), Codec::plain(), ProbeAccess::Write).unwrap();
+    let mut record = LockRecord {
         expires_at: "2026-03-07T09:01:00.000000000Z".into(),
-        ..Record::default()
+        ..LockRecord::default()
     };
-    let create = Op::Create(Key::Exclusive, Body::Record(record.clone()));
-    let Answer::Written(first) = store.perform_here(create) else {
+    let create = StoreOp::Create(ObjectKey::Exclusive, OpBody::Record(record.clone()));
+    let OpResult::Written(first) = store.perform_here(create) else {
         panic!("not created")
     };
     let before = std::fs::metadata(place.path(EXCLUSIVE)).unwrap();
     record.expires_at = "2026-03-07T09:01:30.000000000Z".into();
     let renew = |version: &_| {
-        Op::Renew(
-            Key::Exclusive,
-            Body::Record(record.clone()),
+        StoreOp::Renew(
+            ObjectKey::Exclusive,
+            OpBody::Record(record.clone()),
             Clone::clone(version),
         )
     };
-    let Answer::Written(second) = store.perform_here(renew(&first)) else {
+    let OpResult::Written(second) = store.perform_here(renew(&first)) else {
         panic!("not renewed")
     };
     let after = std::fs::metadata(place.path(EXCLUSIVE)).unwrap();
@@ -194,7 +200,7 @@ fn a_refresh_keeps_the_file() {
     assert_eq!(place.record(EXCLUSIVE), record);
     assert_eq!(
         store.perform_here(renew(&first)),
-        Answer::Refused(Why::Condition),
+        OpResult::Refused(ConditionFailure::Condition),
         "an old version"
     );
     // An original renames its own over it: nothing of ours may touch that.
@@ -204,23 +210,26 @@ fn a_refresh_keeps_the_file() {
     let theirs = std::fs::read(place.path(EXCLUSIVE)).unwrap();
     assert_eq!(
         store.perform_here(renew(&second)),
-        Answer::Refused(Why::Condition)
+        OpResult::Refused(ConditionFailure::Condition)
     );
-    let delete = Op::DeleteVersion(Key::Exclusive, second);
-    assert_eq!(store.perform_here(delete), Answer::Refused(Why::Condition));
+    let delete = StoreOp::DeleteVersion(ObjectKey::Exclusive, second);
+    assert_eq!(
+        store.perform_here(delete),
+        OpResult::Refused(ConditionFailure::Condition)
+    );
     assert_eq!(std::fs::read(place.path(EXCLUSIVE)).unwrap(), theirs);
 }
 
 /// P22, P26: a stale lock is taken over, a live one is not.
 #[tokio::test]
 async fn a_stale_lock_is_taken_over() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     let repository = place.repository();
     place.original(EXCLUSIVE, 0, 60);
-    assert_eq!(class(&repository, Mode::Exclusive).await, Class::Held);
+    assert_eq!(class(&repository, LockMode::Exclusive).await, Class::Held);
     place.original(EXCLUSIVE, 1200, -600);
     place.original("index/lock.shared/2026-03-07T09:00:00.482913Z", 1200, -600);
-    let guard = lock(&repository, Mode::Exclusive).await.unwrap();
+    let guard = lock(&repository, LockMode::Exclusive).await.unwrap();
     assert!(place.names("index/lock.shared").is_empty(), "swept");
     guard.release().await.unwrap();
 }
@@ -228,32 +237,32 @@ async fn a_stale_lock_is_taken_over() {
 /// K24: a record whose process is there and has the kernel's lock is not taken away, however old.
 #[tokio::test]
 async fn a_paused_holder_of_this_machine_keeps_its_lock() {
-    let place = Place::new();
-    let store = Directory::open(place.temp.path(), Codec::plain(), Access::Write).unwrap();
-    let record = Record {
+    let place = DirectoryFixture::new();
+    let store = Directory::open(place.temp.path(), Codec::plain(), ProbeAccess::Write).unwrap();
+    let record = LockRecord {
         acquired_at: "2026-03-07T09:00:00Z".into(),
         expires_at: "2026-03-07T09:01:00Z".into(),
         tenure: Some(tenure_store::store::Store::block(&store)),
-        ..Record::default()
+        ..LockRecord::default()
     };
-    let create = Op::Create(Key::Exclusive, Body::Record(record));
-    assert!(matches!(store.perform_here(create), Answer::Written(_)));
+    let create = StoreOp::Create(ObjectKey::Exclusive, OpBody::Record(record));
+    assert!(matches!(store.perform_here(create), OpResult::Written(_)));
     let file = std::fs::File::options()
         .write(true)
         .open(place.path(EXCLUSIVE))
         .unwrap();
     file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600))
         .unwrap();
-    let error = lock(&place.repository(), Mode::Exclusive)
+    let error = lock(&place.repository(), LockMode::Exclusive)
         .await
         .unwrap_err();
     assert_eq!(
         error.blocker().unwrap().verdict,
-        Verdict::Held(Held::Locked)
+        Staleness::Held(HeldReason::Locked)
     );
     // With the process (here: its descriptor) the lock is gone too.
     drop(store);
-    lock(&place.repository(), Mode::Exclusive)
+    lock(&place.repository(), LockMode::Exclusive)
         .await
         .unwrap()
         .release()
@@ -264,15 +273,15 @@ async fn a_paused_holder_of_this_machine_keeps_its_lock() {
 /// K28, section 8: what is no file is no lock, and nothing is touched.
 #[tokio::test]
 async fn a_directory_at_the_key_refuses() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     std::fs::create_dir_all(place.path(EXCLUSIVE)).unwrap();
-    for mode in [Mode::Exclusive, Mode::Shared] {
+    for mode in [LockMode::Exclusive, LockMode::Shared] {
         assert_eq!(class(&place.repository(), mode).await, Class::NotALock);
     }
     std::fs::remove_dir(place.path(EXCLUSIVE)).unwrap();
     std::os::unix::fs::symlink("elsewhere", place.path(EXCLUSIVE)).unwrap();
     assert_eq!(
-        class(&place.repository(), Mode::Exclusive).await,
+        class(&place.repository(), LockMode::Exclusive).await,
         Class::NotALock
     );
 }
@@ -280,10 +289,10 @@ async fn a_directory_at_the_key_refuses() {
 /// K30: a file that cannot be a record at all is never removed.
 #[tokio::test]
 async fn a_file_that_is_no_record_stays() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     place.put(EXCLUSIVE, &vec![b'x'; 2 << 20], 86_400);
     assert_eq!(
-        class(&place.repository(), Mode::Exclusive).await,
+        class(&place.repository(), LockMode::Exclusive).await,
         Class::NotALock
     );
     assert_eq!(
@@ -293,11 +302,11 @@ async fn a_file_that_is_no_record_stays() {
     // Merely too long is judged by age (P13, P24).
     place.put(EXCLUSIVE, &vec![b'x'; 70_000], 10);
     assert_eq!(
-        class(&place.repository(), Mode::Exclusive).await,
+        class(&place.repository(), LockMode::Exclusive).await,
         Class::Unreadable
     );
     place.put(EXCLUSIVE, &vec![b'x'; 70_000], 300);
-    lock(&place.repository(), Mode::Exclusive)
+    lock(&place.repository(), LockMode::Exclusive)
         .await
         .unwrap()
         .release()
@@ -308,12 +317,13 @@ async fn a_file_that_is_no_record_stays() {
 /// P25: a repository that is not there is not free.
 #[tokio::test]
 async fn a_missing_repository_is_not_free() {
-    let gone = Place::new();
+    let gone = DirectoryFixture::new();
     let repository = gone.repository();
     let path = gone.temp.path().to_owned();
     drop(gone);
-    assert_eq!(class(&repository, Mode::Exclusive).await, Class::Io);
-    let Err(error) = Repository::open(Address::Directory(path), Options::default()) else {
+    assert_eq!(class(&repository, LockMode::Exclusive).await, Class::Io);
+    let Err(error) = Repository::open(RepositoryAddress::Directory(path), Options::default())
+    else {
         panic!("opened what is not there");
     };
     assert_eq!(error.class(), Class::NotFound);
@@ -323,15 +333,17 @@ async fn a_missing_repository_is_not_free() {
 /// holder notices when it asks.
 #[tokio::test]
 async fn a_lock_that_was_broken_is_lost() {
-    let place = Place::new();
-    let guard = lock(&place.repository(), Mode::Exclusive).await.unwrap();
+    let place = DirectoryFixture::new();
+    let guard = lock(&place.repository(), LockMode::Exclusive)
+        .await
+        .unwrap();
     guard.check().await.unwrap();
     assert!(guard.valid_for() > Duration::from_secs(40));
     let repository = place.repository();
     let view = repository.inspect().await.unwrap();
-    let targets: Vec<Target> = view.locks.iter().map(Target::from).collect();
+    let targets: Vec<BreakTarget> = view.locks.iter().map(BreakTarget::from).collect();
     let broken = repository.break_locks(targets, Insist::Yes).await.unwrap();
-    assert_eq!(broken.removed, [Key::Exclusive], "{broken:?}");
+    assert_eq!(broken.removed, [ObjectKey::Exclusive], "{broken:?}");
     assert!(broken.fence > guard.fence());
     let error = guard.check().await.unwrap_err();
     assert_eq!(error.class(), Class::Compromised);
@@ -346,9 +358,9 @@ async fn a_lock_that_was_broken_is_lost() {
 /// K20: what a crash left behind is cleaned once it is old; a lock is not.
 #[tokio::test]
 async fn leftovers_are_cleaned() {
-    let place = Place::new();
-    let guard = lock(&place.repository(), Mode::Shared).await.unwrap();
-    let store = Directory::open(place.temp.path(), Codec::plain(), Access::Write).unwrap();
+    let place = DirectoryFixture::new();
+    let guard = lock(&place.repository(), LockMode::Shared).await.unwrap();
+    let store = Directory::open(place.temp.path(), Codec::plain(), ProbeAccess::Write).unwrap();
     place.put("index/.lock.exclusive.dead-0123456789abcdef", b"{}", 3600);
     // Its change time is now, whatever its modification time says: it is young.
     assert!(store.clean().unwrap().is_empty());
@@ -360,7 +372,7 @@ async fn leftovers_are_cleaned() {
 /// P37: stale locks are broken by what was shown.
 #[tokio::test]
 async fn stale_locks_are_broken() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     place.original(EXCLUSIVE, 1200, -600);
     place.original("index/lock.shared/2026-03-07T09:00:00.482913Z", 0, 60);
     let repository = place.repository();
@@ -369,13 +381,13 @@ async fn stale_locks_are_broken() {
         .locks
         .iter()
         .filter(|lock| !lock.verdict.blocks())
-        .map(Target::from)
+        .map(BreakTarget::from)
         .collect();
     let broken = repository.break_locks(stale, Insist::No).await.unwrap();
-    assert_eq!(broken.removed, [Key::Exclusive]);
+    assert_eq!(broken.removed, [ObjectKey::Exclusive]);
     assert_eq!(place.names("index/lock.shared").len(), 1);
     let view = repository.inspect().await.unwrap();
-    let all = view.locks.iter().map(Target::from).collect();
+    let all = view.locks.iter().map(BreakTarget::from).collect();
     let broken = repository.break_locks(all, Insist::Yes).await.unwrap();
     assert_eq!(broken.removed.len(), 1);
     assert!(broken.fence.is_some());
@@ -384,7 +396,7 @@ async fn stale_locks_are_broken() {
 /// P42: looking writes nothing, not even a directory.
 #[tokio::test]
 async fn looking_writes_nothing() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     assert!(place.repository().inspect().await.unwrap().locks.is_empty());
     assert!(place.names("").is_empty());
 }
@@ -392,16 +404,16 @@ async fn looking_writes_nothing() {
 /// P19: a waiter gets the lock when it is given back.
 #[tokio::test]
 async fn a_waiter_gets_it_when_it_is_given_back() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     let repository = place.repository();
-    let amy = lock(&repository, Mode::Exclusive).await.unwrap();
+    let amy = lock(&repository, LockMode::Exclusive).await.unwrap();
     let (told, mut waiting) = tokio::sync::mpsc::unbounded_channel();
     let bob = tokio::spawn({
         let repository = repository.clone();
         async move {
-            let mut want = Want::new(Mode::Exclusive, "prune");
-            want.patience = Patience::Forever;
-            want.listener = Some(Arc::new(move |event: &tenure_store::Event| {
+            let mut want = LockPurpose::new(LockMode::Exclusive, "prune");
+            want.wait_limit = WaitLimit::Forever;
+            want.listener = Some(Arc::new(move |event: &tenure_store::LockEvent| {
                 let _ = told.send(event.clone());
             }));
             repository.lock(want).await
@@ -409,7 +421,7 @@ async fn a_waiter_gets_it_when_it_is_given_back() {
     });
     let event = waiting.recv().await;
     assert!(
-        matches!(event, Some(tenure_store::Event::Waiting(_))),
+        matches!(event, Some(tenure_store::LockEvent::Waiting(_))),
         "{event:?}"
     );
     amy.release().await.unwrap();
@@ -419,10 +431,10 @@ async fn a_waiter_gets_it_when_it_is_given_back() {
 /// P19, K2: a waiter whose time is over is told so.
 #[tokio::test]
 async fn a_waiter_gives_up_at_its_deadline() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     place.original(EXCLUSIVE, 0, 600);
-    let mut want = Want::new(Mode::Shared, "backup");
-    want.patience = Patience::For(Duration::from_millis(50));
+    let mut want = LockPurpose::new(LockMode::Shared, "backup");
+    want.wait_limit = WaitLimit::For(Duration::from_millis(50));
     let error = place.repository().lock(want).await.unwrap_err();
     assert_eq!((error.class(), error.exit_code()), (Class::Timeout, 124));
     assert!(
@@ -435,10 +447,10 @@ async fn a_waiter_gives_up_at_its_deadline() {
 /// P29: an acquire that is dropped leaves nothing behind.
 #[tokio::test]
 async fn a_dropped_acquire_leaves_nothing() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     // It settles for a second, with its record written.
     let repository = place.open(Options::default());
-    let acquire = lock(&repository, Mode::Exclusive);
+    let acquire = lock(&repository, LockMode::Exclusive);
     let seen = async {
         while !place.path(EXCLUSIVE).exists() {
             tokio::task::yield_now().await;
@@ -456,8 +468,8 @@ async fn a_dropped_acquire_leaves_nothing() {
 /// Dropping a guard gives the lock back in the background.
 #[tokio::test]
 async fn a_dropped_guard_gives_back() {
-    let place = Place::new();
-    drop(lock(&place.repository(), Mode::Shared).await.unwrap());
+    let place = DirectoryFixture::new();
+    drop(lock(&place.repository(), LockMode::Shared).await.unwrap());
     while !place.names("index/lock.shared").is_empty() {
         tokio::task::yield_now().await;
     }
@@ -466,33 +478,33 @@ async fn a_dropped_guard_gives_back() {
 /// P12, P24: sealed records hide the host; who has no key sees a lock all the same.
 #[tokio::test]
 async fn a_sealed_lock_is_a_lock_without_the_key_too() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     let sealed = Options {
         key: Some(DataKey::new([7; 32])),
         seal: Seal::Yes,
         ..quick()
     };
-    let guard = lock(&place.open(sealed.clone()), Mode::Exclusive)
+    let guard = lock(&place.open(sealed.clone()), LockMode::Exclusive)
         .await
         .unwrap();
     assert_eq!(std::fs::read(place.path(EXCLUSIVE)).unwrap()[0], 0x01);
     assert_eq!(
-        class(&place.repository(), Mode::Shared).await,
+        class(&place.repository(), LockMode::Shared).await,
         Class::Unreadable
     );
     assert_eq!(
-        class(&place.open(sealed.clone()), Mode::Shared).await,
+        class(&place.open(sealed.clone()), LockMode::Shared).await,
         Class::Held
     );
     guard.check().await.unwrap();
     guard.release().await.unwrap();
     // A lease that outlives the patience of those without a key is refused.
-    let settings = Settings {
+    let settings = LockSettings {
         ttl: Duration::from_secs(300),
-        ..Settings::default()
+        ..LockSettings::default()
     };
     let long = Options { settings, ..sealed };
-    let error = Repository::open(Address::Directory(place.temp.path().into()), long);
+    let error = Repository::open(RepositoryAddress::Directory(place.temp.path().into()), long);
     assert_eq!(
         error.err().map(|error| error.class()),
         Some(Class::BadInput)
@@ -502,14 +514,17 @@ async fn a_sealed_lock_is_a_lock_without_the_key_too() {
 /// C13: a lock that outlives its process is taken up by its ticket, and by nothing else.
 #[tokio::test]
 async fn a_ticket_brings_a_lock_back() {
-    let place = Place::new();
-    let mut want = Want::new(Mode::Exclusive, "prune");
-    want.life = LifeOf::Lease;
+    let place = DirectoryFixture::new();
+    let mut want = LockPurpose::new(LockMode::Exclusive, "prune");
+    want.liveness = FollowedProcess::Lease;
     let guard = place.repository().lock(want).await.unwrap();
     let fence = guard.fence();
     let ticket = guard.into_ticket().await.unwrap();
     let ticket: Ticket = ticket.to_string().parse().unwrap();
-    assert_eq!(class(&place.repository(), Mode::Shared).await, Class::Held);
+    assert_eq!(
+        class(&place.repository(), LockMode::Shared).await,
+        Class::Held
+    );
 
     let again = place.repository().adopt(ticket.clone()).await.unwrap();
     assert!(again.fence() > fence);
@@ -527,18 +542,21 @@ async fn a_ticket_brings_a_lock_back() {
 #[test]
 fn without_a_runtime() {
     use tenure_store::blocking::wait;
-    let place = Place::new();
-    let guard = wait(lock(&place.repository(), Mode::Exclusive)).unwrap();
-    assert_eq!(wait(class(&place.repository(), Mode::Shared)), Class::Held);
+    let place = DirectoryFixture::new();
+    let guard = wait(lock(&place.repository(), LockMode::Exclusive)).unwrap();
+    assert_eq!(
+        wait(class(&place.repository(), LockMode::Shared)),
+        Class::Held
+    );
     wait(guard.release()).unwrap();
 }
 
 /// K40: the counter is counted up in place and never seen missing; a damaged one refuses.
 #[tokio::test]
 async fn the_counter_is_never_missing() {
-    let place = Place::new();
+    let place = DirectoryFixture::new();
     let repository = place.repository();
-    lock(&repository, Mode::Shared)
+    lock(&repository, LockMode::Shared)
         .await
         .unwrap()
         .release()
@@ -549,7 +567,7 @@ async fn the_counter_is_never_missing() {
     let guards: Vec<_> = (0..8)
         .map(|_| {
             let repository = repository.clone();
-            tokio::spawn(async move { lock(&repository, Mode::Shared).await.unwrap() })
+            tokio::spawn(async move { lock(&repository, LockMode::Shared).await.unwrap() })
         })
         .collect();
     let mut fences = Vec::new();
@@ -562,7 +580,7 @@ async fn the_counter_is_never_missing() {
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(b"X", 0).unwrap();
     assert_eq!(
-        class(&place.repository(), Mode::Shared).await,
+        class(&place.repository(), LockMode::Shared).await,
         Class::Malformed
     );
 }
@@ -570,17 +588,17 @@ async fn the_counter_is_never_missing() {
 /// P17, P18: simultaneous starts, many rounds at once: never two exclusive, never mixed.
 #[tokio::test]
 async fn simultaneous_starts_exclude_each_other() {
-    async fn round(second: Mode) -> (bool, bool) {
-        let place = Place::new();
+    async fn round(second: LockMode) -> (bool, bool) {
+        let place = DirectoryFixture::new();
         let (amy, bob) = (place.repository(), place.repository());
-        let (amy, bob) = tokio::join!(lock(&amy, Mode::Exclusive), lock(&bob, second));
+        let (amy, bob) = tokio::join!(lock(&amy, LockMode::Exclusive), lock(&bob, second));
         (amy.is_ok(), bob.is_ok())
     }
     let rounds = (0..40).map(|number| {
         let second = if number % 2 == 0 {
-            Mode::Exclusive
+            LockMode::Exclusive
         } else {
-            Mode::Shared
+            LockMode::Shared
         };
         tokio::spawn(round(second))
     });

@@ -9,8 +9,10 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use tenure_store::steps::{Insist, Target};
-use tenure_store::{Class, Company, Level, Mode, Options, Repository, Settings, Want};
+use tenure_store::protocol::{BreakTarget, Insist};
+use tenure_store::{
+    Class, ConditionLevel, LockMode, LockPurpose, LockSettings, Options, OtherClients, Repository,
+};
 
 #[derive(Default)]
 struct Bucket {
@@ -133,9 +135,9 @@ fn open(endpoint: &str) -> Repository {
     ];
     let options = Options {
         config: config.map(|(key, value)| (key.to_owned(), value)).into(),
-        settings: Settings {
-            company: Company::TenureOnly,
-            ..Settings::default()
+        settings: LockSettings {
+            company: OtherClients::TenureOnly,
+            ..LockSettings::default()
         },
         ..Options::default()
     };
@@ -147,17 +149,20 @@ fn open(endpoint: &str) -> Repository {
 async fn a_lock_lives_by_generations() {
     let (endpoint, bucket) = serve().await;
     let repository = open(&endpoint);
-    assert_eq!(repository.abilities().await.unwrap().level, Level::Deletes);
+    assert_eq!(
+        repository.abilities().await.unwrap().level,
+        ConditionLevel::Deletes
+    );
     let probes = bucket.lock().unwrap().conditional_deletes;
     assert_eq!(probes, 2, "one that must fail, one that must not");
 
     let guard = repository
-        .lock(Want::new(Mode::Exclusive, "prune"))
+        .lock(LockPurpose::new(LockMode::Exclusive, "prune"))
         .await
         .unwrap();
     guard.check().await.unwrap();
     let busy = open(&endpoint)
-        .lock(Want::new(Mode::Shared, "backup"))
+        .lock(LockPurpose::new(LockMode::Shared, "backup"))
         .await
         .unwrap_err();
     assert_eq!(busy.class(), Class::Held);
@@ -168,7 +173,7 @@ async fn a_lock_lives_by_generations() {
     );
 
     let shared = repository
-        .lock(Want::new(Mode::Shared, "backup"))
+        .lock(LockPurpose::new(LockMode::Shared, "backup"))
         .await
         .unwrap();
     let view = repository.inspect().await.unwrap();
@@ -177,7 +182,7 @@ async fn a_lock_lives_by_generations() {
         view.locks[0].object.store_now.is_some(),
         "K45: the clock is in the answer"
     );
-    let targets = view.locks.iter().map(Target::from).collect();
+    let targets = view.locks.iter().map(BreakTarget::from).collect();
     let broken = repository.break_locks(targets, Insist::Yes).await.unwrap();
     assert_eq!(broken.removed.len(), 1);
     assert_eq!(

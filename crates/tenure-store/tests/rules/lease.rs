@@ -3,35 +3,37 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_store::directory::{Access, Directory};
-use tenure_store::onion::Codec;
-use tenure_store::record::Block;
-use tenure_store::steps::{Answer, Op};
+use tenure_store::directory::{Directory, ProbeAccess};
+use tenure_store::envelope::Codec;
+use tenure_store::protocol::{OpResult, StoreOp};
+use tenure_store::record::HolderBlock;
 use tenure_store::store::{BoxFuture, Store};
-use tenure_store::{Address, Company, Loss, Mode, Options, Repository, Settings, Want};
+use tenure_store::{
+    LockMode, LockPurpose, LockSettings, Loss, Options, OtherClients, Repository, RepositoryAddress,
+};
 
 /// The shortest lease: 24 s of reliance.
-fn settings() -> Settings {
-    Settings {
+fn settings() -> LockSettings {
+    LockSettings {
         ttl: Duration::from_secs(30),
         refresh: Duration::from_secs(5),
-        company: Company::TenureOnly,
-        ..Settings::default()
+        company: OtherClients::TenureOnly,
+        ..LockSettings::default()
     }
 }
 
 /// A store that answers everything but a refresh.
-struct Hanging(Directory);
+struct StalledStore(Directory);
 
-impl Store for Hanging {
-    fn perform(&self, op: Op) -> BoxFuture<'_, Answer> {
+impl Store for StalledStore {
+    fn perform(&self, op: StoreOp) -> BoxFuture<'_, OpResult> {
         match op {
-            Op::Renew(..) => Box::pin(std::future::pending()),
+            StoreOp::Renew(..) => Box::pin(std::future::pending()),
             op => self.0.perform(op),
         }
     }
 
-    fn block(&self) -> Block {
+    fn block(&self) -> HolderBlock {
         self.0.block()
     }
 }
@@ -41,12 +43,12 @@ impl Store for Hanging {
 #[tokio::test]
 async fn the_signal_comes_while_a_request_hangs() {
     let temp = tempfile::tempdir().unwrap();
-    let store = Directory::open(temp.path(), Codec::plain(), Access::Write).unwrap();
-    let place = Address::Directory(temp.path().into());
-    let repository = Repository::on(place, Arc::new(Hanging(store)), settings());
+    let store = Directory::open(temp.path(), Codec::plain(), ProbeAccess::Write).unwrap();
+    let place = RepositoryAddress::Directory(temp.path().into());
+    let repository = Repository::on(place, Arc::new(StalledStore(store)), settings());
     let start = Instant::now();
     let guard = repository
-        .lock(Want::new(Mode::Exclusive, "prune"))
+        .lock(LockPurpose::new(LockMode::Exclusive, "prune"))
         .await
         .unwrap();
     assert!(guard.valid_for() <= Duration::from_secs(24));
@@ -60,7 +62,7 @@ async fn the_signal_comes_while_a_request_hangs() {
     guard.release().await.unwrap();
 }
 
-/// A busy executor does not lose a lock: the keeper refreshes it from a thread of its own.
+/// A busy executor does not lose a lock: the runtime thread refreshes it from a thread of its own.
 #[test]
 fn a_blocked_executor_does_not_lose_the_lock() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -72,10 +74,10 @@ fn a_blocked_executor_does_not_lose_the_lock() {
             settings: settings(),
             ..Options::default()
         };
-        let place = Address::Directory(temp.path().into());
+        let place = RepositoryAddress::Directory(temp.path().into());
         let repository = Repository::open(place, options).unwrap();
         let guard = repository
-            .lock(Want::new(Mode::Exclusive, "prune"))
+            .lock(LockPurpose::new(LockMode::Exclusive, "prune"))
             .await
             .unwrap();
         std::thread::sleep(Duration::from_secs(26));

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::judge::{Held, Verdict};
-use tenure_store::steps::{Refusal, Status};
-use tenure_store::terms::Settings;
+use tenure_store::lock_terms::LockSettings;
+use tenure_store::protocol::{AcquireRefusal, HoldStatus};
+use tenure_store::staleness::{HeldReason, Staleness};
 
-use crate::support::Mode;
-use crate::support::s3_server::{Fault, Kind, Plan};
+use crate::support::LockMode;
+use crate::support::s3_server::{Fault, FaultKind, FaultPlan};
 use crate::support::virtual_time::{Process, Time};
 
 const SKEWS: [i64; 5] = [-86_400, -3_600, 0, 3_600, 86_400];
@@ -22,11 +22,11 @@ fn ahead(seconds: i64) -> SignedDuration {
     SignedDuration::from_secs(seconds)
 }
 
-fn ttl(seconds: u64) -> Settings {
-    Settings {
+fn ttl(seconds: u64) -> LockSettings {
+    LockSettings {
         ttl: secs(seconds),
         refresh: secs(seconds / 2),
-        ..Settings::default()
+        ..LockSettings::default()
     }
 }
 
@@ -47,19 +47,19 @@ async fn no_clock_frees_a_live_lock_and_none_keeps_a_dead_one_for_ever() {
 
 async fn one_takeover(time: &Time, holder_ahead: i64, reader_ahead: i64, store_ahead: i64) {
     let case = format!("holder {holder_ahead}, reader {reader_ahead}, store {store_ahead}");
-    let settings = Settings::default();
+    let settings = LockSettings::default();
     let mut holder = Process::new(time, 1, ahead(holder_ahead), &settings);
     let mut reader = Process::new(time, 2, ahead(reader_ahead), &settings);
-    let mut hold = holder.hold(Mode::Exclusive).await;
+    let mut hold = holder.hold(LockMode::Exclusive).await;
     for moment in [20, 47, 61, 75, 119] {
         holder.keep(&mut hold, secs(moment)).await;
-        assert_eq!(*hold.status(), Status::Held, "{case}");
+        assert_eq!(*hold.status(), HoldStatus::Held, "{case}");
         assert!(
-            !reader.gets(Mode::Exclusive).await,
+            !reader.gets(LockMode::Exclusive).await,
             "{case}: robbed at {moment} s"
         );
         assert!(
-            !reader.gets(Mode::Shared).await,
+            !reader.gets(LockMode::Shared).await,
             "{case}: joined at {moment} s"
         );
     }
@@ -71,19 +71,23 @@ async fn one_takeover(time: &Time, holder_ahead: i64, reader_ahead: i64, store_a
         (121, reader_ahead >= holder_ahead),
     ] {
         time.pass_until(last + secs(moment));
-        let got = reader.gets(Mode::Exclusive).await;
+        let got = reader.gets(LockMode::Exclusive).await;
         assert_eq!(got, free, "{case}: {moment} s after the last refresh");
     }
     if reader_ahead >= holder_ahead {
         return;
     }
-    let Err(Refusal::Held(blocker)) = reader.acquire(Mode::Exclusive).await else {
+    let Err(AcquireRefusal::Held(blocker)) = reader.acquire(LockMode::Exclusive).await else {
         panic!("{case}: held until its date");
     };
     // P20 holds it until its date, and says so.
     let far = holder_ahead - reader_ahead > 600;
-    let expected = if far { Held::FarAhead } else { Held::InForce };
-    assert_eq!(blocker.verdict, Verdict::Held(expected), "{case}");
+    let expected = if far {
+        HeldReason::FarAhead
+    } else {
+        HeldReason::InForce
+    };
+    assert_eq!(blocker.verdict, Staleness::Held(expected), "{case}");
 }
 
 /// P22: the ttl that counts is the record's.
@@ -93,10 +97,10 @@ async fn a_holder_with_another_ttl_is_judged_by_its_own() {
         let time = Time::begin(ahead(0));
         let mut holder = Process::new(&time, 1, ahead(-300), &ttl(own));
         let mut reader = Process::new(&time, 2, ahead(300), &ttl(others));
-        let mut hold = holder.hold(Mode::Shared).await;
+        let mut hold = holder.hold(LockMode::Shared).await;
         holder.keep(&mut hold, secs(2)).await;
         let sent = secs(2);
-        while !reader.gets(Mode::Exclusive).await {
+        while !reader.gets(LockMode::Exclusive).await {
             time.pass(secs(1));
             assert!(time.passed() < sent + secs(2 * own), "ttl {own}: stuck");
         }
@@ -112,35 +116,38 @@ async fn a_holder_with_another_ttl_is_judged_by_its_own() {
 /// the lock can be revived.
 #[tokio::test]
 async fn refreshes_that_fail_stop_the_work_before_anybody_may_follow() {
-    for mode in [Mode::Exclusive, Mode::Shared] {
+    for mode in [LockMode::Exclusive, LockMode::Shared] {
         let time = Time::begin(ahead(0));
-        let mut holder = Process::new(&time, 1, ahead(0), &Settings::default());
-        let mut reader = Process::new(&time, 2, ahead(0), &Settings::default());
+        let mut holder = Process::new(&time, 1, ahead(0), &LockSettings::default());
+        let mut reader = Process::new(&time, 2, ahead(0), &LockSettings::default());
         let mut hold = holder.hold(mode).await;
         holder.keep(&mut hold, secs(29)).await;
         let valid = hold.valid_until();
         time.server.plan(
-            Plan::on(Kind::Put, Fault::Refuse(500))
+            FaultPlan::on(FaultKind::Put, Fault::Refuse(500))
                 .key("lock.")
                 .always(),
         );
         holder.keep(&mut hold, secs(47)).await;
-        assert_eq!((hold.status(), hold.valid_until()), (&Status::Held, valid));
+        assert_eq!(
+            (hold.status(), hold.valid_until()),
+            (&HoldStatus::Held, valid)
+        );
         holder.keep(&mut hold, secs(59)).await;
         assert!(
-            matches!(hold.status(), Status::Lapsed { .. }),
+            matches!(hold.status(), HoldStatus::Lapsed { .. }),
             "{:?}",
             hold.status()
         );
         assert!(
-            !reader.gets(Mode::Exclusive).await,
+            !reader.gets(LockMode::Exclusive).await,
             "taken before the ttl was over"
         );
         time.pass_until(secs(79));
         time.server.heal();
-        assert_eq!(holder.revive(&mut hold).await, Status::Held);
+        assert_eq!(holder.revive(&mut hold).await, HoldStatus::Held);
         assert!(
-            !reader.gets(Mode::Exclusive).await,
+            !reader.gets(LockMode::Exclusive).await,
             "revived, and taken all the same"
         );
     }
@@ -152,12 +159,12 @@ async fn a_refreshed_lock_outlives_its_ttl() {
     let time = Time::begin(ahead(0));
     let mut holder = Process::new(&time, 1, ahead(0), &ttl(30));
     let mut reader = Process::new(&time, 2, ahead(0), &ttl(30));
-    let mut hold = holder.hold(Mode::Exclusive).await;
+    let mut hold = holder.hold(LockMode::Exclusive).await;
     for moment in (5..=120).step_by(5) {
         holder.keep(&mut hold, secs(moment)).await;
-        assert_eq!(*hold.status(), Status::Held);
-        assert!(!reader.gets(Mode::Shared).await, "robbed at {moment} s");
+        assert_eq!(*hold.status(), HoldStatus::Held);
+        assert!(!reader.gets(LockMode::Shared).await, "robbed at {moment} s");
     }
     holder.release(hold).await;
-    assert!(reader.gets(Mode::Shared).await);
+    assert!(reader.gets(LockMode::Shared).await);
 }

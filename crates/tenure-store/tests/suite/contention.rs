@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_store::address::Address;
-use tenure_store::{Class, Error, Guard, Options, Repository, Want};
+use tenure_store::address::RepositoryAddress;
+use tenure_store::{Class, Error, LockPurpose, Options, Repository, RepositoryGuard};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::support::Mode::{self, Exclusive, Shared};
-use crate::support::s3_server::{BUCKET, Conditions, Kind, S3Server, Seen};
+use crate::support::LockMode::{self, Exclusive, Shared};
+use crate::support::s3_server::{BUCKET, Conditions, FaultKind, ReceivedRequest, S3Server};
 use crate::support::virtual_time::config;
 
 const ROUNDS: usize = 300;
@@ -28,7 +28,7 @@ struct Tally {
     raced: usize,
 }
 
-async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [Mode; 2]) -> Tally {
+async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [LockMode; 2]) -> Tally {
     let start = Arc::new(Barrier::new(2 * LANES));
     let mut lanes = JoinSet::new();
     for lane in 0..LANES {
@@ -79,15 +79,21 @@ async fn lock_at(
     start: &Barrier,
     late: Duration,
     repository: &Repository,
-    mode: Mode,
-) -> Result<Guard, Error> {
+    mode: LockMode,
+) -> Result<RepositoryGuard, Error> {
     start.wait().await;
     tokio::time::sleep(late).await;
-    repository.lock(Want::new(mode, "race")).await
+    repository.lock(LockPurpose::new(mode, "race")).await
 }
 
 impl Tally {
-    async fn count(&mut self, ends: (Result<Guard, Error>, Result<Guard, Error>)) {
+    async fn count(
+        &mut self,
+        ends: (
+            Result<RepositoryGuard, Error>,
+            Result<RepositoryGuard, Error>,
+        ),
+    ) {
         let errors = [ends.0.as_ref().err(), ends.1.as_ref().err()];
         let overtaken = |error: &&Error| error.class() == Class::LostRace;
         self.raced += errors.into_iter().flatten().filter(overtaken).count();
@@ -105,7 +111,7 @@ impl Tally {
     }
 }
 
-async fn release(guard: Guard, won: &mut usize) {
+async fn release(guard: RepositoryGuard, won: &mut usize) {
     guard
         .release()
         .await
@@ -138,7 +144,8 @@ fn in_directory(root: &Path) -> impl Fn(usize) -> Repository {
     move |round| {
         let dir = root.join(format!("round-{round}"));
         std::fs::create_dir_all(&dir).expect("a directory for a round");
-        Repository::open(Address::Directory(dir), Options::default()).expect("a repository there")
+        Repository::open(RepositoryAddress::Directory(dir), Options::default())
+            .expect("a repository there")
     }
 }
 
@@ -147,8 +154,10 @@ async fn two_exclusives_on_the_test_server() {
     let server = S3Server::start();
     let tally = race(ROUNDS, in_bucket(&server), [Exclusive, Exclusive]).await;
     report("exclusive against exclusive, S3", &tally);
-    let refused = |seen: &&Seen| {
-        seen.kind == Kind::Put && seen.key.contains("lock.exclusive") && seen.status == Some(412)
+    let refused = |seen: &&ReceivedRequest| {
+        seen.kind == FaultKind::Put
+            && seen.key.contains("lock.exclusive")
+            && seen.status == Some(412)
     };
     let met = server.take_seen().iter().filter(refused).count();
     println!("in {met} of them both wrote, and the store refused one");

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::steps::Probe;
-use tenure_store::terms::Settings;
+use tenure_store::lock_terms::LockSettings;
+use tenure_store::protocol::Probe;
 
-use crate::support::Mode;
+use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};
 
 const DOC: &str = concat!(
@@ -15,10 +15,10 @@ const DOC: &str = concat!(
 );
 
 /// The requests of one quiet life, step by step.
-async fn life(time: &Time, mode: Mode) -> [usize; 5] {
+async fn liveness(time: &Time, mode: LockMode) -> [usize; 5] {
     let count = || time.server.take_seen().len();
     time.begin_again(SignedDuration::ZERO);
-    let mut process = Process::new(time, 3, SignedDuration::ZERO, &Settings::default());
+    let mut process = Process::new(time, 3, SignedDuration::ZERO, &LockSettings::default());
     let acquired = process.acquire(mode).await.expect("nobody else is there");
     let acquire = count();
     let mut hold = process.keeping(acquired);
@@ -35,9 +35,9 @@ async fn life(time: &Time, mode: Mode) -> [usize; 5] {
 #[tokio::test]
 async fn the_document_tells_what_a_lock_costs() {
     let time = Time::begin(SignedDuration::ZERO);
-    let exclusive = life(&time, Mode::Exclusive).await;
-    let shared = life(&time, Mode::Shared).await;
-    let process = Process::new(&time, 3, SignedDuration::ZERO, &Settings::default());
+    let exclusive = liveness(&time, LockMode::Exclusive).await;
+    let shared = liveness(&time, LockMode::Shared).await;
+    let process = Process::new(&time, 3, SignedDuration::ZERO, &LockSettings::default());
     time.server.take_seen();
     process
         .drive(Probe::new(1, 3))

@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::steps::{Refusal, Released, Status};
-use tenure_store::terms::{Level, Settings};
+use tenure_store::lock_terms::{ConditionLevel, LockSettings};
+use tenure_store::protocol::{AcquireRefusal, HoldStatus, Released};
 
-use crate::support::Mode;
-use crate::support::s3_server::{Fault, Gate, Kind, Plan};
+use crate::support::LockMode;
+use crate::support::s3_server::{Fault, FaultKind, FaultPlan, Gate};
 use crate::support::virtual_time::{Process, Time};
 
 fn faults() -> Vec<Fault> {
@@ -38,9 +38,14 @@ fn locks(time: &Time) -> Vec<String> {
 }
 
 /// One life: acquire, a refresh, release, with the plan at work. How many requests it took.
-async fn life(time: &Time, level: Level, mode: Mode, plan: Option<Plan>) -> usize {
+async fn liveness(
+    time: &Time,
+    level: ConditionLevel,
+    mode: LockMode,
+    plan: Option<FaultPlan>,
+) -> usize {
     let case = format!("{level:?}, {mode:?}, {plan:?}");
-    let settings = Settings::default();
+    let settings = LockSettings::default();
     time.begin_again(SignedDuration::ZERO);
     let mut process = Process::new(time, 7, SignedDuration::ZERO, &settings).at(level, &settings);
     if let Some(plan) = plan {
@@ -53,7 +58,7 @@ async fn life(time: &Time, level: Level, mode: Mode, plan: Option<Plan>) -> usiz
     let mut hold = process.keeping(acquired.unwrap_or_else(|why| panic!("{case}: {why:?}")));
     assert_eq!(locks(time).len(), 1, "{case}: held without a record");
     process.keep(&mut hold, Duration::from_secs(40)).await;
-    assert_eq!(*hold.status(), Status::Held, "{case}");
+    assert_eq!(*hold.status(), HoldStatus::Held, "{case}");
     let sent = hold.valid_until().0 - Duration::from_secs(48 + 1007);
     assert!(
         sent >= Duration::from_secs(30),
@@ -69,13 +74,17 @@ async fn life(time: &Time, level: Level, mode: Mode, plan: Option<Plan>) -> usiz
 async fn one_fault_never_costs_the_lock_nor_leaves_a_record() {
     let time = Time::begin(SignedDuration::ZERO);
     let mut lives = 0;
-    for level in [Level::Deletes, Level::Writes, Level::Nothing] {
-        for mode in [Mode::Exclusive, Mode::Shared] {
-            let requests = life(&time, level, mode, None).await;
+    for level in [
+        ConditionLevel::Deletes,
+        ConditionLevel::Writes,
+        ConditionLevel::Nothing,
+    ] {
+        for mode in [LockMode::Exclusive, LockMode::Shared] {
+            let requests = liveness(&time, level, mode, None).await;
             for fault in faults() {
                 for nth in 0..requests {
-                    let plan = Plan::on_any(fault.clone()).skip(nth as u32);
-                    life(&time, level, mode, Some(plan)).await;
+                    let plan = FaultPlan::on_any(fault.clone()).skip(nth as u32);
+                    liveness(&time, level, mode, Some(plan)).await;
                     lives += 1;
                 }
             }
@@ -91,15 +100,19 @@ async fn one_fault_never_costs_the_lock_nor_leaves_a_record() {
 /// P25: reads and lists that keep failing are never "free".
 #[tokio::test]
 async fn a_store_that_cannot_be_read_is_not_free() {
-    for (kind, key) in [(Kind::Get, "lock.exclusive"), (Kind::List, "lock.shared")] {
+    for (kind, key) in [
+        (FaultKind::Get, "lock.exclusive"),
+        (FaultKind::List, "lock.shared"),
+    ] {
         for fault in [Fault::Refuse(500), Fault::Refuse(403), Fault::LoseAnswer] {
             let time = Time::begin(SignedDuration::ZERO);
-            let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
+            let mut process =
+                Process::new(&time, 7, SignedDuration::ZERO, &LockSettings::default());
             time.server
-                .plan(Plan::on(kind, fault.clone()).key(key).always());
-            let end = process.acquire(Mode::Exclusive).await;
+                .plan(FaultPlan::on(kind, fault.clone()).key(key).always());
+            let end = process.acquire(LockMode::Exclusive).await;
             assert!(
-                matches!(end, Err(Refusal::Store(_))),
+                matches!(end, Err(AcquireRefusal::Store(_))),
                 "{kind:?} {fault:?}: {end:?}"
             );
             assert_eq!(locks(&time), [""; 0]);
@@ -110,19 +123,25 @@ async fn a_store_that_cannot_be_read_is_not_free() {
 /// P29: after our record is written the store stops answering looks. The record is removed.
 #[tokio::test]
 async fn a_failure_after_the_write_removes_the_record() {
-    for mode in [Mode::Exclusive, Mode::Shared] {
+    for mode in [LockMode::Exclusive, LockMode::Shared] {
         let time = Time::begin(SignedDuration::ZERO);
-        let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
-        time.server
-            .plan(Plan::on(Kind::List, Fault::Refuse(500)).skip(1).always());
+        let mut process = Process::new(&time, 7, SignedDuration::ZERO, &LockSettings::default());
         time.server.plan(
-            Plan::on(Kind::Get, Fault::Refuse(500))
+            FaultPlan::on(FaultKind::List, Fault::Refuse(500))
+                .skip(1)
+                .always(),
+        );
+        time.server.plan(
+            FaultPlan::on(FaultKind::Get, Fault::Refuse(500))
                 .key("lock.exclusive")
                 .skip(1)
                 .always(),
         );
         let end = process.acquire(mode).await;
-        assert!(matches!(end, Err(Refusal::Store(_))), "{mode:?}: {end:?}");
+        assert!(
+            matches!(end, Err(AcquireRefusal::Store(_))),
+            "{mode:?}: {end:?}"
+        );
         assert_eq!(locks(&time), [""; 0], "{mode:?}");
     }
 }
@@ -131,13 +150,19 @@ async fn a_failure_after_the_write_removes_the_record() {
 #[tokio::test]
 async fn a_record_that_cannot_be_removed_is_confessed() {
     let time = Time::begin(SignedDuration::ZERO);
-    let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
+    let mut process = Process::new(&time, 7, SignedDuration::ZERO, &LockSettings::default());
+    time.server.plan(
+        FaultPlan::on(FaultKind::List, Fault::Refuse(500))
+            .skip(1)
+            .always(),
+    );
     time.server
-        .plan(Plan::on(Kind::List, Fault::Refuse(500)).skip(1).always());
-    time.server
-        .plan(Plan::on(Kind::Delete, Fault::Refuse(500)).always());
-    let end = process.acquire(Mode::Exclusive).await;
-    assert!(matches!(end, Err(Refusal::LeftBehind { .. })), "{end:?}");
+        .plan(FaultPlan::on(FaultKind::Delete, Fault::Refuse(500)).always());
+    let end = process.acquire(LockMode::Exclusive).await;
+    assert!(
+        matches!(end, Err(AcquireRefusal::LeftBehind { .. })),
+        "{end:?}"
+    );
     assert_eq!(locks(&time), ["index/lock.exclusive"]);
 }
 
@@ -145,18 +170,18 @@ async fn a_record_that_cannot_be_removed_is_confessed() {
 #[tokio::test]
 async fn a_write_that_comes_late_is_refused_by_its_own_twin() {
     let time = Time::begin(SignedDuration::ZERO);
-    let mut process = Process::new(&time, 7, SignedDuration::ZERO, &Settings::default());
+    let mut process = Process::new(&time, 7, SignedDuration::ZERO, &LockSettings::default());
     let gate = Gate::closed();
     time.server
-        .plan(Plan::on(Kind::Put, Fault::ApplyLater(gate.clone())).key("lock.exclusive"));
-    let mut hold = process.hold(Mode::Exclusive).await;
+        .plan(FaultPlan::on(FaultKind::Put, Fault::ApplyLater(gate.clone())).key("lock.exclusive"));
+    let mut hold = process.hold(LockMode::Exclusive).await;
     let applied = time.server.take_seen().len();
     gate.open();
     while time.server.take_seen().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     process.keep(&mut hold, Duration::from_secs(40)).await;
-    assert_eq!(*hold.status(), Status::Held, "after {applied} requests");
+    assert_eq!(*hold.status(), HoldStatus::Held, "after {applied} requests");
     assert_eq!(process.release(hold).await, Released::Done);
     assert_eq!(locks(&time), [""; 0]);
 }

@@ -4,24 +4,30 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use tenure_store::{Class, Level, Options, Repository, Want};
+use tenure_store::{Class, ConditionLevel, LockPurpose, Options, Repository};
 
-use crate::support::Mode::{Exclusive, Shared};
+use crate::support::LockMode::{Exclusive, Shared};
 use crate::support::foreign::{Foreign, Running};
-use crate::support::s3_server::{BUCKET, Kind, S3Server, Seen};
+use crate::support::s3_server::{BUCKET, FaultKind, ReceivedRequest, S3Server};
 use crate::support::virtual_time::s3_config;
 
 /// Exclusive alone, shared together, each refused where the other is, nothing left behind.
-async fn play(open: impl Fn() -> Repository) -> Level {
+async fn play(open: impl Fn() -> Repository) -> ConditionLevel {
     let (one, two) = (open(), open());
     let level = one
         .abilities()
         .await
         .expect("a store that can be probed")
         .level;
-    let exclusive = one.lock(Want::new(Exclusive, "prune")).await.expect("free");
+    let exclusive = one
+        .lock(LockPurpose::new(Exclusive, "prune"))
+        .await
+        .expect("free");
     for mode in [Exclusive, Shared] {
-        let refused = two.lock(Want::new(mode, "late")).await.expect_err("held");
+        let refused = two
+            .lock(LockPurpose::new(mode, "late"))
+            .await
+            .expect_err("held");
         assert_eq!(refused.class(), Class::Held, "{refused}");
     }
     exclusive
@@ -38,13 +44,16 @@ async fn play(open: impl Fn() -> Repository) -> Level {
     let first_fence = exclusive.fence().expect("an exclusive lock is fenced");
     exclusive.release().await.expect("given back");
 
-    let shared = one.lock(Want::new(Shared, "backup")).await.expect("free");
+    let shared = one
+        .lock(LockPurpose::new(Shared, "backup"))
+        .await
+        .expect("free");
     let beside = two
-        .lock(Want::new(Shared, "restore"))
+        .lock(LockPurpose::new(Shared, "restore"))
         .await
         .expect("shared beside shared");
     let refused = open()
-        .lock(Want::new(Exclusive, "prune"))
+        .lock(LockPurpose::new(Exclusive, "prune"))
         .await
         .expect_err("held");
     assert_eq!(refused.class(), Class::Held, "{refused}");
@@ -53,7 +62,10 @@ async fn play(open: impl Fn() -> Repository) -> Level {
     beside.release().await.expect("given back");
     assert!(two.inspect().await.expect("a look").locks.is_empty());
 
-    let again = two.lock(Want::new(Exclusive, "prune")).await.expect("free");
+    let again = two
+        .lock(LockPurpose::new(Exclusive, "prune"))
+        .await
+        .expect("free");
     assert!(again.fence() > Some(first_fence), "fencing numbers grow");
     again.release().await.expect("given back");
     level
@@ -89,7 +101,10 @@ async fn moto_speaks_s3() {
         .collect();
     let level = play(|| open("s3", &config)).await;
     println!("moto: level {}", level.number());
-    assert!(level >= Level::Writes, "moto has conditional writes");
+    assert!(
+        level >= ConditionLevel::Writes,
+        "moto has conditional writes"
+    );
 }
 
 #[tokio::test]
@@ -107,7 +122,10 @@ async fn azurite_speaks_azure() {
     ];
     let level = play(|| open("az", &config)).await;
     println!("azurite: level {}", level.number());
-    assert!(level >= Level::Writes, "Azure has conditional writes");
+    assert!(
+        level >= ConditionLevel::Writes,
+        "Azure has conditional writes"
+    );
 }
 
 /// GCS by its XML interface, spoken by the test server: generations instead of entity tags.
@@ -115,20 +133,20 @@ async fn azurite_speaks_azure() {
 async fn the_test_server_speaks_gcs() {
     let server = S3Server::start();
     let config = gcs_config(&server.endpoint());
-    assert_eq!(play(|| open("gs", &config)).await, Level::Deletes);
+    assert_eq!(play(|| open("gs", &config)).await, ConditionLevel::Deletes);
     let seen = server.take_seen();
-    let conditional = |seen: &&Seen| {
+    let conditional = |seen: &&ReceivedRequest| {
         seen.condition
             .as_ref()
             .is_some_and(|it| it.contains("generation"))
     };
     assert!(
         seen.iter()
-            .any(|seen| seen.kind == Kind::Delete && conditional(&seen))
+            .any(|seen| seen.kind == FaultKind::Delete && conditional(&seen))
     );
     assert!(
         seen.iter()
-            .any(|seen| seen.kind == Kind::Put && conditional(&seen))
+            .any(|seen| seen.kind == FaultKind::Put && conditional(&seen))
     );
 }
 
@@ -157,7 +175,7 @@ async fn the_emulator_of_gcs_is_refused_for_what_it_lacks() {
     }
     let repository = open("gs", &gcs_config(&emulator.endpoint()));
     let refused = repository
-        .lock(Want::new(Exclusive, "prune"))
+        .lock(LockPurpose::new(Exclusive, "prune"))
         .await
         .expect_err("no versions");
     assert_eq!(refused.class(), Class::Io, "{refused}");

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tenure_store::steps::{Cause, Hold, Notice, Status};
-use tenure_store::terms::{OnConflict, Settings};
+use tenure_store::lock_terms::{LockSettings, OnConflict};
+use tenure_store::protocol::{HoldProcedure, HoldStatus, LossCause, Notice};
 
-use crate::support::Mode;
+use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};
 
 const EXCLUSIVE: &str = "index/lock.exclusive";
@@ -17,9 +17,9 @@ fn secs(seconds: u64) -> Duration {
 }
 
 fn process<'a>(time: &'a Time, on_conflict: OnConflict) -> Process<'a> {
-    let settings = Settings {
+    let settings = LockSettings {
         on_conflict,
-        ..Settings::default()
+        ..LockSettings::default()
     };
     Process::new(time, 1, SignedDuration::ZERO, &settings)
 }
@@ -34,8 +34,8 @@ fn plant(time: &Time, process: &Process<'_>, key: &str) {
     time.server.plant(key, record, Duration::ZERO);
 }
 
-fn lost_to_an_intruder(hold: &Hold) -> bool {
-    matches!(hold.status(), Status::Lost(Cause::Intruder(_)))
+fn lost_to_an_intruder(hold: &HoldProcedure) -> bool {
+    matches!(hold.status(), HoldStatus::Lost(LossCause::Intruder(_)))
 }
 
 /// An exclusive holder gives up when the second look, 10 s later, finds the same shared lock.
@@ -43,11 +43,11 @@ fn lost_to_an_intruder(hold: &Hold) -> bool {
 async fn an_exclusive_holder_stops_at_the_second_look() {
     let time = Time::begin(SignedDuration::ZERO);
     let mut process = process(&time, OnConflict::Warn);
-    let mut hold = process.hold(Mode::Exclusive).await;
+    let mut hold = process.hold(LockMode::Exclusive).await;
     plant(&time, &process, SHARED);
     let taken = process.now().boot;
     process.keep(&mut hold, time.passed() + secs(23)).await;
-    assert_eq!(*hold.status(), Status::Held, "one look is not enough");
+    assert_eq!(*hold.status(), HoldStatus::Held, "one look is not enough");
     process.keep(&mut hold, time.passed() + secs(5)).await;
     assert!(lost_to_an_intruder(&hold), "{:?}", hold.status());
     let noticed = process.now().boot.since(taken);
@@ -59,15 +59,15 @@ async fn an_exclusive_holder_stops_at_the_second_look() {
 async fn an_intruder_that_withdraws_is_none() {
     let time = Time::begin(SignedDuration::ZERO);
     let mut process = process(&time, OnConflict::Warn);
-    let mut hold = process.hold(Mode::Shared).await;
+    let mut hold = process.hold(LockMode::Shared).await;
     plant(&time, &process, EXCLUSIVE);
     process.keep(&mut hold, time.passed() + secs(20)).await;
-    assert_eq!(*hold.status(), Status::Held);
+    assert_eq!(*hold.status(), HoldStatus::Held);
     // It lets go, and another one comes: two short-lived ones are not one that stays.
     time.pass(secs(1));
     plant(&time, &process, EXCLUSIVE);
     process.keep(&mut hold, time.passed() + secs(6)).await;
-    assert_eq!(*hold.status(), Status::Held);
+    assert_eq!(*hold.status(), HoldStatus::Held);
     assert!(
         !hold
             .take_notices()
@@ -83,7 +83,7 @@ async fn a_shared_holder_warns_or_stops() {
     for on_conflict in [OnConflict::Warn, OnConflict::Stop] {
         let time = Time::begin(SignedDuration::ZERO);
         let mut process = process(&time, on_conflict);
-        let mut hold = process.hold(Mode::Shared).await;
+        let mut hold = process.hold(LockMode::Shared).await;
         plant(&time, &process, EXCLUSIVE);
         process.keep(&mut hold, time.passed() + secs(28)).await;
         let warned = hold
@@ -91,7 +91,7 @@ async fn a_shared_holder_warns_or_stops() {
             .iter()
             .any(|notice| matches!(notice, Notice::Intruder(_)));
         match on_conflict {
-            OnConflict::Warn => assert!(warned && *hold.status() == Status::Held),
+            OnConflict::Warn => assert!(warned && *hold.status() == HoldStatus::Held),
             OnConflict::Stop => assert!(lost_to_an_intruder(&hold), "{:?}", hold.status()),
         }
     }
@@ -102,13 +102,13 @@ async fn a_shared_holder_warns_or_stops() {
 async fn an_exclusive_holder_that_was_overwritten_stops_at_the_first_look() {
     let time = Time::begin(SignedDuration::ZERO);
     let mut process = process(&time, OnConflict::Warn);
-    let mut hold = process.hold(Mode::Exclusive).await;
+    let mut hold = process.hold(LockMode::Exclusive).await;
     process.keep(&mut hold, time.passed() + secs(2)).await;
     plant(&time, &process, EXCLUSIVE);
     process.keep(&mut hold, time.passed() + secs(15)).await;
     let status = hold.status();
     assert!(
-        matches!(status, Status::Lost(Cause::Overwritten(_))),
+        matches!(status, HoldStatus::Lost(LossCause::Overwritten(_))),
         "{status:?}"
     );
 }

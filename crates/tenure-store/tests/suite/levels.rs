@@ -1,8 +1,8 @@
 //! What a store can do is found out, not believed (P26, P27).
 
-use tenure_store::{Class, Demand, Level, Options, Repository, Want};
+use tenure_store::{Class, ConditionLevel, Demand, LockPurpose, Options, Repository};
 
-use crate::support::Mode;
+use crate::support::LockMode;
 use crate::support::s3_server::{BUCKET, Conditions, S3Server};
 use crate::support::virtual_time::config;
 
@@ -20,11 +20,11 @@ fn open(server: &S3Server, demand: Demand) -> Repository {
 #[tokio::test]
 async fn the_level_is_what_the_store_shows() {
     for (conditions, level) in [
-        (Conditions::Honoured, Level::Deletes),
-        (Conditions::OnPutOnly, Level::Writes),
-        (Conditions::Ignored, Level::Nothing),
-        (Conditions::Refused(501), Level::Nothing),
-        (Conditions::Refused(400), Level::Nothing),
+        (Conditions::Honoured, ConditionLevel::Deletes),
+        (Conditions::OnPutOnly, ConditionLevel::Writes),
+        (Conditions::Ignored, ConditionLevel::Nothing),
+        (Conditions::Refused(501), ConditionLevel::Nothing),
+        (Conditions::Refused(400), ConditionLevel::Nothing),
     ] {
         let server = S3Server::start();
         server.set_conditions(conditions);
@@ -37,7 +37,7 @@ async fn the_level_is_what_the_store_shows() {
             "{conditions:?}: the probe cleans up"
         );
         let guard = repository
-            .lock(Want::new(Mode::Exclusive, "prune"))
+            .lock(LockPurpose::new(LockMode::Exclusive, "prune"))
             .await
             .expect("free");
         guard.release().await.expect("given back");
@@ -56,7 +56,7 @@ async fn a_liar_is_refused_where_conditions_are_demanded() {
     server.set_conditions(Conditions::Ignored);
     let repository = open(&server, Demand::ConditionalWrites);
     let refused = repository
-        .lock(Want::new(Mode::Shared, "backup"))
+        .lock(LockPurpose::new(LockMode::Shared, "backup"))
         .await
         .expect_err("level 0");
     assert_eq!(refused.class(), Class::Unsupported, "{refused}");

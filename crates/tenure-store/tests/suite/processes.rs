@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 use tenure_store::blocking::wait;
-use tenure_store::{Guard, Options, Repository, Want};
+use tenure_store::{LockPurpose, Options, Repository, RepositoryGuard};
 
-use crate::support::Mode;
+use crate::support::LockMode;
 use crate::support::s3_server::{BUCKET, S3Server};
 use crate::support::virtual_time::s3_config;
 
@@ -23,8 +23,8 @@ fn contend(told: &str) {
         panic!("a mode and an endpoint");
     };
     let mode = match mode {
-        "exclusive" => Mode::Exclusive,
-        _ => Mode::Shared,
+        "exclusive" => LockMode::Exclusive,
+        _ => LockMode::Shared,
     };
     let mut lines = std::io::stdin().lines();
     while let Some(Ok(place)) = lines.next() {
@@ -36,7 +36,7 @@ fn contend(told: &str) {
         let taken = wait(
             repository
                 .expect("a repository")
-                .lock(Want::new(mode, "race")),
+                .lock(LockPurpose::new(mode, "race")),
         );
         let said = match &taken {
             Ok(_) => "held".to_owned(),
@@ -46,7 +46,7 @@ fn contend(told: &str) {
         println!("\nanswer {said}");
         lines.next();
         if let Ok(guard) = taken {
-            wait(Guard::release(guard)).expect("what is held is given back");
+            wait(RepositoryGuard::release(guard)).expect("what is held is given back");
         }
         println!("\nanswer done");
     }

@@ -12,7 +12,7 @@ use object_store::{
     UpdateVersion,
 };
 
-use crate::support::s3_server::{BUCKET, Conditions, Fault, Gate, Kind, Plan, S3Server};
+use crate::support::s3_server::{BUCKET, Conditions, Fault, FaultKind, FaultPlan, Gate, S3Server};
 
 fn client(server: &S3Server) -> AmazonS3 {
     AmazonS3Builder::new()
@@ -148,7 +148,7 @@ async fn keys_with_plus_and_colon_are_stored_and_listed() {
     let lists = server
         .take_seen()
         .iter()
-        .filter(|seen| seen.kind == Kind::List)
+        .filter(|seen| seen.kind == FaultKind::List)
         .count();
     assert_eq!(lists, 3, "five keys on pages of two");
 }
@@ -173,8 +173,8 @@ async fn times_come_from_the_servers_clock() {
 async fn an_answer_can_be_lost_after_applying() {
     let server = S3Server::start();
     let (store, key) = (client(&server), Path::from("k"));
-    server.plan(Plan::on(Kind::Put, Fault::LoseAnswer));
-    server.plan(Plan::on(Kind::Put, Fault::LoseRequest).key("other"));
+    server.plan(FaultPlan::on(FaultKind::Put, Fault::LoseAnswer));
+    server.plan(FaultPlan::on(FaultKind::Put, Fault::LoseRequest).key("other"));
     assert!(store.put(&key, body("x")).await.is_err());
     assert_eq!(server.object("k").unwrap().bytes, "x");
     assert!(store.put(&Path::from("other"), body("x")).await.is_err());
@@ -187,11 +187,14 @@ async fn statuses_come_before_or_after_applying() {
     let server = S3Server::start();
     let (store, key) = (client(&server), Path::from("k"));
     for status in [409, 412, 429, 500] {
-        server.plan(Plan::on(Kind::Put, Fault::Refuse(status)));
+        server.plan(FaultPlan::on(FaultKind::Put, Fault::Refuse(status)));
         assert!(store.put(&key, body("x")).await.is_err());
         assert_eq!(server.object("k"), None, "{status}");
     }
-    server.plan(Plan::on(Kind::Put, Fault::StatusAfterApplying(500)));
+    server.plan(FaultPlan::on(
+        FaultKind::Put,
+        Fault::StatusAfterApplying(500),
+    ));
     assert!(store.put(&key, body("x")).await.is_err());
     assert!(server.object("k").is_some());
 }
@@ -202,7 +205,10 @@ async fn a_request_can_come_late_or_be_overtaken() {
     let server = S3Server::start();
     let (store, key) = (client(&server), Path::from("k"));
     let gate = Gate::closed();
-    server.plan(Plan::on(Kind::Put, Fault::ApplyLater(gate.clone())));
+    server.plan(FaultPlan::on(
+        FaultKind::Put,
+        Fault::ApplyLater(gate.clone()),
+    ));
     assert!(store.put(&key, body("late")).await.is_err());
     store.put(&key, body("soon")).await.unwrap();
     assert_eq!(server.object("k").unwrap().bytes, "soon");
@@ -211,7 +217,7 @@ async fn a_request_can_come_late_or_be_overtaken() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
-    server.plan(Plan::on(Kind::Put, Fault::Reorder).key("first"));
+    server.plan(FaultPlan::on(FaultKind::Put, Fault::Reorder).key("first"));
     let (first, second) = (Path::from("first"), Path::from("second"));
     let (one, two) = tokio::join!(store.put(&first, body("1")), async {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -234,5 +240,8 @@ async fn a_bulk_delete_knows_no_conditions() {
     store.put(&key, body("x")).await.unwrap();
     store.delete(&key).await.unwrap();
     assert_eq!(server.object("a+b"), None);
-    assert_eq!(server.take_seen().last().unwrap().kind, Kind::BulkDelete);
+    assert_eq!(
+        server.take_seen().last().unwrap().kind,
+        FaultKind::BulkDelete
+    );
 }

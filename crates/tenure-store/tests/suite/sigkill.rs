@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tenure_store::blocking::wait;
-use tenure_store::{Options, Repository, Settings, Want};
+use tenure_store::{LockPurpose, LockSettings, Options, Repository};
 
-use crate::support::Mode;
+use crate::support::LockMode;
 use crate::support::s3_server::{BUCKET, S3Server};
 use crate::support::virtual_time::s3_config;
 
@@ -16,10 +16,10 @@ const CHILD: &str = "TENURE_TEST_HOLD_AT";
 const TTL: Duration = Duration::from_secs(30);
 
 fn open(place: &str, endpoint: &str) -> Repository {
-    let settings = Settings {
+    let settings = LockSettings {
         ttl: TTL,
         refresh: Duration::from_secs(10),
-        ..Settings::default()
+        ..LockSettings::default()
     };
     let options = Options {
         settings,
@@ -35,7 +35,8 @@ fn a_killed_holder_is_followed_after_its_ttl() {
     if let Ok(at) = std::env::var(CHILD) {
         let (place, endpoint) = at.split_once('|').expect("a place and an endpoint");
         let _guard =
-            wait(open(place, endpoint).lock(Want::new(Mode::Exclusive, "held"))).expect("free");
+            wait(open(place, endpoint).lock(LockPurpose::new(LockMode::Exclusive, "held")))
+                .expect("free");
         println!("\nheld");
         loop {
             std::thread::park();
@@ -72,7 +73,7 @@ fn follow(place: &str, endpoint: &str) {
     // Past the first refreshes, so that it is a refresh that has to lapse.
     let repository = open(place, endpoint);
     let refused = || {
-        let error = wait(repository.lock(Want::new(Mode::Shared, "follower"))).err()?;
+        let error = wait(repository.lock(LockPurpose::new(LockMode::Shared, "follower"))).err()?;
         assert!(error.is_busy(), "{place}: {error}");
         Some(())
     };

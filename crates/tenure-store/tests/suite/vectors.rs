@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use tenure_store::Class;
-use tenure_store::onion::{Codec, DataKey, Seal};
-use tenure_store::terms::Settings;
+use tenure_store::envelope::{Codec, DataKey, Seal};
+use tenure_store::lock_terms::LockSettings;
 
-use crate::support::Mode;
+use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};
 
 /// What must be decided.
@@ -38,27 +38,27 @@ fn data_key() -> Codec {
 /// The file as the exclusive lock, and as a shared one, this old, against both kinds of requests.
 async fn decide(time: &Time, file: &str, age: u64, expected: Decision) {
     for (key, mode) in [
-        ("index/lock.exclusive", Mode::Exclusive),
-        ("index/lock.exclusive", Mode::Shared),
+        ("index/lock.exclusive", LockMode::Exclusive),
+        ("index/lock.exclusive", LockMode::Shared),
         (
             "index/lock.shared/2026-03-07T09:00:00.482913+05:30",
-            Mode::Exclusive,
+            LockMode::Exclusive,
         ),
         (
             "index/lock.shared/2026-03-07T09:00:00.482913Z",
-            Mode::Shared,
+            LockMode::Shared,
         ),
     ] {
         let case = format!("{file}, {age} s old, at {key}, {mode:?} wanted");
         time.begin_again(SignedDuration::ZERO);
         time.server
             .plant(key, bytes(file), Duration::from_secs(age));
-        let mut process = Process::new(time, 5, SignedDuration::ZERO, &Settings::default());
+        let mut process = Process::new(time, 5, SignedDuration::ZERO, &LockSettings::default());
         let got = match process.acquire(mode).await {
             Ok(_) => Reclaim,
             Err(refusal) => Refuse(refusal.class()),
         };
-        let shared_both = key.starts_with("index/lock.shared/") && mode == Mode::Shared;
+        let shared_both = key.starts_with("index/lock.shared/") && mode == LockMode::Shared;
         assert_eq!(got, if shared_both { Reclaim } else { expected }, "{case}");
         if got != Reclaim {
             let left = time.server.object(key).expect("a held lock is left alone");
@@ -152,8 +152,8 @@ async fn scratch_files_count_only_if_they_parse() {
         time.begin_again(SignedDuration::ZERO);
         let key = "index/lock.shared/2026-03-07T09:00:00.482913Z.tmp";
         time.server.plant(key, bytes(file), Duration::from_secs(10));
-        let mut process = Process::new(&time, 5, SignedDuration::ZERO, &Settings::default());
-        let got = match process.acquire(Mode::Exclusive).await {
+        let mut process = Process::new(&time, 5, SignedDuration::ZERO, &LockSettings::default());
+        let got = match process.acquire(LockMode::Exclusive).await {
             Ok(_) => Reclaim,
             Err(refusal) => Refuse(refusal.class()),
         };

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_store::judge::{Life as StoreLife, Verdict as StoreVerdict};
-use tenure_store::steps::{Blocker as StoreBlocker, Cause, Insist, Notice, Target, View};
+use tenure_store::protocol::{
+    BlockingObject as StoreBlocker, BreakTarget, Insist, LockListing, LossCause, Notice,
+};
+use tenure_store::staleness::{ProcessLiveness as StoreLife, Staleness as StoreVerdict};
 use tenure_store::{
-    Address, Class, Company, Event, Guard as StoreGuard, LifeOf, Loss, Mode as StoreMode,
-    OnConflict, Options, Patience, Repository, Settings, Ticket, Want,
+    Class, FollowedProcess, LockEvent, LockMode as StoreMode, LockPurpose, LockSettings, Loss,
+    OnConflict, Options, OtherClients, Repository, RepositoryAddress,
+    RepositoryGuard as StoreGuard, Ticket, WaitLimit,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -44,7 +47,7 @@ pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
     let repository = tenure.repository(place, ttl)?;
     let signals = Signals::new(place);
     let refreshed = Arc::new(Notify::new());
-    let want = Want {
+    let want = LockPurpose {
         mode: match request.mode {
             Mode::Exclusive => StoreMode::Exclusive,
             Mode::Shared | Mode::SharedTree | Mode::Permit(_) => StoreMode::Shared,
@@ -52,24 +55,24 @@ pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
         operation: request
             .purpose()
             .unwrap_or_else(|| request.holder.name.clone()),
-        patience: match request.wait {
-            Wait::No => Patience::None,
-            Wait::For(time) => Patience::For(time),
-            Wait::Forever => Patience::Forever,
+        wait_limit: match request.wait {
+            Wait::No => WaitLimit::None,
+            Wait::For(time) => WaitLimit::For(time),
+            Wait::Forever => WaitLimit::Forever,
         },
-        life: match request.follows {
-            Some(_) => LifeOf::Lease,
-            None => LifeOf::Process,
+        liveness: match request.follows {
+            Some(_) => FollowedProcess::Lease,
+            None => FollowedProcess::Process,
         },
         listener: Some({
             let (place, tell) = (place.clone(), request.on_wait.clone());
             let refreshed = Arc::clone(&refreshed);
             Arc::new(move |event| match (event, &tell) {
-                (Event::Waiting(found), Some(tell)) => {
+                (LockEvent::Waiting(found), Some(tell)) => {
                     tell(&Busy::new(&place, Some(blocker(&place, found)), "held"));
                 }
-                (Event::Held(Notice::Refreshed), _) => refreshed.notify_one(),
-                (Event::Waiting(_) | Event::Held(_), _) => {}
+                (LockEvent::Held(Notice::Refreshed), _) => refreshed.notify_one(),
+                (LockEvent::Waiting(_) | LockEvent::Held(_), _) => {}
             })
         }),
     };
@@ -174,26 +177,26 @@ pub(crate) fn open(place: &Where, tuning: &Tuning, ttl: Duration) -> Result<Repo
     };
     let tuning = &tuning.repository;
     let options = Options {
-        settings: Settings {
+        settings: LockSettings {
             ttl,
             refresh: ttl / 3,
             settle: tuning.settle,
             company: match tuning.tenure_only {
-                true => Company::TenureOnly,
-                false => Company::Originals,
+                true => OtherClients::TenureOnly,
+                false => OtherClients::Originals,
             },
             on_conflict: match tuning.strict {
                 true => OnConflict::Stop,
                 false => OnConflict::Warn,
             },
-            ..Settings::default()
+            ..LockSettings::default()
         },
         key: tuning.key.clone(),
         seal: tuning.seal,
         demand: tuning.demand,
         config: tuning.config.clone(),
     };
-    let address: Address = address.clone();
+    let address: RepositoryAddress = address.clone();
     Repository::open(address, options).map_err(|error| translated(place, &error))
 }
 
@@ -203,7 +206,7 @@ pub(super) async fn inspect(tenure: &Tenure, place: &Where) -> Result<State, Err
     Ok(state(place, &view))
 }
 
-fn state(place: &Where, view: &View) -> State {
+fn state(place: &Where, view: &LockListing) -> State {
     let holders: Vec<Blocker> = view.locks.iter().map(|lock| blocker(place, lock)).collect();
     let fence = holders.iter().filter_map(|holder| holder.fence).max();
     State {
@@ -253,7 +256,10 @@ pub(super) async fn break_hold(
         (Force::Yes, None) => Insist::Yes,
         (Force::Yes | Force::No, _) => Insist::No,
     };
-    let wanted = targets.iter().map(|lock| Target::from(*lock)).collect();
+    let wanted = targets
+        .iter()
+        .map(|lock| BreakTarget::from(*lock))
+        .collect();
     let broken = repository.break_locks(wanted, insist).await;
     let broken = broken.map_err(|error| translated(place, &error))?;
     if let Some((key, why)) = broken.left.first() {
@@ -323,7 +329,7 @@ fn ticket(hold: &Hold) -> Result<Ticket, Error> {
 
 fn blocker(place: &Where, found: &StoreBlocker) -> Blocker {
     let record = found.object.record();
-    let life = match (&found.verdict, found.object.life) {
+    let life = match (&found.verdict, found.object.liveness) {
         (StoreVerdict::Stale(_) | StoreVerdict::Scratch, _) => Life::Dead,
         (_, StoreLife::Alive | StoreLife::Locked) => Life::Alive,
         (StoreVerdict::Held(_) | StoreVerdict::Unreadable(_), _) => Life::Unknown,
@@ -348,7 +354,7 @@ fn blocker(place: &Where, found: &StoreBlocker) -> Blocker {
         },
         standing: Standing::Holds,
         mode: match found.key {
-            tenure_store::Key::Shared(_) => Mode::Shared,
+            tenure_store::ObjectKey::Shared(_) => Mode::Shared,
             _ => Mode::Exclusive,
         },
         held_for: since.and_then(|since| Duration::try_from(now.duration_since(since)).ok()),
@@ -366,13 +372,13 @@ fn blocker(place: &Where, found: &StoreBlocker) -> Blocker {
 fn loss_words(loss: &Loss) -> (LostCause, String) {
     let (cause, what) = match loss {
         Loss::Lapsed => (LostCause::Unconfirmed, "no refresh was confirmed in time"),
-        Loss::For(Cause::Expired) => (LostCause::Expired, "its lease ran out"),
-        Loss::For(Cause::Removed) => (LostCause::Broken, "somebody removed its record"),
-        Loss::For(Cause::Overwritten(_)) => (
+        Loss::For(LossCause::Expired) => (LostCause::Expired, "its lease ran out"),
+        Loss::For(LossCause::Removed) => (LostCause::Broken, "somebody removed its record"),
+        Loss::For(LossCause::Overwritten(_)) => (
             LostCause::Overwritten,
             "another's record stands in its place",
         ),
-        Loss::For(Cause::Intruder(_)) => (
+        Loss::For(LossCause::Intruder(_)) => (
             LostCause::Overwritten,
             "somebody who excludes us works beside us",
         ),

@@ -31,7 +31,7 @@ const STAMP: usize = 30;
 
 /// Listens to a `Hash`.
 pub(crate) struct Canon<'a> {
-    seat: u8,
+    slot: u8,
     /// Names that the process gave itself.
     mine: &'a [&'a str],
     words: Vec<u64>,
@@ -76,13 +76,13 @@ pub(crate) struct Limits {
     /// Dates in versions of other locks.
     pub(crate) version: Option<i64>,
     /// Since when another lock was seen unchanged.
-    pub(crate) sighting: Option<i64>,
+    pub(crate) observation: Option<i64>,
 }
 
 impl<'a> Canon<'a> {
-    fn new(seat: u8, mine: &'a [&'a str]) -> Canon<'a> {
+    fn new(slot: u8, mine: &'a [&'a str]) -> Canon<'a> {
         Canon {
-            seat,
+            slot,
             mine,
             words: Vec::new(),
             times: Vec::new(),
@@ -126,7 +126,7 @@ impl<'a> Canon<'a> {
                 Kind::Date => limits.date,
                 Kind::OwnVersion => Some(limits.own_version),
                 Kind::Version => limits.version,
-                Kind::Sighting => limits.sighting,
+                Kind::Sighting => limits.observation,
             };
             if let Some(limit) = limit {
                 let from_now = (seconds - now).max(-limit);
@@ -156,7 +156,7 @@ impl Hasher for Canon<'_> {
             STAMP => Some((Kind::Date, bytes)),
             VERSION => {
                 self.write_u16(u16::from_le_bytes([bytes[1], bytes[2]]));
-                let own = bytes[1] == b'0' + self.seat;
+                let own = bytes[1] == b'0' + self.slot;
                 let kind = if own { Kind::OwnVersion } else { Kind::Version };
                 Some((kind, &bytes[3..]))
             }
@@ -262,8 +262,8 @@ pub(crate) type Table<K, V> =
     std::collections::HashMap<K, V, std::hash::BuildHasherDefault<Folded>>;
 
 /// Says `value` to a listener.
-pub(crate) fn spell<'a>(value: &impl Hash, seat: u8, mine: &'a [&'a str]) -> Canon<'a> {
-    let mut canon = Canon::new(seat, mine);
+pub(crate) fn spell<'a>(value: &impl Hash, slot: u8, mine: &'a [&'a str]) -> Canon<'a> {
+    let mut canon = Canon::new(slot, mine);
     value.hash(&mut canon);
     canon
 }

@@ -3,7 +3,7 @@
 //! What was visited is kept whole, in 128 bits ([`Model::key`]): two different worlds are never
 //! taken for one, and no odds have to be told.
 
-use super::world::{Action, Model, World};
+use super::state::{Action, Model, ModelState};
 
 /// What an exploration found.
 pub(crate) struct Explored {
@@ -68,7 +68,7 @@ impl Visited {
 }
 
 struct Frame {
-    world: World,
+    model_state: ModelState,
     /// Where its actions begin, among those that are left of all frames.
     first: usize,
     taken: Option<Action>,
@@ -83,7 +83,7 @@ pub(crate) fn explore(model: &mut Model) -> Explored {
     let mut left = Vec::new();
     model.actions(&start, &mut left);
     let mut path = vec![Frame {
-        world: start,
+        model_state: start,
         first: 0,
         taken: None,
     }];
@@ -93,27 +93,27 @@ pub(crate) fn explore(model: &mut Model) -> Explored {
             continue;
         }
         let action = left.pop().expect("there is one");
-        let (world, fault) = model.act(&frame.world, action);
+        let (model_state, fault) = model.act(&frame.model_state, action);
         frame.taken = Some(action);
         explored.transitions += 1;
         if let Some(fault) = fault {
-            let told = |frame: &Frame| Some(model.tell(&frame.world, frame.taken?));
+            let told = |frame: &Frame| Some(model.tell(&frame.model_state, frame.taken?));
             explored.fault = Some((path.iter().filter_map(told).collect(), fault));
             break;
         }
-        if !seen.insert(model.key(&world)) {
+        if !seen.insert(model.key(&model_state)) {
             continue;
         }
         explored.states += 1;
         if explored.states.is_multiple_of(10_000_000) {
             println!("… {} million worlds", explored.states / 1_000_000);
         }
-        explored.counted += usize::from(model.counts(&world));
+        explored.counted += usize::from(model.counts(&model_state));
         let first = left.len();
-        model.actions(&world, &mut left);
+        model.actions(&model_state, &mut left);
         explored.ends += usize::from(left.len() == first);
         path.push(Frame {
-            world,
+            model_state,
             first,
             taken: None,
         });
@@ -128,18 +128,18 @@ pub(crate) fn shortest(model: &mut Model) -> Explored {
     let mut seen = Visited::new();
     seen.insert(model.key(&start));
     let mut explored = Explored::new();
-    let mut all: Vec<(World, usize, Option<Action>)> = vec![(start, 0, None)];
+    let mut all: Vec<(ModelState, usize, Option<Action>)> = vec![(start, 0, None)];
     let mut at = 0;
     let mut actions = Vec::new();
     while at < all.len() {
-        let world = all[at].0;
-        model.actions(&world, &mut actions);
+        let model_state = all[at].0;
+        model.actions(&model_state, &mut actions);
         explored.ends += usize::from(actions.is_empty());
         for action in actions.drain(..) {
-            let (next, fault) = model.act(&world, action);
+            let (next, fault) = model.act(&model_state, action);
             explored.transitions += 1;
             if let Some(fault) = fault {
-                let mut way = vec![model.tell(&world, action)];
+                let mut way = vec![model.tell(&model_state, action)];
                 let mut back = at;
                 while let (_, before, Some(action)) = all[back] {
                     way.push(model.tell(&all[before].0, action));

@@ -12,18 +12,18 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tenure_store::judge::{Content, Life, Object, Version};
-use tenure_store::key::Key;
-use tenure_store::record::{Block, Record};
-use tenure_store::steps::{self, Answer, Failure, Op, Why};
-use tenure_store::terms::{Level, Terms};
-use tenure_store::time::{Boot, Now, parse_stamp, stamp};
+use tenure_store::key::ObjectKey;
+use tenure_store::lock_terms::{ConditionLevel, LockTerms};
+use tenure_store::protocol::{self, ConditionFailure, OpFailure, OpResult, StoreOp};
+use tenure_store::record::{HolderBlock, LockRecord};
+use tenure_store::staleness::{Object, ObjectContent, ProcessLiveness, Version};
+use tenure_store::time::{BootTime, Now, parse_stamp, stamp};
 
 use super::canon::{BOOT, Limits, Table, VERSION, WALL, spell};
-use super::scene::{Late, Player, Scene, StoreClock, TICK};
-use super::store::{Ask, Body, Cell, Condition, Got, Mark, SEATS, Thing, is_lawful};
+use super::scenario::{Late, Player, Scenario, StoreClock, TICK};
+use super::store::{Ask, Body, Cell, Condition, Got, Mark, SLOTS, Thing, is_lawful};
 use super::tenure::{Io, Memory, Tenure, holder};
-use crate::support::Mode;
+use crate::support::LockMode;
 use crate::support::original::{self, Original, OriginalRecord, Step};
 
 /// The number of a local state.
@@ -59,12 +59,12 @@ enum Actor {
 /// One state of one process, and how it came there.
 #[derive(Clone, Debug)]
 struct Local {
-    seat: u8,
+    slot: u8,
     actor: Actor,
     /// Seconds since the start of this run.
     now: i64,
     /// The lock that it wrote, or is about to write.
-    mine: Option<(Key, Record)>,
+    mine: Option<(ObjectKey, LockRecord)>,
     came: Option<(Id, Event)>,
     reseated: Vec<Id>,
 }
@@ -89,21 +89,21 @@ pub(crate) struct Info {
 
 /// All local states found so far.
 pub(crate) struct Locals {
-    scene: &'static Scene,
-    terms: Terms,
+    scene: &'static Scenario,
+    terms: LockTerms,
     known: Vec<Local>,
     infos: Vec<Info>,
     numbers: Table<u128, Id>,
     steps: Table<(Id, Event), Id>,
     starts: Vec<Id>,
-    seatings: Vec<[u8; SEATS]>,
+    seatings: Vec<[u8; SLOTS]>,
     /// States that were taken for one that was known, for [`Locals::audit`].
     merged: Vec<(Id, Local)>,
     keep_merged: usize,
 }
 
 impl Locals {
-    pub(crate) fn new(scene: &'static Scene, seatings: Vec<[u8; SEATS]>) -> Locals {
+    pub(crate) fn new(scene: &'static Scenario, seatings: Vec<[u8; SLOTS]>) -> Locals {
         let mut locals = Locals {
             scene,
             terms: scene.terms(),
@@ -116,20 +116,20 @@ impl Locals {
             merged: Vec::new(),
             keep_merged: 0,
         };
-        for (seat, player) in (0..).zip(scene.players) {
-            let now = locals.clocks(seat, 0);
+        for (slot, player) in (0..).zip(scene.players) {
+            let now = locals.clocks(slot, 0);
             let actor = match player {
                 Player::Tenure(mode) => {
-                    Actor::Tenure(Box::new(Tenure::new(seat, *mode, locals.terms.clone())))
+                    Actor::Tenure(Box::new(Tenure::new(slot, *mode, locals.terms.clone())))
                 }
                 Player::Original(mode) => {
                     // Two originals never read the same time: their keys would be one.
-                    let started = now.wall + Duration::from_millis(u64::from(seat) + 1);
-                    Actor::Original(Box::new(Original::new(*mode, &holder(seat), started)))
+                    let started = now.wall + Duration::from_millis(u64::from(slot) + 1);
+                    Actor::Original(Box::new(Original::new(*mode, &holder(slot), started)))
                 }
             };
             let start = locals.number(Local {
-                seat,
+                slot,
                 actor,
                 now: 0,
                 mine: None,
@@ -168,7 +168,7 @@ impl Locals {
     }
 
     /// The same state of somebody who sits where this one would sit after the `k`-th change of
-    /// seats. The machines ask nothing but equality of names, so the same run with other names
+    /// slots. The machines ask nothing but equality of names, so the same run with other names
     /// leads there, and that is how it is found.
     pub(crate) fn reseated(&mut self, id: Id, k: usize) -> Id {
         let mut run = Vec::new();
@@ -182,7 +182,7 @@ impl Locals {
                     at = before;
                 }
                 (_, None) => {
-                    break self.starts[usize::from(self.seatings[k][usize::from(local.seat)])];
+                    break self.starts[usize::from(self.seatings[k][usize::from(local.slot)])];
                 }
             }
         };
@@ -197,8 +197,8 @@ impl Locals {
     }
 
     fn renamed(&self, event: Event, k: usize) -> Event {
-        let seats = self.seatings[k];
-        let moved = |seat: u8| seats.get(usize::from(seat)).copied().unwrap_or(seat);
+        let slots = self.seatings[k];
+        let moved = |slot: u8| slots.get(usize::from(slot)).copied().unwrap_or(slot);
         let rename = |got| match got {
             Got::Lock(thing, dead) => {
                 let owner = moved(thing.owner);
@@ -226,13 +226,15 @@ impl Locals {
 
     fn number(&mut self, local: Local) -> Id {
         let names: Vec<String> = match &local.mine {
-            Some((Key::Shared(name), record)) => vec![name.clone(), record.acquired_at.clone()],
+            Some((ObjectKey::Shared(name), record)) => {
+                vec![name.clone(), record.acquired_at.clone()]
+            }
             Some((_, record)) => vec![record.acquired_at.clone()],
             None => Vec::new(),
         };
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let info = self.look_at(&local);
-        let fingerprint = spell(&(local.seat, &local.actor, info.ask), local.seat, &names)
+        let fingerprint = spell(&(local.slot, &local.actor, info.ask), local.slot, &names)
             .fingerprint(local.now, self.limits(&local, info.ask));
         if let Some(&id) = self.numbers.get(&fingerprint) {
             if self.merged.len() < self.keep_merged && self.known[id as usize].now != local.now {
@@ -309,14 +311,14 @@ impl Locals {
             date: Some(2 * (limit + tick)),
             own_version: limit,
             version: Some(limit),
-            sighting: Some(limit),
+            observation: Some(limit),
         };
         let Actor::Tenure(tenure) = &local.actor else {
             return everything;
         };
-        let own = match self.scene.players[usize::from(local.seat)] {
-            Player::Tenure(Mode::Exclusive) => Cell::Exclusive,
-            _ => Cell::Shared(local.seat),
+        let own = match self.scene.players[usize::from(local.slot)] {
+            Player::Tenure(LockMode::Exclusive) => Cell::Exclusive,
+            _ => Cell::Shared(local.slot),
         };
         let normal = Limits {
             // The longest span that is compared with this clock is the reliance of 48 s.
@@ -333,7 +335,7 @@ impl Locals {
             version: (!tenure.holds() && !matches!(ask, Ask::Delete(cell, _) if cell == own))
                 .then_some(limit),
             // What was watched for a ttl is that old by the store's clock too, if clocks are right.
-            sighting: (!right).then_some(limit),
+            observation: (!right).then_some(limit),
             ..everything
         };
         match tenure.memory() {
@@ -345,7 +347,7 @@ impl Locals {
             },
             Memory::Leaving { lapsed } => Limits {
                 // Where deletes alone have no condition, its lease decides how it leaves.
-                boot: if self.scene.level == Level::Writes {
+                boot: if self.scene.level == ConditionLevel::Writes {
                     normal.boot
                 } else {
                     0
@@ -355,16 +357,16 @@ impl Locals {
                 wall: None,
                 date: None,
                 version: None,
-                sighting: None,
+                observation: None,
                 ..normal
             },
         }
     }
 
-    fn clocks(&self, seat: u8, now: i64) -> Now {
+    fn clocks(&self, slot: u8, now: i64) -> Now {
         Now {
-            boot: Boot(Duration::from_secs(BOOT + now.cast_unsigned())),
-            wall: date(now + self.scene.ahead(seat)),
+            boot: BootTime(Duration::from_secs(BOOT + now.cast_unsigned())),
+            wall: date(now + self.scene.ahead(slot)),
         }
     }
 
@@ -381,16 +383,16 @@ impl Locals {
             local.mine = None;
             return;
         }
-        let now = self.clocks(local.seat, local.now);
+        let now = self.clocks(local.slot, local.now);
         let Local {
-            seat,
+            slot,
             now: at,
             mine,
             ..
         } = local;
         let frame = Frame {
             locals: self,
-            seat: *seat,
+            slot: *slot,
             now: *at,
             mine: mine.as_ref(),
         };
@@ -409,10 +411,10 @@ impl Locals {
                 }
                 match tenure.io() {
                     Io::Sent(
-                        Op::Create(key, steps::Body::Record(record))
-                        | Op::Replace(key, steps::Body::Record(record), _)
-                        | Op::Renew(key, steps::Body::Record(record), _)
-                        | Op::Put(key, steps::Body::Record(record)),
+                        StoreOp::Create(key, protocol::OpBody::Record(record))
+                        | StoreOp::Replace(key, protocol::OpBody::Record(record), _)
+                        | StoreOp::Renew(key, protocol::OpBody::Record(record), _)
+                        | StoreOp::Put(key, protocol::OpBody::Record(record)),
                     ) => *mine = Some((key.clone(), record.clone())),
                     Io::Over => *mine = None,
                     Io::Sent(_) | Io::Answered { .. } | Io::Unsent { .. } => {}
@@ -436,10 +438,10 @@ impl Locals {
     }
 
     fn look_at(&self, local: &Local) -> Info {
-        let now = self.clocks(local.seat, local.now);
+        let now = self.clocks(local.slot, local.now);
         let frame = Frame {
             locals: self,
-            seat: local.seat,
+            slot: local.slot,
             now: local.now,
             mine: local.mine.as_ref(),
         };
@@ -478,7 +480,7 @@ impl Locals {
                     may_revive: tenure.may_revive(now),
                     may_resume: tenure.stood(),
                     minds_lateness: prompt
-                        && self.scene.level < Level::Deletes
+                        && self.scene.level < ConditionLevel::Deletes
                         && !looks
                         && !tenure.rests(),
                     ..nothing
@@ -528,16 +530,16 @@ fn date(seconds: i64) -> Timestamp {
     Timestamp::from_second(WALL + seconds).expect("a date of this century")
 }
 
-fn owner_name(seat: u8) -> String {
-    format!("s{seat}")
+fn owner_name(slot: u8) -> String {
+    format!("s{slot}")
 }
 
 /// One process at one moment: translates between the store, told from now, and its own dates.
 struct Frame<'a> {
     locals: &'a Locals,
-    seat: u8,
+    slot: u8,
     now: i64,
-    mine: Option<&'a (Key, Record)>,
+    mine: Option<&'a (ObjectKey, LockRecord)>,
 }
 
 impl Frame<'_> {
@@ -578,46 +580,50 @@ impl Frame<'_> {
         }
     }
 
-    fn key(&self, seat: u8) -> Key {
+    fn key(&self, slot: u8) -> ObjectKey {
         match self.mine {
-            Some((key @ Key::Shared(_), _)) if seat == self.seat => key.clone(),
-            _ => Key::Shared(owner_name(seat)),
+            Some((key @ ObjectKey::Shared(_), _)) if slot == self.slot => key.clone(),
+            _ => ObjectKey::Shared(owner_name(slot)),
         }
     }
 
-    fn cell(&self, key: &Key) -> Cell {
+    fn cell(&self, key: &ObjectKey) -> Cell {
         match key {
-            Key::Exclusive => Cell::Exclusive,
-            Key::Fence => Cell::Fence,
-            Key::Probe(_) => unreachable!("the level of the model's store is known"),
-            Key::Shared(name) => match (0..SEATS as u8).find(|seat| *name == owner_name(*seat)) {
-                Some(other) => Cell::Shared(other),
-                None => Cell::Shared(self.seat),
-            },
+            ObjectKey::Exclusive => Cell::Exclusive,
+            ObjectKey::Fence => Cell::Fence,
+            ObjectKey::Probe(_) => unreachable!("the level of the model's store is known"),
+            ObjectKey::Shared(name) => {
+                match (0..SLOTS as u8).find(|slot| *name == owner_name(*slot)) {
+                    Some(other) => Cell::Shared(other),
+                    None => Cell::Shared(self.slot),
+                }
+            }
         }
     }
 
-    fn ask(&self, op: &Op, now: Now) -> Ask {
+    fn ask(&self, op: &StoreOp, now: Now) -> Ask {
         match op {
-            Op::Read(key) => Ask::Read(self.cell(key)),
-            Op::ListShared => Ask::List,
-            Op::Create(key, body) => Ask::Write(self.cell(key), self.body(body), Condition::Absent),
-            Op::Replace(key, body, version) | Op::Renew(key, body, version) => {
+            StoreOp::Read(key) => Ask::Read(self.cell(key)),
+            StoreOp::ListShared => Ask::List,
+            StoreOp::Create(key, body) => {
+                Ask::Write(self.cell(key), self.body(body), Condition::Absent)
+            }
+            StoreOp::Replace(key, body, version) | StoreOp::Renew(key, body, version) => {
                 let condition = Condition::Is(self.mark(version));
                 Ask::Write(self.cell(key), self.body(body), condition)
             }
-            Op::Put(key, body) => Ask::Write(self.cell(key), self.body(body), Condition::None),
-            Op::DeleteVersion(key, version) => {
+            StoreOp::Put(key, body) => Ask::Write(self.cell(key), self.body(body), Condition::None),
+            StoreOp::DeleteVersion(key, version) => {
                 Ask::Delete(self.cell(key), Condition::Is(self.mark(version)))
             }
-            Op::Delete(key) => Ask::Delete(self.cell(key), Condition::None),
-            Op::WaitUntil(until) => Ask::Wait(now.boot >= *until),
+            StoreOp::Delete(key) => Ask::Delete(self.cell(key), Condition::None),
+            StoreOp::WaitUntil(until) => Ask::Wait(now.boot >= *until),
         }
     }
 
-    fn body(&self, body: &steps::Body) -> Body {
+    fn body(&self, body: &protocol::OpBody) -> Body {
         match body {
-            steps::Body::Record(record) => {
+            protocol::OpBody::Record(record) => {
                 let expires = record.expires().expect("Tenure writes dates");
                 let fence = record.tenure.as_ref().and_then(|block| block.fence);
                 Body::Lock {
@@ -625,42 +631,42 @@ impl Frame<'_> {
                     expires: self.told(expires.as_second() - WALL),
                 }
             }
-            steps::Body::Fence(number) => Body::Fence(u8::try_from(*number).expect("small")),
-            steps::Body::Probe(_) => unreachable!("the level of the model's store is known"),
+            protocol::OpBody::Fence(number) => Body::Fence(u8::try_from(*number).expect("small")),
+            protocol::OpBody::Probe(_) => unreachable!("the level of the model's store is known"),
         }
     }
 
-    fn answer(&self, got: Got) -> Answer {
+    fn answer(&self, got: Got) -> OpResult {
         match got {
-            Got::Lock(thing, dead) => Answer::Found(self.object(thing, dead)),
-            Got::Fence(number) => Answer::Found(Object {
-                content: Content::Fence(u64::from(number)),
+            Got::Lock(thing, dead) => OpResult::Found(self.object(thing, dead)),
+            Got::Fence(number) => OpResult::Found(Object {
+                content: ObjectContent::Fence(u64::from(number)),
                 version: self.version(Mark::Fence(number)),
                 modified: None,
                 store_now: None,
-                life: Life::Unknown,
+                liveness: ProcessLiveness::Unknown,
             }),
-            Got::Absent => Answer::Absent,
-            Got::Listed(list) => Answer::Listed(self.listed(list)),
-            Got::Written(mark) => Answer::Written(self.version(mark)),
-            Got::Deleted => Answer::Deleted,
-            Got::Refused => Answer::Refused(Why::Condition),
-            Got::Failed => Answer::Failed(Failure::passing("lost")),
-            Got::Waited => Answer::Waited,
+            Got::Absent => OpResult::Absent,
+            Got::Listed(list) => OpResult::Listed(self.listed(list)),
+            Got::Written(mark) => OpResult::Written(self.version(mark)),
+            Got::Deleted => OpResult::Deleted,
+            Got::Refused => OpResult::Refused(ConditionFailure::Condition),
+            Got::Failed => OpResult::Failed(OpFailure::passing("lost")),
+            Got::Waited => OpResult::Waited,
         }
     }
 
-    fn listed(&self, list: [u8; SEATS]) -> Vec<Key> {
+    fn listed(&self, list: [u8; SLOTS]) -> Vec<ObjectKey> {
         list.into_iter()
-            .take_while(|seat| usize::from(*seat) < SEATS)
-            .map(|seat| self.key(seat))
+            .take_while(|slot| usize::from(*slot) < SLOTS)
+            .map(|slot| self.key(slot))
             .collect()
     }
 
     fn object(&self, thing: Thing, dead: bool) -> Object {
         let scene = self.locals.scene;
         let mut record = match self.mine {
-            Some((_, record)) if thing.owner == self.seat => record.clone(),
+            Some((_, record)) if thing.owner == self.slot => record.clone(),
             _ => foreign(scene.players[usize::from(thing.owner)], thing.owner),
         };
         record.expires_at = stamp(date(self.now + i64::from(thing.expires)));
@@ -668,23 +674,27 @@ impl Frame<'_> {
             block.fence = (thing.number > 0).then_some(u64::from(thing.number));
         }
         Object {
-            content: Content::Record(record),
+            content: ObjectContent::Record(record),
             version: self.version(thing.mark()),
             modified: Some(date(self.now + i64::from(thing.modified))),
             store_now: match scene.clock {
                 StoreClock::Shown => Some(date(self.now)),
                 StoreClock::Hidden => None,
             },
-            life: if dead { Life::Dead } else { Life::Unknown },
+            liveness: if dead {
+                ProcessLiveness::Dead
+            } else {
+                ProcessLiveness::Unknown
+            },
         }
     }
 
     fn original_ask(&self, original: &Original, step: &Step) -> Ask {
         let cell = |path: &str| {
-            if path == original.own().1 && path != Key::Exclusive.path() {
-                return Cell::Shared(self.seat);
+            if path == original.own().1 && path != ObjectKey::Exclusive.path() {
+                return Cell::Shared(self.slot);
             }
-            self.cell(&Key::lock(path).expect("an original knows only locks"))
+            self.cell(&ObjectKey::lock(path).expect("an original knows only locks"))
         };
         match step {
             Step::Read(path) => Ask::Read(cell(path)),
@@ -707,7 +717,7 @@ impl Frame<'_> {
     fn original_got(&self, original: &Original, got: Got) -> original::Got {
         match got {
             Got::Lock(thing, _) => {
-                let mut record = if thing.owner == self.seat {
+                let mut record = if thing.owner == self.slot {
                     original.own().0
                 } else {
                     let player = self.locals.scene.players[usize::from(thing.owner)];
@@ -725,8 +735,8 @@ impl Frame<'_> {
             // It does not care which (hole 6).
             Got::Absent | Got::Failed => original::Got::Record(None),
             Got::Listed(list) => {
-                let path = |key: Key| match self.cell(&key) {
-                    Cell::Shared(seat) if seat == self.seat => original.own().1.to_owned(),
+                let path = |key: ObjectKey| match self.cell(&key) {
+                    Cell::Shared(slot) if slot == self.slot => original.own().1.to_owned(),
                     _ => key.path(),
                 };
                 original::Got::Keys(self.listed(list).into_iter().map(path).collect())
@@ -738,24 +748,24 @@ impl Frame<'_> {
 }
 
 /// The record of somebody else, without a date.
-fn foreign(player: Player, seat: u8) -> Record {
+fn foreign(player: Player, slot: u8) -> LockRecord {
     let (mode, tenure) = match player {
         Player::Tenure(mode) => {
-            let block = Block {
-                token: Some(format!("{seat:032x}")),
+            let block = HolderBlock {
+                token: Some(format!("{slot:032x}")),
                 ttl: Some(60),
-                ..Block::default()
+                ..HolderBlock::default()
             };
             (mode, Some(block))
         }
         Player::Original(mode) => (mode, None),
     };
-    Record {
+    LockRecord {
         operation: "model".into(),
-        holder: holder(seat),
-        acquired_at: format!("acquired by {seat}"),
+        holder: holder(slot),
+        acquired_at: format!("acquired by {slot}"),
         expires_at: String::new(),
-        is_shared: mode == Mode::Shared,
+        is_shared: mode == LockMode::Shared,
         tenure,
     }
 }

@@ -1,10 +1,10 @@
-//! The model check: the shipped machines ([`tenure_store::steps`]) driven through every order in
+//! The model check: the shipped machines ([`tenure_store::protocol`]) driven through every order in
 //! which their requests can reach the store, with pauses, crashes, lost answers and originals.
 //!
 //! What is explored
 //!
-//! - A process is an [`Acquire`](tenure_store::steps::Acquire) and then a
-//!   [`Hold`](tenure_store::steps::Hold), bit for bit what a program runs. An original is the
+//! - A process is an [`Acquire`](tenure_store::protocol::Acquire) and then a
+//!   [`Hold`](tenure_store::protocol::HoldProcedure), bit for bit what a program runs. An original is the
 //!   stand-in of [`original`](crate::support::original).
 //! - One step is one request that takes effect at once. Between any two steps of one process any
 //!   others may come, and time may pass. A holder may be told to release whenever it rests, and to
@@ -17,13 +17,13 @@
 //!
 //! Why it is finite, and small enough
 //!
-//! - Time is told from now, and only as far back as a rule asks ([`canon`], [`scene`]). So scenes
+//! - Time is told from now, and only as far back as a rule asks ([`canon`], [`scenario`]). So scenes
 //!   with `ticks: Times::Any` have no bound on time at all.
 //! - What a process does between an answer and its next request concerns nobody else and happens
-//!   with the answer ([`world`]).
+//!   with the answer ([`state`]).
 //! - States of one process that differ in nothing it will ever ask are one ([`local`]); an audit
 //!   checks that.
-//! - Players of one kind may change seats ([`world`]): four worlds of two pairs are one.
+//! - Players of one kind may change slots ([`state`]): four worlds of two pairs are one.
 //! - Worlds are kept whole, in 128 bits ([`explore`]): there are no odds of missing one.
 //!
 //! What is bounded: two exclusives go on for ever, but an exclusive and a shared one alone make
@@ -34,21 +34,21 @@
 
 mod canon;
 mod explore;
-mod holes;
 mod local;
-mod scene;
+mod planted_bugs;
+mod scenario;
+mod state;
 mod store;
 mod tenure;
-mod world;
 
 use std::time::Instant;
 
-use tenure_store::terms::Level;
+use tenure_store::lock_terms::ConditionLevel;
 
-use crate::support::Mode::{Exclusive, Shared};
+use crate::support::LockMode::{Exclusive, Shared};
 use explore::{Explored, explore, shortest};
-use scene::{Fence, Judge, Late, Player, Scene, StoreClock, Times};
-use world::Model;
+use scenario::{Fence, Judge, Late, Player, Scenario, StoreClock, Times};
+use state::Model;
 
 const E: Player = Player::Tenure(Exclusive);
 const S: Player = Player::Tenure(Shared);
@@ -57,9 +57,9 @@ const OE: Player = Player::Original(Exclusive);
 const OS: Player = Player::Original(Shared);
 
 /// Two exclusive Tenure processes on a store that can do everything, for any length of time.
-const CALM: Scene = Scene {
+const CALM: Scenario = Scenario {
     name: "calm",
-    level: Level::Deletes,
+    level: ConditionLevel::Deletes,
     clock: StoreClock::Shown,
     players: &[E, E],
     ahead: &[],
@@ -75,8 +75,8 @@ const CALM: Scene = Scene {
     judge: Judge::Tenure,
 };
 
-fn look(scene: Scene, how: fn(&mut Model) -> Explored) -> Explored {
-    let scene: &'static Scene = Box::leak(Box::new(scene));
+fn look(scene: Scenario, how: fn(&mut Model) -> Explored) -> Explored {
+    let scene: &'static Scenario = Box::leak(Box::new(scene));
     let started = Instant::now();
     let explored = how(&mut Model::new(scene));
     println!(
@@ -92,7 +92,7 @@ fn look(scene: Scene, how: fn(&mut Model) -> Explored) -> Explored {
 }
 
 /// Nobody holds together with somebody he excludes.
-fn holds(scene: Scene) {
+fn holds(scene: Scenario) {
     let name = scene.name;
     let explored = look(scene, explore);
     if let Some((way, fault)) = explored.fault {
@@ -105,7 +105,7 @@ fn holds(scene: Scene) {
 }
 
 /// A fault that is known can be reached: the checker sees what it is meant to see.
-fn breaks(scene: Scene) {
+fn breaks(scene: Scenario) {
     let name = scene.name;
     let Some((way, fault)) = look(scene, shortest).fault else {
         panic!("{name}: the known hole is gone")
@@ -125,12 +125,12 @@ fn in_full<T>(full_bound: T, ordinary: T) -> T {
 /// P28, P31, P34, P35 at level 2, for any length of time, with visible deaths.
 #[test]
 fn two_exclusives_for_ever() {
-    holds(Scene {
+    holds(Scenario {
         name: "E E, any time, deaths",
         deaths: true,
         ..CALM
     });
-    holds(Scene {
+    holds(Scenario {
         name: "E E, any time, nobody settles",
         settle: false,
         ..CALM
@@ -141,13 +141,13 @@ fn two_exclusives_for_ever() {
 #[test]
 fn exclusive_and_shared() {
     let ticks = Times::AtMost(in_full(4, 3));
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E S, 4 advances", "E S, 3 advances"),
         players: &[E, S],
         ticks,
         ..CALM
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E S, 4 advances, nobody settles",
             "E S, 3 advances, nobody settles",
@@ -162,16 +162,16 @@ fn exclusive_and_shared() {
 /// A process that stands still between an answer and its next request.
 #[test]
 fn pauses_between_requests() {
-    let stands = Scene {
+    let stands = Scenario {
         stands: in_full(Times::AtMost(2), Times::AtMost(1)),
         ticks: Times::AtMost(3),
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E E, 3 advances, 2 stands", "E E, 3 advances, 1 stand"),
         ..stands.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E S, 3 advances, 2 stands", "E S, 3 advances, 1 stand"),
         players: &[E, S],
         ..stands
@@ -181,20 +181,20 @@ fn pauses_between_requests() {
 /// P29: answers and requests that are lost.
 #[test]
 fn lost_answers() {
-    let lossy = Scene {
+    let lossy = Scenario {
         losses: in_full(2, 1),
         deaths: true,
         ticks: Times::AtMost(in_full(3, 2)),
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E, 3 advances, 2 losses, deaths",
             "E E, 2 advances, 1 loss, deaths",
         ),
         ..lossy.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E S, 3 advances, 2 losses, deaths",
             "E S, 2 advances, 1 loss, deaths",
@@ -207,17 +207,17 @@ fn lost_answers() {
 /// P38 among the rest: the requests for fencing numbers in every order.
 #[test]
 fn two_processes_and_their_fencing_numbers() {
-    let fences = Scene {
+    let fences = Scenario {
         fence: Fence::Interleaved,
         settle: false,
         ticks: in_full(Times::AtMost(3), Times::AtMost(2)),
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E E, 3 advances, fences", "E E, 2 advances, fences"),
         ..fences.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E S, 3 advances, fences", "E S, 2 advances, fences"),
         players: &[E, S],
         ..fences
@@ -227,21 +227,21 @@ fn two_processes_and_their_fencing_numbers() {
 /// K45: a store that does not show its clock.
 #[test]
 fn a_store_without_a_clock() {
-    let hidden = Scene {
+    let hidden = Scenario {
         clock: StoreClock::Hidden,
         deaths: true,
         stands: Times::AtMost(in_full(2, 1)),
         ticks: Times::AtMost(in_full(3, 2)),
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E, 3 advances, 2 stands, deaths, clock hidden",
             "E E, 2 advances, 1 stand, deaths, clock hidden",
         ),
         ..hidden.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E S, 3 advances, 2 stands, deaths, clock hidden",
             "E S, 2 advances, 1 stand, deaths, clock hidden",
@@ -254,12 +254,12 @@ fn a_store_without_a_clock() {
 /// P20–P23, hole 5: clocks that are a minute apart, one way and the other.
 #[test]
 fn clocks_that_differ() {
-    let skewed = Scene {
+    let skewed = Scenario {
         ticks: in_full(Times::AtMost(3), Times::AtMost(2)),
         settle: false,
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E, the second 64 s ahead, 3 adv.",
             "E E, the second 64 s ahead",
@@ -267,7 +267,7 @@ fn clocks_that_differ() {
         ahead: &[0, 64],
         ..skewed.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "S E, the second 64 s ahead, 3 adv.",
             "S E, the second 64 s ahead",
@@ -276,7 +276,7 @@ fn clocks_that_differ() {
         ahead: &[0, 64],
         ..skewed.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E S, the second 64 s ahead, 3 adv.",
             "E S, the second 64 s ahead",
@@ -290,16 +290,16 @@ fn clocks_that_differ() {
 /// P26 level 1: deletes without a condition, granted less than 12 s after they are sent.
 #[test]
 fn deletes_without_conditions() {
-    let level = Scene {
-        level: Level::Writes,
+    let level = Scenario {
+        level: ConditionLevel::Writes,
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E E, any time, level 1", "E E, 3 advances, level 1"),
         ticks: in_full(Times::Any, Times::AtMost(3)),
         ..level.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E S, 4 advances, level 1", "E S, 3 advances, level 1"),
         players: &[E, S],
         ticks: in_full(Times::AtMost(4), Times::AtMost(3)),
@@ -311,12 +311,12 @@ fn deletes_without_conditions() {
 /// lock, although nobody settles and the delete has no condition: it is renewed first.
 #[test]
 fn the_lapsed_do_not_delete_their_successors() {
-    let lapsed = Scene {
-        level: Level::Writes,
+    let lapsed = Scenario {
+        level: ConditionLevel::Writes,
         settle: false,
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E, any time, level 1, nobody settles",
             "E E, 3 advances, level 1, nobody settles",
@@ -324,7 +324,7 @@ fn the_lapsed_do_not_delete_their_successors() {
         ticks: in_full(Times::Any, Times::AtMost(3)),
         ..lapsed.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E E, 2 advances, level 1, nobody settles",
             "E E E, 1 advance, level 1, nobody settles",
@@ -333,7 +333,7 @@ fn the_lapsed_do_not_delete_their_successors() {
         ticks: Times::AtMost(in_full(2, 1)),
         ..lapsed.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E, 3 advances, 2 stands, level 1, nobody settles",
             "E E, 3 advances, 1 stand, level 1, nobody settles",
@@ -347,16 +347,16 @@ fn the_lapsed_do_not_delete_their_successors() {
 /// P26 level 0: no conditions at all, writes granted less than `settle` after the look.
 #[test]
 fn writes_without_conditions() {
-    let level = Scene {
-        level: Level::Nothing,
+    let level = Scenario {
+        level: ConditionLevel::Nothing,
         ticks: in_full(Times::Any, Times::AtMost(4)),
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E E, any time, level 0", "E E, 4 advances, level 0"),
         ..level.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E S, any time, level 0", "E S, 4 advances, level 0"),
         players: &[E, S],
         ..level
@@ -366,9 +366,9 @@ fn writes_without_conditions() {
 /// Level 0 rests on promptness: a write that comes later than `settle` after its look breaks it.
 #[test]
 fn level_zero_is_no_better_than_its_promptness() {
-    breaks(Scene {
+    breaks(Scenario {
         name: "E E, level 0, late writes",
-        level: Level::Nothing,
+        level: ConditionLevel::Nothing,
         late: Late::Any,
         ..CALM
     });
@@ -377,9 +377,9 @@ fn level_zero_is_no_better_than_its_promptness() {
 /// So does level 1 with its deletes: one that comes late hits the successor, and a third gets in.
 #[test]
 fn level_one_is_no_better_than_the_promptness_of_its_deletes() {
-    breaks(Scene {
+    breaks(Scenario {
         name: "E E E, level 1, late deletes",
-        level: Level::Writes,
+        level: ConditionLevel::Writes,
         players: &[E, E, E],
         late: Late::Any,
         settle: false,
@@ -391,18 +391,18 @@ fn level_one_is_no_better_than_the_promptness_of_its_deletes() {
 /// Three processes.
 #[test]
 fn three_processes() {
-    let three = Scene {
+    let three = Scenario {
         settle: false,
         ticks: Times::AtMost(in_full(2, 1)),
         paused: in_full(2, u8::MAX),
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E E S, 2 advances, 2 paused", "E E S, 1 advance"),
         players: &[E, E, S],
         ..three.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E S S, 2 advances, 2 paused", "E S S, 1 advance"),
         players: &[E, S, S],
         ..three
@@ -414,39 +414,39 @@ fn three_processes() {
 /// two.
 #[test]
 fn two_exclusive_and_two_shared() {
-    let four = Scene {
+    let four = Scenario {
         players: &[E, E, S, S],
         settle: false,
         ..CALM
     };
     if full() {
-        holds(Scene {
+        holds(Scenario {
             name: "E E S S, 1 advance, any paused, deaths",
             ticks: Times::AtMost(1),
             deaths: true,
             ..four.clone()
         });
-        holds(Scene {
+        holds(Scenario {
             name: "E E S S, 2 advances, 1 paused",
             ticks: Times::AtMost(2),
             paused: 1,
             ..four.clone()
         });
-        holds(Scene {
+        holds(Scenario {
             name: "E E S S, settling, 2 advances, 1 paused",
             ticks: Times::AtMost(2),
             settle: true,
             paused: 1,
             ..four.clone()
         });
-        holds(Scene {
+        holds(Scenario {
             name: "E E S S, 2 advances, 2 paused",
             ticks: Times::AtMost(2),
             paused: 2,
             ..four
         });
     } else {
-        holds(Scene {
+        holds(Scenario {
             name: "E E S S, 1 advance, 2 paused",
             ticks: Times::AtMost(1),
             paused: 2,
@@ -458,26 +458,26 @@ fn two_exclusive_and_two_shared() {
 /// The same on stores without conditional deletes, and without any conditions.
 #[test]
 fn two_exclusive_and_two_shared_without_conditions() {
-    let four = Scene {
+    let four = Scenario {
         players: &[E, E, S, S],
         ticks: Times::AtMost(2),
         paused: in_full(2, 0),
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E S S, level 0, 2 advances, 2 paused",
             "E E S S, level 0, 2 advances, 0 paused",
         ),
-        level: Level::Nothing,
+        level: ConditionLevel::Nothing,
         ..four.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E S S, level 1, 2 advances, 1 paused",
             "E E S S, level 1, 1 advance, 1 paused",
         ),
-        level: Level::Writes,
+        level: ConditionLevel::Writes,
         ticks: Times::AtMost(in_full(2, 1)),
         paused: 1,
         settle: false,
@@ -489,36 +489,36 @@ fn two_exclusive_and_two_shared_without_conditions() {
 /// it either.
 #[test]
 fn an_original_among_us() {
-    let mixed = Scene {
+    let mixed = Scenario {
         judge: Judge::WithTenure,
         deaths: true,
         ..CALM
     };
-    let two = Scene {
+    let two = Scenario {
         ticks: in_full(Times::Any, Times::AtMost(5)),
         ..mixed.clone()
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E and OE, any time, deaths", "E and OE, 5 advances, deaths"),
         players: &[E, OE],
         ..two.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full("E and OS, any time, deaths", "E and OS, 5 advances, deaths"),
         players: &[E, OS],
         ..two.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full("S and OE, any time, deaths", "S and OE, 5 advances, deaths"),
         players: &[S, OE],
         ..two
     });
-    let three = Scene {
+    let three = Scenario {
         ticks: in_full(Times::AtMost(3), Times::AtMost(1)),
         paused: 1,
         ..mixed
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E E OE, 3 advances, 1 paused",
             "E E OE, 1 advance, 1 paused",
@@ -526,7 +526,7 @@ fn an_original_among_us() {
         players: &[E, E, OE],
         ..three.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E S OE, 3 advances, 1 paused",
             "E S OE, 1 advance, 1 paused",
@@ -534,7 +534,7 @@ fn an_original_among_us() {
         players: &[E, S, OE],
         ..three.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E S OS, 3 advances, 1 paused",
             "E S OS, 1 advance, 1 paused",
@@ -558,7 +558,7 @@ fn mix(who: &str, players: &'static [Player]) {
         };
         let scene = |judge, level, condition: &str| {
             let name = format!("{who}{condition}, {ticks} {advances}, {count} paused");
-            Scene {
+            Scenario {
                 name: Box::leak(name.into_boxed_str()),
                 level,
                 players,
@@ -568,10 +568,14 @@ fn mix(who: &str, players: &'static [Player]) {
                 ..CALM
             }
         };
-        holds(scene(Judge::WithTenure, Level::Deletes, ""));
+        holds(scene(Judge::WithTenure, ConditionLevel::Deletes, ""));
         match (players.contains(&OE), players.iter().filter(tenure).count()) {
-            (false, _) => holds(scene(Judge::WithTenure, Level::Nothing, ", level 0")),
-            (true, 2..) => holds(scene(Judge::Tenure, Level::Nothing, ", level 0")),
+            (false, _) => holds(scene(
+                Judge::WithTenure,
+                ConditionLevel::Nothing,
+                ", level 0",
+            )),
+            (true, 2..) => holds(scene(Judge::Tenure, ConditionLevel::Nothing, ", level 0")),
             // A single Tenure process has no other: `level_zero_cannot_keep_an_exclusive_original_out`.
             (true, _) => {}
         }
@@ -582,9 +586,9 @@ fn mix(who: &str, players: &'static [Player]) {
 /// written over what came since the look, and an original does not look again. The crate says so.
 #[test]
 fn level_zero_cannot_keep_an_exclusive_original_out() {
-    breaks(Scene {
+    breaks(Scenario {
         name: "E and OE, level 0",
-        level: Level::Nothing,
+        level: ConditionLevel::Nothing,
         players: &[E, OE],
         ticks: Times::AtMost(1),
         judge: Judge::WithTenure,
@@ -595,13 +599,13 @@ fn level_zero_cannot_keep_an_exclusive_original_out() {
 /// All the other pairs it does keep apart: one of the two looks again after it has settled.
 #[test]
 fn an_original_among_us_without_conditions() {
-    let two = Scene {
-        level: Level::Nothing,
+    let two = Scenario {
+        level: ConditionLevel::Nothing,
         judge: Judge::WithTenure,
         ticks: in_full(Times::Any, Times::AtMost(4)),
         ..CALM
     };
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "E and OS, level 0, any time",
             "E and OS, level 0, 4 advances",
@@ -609,7 +613,7 @@ fn an_original_among_us_without_conditions() {
         players: &[E, OS],
         ..two.clone()
     });
-    holds(Scene {
+    holds(Scenario {
         name: in_full(
             "S and OE, level 0, any time",
             "S and OE, level 0, 4 advances",
@@ -648,37 +652,37 @@ fn one_exclusive_is_alone_among_originals() {
 #[test]
 fn what_is_taken_for_one_state_is_one() {
     let scenes = [
-        Scene {
+        Scenario {
             name: "audit: E E, 3 advances, 1 stand, deaths",
             ticks: Times::AtMost(3),
             stands: Times::AtMost(1),
             deaths: true,
             ..CALM
         },
-        Scene {
+        Scenario {
             name: "audit: E S, 3 advances, nobody settles",
             players: &[E, S],
             ticks: Times::AtMost(3),
             settle: false,
             ..CALM
         },
-        Scene {
+        Scenario {
             name: "audit: E S S, level 0",
             players: &[E, S, S],
-            level: Level::Nothing,
+            level: ConditionLevel::Nothing,
             ticks: Times::AtMost(2),
             paused: 1,
             ..CALM
         },
-        Scene {
+        Scenario {
             name: "audit: E E, level 1, nobody settles",
-            level: Level::Writes,
+            level: ConditionLevel::Writes,
             ticks: Times::AtMost(3),
             stands: Times::AtMost(1),
             settle: false,
             ..CALM
         },
-        Scene {
+        Scenario {
             name: "audit: E OE OS, 2 advances",
             players: &[E, OE, OS],
             ticks: Times::AtMost(2),
@@ -687,7 +691,7 @@ fn what_is_taken_for_one_state_is_one() {
         },
     ];
     for scene in scenes {
-        let scene: &'static Scene = Box::leak(Box::new(scene));
+        let scene: &'static Scenario = Box::leak(Box::new(scene));
         let mut model = Model::new(scene);
         model.locals().keep_merged(4000);
         let explored = explore(&mut model);

@@ -9,10 +9,10 @@
 //! who slept for so long: it would be refused, and he would begin again as a newcomer does; here it
 //! passes, which is the more dangerous of the two.
 
-use tenure_store::terms::Level;
+use tenure_store::lock_terms::ConditionLevel;
 
 /// Seats at the table.
-pub(crate) const SEATS: usize = 4;
+pub(crate) const SLOTS: usize = 4;
 
 /// Where an object lies. Every process has one shared key of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,8 +77,8 @@ pub(crate) enum Ask {
     Nothing,
 }
 
-/// Shared locks in the order in which they are listed; [`SEATS`] ends the list.
-pub(crate) type Listed = [u8; SEATS];
+/// Shared locks in the order in which they are listed; [`SLOTS`] ends the list.
+pub(crate) type Listed = [u8; SLOTS];
 
 /// What it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,7 +99,7 @@ pub(crate) enum Got {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Store {
     pub(crate) exclusive: Option<Thing>,
-    pub(crate) shared: [Option<Thing>; SEATS],
+    pub(crate) shared: [Option<Thing>; SLOTS],
     /// The number that was given out last; 0 is none.
     fence: u8,
 }
@@ -119,7 +119,7 @@ impl Store {
     pub(crate) fn at(&self, cell: Cell) -> Option<Thing> {
         match cell {
             Cell::Exclusive => self.exclusive,
-            Cell::Shared(seat) => self.shared[usize::from(seat)],
+            Cell::Shared(slot) => self.shared[usize::from(slot)],
             Cell::Fence => None,
         }
     }
@@ -132,8 +132,8 @@ impl Store {
 
     /// Those who have a shared lock there.
     pub(crate) fn sharers(&self) -> Vec<u8> {
-        (0..SEATS as u8)
-            .filter(|seat| self.shared[usize::from(*seat)].is_some())
+        (0..SLOTS as u8)
+            .filter(|slot| self.shared[usize::from(*slot)].is_some())
             .collect()
     }
 
@@ -145,17 +145,17 @@ impl Store {
         }
     }
 
-    /// The same with the seats changed: who sat at `n` sits at `seats[n]`.
-    pub(crate) fn reseated(&self, seats: [u8; SEATS]) -> Store {
+    /// The same with the slot changed: who sat at `n` sits at `slots[n]`.
+    pub(crate) fn reseated(&self, slots: [u8; SLOTS]) -> Store {
         let moved = |thing: Thing| Thing {
-            owner: seats[usize::from(thing.owner)],
+            owner: slots[usize::from(thing.owner)],
             ..thing
         };
         let mut store = Store {
             exclusive: self.exclusive.map(moved),
             ..*self
         };
-        for (old, new) in seats.iter().enumerate() {
+        for (old, new) in slots.iter().enumerate() {
             store.shared[usize::from(*new)] = self.shared[old].map(moved);
         }
         store
@@ -220,17 +220,17 @@ impl Store {
     fn put(&mut self, cell: Cell, thing: Option<Thing>) {
         match cell {
             Cell::Exclusive => self.exclusive = thing,
-            Cell::Shared(seat) => self.shared[usize::from(seat)] = thing,
+            Cell::Shared(slot) => self.shared[usize::from(slot)] = thing,
             Cell::Fence => unreachable!("a counter is no lock"),
         }
     }
 }
 
 /// Whether the machines may ask for this on a store of this level.
-pub(crate) fn is_lawful(ask: Ask, level: Level) -> bool {
+pub(crate) fn is_lawful(ask: Ask, level: ConditionLevel) -> bool {
     match ask {
-        Ask::Write(_, _, Condition::Absent | Condition::Is(_)) => level >= Level::Writes,
-        Ask::Delete(_, Condition::Is(_)) => level >= Level::Deletes,
+        Ask::Write(_, _, Condition::Absent | Condition::Is(_)) => level >= ConditionLevel::Writes,
+        Ask::Delete(_, Condition::Is(_)) => level >= ConditionLevel::Deletes,
         _ => true,
     }
 }

@@ -1,20 +1,23 @@
 //! A Tenure process in the model: the shipped machines, and where its one request is.
 
-use tenure_store::judge::Sightings;
-use tenure_store::record::Block;
-use tenure_store::steps::{Acquire, Answer, Hold, Op, Progress, Request, Status, Steps, Wait};
-use tenure_store::terms::Terms;
+use tenure_store::lock_terms::LockTerms;
+use tenure_store::protocol::{
+    Acquire, AcquireParams, HoldProcedure, HoldStatus, OpResult, Procedure, ProcedureStep, StoreOp,
+    WaitBehavior,
+};
+use tenure_store::record::HolderBlock;
+use tenure_store::staleness::Observations;
 use tenure_store::time::Now;
 
-use crate::support::Mode;
+use crate::support::LockMode;
 
 /// Where the process is between two requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Io {
     /// Made and perhaps on its way; not applied.
-    Sent(Op),
+    Sent(StoreOp),
     /// Applied; the process stands before it reads the answer.
-    Answered { answer: Answer, ticked: bool },
+    Answered { answer: OpResult, ticked: bool },
     /// The process stands before it makes its next request.
     Unsent { ticked: bool },
     /// Nothing more to do.
@@ -37,35 +40,35 @@ pub(crate) enum Memory {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     Acquiring(Acquire),
-    Holding(Hold),
+    Holding(HoldProcedure),
     Ended,
 }
 
 /// What a process calls itself.
-pub(crate) fn holder(seat: u8) -> String {
-    format!("host (pid {seat})")
+pub(crate) fn holder(slot: u8) -> String {
+    format!("host (pid {slot})")
 }
 
 /// One process that wants the lock once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tenure {
-    terms: Terms,
+    terms: LockTerms,
     stage: Stage,
     io: Io,
     released: bool,
 }
 
 impl Tenure {
-    pub(crate) fn new(seat: u8, mode: Mode, terms: Terms) -> Tenure {
-        let request = Request {
+    pub(crate) fn new(slot: u8, mode: LockMode, terms: LockTerms) -> Tenure {
+        let request = AcquireParams {
             mode,
             operation: "model".into(),
-            holder: holder(seat),
-            block: Block::default(),
-            wait: Wait::No,
-            seed: u128::from(seat),
+            holder: holder(slot),
+            block: HolderBlock::default(),
+            wait: WaitBehavior::No,
+            seed: u128::from(slot),
         };
-        let acquire = Acquire::new(terms.clone(), request, Sightings::default());
+        let acquire = Acquire::new(terms.clone(), request, Observations::default());
         // It begins when it is resumed for the first time.
         Tenure {
             terms,
@@ -83,7 +86,9 @@ impl Tenure {
     pub(crate) fn works(&self, now: Now) -> bool {
         match &self.stage {
             Stage::Holding(hold) => {
-                !self.released && *hold.status() == Status::Held && now.boot < hold.valid_until()
+                !self.released
+                    && *hold.status() == HoldStatus::Held
+                    && now.boot < hold.valid_until()
             }
             Stage::Acquiring(_) | Stage::Ended => false,
         }
@@ -99,7 +104,8 @@ impl Tenure {
         let Stage::Holding(hold) = &self.stage else {
             return false;
         };
-        let lapsed = now.boot >= hold.valid_until() && !matches!(hold.status(), Status::Lost(_));
+        let lapsed =
+            now.boot >= hold.valid_until() && !matches!(hold.status(), HoldStatus::Lost(_));
         self.rests() && lapsed && !self.released
     }
 
@@ -107,7 +113,7 @@ impl Tenure {
     pub(crate) fn rests(&self) -> bool {
         matches!(
             (&self.stage, &self.io),
-            (Stage::Holding(_), Io::Sent(Op::WaitUntil(_)))
+            (Stage::Holding(_), Io::Sent(StoreOp::WaitUntil(_)))
         )
     }
 
@@ -117,7 +123,7 @@ impl Tenure {
         };
         hold.release();
         self.released = true;
-        self.take(Answer::Waited, now).go_on(now);
+        self.take(OpResult::Waited, now).go_on(now);
     }
 
     pub(crate) fn revive(&mut self, now: Now) {
@@ -126,11 +132,11 @@ impl Tenure {
         };
         hold.tick(now);
         hold.revive();
-        self.take(Answer::Waited, now).go_on(now);
+        self.take(OpResult::Waited, now).go_on(now);
     }
 
     /// The answer is there, and stays unread.
-    pub(crate) fn keep(&mut self, answer: Answer) {
+    pub(crate) fn keep(&mut self, answer: OpResult) {
         self.io = Io::Answered {
             answer,
             ticked: false,
@@ -138,23 +144,23 @@ impl Tenure {
     }
 
     /// Reads the answer.
-    pub(crate) fn take(&mut self, answer: Answer, now: Now) -> &mut Tenure {
+    pub(crate) fn take(&mut self, answer: OpResult, now: Now) -> &mut Tenure {
         self.io = Io::Unsent { ticked: false };
         match &mut self.stage {
             Stage::Acquiring(acquire) => match acquire.answer(answer, now) {
-                Progress::Going => {}
-                Progress::Done(Ok(acquired)) => {
-                    self.stage = Stage::Holding(Hold::new(self.terms.clone(), acquired));
+                ProcedureStep::Going => {}
+                ProcedureStep::Done(Ok(acquired)) => {
+                    self.stage = Stage::Holding(HoldProcedure::new(self.terms.clone(), acquired));
                 }
-                Progress::Done(Err(_)) => self.stage = Stage::Ended,
+                ProcedureStep::Done(Err(_)) => self.stage = Stage::Ended,
             },
             Stage::Holding(hold) => {
                 match hold.answer(answer, now) {
-                    Progress::Going => {
+                    ProcedureStep::Going => {
                         // Read by people, and only a burden on the state.
                         hold.take_notices();
                     }
-                    Progress::Done(_) => self.stage = Stage::Ended,
+                    ProcedureStep::Done(_) => self.stage = Stage::Ended,
                 }
             }
             Stage::Ended => unreachable!("nobody answers a process that ended"),
@@ -176,10 +182,12 @@ impl Tenure {
         match (&self.stage, &self.io) {
             (_, Io::Answered { .. }) => Memory::Unread,
             (Stage::Holding(hold), _) => match (hold.status(), self.released) {
-                (Status::Held, false) => Memory::Normal,
-                (Status::Lapsed { .. }, false) => Memory::Lapsed,
-                (Status::Lapsed { .. }, true) => Memory::Leaving { lapsed: true },
-                (Status::Lost(_), _) | (Status::Held, true) => Memory::Leaving { lapsed: false },
+                (HoldStatus::Held, false) => Memory::Normal,
+                (HoldStatus::Lapsed { .. }, false) => Memory::Lapsed,
+                (HoldStatus::Lapsed { .. }, true) => Memory::Leaving { lapsed: true },
+                (HoldStatus::Lost(_), _) | (HoldStatus::Held, true) => {
+                    Memory::Leaving { lapsed: false }
+                }
             },
             (Stage::Acquiring(_) | Stage::Ended, _) => Memory::Normal,
         }

@@ -117,11 +117,11 @@ impl Running {
             .spawn()
             .expect("an installed server starts");
         let mut running = Running { child, port };
-        let patience = Instant::now() + Duration::from_secs(60);
+        let wait_limit = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             let ended = running.child.try_wait().expect("a child can be asked");
             assert_eq!(ended, None, "{what:?} ended before it answered");
-            assert!(Instant::now() < patience, "{what:?} does not answer");
+            assert!(Instant::now() < wait_limit, "{what:?} does not answer");
             std::thread::sleep(Duration::from_millis(50));
         }
         running

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Mode;
+use super::LockMode;
 
 /// What it asks of the store. It knows no conditions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,7 +85,7 @@ enum Then {
 /// One original process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Original {
-    mode: Mode,
+    mode: LockMode,
     holder: String,
     acquired_at: String,
     key: String,
@@ -97,10 +97,10 @@ const REFRESH: Duration = Duration::from_secs(30);
 
 impl Original {
     /// A process that starts to acquire now.
-    pub(crate) fn new(mode: Mode, holder: &str, now: Timestamp) -> Original {
+    pub(crate) fn new(mode: LockMode, holder: &str, now: Timestamp) -> Original {
         let key = match mode {
-            Mode::Exclusive => "index/lock.exclusive".to_owned(),
-            Mode::Shared => format!("index/lock.shared/{now}"),
+            LockMode::Exclusive => "index/lock.exclusive".to_owned(),
+            LockMode::Shared => format!("index/lock.shared/{now}"),
         };
         let holder = holder.to_owned();
         Original {
@@ -176,7 +176,7 @@ impl Original {
             holder: self.holder.clone(),
             acquired_at: self.acquired_at.clone(),
             expires: None,
-            is_shared: self.mode == Mode::Shared,
+            is_shared: self.mode == LockMode::Shared,
         };
         (record, &self.key)
     }
@@ -234,8 +234,8 @@ impl Original {
             (Phase::LookAtExclusive, Got::Record(record)) => match (blocks(record, now), self.mode)
             {
                 (true, _) => Phase::Ended,
-                (false, Mode::Exclusive) => Phase::ListShared,
-                (false, Mode::Shared) => Phase::Write,
+                (false, LockMode::Exclusive) => Phase::ListShared,
+                (false, LockMode::Shared) => Phase::Write,
             },
             (Phase::ListShared, Got::Keys(keys)) => look_at(keys),
             (Phase::LookAtShared { mut left }, Got::Record(record)) => {
@@ -247,8 +247,8 @@ impl Original {
                 }
             }
             (Phase::Write, Got::Done) => match self.mode {
-                Mode::Exclusive => Phase::Verify,
-                Mode::Shared => Phase::LookAgain,
+                LockMode::Exclusive => Phase::Verify,
+                LockMode::Shared => Phase::LookAgain,
             },
             (Phase::Verify, Got::Record(record)) => {
                 if self.is_own(record) {
@@ -284,7 +284,7 @@ impl Original {
             holder: self.holder.clone(),
             acquired_at: self.acquired_at.clone(),
             expires: Some(now + TTL),
-            is_shared: self.mode == Mode::Shared,
+            is_shared: self.mode == LockMode::Shared,
         }
     }
 

@@ -7,18 +7,19 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tenure_store::address::Address;
-use tenure_store::judge::Sightings;
+use tenure_store::address::RepositoryAddress;
+use tenure_store::envelope::Codec;
+use tenure_store::lock_terms::{ConditionLevel, LockSettings, LockTerms};
 use tenure_store::object::Objects;
-use tenure_store::onion::Codec;
-use tenure_store::steps::{
-    Acquire, Acquired, Answer, Hold, Op, Progress, Refusal, Released, Request, Status, Steps, Wait,
+use tenure_store::protocol::{
+    Acquire, AcquireParams, AcquireRefusal, Acquired, HoldProcedure, HoldStatus, OpResult,
+    Procedure, ProcedureStep, Released, StoreOp, WaitBehavior,
 };
+use tenure_store::staleness::Observations;
 use tenure_store::store::Store;
-use tenure_store::terms::{Level, Settings, Terms};
-use tenure_store::time::{Boot, Now};
+use tenure_store::time::{BootTime, Now};
 
-use super::Mode;
+use super::LockMode;
 use super::s3_server::{BUCKET, S3Server};
 
 /// What the vectors call now: 2026-03-07T09:00:30Z.
@@ -89,9 +90,9 @@ impl Time {
 /// One process.
 pub(crate) struct Process<'a> {
     time: &'a Time,
-    terms: Terms,
+    terms: LockTerms,
     wall_ahead: SignedDuration,
-    sightings: Sightings,
+    observations: Observations,
     seed: u128,
 }
 
@@ -101,19 +102,21 @@ impl<'a> Process<'a> {
         time: &'a Time,
         seed: u128,
         wall_ahead: SignedDuration,
-        settings: &Settings,
+        settings: &LockSettings,
     ) -> Process<'a> {
         Process {
             time,
-            terms: settings.terms(Level::Deletes).expect("lawful settings"),
+            terms: settings
+                .terms(ConditionLevel::Deletes)
+                .expect("lawful settings"),
             wall_ahead,
-            sightings: Sightings::default(),
+            observations: Observations::default(),
             seed,
         }
     }
 
     /// The same process on a store of another level.
-    pub(crate) fn at(mut self, level: Level, settings: &Settings) -> Process<'a> {
+    pub(crate) fn at(mut self, level: ConditionLevel, settings: &LockSettings) -> Process<'a> {
         self.terms = settings.terms(level).expect("lawful settings");
         self
     }
@@ -123,113 +126,118 @@ impl<'a> Process<'a> {
         let wall = Timestamp::from_second(START).expect("a date") + self.wall_ahead + passed;
         // Machines boot at different times.
         Now {
-            boot: Boot(passed + Duration::from_secs(1000 + self.seed as u64)),
+            boot: BootTime(passed + Duration::from_secs(1000 + self.seed as u64)),
             wall,
         }
     }
 
-    fn moment(&self, boot: Boot) -> Duration {
+    fn moment(&self, boot: BootTime) -> Duration {
         boot.0
             .saturating_sub(Duration::from_secs(1000 + self.seed as u64))
     }
 
     /// Tries to take the lock, once.
-    pub(crate) async fn acquire(&mut self, mode: Mode) -> Result<Acquired, Refusal> {
+    pub(crate) async fn acquire(&mut self, mode: LockMode) -> Result<Acquired, AcquireRefusal> {
         self.seed += 1 << 64;
-        let request = Request {
+        let request = AcquireParams {
             mode,
             operation: "test".into(),
             holder: format!("host-{0} (pid {0})", self.seed as u64),
             block: Default::default(),
-            wait: Wait::No,
+            wait: WaitBehavior::No,
             seed: self.seed,
         };
-        let acquire = Acquire::new(self.terms.clone(), request, self.sightings.clone());
+        let acquire = Acquire::new(self.terms.clone(), request, self.observations.clone());
         self.drive(acquire).await
     }
 
     /// Whether the lock is to be had; what is taken is given back.
-    pub(crate) async fn gets(&mut self, mode: Mode) -> bool {
+    pub(crate) async fn gets(&mut self, mode: LockMode) -> bool {
         match self.acquire(mode).await {
             Ok(acquired) => {
-                self.release(Hold::new(self.terms.clone(), acquired)).await;
+                self.release(HoldProcedure::new(self.terms.clone(), acquired))
+                    .await;
                 true
             }
-            Err(Refusal::Held(_) | Refusal::LostRace { .. }) => false,
+            Err(AcquireRefusal::Held(_) | AcquireRefusal::LostRace { .. }) => false,
             Err(other) => panic!("{other:?}"),
         }
     }
 
     /// Takes the lock and holds it.
-    pub(crate) async fn hold(&mut self, mode: Mode) -> Hold {
+    pub(crate) async fn hold(&mut self, mode: LockMode) -> HoldProcedure {
         let acquired = self.acquire(mode).await.expect("the lock is free");
         self.keeping(acquired)
     }
 
     /// Holds what was taken.
-    pub(crate) fn keeping(&self, acquired: Acquired) -> Hold {
-        Hold::new(self.terms.clone(), acquired)
+    pub(crate) fn keeping(&self, acquired: Acquired) -> HoldProcedure {
+        HoldProcedure::new(self.terms.clone(), acquired)
     }
 
     /// Lets the holder do what is due until this moment.
-    pub(crate) async fn keep(&self, hold: &mut Hold, until: Duration) {
+    pub(crate) async fn keep(&self, hold: &mut HoldProcedure, until: Duration) {
         loop {
             let answer = match hold.next(self.now()) {
-                Op::WaitUntil(boot) if boot == Boot::NEVER || self.moment(boot) > until => {
+                StoreOp::WaitUntil(boot)
+                    if boot == BootTime::NEVER || self.moment(boot) > until =>
+                {
                     self.time.pass_until(until);
                     hold.tick(self.now());
                     return;
                 }
-                Op::WaitUntil(boot) => {
+                StoreOp::WaitUntil(boot) => {
                     self.time.pass_until(self.moment(boot));
-                    Answer::Waited
+                    OpResult::Waited
                 }
                 op => self.time.store.perform(op).await,
             };
             match hold.answer(answer, self.now()) {
-                Progress::Going => {}
-                Progress::Done(end) => panic!("nobody asked for the end: {end:?}"),
+                ProcedureStep::Going => {}
+                ProcedureStep::Done(end) => panic!("nobody asked for the end: {end:?}"),
             }
         }
     }
 
     /// Gives it back.
-    pub(crate) async fn release(&self, mut hold: Hold) -> Released {
+    pub(crate) async fn release(&self, mut hold: HoldProcedure) -> Released {
         hold.release();
         self.drive(hold).await
     }
 
     /// Tries to bring a lapsed lock back (P34).
-    pub(crate) async fn revive(&self, hold: &mut Hold) -> Status {
+    pub(crate) async fn revive(&self, hold: &mut HoldProcedure) -> HoldStatus {
         hold.revive();
         loop {
             let answer = match hold.next(self.now()) {
-                Op::WaitUntil(boot) if boot == Boot::NEVER || *hold.status() == Status::Held => {
+                StoreOp::WaitUntil(boot)
+                    if boot == BootTime::NEVER || *hold.status() == HoldStatus::Held =>
+                {
                     return hold.status().clone();
                 }
-                Op::WaitUntil(boot) => {
+                StoreOp::WaitUntil(boot) => {
                     self.time.pass_until(self.moment(boot));
-                    Answer::Waited
+                    OpResult::Waited
                 }
                 op => self.time.store.perform(op).await,
             };
-            let Progress::Going = hold.answer(answer, self.now()) else {
+            let ProcedureStep::Going = hold.answer(answer, self.now()) else {
                 panic!("nobody asked for the end");
             };
         }
     }
 
     /// Drives a procedure to its end.
-    pub(crate) async fn drive<S: Steps>(&self, mut steps: S) -> S::End {
+    pub(crate) async fn drive<S: Procedure>(&self, mut steps: S) -> S::End {
         loop {
             let answer = match steps.next(self.now()) {
-                Op::WaitUntil(boot) => {
+                StoreOp::WaitUntil(boot) => {
                     self.time.pass_until(self.moment(boot));
-                    Answer::Waited
+                    OpResult::Waited
                 }
                 op => self.time.store.perform(op).await,
             };
-            if let Progress::Done(end) = steps.answer(answer, self.now()) {
+            if let ProcedureStep::Done(end) = steps.answer(answer, self.now()) {
                 return end;
             }
         }
@@ -256,7 +264,7 @@ pub(crate) fn s3_config(endpoint: &str) -> Vec<(String, String)> {
 
 /// The store of a repository on the test server.
 fn objects(server: &S3Server, codec: Codec) -> Objects {
-    let Ok(Address::Bucket(bucket)) = format!("s3://{BUCKET}").parse() else {
+    let Ok(RepositoryAddress::Bucket(bucket)) = format!("s3://{BUCKET}").parse() else {
         unreachable!("an address of a bucket");
     };
     Objects::open(&bucket, &config(server), codec).expect("a client for the test server")

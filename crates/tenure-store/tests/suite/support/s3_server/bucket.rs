@@ -6,8 +6,8 @@ use std::ops::Bound;
 
 use axum::body::Bytes;
 
-use super::fault::Kind;
-use super::wire::{Answer, Call, Condition, Listed};
+use super::fault::FaultKind;
+use super::wire::{Condition, HttpRequest, HttpResponse, Listed};
 
 /// How the store treats condition headers (P26).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,21 +54,21 @@ impl Default for Bucket {
 
 impl Bucket {
     /// Carries out one request, all at once.
-    pub(super) fn apply(&mut self, call: &Call, now_ms: i64) -> Answer {
+    pub(super) fn apply(&mut self, call: &HttpRequest, now_ms: i64) -> HttpResponse {
         if let (Some(_), Conditions::Refused(status)) = (&call.condition, self.conditions) {
-            return Answer::error(status);
+            return HttpResponse::error(status);
         }
         match call.kind {
-            Kind::Put => self.put(call, now_ms),
-            Kind::Get | Kind::Head => self.get(call),
-            Kind::Delete => self.delete(call),
-            Kind::BulkDelete => {
+            FaultKind::Put => self.put(call, now_ms),
+            FaultKind::Get | FaultKind::Head => self.get(call),
+            FaultKind::Delete => self.delete(call),
+            FaultKind::BulkDelete => {
                 for key in &call.keys {
                     self.objects.remove(key);
                 }
-                Answer::deleted(&call.keys)
+                HttpResponse::deleted(&call.keys)
             }
-            Kind::List => self.list(call),
+            FaultKind::List => self.list(call),
         }
     }
 
@@ -83,53 +83,55 @@ impl Bucket {
         self.objects.insert(key.to_owned(), object);
     }
 
-    fn put(&mut self, call: &Call, now_ms: i64) -> Answer {
+    fn put(&mut self, call: &HttpRequest, now_ms: i64) -> HttpResponse {
         let judged = !matches!(self.conditions, Conditions::Ignored);
         let there = self.objects.get(&call.key);
         match &call.condition {
             Some(condition) if judged => match (condition, there) {
-                (Condition::Absent, Some(_)) => return Answer::error(412),
-                (Condition::Is(_), None) => return Answer::error(404),
+                (Condition::Absent, Some(_)) => return HttpResponse::error(412),
+                (Condition::Is(_), None) => return HttpResponse::error(404),
                 (Condition::Is(version), Some(object)) if !version.is_of(object) => {
-                    return Answer::error(412);
+                    return HttpResponse::error(412);
                 }
                 (Condition::Absent, None) | (Condition::Is(_), Some(_)) => {}
             },
             Some(_) | None => {}
         }
         self.plant(&call.key, call.body.clone(), now_ms);
-        Answer::stored(&self.objects[&call.key])
+        HttpResponse::stored(&self.objects[&call.key])
     }
 
-    fn get(&self, call: &Call) -> Answer {
+    fn get(&self, call: &HttpRequest) -> HttpResponse {
         match (self.objects.get(&call.key), call.range) {
-            (None, _) => Answer::error(404),
-            (Some(object), None) => Answer::object(object.clone()),
-            (Some(object), Some((first, _))) if first >= object.bytes.len() => Answer::error(416),
+            (None, _) => HttpResponse::error(404),
+            (Some(object), None) => HttpResponse::object(object.clone()),
+            (Some(object), Some((first, _))) if first >= object.bytes.len() => {
+                HttpResponse::error(416)
+            }
             (Some(object), Some((first, last))) => {
                 let end = last.saturating_add(1).min(object.bytes.len());
-                Answer::part(object.clone(), first..end)
+                HttpResponse::part(object.clone(), first..end)
             }
         }
     }
 
-    fn delete(&mut self, call: &Call) -> Answer {
+    fn delete(&mut self, call: &HttpRequest) -> HttpResponse {
         if let (Some(condition), Conditions::Honoured) = (&call.condition, self.conditions) {
             match (condition, self.objects.get(&call.key)) {
-                (Condition::Absent, _) => return Answer::error(501),
+                (Condition::Absent, _) => return HttpResponse::error(501),
                 (Condition::Is(version), Some(object)) if !version.is_of(object) => {
-                    return Answer::error(412);
+                    return HttpResponse::error(412);
                 }
                 // S3 calls the deletion of nothing a success, unless a version was demanded.
-                (Condition::Is(_), None) => return Answer::error(404),
+                (Condition::Is(_), None) => return HttpResponse::error(404),
                 (Condition::Is(_), Some(_)) => {}
             }
         }
         self.objects.remove(&call.key);
-        Answer::empty(204)
+        HttpResponse::empty(204)
     }
 
-    fn list(&self, call: &Call) -> Answer {
+    fn list(&self, call: &HttpRequest) -> HttpResponse {
         let after = match &call.list_after {
             Some(key) => Bound::Excluded(key.clone()),
             None => Bound::Unbounded,
@@ -149,13 +151,13 @@ impl Bucket {
             })
             .collect();
         let next = found.next().and(page.last().map(|last| last.key.clone()));
-        Answer::page(&call.key, page, next)
+        HttpResponse::page(&call.key, page, next)
     }
 }
 
 /// With a delimiter, what lies deeper is a common prefix and not an object. Nobody here asks for
 /// the common prefixes themselves, so they are left out.
-fn below_delimiter(rest: &str, call: &Call) -> bool {
+fn below_delimiter(rest: &str, call: &HttpRequest) -> bool {
     call.delimiter
         .as_ref()
         .is_some_and(|delimiter| rest.contains(delimiter.as_str()))

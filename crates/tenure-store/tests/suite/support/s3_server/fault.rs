@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// The verbs, as a test names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum FaultKind {
     Put,
     Get,
     Head,
@@ -41,18 +41,18 @@ pub(crate) enum Fault {
 /// Which requests a fault hits: those of a kind whose key contains a text, after some were let
 /// through, for a number of times.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    kind: Option<Kind>,
+pub(crate) struct FaultPlan {
+    kind: Option<FaultKind>,
     key_part: String,
     skip: u32,
     times: u32,
     fault: Fault,
 }
 
-impl Plan {
+impl FaultPlan {
     /// The fault, for the next request of this kind.
-    pub(crate) fn on(kind: Kind, fault: Fault) -> Plan {
-        Plan {
+    pub(crate) fn on(kind: FaultKind, fault: Fault) -> FaultPlan {
+        FaultPlan {
             kind: Some(kind),
             key_part: String::new(),
             skip: 0,
@@ -62,8 +62,8 @@ impl Plan {
     }
 
     /// The fault, for the next request whatever it is.
-    pub(crate) fn on_any(fault: Fault) -> Plan {
-        Plan {
+    pub(crate) fn on_any(fault: Fault) -> FaultPlan {
+        FaultPlan {
             kind: None,
             key_part: String::new(),
             skip: 0,
@@ -73,35 +73,35 @@ impl Plan {
     }
 
     /// Only where the key contains this.
-    pub(crate) fn key(mut self, part: &str) -> Plan {
+    pub(crate) fn key(mut self, part: &str) -> FaultPlan {
         self.key_part = part.to_owned();
         self
     }
 
     /// Lets this many through first.
-    pub(crate) fn skip(mut self, requests: u32) -> Plan {
+    pub(crate) fn skip(mut self, requests: u32) -> FaultPlan {
         self.skip = requests;
         self
     }
 
     /// Hits this many.
-    pub(crate) fn times(mut self, requests: u32) -> Plan {
+    pub(crate) fn times(mut self, requests: u32) -> FaultPlan {
         self.times = requests;
         self
     }
 
     /// Hits all of them.
-    pub(crate) fn always(self) -> Plan {
+    pub(crate) fn always(self) -> FaultPlan {
         self.times(u32::MAX)
     }
 
-    fn meets(&self, kind: Kind, key: &str) -> bool {
+    fn meets(&self, kind: FaultKind, key: &str) -> bool {
         self.kind.is_none_or(|wanted| wanted == kind) && key.contains(&self.key_part)
     }
 }
 
 /// The fault for this request, if a plan has one; counts it off.
-pub(super) fn take(plans: &mut [Plan], kind: Kind, key: &str) -> Option<Fault> {
+pub(super) fn take(plans: &mut [FaultPlan], kind: FaultKind, key: &str) -> Option<Fault> {
     for plan in plans.iter_mut().filter(|plan| plan.meets(kind, key)) {
         if plan.skip > 0 {
             plan.skip -= 1;

@@ -34,20 +34,20 @@ use tokio::sync::{oneshot, watch};
 
 pub(crate) use bucket::{Conditions, Object};
 pub(crate) use clock::Clock;
-pub(crate) use fault::{Fault, Gate, Kind, Plan};
+pub(crate) use fault::{Fault, FaultKind, FaultPlan, Gate};
 
 use bucket::Bucket;
 use fault::{After, Before};
-use wire::{Answer, Call};
+use wire::{HttpRequest, HttpResponse};
 
 /// The bucket every test uses.
 pub(crate) const BUCKET: &str = "bucket";
 
 /// One request as the server saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     /// What was asked.
-    pub(crate) kind: Kind,
+    pub(crate) kind: FaultKind,
     /// The key, or the prefix of a list.
     pub(crate) key: String,
     /// The condition header, as sent.
@@ -58,8 +58,8 @@ pub(crate) struct Seen {
 
 struct Shared {
     bucket: Bucket,
-    plans: Vec<Plan>,
-    seen: Vec<Seen>,
+    plans: Vec<FaultPlan>,
+    seen: Vec<ReceivedRequest>,
 }
 
 #[derive(Clone)]
@@ -138,7 +138,7 @@ impl S3Server {
     }
 
     /// Something to go wrong. Plans are tried in the order in which they were made.
-    pub(crate) fn plan(&self, plan: Plan) {
+    pub(crate) fn plan(&self, plan: FaultPlan) {
         self.lock().plans.push(plan);
     }
 
@@ -176,7 +176,7 @@ impl S3Server {
     }
 
     /// Every request since the start or the last call of this function.
-    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+    pub(crate) fn take_seen(&self) -> Vec<ReceivedRequest> {
         std::mem::take(&mut self.lock().seen)
     }
 
@@ -239,7 +239,7 @@ async fn handle(State(inside): State<Inside>, request: Request) -> Response {
     let Ok(body) = axum::body::to_bytes(body, 1 << 20).await else {
         return cut();
     };
-    let call = match Call::parse(&parts, body) {
+    let call = match HttpRequest::parse(&parts, body) {
         Ok(call) => call,
         Err(answer) => return answer.into_response(inside.clock.now_ms()),
     };
@@ -248,7 +248,7 @@ async fn handle(State(inside): State<Inside>, request: Request) -> Response {
     work.await.unwrap_or_else(|_| cut())
 }
 
-async fn carry_out(inside: Inside, mut call: Call) -> Response {
+async fn carry_out(inside: Inside, mut call: HttpRequest) -> Response {
     let fault = fault::take(&mut inside.lock().plans, call.kind, &call.key);
     let (before, after) = fault.map_or((Before::Nothing, After::Answer), Fault::split);
     match before {
@@ -262,7 +262,7 @@ async fn carry_out(inside: Inside, mut call: Call) -> Response {
         Before::ForgetCondition => call.condition = None,
         Before::Refuse(status) => {
             inside.note(&call, Some(status));
-            return Answer::error(status).into_response(inside.clock.now_ms());
+            return HttpResponse::error(status).into_response(inside.clock.now_ms());
         }
         Before::Cut => {
             inside.note(&call, None);
@@ -282,7 +282,7 @@ async fn carry_out(inside: Inside, mut call: Call) -> Response {
         After::Answer => {}
         After::Wait(time) => tokio::time::sleep(time).await,
         After::Status(status) => {
-            return Answer::error(status).into_response(inside.clock.now_ms());
+            return HttpResponse::error(status).into_response(inside.clock.now_ms());
         }
         After::Cut | After::CutFirst(_) => return cut(),
     }
@@ -290,7 +290,7 @@ async fn carry_out(inside: Inside, mut call: Call) -> Response {
 }
 
 impl Inside {
-    fn apply(&self, call: &Call) -> Answer {
+    fn apply(&self, call: &HttpRequest) -> HttpResponse {
         let answer = {
             let mut shared = self.lock();
             let answer = shared.bucket.apply(call, self.clock.now_ms());
@@ -301,14 +301,14 @@ impl Inside {
         answer
     }
 
-    fn note(&self, call: &Call, status: Option<u16>) {
+    fn note(&self, call: &HttpRequest, status: Option<u16>) {
         self.lock().seen.push(seen(call, status));
     }
 }
 
-fn seen(call: &Call, status: Option<u16>) -> Seen {
+fn seen(call: &HttpRequest, status: Option<u16>) -> ReceivedRequest {
     let condition = call.condition.as_ref().map(ToString::to_string);
-    Seen {
+    ReceivedRequest {
         kind: call.kind,
         key: call.key.clone(),
         condition,

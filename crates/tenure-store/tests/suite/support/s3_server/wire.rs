@@ -1,4 +1,4 @@
-//! HTTP and XML: from a request to a [`Call`], from an [`Answer`] to a response.
+//! HTTP and XML: from a request to a [`HttpRequest`], from an [`HttpResponse`] to a response.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use axum::response::Response;
 
 use super::BUCKET;
 use super::bucket::Object;
-use super::fault::Kind;
+use super::fault::FaultKind;
 
 const GENERATION: &str = "x-goog-generation";
 const GENERATION_MATCH: &str = "x-goog-if-generation-match";
@@ -54,8 +54,8 @@ impl fmt::Display for Condition {
 
 /// One request, understood.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) kind: Kind,
+pub(super) struct HttpRequest {
+    pub(super) kind: FaultKind,
     /// The key, or the prefix of a list.
     pub(super) key: String,
     /// Keys of a bulk delete.
@@ -69,34 +69,38 @@ pub(super) struct Call {
     pub(super) body: Bytes,
 }
 
-impl Call {
-    pub(super) fn parse(parts: &request::Parts, body: Bytes) -> Result<Call, Answer> {
+impl HttpRequest {
+    pub(super) fn parse(parts: &request::Parts, body: Bytes) -> Result<HttpRequest, HttpResponse> {
         let path = parts.uri.path().trim_start_matches('/');
         let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
         if bucket != BUCKET {
-            return Err(Answer::error(404));
+            return Err(HttpResponse::error(404));
         }
-        let key = decode(key).ok_or(Answer::error(400))?;
-        let query = query(parts.uri.query().unwrap_or("")).ok_or(Answer::error(400))?;
+        let key = decode(key).ok_or(HttpResponse::error(400))?;
+        let query = query(parts.uri.query().unwrap_or("")).ok_or(HttpResponse::error(400))?;
         let kind = match (&parts.method, key.is_empty()) {
-            (&Method::PUT, false) => Kind::Put,
-            (&Method::GET, false) => Kind::Get,
-            (&Method::HEAD, false) => Kind::Head,
-            (&Method::DELETE, false) => Kind::Delete,
-            (&Method::GET, true) => Kind::List,
-            (&Method::POST, true) if query.contains_key("delete") => Kind::BulkDelete,
-            _ => return Err(Answer::error(405)),
+            (&Method::PUT, false) => FaultKind::Put,
+            (&Method::GET, false) => FaultKind::Get,
+            (&Method::HEAD, false) => FaultKind::Head,
+            (&Method::DELETE, false) => FaultKind::Delete,
+            (&Method::GET, true) => FaultKind::List,
+            (&Method::POST, true) if query.contains_key("delete") => FaultKind::BulkDelete,
+            _ => return Err(HttpResponse::error(405)),
         };
         let keys = match kind {
-            Kind::BulkDelete => bulk_keys(&body),
-            Kind::Put | Kind::Get | Kind::Head | Kind::Delete | Kind::List => Vec::new(),
+            FaultKind::BulkDelete => bulk_keys(&body),
+            FaultKind::Put
+            | FaultKind::Get
+            | FaultKind::Head
+            | FaultKind::Delete
+            | FaultKind::List => Vec::new(),
         };
         let after = query
             .get("continuation-token")
             .or_else(|| query.get("start-after"));
-        Ok(Call {
+        Ok(HttpRequest {
             kind,
-            key: if kind == Kind::List {
+            key: if kind == FaultKind::List {
                 query.get("prefix").cloned().unwrap_or_default()
             } else {
                 key
@@ -113,7 +117,7 @@ impl Call {
 }
 
 /// S3's two headers, and the one of GCS, where generation 0 is absence.
-fn condition(headers: &HeaderMap) -> Result<Option<Condition>, Answer> {
+fn condition(headers: &HeaderMap) -> Result<Option<Condition>, HttpResponse> {
     let text = |name: &str| {
         headers
             .get(name)
@@ -130,11 +134,11 @@ fn condition(headers: &HeaderMap) -> Result<Option<Condition>, Answer> {
         (None, None, Some(number)) => {
             Ok(Some(Condition::Is(Version::Generation(number.to_owned()))))
         }
-        _ => Err(Answer::error(501)),
+        _ => Err(HttpResponse::error(501)),
     }
 }
 
-fn range(headers: &HeaderMap) -> Result<Option<(usize, usize)>, Answer> {
+fn range(headers: &HeaderMap) -> Result<Option<(usize, usize)>, HttpResponse> {
     let Some(value) = headers.get(header::RANGE) else {
         return Ok(None);
     };
@@ -151,7 +155,7 @@ fn range(headers: &HeaderMap) -> Result<Option<(usize, usize)>, Answer> {
             };
             Some((first.parse().ok()?, last))
         });
-    parsed.map(Some).ok_or(Answer::error(400))
+    parsed.map(Some).ok_or(HttpResponse::error(400))
 }
 
 fn query(text: &str) -> Option<BTreeMap<String, String>> {
@@ -202,7 +206,7 @@ pub(super) struct Listed {
 }
 
 /// What the bucket decided, before it becomes bytes.
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     status: u16,
     object: Option<Object>,
     part: Option<Range<usize>>,
@@ -210,13 +214,13 @@ pub(super) struct Answer {
     xml: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(super) fn status(&self) -> u16 {
         self.status
     }
 
-    pub(super) fn empty(status: u16) -> Answer {
-        Answer {
+    pub(super) fn empty(status: u16) -> HttpResponse {
+        HttpResponse {
             status,
             object: None,
             part: None,
@@ -225,7 +229,7 @@ impl Answer {
         }
     }
 
-    pub(super) fn error(status: u16) -> Answer {
+    pub(super) fn error(status: u16) -> HttpResponse {
         let code = match status {
             304 => "NotModified",
             400 => "InvalidRequest",
@@ -240,46 +244,46 @@ impl Answer {
             _ => "InternalError",
         };
         let xml = format!("<Error><Code>{code}</Code><Message>on demand</Message></Error>");
-        Answer {
+        HttpResponse {
             xml,
-            ..Answer::empty(status)
+            ..HttpResponse::empty(status)
         }
     }
 
-    pub(super) fn stored(object: &Object) -> Answer {
-        Answer {
+    pub(super) fn stored(object: &Object) -> HttpResponse {
+        HttpResponse {
             version: Some((object.etag.clone(), object.generation)),
-            ..Answer::empty(200)
+            ..HttpResponse::empty(200)
         }
     }
 
-    pub(super) fn object(object: Object) -> Answer {
-        Answer {
+    pub(super) fn object(object: Object) -> HttpResponse {
+        HttpResponse {
             object: Some(object),
-            ..Answer::empty(200)
+            ..HttpResponse::empty(200)
         }
     }
 
-    pub(super) fn part(object: Object, part: Range<usize>) -> Answer {
-        Answer {
+    pub(super) fn part(object: Object, part: Range<usize>) -> HttpResponse {
+        HttpResponse {
             object: Some(object),
             part: Some(part),
-            ..Answer::empty(206)
+            ..HttpResponse::empty(206)
         }
     }
 
-    pub(super) fn deleted(keys: &[String]) -> Answer {
+    pub(super) fn deleted(keys: &[String]) -> HttpResponse {
         let mut xml = String::from("<DeleteResult>");
         for key in keys {
             write!(xml, "<Deleted><Key>{}</Key></Deleted>", escape(key)).expect("a string grows");
         }
-        Answer {
+        HttpResponse {
             xml: xml + "</DeleteResult>",
-            ..Answer::empty(200)
+            ..HttpResponse::empty(200)
         }
     }
 
-    pub(super) fn page(prefix: &str, page: Vec<Listed>, next: Option<String>) -> Answer {
+    pub(super) fn page(prefix: &str, page: Vec<Listed>, next: Option<String>) -> HttpResponse {
         let mut xml = String::from("<ListBucketResult>");
         let mut tag = |name: &str, text: &str| {
             write!(xml, "<{name}>{}</{name}>", escape(text)).expect("a string grows");
@@ -301,9 +305,9 @@ impl Answer {
             )
             .expect("a string grows");
         }
-        Answer {
+        HttpResponse {
             xml: xml + "</ListBucketResult>",
-            ..Answer::empty(200)
+            ..HttpResponse::empty(200)
         }
     }
 

@@ -1,0 +1,413 @@
+//! The envelope: what a record looks like as bytes in a store (P11–P13).
+//!
+//! ```text
+//! reading:  0x01 … ──open──▶ 1f 8b … ──gunzip──┐
+//!                      └───▶ 28 b5 2f fd ─unzstd┴─▶ JSON ─▶ Record
+//! writing:  Record ─▶ JSON ──(with a key and `seal`)──▶ envelope
+//! ```
+//!
+//! Everything from the store is hostile until parsed: at most 64 KiB are unpacked, whatever a frame
+//! promises, and the zstd decoder is the one written in Rust.
+//!
+//! Tenure never compresses: a record must keep its length to be rewritten in place (K21), and
+//! originals read plain JSON and uncompressed envelopes everywhere (P12).
+
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use serde::Deserialize;
+
+use crate::protocol::OpBody;
+use crate::record::LockRecord;
+use crate::staleness::{ObjectContent, Unreadable};
+
+/// The most bytes of a record, stored and unpacked (P13).
+pub const LIMIT: usize = 64 * 1024;
+
+const ENVELOPE: u8 = 0x01;
+const NONCE: usize = 12;
+const TAG: usize = 16;
+
+/// The 32 bytes that a repository's records are sealed with.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DataKey([u8; 32]);
+
+impl DataKey {
+    /// A key from its bytes.
+    pub fn new(bytes: [u8; 32]) -> DataKey {
+        DataKey(bytes)
+    }
+
+    /// Reads a key file: 32 raw bytes, or 64 hex digits and perhaps a newline (C12).
+    pub fn from_file(path: &Path) -> Result<DataKey, KeyError> {
+        let bytes = std::fs::read(path).map_err(KeyError::Read)?;
+        DataKey::from_bytes(&bytes)
+    }
+
+    /// A key from the bytes of a key file.
+    pub fn from_bytes(bytes: &[u8]) -> Result<DataKey, KeyError> {
+        if let Ok(raw) = <[u8; 32]>::try_from(bytes) {
+            return Ok(DataKey(raw));
+        }
+        let digits = bytes.trim_ascii();
+        if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(KeyError::Form);
+        }
+        let mut key = [0; 32];
+        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+            let text = std::str::from_utf8(pair).map_err(|_| KeyError::Form)?;
+            *byte = u8::from_str_radix(text, 16).map_err(|_| KeyError::Form)?;
+        }
+        Ok(DataKey(key))
+    }
+}
+
+impl fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DataKey(…)")
+    }
+}
+
+/// What is wrong with a key file.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// It cannot be read.
+    #[error("cannot read the key file")]
+    Read(#[source] std::io::Error),
+    /// It has another form.
+    #[error("a key file holds 32 bytes or 64 hex digits")]
+    Form,
+}
+
+/// Whether records are sealed when written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Seal {
+    /// Plain JSON, readable for every original (P12).
+    #[default]
+    No,
+    /// In the envelope, so that host names do not leak.
+    Yes,
+}
+
+/// Turns records into bytes and back.
+#[derive(Clone, Debug, Default)]
+pub struct Codec {
+    key: Option<DataKey>,
+    seal: Seal,
+}
+
+impl Codec {
+    /// A codec for a repository without encryption.
+    pub fn plain() -> Codec {
+        Codec::default()
+    }
+
+    /// A codec with the repository's data key; it opens what is sealed, and seals if told to.
+    pub fn with_key(key: DataKey, seal: Seal) -> Codec {
+        Codec {
+            key: Some(key),
+            seal,
+        }
+    }
+
+    /// The bytes to store.
+    pub fn encode(&self, body: &OpBody) -> Vec<u8> {
+        match body {
+            OpBody::Record(record) => {
+                let json = record.to_json().into_bytes();
+                match (&self.key, self.seal) {
+                    (Some(key), Seal::Yes) => seal(key, json),
+                    (Some(_), Seal::No) | (None, _) => json,
+                }
+            }
+            OpBody::Fence(number) => format!("{{\"fence\":{number}}}").into_bytes(),
+            OpBody::Probe(number) => format!("tenure probe {number}").into_bytes(),
+        }
+    }
+
+    /// What is in the bytes of a lock object.
+    pub fn decode_record(&self, stored: &[u8]) -> ObjectContent {
+        match self.unpack(stored) {
+            Ok(record) => ObjectContent::Record(record),
+            Err(why) => unreadable(why, stored),
+        }
+    }
+
+    /// What is in the bytes of the fencing counter.
+    pub fn decode_fence(stored: &[u8]) -> ObjectContent {
+        #[derive(Deserialize)]
+        struct NonceCounter {
+            fence: u64,
+        }
+        match serde_json::from_slice(stored) {
+            Ok(NonceCounter { fence }) => ObjectContent::Fence(fence),
+            Err(error) => unreadable(Unreadable::Damaged(error.to_string()), stored),
+        }
+    }
+
+    fn unpack(&self, stored: &[u8]) -> Result<LockRecord, Unreadable> {
+        if stored.len() > LIMIT {
+            return Err(Unreadable::TooLarge);
+        }
+        let json = if stored.len() > NONCE + TAG && stored[0] == ENVELOPE {
+            let key = self.key.as_ref().ok_or(Unreadable::Opaque)?;
+            decompress(open(key, &stored[1..])?)?
+        } else {
+            decompress(stored.to_vec())?
+        };
+        LockRecord::parse(&json).map_err(Unreadable::Damaged)
+    }
+}
+
+fn unreadable(why: Unreadable, stored: &[u8]) -> ObjectContent {
+    ObjectContent::Unreadable {
+        why,
+        bytes: stored.len() as u64,
+    }
+}
+
+fn seal(key: &DataKey, mut text: Vec<u8>) -> Vec<u8> {
+    let key = RandomizedNonceKey::new(&AES_256_GCM, &key.0).expect("32 bytes are a key");
+    let nonce = key
+        .seal_in_place_append_tag(Aad::empty(), &mut text)
+        .expect("a lock record is far below the cipher's limit");
+    let mut envelope = Vec::with_capacity(1 + NONCE + text.len());
+    envelope.push(ENVELOPE);
+    envelope.extend_from_slice(nonce.as_ref());
+    envelope.append(&mut text);
+    envelope
+}
+
+fn open(key: &DataKey, envelope: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    let key = RandomizedNonceKey::new(&AES_256_GCM, &key.0).map_err(|_| Unreadable::WrongKey)?;
+    let (nonce, sealed) = envelope
+        .split_at_checked(NONCE)
+        .ok_or(Unreadable::WrongKey)?;
+    let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| Unreadable::WrongKey)?;
+    let mut text = sealed.to_vec();
+    let length = key
+        .open_in_place(nonce, Aad::empty(), &mut text)
+        .map_err(|_| Unreadable::WrongKey)?
+        .len();
+    text.truncate(length);
+    Ok(text)
+}
+
+/// A frame that does not decode is taken as it stands, and will fail to parse (P11).
+fn decompress(bytes: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
+    let unpacked = match bytes.as_slice() {
+        [0x1f, 0x8b, ..] => at_most(flate2::read::MultiGzDecoder::new(bytes.as_slice())),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => unzstd(&bytes),
+        _ => return Ok(bytes),
+    };
+    match unpacked {
+        Ok(text) => Ok(text),
+        Err(Unpack::TooLarge) => Err(Unreadable::TooLarge),
+        Err(Unpack::Damaged) => Ok(bytes),
+    }
+}
+
+enum Unpack {
+    Damaged,
+    TooLarge,
+}
+
+/// Block by block, so that no more than the limit and one block (128 KiB) is ever unpacked: a
+/// stream over this decoder would first fill the window that the frame asks for.
+fn unzstd(frame: &[u8]) -> Result<Vec<u8>, Unpack> {
+    let mut source = frame;
+    let mut decoder = FrameDecoder::new();
+    decoder.init(&mut source).map_err(|_| Unpack::Damaged)?;
+    if decoder.content_size() > LIMIT as u64 {
+        return Err(Unpack::TooLarge);
+    }
+    let whole = decoder
+        .decode_blocks(&mut source, BlockDecodingStrategy::UptoBytes(LIMIT + 1))
+        .map_err(|_| Unpack::Damaged)?;
+    if !whole {
+        return Err(Unpack::TooLarge);
+    }
+    let text = decoder.collect().ok_or(Unpack::Damaged)?;
+    let intact = match decoder.get_checksum_from_data() {
+        Some(expected) => decoder.get_calculated_checksum() == Some(expected),
+        None => true,
+    };
+    match text.len() {
+        0..=LIMIT if intact && source.is_empty() => Ok(text),
+        0..=LIMIT => Err(Unpack::Damaged),
+        _ => Err(Unpack::TooLarge),
+    }
+}
+
+fn at_most(decoder: impl Read) -> Result<Vec<u8>, Unpack> {
+    let mut text = Vec::new();
+    decoder
+        .take(LIMIT as u64 + 1)
+        .read_to_end(&mut text)
+        .map_err(|_| Unpack::Damaged)?;
+    if text.len() > LIMIT {
+        return Err(Unpack::TooLarge);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> LockRecord {
+        LockRecord {
+            holder: "atlas-3 (pid 1)".into(),
+            operation: "prune".into(),
+            ..LockRecord::default()
+        }
+    }
+
+    fn key(byte: u8) -> DataKey {
+        DataKey::new([byte; 32])
+    }
+
+    /// P12: plain JSON, unless told to seal; both are read back.
+    #[test]
+    fn what_is_written_is_read_back() {
+        let body = OpBody::Record(record());
+        let plain = Codec::plain();
+        assert!(plain.encode(&body).starts_with(b"{"));
+        assert!(
+            Codec::with_key(key(1), Seal::No)
+                .encode(&body)
+                .starts_with(b"{")
+        );
+        let sealing = Codec::with_key(key(1), Seal::Yes);
+        let sealed = sealing.encode(&body);
+        assert_eq!(sealed[0], 0x01);
+        assert!(!sealed.windows(7).any(|part| part == b"atlas-3"));
+        assert_eq!(
+            sealing.decode_record(&sealed),
+            ObjectContent::Record(record())
+        );
+        assert_eq!(
+            sealing.decode_record(&plain.encode(&body)),
+            ObjectContent::Record(record())
+        );
+    }
+
+    /// P11: sealed records are opaque without the key, and damaged with another one.
+    #[test]
+    fn a_sealed_record_needs_its_key() {
+        let sealed = Codec::with_key(key(1), Seal::Yes).encode(&OpBody::Record(record()));
+        let why = |codec: Codec| match codec.decode_record(&sealed) {
+            ObjectContent::Unreadable { why, bytes } => {
+                assert_eq!(bytes, sealed.len() as u64);
+                why
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why(Codec::plain()), Unreadable::Opaque);
+        assert_eq!(why(Codec::with_key(key(2), Seal::No)), Unreadable::WrongKey);
+    }
+
+    /// K21: sealing does not make the length depend on what is sealed.
+    #[test]
+    fn a_sealed_record_keeps_its_length() {
+        let codec = Codec::with_key(key(1), Seal::Yes);
+        let mut other = record();
+        other.holder = "atlas-4 (pid 2)".into();
+        let (one, two) = (
+            codec.encode(&OpBody::Record(record())),
+            codec.encode(&OpBody::Record(other)),
+        );
+        assert_eq!(one.len(), two.len());
+        assert_ne!(one[1..13], two[1..13], "a nonce was used twice");
+    }
+
+    /// P13: exactly the limit is read, one byte more is not, stored or unpacked.
+    #[test]
+    fn the_limits_are_exact() {
+        let json = |length: usize| {
+            let frame = r#"{"operation":""}"#.len();
+            format!(r#"{{"operation":"{}"}}"#, "x".repeat(length - frame)).into_bytes()
+        };
+        let gzip = |text: &[u8]| {
+            use std::io::Write;
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+            encoder.write_all(text).unwrap();
+            encoder.finish().unwrap()
+        };
+        let zstd = |text: &[u8]| {
+            ruzstd::encoding::compress_to_vec(text, ruzstd::encoding::CompressionLevel::Fastest)
+        };
+        let read = |bytes: &[u8]| Codec::plain().decode_record(bytes);
+        let is_too_large = |content| {
+            matches!(
+                content,
+                ObjectContent::Unreadable {
+                    why: Unreadable::TooLarge,
+                    ..
+                }
+            )
+        };
+        for pack in [&|text: &[u8]| text.to_vec(), &gzip, &zstd] as [&dyn Fn(&[u8]) -> Vec<u8>; 3] {
+            assert!(matches!(
+                read(&pack(&json(LIMIT))),
+                ObjectContent::Record(_)
+            ));
+            assert!(is_too_large(read(&pack(&json(LIMIT + 1)))));
+        }
+        assert!(is_too_large(read(&zstd(&json(1 << 20)))));
+    }
+
+    /// P11: what begins like a frame and is none fails to parse, and is never empty by accident.
+    #[test]
+    fn a_broken_frame_is_damaged() {
+        for start in [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]] {
+            let mut bytes = start.to_vec();
+            bytes.extend_from_slice(b"no frame at all");
+            let content = Codec::plain().decode_record(&bytes);
+            let is_damaged = matches!(
+                content,
+                ObjectContent::Unreadable {
+                    why: Unreadable::Damaged(_),
+                    ..
+                }
+            );
+            assert!(is_damaged, "{content:?}");
+        }
+    }
+
+    /// P38, K40: the counter is a number or an error.
+    #[test]
+    fn a_counter_is_read_or_refused() {
+        assert_eq!(
+            Codec::decode_fence(br#"{"fence":17   }"#),
+            ObjectContent::Fence(17)
+        );
+        assert_eq!(
+            Codec::plain().encode(&OpBody::Fence(17)),
+            br#"{"fence":17}"#
+        );
+        for text in ["", "{}", r#"{"fence":-1}"#, r#"{"fence":"1"}"#, "17"] {
+            let content = Codec::decode_fence(text.as_bytes());
+            assert!(
+                matches!(content, ObjectContent::Unreadable { .. }),
+                "{text}"
+            );
+        }
+    }
+
+    /// C12: raw or hex.
+    #[test]
+    fn key_files_are_raw_or_hex() {
+        assert_eq!(DataKey::from_bytes(&[7; 32]).unwrap(), key(7));
+        assert_eq!(
+            DataKey::from_bytes(("07".repeat(32) + "\n").as_bytes()).unwrap(),
+            key(7)
+        );
+        assert!(DataKey::from_bytes(&[7; 31]).is_err());
+        assert!(DataKey::from_bytes("zz".repeat(32).as_bytes()).is_err());
+        assert!(!format!("{:?}", key(7)).contains('7'));
+    }
+}

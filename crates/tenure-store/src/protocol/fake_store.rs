@@ -1,0 +1,258 @@
+//! A store and two clocks in a few lines, for tests: everything takes 10 ms, waits pass at once,
+//! and faults happen where a test says.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{
+    Acquire, AcquireParams, AcquireRefusal, Acquired, ConditionFailure, HoldProcedure, OpBody,
+    OpFailure, OpResult, Procedure, ProcedureStep, StoreOp, WaitBehavior,
+};
+use crate::key::ObjectKey;
+use crate::lock_terms::{ConditionLevel, LockMode, LockSettings, LockTerms};
+use crate::record::{HolderBlock, LockRecord};
+use crate::staleness::{Object, ObjectContent, Observations, ProcessLiveness, Version};
+use crate::time::{BootTime, Now, after, stamp};
+
+/// What goes wrong with one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreFault {
+    /// It does not happen.
+    Lost,
+    /// It happens, and the answer is lost.
+    AnswerLost,
+    /// 403.
+    Denied,
+}
+
+pub(crate) struct FakeStore {
+    pub(crate) objects: BTreeMap<ObjectKey, Object>,
+    pub(crate) now: Now,
+    pub(crate) level: ConditionLevel,
+    /// Operations so far, waits included.
+    pub(crate) log: Vec<String>,
+    /// `(text, fault)`: hits the first operation whose line contains the text, once.
+    pub(crate) faults: Vec<(&'static str, StoreFault)>,
+    /// Runs before each operation, once its line contains the text.
+    pub(crate) hooks: Vec<OpHook>,
+    versions: u64,
+    seeds: u128,
+}
+
+type OpHook = (&'static str, Box<dyn FnOnce(&mut FakeStore)>);
+
+impl FakeStore {
+    pub(crate) fn new(level: ConditionLevel) -> FakeStore {
+        let now = Now {
+            boot: BootTime(Duration::from_secs(1000)),
+            wall: "2026-03-07T09:00:30Z".parse().unwrap(),
+        };
+        FakeStore {
+            objects: BTreeMap::new(),
+            now,
+            level,
+            log: Vec::new(),
+            faults: Vec::new(),
+            hooks: Vec::new(),
+            versions: 0,
+            seeds: 0,
+        }
+    }
+
+    pub(crate) fn terms(&self) -> LockTerms {
+        LockSettings::default().terms(self.level).unwrap()
+    }
+
+    pub(crate) fn request(&mut self, mode: LockMode, name: &str) -> AcquireParams {
+        self.seeds += 1;
+        AcquireParams {
+            mode,
+            operation: if mode == LockMode::Shared {
+                "backup"
+            } else {
+                "prune"
+            }
+            .into(),
+            holder: format!("{name} (pid 1)"),
+            block: HolderBlock::default(),
+            wait: WaitBehavior::No,
+            seed: self.seeds,
+        }
+    }
+
+    pub(crate) fn acquire(
+        &mut self,
+        mode: LockMode,
+        name: &str,
+    ) -> Result<Acquired, AcquireRefusal> {
+        let acquire = self.begin(mode, name);
+        self.drive(acquire)
+    }
+
+    pub(crate) fn begin(&mut self, mode: LockMode, name: &str) -> Acquire {
+        let request = self.request(mode, name);
+        Acquire::new(self.terms(), request, Observations::default())
+    }
+
+    pub(crate) fn hold(&mut self, mode: LockMode, name: &str) -> HoldProcedure {
+        let acquired = self.acquire(mode, name).expect("it was free");
+        HoldProcedure::new(self.terms(), acquired)
+    }
+
+    pub(crate) fn drive<S: Procedure>(&mut self, mut steps: S) -> S::End {
+        loop {
+            if let ProcedureStep::Done(end) = self.step(&mut steps) {
+                return end;
+            }
+        }
+    }
+
+    pub(crate) fn step<S: Procedure>(&mut self, steps: &mut S) -> ProcedureStep<S::End> {
+        let op = steps.next(self.now);
+        let answer = self.perform(op);
+        steps.answer(answer, self.now)
+    }
+
+    /// Lets a holder live until `until`; waits beyond it are cut short.
+    pub(crate) fn live(&mut self, hold: &mut HoldProcedure, until: BootTime) {
+        while self.now.boot < until {
+            let op = match hold.next(self.now) {
+                StoreOp::WaitUntil(wake) => StoreOp::WaitUntil(wake.min(until)),
+                op => op,
+            };
+            let answer = self.perform(op);
+            assert!(matches!(
+                hold.answer(answer, self.now),
+                ProcedureStep::Going
+            ));
+        }
+        hold.tick(self.now);
+    }
+
+    pub(crate) fn pass(&mut self, span: Duration) {
+        self.now = Now {
+            boot: self.now.boot + span,
+            wall: after(self.now.wall, span),
+        };
+    }
+
+    /// Puts a record of an original at `key`, `age` old and valid for another `left`.
+    pub(crate) fn original(&mut self, key: ObjectKey, age: u64, left: i64) {
+        let date = |seconds: i64| stamp(self.now.wall + jiff::SignedDuration::from_secs(seconds));
+        let record = LockRecord {
+            operation: "prune".into(),
+            holder: "atlas-3 (pid 40217)".into(),
+            acquired_at: date(-i64::try_from(age).unwrap()),
+            expires_at: date(left),
+            is_shared: false,
+            tenure: None,
+        };
+        let modified = self.now.wall - jiff::SignedDuration::from_secs(age.cast_signed());
+        self.store(key.clone(), OpBody::Record(record));
+        self.objects.get_mut(&key).unwrap().modified = Some(modified);
+    }
+
+    pub(crate) fn store(&mut self, key: ObjectKey, body: OpBody) -> Version {
+        self.versions += 1;
+        let version = Version::tag(self.versions.to_string());
+        let content = match body {
+            OpBody::Record(record) => ObjectContent::Record(record),
+            OpBody::Fence(number) => ObjectContent::Fence(number),
+            OpBody::Probe(number) => ObjectContent::Fence(number.into()),
+        };
+        let object = Object {
+            content,
+            version: version.clone(),
+            modified: Some(self.now.wall),
+            store_now: None,
+            liveness: ProcessLiveness::Unknown,
+        };
+        self.objects.insert(key, object);
+        version
+    }
+
+    pub(crate) fn holder(&self, key: &ObjectKey) -> Option<&str> {
+        Some(&self.objects.get(key)?.record()?.holder)
+    }
+
+    /// Every lock that is there.
+    pub(crate) fn locks(&self) -> Vec<&ObjectKey> {
+        let is_lock = |key: &&ObjectKey| matches!(key, ObjectKey::Exclusive | ObjectKey::Shared(_));
+        self.objects.keys().filter(is_lock).collect()
+    }
+
+    pub(crate) fn perform(&mut self, op: StoreOp) -> OpResult {
+        if let StoreOp::WaitUntil(until) = op {
+            self.log.push(op.to_string());
+            assert!(until != BootTime::NEVER, "a wait without end");
+            self.pass(until.since(self.now.boot));
+            return OpResult::Waited;
+        }
+        let line = op.to_string();
+        if let Some(at) = self.hooks.iter().position(|(text, _)| line.contains(text)) {
+            let (_, hook) = self.hooks.remove(at);
+            hook(self);
+        }
+        self.log.push(line.clone());
+        self.pass(Duration::from_millis(10));
+        let fault = self.faults.iter().position(|(text, _)| line.contains(text));
+        match fault.map(|at| self.faults.remove(at).1) {
+            Some(StoreFault::Lost) => OpResult::Failed(OpFailure::passing("lost")),
+            Some(StoreFault::Denied) => OpResult::Failed(OpFailure::lasting("denied")),
+            Some(StoreFault::AnswerLost) => {
+                self.apply(op);
+                OpResult::Failed(OpFailure::passing("answer lost"))
+            }
+            None => self.apply(op),
+        }
+    }
+
+    fn apply(&mut self, op: StoreOp) -> OpResult {
+        let wall: Timestamp = self.now.wall;
+        let there =
+            |fake: &FakeStore, key: &ObjectKey| fake.objects.get(key).map(|o| o.version.clone());
+        match op {
+            StoreOp::Read(key) => match self.objects.get(&key) {
+                Some(object) => OpResult::Found(Object {
+                    store_now: Some(wall),
+                    ..object.clone()
+                }),
+                None => OpResult::Absent,
+            },
+            StoreOp::ListShared => {
+                let shared = |key: &&ObjectKey| matches!(key, ObjectKey::Shared(_));
+                OpResult::Listed(self.objects.keys().filter(shared).cloned().collect())
+            }
+            StoreOp::Create(key, body) => match there(self, &key) {
+                Some(_) if self.level > ConditionLevel::Nothing => {
+                    OpResult::Refused(ConditionFailure::Condition)
+                }
+                _ => OpResult::Written(self.store(key, body)),
+            },
+            StoreOp::Replace(key, body, version) | StoreOp::Renew(key, body, version) => {
+                if self.level > ConditionLevel::Nothing && there(self, &key) != Some(version) {
+                    return OpResult::Refused(ConditionFailure::Condition);
+                }
+                OpResult::Written(self.store(key, body))
+            }
+            StoreOp::Put(key, body) => OpResult::Written(self.store(key, body)),
+            StoreOp::DeleteVersion(key, version) => match there(self, &key) {
+                None => OpResult::Absent,
+                Some(seen) if self.level == ConditionLevel::Deletes && seen != version => {
+                    OpResult::Refused(ConditionFailure::Condition)
+                }
+                Some(_) => {
+                    self.objects.remove(&key);
+                    OpResult::Deleted
+                }
+            },
+            StoreOp::Delete(key) => match self.objects.remove(&key) {
+                Some(_) => OpResult::Deleted,
+                None => OpResult::Absent,
+            },
+            StoreOp::WaitUntil(_) => OpResult::Waited,
+        }
+    }
+}

@@ -1,0 +1,582 @@
+//! Holding: refresh, watch, lapse, revive, release (P31–P36).
+//!
+//! ```text
+//!            refreshed in time                    revive: write, then look around (P34)
+//!              ┌────┐                               ┌──────────────────────┐
+//!              ▼    │       80 % of ttl used        │                      ▼
+//!  Acquired ─▶ Held ─┴──────────────────────────▶ Lapsed ──▶ Lost        Held
+//!              │  └── record not ours, or an intruder stays ──▶ Lost
+//!              └── release ──▶ done                (release works from everywhere)
+//! ```
+//!
+//! # How to drive it
+//!
+//! As any other machine, with three additions:
+//!
+//! - Orders ([`HoldProcedure::release`], [`HoldProcedure::revive`], [`HoldProcedure::check`]) may be given at any time. While
+//!   an operation is under way they wait for its answer; a wait may be abandoned, without an
+//!   answer, by calling [`Procedure::next`] again.
+//! - [`HoldProcedure::tick`] may be called at any time, and must be called at [`HoldProcedure::valid_until`] even
+//!   while an operation is under way: a lease lapses by the clock, not by an answer.
+//! - After each call, [`HoldProcedure::status`] and [`HoldProcedure::take_notices`] say what is new.
+//!
+//! It ends only after `release`. A holder that lost its lock stops asking and waits for that.
+
+use super::list::ListLocks;
+use super::remove::{RemoveObject, Removed};
+use super::renew::{RefreshRecord, RefreshResult};
+use super::retry::Retried;
+use super::revive::{Revive, Revived};
+use super::{
+    Acquired, BlockingObject, OpFailure, OpResult, OwnRecord, Procedure, ProcedureStep, StoreOp,
+    ours, unexpected,
+};
+use crate::key::ObjectKey;
+use crate::lock_terms::{ConditionLevel, LockMode, LockTerms, OnConflict};
+use crate::staleness::{Object, Observations, judge};
+use crate::time::{BootTime, Now};
+
+/// A lock that is held.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HoldProcedure {
+    terms: LockTerms,
+    mode: LockMode,
+    own: OwnRecord,
+    fence: Option<u64>,
+    observations: Observations,
+    status: HoldStatus,
+    doing: HoldState,
+    refresh_at: BootTime,
+    check_at: BootTime,
+    /// Intruders of the last look; they count if the next one finds them again (P33).
+    suspects: Vec<BlockingObject>,
+    orders: HoldCommands,
+    notices: Vec<Notice>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+struct HoldCommands {
+    release: bool,
+    revive: bool,
+    check: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum HoldState {
+    Resting,
+    Renewing(RefreshRecord),
+    WatchingOwn(Retried),
+    WatchingExclusive(Retried),
+    WatchingShared(ListLocks),
+    Asserting(Retried),
+    Reviving(Revive),
+    /// Revival failed for good: our record goes, then the lock is lost for this cause.
+    GivingUp(RemoveObject, LossCause),
+    Releasing(RemoveObject),
+}
+
+/// Whether the lock is held.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HoldStatus {
+    /// Yes, until [`HoldProcedure::valid_until`].
+    Held,
+    /// Not any more, since then; it may be revived (P34). The work has stopped.
+    Lapsed {
+        /// When the lease was used up.
+        since: BootTime,
+    },
+    /// Not any more, and never again.
+    Lost(LossCause),
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LossCause {
+    /// Somebody removed our record.
+    Removed,
+    /// Somebody else's record is in its place.
+    Overwritten(Box<BlockingObject>),
+    /// Somebody who excludes us stands beside us (P33).
+    Intruder(Box<BlockingObject>),
+    /// The lease ran out, and the store has no conditional writes to revive it by (P34).
+    Expired,
+}
+
+/// Something that happened while holding.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Notice {
+    /// The record has a later date.
+    Refreshed,
+    /// It could not be refreshed; another try is under way.
+    RefreshFailed(OpFailure),
+    /// Somebody who excludes us has stood beside us for a while (P33), and a shared holder was
+    /// told to warn.
+    Intruder(Box<BlockingObject>),
+    /// Answer to [`HoldProcedure::check`]: ours, by the store's own word.
+    StillOurs,
+    /// Answer to [`HoldProcedure::check`]: the store could not be asked.
+    CheckFailed(OpFailure),
+    /// Answer to [`HoldProcedure::revive`]: held again, with a new fencing number.
+    Revived,
+    /// Answer to [`HoldProcedure::revive`]: not now; it may be tried again.
+    NotRevived(OpFailure),
+}
+
+/// What came of giving a lock back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Released {
+    /// Our record is gone.
+    Done,
+    /// It was not ours any more, and nobody knew: the work may have overlapped another's.
+    Compromised(LossCause),
+    /// It had been lost before; nothing was left to remove.
+    WasLost(LossCause),
+    /// It could not be removed, and stands until it lapses.
+    Failed(OpFailure),
+}
+
+impl HoldProcedure {
+    /// Keeps a lock that was taken.
+    pub fn new(terms: LockTerms, acquired: Acquired) -> HoldProcedure {
+        let Acquired {
+            mode,
+            own,
+            fence,
+            observations,
+        } = acquired;
+        let sent = own.sent;
+        // The first refresh is due at once where it has a number to write into the record (K39).
+        let refresh_at = match fence {
+            Some(_) => sent,
+            None => sent + terms.refresh,
+        };
+        HoldProcedure {
+            check_at: sent + terms.refresh / 2,
+            refresh_at,
+            terms,
+            mode,
+            own,
+            fence,
+            observations,
+            status: HoldStatus::Held,
+            doing: HoldState::Resting,
+            suspects: Vec::new(),
+            orders: HoldCommands::default(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// Takes over a lock that another process took. Nothing of its lease is relied on: it counts
+    /// as lapsed until it is revived.
+    pub fn adopted(terms: LockTerms, acquired: Acquired, now: Now) -> HoldProcedure {
+        let status = HoldStatus::Lapsed { since: now.boot };
+        HoldProcedure {
+            status,
+            ..HoldProcedure::new(terms, acquired)
+        }
+    }
+
+    /// Whether it is held. Call [`HoldProcedure::tick`] first.
+    pub fn status(&self) -> &HoldStatus {
+        &self.status
+    }
+
+    /// Until when the work may go on without a newer refresh (P32).
+    pub fn valid_until(&self) -> BootTime {
+        self.own.sent + self.terms.reliance()
+    }
+
+    /// The newest fencing number.
+    pub fn fence(&self) -> Option<u64> {
+        self.fence
+    }
+
+    /// Our record.
+    pub fn own(&self) -> &OwnRecord {
+        &self.own
+    }
+
+    /// What happened since the last call.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Gives it back (P35).
+    pub fn release(&mut self) {
+        self.orders.release = true;
+    }
+
+    /// Tries to get a lapsed lock back (P34); does nothing if it is not lapsed.
+    pub fn revive(&mut self) {
+        self.orders.revive = true;
+    }
+
+    /// Asks the store whether the record is ours (K34).
+    pub fn check(&mut self) {
+        self.orders.check = true;
+    }
+
+    /// Lets the lease lapse if its time has come (P32, K35).
+    pub fn tick(&mut self, now: Now) {
+        if self.status == HoldStatus::Held && now.boot >= self.valid_until() {
+            self.status = HoldStatus::Lapsed {
+                since: self.valid_until(),
+            };
+        }
+    }
+
+    fn rest(&mut self) -> ProcedureStep<Released> {
+        self.doing = HoldState::Resting;
+        ProcedureStep::Going
+    }
+
+    fn go(&mut self, doing: HoldState) -> ProcedureStep<Released> {
+        self.doing = doing;
+        ProcedureStep::Going
+    }
+
+    fn read(&self, key: ObjectKey) -> Retried {
+        Retried::new(StoreOp::Read(key), 0)
+    }
+
+    fn remove(&self) -> RemoveObject {
+        RemoveObject::own(self.terms.clone(), &self.own)
+    }
+
+    /// Chooses what to do next; the most urgent first. `None` is rest.
+    fn choose(&mut self, now: Now) -> Option<HoldState> {
+        match self.status {
+            HoldStatus::Lost(_) => None,
+            HoldStatus::Lapsed { .. } => {
+                if !std::mem::take(&mut self.orders.revive) {
+                    return None;
+                }
+                if self.terms.level == ConditionLevel::Nothing {
+                    self.status = HoldStatus::Lost(LossCause::Expired);
+                    return None;
+                }
+                let observations = self.observations.clone();
+                let (terms, own) = (self.terms.clone(), self.own.clone());
+                Some(HoldState::Reviving(Revive::new(
+                    terms,
+                    self.mode,
+                    own,
+                    observations,
+                )))
+            }
+            HoldStatus::Held => {
+                self.orders.revive = false;
+                if std::mem::take(&mut self.orders.check) {
+                    Some(HoldState::Asserting(self.read(self.own.key.clone())))
+                } else if self.refresh_at <= now.boot {
+                    Some(HoldState::Renewing(RefreshRecord::new(
+                        self.terms.clone(),
+                        self.own.clone(),
+                    )))
+                } else if self.check_at <= now.boot {
+                    Some(self.watch())
+                } else {
+                    None
+                }
+            }
+        }
+    }
+
+    fn watch(&self) -> HoldState {
+        match self.mode {
+            LockMode::Shared => HoldState::WatchingExclusive(self.read(ObjectKey::Exclusive)),
+            LockMode::Exclusive => HoldState::WatchingOwn(self.read(ObjectKey::Exclusive)),
+        }
+    }
+
+    fn wake_at(&self) -> BootTime {
+        match self.status {
+            HoldStatus::Held => self.refresh_at.min(self.check_at).min(self.valid_until()),
+            HoldStatus::Lapsed { .. } | HoldStatus::Lost(_) => BootTime::NEVER,
+        }
+    }
+
+    fn lose(&mut self, cause: LossCause) -> ProcedureStep<Released> {
+        self.status = HoldStatus::Lost(cause);
+        self.rest()
+    }
+
+    /// What is at our key instead of our record.
+    fn usurped(&self, found: Option<Object>, now: Now) -> LossCause {
+        match found {
+            None => LossCause::Removed,
+            Some(object) => {
+                let key = self.own.key.clone();
+                let verdict = judge(&key, &object, Default::default(), now, self.terms.skew);
+                LossCause::Overwritten(Box::new(BlockingObject {
+                    key,
+                    object,
+                    verdict,
+                }))
+            }
+        }
+    }
+
+    fn renewed(&mut self, end: RefreshResult, now: Now) -> ProcedureStep<Released> {
+        match end {
+            RefreshResult::Ours(own) => {
+                self.refresh_at = own.sent + self.terms.refresh;
+                self.check_at = if self.suspects.is_empty() {
+                    own.sent + self.terms.refresh / 2
+                } else {
+                    self.check_at
+                };
+                // An answer that came after the lease had lapsed revives nothing by itself: the
+                // status is decided by `tick`, before this is looked at.
+                self.own = own;
+                self.notices.push(Notice::Refreshed);
+                self.rest()
+            }
+            RefreshResult::Lost(found) => {
+                let cause = self.usurped(found, now);
+                self.lose(cause)
+            }
+            RefreshResult::Failed(own, failure) => {
+                self.own = own;
+                self.refresh_at = now.boot + LockTerms::REFRESH_RETRY;
+                self.notices.push(Notice::RefreshFailed(failure));
+                self.rest()
+            }
+        }
+    }
+
+    /// P33: who stands beside us, and did he stand there before?
+    fn watched(&mut self, intruders: Vec<BlockingObject>, now: Now) -> ProcedureStep<Released> {
+        let stays = |intruder: &&BlockingObject| {
+            self.suspects
+                .iter()
+                .any(|suspect| suspect.is_same(intruder))
+        };
+        let settled = intruders.iter().find(stays).cloned().map(Box::new);
+        self.check_at = match (&settled, intruders.is_empty()) {
+            (None, false) => now.boot + LockTerms::SECOND_LOOK,
+            (Some(_), _) | (None, true) => self.next_look(now),
+        };
+        self.suspects = intruders;
+        match (settled, self.mode, self.terms.on_conflict) {
+            (None, _, _) => self.rest(),
+            (Some(intruder), LockMode::Exclusive, _)
+            | (Some(intruder), LockMode::Shared, OnConflict::Stop) => {
+                self.lose(LossCause::Intruder(intruder))
+            }
+            (Some(intruder), LockMode::Shared, OnConflict::Warn) => {
+                self.suspects.clear();
+                self.notices.push(Notice::Intruder(intruder));
+                self.rest()
+            }
+        }
+    }
+
+    /// Half way between the next refresh and the one after it.
+    fn next_look(&self, now: Now) -> BootTime {
+        self.refresh_at.max(now.boot) + self.terms.refresh / 2
+    }
+
+    /// A look that failed is no news: the lease rule covers a store that cannot be reached.
+    fn unwatched(&mut self, now: Now) -> ProcedureStep<Released> {
+        self.check_at = self.next_look(now);
+        self.rest()
+    }
+
+    fn watched_own(&mut self, answer: OpResult, now: Now) -> ProcedureStep<Released> {
+        match answer {
+            OpResult::Found(object) => match ours(&object, &self.own.record.identity()) {
+                Some(version) => {
+                    self.own.version = version;
+                    let listing = ListLocks::shared(self.no_retries(), self.observations.clone());
+                    self.go(HoldState::WatchingShared(listing))
+                }
+                None => {
+                    let cause = self.usurped(Some(object), now);
+                    self.lose(cause)
+                }
+            },
+            OpResult::Absent => self.lose(LossCause::Removed),
+            _ => self.unwatched(now),
+        }
+    }
+
+    fn watched_exclusive(
+        &mut self,
+        answer: OpResult,
+        asked: Now,
+        now: Now,
+    ) -> ProcedureStep<Released> {
+        match answer {
+            OpResult::Absent => {
+                self.observations.forget(&ObjectKey::Exclusive);
+                self.watched(Vec::new(), now)
+            }
+            OpResult::Found(object) => {
+                let key = ObjectKey::Exclusive;
+                let watched = self
+                    .observations
+                    .note(&key, &object.version, asked.boot, now.boot);
+                let verdict = judge(&key, &object, watched, asked, self.terms.skew);
+                let blocker = BlockingObject {
+                    key,
+                    object,
+                    verdict,
+                };
+                let intruders = if blocker.verdict.blocks() {
+                    vec![blocker]
+                } else {
+                    Vec::new()
+                };
+                self.watched(intruders, now)
+            }
+            _ => self.unwatched(now),
+        }
+    }
+
+    fn no_retries(&self) -> LockTerms {
+        LockTerms {
+            retries: 0,
+            ..self.terms.clone()
+        }
+    }
+
+    fn asserted(&mut self, answer: OpResult, now: Now) -> ProcedureStep<Released> {
+        match answer {
+            OpResult::Found(object) => match ours(&object, &self.own.record.identity()) {
+                Some(version) => {
+                    self.own.version = version;
+                    self.notices.push(Notice::StillOurs);
+                    self.rest()
+                }
+                None => {
+                    let cause = self.usurped(Some(object), now);
+                    self.lose(cause)
+                }
+            },
+            OpResult::Absent => self.lose(LossCause::Removed),
+            other => {
+                self.notices.push(Notice::CheckFailed(unexpected(other)));
+                self.rest()
+            }
+        }
+    }
+
+    fn revived(&mut self, own: OwnRecord, end: Revived, now: Now) -> ProcedureStep<Released> {
+        self.own = own;
+        match end {
+            Revived::Held(fence, observations) => {
+                self.observations = observations;
+                self.held_again(fence, now)
+            }
+            Revived::Intruder(blocker) => {
+                let remove = self.remove();
+                self.go(HoldState::GivingUp(remove, LossCause::Intruder(blocker)))
+            }
+            Revived::Lost(found) => {
+                let cause = self.usurped(found, now);
+                self.lose(cause)
+            }
+            Revived::Failed(failure) => self.not_revived(failure),
+        }
+    }
+
+    fn held_again(&mut self, fence: Option<u64>, now: Now) -> ProcedureStep<Released> {
+        if let Some(block) = &mut self.own.record.tenure {
+            block.fence = fence;
+        }
+        if now.boot >= self.valid_until() {
+            return self.not_revived(OpFailure::passing("the store took longer than the lease"));
+        }
+        self.fence = fence;
+        self.status = HoldStatus::Held;
+        self.suspects.clear();
+        self.refresh_at = now.boot;
+        self.check_at = now.boot + self.terms.refresh / 2;
+        self.notices.push(Notice::Revived);
+        self.rest()
+    }
+
+    fn not_revived(&mut self, failure: OpFailure) -> ProcedureStep<Released> {
+        self.notices.push(Notice::NotRevived(failure));
+        self.rest()
+    }
+
+    fn released(&self, end: Removed, now: Now) -> Released {
+        let lost = match &self.status {
+            HoldStatus::Lost(cause) => Some(cause.clone()),
+            HoldStatus::Held | HoldStatus::Lapsed { .. } => None,
+        };
+        match (end, lost) {
+            (Removed::Failed(failure), _) => Released::Failed(failure),
+            (Removed::Gone, _) => Released::Done,
+            (Removed::Absent | Removed::Other(_), Some(cause)) => Released::WasLost(cause),
+            (Removed::Absent, None) => Released::Compromised(LossCause::Removed),
+            (Removed::Other(object), None) => {
+                Released::Compromised(self.usurped(Some(*object), now))
+            }
+        }
+    }
+}
+
+impl Procedure for HoldProcedure {
+    type End = Released;
+
+    fn next(&mut self, now: Now) -> StoreOp {
+        self.tick(now);
+        // No operation is under way here, so whatever was going on can be left where it is.
+        if std::mem::take(&mut self.orders.release) {
+            self.doing = HoldState::Releasing(self.remove());
+        } else if self.doing == HoldState::Resting
+            && let Some(doing) = self.choose(now)
+        {
+            self.doing = doing;
+        }
+        match &mut self.doing {
+            HoldState::Resting => StoreOp::WaitUntil(self.wake_at()),
+            HoldState::Renewing(renew) => renew.next(now),
+            HoldState::Reviving(revive) => revive.next(now),
+            HoldState::WatchingOwn(ask)
+            | HoldState::WatchingExclusive(ask)
+            | HoldState::Asserting(ask) => ask.next(now),
+            HoldState::WatchingShared(listing) => listing.next(now),
+            HoldState::GivingUp(remove, _) | HoldState::Releasing(remove) => remove.next(now),
+        }
+    }
+
+    fn answer(&mut self, answer: OpResult, now: Now) -> ProcedureStep<Released> {
+        self.tick(now);
+        match self.doing.clone() {
+            HoldState::Resting => ProcedureStep::Going,
+            HoldState::Renewing(mut renew) => match renew.answer(answer, now) {
+                ProcedureStep::Going => self.go(HoldState::Renewing(renew)),
+                ProcedureStep::Done(end) => self.renewed(end, now),
+            },
+            HoldState::WatchingOwn(_) => self.watched_own(answer, now),
+            HoldState::WatchingExclusive(ask) => {
+                self.watched_exclusive(answer, ask.asked(now), now)
+            }
+            HoldState::WatchingShared(mut listing) => match listing.answer(answer, now) {
+                ProcedureStep::Going => self.go(HoldState::WatchingShared(listing)),
+                ProcedureStep::Done(Ok((view, observations))) => {
+                    self.observations = observations;
+                    self.watched(view.blocking().cloned().collect(), now)
+                }
+                ProcedureStep::Done(Err(_)) => self.unwatched(now),
+            },
+            HoldState::Asserting(_) => self.asserted(answer, now),
+            HoldState::Reviving(mut revive) => match revive.answer(answer, now) {
+                ProcedureStep::Going => self.go(HoldState::Reviving(revive)),
+                ProcedureStep::Done(end) => self.revived(revive.own().clone(), end, now),
+            },
+            HoldState::GivingUp(mut remove, cause) => match remove.answer(answer, now) {
+                ProcedureStep::Going => self.go(HoldState::GivingUp(remove, cause)),
+                ProcedureStep::Done(_) => self.lose(cause),
+            },
+            HoldState::Releasing(mut remove) => match remove.answer(answer, now) {
+                ProcedureStep::Going => self.go(HoldState::Releasing(remove)),
+                ProcedureStep::Done(end) => ProcedureStep::Done(self.released(end, now)),
+            },
+        }
+    }
+}

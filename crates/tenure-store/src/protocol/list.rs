@@ -1,0 +1,150 @@
+//! Looking at the locks: list them, read each, judge each (P28.2, P28.4, P42).
+
+use std::collections::VecDeque;
+
+use super::retry::Retried;
+use super::{BlockingObject, OpFailure, OpResult, Procedure, ProcedureStep, StoreOp, unexpected};
+use crate::key::ObjectKey;
+use crate::lock_terms::LockTerms;
+use crate::staleness::{Object, Observations, judge};
+use crate::time::Now;
+
+/// Looks at every shared lock, and at the exclusive one first if asked to. Writes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListLocks {
+    terms: LockTerms,
+    observations: Observations,
+    looking: ListState,
+    left: VecDeque<ObjectKey>,
+    asking: Retried,
+    view: LockListing,
+}
+
+/// What the question under way is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ListState {
+    Exclusive,
+    List,
+    Shared(ObjectKey),
+}
+
+/// What a listing saw.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct LockListing {
+    /// Every object that is there, with its verdict; the exclusive one first.
+    pub locks: Vec<BlockingObject>,
+}
+
+impl LockListing {
+    /// Those that stand in the way of an exclusive request.
+    pub fn blocking(&self) -> impl Iterator<Item = &BlockingObject> {
+        self.locks.iter().filter(|lock| lock.verdict.blocks())
+    }
+}
+
+impl ListLocks {
+    /// A survey of all locks, the exclusive one included.
+    pub fn all(terms: LockTerms, observations: Observations) -> ListLocks {
+        ListLocks::start(terms, observations, ListState::Exclusive)
+    }
+
+    /// A survey of the shared locks.
+    pub(super) fn shared(terms: LockTerms, observations: Observations) -> ListLocks {
+        ListLocks::start(terms, observations, ListState::List)
+    }
+
+    fn start(terms: LockTerms, observations: Observations, looking: ListState) -> ListLocks {
+        let asking = looking.ask(terms.retries);
+        let left = VecDeque::new();
+        ListLocks {
+            terms,
+            observations,
+            looking,
+            left,
+            asking,
+            view: LockListing::default(),
+        }
+    }
+
+    fn look(&mut self, looking: ListState) -> ProcedureStep<<ListLocks as Procedure>::End> {
+        self.asking = looking.ask(self.terms.retries);
+        self.looking = looking;
+        ProcedureStep::Going
+    }
+
+    fn look_on(&mut self) -> ProcedureStep<<ListLocks as Procedure>::End> {
+        match self.left.pop_front() {
+            Some(key) => self.look(ListState::Shared(key)),
+            None => ProcedureStep::Done(Ok((
+                std::mem::take(&mut self.view),
+                std::mem::take(&mut self.observations),
+            ))),
+        }
+    }
+
+    fn see(&mut self, key: ObjectKey, object: Object, now: Now) {
+        let asked = self.asking.asked(now);
+        let watched = self
+            .observations
+            .note(&key, &object.version, asked.boot, now.boot);
+        let verdict = judge(&key, &object, watched, asked, self.terms.skew);
+        self.view.locks.push(BlockingObject {
+            key,
+            object,
+            verdict,
+        });
+    }
+}
+
+impl ListState {
+    fn ask(&self, retries: u8) -> Retried {
+        let op = match self {
+            ListState::Exclusive => StoreOp::Read(ObjectKey::Exclusive),
+            ListState::List => StoreOp::ListShared,
+            ListState::Shared(key) => StoreOp::Read(key.clone()),
+        };
+        Retried::new(op, retries)
+    }
+}
+
+impl Procedure for ListLocks {
+    /// What was seen, and the memory of it.
+    type End = Result<(LockListing, Observations), OpFailure>;
+
+    fn next(&mut self, now: Now) -> StoreOp {
+        self.asking.next(now)
+    }
+
+    fn answer(&mut self, answer: OpResult, now: Now) -> ProcedureStep<Self::End> {
+        let answer = match self.asking.answer(answer, now) {
+            ProcedureStep::Going => return ProcedureStep::Going,
+            ProcedureStep::Done(Ok(answer)) => answer,
+            ProcedureStep::Done(Err(failure)) => return ProcedureStep::Done(Err(failure)),
+        };
+        match (self.looking.clone(), answer) {
+            (ListState::Exclusive, OpResult::Found(object)) => {
+                self.see(ObjectKey::Exclusive, object, now);
+                self.look(ListState::List)
+            }
+            (ListState::Exclusive, OpResult::Absent) => {
+                self.observations.forget(&ObjectKey::Exclusive);
+                self.look(ListState::List)
+            }
+            (ListState::List, OpResult::Listed(keys)) => {
+                self.observations.keep_shared(&keys);
+                self.left = keys.into();
+                self.look_on()
+            }
+            (ListState::Shared(key), OpResult::Found(object)) => {
+                self.see(key, object, now);
+                self.look_on()
+            }
+            // Listed and gone: its holder released it meanwhile.
+            (ListState::Shared(key), OpResult::Absent) => {
+                self.observations.forget(&key);
+                self.look_on()
+            }
+            (_, other) => ProcedureStep::Done(Err(unexpected(other))),
+        }
+    }
+}

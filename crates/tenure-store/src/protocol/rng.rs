@@ -1,0 +1,68 @@
+//! Random numbers of a machine: seeded from outside, so that a run can be repeated.
+
+use std::time::Duration;
+
+/// A small generator (SplitMix64, twice over). Its numbers tell processes apart and spread waits;
+/// nothing secret depends on them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Rng {
+    high: u64,
+    low: u64,
+}
+
+impl Rng {
+    pub(super) fn new(seed: u128) -> Rng {
+        let [high, low] = [seed >> 64, seed].map(|half| (half & u128::from(u64::MAX)) as u64);
+        Rng { high, low }
+    }
+
+    /// Any number.
+    pub(super) fn number(&mut self) -> u64 {
+        self.low = self.low.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        // The other half of the seed joins in, so that 128 bits of it tell two processes apart.
+        self.high = mix(self.high ^ self.low);
+        self.high
+    }
+
+    /// 32 hex digits (K6).
+    pub(super) fn token(&mut self) -> String {
+        format!("{:016x}{:016x}", self.number(), self.number())
+    }
+
+    /// `span`, up to a tenth longer or shorter (K43).
+    pub(super) fn around(&mut self, span: Duration) -> Duration {
+        let per_mille = 900 + u32::try_from(self.number() % 201).unwrap_or(0);
+        span * per_mille / 1000
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K43: ±10 %, and both ends occur.
+    #[test]
+    fn jitter_stays_within_a_tenth() {
+        let mut rng = Rng::new(7);
+        let spans: Vec<_> = (0..2000)
+            .map(|_| rng.around(Duration::from_secs(2)))
+            .collect();
+        assert_eq!(spans.iter().min(), Some(&Duration::from_millis(1800)));
+        assert_eq!(spans.iter().max(), Some(&Duration::from_millis(2200)));
+    }
+
+    /// K6: a new token every time, from both halves of the seed.
+    #[test]
+    fn tokens_differ() {
+        let mut rng = Rng::new(1);
+        assert_ne!(rng.token(), rng.token());
+        assert_ne!(Rng::new(1).token(), Rng::new(1 << 64).token());
+        assert_eq!(Rng::new(9).token().len(), 32);
+    }
+}

@@ -1,0 +1,284 @@
+//! Writing our own record for the first time, and learning what came of it (P28.3, P29, P30.2).
+//!
+//! ```text
+//! send ──written──▶ ours                    ┌──ours──▶ ours (it landed, the answer was lost)
+//!   ├──refused─────▶ read it back ──────────┼──other──▶ taken
+//!   └──unknown─────▶ read it back ──────────┴──as before──▶ send again
+//! ```
+//!
+//! The record is stamped once, before the first sending, and sent again unchanged: whichever of
+//! the copies lands, it is the same acquisition, and the lease counts from the first.
+
+use super::retry::Retried;
+use super::{
+    ConditionFailure, OpBody, OpFailure, OpResult, Procedure, ProcedureStep, StoreOp, ours,
+    unexpected,
+};
+use crate::key::ObjectKey;
+use crate::lock_terms::{ConditionLevel, LockTerms};
+use crate::record::LockRecord;
+use crate::staleness::{Object, Version};
+use crate::time::{BootTime, Now, after, stamp};
+
+/// Our record in the store, as we last knew it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OwnRecord {
+    /// Where it lies.
+    pub key: ObjectKey,
+    /// What it says.
+    pub record: LockRecord,
+    /// The version of it that is there.
+    pub version: Version,
+    /// When its last successful write was sent: the lease counts from here (P32).
+    pub sent: BootTime,
+}
+
+/// What the write expects to find.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WriteExpectation {
+    Nothing,
+    Stale(Version),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct WriteRecord {
+    terms: LockTerms,
+    expect: WriteExpectation,
+    draft: RecordDraft,
+    retries: u8,
+    doing: WriteState,
+}
+
+/// The record to be written; its dates, and the key of a shared one, are set when it is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RecordDraft {
+    pub(super) key: KeyPlan,
+    pub(super) record: LockRecord,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum KeyPlan {
+    Exclusive,
+    Shared { suffix: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum WriteState {
+    /// Nothing was sent yet.
+    Drafted,
+    Sending(SentRecord),
+    Pausing(SentRecord, Retried),
+    Reading(SentRecord, Retried, ReadBackReason),
+}
+
+/// The record as it was sent, with no version yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct SentRecord {
+    key: ObjectKey,
+    record: LockRecord,
+    sent: BootTime,
+}
+
+/// Why the key is read back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ReadBackReason {
+    Refused,
+    Unknown(OpFailure),
+}
+
+/// How a first write can end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WriteResult {
+    /// It is there, and ours.
+    Ours(OwnRecord),
+    /// Refused: this is what is at the key instead, if anything.
+    Taken(Option<Object>),
+    /// After an unknown outcome somebody else's record is there (P29).
+    Overtaken(Object),
+    /// It cannot be told whether the record is there: it must be removed.
+    Unknown(OwnRecord, OpFailure),
+    /// It is certainly not there.
+    Failed(OpFailure),
+}
+
+impl WriteRecord {
+    pub(super) fn new(
+        terms: LockTerms,
+        expect: WriteExpectation,
+        draft: RecordDraft,
+    ) -> WriteRecord {
+        let retries = terms.retries;
+        WriteRecord {
+            terms,
+            expect,
+            draft,
+            retries,
+            doing: WriteState::Drafted,
+        }
+    }
+
+    /// What may be in the store because of us, if anything was sent.
+    pub(super) fn own(&self) -> Option<OwnRecord> {
+        match &self.doing {
+            WriteState::Drafted => None,
+            WriteState::Sending(sent)
+            | WriteState::Pausing(sent, _)
+            | WriteState::Reading(sent, _, _) => Some(sent.own(Version::default())),
+        }
+    }
+
+    fn send(&self, now: Now) -> SentRecord {
+        let mut record = self.draft.record.clone();
+        record.acquired_at = stamp(now.wall);
+        record.expires_at = stamp(after(now.wall, self.terms.ttl));
+        let key = match self.draft.key {
+            KeyPlan::Exclusive => ObjectKey::Exclusive,
+            KeyPlan::Shared { suffix } => ObjectKey::shared(&record.acquired_at, suffix),
+        };
+        SentRecord {
+            key,
+            record,
+            sent: now.boot,
+        }
+    }
+
+    fn op(&self, sent: &SentRecord) -> StoreOp {
+        let body = OpBody::Record(sent.record.clone());
+        match (self.terms.level, &self.expect) {
+            (ConditionLevel::Nothing, _) => StoreOp::Put(sent.key.clone(), body),
+            (_, WriteExpectation::Nothing) => StoreOp::Create(sent.key.clone(), body),
+            (_, WriteExpectation::Stale(version)) => {
+                StoreOp::Replace(sent.key.clone(), body, version.clone())
+            }
+        }
+    }
+
+    fn read_back(&mut self, sent: SentRecord, why: ReadBackReason) -> ProcedureStep<WriteResult> {
+        let ask = Retried::new(StoreOp::Read(sent.key.clone()), self.terms.retries);
+        self.doing = WriteState::Reading(sent, ask, why);
+        ProcedureStep::Going
+    }
+
+    /// Nothing of ours is there, and what is there is what was there before.
+    fn send_again(
+        &mut self,
+        sent: SentRecord,
+        failure: OpFailure,
+        now: Now,
+    ) -> ProcedureStep<WriteResult> {
+        if self.retries == 0 || failure.kind != super::OpFailureKind::Passing {
+            // It may still be on its way: whoever cleans up looks once more.
+            return ProcedureStep::Done(WriteResult::Unknown(
+                sent.own(Version::default()),
+                failure,
+            ));
+        }
+        self.retries -= 1;
+        let pause = now.boot + std::time::Duration::from_millis(200);
+        self.doing = WriteState::Pausing(sent, Retried::new(StoreOp::WaitUntil(pause), 0));
+        ProcedureStep::Going
+    }
+
+    fn as_before(&self, found: &OpResult) -> bool {
+        match (&self.expect, found) {
+            (WriteExpectation::Nothing, OpResult::Absent) => true,
+            (WriteExpectation::Stale(version), OpResult::Found(object)) => {
+                object.version == *version
+            }
+            // At level 0 a stale object may vanish without harm: nothing depends on it.
+            (WriteExpectation::Stale(_), OpResult::Absent) => {
+                self.terms.level == ConditionLevel::Nothing
+            }
+            _ => false,
+        }
+    }
+}
+
+impl SentRecord {
+    fn own(&self, version: Version) -> OwnRecord {
+        OwnRecord {
+            key: self.key.clone(),
+            record: self.record.clone(),
+            version,
+            sent: self.sent,
+        }
+    }
+}
+
+impl Procedure for WriteRecord {
+    type End = WriteResult;
+
+    fn next(&mut self, now: Now) -> StoreOp {
+        match &mut self.doing {
+            WriteState::Drafted => {
+                let sent = self.send(now);
+                let op = self.op(&sent);
+                self.doing = WriteState::Sending(sent);
+                op
+            }
+            WriteState::Sending(sent) => {
+                let sent = sent.clone();
+                self.op(&sent)
+            }
+            WriteState::Pausing(_, ask) | WriteState::Reading(_, ask, _) => ask.next(now),
+        }
+    }
+
+    fn answer(&mut self, answer: OpResult, now: Now) -> ProcedureStep<WriteResult> {
+        match std::mem::replace(&mut self.doing, WriteState::Drafted) {
+            WriteState::Drafted => ProcedureStep::Done(WriteResult::Failed(unexpected(answer))),
+            WriteState::Sending(sent) => match answer {
+                OpResult::Written(version) => {
+                    ProcedureStep::Done(WriteResult::Ours(sent.own(version)))
+                }
+                OpResult::Refused(ConditionFailure::Condition | ConditionFailure::Contention) => {
+                    self.read_back(sent, ReadBackReason::Refused)
+                }
+                OpResult::Refused(ConditionFailure::NotSupported) => {
+                    ProcedureStep::Done(WriteResult::Failed(unexpected(answer)))
+                }
+                other => self.read_back(sent, ReadBackReason::Unknown(unexpected(other))),
+            },
+            WriteState::Pausing(sent, _) => {
+                self.doing = WriteState::Sending(sent);
+                ProcedureStep::Going
+            }
+            WriteState::Reading(sent, mut ask, why) => {
+                let found = match ask.answer(answer, now) {
+                    ProcedureStep::Going => {
+                        self.doing = WriteState::Reading(sent, ask, why);
+                        return ProcedureStep::Going;
+                    }
+                    ProcedureStep::Done(Ok(found)) => found,
+                    ProcedureStep::Done(Err(failure)) => {
+                        let own = sent.own(Version::default());
+                        return ProcedureStep::Done(WriteResult::Unknown(own, failure));
+                    }
+                };
+                if let OpResult::Found(object) = &found
+                    && let Some(version) = ours(object, &sent.record.identity())
+                {
+                    return ProcedureStep::Done(WriteResult::Ours(sent.own(version)));
+                }
+                match (why, found) {
+                    (ReadBackReason::Unknown(failure), found) if self.as_before(&found) => {
+                        self.send_again(sent, failure, now)
+                    }
+                    (ReadBackReason::Unknown(_), OpResult::Found(object)) => {
+                        ProcedureStep::Done(WriteResult::Overtaken(object))
+                    }
+                    (ReadBackReason::Unknown(_) | ReadBackReason::Refused, OpResult::Absent) => {
+                        ProcedureStep::Done(WriteResult::Taken(None))
+                    }
+                    (ReadBackReason::Refused, OpResult::Found(object)) => {
+                        ProcedureStep::Done(WriteResult::Taken(Some(object)))
+                    }
+                    (_, other) => {
+                        let own = sent.own(Version::default());
+                        ProcedureStep::Done(WriteResult::Unknown(own, unexpected(other)))
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! The world of the model: the store, the processes, and everything that may happen next.
+//!
+//! One action is one thing that happens at once: a request takes effect and is answered, time
+//! passes, a process dies, a holder is told to release. What a process does by itself between an
+//! answer and its next request concerns nobody else, so it happens at once with the answer.
+
+use std::fmt;
+
+use super::canon::Table;
+use super::local::{Event, Id, Info, Locals};
+use super::scenario::{Fence, Judge, Player, Scenario, TICK, Times};
+use super::store::{Ask, Cell, Condition, Got, Listed, SLOTS, Store};
+use crate::support::LockMode;
+
+/// One state of everything: numbers of local states and of the store, and what is left to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModelState {
+    locals: [Id; SLOTS],
+    store: Id,
+    /// A bit for each process that looked before the last tick and rests on that look.
+    late: u8,
+    ticks: u8,
+    stands: u8,
+    losses: u8,
+}
+
+/// Where a process stands still until time has passed, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    No,
+    /// The request took effect, the answer is not read yet.
+    BeforeAnswer,
+    /// The answer was read, the next request is not made yet.
+    BeforeNext,
+}
+
+/// What becomes of a request whose answer is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Applied,
+    Lost,
+}
+
+/// One thing that happens. The second number of `Go` is the order of a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    Go(u8, u8, Pause),
+    Lose(u8, Request),
+    Resume(u8),
+    Release(u8),
+    Revive(u8),
+    Die(u8),
+    /// So many ticks at once.
+    Pass(u8),
+}
+
+/// Everything that is known about a scene.
+pub(crate) struct Model {
+    scene: &'static Scenario,
+    locals: Locals,
+    stores: Vec<Store>,
+    numbers: Table<Store, Id>,
+    /// For each store, what it is after each change of slots.
+    reseated: Vec<Vec<Id>>,
+    /// Changes of slots that change nothing else; the first changes nothing at all.
+    seatings: Vec<[u8; SLOTS]>,
+    /// Which pauses make a difference.
+    pauses: Table<(Id, Got), (bool, bool)>,
+}
+
+impl Model {
+    pub(crate) fn new(scene: &'static Scenario) -> Model {
+        let seatings = seatings(scene);
+        Model {
+            scene,
+            locals: Locals::new(scene, seatings.clone()),
+            stores: Vec::new(),
+            numbers: Table::default(),
+            reseated: Vec::new(),
+            seatings,
+            pauses: Table::default(),
+        }
+    }
+
+    pub(crate) fn start(&mut self) -> ModelState {
+        let mut store = Store::default();
+        if self.scene.fence == Fence::AtOnce {
+            // The number goes round at once: it is always the same.
+            store = Store::counted();
+        }
+        let mut locals = [Id::MAX; SLOTS];
+        locals[..self.locals.starts().len()].copy_from_slice(self.locals.starts());
+        let count = |times| match times {
+            Times::AtMost(count) => count,
+            Times::Any => 0,
+        };
+        ModelState {
+            locals,
+            store: self.number(store),
+            late: 0,
+            ticks: count(self.scene.ticks),
+            stands: count(self.scene.stands),
+            losses: self.scene.losses,
+        }
+    }
+
+    pub(crate) fn locals(&mut self) -> &mut Locals {
+        &mut self.locals
+    }
+
+    /// How many local states were found.
+    pub(crate) fn local_states(&self) -> usize {
+        self.locals.len()
+    }
+
+    fn slots(&self) -> std::ops::Range<u8> {
+        0..self.scene.players.len() as u8
+    }
+
+    fn number(&mut self, store: Store) -> Id {
+        if let Some(id) = self.numbers.get(&store) {
+            return *id;
+        }
+        let id = Id::try_from(self.stores.len()).expect("fewer stores than numbers");
+        self.stores.push(store);
+        self.reseated.push(Vec::new());
+        self.numbers.insert(store, id);
+        id
+    }
+
+    fn store(&self, model_state: &ModelState) -> &Store {
+        &self.stores[model_state.store as usize]
+    }
+
+    fn info(&self, model_state: &ModelState, slot: u8) -> Info {
+        *self.locals.info(model_state.locals[usize::from(slot)])
+    }
+
+    /// All of a world in one number, the same for all seatings. Nothing is left out: two worlds
+    /// with one number are one world, but for who sits where.
+    pub(crate) fn key(&mut self, model_state: &ModelState) -> u128 {
+        let plain = pack(model_state);
+        let mut least = plain;
+        for k in 1..self.seatings.len() {
+            let slots = self.seatings[k];
+            let mut other = ModelState {
+                store: self.reseated_store(model_state.store, k),
+                late: 0,
+                ..*model_state
+            };
+            for slot in self.slots() {
+                let (old, new) = (usize::from(slot), usize::from(slots[usize::from(slot)]));
+                other.locals[new] = self.locals.reseated(model_state.locals[old], k);
+                other.late |= (model_state.late >> old & 1) << new;
+            }
+            least = least.min(pack(&other));
+        }
+        least
+    }
+
+    fn reseated_store(&mut self, store: Id, k: usize) -> Id {
+        if self.reseated[store as usize].is_empty() {
+            let images = (0..self.seatings.len())
+                .map(|k| {
+                    let image = self.stores[store as usize].reseated(self.seatings[k]);
+                    self.number(image)
+                })
+                .collect();
+            self.reseated[store as usize] = images;
+        }
+        self.reseated[store as usize][k]
+    }
+
+    /// All ways to go on.
+    pub(crate) fn actions(&mut self, model_state: &ModelState, actions: &mut Vec<Action>) {
+        for slot in self.slots() {
+            let info = self.info(model_state, slot);
+            if info.is_dead || self.is_not_its_turn(model_state, slot) {
+                continue;
+            }
+            if self.scene.deaths && self.store(model_state).has_of(slot) {
+                actions.push(Action::Die(slot));
+            }
+            if info.may_resume {
+                actions.push(Action::Resume(slot));
+            }
+            if info.may_release {
+                actions.push(Action::Release(slot));
+            }
+            if info.may_revive {
+                actions.push(Action::Revive(slot));
+            }
+            self.requests(model_state, slot, &info, actions);
+        }
+        if !self.may_tick(model_state) {
+            return;
+        }
+        // Where advances are counted, one may be as long as it takes to be stale.
+        let longest = match self.scene.ticks {
+            Times::Any => 1,
+            Times::AtMost(_) => (self.scene.limit() / TICK) as u8,
+        };
+        let mut later = *model_state;
+        for ticks in 1..=longest {
+            if self.slots().any(|slot| self.info(&later, slot).holds_time) {
+                break;
+            }
+            later = self.tick(&later);
+            let paused = self
+                .slots()
+                .filter(|slot| self.is_paused(model_state, &later, *slot));
+            if paused.count() > usize::from(self.scene.paused) {
+                break;
+            }
+            actions.push(Action::Pass(ticks));
+        }
+    }
+
+    fn is_paused(&self, model_state: &ModelState, later: &ModelState, slot: u8) -> bool {
+        let info = self.info(model_state, slot);
+        let lapses = info.works && !self.info(later, slot).works;
+        lapses || !matches!(info.ask, Ask::Wait(_) | Ask::Nothing)
+    }
+
+    fn is_not_its_turn(&self, model_state: &ModelState, slot: u8) -> bool {
+        let waits =
+            model_state.locals[usize::from(slot)] == self.locals.starts()[usize::from(slot)];
+        self.scene.in_turn && slot > 0 && waits && !self.info(model_state, slot - 1).works
+    }
+
+    fn may_tick(&self, model_state: &ModelState) -> bool {
+        self.scene.ticks == Times::Any || model_state.ticks > 0
+    }
+
+    fn requests(
+        &mut self,
+        model_state: &ModelState,
+        slot: u8,
+        info: &Info,
+        actions: &mut Vec<Action>,
+    ) {
+        match info.ask {
+            Ask::Nothing | Ask::Wait(false) => return,
+            Ask::Wait(true) => {
+                actions.push(Action::Go(slot, 0, Pause::No));
+                return;
+            }
+            Ask::Read(_) | Ask::List | Ask::Write(..) | Ask::Delete(..) => {}
+        }
+        if model_state.late >> slot & 1 == 1 && !self.may_be_late(slot, info.ask) {
+            return;
+        }
+        let is_read = matches!(info.ask, Ask::Read(_));
+        if model_state.losses > 0 && (self.is_tenure(slot) || is_read) {
+            actions.push(Action::Lose(slot, Request::Lost));
+            if matches!(info.ask, Ask::Write(..) | Ask::Delete(..)) {
+                actions.push(Action::Lose(slot, Request::Applied));
+            }
+        }
+        let orders = match (info.ask, self.store(model_state).sharers().len()) {
+            (Ask::List, count) => orders(count),
+            _ => 1,
+        };
+        for order in 0..orders {
+            actions.push(Action::Go(slot, order, Pause::No));
+            let stands = self.scene.stands == Times::Any || model_state.stands > 0;
+            if stands && self.is_tenure(slot) && self.may_tick(model_state) {
+                let got = self.effect(model_state, slot, order).0;
+                let (deaf, stuck) = self.pauses(model_state.locals[usize::from(slot)], got);
+                if deaf {
+                    actions.push(Action::Go(slot, order, Pause::BeforeAnswer));
+                }
+                if stuck {
+                    actions.push(Action::Go(slot, order, Pause::BeforeNext));
+                }
+            }
+        }
+    }
+
+    /// An original that is late does nothing more; a Tenure process only nothing unconditional.
+    fn may_be_late(&self, slot: u8, ask: Ask) -> bool {
+        self.is_tenure(slot)
+            && !matches!(
+                ask,
+                Ask::Write(Cell::Exclusive | Cell::Shared(_), _, Condition::None)
+                    | Ask::Delete(_, Condition::None)
+            )
+    }
+
+    /// The pauses after which the process is another than without, tried with the machine itself.
+    fn pauses(&mut self, id: Id, got: Got) -> (bool, bool) {
+        if let Some(known) = self.pauses.get(&(id, got)) {
+            return *known;
+        }
+        let locals = &mut self.locals;
+        let mut at_once = locals.step(id, Event::Told(got));
+        let mut deaf = locals.step(id, Event::Deaf(got));
+        let mut stuck = locals.step(id, Event::Stuck(got));
+        let (mut deaf_differs, mut stuck_differs) = (false, false);
+        for _ in 0..=self.scene.limit() / TICK {
+            at_once = locals.step(at_once, Event::Tick);
+            deaf = locals.step(deaf, Event::Tick);
+            deaf_differs |= locals.step(deaf, Event::Resume) != at_once;
+            stuck = locals.step(stuck, Event::Tick);
+            stuck_differs |=
+                locals.info(stuck).may_resume && locals.step(stuck, Event::Resume) != at_once;
+        }
+        self.pauses.insert((id, got), (deaf_differs, stuck_differs));
+        (deaf_differs, stuck_differs)
+    }
+
+    /// What a request is answered, and the store after it.
+    fn effect(&self, model_state: &ModelState, slot: u8, order: u8) -> (Got, Store) {
+        let mut store = *self.store(model_state);
+        let got = match self.info(model_state, slot).ask {
+            Ask::Wait(_) => Got::Waited,
+            Ask::List => Got::Listed(listed(&store.sharers(), order)),
+            Ask::Read(cell) => store.read(cell, |owner| {
+                self.is_tenure(owner) && self.info(model_state, owner).is_dead
+            }),
+            ask => store.change(slot, ask, self.scene.modulus()),
+        };
+        (got, store)
+    }
+
+    fn is_tenure(&self, slot: u8) -> bool {
+        matches!(self.scene.players[usize::from(slot)], Player::Tenure(_))
+    }
+
+    fn mode(&self, slot: u8) -> LockMode {
+        match self.scene.players[usize::from(slot)] {
+            Player::Tenure(mode) | Player::Original(mode) => mode,
+        }
+    }
+
+    /// Goes on, and says what is wrong with that, if anything.
+    pub(crate) fn act(
+        &mut self,
+        model_state: &ModelState,
+        action: Action,
+    ) -> (ModelState, Option<String>) {
+        let mut next = *model_state;
+        match action {
+            Action::Go(slot, order, pause) => {
+                let (got, store) = self.effect(model_state, slot, order);
+                let event = match pause {
+                    Pause::No => Event::Told(got),
+                    Pause::BeforeAnswer => Event::Deaf(got),
+                    Pause::BeforeNext => Event::Stuck(got),
+                };
+                if pause != Pause::No && self.scene.stands != Times::Any {
+                    next.stands -= 1;
+                }
+                next.store = self.number(store);
+                self.happen(&mut next, slot, event);
+            }
+            Action::Lose(slot, request) => {
+                next.losses -= 1;
+                if request == Request::Applied {
+                    let store = self.effect(model_state, slot, 0).1;
+                    next.store = self.number(store);
+                }
+                self.happen(&mut next, slot, Event::Told(Got::Failed));
+            }
+            Action::Resume(slot) => self.happen(&mut next, slot, Event::Resume),
+            Action::Release(slot) => self.happen(&mut next, slot, Event::Release),
+            Action::Revive(slot) => self.happen(&mut next, slot, Event::Revive),
+            Action::Die(slot) => self.happen(&mut next, slot, Event::Die),
+            Action::Pass(ticks) => {
+                for _ in 0..ticks {
+                    next = self.tick(&next);
+                }
+                if self.scene.ticks != Times::Any {
+                    next.ticks -= 1;
+                }
+            }
+        }
+        let fault = self.fault(model_state, &next, action);
+        (next, fault)
+    }
+
+    fn tick(&mut self, model_state: &ModelState) -> ModelState {
+        let mut next = *model_state;
+        let mut store = *self.store(model_state);
+        store.pass(TICK, self.scene.limit());
+        next.store = self.number(store);
+        for slot in self.slots() {
+            let local = &mut next.locals[usize::from(slot)];
+            *local = self.locals.step(*local, Event::Tick);
+            next.late |= u8::from(self.locals.info(*local).minds_lateness) << slot;
+        }
+        next
+    }
+
+    fn happen(&mut self, model_state: &mut ModelState, slot: u8, event: Event) {
+        let local = &mut model_state.locals[usize::from(slot)];
+        let was = *self.locals.info(*local);
+        *local = self.locals.step(*local, event);
+        let is = *self.locals.info(*local);
+        // A look is the beginning of something; an original's looks within it do not count.
+        // A write with a condition is a look, too.
+        let looked = matches!(
+            was.ask,
+            Ask::Read(Cell::Exclusive | Cell::Shared(_))
+                | Ask::Write(
+                    Cell::Exclusive | Cell::Shared(_),
+                    _,
+                    Condition::Absent | Condition::Is(_)
+                )
+        ) && (self.is_tenure(slot) || !was.minds_lateness);
+        if looked || !is.minds_lateness {
+            model_state.late &= !(1 << slot);
+        }
+        if self.scene.fence == Fence::AtOnce && is_about_fence(is.ask) {
+            let (got, store) = self.effect(model_state, slot, 0);
+            model_state.store = self.number(store);
+            self.happen(model_state, slot, Event::Told(got));
+        }
+    }
+
+    /// Whether anybody holds: a state for whose sake all this is done.
+    pub(crate) fn counts(&self, model_state: &ModelState) -> bool {
+        self.slots().any(|slot| self.info(model_state, slot).works)
+    }
+
+    fn fault(&self, before: &ModelState, after: &ModelState, action: Action) -> Option<String> {
+        let works = |slot: &u8| self.info(after, *slot).works;
+        let pair = |fits: &dyn Fn(u8, u8) -> bool| {
+            let one = self
+                .slots()
+                .find(|slot| works(slot) && self.mode(*slot) == LockMode::Exclusive);
+            // Usually nobody holds the exclusive lock.
+            one?;
+            let holders: Vec<u8> = self.slots().filter(works).collect();
+            holders
+                .iter()
+                .flat_map(|one| holders.iter().map(move |two| (*one, *two)))
+                .find(|(one, two)| {
+                    one != two && self.mode(*one) == LockMode::Exclusive && fits(*one, *two)
+                })
+        };
+        let say = |(one, two)| format!("{} and {} both hold", self.name(one), self.name(two));
+        match self.scene.judge {
+            Judge::Tenure => pair(&|one, two| self.is_tenure(one) && self.is_tenure(two)).map(say),
+            Judge::WithTenure => {
+                pair(&|one, two| self.is_tenure(one) || self.is_tenure(two)).map(say)
+            }
+            Judge::Everybody => pair(&|_, _| true).map(say),
+            Judge::KnowsBetter => {
+                let knows = |slot| self.info(after, slot).knows_better;
+                pair(&|one, two| knows(one) || knows(two)).map(|(one, two)| {
+                    let (loser, holder) = if knows(one) { (one, two) } else { (two, one) };
+                    let (loser, holder) = (self.name(loser), self.name(holder));
+                    format!("{loser} knows that its lock is gone and works beside {holder}")
+                })
+            }
+            Judge::Overwrites | Judge::Deletes => {
+                let Action::Go(slot, _, Pause::No) = action else {
+                    return None;
+                };
+                let (cell, verb) = match (self.info(before, slot).ask, self.scene.judge) {
+                    (Ask::Write(cell, ..), Judge::Overwrites) => (cell, "overwrites"),
+                    (Ask::Delete(cell, _), Judge::Deletes) => (cell, "deletes"),
+                    _ => return None,
+                };
+                let lock = self.store(before).at(cell)?;
+                let victim = lock.owner;
+                let in_force = lock.expires > 0;
+                // A refresh, not the write of somebody who acquires.
+                let refreshes = self.info(before, slot).works;
+                let counts = in_force && (refreshes || self.scene.judge == Judge::Deletes);
+                (counts && victim != slot && self.info(before, victim).works).then(|| {
+                    let (slot, victim) = (self.name(slot), self.name(victim));
+                    format!("{slot} {verb} the lock of {victim}, who works")
+                })
+            }
+        }
+    }
+
+    fn name(&self, slot: u8) -> String {
+        let kind = if self.is_tenure(slot) {
+            "Tenure"
+        } else {
+            "original"
+        };
+        format!("{kind} {slot} ({:?})", self.mode(slot))
+    }
+
+    /// What it means to go on like this, in one line.
+    pub(crate) fn tell(&self, model_state: &ModelState, action: Action) -> String {
+        let asks = |slot| ToldOutcome(self.info(model_state, slot).ask);
+        match action {
+            Action::Go(slot, _, Pause::No) => format!("{}: {}", self.name(slot), asks(slot)),
+            Action::Go(slot, _, Pause::BeforeAnswer) => {
+                let (name, ask) = (self.name(slot), asks(slot));
+                format!("{name}: {ask}, then stands before it reads the answer")
+            }
+            Action::Go(slot, _, Pause::BeforeNext) => {
+                let (name, ask) = (self.name(slot), asks(slot));
+                format!("{name}: {ask}, then stands before its next request")
+            }
+            Action::Lose(slot, request) => {
+                let (name, ask) = (self.name(slot), asks(slot));
+                format!("{name}: {ask}; the answer is lost, the request {request:?}")
+            }
+            Action::Resume(slot) => format!("{} goes on", self.name(slot)),
+            Action::Release(slot) => format!("{} is told to release", self.name(slot)),
+            Action::Revive(slot) => format!("{} is told to revive", self.name(slot)),
+            Action::Die(slot) => format!("{} dies", self.name(slot)),
+            Action::Pass(ticks) => format!("{} s pass", i16::from(ticks) * TICK),
+        }
+    }
+}
+
+struct ToldOutcome(Ask);
+
+impl fmt::Display for ToldOutcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cell = |cell| match cell {
+            Cell::Exclusive => "the exclusive lock".to_owned(),
+            Cell::Shared(slot) => format!("the shared lock of {slot}"),
+            Cell::Fence => "the counter".to_owned(),
+        };
+        let condition = |condition| match condition {
+            Condition::None => "whatever is there",
+            Condition::Absent => "if there is none",
+            Condition::Is(_) => "if it is still that version",
+        };
+        match self.0 {
+            Ask::Read(at) => write!(out, "reads {}", cell(at)),
+            Ask::List => write!(out, "lists the shared locks"),
+            Ask::Write(at, _, only) => write!(out, "writes {} {}", cell(at), condition(only)),
+            Ask::Delete(at, only) => write!(out, "deletes {} {}", cell(at), condition(only)),
+            Ask::Wait(_) => write!(out, "has waited"),
+            Ask::Nothing => write!(out, "nothing"),
+        }
+    }
+}
+
+fn is_about_fence(ask: Ask) -> bool {
+    matches!(ask, Ask::Read(Cell::Fence) | Ask::Write(Cell::Fence, _, _))
+}
+
+/// How many orders a list has.
+fn orders(count: usize) -> u8 {
+    match count {
+        0 | 1 => 1,
+        2 => 2,
+        // Enough to be the same for every seating of two; longer lists do not occur.
+        _ => unreachable!("at most two share"),
+    }
+}
+
+fn listed(sharers: &[u8], order: u8) -> Listed {
+    let mut list = [SLOTS as u8; SLOTS];
+    for (at, slot) in sharers.iter().enumerate() {
+        let at = if order == 0 {
+            at
+        } else {
+            sharers.len() - 1 - at
+        };
+        list[at] = *slot;
+    }
+    list
+}
+
+/// Neighbours that are alike may change slots.
+fn seatings(scene: &Scenario) -> Vec<[u8; SLOTS]> {
+    let mut all = vec![[0, 1, 2, 3]];
+    let alike = |one: usize, two: usize| {
+        scene.players.get(one).is_some()
+            && scene.players.get(one) == scene.players.get(two)
+            && scene.ahead(one as u8) == scene.ahead(two as u8)
+    };
+    let mut slot = 0;
+    while slot + 1 < SLOTS {
+        if alike(slot, slot + 1) {
+            let mut swapped = all.clone();
+            for slots in &mut swapped {
+                slots.swap(slot, slot + 1);
+            }
+            all.extend(swapped);
+            slot += 1;
+        }
+        slot += 1;
+    }
+    all
+}
+
+/// 20 bits for each local state, 28 for the store, 4 for each of the rest.
+fn pack(model_state: &ModelState) -> u128 {
+    let mut packed = 0;
+    for local in model_state.locals {
+        let local = if local == Id::MAX { 0 } else { local + 1 };
+        assert!(
+            local < 1 << 20,
+            "more local states than the key has room for"
+        );
+        packed = packed << 20 | u128::from(local);
+    }
+    assert!(
+        model_state.store < 1 << 28,
+        "more stores than the key has room for"
+    );
+    packed = packed << 28 | u128::from(model_state.store);
+    for count in [
+        model_state.late,
+        model_state.ticks,
+        model_state.stands,
+        model_state.losses,
+    ] {
+        assert!(count < 16, "counts are small");
+        packed = packed << 4 | u128::from(count);
+    }
+    packed
+}
