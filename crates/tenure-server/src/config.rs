@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use tenure_core::policy::Algorithm;
 
-mod written;
+mod raw;
 
-pub use written::{ConfigError, Effective, Mistake, Origin, Settings};
+pub use raw::{ConfigError, ConfigMistake, Effective, RawSettings, ValueOrigin};
 
 /// Keys of the wire-compatible daemon that have no meaning here (R180): those of its storage and gossip,
 /// and the timing of elections, which is that of the node's own protocol and the same on all nodes. What has ended
@@ -50,7 +50,7 @@ pub struct Config {
     /// How nodes find each other and share the work.
     pub cluster: ClusterConfig,
     /// What clients meet.
-    pub faces: FacesConfig,
+    pub transports: TransportConfig,
     /// Where logs go.
     pub log: LogConfig,
     /// Accepted keys that have no effect here, as they were written.
@@ -89,7 +89,7 @@ pub struct DiskConfig {
     /// The data directory.
     pub data_dir: PathBuf,
     /// Whether an answer waits for the disk (R152).
-    pub sync: Sync,
+    pub sync: SyncConfig,
     /// Entries of a group between snapshots.
     pub snapshot_entries: u64,
     /// Entries kept behind a snapshot for slow followers.
@@ -98,7 +98,7 @@ pub struct DiskConfig {
 
 /// Whether an answer waits for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
+pub enum SyncConfig {
     /// It does: nothing acknowledged is lost.
     Always,
     /// It does not, by the operator's word: a power cut may lose answers.
@@ -109,7 +109,7 @@ pub enum Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
     /// Whether this node begins a cluster (R167).
-    pub start: Start,
+    pub start: BootstrapConfig,
     /// Gossip addresses of others, `host:port`.
     pub seeds: Vec<String>,
     /// The only cluster that this node may belong to.
@@ -146,7 +146,7 @@ pub struct ClusterConfig {
 
 /// Whether this node begins a cluster (R167).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum BootstrapConfig {
     /// It joins the cluster that its seeds know.
     Join,
     /// It begins one, unless it has state or its seeds know one.
@@ -174,7 +174,7 @@ impl std::fmt::Debug for Secret {
 
 /// What clients meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FacesConfig {
+pub struct TransportConfig {
     /// Where gRPC listens.
     pub listen: SocketAddr,
     /// The URL that clients are told.
@@ -252,7 +252,7 @@ pub enum LogFormat {
 
 /// What the machine offers where nothing is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineDefaults {
     /// Whether `/var/lib/tenure` can be written or made.
     pub system_directory: Writable,
     /// The user's state directory.
@@ -270,32 +270,35 @@ pub enum Writable {
 
 /// How a daemon is reached from its own machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalDoor {
+pub struct LocalEndpoint {
     /// Where gRPC listens.
     pub listen: SocketAddr,
     /// What clients must show.
     pub client_token: Option<Secret>,
 }
 
-impl LocalDoor {
+impl LocalEndpoint {
     /// Reads only what a health check needs: whatever else is wrong is the daemon's business.
-    pub fn from_settings(settings: Settings) -> Result<LocalDoor, ConfigError> {
-        let mut w = written::Written::new(settings);
+    pub fn from_settings(settings: RawSettings) -> Result<LocalEndpoint, ConfigError> {
+        let mut w = raw::SettingsReader::new(settings);
         let bare = w.is_bare();
         let address = SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), 50051);
-        let door = LocalDoor {
+        let listen_endpoint = LocalEndpoint {
             listen: w.address("listen", address),
             client_token: w.secret("client_auth_token"),
         };
         w.so_far()?;
-        Ok(door)
+        Ok(listen_endpoint)
     }
 }
 
 impl Config {
     /// Turns what was written into what is meant, or reports every mistake.
-    pub fn from_settings(settings: Settings, machine: &Machine) -> Result<Config, ConfigError> {
-        let mut w = written::Written::new(settings);
+    pub fn from_settings(
+        settings: RawSettings,
+        machine: &MachineDefaults,
+    ) -> Result<Config, ConfigError> {
+        let mut w = raw::SettingsReader::new(settings);
         let bare = w.is_bare();
         let bind = |port: u16| SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), port);
         let web_default = if bare { "127.0.0.1:8443" } else { "" };
@@ -331,9 +334,9 @@ impl Config {
         let disk = DiskConfig {
             data_dir: PathBuf::from(data_dir),
             sync: if w.flag("rocksdb_wal_sync", true) {
-                Sync::Always
+                SyncConfig::Always
             } else {
-                Sync::Never
+                SyncConfig::Never
             },
             snapshot_entries: w.number("raft_snapshot_interval_entries", 10_000, 1..=u64::MAX),
             kept_entries: w.number("raft_snapshot_min_log_entries", 5_000, 0..=u64::MAX),
@@ -362,9 +365,9 @@ impl Config {
         }
         let bootstrap = bootstrap(&mut w, &seeds);
         let start = match (w.flag("force_bootstrap", false), bootstrap) {
-            (true, _) => Start::ForceBootstrap,
-            (false, true) => Start::Bootstrap,
-            (false, false) => Start::Join,
+            (true, _) => BootstrapConfig::ForceBootstrap,
+            (false, true) => BootstrapConfig::Bootstrap,
+            (false, false) => BootstrapConfig::Join,
         };
         let token = w.secret("internal_auth_token");
         if let Some(token) = &token
@@ -446,7 +449,7 @@ impl Config {
                 None
             }
         };
-        let faces = FacesConfig {
+        let transports = TransportConfig {
             listen: w.address("listen", bind(50051)),
             public_addr: w.text("public_addr", "http://localhost:50051"),
             web_listen: w.optional_address("web_listen", web_default),
@@ -469,12 +472,12 @@ impl Config {
         };
         let anonymous = w.flag("allow_anonymous", false);
         for (key, address) in [
-            ("listen", Some(faces.listen)),
-            ("web_listen", faces.web_listen),
+            ("listen", Some(transports.listen)),
+            ("web_listen", transports.web_listen),
         ] {
             let exposed = address.filter(|address| !address.ip().is_loopback());
             if let Some(address) = exposed
-                && faces.client_token.is_none()
+                && transports.client_token.is_none()
                 && !anonymous
             {
                 w.mistake(
@@ -496,7 +499,7 @@ impl Config {
             node,
             disk,
             cluster,
-            faces,
+            transports,
             log,
             ignored,
             effective,
@@ -510,7 +513,7 @@ fn unless(bare: bool, address: Ipv4Addr) -> IpAddr {
     IpAddr::V4(if bare { Ipv4Addr::LOCALHOST } else { address })
 }
 
-fn default_data_dir(bare: bool, machine: &Machine) -> String {
+fn default_data_dir(bare: bool, machine: &MachineDefaults) -> String {
     let system = "/var/lib/tenure";
     match &machine.user_state {
         Some(state) if bare && machine.system_directory == Writable::No => {
@@ -526,7 +529,7 @@ pub(crate) fn node_number(name: &str) -> Option<u64> {
     name[digits..].parse::<u64>().ok()?.checked_add(1)
 }
 
-fn peer_tls(w: &mut written::Written) -> Option<PeerTlsFiles> {
+fn peer_tls(w: &mut raw::SettingsReader) -> Option<PeerTlsFiles> {
     let keys = [
         "peer_tls_ca_path",
         "peer_tls_cert_path",
@@ -552,7 +555,7 @@ fn peer_tls(w: &mut written::Written) -> Option<PeerTlsFiles> {
 }
 
 /// R167, R182: a node without seeds founds a cluster, unless `bootstrap` is written out as false.
-fn bootstrap(w: &mut written::Written, seeds: &[String]) -> bool {
+fn bootstrap(w: &mut raw::SettingsReader, seeds: &[String]) -> bool {
     let bootstrap = w.flag("bootstrap", false);
     if bootstrap || !seeds.is_empty() {
         return bootstrap;
@@ -567,7 +570,7 @@ fn bootstrap(w: &mut written::Written, seeds: &[String]) -> bool {
 }
 
 /// The number of a cluster as `tenure cluster status` prints it.
-fn expected_cluster(w: &mut written::Written) -> Option<u64> {
+fn expected_cluster(w: &mut raw::SettingsReader) -> Option<u64> {
     let text = w.optional_text("expected_cluster_id")?;
     let number = u64::from_str_radix(&text, 16).ok();
     let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -584,7 +587,7 @@ fn expected_cluster(w: &mut written::Written) -> Option<u64> {
     number
 }
 
-fn log_format(w: &mut written::Written) -> LogFormat {
+fn log_format(w: &mut raw::SettingsReader) -> LogFormat {
     match w.text("log_format", "auto").as_str() {
         "auto" => LogFormat::Auto,
         "text" => LogFormat::Text,

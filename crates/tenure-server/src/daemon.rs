@@ -1,4 +1,4 @@
-//! The daemon put together: a node, its handlers, and the faces on their ports.
+//! The daemon put together: a node, its handlers, and the transports on their ports.
 //!
 //! Start-up order: the data directory, then every port, then "ready". Whatever fails, fails before
 //! anybody was served. Shutdown order (R169): stop accepting, end streams, finish running calls,
@@ -14,12 +14,12 @@ use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-use crate::config::{self, Config, Sync};
-use crate::faces::tls::TlsError;
-use crate::peers;
-use crate::ports::{Ports, Serving};
+use crate::config::{self, Config, SyncConfig};
+use crate::listeners::{Listeners, ServingTransport};
+use crate::peer_config;
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::Signals;
+use crate::transport::tls::TlsError;
 
 /// How often a node that waits for a cluster looks for an operator's order.
 const ORDER_EVERY: Duration = Duration::from_millis(300);
@@ -63,7 +63,7 @@ pub enum DaemonError {
     Reflection(String),
 }
 
-/// The runtime of the faces. One core is left to the node's thread: where a core must serve both, every
+/// The runtime of the transports. One core is left to the node's thread: where a core must serve both, every
 /// answer costs a switch more.
 pub fn runtime() -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -77,11 +77,11 @@ pub fn runtime() -> std::io::Result<Runtime> {
 pub struct Daemon {
     node: RunningNode,
     telemetry: Telemetry,
-    faces: Vec<Serving>,
+    transports: Vec<ServingTransport>,
     stop: watch::Sender<bool>,
     /// Where gRPC listens.
     pub grpc: SocketAddr,
-    /// Where the web faces listen.
+    /// Where the web transports listen.
     pub web: Option<SocketAddr>,
     /// Where HTTP/3 listens.
     pub h3: Option<SocketAddr>,
@@ -96,7 +96,7 @@ impl Daemon {
         say_without_effect(config, &node);
         let telemetry = Telemetry::new(node.handle().clone(), signals.tracing);
         let (stop, stopped) = watch::channel(false);
-        let mut ports = Ports::new(config, node.handle(), &telemetry, &stopped);
+        let mut ports = Listeners::new(config, node.handle(), &telemetry, &stopped);
         let grpc = ports.open_grpc().await?;
         let web = ports.open_web().await?;
         let mut running = ports.running;
@@ -107,7 +107,7 @@ impl Daemon {
             internal: node.addresses(),
             node,
             telemetry,
-            faces: running,
+            transports: running,
             stop,
             grpc,
             web: web.as_ref().map(|web| web.tcp),
@@ -119,8 +119,8 @@ impl Daemon {
     /// process has to end then.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let mut tasks = tokio::task::JoinSet::new();
-        for face in self.faces {
-            tasks.spawn(face);
+        for transport in self.transports {
+            tasks.spawn(transport);
         }
         let handle = self.node.handle().clone();
         let ended = tokio::select! {
@@ -182,7 +182,9 @@ fn say_without_effect(config: &Config, node: &RunningNode) {
     }
     for key in ["bootstrap", "force_bootstrap"] {
         let entry = config.effective.iter().find(|entry| entry.key == key);
-        if entry.is_some_and(|one| one.origin != config::Origin::Default && one.value == "true") {
+        if entry
+            .is_some_and(|one| one.origin != config::ValueOrigin::Default && one.value == "true")
+        {
             tracing::warn!("{key} is set and has no effect: this node is in a cluster. Remove it");
         }
     }
@@ -209,10 +211,10 @@ fn start_node(config: &Config) -> Result<RunningNode, DaemonError> {
             log_kept: entries(config.disk.kept_entries),
             ..Limits::default()
         },
-        peers: peers::options(config)?,
+        peers: peer_config::options(config)?,
         durable: match config.disk.sync {
-            Sync::Always => SyncPolicy::Yes,
-            Sync::Never => SyncPolicy::No,
+            SyncConfig::Always => SyncPolicy::Yes,
+            SyncConfig::Never => SyncPolicy::No,
         },
     })?)
 }

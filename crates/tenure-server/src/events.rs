@@ -27,20 +27,20 @@ use crate::status::{Code, Failure};
 /// How long an owner's events are remembered after its last client left.
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// Subscriptions of all faces.
+/// Subscriptions of all transports.
 #[derive(Clone)]
-pub struct Events {
+pub struct EventHub {
     node: Handle,
     /// How far a subscriber may be behind.
     buffer: usize,
     /// Events remembered per owner.
     capacity: usize,
-    remembered: Arc<Mutex<HashMap<OwnerId, Memory>>>,
+    remembered: Arc<Mutex<HashMap<OwnerId, OwnerEvents>>>,
 }
 
 /// What is remembered of one owner.
-struct Memory {
-    recent: Recent,
+struct OwnerEvents {
+    recent: RecentEvents,
     /// What comes, to be written down; by a task, or by who wants to know.
     news: tenure_cluster::EventStream<Event>,
     recording: AbortHandle,
@@ -52,9 +52,9 @@ struct Memory {
 /// Events as they came. Ids of different groups are as good as their leaders' clocks (R121): nothing is
 /// old because its id is small.
 #[derive(Default)]
-struct Recent(VecDeque<Event>);
+struct RecentEvents(VecDeque<Event>);
 
-impl Recent {
+impl RecentEvents {
     fn add(&mut self, event: Event, capacity: usize) {
         self.0.push_back(event);
         if self.0.len() > capacity {
@@ -81,10 +81,10 @@ fn is_grant(event: &Event) -> bool {
     matches!(event.kind, EventKind::Grant { .. })
 }
 
-impl Events {
+impl EventHub {
     /// Subscriptions to a node.
-    pub fn new(node: Handle, buffer: usize, capacity: usize) -> Events {
-        Events {
+    pub fn new(node: Handle, buffer: usize, capacity: usize) -> EventHub {
+        EventHub {
             node,
             buffer,
             capacity,
@@ -149,23 +149,23 @@ impl Events {
     }
 }
 
-impl Events {
-    fn lock(&self) -> MutexGuard<'_, HashMap<OwnerId, Memory>> {
+impl EventHub {
+    fn lock(&self) -> MutexGuard<'_, HashMap<OwnerId, OwnerEvents>> {
         self.remembered
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A client comes. The memory of its owner begins with the first one.
-    fn attach(&self, owner: OwnerId) -> Attached {
+    fn attach(&self, owner: OwnerId) -> AttachedClient {
         let mut remembered = self.lock();
         let memory = remembered.entry(owner.clone()).or_insert_with(|| {
             let news = self.node.subscribe(owner.clone(), self.buffer);
             let (events, owner) = (self.clone(), owner.clone());
             let recording =
                 tokio::spawn(poll_fn(move |cx| events.record(&owner, cx))).abort_handle();
-            Memory {
-                recent: Recent::default(),
+            OwnerEvents {
+                recent: RecentEvents::default(),
                 news,
                 recording,
                 attached: 0,
@@ -175,7 +175,7 @@ impl Events {
         memory.attached += 1;
         drop(remembered);
         let events = self.clone();
-        Attached { events, owner }
+        AttachedClient { events, owner }
     }
 
     /// Writes down what comes, until nothing more does.
@@ -212,12 +212,12 @@ impl Events {
 }
 
 /// One client attached by SSE; its departure starts the 30 s.
-struct Attached {
-    events: Events,
+struct AttachedClient {
+    events: EventHub,
     owner: OwnerId,
 }
 
-impl Drop for Attached {
+impl Drop for AttachedClient {
     fn drop(&mut self) {
         let Some(departure) = self.events.leave(&self.owner) else {
             return;
@@ -258,7 +258,7 @@ pub fn watch(
     } else {
         WatchStart::Changes
     };
-    let watched = Watched {
+    let watched = WatchStream {
         stream: node.watch(prefix, start, BUFFER),
         present: Vec::new().into_iter(),
         last: 0,
@@ -273,14 +273,14 @@ pub fn watch(
 }
 
 /// A watch, one change after the other.
-struct Watched {
+struct WatchStream {
     stream: tenure_cluster::EventStream<WatchEvent>,
     /// What was there in a group, as far as it is not told yet.
     present: std::vec::IntoIter<LockChange>,
     last: u64,
 }
 
-impl Watched {
+impl WatchStream {
     async fn next(&mut self) -> Result<v1::LockChange, StreamEnd> {
         self.last += 1;
         let id = self.last;
@@ -357,7 +357,7 @@ mod tests {
     /// R121, R122: one group runs ahead of the clock, another tells something later with a smaller id.
     #[test]
     fn an_event_is_not_old_because_its_id_is_small() {
-        let mut recent = Recent::default();
+        let mut recent = RecentEvents::default();
         let grant = || EventKind::Grant { fence: None };
         for (id, kind) in [
             (1, EventKind::Revoke),

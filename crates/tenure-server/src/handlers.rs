@@ -14,10 +14,10 @@ use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
 pub(crate) mod acquire;
+pub(crate) mod admin_release;
 pub(crate) mod deadlock;
 pub(crate) mod explain;
 pub(crate) mod fence;
-pub(crate) mod force;
 pub(crate) mod inspect;
 pub(crate) mod policy;
 pub(crate) mod release;

@@ -23,12 +23,12 @@ use tenure_wire::v1::session_request::Op;
 use tenure_wire::v1::session_response::Result as OpResult;
 
 use crate::audit::{Audit, AuditRecord};
-use crate::faces::framing;
 use crate::handlers::{
-    HEALTH_TIMEOUT, acquire, deadlock, done, explain, fence, force, inspect, internal, policy,
-    release, renew,
+    HEALTH_TIMEOUT, acquire, admin_release, deadlock, done, explain, fence, inspect, internal,
+    policy, release, renew,
 };
 use crate::status::Failure;
+use crate::transport::framing;
 
 /// Whether an RPC changes anything. What does not may run in early data of HTTP/3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,14 +69,14 @@ pub enum Verb {
 
 /// What a call asks, once its message is read and checked.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct SessionOp {
     pub(crate) request: ClientRequest,
     pub(crate) facts: Facts,
 }
 
-impl From<ClientRequest> for Asked {
-    fn from(request: ClientRequest) -> Asked {
-        Asked {
+impl From<ClientRequest> for SessionOp {
+    fn from(request: ClientRequest) -> SessionOp {
+        SessionOp {
             request,
             facts: Facts::default(),
         }
@@ -84,14 +84,14 @@ impl From<ClientRequest> for Asked {
 }
 
 /// What a message asks, or which rule it breaks.
-pub(crate) type Checked = Result<Asked, Failure>;
+pub(crate) type Checked = Result<SessionOp, Failure>;
 
 /// What of a request is needed again when the node has answered.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     /// Whether the client knows the mode READ_TREE (E6).
     pub(crate) read_tree: bool,
-    /// Boxed: few calls have one, and every call under way has room for it.
+    /// Boxed: few calls have one, and every call in flight has room for it.
     pub(crate) audit: Option<Box<AuditRecord>>,
 }
 
@@ -149,7 +149,7 @@ impl Unary {
 }
 
 /// Checks a message. The row says whether its call is audited.
-fn check<M, A: Into<Asked>>(
+fn check<M, A: Into<SessionOp>>(
     audit: Audit,
     parse: impl FnOnce(M) -> Result<A, Failure>,
     message: M,
@@ -285,7 +285,7 @@ rpcs! {
     Renew Lock "/v1/renew" Writes Short No
         RenewRequest renew::renew => RenewResponse renew::renewed, in session as Renew;
     ForceRelease Break "/v1/forceRelease" Writes Short Warn
-        ForceReleaseRequest force::force_release => ForceReleaseResponse done;
+        ForceReleaseRequest admin_release::force_release => ForceReleaseResponse done;
     AssertFencing Observe "/v1/assertFencing" Reads Short No
         AssertFencingRequest fence::assert_fencing => AssertFencingResponse fence::asserted,
         in session as AssertFencing;
@@ -302,7 +302,7 @@ rpcs! {
     IsOwnerAlive Observe "/v1/isOwnerAlive" Reads Short No
         IsOwnerAliveRequest renew::is_owner_alive => IsOwnerAliveResponse renew::alive;
     RequestRevoke Ask "/v1/requestRevoke" Writes Short Info
-        RequestRevokeRequest force::request_revoke => RequestRevokeResponse done;
+        RequestRevokeRequest admin_release::request_revoke => RequestRevokeResponse done;
     InspectPath Observe "/v1/inspectPath" Reads Short No
         InspectPathRequest inspect::inspect_path => InspectPathResponse inspect::inspected;
     ListOwnerLocks Observe "/v1/listOwnerLocks" Reads Long No
@@ -316,7 +316,7 @@ rpcs! {
         ExplainRequest explain::explain => ExplainResponse explain::explained;
     Watch Observe;
     Break Break "/v1/break" Writes Short Warn
-        BreakRequest force::break_hold => BreakResponse force::broken;
+        BreakRequest admin_release::break_hold => BreakResponse admin_release::broken;
     Session Observe;
     ListNamespacePolicies Observe "/v1/listNamespacePolicies" Reads Long No
         ListNamespacePoliciesRequest policy::list => ListNamespacePoliciesResponse policy::listed;

@@ -26,21 +26,21 @@ use tonic::Status;
 
 use crate::convert;
 use crate::events;
-use crate::faces::framing::{self, Unreadable};
 use crate::handlers;
-use crate::rpc::{self, Asked, Facts, Outcome};
+use crate::in_flight::{InFlight, SpareRequests};
+use crate::rpc::{self, Facts, Outcome, SessionOp};
 use crate::status::{Code, Failure};
-use crate::telemetry::{Face, Rpc, Telemetry};
-use crate::under_way::{Slots, Spare};
+use crate::telemetry::{Rpc, Telemetry, Transport};
+use crate::transport::framing::{self, Unreadable};
 
-/// Operations of one session that are under way; further requests wait in the connection.
+/// Operations of one session that are in flight; further requests wait in the connection.
 const IN_FLIGHT: usize = 4096;
 
 /// So many bytes of responses are sent at once, when there are as many.
 const PIECE: usize = 32 << 10;
 
 /// What a session has of the daemon.
-pub(crate) struct Means {
+pub(crate) struct SessionContext {
     pub(crate) calls: CallBatch,
     pub(crate) node: Handle,
     pub(crate) telemetry: Telemetry,
@@ -52,13 +52,13 @@ pub(crate) struct Means {
 
 /// One session. It ends when the client ends its side and everything is answered.
 pub(crate) struct Session<B> {
-    means: Means,
-    requests: Requests<B>,
+    means: SessionContext,
+    requests: SessionRequests<B>,
     /// Ids are the client's business, so two may have the same one.
-    slots: Slots<UnderWay>,
+    slots: InFlight<PendingOp>,
     /// Where the node puts what it has said, between two looks.
     heard: Vec<Completion>,
-    spare: Spare,
+    spare: SpareRequests,
     responses: BytesMut,
     is_over: bool,
 }
@@ -67,13 +67,13 @@ impl<B> Session<B>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
 {
-    pub(crate) fn new(means: Means, requests: B) -> Session<B> {
+    pub(crate) fn new(means: SessionContext, requests: B) -> Session<B> {
         Session {
             means,
-            requests: Requests::new(requests),
-            slots: Slots::default(),
+            requests: SessionRequests::new(requests),
+            slots: InFlight::default(),
             heard: Vec::new(),
-            spare: Spare::default(),
+            spare: SpareRequests::default(),
             responses: BytesMut::new(),
             is_over: false,
         }
@@ -95,12 +95,12 @@ where
     }
 
     /// Answers fence checks that have come by looking, one after the other. Returns the first operation that has to be
-    /// called. Where something is under way the node has a turn for all of it anyway.
+    /// called. Where something is in flight the node has a turn for all of it anyway.
     fn read_view(&mut self, first: Operation, now: Instant) -> Option<Operation> {
         if self.slots.len() > 0 || !first.is_fence_check() {
             return Some(first);
         }
-        let Means {
+        let SessionContext {
             calls,
             node,
             telemetry,
@@ -124,7 +124,7 @@ where
                     node,
                 };
                 let result = rpc::respond_operation(*rpc, outcome);
-                telemetry.record(Face::Grpc, *rpc, took, &result);
+                telemetry.record(Transport::Grpc, *rpc, took, &result);
                 put(responses, *id, result.unwrap_or_else(error));
                 next = requests.next();
             }
@@ -134,11 +134,11 @@ where
 
     fn take(&mut self, Operation { id, asked }: Operation, now: Instant) {
         match asked {
-            Ok((rpc, Asked { request, facts })) => {
+            Ok((rpc, SessionOp { request, facts })) => {
                 if let Some(owner) = owner_of(&request) {
                     self.means.calls.listen(owner);
                 }
-                let slot = self.slots.take(UnderWay {
+                let slot = self.slots.take(PendingOp {
                     id,
                     rpc,
                     facts,
@@ -170,7 +170,7 @@ where
                 let result = rpc::respond_operation(call.rpc, outcome);
                 let took = now.saturating_duration_since(call.begun);
                 let telemetry = &self.means.telemetry;
-                telemetry.record(Face::Grpc, call.rpc, took, &result);
+                telemetry.record(Transport::Grpc, call.rpc, took, &result);
                 self.respond(call.id, result.unwrap_or_else(error));
             }
             Completion::Event(event) => {
@@ -248,18 +248,18 @@ where
 }
 
 /// The requests of a session, as they come.
-struct Requests<B> {
+struct SessionRequests<B> {
     /// Nothing when the client has ended its side, or sent what cannot be read.
     body: Option<B>,
     bytes: BytesMut,
 }
 
-impl<B> Requests<B>
+impl<B> SessionRequests<B>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
 {
-    fn new(body: B) -> Requests<B> {
-        Requests {
+    fn new(body: B) -> SessionRequests<B> {
+        SessionRequests {
             body: Some(body),
             bytes: BytesMut::new(),
         }
@@ -299,7 +299,7 @@ where
 /// What a message asks, under the client's id.
 struct Operation {
     id: u64,
-    asked: Result<(Rpc, Asked), Failure>,
+    asked: Result<(Rpc, SessionOp), Failure>,
 }
 
 impl Operation {
@@ -327,15 +327,15 @@ fn put(responses: &mut BytesMut, id: u64, result: Response) {
     framing::put(responses, &v1::SessionResponse { id, result });
 }
 
-/// An operation under way, under the client's id.
-struct UnderWay {
+/// An operation in flight, under the client's id.
+struct PendingOp {
     id: u64,
     rpc: Rpc,
     facts: Facts,
     begun: Instant,
 }
 
-fn parse(request: v1::SessionRequest) -> Result<(Rpc, Asked), Failure> {
+fn parse(request: v1::SessionRequest) -> Result<(Rpc, SessionOp), Failure> {
     let wrong = |text| Failure::new(Code::InvalidArgument, text);
     if request.id == 0 {
         return Err(wrong("id 0 is for events: number from 1"));

@@ -1,4 +1,4 @@
-//! Why a call failed, once for every face: a gRPC code and a sentence for people.
+//! Why a call failed, once for every transport: a gRPC code and a sentence for people.
 //!
 //! A logical result (CONFLICT, QUEUED, LOST, …) is not an error and never comes here.
 

@@ -22,11 +22,11 @@ pub mod logs;
 pub mod otlp;
 mod prometheus;
 
-pub use calls::{Face, Rpc};
+pub use calls::{Rpc, Transport};
 pub(crate) use prometheus::router;
 
-use calls::Calls;
-use families::Family;
+use calls::CallCounters;
+use families::MetricFamily;
 use otlp::{OpenSpan, Tracing};
 
 use crate::status::Failure;
@@ -38,7 +38,7 @@ pub struct Telemetry {
 }
 
 struct Inner {
-    calls: Calls,
+    calls: CallCounters,
     node: Handle,
     tracing: Option<Tracing>,
 }
@@ -46,7 +46,7 @@ struct Inner {
 impl Telemetry {
     /// Telemetry of a node and of the calls made to it.
     pub fn new(node: Handle, tracing: Option<Tracing>) -> Telemetry {
-        let calls = Calls::default();
+        let calls = CallCounters::default();
         Telemetry {
             inner: Arc::new(Inner {
                 calls,
@@ -57,10 +57,15 @@ impl Telemetry {
     }
 
     /// A call begins.
-    pub(crate) fn begin(&self, face: Face, rpc: Rpc, headers: &HeaderMap) -> Measured<'_> {
-        Measured {
+    pub(crate) fn begin(
+        &self,
+        transport: Transport,
+        rpc: Rpc,
+        headers: &HeaderMap,
+    ) -> MeasuredCall<'_> {
+        MeasuredCall {
             telemetry: self,
-            face,
+            transport,
             rpc,
             begun: Instant::now(),
             span: self.span(rpc, headers),
@@ -71,12 +76,12 @@ impl Telemetry {
     /// An operation of a session is over: counted, without a span of its own.
     pub(crate) fn record<T>(
         &self,
-        face: Face,
+        transport: Transport,
         rpc: Rpc,
         took: Duration,
         result: &Result<T, Failure>,
     ) {
-        self.end(face, rpc, code_of(result), took, None);
+        self.end(transport, rpc, code_of(result), took, None);
     }
 
     /// The span of a call that begins, if calls have spans.
@@ -86,15 +91,22 @@ impl Telemetry {
     }
 
     /// A call is over.
-    pub(crate) fn end(&self, face: Face, rpc: Rpc, code: tonic::Code, took: Duration, span: Span) {
-        self.inner.calls.record(face, rpc, code, took);
+    pub(crate) fn end(
+        &self,
+        transport: Transport,
+        rpc: Rpc,
+        code: tonic::Code,
+        took: Duration,
+        span: Span,
+    ) {
+        self.inner.calls.record(transport, rpc, code, took);
         if let Some(span) = span {
-            span.end(face, rpc, code);
+            span.end(transport, rpc, code);
         }
     }
 
     /// Everything there is to know, now.
-    pub(crate) async fn families(&self) -> Vec<Family> {
+    pub(crate) async fn families(&self) -> Vec<MetricFamily> {
         let mut families = families::of_calls(&self.inner.calls);
         if let Some(report) = self.inner.node.vitals().await {
             families.extend(families::of_node(&report));
@@ -103,7 +115,7 @@ impl Telemetry {
     }
 }
 
-/// Boxed: few ask for traces, and every call under way has room for it.
+/// Boxed: few ask for traces, and every call in flight has room for it.
 pub(crate) type Span = Option<Box<OpenSpan>>;
 
 fn code_of<T>(result: &Result<T, Failure>) -> tonic::Code {
@@ -113,17 +125,17 @@ fn code_of<T>(result: &Result<T, Failure>) -> tonic::Code {
     }
 }
 
-/// A call under way. One that is dropped was left by its client.
-pub(crate) struct Measured<'a> {
+/// A call in flight. One that is dropped was left by its client.
+pub(crate) struct MeasuredCall<'a> {
     telemetry: &'a Telemetry,
-    face: Face,
+    transport: Transport,
     rpc: Rpc,
     begun: Instant,
     span: Span,
     code: tonic::Code,
 }
 
-impl Measured<'_> {
+impl MeasuredCall<'_> {
     /// The call is over.
     pub(crate) fn end<T>(self, result: &Result<T, Failure>) {
         self.end_with(code_of(result));
@@ -135,10 +147,10 @@ impl Measured<'_> {
     }
 }
 
-impl Drop for Measured<'_> {
+impl Drop for MeasuredCall<'_> {
     fn drop(&mut self) {
         let (took, span) = (self.begun.elapsed(), self.span.take());
         self.telemetry
-            .end(self.face, self.rpc, self.code, took, span);
+            .end(self.transport, self.rpc, self.code, took, span);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-use tenure_server::config::{Config, Machine, Settings, Writable};
+use tenure_server::config::{Config, MachineDefaults, RawSettings, Writable};
 use tenure_server::daemon::Daemon;
 use tenure_server::telemetry::otlp::Signals;
 
@@ -23,11 +23,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(token) = arguments.next() {
         keys.push(("TENURE_CLIENT_AUTH_TOKEN".to_owned(), token));
     }
-    let machine = Machine {
+    let machine = MachineDefaults {
         system_directory: Writable::No,
         user_state: None,
     };
-    let settings = Settings::new(Some("web_listen = \"\""), keys)?;
+    let settings = RawSettings::new(Some("web_listen = \"\""), keys)?;
     let config = Config::from_settings(settings, &machine)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

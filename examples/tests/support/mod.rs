@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 use tenure::{Endpoint, Tenure};
-use tenure_server::config::{Config, Machine, Settings, Writable};
+use tenure_server::config::{Config, MachineDefaults, RawSettings, Writable};
 use tenure_server::daemon;
 use tenure_server::telemetry::otlp::Signals;
 use tokio::runtime::{Builder, Runtime};
@@ -24,8 +24,8 @@ impl Daemon {
             ("TENURE_LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
             ("TENURE_GROUP_COUNT".to_owned(), "4".to_owned()),
         ];
-        let settings = Settings::new(Some("web_listen = \"\""), keys).unwrap();
-        let machine = Machine {
+        let settings = RawSettings::new(Some("web_listen = \"\""), keys).unwrap();
+        let machine = MachineDefaults {
             system_directory: Writable::No,
             user_state: None,
         };

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure_server::config::{Config, LocalDoor, Machine, Settings, Writable};
+use tenure_server::config::{Config, LocalEndpoint, MachineDefaults, RawSettings, Writable};
 use tenure_server::daemon::{self, Daemon};
-use tenure_server::probe;
+use tenure_server::health_probe;
 use tenure_server::telemetry::logs;
 use tenure_server::telemetry::otlp::{Environment, Signals};
 
@@ -56,7 +56,7 @@ impl Serve {
         }
     }
 
-    fn settings(&self) -> Result<Settings, Box<dyn std::error::Error>> {
+    fn settings(&self) -> Result<RawSettings, Box<dyn std::error::Error>> {
         let text = match &self.config {
             Some(path) => Some(
                 std::fs::read_to_string(path)
@@ -64,15 +64,15 @@ impl Serve {
             ),
             None => None,
         };
-        Ok(Settings::new(text.as_deref(), std::env::vars())?)
+        Ok(RawSettings::new(text.as_deref(), std::env::vars())?)
     }
 
     fn check_health(self) -> Result<(), Box<dyn std::error::Error>> {
-        let door = LocalDoor::from_settings(self.settings()?)?;
+        let door = LocalEndpoint::from_settings(self.settings()?)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        Ok(runtime.block_on(probe::health(&door))?)
+        Ok(runtime.block_on(health_probe::health(&door))?)
     }
 
     fn serve(self) -> Result<(), Box<dyn std::error::Error>> {
@@ -148,7 +148,7 @@ fn keep_large_buffers_apart() {
 fn keep_large_buffers_apart() {}
 
 /// What this machine offers where nothing is configured.
-fn machine() -> Machine {
+fn machine() -> MachineDefaults {
     let system = std::path::Path::new("/var/lib/tenure");
     let writable = std::fs::create_dir_all(system).is_ok()
         && rustix::fs::access(system, rustix::fs::Access::WRITE_OK).is_ok();
@@ -156,7 +156,7 @@ fn machine() -> Machine {
     let user_state = std::env::var_os("XDG_STATE_HOME")
         .map(PathBuf::from)
         .or(home);
-    Machine {
+    MachineDefaults {
         system_directory: if writable {
             Writable::Yes
         } else {

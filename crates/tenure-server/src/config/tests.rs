@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> MachineDefaults {
+    MachineDefaults {
         system_directory: Writable::Yes,
         user_state: None,
     }
@@ -13,7 +13,7 @@ fn read(file: Option<&str>, environment: &[(&str, &str)]) -> Result<Config, Conf
     let environment = environment
         .iter()
         .map(|(key, value)| ((*key).into(), (*value).into()));
-    Config::from_settings(Settings::new(file, environment)?, &machine())
+    Config::from_settings(RawSettings::new(file, environment)?, &machine())
 }
 
 fn mistakes(file: Option<&str>, environment: &[(&str, &str)]) -> Vec<String> {
@@ -29,16 +29,16 @@ fn mistakes(file: Option<&str>, environment: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn nothing_configured_is_loopback() {
     let config = read(None, &[]).unwrap();
-    assert_eq!(config.faces.listen.to_string(), "127.0.0.1:50051");
+    assert_eq!(config.transports.listen.to_string(), "127.0.0.1:50051");
     assert_eq!(
-        config.faces.web_listen.unwrap().to_string(),
+        config.transports.web_listen.unwrap().to_string(),
         "127.0.0.1:8443"
     );
     assert_eq!(
-        config.faces.h3_listen.unwrap().to_string(),
+        config.transports.h3_listen.unwrap().to_string(),
         "127.0.0.1:8443"
     );
-    assert_eq!(config.cluster.start, Start::Bootstrap);
+    assert_eq!(config.cluster.start, BootstrapConfig::Bootstrap);
     assert_eq!(config.disk.data_dir, PathBuf::from("/var/lib/tenure"));
     assert_eq!(config.node.id, 1);
 }
@@ -46,11 +46,11 @@ fn nothing_configured_is_loopback() {
 /// R182: without the right to write there, data goes to the user's state directory.
 #[test]
 fn a_user_without_rights_gets_the_state_directory() {
-    let machine = Machine {
+    let machine = MachineDefaults {
         system_directory: Writable::No,
         user_state: Some("/home/amy/.local/state".into()),
     };
-    let config = Config::from_settings(Settings::default(), &machine).unwrap();
+    let config = Config::from_settings(RawSettings::default(), &machine).unwrap();
     assert_eq!(
         config.disk.data_dir,
         PathBuf::from("/home/amy/.local/state/tenure")
@@ -72,8 +72,8 @@ fn the_environment_wins_over_the_file() {
     )
     .unwrap();
     assert_eq!(config.node.fixed.group_count, 8);
-    assert_eq!(config.faces.event_buffer, 11);
-    assert_eq!(config.faces.listen.to_string(), "127.0.0.1:1");
+    assert_eq!(config.transports.event_buffer, 11);
+    assert_eq!(config.transports.listen.to_string(), "127.0.0.1:1");
 }
 
 /// R182: beyond loopback somebody must have said who may come.
@@ -107,9 +107,9 @@ fn a_node_that_may_not_found_needs_seeds() {
     );
     let seeded = [token, ("TENURE_SEED_NODES", "10.0.0.1:7946")];
     let config = read(Some(file), &seeded).unwrap();
-    assert_eq!(config.cluster.start, Start::Join);
+    assert_eq!(config.cluster.start, BootstrapConfig::Join);
     let config = read(Some("allow_anonymous = true"), &[token]).unwrap();
-    assert_eq!(config.cluster.start, Start::Bootstrap);
+    assert_eq!(config.cluster.start, BootstrapConfig::Bootstrap);
 }
 
 /// A cluster's number is 16 hexadecimal digits, and means nothing to a node that meets no others.
@@ -221,7 +221,7 @@ fn what_is_printed_can_be_read() {
         .collect();
     let again = read(Some(&text), &[]).unwrap();
     assert_eq!(again.node, config.node);
-    assert_eq!(again.faces, config.faces);
+    assert_eq!(again.transports, config.transports);
     assert_eq!(again.cluster, config.cluster);
 }
 
@@ -230,9 +230,9 @@ fn what_is_printed_can_be_read() {
 fn a_health_check_does_not_mind_other_mistakes() {
     let file = "listen = '127.0.0.1:9'\nseed_nodes = ['x:1']\nreplication_factor = 2\nno_key = 1\n";
     assert!(read(Some(file), &[]).is_err());
-    let settings = Settings::new(Some(file), []).unwrap();
-    let door = LocalDoor::from_settings(settings).unwrap();
-    assert_eq!(door.listen.to_string(), "127.0.0.1:9");
-    let settings = Settings::new(Some("listen = 'here'"), []).unwrap();
-    assert!(LocalDoor::from_settings(settings).is_err());
+    let settings = RawSettings::new(Some(file), []).unwrap();
+    let listen_endpoint = LocalEndpoint::from_settings(settings).unwrap();
+    assert_eq!(listen_endpoint.listen.to_string(), "127.0.0.1:9");
+    let settings = RawSettings::new(Some("listen = 'here'"), []).unwrap();
+    assert!(LocalEndpoint::from_settings(settings).is_err());
 }

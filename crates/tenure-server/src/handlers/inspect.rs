@@ -9,7 +9,7 @@ use tenure_wire::v1;
 use super::deadlock::names;
 use super::mismatch;
 use crate::convert;
-use crate::rpc::{Asked, Facts, Outcome};
+use crate::rpc::{Facts, Outcome, SessionOp};
 use crate::status::Failure;
 
 /// Health answers within this time (R145).
@@ -36,7 +36,7 @@ pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse,
 }
 
 /// What does this owner hold?
-pub(crate) fn list_owner_locks(request: v1::ListOwnerLocksRequest) -> Result<Asked, Failure> {
+pub(crate) fn list_owner_locks(request: v1::ListOwnerLocksRequest) -> Result<SessionOp, Failure> {
     let list = ClientRequest::ListOwnerLocks {
         owner: convert::owner(&request.owner_id)?,
         domains: convert::domains(&request.domains)?,
@@ -63,7 +63,7 @@ pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListOwnerLocksResponse,
 }
 
 /// Everything that is held, page by page.
-pub(crate) fn dump_locks(request: v1::DumpLocksRequest) -> Result<Asked, Failure> {
+pub(crate) fn dump_locks(request: v1::DumpLocksRequest) -> Result<SessionOp, Failure> {
     let dump = ClientRequest::DumpLocks {
         cursor: request.cursor,
         page: request.owner_page,
@@ -114,12 +114,12 @@ pub(crate) fn healthy(outcome: Outcome<'_>) -> Result<v1::HealthResponse, Failur
     Ok(v1::HealthResponse { ok, detail })
 }
 
-fn with_modes(request: ClientRequest, read_tree: bool) -> Asked {
+fn with_modes(request: ClientRequest, read_tree: bool) -> SessionOp {
     let facts = Facts {
         read_tree,
         ..Default::default()
     };
-    Asked { request, facts }
+    SessionOp { request, facts }
 }
 
 fn name(owner: &OwnerId) -> String {

@@ -1,4 +1,4 @@
-//! Calls counted by face, RPC and status. The table is small and fixed: no label comes from a client.
+//! Calls counted by transport, RPC and status. The table is small and fixed: no label comes from a client.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,21 +9,21 @@ pub use crate::rpc::Rpc;
 
 /// How a call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Face {
+pub enum Transport {
     /// Over gRPC, also as an operation of a session.
     Grpc,
     /// As JSON over HTTP.
     Http,
 }
 
-impl Face {
-    const ALL: [Face; 2] = [Face::Grpc, Face::Http];
+impl Transport {
+    const ALL: [Transport; 2] = [Transport::Grpc, Transport::Http];
 
     /// The value of `rpc.system`.
     pub fn name(self) -> &'static str {
         match self {
-            Face::Grpc => "grpc",
-            Face::Http => "http",
+            Transport::Grpc => "grpc",
+            Transport::Http => "http",
         }
     }
 }
@@ -32,46 +32,46 @@ impl Face {
 const CODES: usize = 17;
 
 /// Every combination that has occurred. A cell is made when it is first needed.
-pub(crate) struct Calls {
+pub(crate) struct CallCounters {
     cells: Vec<OnceLock<Box<Histogram>>>,
 }
 
-impl Default for Calls {
-    fn default() -> Calls {
-        let cells = Face::ALL.len() * Rpc::ALL.len() * CODES;
-        Calls {
+impl Default for CallCounters {
+    fn default() -> CallCounters {
+        let cells = Transport::ALL.len() * Rpc::ALL.len() * CODES;
+        CallCounters {
             cells: (0..cells).map(|_| OnceLock::new()).collect(),
         }
     }
 }
 
 /// One combination and its calls.
-pub(crate) struct Counted {
-    pub(crate) face: Face,
+pub(crate) struct CallCounter {
+    pub(crate) transport: Transport,
     pub(crate) rpc: Rpc,
     pub(crate) code: tonic::Code,
     pub(crate) durations: HistogramSnapshot,
 }
 
-impl Calls {
-    pub(crate) fn record(&self, face: Face, rpc: Rpc, code: tonic::Code, took: Duration) {
-        let row = face as usize * Rpc::ALL.len() + rpc as usize;
+impl CallCounters {
+    pub(crate) fn record(&self, transport: Transport, rpc: Rpc, code: tonic::Code, took: Duration) {
+        let row = transport as usize * Rpc::ALL.len() + rpc as usize;
         if let Some(cell) = self.cells.get(row * CODES + code as usize) {
             cell.get_or_init(Box::default).record(took);
         }
     }
 
     /// What has occurred so far.
-    pub(crate) fn read(&self) -> Vec<Counted> {
+    pub(crate) fn read(&self) -> Vec<CallCounter> {
         let mut counted = Vec::new();
-        let rows = Face::ALL
+        let rows = Transport::ALL
             .iter()
-            .flat_map(|face| Rpc::ALL.iter().map(move |rpc| (*face, *rpc)));
-        for ((face, rpc), cells) in rows.zip(self.cells.chunks(CODES)) {
+            .flat_map(|transport| Rpc::ALL.iter().map(move |rpc| (*transport, *rpc)));
+        for ((transport, rpc), cells) in rows.zip(self.cells.chunks(CODES)) {
             for (code, cell) in (0i32..).zip(cells) {
                 if let Some(histogram) = cell.get() {
-                    counted.push(Counted {
-                        face,
+                    counted.push(CallCounter {
+                        transport,
                         rpc,
                         code: tonic::Code::from(code),
                         durations: histogram.read(),
@@ -89,25 +89,30 @@ mod tests {
 
     #[test]
     fn a_call_is_found_under_its_own_labels() {
-        let calls = Calls::default();
+        let calls = CallCounters::default();
         let last = *Rpc::ALL.last().unwrap();
         calls.record(
-            Face::Http,
+            Transport::Http,
             last,
             tonic::Code::Unauthenticated,
             Duration::ZERO,
         );
-        calls.record(Face::Grpc, Rpc::Acquire, tonic::Code::Ok, Duration::ZERO);
+        calls.record(
+            Transport::Grpc,
+            Rpc::Acquire,
+            tonic::Code::Ok,
+            Duration::ZERO,
+        );
         let read = calls.read();
         let labels: Vec<_> = read
             .iter()
-            .map(|c| (c.face, c.rpc, c.code, c.durations.count()))
+            .map(|c| (c.transport, c.rpc, c.code, c.durations.count()))
             .collect();
         assert_eq!(
             labels,
             [
-                (Face::Grpc, Rpc::Acquire, tonic::Code::Ok, 1),
-                (Face::Http, last, tonic::Code::Unauthenticated, 1),
+                (Transport::Grpc, Rpc::Acquire, tonic::Code::Ok, 1),
+                (Transport::Http, last, tonic::Code::Unauthenticated, 1),
             ]
         );
     }

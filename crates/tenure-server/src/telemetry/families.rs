@@ -5,79 +5,79 @@
 use tenure_cluster::{HistogramSnapshot, NodeMetrics};
 use tenure_node::{GroupStatus, Role};
 
-use super::calls::Calls;
+use super::calls::CallCounters;
 
 /// One metric with all its points.
-pub(crate) struct Family {
+pub(crate) struct MetricFamily {
     /// Dotted name, without the prefix.
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
-    pub(crate) points: Points,
+    pub(crate) points: MetricPoints,
 }
 
 /// The values of a family, each with its labels.
-pub(crate) enum Points {
+pub(crate) enum MetricPoints {
     /// Only grows.
-    Counter(Vec<Point<u64>>),
+    Counter(Vec<MetricPoint<u64>>),
     /// Goes up and down.
-    Gauge(Vec<Point<u64>>),
+    Gauge(Vec<MetricPoint<u64>>),
     /// Durations in milliseconds.
-    Histogram(Vec<Point<HistogramSnapshot>>),
+    Histogram(Vec<MetricPoint<HistogramSnapshot>>),
 }
 
-pub(crate) struct Point<T> {
+pub(crate) struct MetricPoint<T> {
     pub(crate) labels: Vec<(&'static str, String)>,
     pub(crate) value: T,
 }
 
 /// Requests, errors and durations.
-pub(crate) fn of_calls(calls: &Calls) -> Vec<Family> {
+pub(crate) fn of_calls(calls: &CallCounters) -> Vec<MetricFamily> {
     let (mut requests, mut errors, mut durations) = (Vec::new(), Vec::new(), Vec::new());
     for counted in calls.read() {
         let labels = vec![
-            ("rpc.system", counted.face.name().to_owned()),
+            ("rpc.system", counted.transport.name().to_owned()),
             ("rpc.service", "pathlockd.v1.PathLock".to_owned()),
             ("rpc.method", counted.rpc.name().to_owned()),
             ("grpc.status_code", (counted.code as i32).to_string()),
             ("grpc.status_text", code_name(counted.code).to_owned()),
         ];
-        let count = Point {
+        let count = MetricPoint {
             labels: labels.clone(),
             value: counted.durations.count(),
         };
         if counted.code != tonic::Code::Ok {
-            errors.push(Point {
+            errors.push(MetricPoint {
                 labels: labels.clone(),
                 value: count.value,
             });
         }
         requests.push(count);
-        durations.push(Point {
+        durations.push(MetricPoint {
             labels,
             value: counted.durations,
         });
     }
     vec![
-        Family {
+        MetricFamily {
             name: "grpc.server.requests",
             help: "Calls that were answered.",
-            points: Points::Counter(requests),
+            points: MetricPoints::Counter(requests),
         },
-        Family {
+        MetricFamily {
             name: "grpc.server.errors",
             help: "Calls that were answered with an error.",
-            points: Points::Counter(errors),
+            points: MetricPoints::Counter(errors),
         },
-        Family {
+        MetricFamily {
             name: "grpc.server.duration",
             help: "How long calls took.",
-            points: Points::Histogram(durations),
+            points: MetricPoints::Histogram(durations),
         },
     ]
 }
 
 /// What the node, its groups and its log say.
-pub(crate) fn of_node(report: &NodeMetrics) -> Vec<Family> {
+pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
     let status = &report.status;
     let waiting: usize = status.groups.iter().map(|group| group.waiting).sum();
     let spaces = || {
@@ -104,10 +104,10 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<Family> {
             "Milliseconds since the oldest write of the log that is not durable.",
             status.unsynced_ms,
         ),
-        Family {
+        MetricFamily {
             name: "log.sync_duration",
             help: "How long syncs of the log took.",
-            points: Points::Histogram(vec![Point {
+            points: MetricPoints::Histogram(vec![MetricPoint {
                 labels: Vec::new(),
                 value: report.syncs.clone(),
             }]),
@@ -144,14 +144,14 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<Family> {
         ),
     ];
     families.extend(GROUP_GAUGES.iter().map(|(name, help, read)| {
-        Family {
+        MetricFamily {
             name,
             help,
-            points: Points::Gauge(
+            points: MetricPoints::Gauge(
                 status
                     .groups
                     .iter()
-                    .map(|group| Point {
+                    .map(|group| MetricPoint {
                         labels: vec![("group", group.group.0.to_string())],
                         value: read(group),
                     })
@@ -162,10 +162,10 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<Family> {
     families
 }
 
-type Read = fn(&GroupStatus) -> u64;
+type MetricSource = fn(&GroupStatus) -> u64;
 
 /// One gauge for every replica here.
-const GROUP_GAUGES: &[(&str, &str, Read)] = &[
+const GROUP_GAUGES: &[(&str, &str, MetricSource)] = &[
     (
         "raft.group.role",
         "0 learner, 1 follower, 2 candidate, 3 leader.",
@@ -225,11 +225,11 @@ const GROUP_GAUGES: &[(&str, &str, Read)] = &[
     ),
 ];
 
-fn gauge(name: &'static str, help: &'static str, value: u64) -> Family {
-    Family {
+fn gauge(name: &'static str, help: &'static str, value: u64) -> MetricFamily {
+    MetricFamily {
         name,
         help,
-        points: Points::Gauge(vec![Point {
+        points: MetricPoints::Gauge(vec![MetricPoint {
             labels: Vec::new(),
             value,
         }]),
@@ -290,13 +290,13 @@ mod tests {
              `rpc.method`, `grpc.status_code` and `grpc.status_text`, those of groups have `group`.\n\n\
              | OTLP | Prometheus | kind | what |\n|---|---|---|---|\n",
         );
-        let calls = of_calls(&Calls::default());
+        let calls = of_calls(&CallCounters::default());
         for family in calls.iter().chain(&of_node(&report)) {
             let name = family.name.replace('.', "_");
             let (kind, end) = match family.points {
-                Points::Counter(_) => ("counter", "_total"),
-                Points::Gauge(_) => ("gauge", ""),
-                Points::Histogram(_) => ("histogram", "_milliseconds"),
+                MetricPoints::Counter(_) => ("counter", "_total"),
+                MetricPoints::Gauge(_) => ("gauge", ""),
+                MetricPoints::Histogram(_) => ("histogram", "_milliseconds"),
             };
             let (dotted, help) = (family.name, family.help);
             writeln!(

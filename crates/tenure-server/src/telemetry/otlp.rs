@@ -24,8 +24,8 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::Telemetry;
-use super::calls::{Face, Rpc};
-use super::families::{Family, Point, Points, code_name};
+use super::calls::{Rpc, Transport};
+use super::families::{MetricFamily, MetricPoint, MetricPoints, code_name};
 
 /// The collector's end gets no longer than this when the daemon stops.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -205,13 +205,13 @@ impl Extractor for Headers<'_> {
     }
 }
 
-/// The span of a call under way.
+/// The span of a call in flight.
 pub(crate) struct OpenSpan(opentelemetry_sdk::trace::Span);
 
 impl OpenSpan {
-    pub(crate) fn end(mut self, face: Face, rpc: Rpc, code: tonic::Code) {
+    pub(crate) fn end(mut self, transport: Transport, rpc: Rpc, code: tonic::Code) {
         let span = &mut self.0;
-        span.set_attribute(KeyValue::new("rpc.system", face.name()));
+        span.set_attribute(KeyValue::new("rpc.system", transport.name()));
         span.set_attribute(KeyValue::new("rpc.service", "pathlockd.v1.PathLock"));
         span.set_attribute(KeyValue::new("rpc.method", rpc.name()));
         span.set_attribute(KeyValue::new("grpc.status_code", i64::from(code as i32)));
@@ -344,8 +344,12 @@ fn attribute(key: &str, value: String) -> common::KeyValue {
     }
 }
 
-fn request(families: &[Family], resource: WireResource, begun: u64) -> ExportMetricsServiceRequest {
-    let times = Times { begun, now: now() };
+fn request(
+    families: &[MetricFamily],
+    resource: WireResource,
+    begun: u64,
+) -> ExportMetricsServiceRequest {
+    let times = SpanTimes { begun, now: now() };
     let scope = common::InstrumentationScope {
         name: "tenure".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -369,15 +373,15 @@ fn request(families: &[Family], resource: WireResource, begun: u64) -> ExportMet
 }
 
 #[derive(Clone, Copy)]
-struct Times {
+struct SpanTimes {
     begun: u64,
     now: u64,
 }
 
-fn metric(family: &Family, times: Times) -> wire::Metric {
+fn metric(family: &MetricFamily, times: SpanTimes) -> wire::Metric {
     let cumulative = wire::AggregationTemporality::Cumulative.into();
     let (unit, data) = match &family.points {
-        Points::Counter(points) => (
+        MetricPoints::Counter(points) => (
             "1",
             wire::metric::Data::Sum(wire::Sum {
                 data_points: points.iter().map(|point| number(point, times)).collect(),
@@ -385,13 +389,13 @@ fn metric(family: &Family, times: Times) -> wire::Metric {
                 is_monotonic: true,
             }),
         ),
-        Points::Gauge(points) => (
+        MetricPoints::Gauge(points) => (
             "1",
             wire::metric::Data::Gauge(wire::Gauge {
                 data_points: points.iter().map(|point| number(point, times)).collect(),
             }),
         ),
-        Points::Histogram(points) => (
+        MetricPoints::Histogram(points) => (
             "ms",
             wire::metric::Data::Histogram(wire::Histogram {
                 data_points: points
@@ -420,7 +424,7 @@ fn metric(family: &Family, times: Times) -> wire::Metric {
     }
 }
 
-fn number(point: &Point<u64>, times: Times) -> wire::NumberDataPoint {
+fn number(point: &MetricPoint<u64>, times: SpanTimes) -> wire::NumberDataPoint {
     let value = i64::try_from(point.value).unwrap_or(i64::MAX);
     wire::NumberDataPoint {
         attributes: attributes(&point.labels),

@@ -10,7 +10,7 @@ use http::header::CONTENT_TYPE;
 use tenure_cluster::BOUNDS_US;
 
 use super::Telemetry;
-use super::families::{Family, Points};
+use super::families::{MetricFamily, MetricPoints};
 
 /// The route of the metrics.
 pub(crate) fn router(telemetry: Telemetry) -> Router {
@@ -28,7 +28,7 @@ async fn metrics(State(telemetry): State<Telemetry>) -> Response {
         .into_response()
 }
 
-fn text(families: &[Family]) -> String {
+fn text(families: &[MetricFamily]) -> String {
     let mut out = String::new();
     for family in families {
         // Writing to a string cannot fail.
@@ -37,24 +37,24 @@ fn text(families: &[Family]) -> String {
     out
 }
 
-fn write_family(out: &mut String, family: &Family) -> std::fmt::Result {
+fn write_family(out: &mut String, family: &MetricFamily) -> std::fmt::Result {
     let name = format!("tenure_{}", underscored(family.name));
     let help = family.help;
     match &family.points {
-        Points::Counter(points) => {
+        MetricPoints::Counter(points) => {
             let name = format!("{name}_total");
             writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
             for point in points {
                 writeln!(out, "{name}{} {}", labels(&point.labels, None), point.value)?;
             }
         }
-        Points::Gauge(points) => {
+        MetricPoints::Gauge(points) => {
             writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge")?;
             for point in points {
                 writeln!(out, "{name}{} {}", labels(&point.labels, None), point.value)?;
             }
         }
-        Points::Histogram(points) => {
+        MetricPoints::Histogram(points) => {
             let name = format!("{name}_milliseconds");
             writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram")?;
             for point in points {
@@ -107,15 +107,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::telemetry::calls::{Calls, Face, Rpc};
+    use crate::telemetry::calls::{CallCounters, Rpc, Transport};
     use crate::telemetry::families;
 
     #[test]
     fn buckets_are_cumulative_and_end_with_all() {
-        let calls = Calls::default();
+        let calls = CallCounters::default();
         for us in [50, 120, 2_000_000] {
             let took = Duration::from_micros(us);
-            calls.record(Face::Grpc, Rpc::Renew, tonic::Code::Ok, took);
+            calls.record(Transport::Grpc, Rpc::Renew, tonic::Code::Ok, took);
         }
         let text = text(&families::of_calls(&calls));
         let one = r#"rpc_system="grpc",rpc_service="pathlockd.v1.PathLock",rpc_method="Renew",grpc_status_code="0",grpc_status_text="OK""#;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tenure_server::operate::{ArchiveWriter, cluster_of, facts};
+use tenure_server::offline::{ArchiveWriter, cluster_of, facts};
 use tenure_wire::cluster::{BackupRequest, StatusResponse};
 
 use super::{Client, Daemon, block_on, said};

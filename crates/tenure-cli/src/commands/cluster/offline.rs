@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure_server::operate;
+use tenure_server::offline;
 
 /// Make a data directory from a backup: the beginning of a new cluster.
 ///
@@ -92,11 +92,11 @@ pub(crate) struct Keep {
 impl Init {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let old_data = if self.forget_old_data {
-            operate::OldData::Forget
+            offline::OldData::Forget
         } else {
-            operate::OldData::Keep
+            offline::OldData::Keep
         };
-        operate::found(&self.data_dir, old_data).map_err(|error| error.to_string())?;
+        offline::found(&self.data_dir, old_data).map_err(|error| error.to_string())?;
         println!(
             "the daemon on {} founds a cluster, now if it is waiting, otherwise when it is started",
             self.data_dir.display()
@@ -107,7 +107,7 @@ impl Init {
 
 impl Keep {
     pub(super) fn run(self) -> Result<ExitCode, String> {
-        let other = operate::keep(&self.data_dir).map_err(|error| error.to_string())?;
+        let other = offline::keep(&self.data_dir).map_err(|error| error.to_string())?;
         println!(
             "kept against cluster {other:016x}; start the node, and run tenure cluster rejoin on the nodes of \
              the other cluster"
@@ -119,15 +119,15 @@ impl Keep {
 impl Restore {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.file.display());
-        let node = operate::node_of(&self.node_id)
+        let node = offline::node_of(&self.node_id)
             .ok_or_else(|| format!("{} does not end in digits", self.node_id))?;
         let file = File::open(&self.file).map_err(|error| failed(&error))?;
-        let operate::Archive {
+        let offline::Archive {
             facts,
             cluster,
             groups,
-        } = operate::read_archive(BufReader::new(file)).map_err(|error| failed(&error))?;
-        operate::restore(&self.data_dir, node, &facts, groups, cluster)
+        } = offline::read_archive(BufReader::new(file)).map_err(|error| failed(&error))?;
+        offline::restore(&self.data_dir, node, &facts, groups, cluster)
             .map_err(|error| error.to_string())?;
         println!(
             "{} groups restored; start {} on {} with group_count = {}",
@@ -142,7 +142,7 @@ impl Restore {
 
 impl Recover {
     pub(super) fn run(self) -> Result<ExitCode, String> {
-        let found = operate::recover(&self.data_dir, &self.also).map_err(|e| e.to_string())?;
+        let found = offline::recover(&self.data_dir, &self.also).map_err(|e| e.to_string())?;
         println!(
             "recovered {} of {} groups; start the node",
             found.facts.group_count as usize + 1 - found.lost.len(),
@@ -160,7 +160,7 @@ impl Recover {
 
 impl Rejoin {
     pub(super) fn run(self) -> Result<ExitCode, String> {
-        let aside = operate::rejoin(&self.data_dir).map_err(|error| error.to_string())?;
+        let aside = offline::rejoin(&self.data_dir).map_err(|error| error.to_string())?;
         println!(
             "the old data is in {}; when the node is started, it joins its cluster again, by its seeds and by \
              the nodes that it knew",

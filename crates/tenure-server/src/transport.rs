@@ -1,22 +1,22 @@
-//! The faces: how clients meet the handlers. Bytes in, bytes out; nothing is decided here.
+//! The transports: how clients meet the handlers. Bytes in, bytes out; nothing is decided here.
 
+pub(crate) mod admin;
 pub mod admission;
 pub mod auth;
-mod body;
-pub(crate) mod cluster;
+mod body_limit;
+pub(crate) mod coalesce;
 pub(crate) mod connection;
 pub(crate) mod framing;
 pub mod grpc;
+pub(crate) mod grpc_connection;
+mod h2_body;
 pub mod h3;
 pub(crate) mod health;
-pub(crate) mod herd;
-pub(crate) mod http2;
+mod inline_executor;
 pub mod json;
 pub mod openapi;
-mod patience;
-mod requests;
+mod preface_timeout;
 pub mod sse;
-mod streams;
 pub mod tcp;
 pub mod tls;
 pub(crate) mod unary;

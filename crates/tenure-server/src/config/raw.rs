@@ -1,7 +1,7 @@
 //! What was written, key by key: TOML and environment merged, read with a range and a hint.
 //!
 //! Every reading method takes the value if it is there, remembers what came out of it for
-//! `--print-config`, and collects a [`Mistake`] instead of failing, so that all are reported at once.
+//! `--print-config`, and collects a [`ConfigMistake`] instead of failing, so that all are reported at once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ const NETWORK_KEYS: &[&str] = &[
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// Nobody set it.
     Default,
     /// The TOML file.
@@ -39,12 +39,12 @@ pub enum Origin {
     Environment,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Origin::Default => "default",
-            Origin::File => "file",
-            Origin::Environment => "environment",
+            ValueOrigin::Default => "default",
+            ValueOrigin::File => "file",
+            ValueOrigin::Environment => "environment",
         })
     }
 }
@@ -57,12 +57,12 @@ pub struct Effective {
     /// Its value as TOML.
     pub value: String,
     /// Where it came from.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 /// One thing that is wrong, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct ConfigMistake {
     /// The key.
     pub key: String,
     /// What was written.
@@ -73,7 +73,7 @@ pub struct Mistake {
     pub hint: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ConfigMistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.key)?;
         if !self.value.is_empty() {
@@ -91,7 +91,7 @@ impl fmt::Display for Mistake {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Every mistake, in the order of the keys' use.
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<ConfigMistake>,
 }
 
 impl fmt::Display for ConfigError {
@@ -112,23 +112,23 @@ impl std::error::Error for ConfigError {}
 
 /// A file and an environment, not yet looked at.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct RawSettings {
     file: Option<toml::Table>,
     environment: BTreeMap<String, String>,
 }
 
-impl Settings {
+impl RawSettings {
     /// Takes the text of a TOML file, if there is one, and the environment's variables.
     pub fn new(
         file: Option<&str>,
         environment: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Settings, ConfigError> {
+    ) -> Result<RawSettings, ConfigError> {
         let file = file
             .map(|text| text.parse::<toml::Table>())
             .transpose()
             .map_err(|error| {
                 let problem = error.to_string().trim_end().to_owned();
-                let mistake = Mistake {
+                let mistake = ConfigMistake {
                     key: "the configuration file".into(),
                     value: String::new(),
                     problem,
@@ -143,7 +143,7 @@ impl Settings {
             .into_iter()
             .filter(|(_, value)| !value.is_empty())
             .collect();
-        Ok(Settings { file, environment })
+        Ok(RawSettings { file, environment })
     }
 
     fn variable(&self, key: &str) -> Option<&str> {
@@ -155,44 +155,44 @@ impl Settings {
     }
 }
 
-/// What [`Written::finish`] gives when nothing was wrong.
-pub(super) struct Read {
+/// What [`SettingsReader::finish`] gives when nothing was wrong.
+pub(super) struct ReadSettings {
     pub(super) ignored: Vec<String>,
     pub(super) effective: Vec<Effective>,
 }
 
 /// Reads keys and collects mistakes.
-pub(super) struct Written {
-    settings: Settings,
-    mistakes: Vec<Mistake>,
+pub(super) struct SettingsReader {
+    settings: RawSettings,
+    mistakes: Vec<ConfigMistake>,
     effective: Vec<Effective>,
 }
 
 /// A value as found: TOML keeps its type, a variable is a text.
-enum Found<'a> {
+enum RawValue<'a> {
     Toml(&'a Value),
     Variable(&'a str),
 }
 
-impl Found<'_> {
-    fn origin(&self) -> Origin {
+impl RawValue<'_> {
+    fn origin(&self) -> ValueOrigin {
         match self {
-            Found::Toml(_) => Origin::File,
-            Found::Variable(_) => Origin::Environment,
+            RawValue::Toml(_) => ValueOrigin::File,
+            RawValue::Variable(_) => ValueOrigin::Environment,
         }
     }
 
     fn shown(&self) -> String {
         match self {
-            Found::Toml(value) => value.to_string(),
-            Found::Variable(text) => (*text).to_owned(),
+            RawValue::Toml(value) => value.to_string(),
+            RawValue::Variable(text) => (*text).to_owned(),
         }
     }
 }
 
-impl Written {
-    pub(super) fn new(settings: Settings) -> Written {
-        Written {
+impl SettingsReader {
+    pub(super) fn new(settings: RawSettings) -> SettingsReader {
+        SettingsReader {
             settings,
             mistakes: Vec::new(),
             effective: Vec::new(),
@@ -210,7 +210,7 @@ impl Written {
     /// Whether a key was set in the file or in the environment.
     pub(super) fn is_written(&self, key: &str) -> bool {
         let entry = self.effective.iter().find(|entry| entry.key == key);
-        entry.is_some_and(|entry| entry.origin != Origin::Default)
+        entry.is_some_and(|entry| entry.origin != ValueOrigin::Default)
     }
 
     /// Shows another value of a key than the one that was read: the one in force.
@@ -222,7 +222,7 @@ impl Written {
     }
 
     pub(super) fn mistake(&mut self, key: &str, value: &str, problem: &str, hint: &str) {
-        self.mistakes.push(Mistake {
+        self.mistakes.push(ConfigMistake {
             key: key.into(),
             value: value.into(),
             problem: problem.into(),
@@ -242,8 +242,8 @@ impl Written {
         };
         self.read(key, default, &problem, |found| {
             let number = match found {
-                Found::Toml(value) => value.as_integer().and_then(|n| u64::try_from(n).ok()),
-                Found::Variable(text) => text.trim().parse().ok(),
+                RawValue::Toml(value) => value.as_integer().and_then(|n| u64::try_from(n).ok()),
+                RawValue::Variable(text) => text.trim().parse().ok(),
             };
             number.filter(|number| allowed.contains(number))
         })
@@ -251,8 +251,8 @@ impl Written {
 
     pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {
         self.read(key, default, "must be true or false", |found| match found {
-            Found::Toml(value) => value.as_bool(),
-            Found::Variable(text) => match text.trim().to_ascii_lowercase().as_str() {
+            RawValue::Toml(value) => value.as_bool(),
+            RawValue::Variable(text) => match text.trim().to_ascii_lowercase().as_str() {
                 "true" | "1" | "yes" | "on" => Some(true),
                 "false" | "0" | "no" | "off" => Some(false),
                 _ => None,
@@ -261,9 +261,9 @@ impl Written {
     }
 
     pub(super) fn text(&mut self, key: &'static str, default: &str) -> String {
-        let shown = Quoted(default.to_owned());
+        let shown = TomlQuoted(default.to_owned());
         self.read(key, shown, "must be a text", |found| {
-            text(found).map(Quoted)
+            text(found).map(TomlQuoted)
         })
         .0
     }
@@ -282,10 +282,10 @@ impl Written {
     }
 
     pub(super) fn address(&mut self, key: &'static str, default: SocketAddr) -> SocketAddr {
-        let shown = Quoted(default);
+        let shown = TomlQuoted(default);
         let problem = "must be an address such as 127.0.0.1:50051 or [::1]:50051";
         self.read(key, shown, problem, |found| {
-            text(found)?.parse().ok().map(Quoted)
+            text(found)?.parse().ok().map(TomlQuoted)
         })
         .0
     }
@@ -313,18 +313,18 @@ impl Written {
 
     pub(super) fn list(&mut self, key: &'static str) -> Vec<String> {
         let problem = "must be a list of texts (in the environment separated by commas)";
-        self.read(key, List(Vec::new()), problem, |found| {
+        self.read(key, ListValue(Vec::new()), problem, |found| {
             let items = match found {
-                Found::Toml(value) => value
+                RawValue::Toml(value) => value
                     .as_array()?
                     .iter()
                     .map(|item| item.as_str().map(str::to_owned))
                     .collect::<Option<Vec<_>>>()?,
-                Found::Variable(text) => {
+                RawValue::Variable(text) => {
                     text.split(',').map(|item| item.trim().to_owned()).collect()
                 }
             };
-            Some(List(
+            Some(ListValue(
                 items.into_iter().filter(|item| !item.is_empty()).collect(),
             ))
         })
@@ -353,19 +353,19 @@ impl Written {
         key: &'static str,
         default: T,
         problem: &str,
-        parse: impl Fn(&Found<'_>) -> Option<T>,
+        parse: impl Fn(&RawValue<'_>) -> Option<T>,
     ) -> T {
         let found = match self.settings.variable(key) {
-            Some(text) => Some(Found::Variable(text)),
+            Some(text) => Some(RawValue::Variable(text)),
             None => self
                 .settings
                 .file
                 .as_ref()
                 .and_then(|file| file.get(key))
-                .map(Found::Toml),
+                .map(RawValue::Toml),
         };
         let (value, origin, bad) = match found {
-            None => (default, Origin::Default, None),
+            None => (default, ValueOrigin::Default, None),
             Some(found) => match parse(&found) {
                 Some(value) => (value, found.origin(), None),
                 None => (default, found.origin(), Some(found.shown())),
@@ -396,14 +396,14 @@ impl Written {
     }
 
     /// What is left in the file must be a key without meaning; anything else is a mistake.
-    pub(super) fn finish(mut self, without_meaning: &[&str]) -> Result<Read, ConfigError> {
+    pub(super) fn finish(mut self, without_meaning: &[&str]) -> Result<ReadSettings, ConfigError> {
         let mut ignored = Vec::new();
         for key in self.settings.file.iter().flat_map(|file| file.keys()) {
             if without_meaning.contains(&key.as_str()) {
                 ignored.push(key.clone());
             } else if !self.effective.iter().any(|entry| entry.key == key) {
                 let near = nearest(key, self.effective.iter().map(|entry| entry.key));
-                self.mistakes.push(Mistake {
+                self.mistakes.push(ConfigMistake {
                     key: key.clone(),
                     value: String::new(),
                     problem: "is not a key of this daemon".into(),
@@ -417,7 +417,7 @@ impl Written {
             }
         }
         if self.mistakes.is_empty() {
-            Ok(Read {
+            Ok(ReadSettings {
                 ignored,
                 effective: self.effective,
             })
@@ -429,25 +429,25 @@ impl Written {
     }
 }
 
-fn text(found: &Found<'_>) -> Option<String> {
+fn text(found: &RawValue<'_>) -> Option<String> {
     match found {
-        Found::Toml(value) => value.as_str().map(str::to_owned),
-        Found::Variable(text) => Some((*text).to_owned()),
+        RawValue::Toml(value) => value.as_str().map(str::to_owned),
+        RawValue::Variable(text) => Some((*text).to_owned()),
     }
 }
 
 /// Shown between quotes, as TOML wants it.
-struct Quoted<T>(T);
+struct TomlQuoted<T>(T);
 
-impl<T: fmt::Display> fmt::Display for Quoted<T> {
+impl<T: fmt::Display> fmt::Display for TomlQuoted<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Value::String(self.0.to_string()).fmt(f)
     }
 }
 
-struct List(Vec<String>);
+struct ListValue(Vec<String>);
 
-impl fmt::Display for List {
+impl fmt::Display for ListValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Value::Array(self.0.iter().cloned().map(Value::String).collect()).fmt(f)
     }

@@ -17,14 +17,14 @@ use crate::status::{Code, Failure};
 
 /// Checks the credentials of every request, if any are configured.
 #[derive(Clone)]
-pub struct Guard {
+pub struct Authenticator {
     token: Option<Arc<str>>,
 }
 
-impl Guard {
+impl Authenticator {
     /// A guard that asks for this token, or for nothing.
-    pub fn new(token: Option<&Secret>) -> Guard {
-        Guard {
+    pub fn new(token: Option<&Secret>) -> Authenticator {
+        Authenticator {
             token: token.map(|token| Arc::from(token.reveal())),
         }
     }

@@ -20,13 +20,13 @@ const FREE: usize = 64 << 10;
 
 /// Bytes that bodies may hold together.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct BodyBudget {
     left: AtomicUsize,
 }
 
-impl Budget {
-    pub(crate) fn new(bytes: usize) -> Arc<Budget> {
-        Arc::new(Budget {
+impl BodyBudget {
+    pub(crate) fn new(bytes: usize) -> Arc<BodyBudget> {
+        Arc::new(BodyBudget {
             left: AtomicUsize::new(bytes),
         })
     }
@@ -42,15 +42,15 @@ impl Budget {
 
 /// How much a body has taken from the budget. Given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
-    budget: Arc<Budget>,
+pub(crate) struct BudgetShare {
+    budget: Arc<BodyBudget>,
     seen: usize,
     taken: usize,
 }
 
-impl Share {
-    pub(crate) fn new(budget: &Arc<Budget>) -> Share {
-        Share {
+impl BudgetShare {
+    pub(crate) fn new(budget: &Arc<BodyBudget>) -> BudgetShare {
+        BudgetShare {
             budget: Arc::clone(budget),
             seen: 0,
             taken: 0,
@@ -72,7 +72,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         if self.taken > 0 {
             self.budget.left.fetch_add(self.taken, Ordering::Relaxed);
@@ -86,29 +86,29 @@ impl Drop for Share {
 /// ended, and the chunks that had come would be acquired (R18).
 #[derive(Debug, thiserror::Error)]
 #[error("the request broke off: {0}")]
-struct BrokenOff(String);
+struct ClientGone(String);
 
 /// A body under those limits.
-pub(crate) struct Limited<B> {
+pub(crate) struct LimitedBody<B> {
     inner: B,
-    share: Share,
-    patience: Duration,
+    share: BudgetShare,
+    time_limit: Duration,
     /// Made when the body first has to be waited for: most are there at once.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> Limited<B> {
-    pub(crate) fn new(inner: B, budget: &Arc<Budget>, patience: Duration) -> Limited<B> {
-        Limited {
+impl<B> LimitedBody<B> {
+    pub(crate) fn new(inner: B, budget: &Arc<BodyBudget>, time_limit: Duration) -> LimitedBody<B> {
+        LimitedBody {
             inner,
-            share: Share::new(budget),
-            patience,
+            share: BudgetShare::new(budget),
+            time_limit,
             deadline: None,
         }
     }
 }
 
-impl<B> Body for Limited<B>
+impl<B> Body for LimitedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -127,15 +127,15 @@ where
                 Poll::Ready(Some(grown.map(|()| frame).map_err(Into::into)))
             }
             Poll::Ready(Some(Err(cause))) => {
-                let broken = BrokenOff(cause.into().to_string());
+                let broken = ClientGone(cause.into().to_string());
                 Poll::Ready(Some(Err(broken.into())))
             }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
-                let patience = self.patience;
+                let time_limit = self.time_limit;
                 let deadline = self
                     .deadline
-                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(time_limit)));
                 match deadline.as_mut().poll(cx) {
                     Poll::Ready(()) => {
                         let late = Status::deadline_exceeded("the request did not come in time");
@@ -168,7 +168,7 @@ mod tests {
     async fn a_request_that_is_cancelled_has_not_ended() {
         let cancelled = Status::cancelled("as a reset by the client is told");
         let frames = StreamBody::new(stream::iter([Err::<Frame<Bytes>, _>(cancelled)]));
-        let mut body = Limited::new(frames, &Budget::new(0), Duration::MAX);
+        let mut body = LimitedBody::new(frames, &BodyBudget::new(0), Duration::MAX);
         let error = body.frame().await.unwrap().unwrap_err();
         let status = Status::from_error(error);
         assert_ne!(status.code(), tonic::Code::Cancelled);
@@ -177,10 +177,10 @@ mod tests {
 
     #[test]
     fn only_what_is_large_counts_and_all_of_it_comes_back() {
-        let budget = Budget::new(100);
-        let mut small = Share::new(&budget);
+        let budget = BodyBudget::new(100);
+        let mut small = BudgetShare::new(&budget);
         small.grow(FREE).unwrap();
-        let mut large = Share::new(&budget);
+        let mut large = BudgetShare::new(&budget);
         large.grow(FREE + 60).unwrap();
         assert_eq!(small.grow(41).unwrap_err().code(), tonic::Code::Unavailable);
         large.grow(40).unwrap();

@@ -1,4 +1,4 @@
-//! The ports: every face on its listener, each a future that serves until the daemon stops.
+//! The ports: every transport on its listener, each a future that serves until the daemon stops.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,74 +14,74 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
-use crate::config::{Config, FacesConfig, FixedConfig};
+use crate::config::{Config, FixedConfig, TransportConfig};
 use crate::daemon::DaemonError;
-use crate::events::Events;
-use crate::faces::admission::Admission;
-use crate::faces::cluster::Operators;
-use crate::faces::connection::{GrpcPort, WebConnection};
-use crate::faces::grpc::Grpc;
-use crate::faces::herd::Herd;
-use crate::faces::json::{self, Facade};
-use crate::faces::sse::{self, Sse};
-use crate::faces::tcp::{self, Door, Plain};
-use crate::faces::tls::Certificate;
-use crate::faces::{auth, h3, http2, openapi};
+use crate::events::EventHub;
 use crate::telemetry::{self, Telemetry};
+use crate::transport::admin::AdminService;
+use crate::transport::admission::Admission;
+use crate::transport::coalesce::Coalescer;
+use crate::transport::connection::{GrpcPort, WebConnection};
+use crate::transport::grpc::Grpc;
+use crate::transport::json::{self, JsonApi};
+use crate::transport::sse::{self, Sse};
+use crate::transport::tcp::{self, PlaintextPolicy, TcpListenerConfig};
+use crate::transport::tls::Certificate;
+use crate::transport::{auth, grpc_connection, h3, openapi};
 
-/// Open connections of the web faces together.
+/// Open connections of the web transports together.
 const WEB_CONNECTIONS: usize = 4096;
 /// Open connections of the gRPC port; the file limit is raised for them at start.
 const GRPC_CONNECTIONS: usize = 65_536;
 /// Concurrent HTTP/2 streams of one web connection.
 const WEB_STREAMS: u32 = 1024;
 
-/// A face that serves.
-pub(crate) type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A transport that serves.
+pub(crate) type ServingTransport = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What all ports share, and the faces opened so far.
-pub(crate) struct Ports<'a> {
-    config: &'a FacesConfig,
+/// What all ports share, and the transports opened so far.
+pub(crate) struct Listeners<'a> {
+    config: &'a TransportConfig,
     fixed: &'a FixedConfig,
     node: &'a Handle,
     telemetry: &'a Telemetry,
     stop: &'a watch::Receiver<bool>,
-    events: Events,
-    guard: auth::Guard,
+    events: EventHub,
+    guard: auth::Authenticator,
     admission: Admission,
     timeout: Duration,
     /// What serves once it is run.
-    pub(crate) running: Vec<Serving>,
+    pub(crate) running: Vec<ServingTransport>,
 }
 
-/// Where the web faces listen.
-pub(crate) struct WebPorts {
+/// Where the web transports listen.
+pub(crate) struct WebAddresses {
     pub(crate) tcp: SocketAddr,
     pub(crate) quic: Option<SocketAddr>,
 }
 
-impl<'a> Ports<'a> {
+impl<'a> Listeners<'a> {
     pub(crate) fn new(
         config: &'a Config,
         node: &'a Handle,
         telemetry: &'a Telemetry,
         stop: &'a watch::Receiver<bool>,
-    ) -> Ports<'a> {
-        let faces = &config.faces;
-        let timeout = Duration::from_millis(faces.request_timeout_ms);
-        let events = Events::new(
+    ) -> Listeners<'a> {
+        let transports = &config.transports;
+        let timeout = Duration::from_millis(transports.request_timeout_ms);
+        let events = EventHub::new(
             node.clone(),
-            usize::try_from(faces.event_buffer).unwrap_or(usize::MAX),
-            usize::try_from(faces.web_event_log_capacity).unwrap_or(usize::MAX),
+            usize::try_from(transports.event_buffer).unwrap_or(usize::MAX),
+            usize::try_from(transports.web_event_log_capacity).unwrap_or(usize::MAX),
         );
-        Ports {
-            config: faces,
+        Listeners {
+            config: transports,
             fixed: &config.node.fixed,
             node,
             telemetry,
             stop,
             events,
-            guard: auth::Guard::new(faces.client_token.as_ref()),
+            guard: auth::Authenticator::new(transports.client_token.as_ref()),
             admission: Admission::new(timeout),
             timeout,
             running: Vec::new(),
@@ -99,11 +99,11 @@ impl<'a> Ports<'a> {
             timeout: self.timeout,
             stop: self.stop.clone(),
         };
-        let operators = Operators::new(self.node.clone(), self.fixed);
+        let operators = AdminService::new(self.node.clone(), self.fixed);
         let calls = usize::try_from(self.config.max_concurrent_requests_per_connection);
         let port = Arc::new(GrpcPort {
             node: self.node.clone(),
-            herd: Herd::new(self.node.clone()),
+            coalescer: Coalescer::new(self.node.clone()),
             routes: grpc_routes(&service, operators)?,
             service,
             guard: self.guard.clone(),
@@ -117,7 +117,7 @@ impl<'a> Ports<'a> {
         let stop = self.stop.clone();
         let connection = move |stream, peer| {
             let port = Arc::clone(&port);
-            http2::serve(stream, peer, port, stop.clone())
+            grpc_connection::serve(stream, peer, port, stop.clone())
         };
         let served = tcp::serve(listener, connections, connection, self.stop.clone());
         self.running.push(Box::pin(served));
@@ -125,7 +125,7 @@ impl<'a> Ports<'a> {
     }
 
     /// Opens the web ports, TCP and QUIC, if they are configured.
-    pub(crate) async fn open_web(&mut self) -> Result<Option<WebPorts>, DaemonError> {
+    pub(crate) async fn open_web(&mut self) -> Result<Option<WebAddresses>, DaemonError> {
         let Some(asked) = self.config.web_listen else {
             return Ok(None);
         };
@@ -135,12 +135,12 @@ impl<'a> Ports<'a> {
         let routes = self.guard.wrap(self.web_routes());
         let connections = Arc::new(Semaphore::new(WEB_CONNECTIONS));
         let quic = self.open_quic(&certificate, &connections, &routes)?;
-        let door = Door {
+        let listen_endpoint = TcpListenerConfig {
             tls: TlsAcceptor::from(certificate.for_tcp()?),
             plain: if tcp.ip().is_loopback() {
-                Plain::Served
+                PlaintextPolicy::Served
             } else {
-                Plain::Refused
+                PlaintextPolicy::Refused
             },
             streams: WEB_STREAMS,
             node: self.node.clone(),
@@ -157,11 +157,11 @@ impl<'a> Ports<'a> {
                 peer,
                 alt_svc: alt_svc.clone(),
             };
-            tcp::web(stream, door.clone(), service, stop.clone())
+            tcp::web(stream, listen_endpoint.clone(), service, stop.clone())
         };
         let served = tcp::serve(listener, connections, connection, self.stop.clone());
         self.running.push(Box::pin(served));
-        Ok(Some(WebPorts { tcp, quic }))
+        Ok(Some(WebAddresses { tcp, quic }))
     }
 
     fn open_quic(
@@ -181,19 +181,19 @@ impl<'a> Ports<'a> {
                 source,
             })?;
         let address = endpoint.local_addr().unwrap_or(asked);
-        let door = h3::Door {
+        let listen_endpoint = h3::H3Listener {
             endpoint,
             connections: Arc::clone(connections),
             admission: self.admission.clone(),
             is_read_only: json::is_read_only,
         };
-        let served = h3::serve(door, routes.clone(), self.stop.clone());
+        let served = h3::serve(listen_endpoint, routes.clone(), self.stop.clone());
         self.running.push(Box::pin(served));
         Ok(Some(address))
     }
 
     fn web_routes(&self) -> Router {
-        let facade = Facade {
+        let facade = JsonApi {
             node: self.node.clone(),
             telemetry: self.telemetry.clone(),
             timeout: self.timeout,
@@ -235,7 +235,7 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
 }
 
 /// The services beside the lock service.
-fn grpc_routes(service: &Grpc, operators: Operators) -> Result<Router, DaemonError> {
+fn grpc_routes(service: &Grpc, operators: AdminService) -> Result<Router, DaemonError> {
     let failed =
         |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());
     let describe = || {
@@ -246,7 +246,7 @@ fn grpc_routes(service: &Grpc, operators: Operators) -> Result<Router, DaemonErr
     };
     let v1 = describe().build_v1().map_err(failed)?;
     let v1alpha = describe().build_v1alpha().map_err(failed)?;
-    let health = crate::faces::health::service(service);
+    let health = crate::transport::health::service(service);
     let routes = Routes::new(v1)
         .add_service(v1alpha)
         .add_service(health)

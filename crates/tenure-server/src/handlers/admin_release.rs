@@ -8,11 +8,11 @@ use tenure_wire::v1;
 use super::mismatch;
 use crate::audit::{AuditRecord, NamedHold};
 use crate::convert;
-use crate::rpc::{Asked, Facts, Outcome};
+use crate::rpc::{Facts, Outcome, SessionOp};
 use crate::status::{Code, Failure};
 
 /// Takes everything away from an owner (R101).
-pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<Asked, Failure> {
+pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<SessionOp, Failure> {
     let force = ClientRequest::ForceRelease {
         victim: convert::owner(&request.victim_id)?,
         key: convert::key(&request.idempotency_key)?,
@@ -22,14 +22,14 @@ pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<Asked, F
 }
 
 /// Asks an owner to let go (R115).
-pub(crate) fn request_revoke(request: v1::RequestRevokeRequest) -> Result<Asked, Failure> {
+pub(crate) fn request_revoke(request: v1::RequestRevokeRequest) -> Result<SessionOp, Failure> {
     let owner = convert::owner(&request.owner_id)?;
     let record = AuditRecord::new("request_revoke", request.owner_id);
     Ok(audited(ClientRequest::RequestRevoke { owner }, record))
 }
 
 /// Ends one hold, if it is still the one named (E9).
-pub(crate) fn break_hold(request: v1::BreakRequest) -> Result<Asked, Failure> {
+pub(crate) fn break_hold(request: v1::BreakRequest) -> Result<SessionOp, Failure> {
     let path = convert::path(&request.path)?;
     let owner = convert::owner(&request.owner_id)?;
     let fence = u64::try_from(request.fence)
@@ -69,10 +69,10 @@ pub(crate) fn broken(outcome: Outcome<'_>) -> Result<v1::BreakResponse, Failure>
     }
 }
 
-fn audited(request: ClientRequest, record: AuditRecord) -> Asked {
+fn audited(request: ClientRequest, record: AuditRecord) -> SessionOp {
     let facts = Facts {
         audit: Some(Box::new(record)),
         ..Default::default()
     };
-    Asked { request, facts }
+    SessionOp { request, facts }
 }

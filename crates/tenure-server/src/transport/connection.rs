@@ -20,16 +20,16 @@ use tonic::Status;
 use tower::Service as _;
 
 use super::admission::Admission;
-use super::auth::Guard;
-use super::body::{Budget, Limited};
+use super::auth::Authenticator;
+use super::body_limit::{BodyBudget, LimitedBody};
+use super::coalesce::Coalescer;
 use super::grpc::{self, Grpc};
-use super::herd::Herd;
-use super::streams::Received;
-use super::unary::Peeked;
+use super::h2_body::RequestBody;
+use super::unary::PeekedBody;
 use crate::rpc::{Length, Rpc, Unary};
 use crate::telemetry::Telemetry;
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// The start of every path of the service itself.
 const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
@@ -57,16 +57,16 @@ pub(crate) struct GrpcPort {
     /// Who answers in the end.
     pub(crate) node: Handle,
     /// How calls get there.
-    pub(crate) herd: Herd,
+    pub(crate) coalescer: Coalescer,
     /// The streams of the lock service.
     pub(crate) service: Grpc,
     /// The other services.
     pub(crate) routes: Router,
     /// Who may call.
-    pub(crate) guard: Guard,
+    pub(crate) guard: Authenticator,
     /// Calls of one connection that are handled at once.
     pub(crate) calls: usize,
-    pub(crate) bodies: Arc<Budget>,
+    pub(crate) bodies: Arc<BodyBudget>,
     /// The longest that a call may take.
     pub(crate) timeout: Duration,
 }
@@ -84,7 +84,7 @@ impl GrpcConnection {
 }
 
 /// Which way a request goes.
-pub(super) enum Kind {
+pub(super) enum OpKind {
     Unary(&'static Unary),
     Session,
     Stream(Rpc),
@@ -95,17 +95,17 @@ pub(super) enum Kind {
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// Which way a request goes. Nothing of the lock service is compressed.
-pub(super) fn kind_of<B>(request: &Request<B>) -> Result<Kind, Status> {
+pub(super) fn kind_of<B>(request: &Request<B>) -> Result<OpKind, Status> {
     let method = request.uri().path().strip_prefix(PATH_LOCK);
     let Some(rpc) = method.and_then(Rpc::named) else {
-        return Ok(Kind::Other);
+        return Ok(OpKind::Other);
     };
     match request.headers().get(&GRPC_ENCODING) {
         Some(encoding) if encoding != "identity" => Err(compressed(encoding)),
         _ => Ok(match &rpc.row().unary {
-            Some(unary) => Kind::Unary(unary),
-            None if rpc == Rpc::Session => Kind::Session,
-            None => Kind::Stream(rpc),
+            Some(unary) => OpKind::Unary(unary),
+            None if rpc == Rpc::Session => OpKind::Session,
+            None => OpKind::Stream(rpc),
         }),
     }
 }
@@ -125,7 +125,7 @@ fn compressed(encoding: &HeaderValue) -> Status {
     status
 }
 
-/// What a unary call holds while it is under way.
+/// What a unary call holds while it is in flight.
 pub(super) struct Permits {
     _call: OwnedSemaphorePermit,
     /// Of a long answer, until it is sent.
@@ -133,7 +133,7 @@ pub(super) struct Permits {
 }
 
 /// The body of a unary call.
-pub(super) type UnaryBody = Peeked<Limited<Received>>;
+pub(super) type UnaryBody = PeekedBody<LimitedBody<RequestBody>>;
 
 impl GrpcConnection {
     /// What all of the port's connections have.
@@ -162,8 +162,8 @@ impl GrpcConnection {
     }
 
     /// A body under the limits of the port.
-    pub(super) fn limited(&self, body: Received, patience: Duration) -> UnaryBody {
-        Peeked::new(Limited::new(body, &self.port.bodies, patience))
+    pub(super) fn limited(&self, body: RequestBody, time_limit: Duration) -> UnaryBody {
+        PeekedBody::new(LimitedBody::new(body, &self.port.bodies, time_limit))
     }
 
     /// Permits for a call, if it need not wait for them.
@@ -202,8 +202,8 @@ impl GrpcConnection {
     /// Serves what is no unary call.
     pub(super) async fn serve(
         self,
-        kind: Kind,
-        request: Request<Received>,
+        kind: OpKind,
+        request: Request<RequestBody>,
         deadline: Duration,
     ) -> Response<Body> {
         let begun = Instant::now();
@@ -213,17 +213,17 @@ impl GrpcConnection {
         };
         let deadline = left(deadline, begun);
         let service = &self.port.service;
-        let limited = |body| Limited::new(body, &self.port.bodies, deadline);
+        let limited = |body| LimitedBody::new(body, &self.port.bodies, deadline);
         match kind {
-            Kind::Session => {
+            OpKind::Session => {
                 let (head, body) = request.into_parts();
                 grpc_response(Body::new(service.session_of(&head.headers, body)))
             }
-            Kind::Stream(rpc) => {
+            OpKind::Stream(rpc) => {
                 let response = service.stream(rpc, request.map(limited), deadline).await;
                 response.map(Body::new)
             }
-            Kind::Unary(_) | Kind::Other => {
+            OpKind::Unary(_) | OpKind::Other => {
                 let request = if LONG_REQUESTS.contains(&request.uri().path()) {
                     request.map(Body::new)
                 } else {
@@ -279,9 +279,9 @@ pub(crate) struct WebConnection {
 impl Service<Request<Incoming>> for WebConnection {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
-    fn call(&self, mut request: Request<Incoming>) -> Answering {
+    fn call(&self, mut request: Request<Incoming>) -> ResponseFuture {
         let WebConnection {
             routes,
             admission,
@@ -296,7 +296,7 @@ impl Service<Request<Incoming>> for WebConnection {
                     request.extensions_mut().insert(ConnectInfo(peer));
                     let timeout = admission.timeout;
                     let request = request
-                        .map(|body| Body::new(Limited::new(body, &admission.bodies, timeout)));
+                        .map(|body| Body::new(LimitedBody::new(body, &admission.bodies, timeout)));
                     admission.serve(routes, request).await
                 }
                 Err(full) => full,
@@ -335,21 +335,21 @@ mod tests {
         let of = |rpc: &str| kind(&format!("{PATH_LOCK}{rpc}"), None).unwrap();
         for rpc in Rpc::ALL {
             let is_right = match of(rpc.name()) {
-                Kind::Unary(unary) => unary.rpc == *rpc,
-                Kind::Session => *rpc == Rpc::Session,
-                Kind::Stream(stream) => stream == *rpc && rpc.row().unary.is_none(),
-                Kind::Other => false,
+                OpKind::Unary(unary) => unary.rpc == *rpc,
+                OpKind::Session => *rpc == Rpc::Session,
+                OpKind::Stream(stream) => stream == *rpc && rpc.row().unary.is_none(),
+                OpKind::Other => false,
             };
             assert!(is_right, "{rpc:?}");
         }
-        assert!(matches!(of("NoSuchCall"), Kind::Other));
+        assert!(matches!(of("NoSuchCall"), OpKind::Other));
         let health = "/grpc.health.v1.Health/Check";
         // What is compressed is refused here; other services judge for themselves.
-        assert!(matches!(kind(health, Some("gzip")), Ok(Kind::Other)));
+        assert!(matches!(kind(health, Some("gzip")), Ok(OpKind::Other)));
         let acquire = "/pathlockd.v1.PathLock/Acquire";
         assert!(matches!(
             kind(acquire, Some("identity")),
-            Ok(Kind::Unary(_))
+            Ok(OpKind::Unary(_))
         ));
         let refused = kind(acquire, Some("gzip")).err().unwrap();
         assert_eq!(refused.code(), tonic::Code::Unimplemented);

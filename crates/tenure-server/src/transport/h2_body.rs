@@ -11,21 +11,21 @@ use http::Response;
 use http_body::{Body, Frame};
 
 /// The body of a request.
-pub(crate) struct Received {
+pub(crate) struct RequestBody {
     stream: RecvStream,
     data_is_over: bool,
 }
 
-impl Received {
-    pub(super) fn new(stream: RecvStream) -> Received {
-        Received {
+impl RequestBody {
+    pub(super) fn new(stream: RecvStream) -> RequestBody {
+        RequestBody {
             stream,
             data_is_over: false,
         }
     }
 }
 
-impl Body for Received {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = h2::Error;
 

@@ -18,16 +18,16 @@ const LOOK: Duration = Duration::from_secs(1);
 const SERVICES: [&str; 2] = ["", "pathlockd.v1.PathLock"];
 
 /// The health service of a daemon: its answers are those of `Health`.
-pub(crate) fn service(grpc: &Grpc) -> HealthServer<Checker> {
-    HealthServer::new(Checker { grpc: grpc.clone() })
+pub(crate) fn service(grpc: &Grpc) -> HealthServer<HealthService> {
+    HealthServer::new(HealthService { grpc: grpc.clone() })
 }
 
-pub(crate) struct Checker {
+pub(crate) struct HealthService {
     grpc: Grpc,
 }
 
 #[tonic::async_trait]
-impl Health for Checker {
+impl Health for HealthService {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
     async fn check(

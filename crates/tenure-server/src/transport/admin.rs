@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::config::FixedConfig;
-use crate::operate::algorithm_name;
+use crate::offline::algorithm_name;
 
 /// One chunk of a backup.
 const CHUNK: usize = 256 * 1024;
@@ -26,14 +26,14 @@ const CHUNK: usize = 256 * 1024;
 const ROUND: Duration = Duration::from_secs(5);
 
 /// The operators' service.
-pub(crate) struct Operators {
+pub(crate) struct AdminService {
     node: Handle,
     fixed: FixedConfig,
 }
 
-impl Operators {
-    pub(crate) fn new(node: Handle, fixed: &FixedConfig) -> Operators {
-        Operators {
+impl AdminService {
+    pub(crate) fn new(node: Handle, fixed: &FixedConfig) -> AdminService {
+        AdminService {
             node,
             fixed: fixed.clone(),
         }
@@ -54,7 +54,7 @@ impl Operators {
 }
 
 #[tonic::async_trait]
-impl Cluster for Operators {
+impl Cluster for AdminService {
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         let cluster_report = self.cluster_report().await?;
         let cluster = self.node.cluster();

@@ -28,8 +28,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::patience::Patient;
-use super::requests::Requests;
+use super::inline_executor::InlineExecutor;
+use super::preface_timeout::PrefaceTimeout;
 
 /// A TLS handshake, or the first request of a connection, takes no longer.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -45,11 +45,11 @@ const FAREWELL: Duration = Duration::from_secs(6);
 
 /// What the web port lets in.
 #[derive(Clone)]
-pub struct Door {
+pub struct TcpListenerConfig {
     /// TLS.
     pub tls: TlsAcceptor,
     /// Whether connections without TLS are served.
-    pub plain: Plain,
+    pub plain: PlaintextPolicy,
     /// Concurrent HTTP/2 streams of one connection.
     pub streams: u32,
     /// Who answers in the end.
@@ -58,7 +58,7 @@ pub struct Door {
 
 /// Whether connections without TLS are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plain {
+pub enum PlaintextPolicy {
     /// They are.
     Served,
     /// They are told to use https.
@@ -120,7 +120,7 @@ pub async fn serve<F, C>(
 /// Serves a connection of the web port.
 pub(crate) async fn web<S, B>(
     stream: TcpStream,
-    door: Door,
+    listen_endpoint: TcpListenerConfig,
     service: S,
     stop: watch::Receiver<bool>,
 ) where
@@ -133,12 +133,16 @@ pub(crate) async fn web<S, B>(
     keep_alive(&stream);
     let mut first = [0u8; 1];
     let served = match timeout(HANDSHAKE, stream.peek(&mut first)).await {
-        Ok(Ok(1)) if first[0] == 0x16 => match timeout(HANDSHAKE, door.tls.accept(stream)).await {
-            Ok(Ok(stream)) => http(stream, &door, service, stop).await,
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err("the TLS handshake took too long".into()),
-        },
-        Ok(Ok(1)) if door.plain == Plain::Served => http(stream, &door, service, stop).await,
+        Ok(Ok(1)) if first[0] == 0x16 => {
+            match timeout(HANDSHAKE, listen_endpoint.tls.accept(stream)).await {
+                Ok(Ok(stream)) => http(stream, &listen_endpoint, service, stop).await,
+                Ok(Err(error)) => Err(error.into()),
+                Err(_) => Err("the TLS handshake took too long".into()),
+            }
+        }
+        Ok(Ok(1)) if listen_endpoint.plain == PlaintextPolicy::Served => {
+            http(stream, &listen_endpoint, service, stop).await
+        }
         Ok(Ok(1)) => use_https(stream).await,
         _ => return,
     };
@@ -156,16 +160,21 @@ pub(super) fn keep_alive(stream: &TcpStream) {
     let _ = sockopt::set_tcp_keepintvl(stream, PING_ANSWER);
 }
 
-type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+type ConnectionEnd = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-async fn http<I, S, B>(io: I, door: &Door, service: S, stop: watch::Receiver<bool>) -> Ended
+async fn http<I, S, B>(
+    io: I,
+    listen_endpoint: &TcpListenerConfig,
+    service: S,
+    stop: watch::Receiver<bool>,
+) -> ConnectionEnd
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
     B: Body<Data = Bytes, Error = axum::Error> + Send + 'static,
 {
-    let mut requests = Requests::default();
+    let mut requests = InlineExecutor::default();
     let mut builder = auto::Builder::new(requests.executor());
     builder
         .http1()
@@ -177,15 +186,17 @@ where
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_ANSWER)
-        .max_concurrent_streams(door.streams)
+        .max_concurrent_streams(listen_endpoint.streams)
         .max_header_list_size(16 << 10)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20);
-    let io = Patient::new(io, HANDSHAKE);
+    let io = PrefaceTimeout::new(io, HANDSHAKE);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     // What one read brings goes to the node at once.
     let mut poll = |connection: Pin<&mut _>, cx: &mut Context<'_>| {
-        door.node.defer_wake(|| requests.poll(connection, cx))
+        listen_endpoint
+            .node
+            .defer_wake(|| requests.poll(connection, cx))
     };
     tokio::select! {
         biased;
@@ -201,7 +212,7 @@ pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn use_https(mut stream: TcpStream) -> Ended {
+async fn use_https(mut stream: TcpStream) -> ConnectionEnd {
     let body = r#"{"error":{"code":"FAILED_PRECONDITION","message":"this port speaks https"}}"#;
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\

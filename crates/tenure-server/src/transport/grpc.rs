@@ -17,21 +17,21 @@ use tonic_prost::ProstCodec;
 use tower::service_fn;
 
 use super::MESSAGE;
-use super::streams::Received;
+use super::h2_body::RequestBody;
 use super::tcp::stopped;
 use crate::convert;
-use crate::events::{self, Events};
+use crate::events::{self, EventHub};
 use crate::handlers::acquire::{Chunks, acquire_chunks, acquired};
 use crate::handlers::{self, HEALTH_TIMEOUT};
 use crate::rpc::{Facts, Outcome};
-use crate::session::{Means, Session};
-use crate::telemetry::{Face, Rpc, Telemetry};
+use crate::session::{Session, SessionContext};
+use crate::telemetry::{Rpc, Telemetry, Transport};
 
 /// The streams of the service.
 #[derive(Clone)]
 pub(crate) struct Grpc {
     pub(crate) node: Handle,
-    pub(crate) events: Events,
+    pub(crate) events: EventHub,
     pub(crate) telemetry: Telemetry,
     /// The longest that a call may take.
     pub(crate) timeout: Duration,
@@ -44,7 +44,7 @@ impl Grpc {
     pub(crate) fn until_stop<T: Send + 'static>(
         &self,
         stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
-    ) -> Answers<T> {
+    ) -> ResponseStream<T> {
         Box::pin(UntilStop {
             stream: Some(Box::pin(stream)),
             stopped: Box::pin(stopped(self.stop.clone())),
@@ -52,10 +52,14 @@ impl Grpc {
     }
 
     /// A session over the body of a request (E10).
-    pub(super) fn session_of(&self, headers: &HeaderMap, requests: Received) -> Session<Received> {
-        let measured = self.telemetry.begin(Face::Grpc, Rpc::Session, headers);
+    pub(super) fn session_of(
+        &self,
+        headers: &HeaderMap,
+        requests: RequestBody,
+    ) -> Session<RequestBody> {
+        let measured = self.telemetry.begin(Transport::Grpc, Rpc::Session, headers);
         measured.end_with(tonic::Code::Ok);
-        let means = Means {
+        let means = SessionContext {
             calls: self.node.calls(self.events.buffer()),
             node: self.node.clone(),
             telemetry: self.telemetry.clone(),
@@ -109,7 +113,7 @@ impl Grpc {
         let headers = request.metadata().as_ref();
         let measured = self
             .telemetry
-            .begin(Face::Grpc, Rpc::AcquireStream, headers);
+            .begin(Transport::Grpc, Rpc::AcquireStream, headers);
         let chunks = request.into_inner();
         let answer = self.collect_and_acquire(chunks, deadline).await;
         let code = answer
@@ -146,9 +150,11 @@ impl Grpc {
     async fn subscribe(
         &self,
         request: Request<v1::SubscribeRequest>,
-    ) -> Result<Response<Answers<v1::Event>>, Status> {
+    ) -> Result<Response<ResponseStream<v1::Event>>, Status> {
         let headers = request.metadata().as_ref();
-        let measured = self.telemetry.begin(Face::Grpc, Rpc::Subscribe, headers);
+        let measured = self
+            .telemetry
+            .begin(Transport::Grpc, Rpc::Subscribe, headers);
         let owner = convert::owner(&request.get_ref().owner_id);
         measured.end(&owner);
         let events = self.events.subscribe(owner?);
@@ -162,9 +168,9 @@ impl Grpc {
     async fn watch(
         &self,
         request: Request<v1::WatchRequest>,
-    ) -> Result<Response<Answers<v1::LockChange>>, Status> {
+    ) -> Result<Response<ResponseStream<v1::LockChange>>, Status> {
         let headers = request.metadata().as_ref();
-        let measured = self.telemetry.begin(Face::Grpc, Rpc::Watch, headers);
+        let measured = self.telemetry.begin(Transport::Grpc, Rpc::Watch, headers);
         let request = request.get_ref();
         let prefix = convert::namespace(&request.prefix);
         measured.end(&prefix);
@@ -243,7 +249,7 @@ where
 }
 
 /// What a call streams.
-pub(crate) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(crate) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[cfg(test)]
 mod tests {

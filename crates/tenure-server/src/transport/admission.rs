@@ -1,4 +1,4 @@
-//! What the web faces take on at once: requests under way, and the time until an answer begins.
+//! What the web transports take on at once: requests in flight, and the time until an answer begins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use http::{Request, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
-use super::body::Budget;
+use super::body_limit::BodyBudget;
 use super::json::refuse;
 use crate::status::Code;
 
@@ -23,7 +23,7 @@ const BODIES: usize = 256 << 20;
 pub struct Admission {
     in_flight: Arc<Semaphore>,
     /// What large bodies may hold.
-    pub(crate) bodies: Arc<Budget>,
+    pub(crate) bodies: Arc<BodyBudget>,
     /// The longest that an answer may take to begin.
     pub(crate) timeout: Duration,
 }
@@ -33,7 +33,7 @@ impl Admission {
     pub fn new(timeout: Duration) -> Admission {
         Admission {
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
-            bodies: Budget::new(BODIES),
+            bodies: BodyBudget::new(BODIES),
             timeout,
         }
     }

@@ -1,4 +1,4 @@
-//! What is under way in one place that waits for many answers of the node: a list with free places, and the
+//! What is in flight in one place that waits for many answers of the node: a list with free places, and the
 //! requests that came back.
 
 use tenure_node::ClientRequest;
@@ -6,16 +6,16 @@ use tenure_node::ClientRequest;
 /// Requests that are kept to be used again.
 const SPARE: usize = 256;
 
-/// Things under way, by small numbers that are used again.
-pub(crate) struct Slots<T> {
+/// Things in flight, by small numbers that are used again.
+pub(crate) struct InFlight<T> {
     slots: Vec<Option<T>>,
     free: Vec<u64>,
     used: usize,
 }
 
-impl<T> Default for Slots<T> {
-    fn default() -> Slots<T> {
-        Slots {
+impl<T> Default for InFlight<T> {
+    fn default() -> InFlight<T> {
+        InFlight {
             slots: Vec::new(),
             free: Vec::new(),
             used: 0,
@@ -23,7 +23,7 @@ impl<T> Default for Slots<T> {
     }
 }
 
-impl<T> Slots<T> {
+impl<T> InFlight<T> {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.used
@@ -62,11 +62,11 @@ impl<T> Slots<T> {
 
 /// Requests that came back from the node: the next ones take their places in memory.
 #[derive(Default)]
-pub(crate) struct Spare(
+pub(crate) struct SpareRequests(
     #[allow(clippy::vec_box, reason = "the boxes are what is kept")] Vec<Box<ClientRequest>>,
 );
 
-impl Spare {
+impl SpareRequests {
     /// A request in a box.
     pub(crate) fn boxed(&mut self, request: ClientRequest) -> Box<ClientRequest> {
         match self.0.pop() {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn places_are_used_again_and_nothing_is_given_back_twice() {
-        let mut slots = Slots::default();
+        let mut slots = InFlight::default();
         let (a, b) = (slots.take("a"), slots.take("b"));
         assert_eq!(slots.give_back(a), Some("a"));
         assert_eq!(slots.give_back(a), None);

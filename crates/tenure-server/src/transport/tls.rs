@@ -1,4 +1,4 @@
-//! Certificates and TLS settings of the web faces.
+//! Certificates and TLS settings of the web transports.
 //!
 //! With nothing configured a self-signed certificate is made at start, for `localhost` and
 //! `127.0.0.1`; clients must then skip verification. Both listeners share one certificate; their

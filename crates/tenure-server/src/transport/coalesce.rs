@@ -10,18 +10,18 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 /// See the module. Over when it is dropped.
-pub(crate) struct Herd {
+pub(crate) struct Coalescer {
     node: Handle,
     is_waited_for: Arc<Notify>,
     driver: AbortHandle,
 }
 
-impl Herd {
-    /// A herd on this runtime.
-    pub(crate) fn new(node: Handle) -> Herd {
+impl Coalescer {
+    /// A batch on this runtime.
+    pub(crate) fn new(node: Handle) -> Coalescer {
         let is_waited_for = Arc::new(Notify::new());
         let driver = tokio::spawn(drive(node.clone(), Arc::clone(&is_waited_for)));
-        Herd {
+        Coalescer {
             node,
             is_waited_for,
             driver: driver.abort_handle(),
@@ -36,7 +36,7 @@ impl Herd {
     }
 }
 
-impl Drop for Herd {
+impl Drop for Coalescer {
     fn drop(&mut self) {
         self.driver.abort();
     }

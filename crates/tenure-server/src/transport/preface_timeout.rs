@@ -15,24 +15,24 @@ use tokio::time::Sleep;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection whose first words must come in time.
-pub(crate) struct Patient<I> {
+pub(crate) struct PrefaceTimeout<I> {
     inner: I,
     /// Gone once the version is known.
-    waiting: Option<Waiting>,
+    waiting: Option<PrefaceWait>,
 }
 
-struct Waiting {
+struct PrefaceWait {
     seen: usize,
     deadline: Pin<Box<Sleep>>,
 }
 
-impl<I> Patient<I> {
-    pub(crate) fn new(inner: I, patience: Duration) -> Patient<I> {
-        Patient {
+impl<I> PrefaceTimeout<I> {
+    pub(crate) fn new(inner: I, time_limit: Duration) -> PrefaceTimeout<I> {
+        PrefaceTimeout {
             inner,
-            waiting: Some(Waiting {
+            waiting: Some(PrefaceWait {
                 seen: 0,
-                deadline: Box::pin(tokio::time::sleep(patience)),
+                deadline: Box::pin(tokio::time::sleep(time_limit)),
             }),
         }
     }
@@ -45,7 +45,7 @@ fn matched(seen: usize, new: &[u8]) -> Option<usize> {
     (new.len() < rest.len() && rest.starts_with(new)).then_some(seen)
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for PrefaceTimeout<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -74,7 +74,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for PrefaceTimeout<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::admission::Admission;
-use super::body::Share;
+use super::body_limit::BudgetShare;
 use super::json::refuse;
 use super::tcp::stopped;
 use crate::status::Code;
@@ -38,7 +38,7 @@ const CROWDED: usize = 1024;
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// What the HTTP/3 listener needs.
-pub struct Door {
+pub struct H3Listener {
     /// The bound and configured endpoint.
     pub endpoint: quinn::Endpoint,
     /// Shared with the TCP listener: a permit for every open connection.
@@ -50,64 +50,65 @@ pub struct Door {
 }
 
 /// Serves connections until `stop` says so.
-pub async fn serve(door: Door, router: Router, stop: watch::Receiver<bool>) {
-    let door = Arc::new(door);
+pub async fn serve(listen_endpoint: H3Listener, router: Router, stop: watch::Receiver<bool>) {
+    let listen_endpoint = Arc::new(listen_endpoint);
     let mut open = JoinSet::new();
     loop {
         let incoming = tokio::select! {
-            incoming = door.endpoint.accept() => incoming,
+            incoming = listen_endpoint.endpoint.accept() => incoming,
             () = stopped(stop.clone()) => None,
             Some(_) = open.join_next() => continue,
         };
         let Some(incoming) = incoming else { break };
-        let Ok(permit) = Arc::clone(&door.connections).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&listen_endpoint.connections).try_acquire_owned() else {
             incoming.refuse();
             continue;
         };
         // With few places left, whoever comes shows first that its address is its own.
-        let crowded = door.connections.available_permits() < CROWDED;
+        let crowded = listen_endpoint.connections.available_permits() < CROWDED;
         if crowded && !incoming.remote_address_validated() {
             let _ = incoming.retry();
             continue;
         }
-        let (door, router, stop) = (Arc::clone(&door), router.clone(), stop.clone());
+        let (listen_endpoint, router, stop) =
+            (Arc::clone(&listen_endpoint), router.clone(), stop.clone());
         open.spawn(async move {
             let _permit = permit;
             let peer = incoming.remote_address();
-            if let Err(error) = connection(incoming, &door, router, stop).await {
+            if let Err(error) = connection(incoming, &listen_endpoint, router, stop).await {
                 tracing::debug!(%peer, %error, "HTTP/3 connection ended");
             }
         });
     }
     // Whoever comes now is refused; whoever is here may finish.
-    door.endpoint.set_server_config(None);
+    listen_endpoint.endpoint.set_server_config(None);
     let _ = timeout(FAREWELL, async {
         while open.join_next().await.is_some() {}
     })
     .await;
     open.abort_all();
-    door.endpoint.close(0u32.into(), b"stopping");
-    let _ = timeout(Duration::from_secs(1), door.endpoint.wait_idle()).await;
+    listen_endpoint.endpoint.close(0u32.into(), b"stopping");
+    let _ = timeout(Duration::from_secs(1), listen_endpoint.endpoint.wait_idle()).await;
 }
 
-type Fault = Box<dyn std::error::Error + Send + Sync>;
-type Ended = Result<(), Fault>;
+type H3Fault = Box<dyn std::error::Error + Send + Sync>;
+type ConnectionEnd = Result<(), H3Fault>;
 
 async fn connection(
     incoming: quinn::Incoming,
-    door: &Arc<Door>,
+    listen_endpoint: &Arc<H3Listener>,
     router: Router,
     stop: watch::Receiver<bool>,
-) -> Ended {
+) -> ConnectionEnd {
     match incoming.accept()?.into_0rtt() {
         Ok((connection, confirmed)) => {
             let handshake = Handshake(Some(confirmed));
-            requests(connection, door, router, handshake, stop).await
+            requests(connection, listen_endpoint, router, handshake, stop).await
         }
         // A server can always speak before the handshake is over; without that, wait for it.
         Err(connecting) => {
             let connection = connecting.await?;
-            requests(connection, door, router, Handshake(None), stop).await
+            requests(connection, listen_endpoint, router, Handshake(None), stop).await
         }
     }
 }
@@ -131,11 +132,11 @@ impl Handshake {
 
 async fn requests(
     connection: quinn::Connection,
-    door: &Arc<Door>,
+    listen_endpoint: &Arc<H3Listener>,
     router: Router,
     mut handshake: Handshake,
     stop: watch::Receiver<bool>,
-) -> Ended {
+) -> ConnectionEnd {
     let peer = connection.remote_address();
     let mut connection = h3::server::builder()
         .max_field_section_size(FIELD_SECTION)
@@ -158,12 +159,12 @@ async fn requests(
         // Decided before anything else happens to the request.
         let early = !handshake.is_confirmed();
         let slot = Arc::clone(&slots).acquire_owned().await?;
-        let (door, router) = (Arc::clone(door), router.clone());
+        let (listen_endpoint, router) = (Arc::clone(listen_endpoint), router.clone());
         running.spawn(async move {
             let _slot = slot;
             let served = async {
                 let (request, stream) = resolver.resolve_request().await?;
-                respond(request, stream, &door, router, peer, early).await
+                respond(request, stream, &listen_endpoint, router, peer, early).await
             };
             if let Err(error) = served.await {
                 tracing::debug!(%peer, %error, "HTTP/3 request ended");
@@ -174,30 +175,35 @@ async fn requests(
     Ok(())
 }
 
-type Exchange = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
+type H3Exchange = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 
 async fn respond(
     request: Request<()>,
-    mut stream: Exchange,
-    door: &Door,
+    mut stream: H3Exchange,
+    listen_endpoint: &H3Listener,
     router: Router,
     peer: SocketAddr,
     early: bool,
-) -> Ended {
-    if early && !(door.is_read_only)(request.method(), request.uri().path()) {
+) -> ConnectionEnd {
+    if early && !(listen_endpoint.is_read_only)(request.method(), request.uri().path()) {
         let mut too_early = Response::new(Body::empty());
         *too_early.status_mut() = StatusCode::TOO_EARLY;
         return send(too_early, &mut stream).await;
     }
     // The place is kept until the whole answer is out, events included.
-    let _place = match door.admission.admit() {
+    let _place = match listen_endpoint.admission.admit() {
         Ok(place) => place,
         Err(full) => return send(full, &mut stream).await,
     };
-    let mut share = Share::new(&door.admission.bodies);
-    let body = match timeout(door.admission.timeout, gather(&mut stream, &mut share)).await {
-        Ok(Ok(Gathered::Body(body))) => body,
-        Ok(Ok(Gathered::Refused(response))) => return send(response, &mut stream).await,
+    let mut share = BudgetShare::new(&listen_endpoint.admission.bodies);
+    let body = match timeout(
+        listen_endpoint.admission.timeout,
+        gather(&mut stream, &mut share),
+    )
+    .await
+    {
+        Ok(Ok(GatheredBody::Body(body))) => body,
+        Ok(Ok(GatheredBody::Refused(response))) => return send(response, &mut stream).await,
         Ok(Err(error)) => return Err(error),
         Err(_) => {
             let text = "the request body did not come in time";
@@ -208,12 +214,12 @@ async fn respond(
     let (head, ()) = request.into_parts();
     let mut request = Request::from_parts(head, Body::from(body));
     request.extensions_mut().insert(ConnectInfo(peer));
-    let response = door.admission.serve(router, request).await;
+    let response = listen_endpoint.admission.serve(router, request).await;
     drop(share);
     send(response, &mut stream).await
 }
 
-async fn send(response: Response<Body>, stream: &mut Exchange) -> Ended {
+async fn send(response: Response<Body>, stream: &mut H3Exchange) -> ConnectionEnd {
     let (head, mut body) = response.into_parts();
     stream.send_response(Response::from_parts(head, ())).await?;
     while let Some(frame) = body.frame().await {
@@ -226,26 +232,26 @@ async fn send(response: Response<Body>, stream: &mut Exchange) -> Ended {
 }
 
 /// A body that has come in, or the answer that it will not be taken.
-enum Gathered {
+enum GatheredBody {
     Body(Bytes),
     Refused(Response<Body>),
 }
 
-async fn gather(stream: &mut Exchange, share: &mut Share) -> Result<Gathered, Fault> {
+async fn gather(stream: &mut H3Exchange, share: &mut BudgetShare) -> Result<GatheredBody, H3Fault> {
     let mut body = BytesMut::new();
     while let Some(mut chunk) = stream.recv_data().await? {
         if body.len() + chunk.remaining() > BODY {
             let text = format!("a request body has at most {BODY} bytes");
             let code = Code::ResourceExhausted;
             let response = refuse(StatusCode::PAYLOAD_TOO_LARGE, code, &text);
-            return Ok(Gathered::Refused(response));
+            return Ok(GatheredBody::Refused(response));
         }
         if let Err(full) = share.grow(chunk.remaining()) {
             let status = StatusCode::SERVICE_UNAVAILABLE;
             let response = refuse(status, Code::Unavailable, full.message());
-            return Ok(Gathered::Refused(response));
+            return Ok(GatheredBody::Refused(response));
         }
         body.extend_from_slice(&chunk.copy_to_bytes(chunk.remaining()));
     }
-    Ok(Gathered::Body(body.freeze()))
+    Ok(GatheredBody::Body(body.freeze()))
 }

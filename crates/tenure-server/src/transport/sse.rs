@@ -20,7 +20,7 @@ use tokio_stream::StreamExt;
 
 use super::json::{error, refuse};
 use crate::convert;
-use crate::events::{self, Events};
+use crate::events::{self, EventHub};
 use crate::status::{Code, Failure};
 
 /// A comment is sent after this time without output.
@@ -30,7 +30,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 #[derive(Clone)]
 pub struct Sse {
     /// Subscriptions.
-    pub events: Events,
+    pub events: EventHub,
     /// The node, for watches.
     pub node: tenure_cluster::Handle,
     /// Ends all streams when the daemon stops (R169).
@@ -86,8 +86,8 @@ async fn owner_events(
         tokio_stream::iter(old.into_iter().map(Ok))
             .chain(live)
             .map(move |event| match event {
-                Ok(event) => Line::Text(event_text(&event, details)),
-                Err(_) => Line::End,
+                Ok(event) => SseLine::Text(event_text(&event, details)),
+                Err(_) => SseLine::End,
             });
     stream(lines, sse.stop)
 }
@@ -136,11 +136,11 @@ async fn watch_changes(State(sse): State<Sse>, Query(query): Query<WatchQuery>) 
         Ok(change) => {
             let id = change.id;
             match serde_json::to_string(&change) {
-                Ok(data) => Line::Text(format!("id: {id}\ndata: {data}\n\n")),
-                Err(_) => Line::End,
+                Ok(data) => SseLine::Text(format!("id: {id}\ndata: {data}\n\n")),
+                Err(_) => SseLine::End,
             }
         }
-        Err(failure) => Line::Last(error_text(&failure)),
+        Err(failure) => SseLine::Last(error_text(&failure)),
     });
     stream(changes, sse.stop)
 }
@@ -151,7 +151,7 @@ fn error_text(failure: &Failure) -> String {
     format!("event: error\ndata: {data}\n\n")
 }
 
-enum Line {
+enum SseLine {
     Text(String),
     Last(String),
     End,
@@ -159,7 +159,7 @@ enum Line {
 
 /// Sends lines with keep-alive comments until they end or the daemon stops.
 fn stream(
-    lines: impl Stream<Item = Line> + Send + 'static,
+    lines: impl Stream<Item = SseLine> + Send + 'static,
     stop: watch::Receiver<bool>,
 ) -> Response {
     let lines = Box::pin(lines);
@@ -167,13 +167,13 @@ fn stream(
         let mut lines = lines?;
         let next = tokio::select! {
             next = lines.next() => next,
-            () = tokio::time::sleep(KEEP_ALIVE) => Some(Line::Text(": keep-alive\n\n".into())),
+            () = tokio::time::sleep(KEEP_ALIVE) => Some(SseLine::Text(": keep-alive\n\n".into())),
             _ = stop.wait_for(|stop| *stop) => None,
         };
         match next {
-            Some(Line::Text(text)) => Some((ok(text), (Some(lines), stop))),
-            Some(Line::Last(text)) => Some((ok(text), (None, stop))),
-            Some(Line::End) | None => None,
+            Some(SseLine::Text(text)) => Some((ok(text), (Some(lines), stop))),
+            Some(SseLine::Last(text)) => Some((ok(text), (None, stop))),
+            Some(SseLine::End) | None => None,
         }
     });
     let mut response = Response::new(Body::from_stream(body));

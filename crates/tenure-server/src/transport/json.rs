@@ -18,16 +18,16 @@ use tenure_cluster::Handle;
 use tenure_node::ClientRequest;
 
 use crate::handlers::{self, HEALTH_TIMEOUT, inspect};
-use crate::rpc::{Asked, Effect, Facts, Outcome, Rpc, Unary};
+use crate::rpc::{Effect, Facts, Outcome, Rpc, SessionOp, Unary};
 use crate::status::{Code, Failure};
-use crate::telemetry::{Face, Telemetry};
+use crate::telemetry::{Telemetry, Transport};
 
 /// The longest request body.
 const BODY: usize = 4 << 20;
 
 /// What the routes share.
 #[derive(Clone)]
-pub struct Facade {
+pub struct JsonApi {
     /// Who answers in the end.
     pub node: Handle,
     /// Counts the calls.
@@ -44,13 +44,13 @@ pub fn is_read_only(method: &Method, path: &str) -> bool {
 }
 
 /// The routes of the facade: one for each row of the table. Health is also a GET, with a status of its own.
-pub fn router(facade: Facade) -> Router {
+pub fn router(facade: JsonApi) -> Router {
     let mut router = Router::new();
     for unary in Rpc::unary() {
         let route = match unary.rpc {
             Rpc::Health => get(health_get).post(health_post),
             _ => post(
-                move |State(facade): State<Facade>, request: Request<Body>| async move {
+                move |State(facade): State<JsonApi>, request: Request<Body>| async move {
                     call(&facade, unary, request).await
                 },
             ),
@@ -63,14 +63,14 @@ pub fn router(facade: Facade) -> Router {
         .with_state(facade)
 }
 
-async fn call(facade: &Facade, unary: &Unary, request: Request<Body>) -> Response {
+async fn call(facade: &JsonApi, unary: &Unary, request: Request<Body>) -> Response {
     let telemetry = &facade.telemetry;
-    let measured = telemetry.begin(Face::Http, unary.rpc, request.headers());
+    let measured = telemetry.begin(Transport::Http, unary.rpc, request.headers());
     let answer = answer(facade, unary, request).await;
     measured.end_with(
         answer
             .as_ref()
-            .map_or_else(Refused::grpc, |_| tonic::Code::Ok),
+            .map_or_else(RefusedRequest::grpc, |_| tonic::Code::Ok),
     );
     match answer {
         Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
@@ -79,13 +79,13 @@ async fn call(facade: &Facade, unary: &Unary, request: Request<Body>) -> Respons
 }
 
 async fn answer(
-    facade: &Facade,
+    facade: &JsonApi,
     unary: &Unary,
     request: Request<Body>,
-) -> Result<Vec<u8>, Refused> {
+) -> Result<Vec<u8>, RefusedRequest> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map(|peer| peer.0);
-    let Asked { request, mut facts } = parse(unary, &read(request).await?)?;
+    let SessionOp { request, mut facts } = parse(unary, &read(request).await?)?;
     if let Some(record) = &mut facts.audit {
         record.peer = peer;
     }
@@ -99,11 +99,11 @@ async fn answer(
     Ok((unary.respond_json)(outcome)?)
 }
 
-async fn health_get(State(facade): State<Facade>, headers: HeaderMap) -> Response {
+async fn health_get(State(facade): State<JsonApi>, headers: HeaderMap) -> Response {
     health(&facade, &headers).await
 }
 
-async fn health_post(State(facade): State<Facade>, request: Request<Body>) -> Response {
+async fn health_post(State(facade): State<JsonApi>, request: Request<Body>) -> Response {
     let headers = request.headers().clone();
     let parsed = match (&Rpc::Health.row().unary, read(request).await) {
         (Some(unary), Ok(body)) => parse(unary, &body).map(drop),
@@ -115,8 +115,10 @@ async fn health_post(State(facade): State<Facade>, request: Request<Body>) -> Re
     }
 }
 
-async fn health(facade: &Facade, headers: &HeaderMap) -> Response {
-    let measured = facade.telemetry.begin(Face::Http, Rpc::Health, headers);
+async fn health(facade: &JsonApi, headers: &HeaderMap) -> Response {
+    let measured = facade
+        .telemetry
+        .begin(Transport::Http, Rpc::Health, headers);
     let timeout = facade.timeout.min(HEALTH_TIMEOUT);
     let node = &facade.node;
     let health = inspect::healthy(Outcome {
@@ -140,14 +142,14 @@ async fn health(facade: &Facade, headers: &HeaderMap) -> Response {
 }
 
 /// A request that is not answered with a message: why, and with which status.
-pub(crate) struct Refused {
+pub(crate) struct RefusedRequest {
     status: StatusCode,
     failure: Failure,
 }
 
-impl Refused {
-    fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Refused {
-        Refused {
+impl RefusedRequest {
+    fn new(status: StatusCode, code: Code, message: impl Into<String>) -> RefusedRequest {
+        RefusedRequest {
             status,
             failure: Failure::new(code, message),
         }
@@ -158,25 +160,25 @@ impl Refused {
     }
 }
 
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Refused {
-        Refused {
+impl From<Failure> for RefusedRequest {
+    fn from(failure: Failure) -> RefusedRequest {
+        RefusedRequest {
             status: failure.code.http(),
             failure,
         }
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for RefusedRequest {
     fn into_response(self) -> Response {
         refuse(self.status, self.failure.code, &self.failure.message)
     }
 }
 
 /// The body of a request, if it is one of JSON.
-async fn read(request: Request<Body>) -> Result<Bytes, Refused> {
+async fn read(request: Request<Body>) -> Result<Bytes, RefusedRequest> {
     if !is_json(request.headers()) {
-        return Err(Refused::new(
+        return Err(RefusedRequest::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidArgument,
             "the content type must be application/json",
@@ -187,7 +189,7 @@ async fn read(request: Request<Body>) -> Result<Bytes, Refused> {
 }
 
 /// What a body asks, or what is wrong with it.
-fn parse(unary: &Unary, body: &[u8]) -> Result<Asked, Refused> {
+fn parse(unary: &Unary, body: &[u8]) -> Result<SessionOp, RefusedRequest> {
     match (unary.parse_json)(body) {
         Ok(asked) => Ok(asked?),
         Err(error) => {
@@ -197,7 +199,7 @@ fn parse(unary: &Unary, body: &[u8]) -> Result<Asked, Refused> {
                 | serde_json::error::Category::Syntax
                 | serde_json::error::Category::Eof => StatusCode::BAD_REQUEST,
             };
-            Err(Refused::new(
+            Err(RefusedRequest::new(
                 status,
                 Code::InvalidArgument,
                 error.to_string(),
@@ -207,7 +209,7 @@ fn parse(unary: &Unary, body: &[u8]) -> Result<Asked, Refused> {
 }
 
 /// A body that is too large, or that did not come.
-fn unreadable(error: &axum::Error) -> Refused {
+fn unreadable(error: &axum::Error) -> RefusedRequest {
     use std::error::Error;
     let mut causes = Vec::new();
     let mut next = error.source();
@@ -219,7 +221,7 @@ fn unreadable(error: &axum::Error) -> Refused {
         .iter()
         .any(|cause| cause.is::<http_body_util::LengthLimitError>())
     {
-        return Refused::new(
+        return RefusedRequest::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             Code::ResourceExhausted,
             format!("a request body has at most {BODY} bytes"),
@@ -234,9 +236,9 @@ fn unreadable(error: &axum::Error) -> Refused {
             tonic::Code::DeadlineExceeded => Code::DeadlineExceeded,
             _ => Code::Unavailable,
         };
-        return Refused::from(Failure::new(code, status.message()));
+        return RefusedRequest::from(Failure::new(code, status.message()));
     }
-    Refused::new(
+    RefusedRequest::new(
         StatusCode::BAD_REQUEST,
         Code::InvalidArgument,
         format!("the body did not come: {error}"),

@@ -9,10 +9,10 @@ use thiserror::Error;
 use tonic::Request;
 use tonic::transport::Endpoint;
 
-use crate::config::LocalDoor;
+use crate::config::LocalEndpoint;
 
 /// The answer comes within this time, or it is no.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the daemon does not count as healthy.
 #[derive(Debug, Error)]
@@ -32,19 +32,19 @@ pub enum Unhealthy {
 }
 
 /// Asks.
-pub async fn health(door: &LocalDoor) -> Result<(), Unhealthy> {
-    let address = reachable(door.listen);
-    tokio::time::timeout(PATIENCE, ask(door, address))
+pub async fn health(listen_endpoint: &LocalEndpoint) -> Result<(), Unhealthy> {
+    let address = reachable(listen_endpoint.listen);
+    tokio::time::timeout(PROBE_TIMEOUT, ask(listen_endpoint, address))
         .await
         .unwrap_or(Err(Unhealthy::Silent(address)))
 }
 
-async fn ask(door: &LocalDoor, address: SocketAddr) -> Result<(), Unhealthy> {
+async fn ask(listen_endpoint: &LocalEndpoint, address: SocketAddr) -> Result<(), Unhealthy> {
     let unreachable = |error| Unhealthy::Unreachable(address, error);
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(unreachable)?;
     let channel = endpoint.connect().await.map_err(unreachable)?;
     let mut request = Request::new(v1::HealthRequest {});
-    if let Some(token) = &door.client_token
+    if let Some(token) = &listen_endpoint.client_token
         && let Ok(value) = format!("Bearer {}", token.reveal()).parse()
     {
         request.metadata_mut().insert("authorization", value);

@@ -17,7 +17,7 @@ use super::{MESSAGE, framing};
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A request's body of which the beginning, or all, is read.
-pub(super) struct Peeked<B> {
+pub(super) struct PeekedBody<B> {
     seen: Bytes,
     /// What came behind that.
     next: Option<Result<Frame<Bytes>, BoxError>>,
@@ -25,14 +25,14 @@ pub(super) struct Peeked<B> {
     rest: Option<B>,
 }
 
-impl<B> Peeked<B>
+impl<B> PeekedBody<B>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
     /// A body of which nothing is read yet.
-    pub(super) fn new(body: B) -> Peeked<B> {
-        Peeked {
+    pub(super) fn new(body: B) -> PeekedBody<B> {
+        PeekedBody {
             seen: Bytes::new(),
             next: None,
             rest: Some(body),
@@ -89,7 +89,7 @@ impl Decoder for AsBytes {
     }
 }
 
-impl<B> http_body::Body for Peeked<B>
+impl<B> http_body::Body for PeekedBody<B>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -127,7 +127,7 @@ mod tests {
             .iter()
             .map(|piece| Ok::<_, Status>(Frame::data(Bytes::from_static(piece))));
         let body = StreamBody::new(stream::iter(frames.collect::<Vec<_>>()));
-        let mut peeked = Peeked::new(body);
+        let mut peeked = PeekedBody::new(body);
         peeked.read().await;
         let message = peeked.message().map(<[u8]>::to_vec);
         let waited = peeked.wait().await;

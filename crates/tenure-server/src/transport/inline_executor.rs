@@ -1,8 +1,8 @@
 //! The requests of one HTTP/2 connection, answered in the task of the connection.
 //!
 //! ```text
-//!   socket ──▶ connection ──new requests──▶ under way ──▶ node
-//!   socket ◀── connection ◀────answers───── under way ◀── node: one wake-up for all of its turn
+//!   socket ──▶ connection ──new requests──▶ in flight ──▶ node
+//!   socket ◀── connection ◀────answers───── in flight ◀── node: one wake-up for all of its turn
 //! ```
 //!
 //! With a task per request, every answer of the node would wake a task, and every task the connection.
@@ -16,21 +16,21 @@ use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
 use hyper::rt::Executor;
 
-type Request = Pin<Box<dyn Future<Output = ()> + Send>>;
+type PendingRequest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Where HTTP/2 puts the requests of a connection.
 #[derive(Clone, Default)]
-pub(crate) struct NewRequests {
-    requests: Arc<Mutex<Vec<Request>>>,
+pub(crate) struct RequestQueue {
+    requests: Arc<Mutex<Vec<PendingRequest>>>,
 }
 
-impl NewRequests {
-    fn take(&self) -> Vec<Request> {
+impl RequestQueue {
+    fn take(&self) -> Vec<PendingRequest> {
         std::mem::take(&mut self.requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for NewRequests {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for RequestQueue {
     fn execute(&self, request: F) {
         // Hundreds share a task, whose budget is meant for one; reading from the socket still counts.
         let request = Box::pin(tokio::task::unconstrained(request));
@@ -41,21 +41,21 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for NewRequests {
     }
 }
 
-/// The requests of a connection that are under way.
+/// The requests of a connection that are in flight.
 #[derive(Default)]
-pub(crate) struct Requests {
-    new: NewRequests,
-    under_way: FuturesUnordered<Request>,
+pub(crate) struct InlineExecutor {
+    new: RequestQueue,
+    under_way: FuturesUnordered<PendingRequest>,
 }
 
-impl Requests {
+impl InlineExecutor {
     /// For the builder of the connection.
-    pub(crate) fn executor(&self) -> NewRequests {
+    pub(crate) fn executor(&self) -> RequestQueue {
         self.new.clone()
     }
 
     /// Takes what has come for requests, then lets the connection read and write, then begins what it has
-    /// read. Requests that are still under way when the connection ends are dropped.
+    /// read. Requests that are still in flight when the connection ends are dropped.
     pub(crate) fn poll<C: Future>(
         &mut self,
         connection: Pin<&mut C>,

@@ -1,13 +1,13 @@
 //! A connection of the gRPC port, on HTTP/2 itself.
 //!
 //! ```text
-//!   socket ──▶ h2 ──unary call──▶ calls under way ──all of a read──▶ herd ──▶ node
+//!   socket ──▶ h2 ──unary call──▶ calls in flight ──all of a read──▶ batch ──▶ node
 //!               │ └─▶ a future that waits for its body, or its turn ─▲
 //!               └──stream, other service──▶ a future of its own
-//!   socket ◀── h2 ◀──all of a turn── calls under way ◀──one wake-up a turn── node
+//!   socket ◀── h2 ◀──all of a turn── calls in flight ◀──one wake-up a turn── node
 //! ```
 //!
-//! A unary call is an entry in a list while it is under way: no future, no waker and no channel of its
+//! A unary call is an entry in a list while it is in flight: no future, no waker and no channel of its
 //! own. Everything happens in the task of the connection.
 
 use std::future::poll_fn;
@@ -32,15 +32,15 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::connection::{GrpcConnection, GrpcPort, Kind, Permits, grpc_response, kind_of};
-use super::patience::Patient;
-use super::streams::{self, Received};
+use super::connection::{GrpcConnection, GrpcPort, OpKind, Permits, grpc_response, kind_of};
+use super::h2_body::{self, RequestBody};
+use super::preface_timeout::PrefaceTimeout;
 use super::tcp::{HANDSHAKE, PING_ANSWER, PING_EVERY, keep_alive, stopped};
 use crate::handlers;
+use crate::in_flight::{InFlight, SpareRequests};
 use crate::rpc::{Facts, Outcome, Unary};
 use crate::status::Failure;
-use crate::telemetry::{Face, Span};
-use crate::under_way::{Slots, Spare};
+use crate::telemetry::{Span, Transport};
 
 /// Concurrent streams of one connection: calls that wait and open subscriptions.
 const STREAMS: u32 = 65_536;
@@ -52,7 +52,7 @@ const HEAD: u32 = 16 << 10;
 /// What waits in the connection to be sent, for one stream.
 const SEND_BUFFER: usize = 400 << 10;
 
-/// Serves a client until it leaves. When the daemon stops, what is under way is finished first.
+/// Serves a client until it leaves. When the daemon stops, what is in flight is finished first.
 pub(crate) async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
@@ -68,12 +68,12 @@ pub(crate) async fn serve(
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
-        .handshake(Patient::new(stream, HANDSHAKE));
+        .handshake(PrefaceTimeout::new(stream, HANDSHAKE));
     let connection = match handshake.await {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "connection ended"),
     };
-    let mut served = Served::new(connection, port, peer);
+    let mut served = ServedCall::new(connection, port, peer);
     tokio::select! {
         biased;
         () = poll_fn(|cx| served.poll(cx)) => return,
@@ -91,7 +91,7 @@ struct Arrived {
 }
 
 /// A unary call that the node has.
-struct UnderWay {
+struct PendingCall {
     unary: &'static Unary,
     facts: Facts,
     begun: Instant,
@@ -104,42 +104,42 @@ struct UnderWay {
 type Waited = (Arrived, Permits, Bytes);
 
 /// What has a future of its own.
-type Other = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
+type OtherCall = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 
-struct Served {
-    connection: Connection<Patient<TcpStream>, Bytes>,
+struct ServedCall {
+    connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
     client: GrpcConnection,
     calls: CallBatch,
-    under_way: Slots<UnderWay>,
+    under_way: InFlight<PendingCall>,
     /// Where the node puts what it has said, between two looks.
     heard: Vec<Completion>,
-    spare: Spare,
-    others: FuturesUnordered<Other>,
-    pulse: Option<Pulse>,
+    spare: SpareRequests,
+    others: FuturesUnordered<OtherCall>,
+    ping: Option<KeepAlivePing>,
 }
 
-impl Served {
+impl ServedCall {
     fn new(
-        mut connection: Connection<Patient<TcpStream>, Bytes>,
+        mut connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
         port: Arc<GrpcPort>,
         peer: SocketAddr,
-    ) -> Served {
-        Served {
-            pulse: connection.ping_pong().map(Pulse::new),
+    ) -> ServedCall {
+        ServedCall {
+            ping: connection.ping_pong().map(KeepAlivePing::new),
             connection,
             // Nobody is listened to here.
             calls: port.node.calls(1),
             client: GrpcConnection::new(&port, peer),
-            under_way: Slots::default(),
+            under_way: InFlight::default(),
             heard: Vec::new(),
-            spare: Spare::default(),
+            spare: SpareRequests::default(),
             others: FuturesUnordered::new(),
         }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let port = Arc::clone(self.client.port());
-        port.herd.with(|| self.turn(cx))
+        port.coalescer.with(|| self.turn(cx))
     }
 
     /// Answers what the node has decided, then reads and writes, then begins what was read.
@@ -161,8 +161,8 @@ impl Served {
         // What is answered at once wakes the connection by itself.
         self.go_on(now, cx);
         self.calls.flush();
-        match &mut self.pulse {
-            Some(pulse) => pulse.poll(cx),
+        match &mut self.ping {
+            Some(ping) => ping.poll(cx),
             None => Poll::Pending,
         }
     }
@@ -204,13 +204,13 @@ impl Served {
         now: Instant,
         cx: &mut Context<'_>,
     ) {
-        let request = request.map(Received::new);
+        let request = request.map(RequestBody::new);
         let deadline = match self.client.admit(&request) {
             Ok(deadline) => deadline,
             Err(refused) => return self.other(async move { refused }, respond),
         };
         let unary = match kind_of(&request) {
-            Ok(Kind::Unary(unary)) => unary,
+            Ok(OpKind::Unary(unary)) => unary,
             Ok(kind) => {
                 let served = self.client.clone().serve(kind, request, deadline);
                 return self.other(served, respond);
@@ -236,7 +236,7 @@ impl Served {
         }
         let waiting = self.client.clone().wait(unary, deadline, body);
         self.push(async move {
-            match streams::unless_reset(waiting, &mut arrived.respond).await? {
+            match h2_body::unless_reset(waiting, &mut arrived.respond).await? {
                 Ok((permits, message, left)) => {
                     arrived.deadline = left;
                     Some((arrived, permits, message))
@@ -264,7 +264,7 @@ impl Served {
                 return;
             }
         };
-        let mut call = UnderWay {
+        let mut call = PendingCall {
             unary,
             facts: Facts::default(),
             begun: now,
@@ -292,7 +292,7 @@ impl Served {
         respond: SendResponse<Bytes>,
     ) {
         self.push(async move {
-            streams::answer(answer, respond).await;
+            h2_body::answer(answer, respond).await;
             None
         });
     }
@@ -303,8 +303,8 @@ impl Served {
         self.others.push(Box::pin(other));
     }
 
-    fn answer(&self, call: UnderWay, answer: Result<Answer, Failure>, now: Instant) {
-        let UnderWay {
+    fn answer(&self, call: PendingCall, answer: Result<Answer, Failure>, now: Instant) {
+        let PendingCall {
             unary,
             facts,
             begun,
@@ -323,7 +323,7 @@ impl Served {
             (Ok(message), Some(unread)) => {
                 self.push(async move {
                     let body = Full::new(message).with_trailers(async { Some(Ok(all_is_well())) });
-                    streams::send(grpc_response(Body::new(body)), respond).await;
+                    h2_body::send(grpc_response(Body::new(body)), respond).await;
                     drop(unread);
                     None
                 });
@@ -340,17 +340,17 @@ impl Served {
         }
         let took = now.saturating_duration_since(begun);
         let telemetry = self.client.telemetry();
-        telemetry.end(Face::Grpc, unary.rpc, code, took, span);
+        telemetry.end(Transport::Grpc, unary.rpc, code, took, span);
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedCall {
     fn drop(&mut self) {
         let telemetry = self.client.telemetry();
         for call in self.under_way.drain() {
             let took = call.begun.elapsed();
             let code = tonic::Code::Cancelled;
-            telemetry.end(Face::Grpc, call.unary.rpc, code, took, call.span);
+            telemetry.end(Transport::Grpc, call.unary.rpc, code, took, call.span);
         }
     }
 }
@@ -375,16 +375,16 @@ fn refuse(respond: &mut SendResponse<Bytes>, status: Status) -> Result<(), h2::E
 }
 
 /// Notices that a client is gone: it is asked now and then, and has some time to answer.
-struct Pulse {
+struct KeepAlivePing {
     pings: PingPong,
     /// When it is asked next, or is taken for gone.
     at: Pin<Box<Sleep>>,
     is_asked: bool,
 }
 
-impl Pulse {
-    fn new(pings: PingPong) -> Pulse {
-        Pulse {
+impl KeepAlivePing {
+    fn new(pings: PingPong) -> KeepAlivePing {
+        KeepAlivePing {
             pings,
             at: Box::pin(tokio::time::sleep(PING_EVERY)),
             is_asked: false,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_cluster::{BootstrapMode, PeerOptions, PeerTls, PlacementRules, Secret, Versions};
 
-use crate::config::{Config, PeerTlsFiles, Start};
+use crate::config::{BootstrapConfig, Config, PeerTlsFiles};
 use crate::daemon::DaemonError;
 
 /// How the node meets others. Without a token it cannot know friend from foe, and stays alone (R168).
@@ -38,12 +38,12 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
         announce_every: Duration::from_millis(cluster.gossip_seed_announce_ms),
         expected_nodes: u32::try_from(cluster.gossip_cluster_size).unwrap_or(u32::MAX),
         max_packet: number(cluster.gossip_max_packet_size),
-        public: config.faces.public_addr.clone(),
+        public: config.transports.public_addr.clone(),
         expected_cluster: cluster.expected_cluster,
         begin: match cluster.start {
-            Start::Join => BootstrapMode::Join,
-            Start::Bootstrap => BootstrapMode::Bootstrap,
-            Start::ForceBootstrap => BootstrapMode::Force,
+            BootstrapConfig::Join => BootstrapMode::Join,
+            BootstrapConfig::Bootstrap => BootstrapMode::Bootstrap,
+            BootstrapConfig::ForceBootstrap => BootstrapMode::Force,
         },
         versions: Versions::OURS,
         rules: PlacementRules {
