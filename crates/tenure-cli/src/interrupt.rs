@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tenure::{Tenure, Where, blocking};
+use tenure::{Address, Tenure, blocking};
 use tokio::sync::oneshot;
 
 /// How long a withdrawal may take before we go all the same.
@@ -61,7 +61,7 @@ impl Interrupts {
 
 /// Ends this process by the signal, after the withdrawal had time to arrive: one more answer from the same
 /// place means that what was sent before it is there.
-pub(crate) fn die_of(signal: i32, tenure: &Tenure, places: &[Where]) -> ! {
+pub(crate) fn die_of(signal: i32, tenure: &Tenure, places: &[Address]) -> ! {
     let (tenure, places) = (tenure.clone(), places.to_vec());
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tenure::{
-    DataKey, Demand, Durability, ExclusiveTuning, FileTuning, Quiesce, Reclaim, RepositoryTuning,
-    Seal, Tenure, Tuning, Wait, Where,
+    Address, DataKey, Demand, Durability, ExclusiveTuning, FileTuning, Quiesce, Reclaim,
+    RepositoryTuning, Seal, Tenure, Tuning, Wait,
 };
 
 use crate::duration;
@@ -24,7 +24,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) fn patience(&self) -> Wait {
+    pub(crate) fn wait_limit(&self) -> Wait {
         match (self.no_wait, self.wait) {
             (true, _) => Wait::No,
             (false, Some(time)) => Wait::For(time),
@@ -112,18 +112,22 @@ enum When {
 
 impl Reading {
     /// The library, with these settings.
-    pub(crate) fn tenure(&self, places: &[Where]) -> Result<Tenure, Failed> {
+    pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, Failed> {
         self.check(places)?;
         build(places, self.tuning()?)
     }
 
-    fn check(&self, places: &[Where]) -> Result<(), Failed> {
+    fn check(&self, places: &[Address]) -> Result<(), Failed> {
         let for_files = [
             (self.trust_pid, "--trust-pid"),
             (self.foreign_pids, "--foreign-pids"),
             (self.lock_path.is_some(), "--lock-path"),
         ];
-        refuse(&for_files, "lock files", places.iter().any(Where::is_file))
+        refuse(
+            &for_files,
+            "lock files",
+            places.iter().any(Address::is_file),
+        )
     }
 
     fn tuning(&self) -> Result<Tuning, Failed> {
@@ -144,8 +148,8 @@ impl Reading {
 }
 
 /// The environment is only asked where the daemon is.
-fn build(places: &[Where], tuning: Tuning) -> Result<Tenure, Failed> {
-    let asks_daemon = |place: &Where| matches!(place, Where::Daemon { .. });
+fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, Failed> {
+    let asks_daemon = |place: &Address| matches!(place, Address::Daemon { .. });
     let builder = match places.iter().any(asks_daemon) {
         true => tenure::Builder::from_env()?,
         false => Tenure::builder(),
@@ -155,14 +159,14 @@ fn build(places: &[Where], tuning: Tuning) -> Result<Tenure, Failed> {
 
 impl Protocol {
     /// The library, with these settings.
-    pub(crate) fn tenure(&self, places: &[Where]) -> Result<Tenure, Failed> {
+    pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, Failed> {
         self.reading.check(places)?;
         self.check(places)?;
         build(places, self.tuning()?)
     }
 
     /// An option that none of the places knows would be silently ignored: better say so.
-    fn check(&self, places: &[Where]) -> Result<(), Failed> {
+    fn check(&self, places: &[Address]) -> Result<(), Failed> {
         let for_files = [
             (self.reclaim.is_some(), "--reclaim"),
             (self.stale.is_some(), "--stale"),
@@ -182,13 +186,13 @@ impl Protocol {
             (self.strict, "--strict"),
         ];
         let for_both = [(self.settle.is_some(), "--settle")];
-        let file = places.iter().any(Where::is_file);
+        let file = places.iter().any(Address::is_file);
         let exclusive = places
             .iter()
-            .any(|place| matches!(place, Where::Exclusive(_)));
+            .any(|place| matches!(place, Address::Exclusive(_)));
         let repository = places
             .iter()
-            .any(|place| matches!(place, Where::Repository(_)));
+            .any(|place| matches!(place, Address::Repository(_)));
         refuse(&for_files, "lock files", file)?;
         refuse(&for_exclusive, "exclusive: locks", exclusive)?;
         refuse(&for_repositories, "repositories", repository)?;

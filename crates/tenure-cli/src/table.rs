@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tenure::{Blocker, Life, State};
+use tenure::{Blocker, HolderLiveness, LockState};
 
 /// The columns of a row.
 pub(crate) const HEADINGS: [&str; 6] = ["WHERE", "MODE", "HELD BY", "SINCE", "LEASE", "WAITING"];
 
 /// One row for each hold, and one for a place that has only waiters or notes.
-pub(crate) fn rows(states: &[State]) -> Vec<[String; 6]> {
+pub(crate) fn rows(states: &[LockState]) -> Vec<[String; 6]> {
     let mut rows = Vec::new();
     for state in states {
         for holder in &state.holders {
@@ -30,12 +30,12 @@ pub(crate) fn rows(states: &[State]) -> Vec<[String; 6]> {
     rows
 }
 
-fn row(state: &State, hold: &Blocker) -> [String; 6] {
+fn row(state: &LockState, hold: &Blocker) -> [String; 6] {
     let lease = match (hold.lease_left, hold.verdict.life) {
         (Some(left), _) => span(left),
-        (None, Life::Alive) => "alive".to_owned(),
-        (None, Life::Dead) => "dead".to_owned(),
-        (None, Life::Unknown) => "unknown".to_owned(),
+        (None, HolderLiveness::Alive) => "alive".to_owned(),
+        (None, HolderLiveness::Dead) => "dead".to_owned(),
+        (None, HolderLiveness::Unknown) => "unknown".to_owned(),
     };
     [
         hold.place.to_string(),
@@ -47,7 +47,7 @@ fn row(state: &State, hold: &Blocker) -> [String; 6] {
     ]
 }
 
-fn waiting(state: &State) -> String {
+fn waiting(state: &LockState) -> String {
     match state.waiters.len() {
         0 => String::new(),
         count => count.to_string(),

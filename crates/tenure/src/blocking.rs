@@ -19,23 +19,23 @@ use std::future::Future;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::address::{Address, IntoAddress};
 use crate::capabilities::Need;
-use crate::error::{Busy, Error, Lost};
+use crate::error::{Busy, Error, LostLock};
 use crate::hold::Hold;
 use crate::lease::Lease;
-use crate::place::{IntoWhere, Where};
 use crate::signals::{HoldEvent, ReleaseRequest};
 use crate::tenure::Tenure;
 use crate::values::{Fence, Mode, Wait};
 
 /// Begins to lock `place`, with the settings of the environment where the daemon needs any.
-pub fn lock(place: impl IntoWhere) -> Result<Lock, Error> {
+pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
     crate::lock(place).map(Lock::from)
 }
 
 /// Waits on this thread for any of this crate's futures. They need no runtime.
 pub fn wait<F: Future>(future: F) -> F::Output {
-    crate::keeper::block_on(future)
+    crate::runtime::block_on(future)
 }
 
 /// A lock that is wanted; [`crate::Lock`] on this thread.
@@ -77,14 +77,14 @@ forward! {
     /// At once or not at all.
     no_wait();
     /// Wait as this says.
-    patience(wait: Wait);
+    wait_limit(wait: Wait);
     /// How long the lease lives without a renewal.
     ttl(ttl: Duration);
     /// Ask the holder to let go while waiting.
     ask();
     /// What the lock is for; shown to those who wait.
     purpose(purpose: impl Into<String>);
-    /// Anything else that people should see, where the reach keeps it.
+    /// Anything else that people should see, where the backend keeps it.
     label(key: impl Into<String>, value: impl Into<String>);
     /// Take a fence with the lock, where that has to be asked for.
     fenced();
@@ -121,7 +121,7 @@ impl Lock {
 
 impl Tenure {
     /// Begins to lock `place` on this thread.
-    pub fn lock_blocking(&self, place: impl IntoWhere) -> Result<Lock, Error> {
+    pub fn lock_blocking(&self, place: impl IntoAddress) -> Result<Lock, Error> {
         self.lock(place).map(Lock)
     }
 }
@@ -146,7 +146,7 @@ impl Guard {
     }
 
     /// What is locked.
-    pub fn place(&self) -> &Where {
+    pub fn place(&self) -> &Address {
         self.0.place()
     }
 
@@ -155,7 +155,7 @@ impl Guard {
         self.0.mode()
     }
 
-    /// The newest fence; none where the reach gave none.
+    /// The newest fence; none where the backend gave none.
     pub fn fence(&self) -> Option<Fence> {
         self.0.fence()
     }
@@ -191,7 +191,7 @@ impl Guard {
     }
 
     /// Waits until the lock is lost.
-    pub fn lost(&self) -> Lost {
+    pub fn lost(&self) -> LostLock {
         wait(self.0.lost())
     }
 

@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::lease::Lease;
 
-/// Resolves at this moment of [`Lease::now`]; at once if it has passed. Runs on the keeper.
+/// Resolves at this moment of [`Lease::now`]; at once if it has passed. Runs on the runtime thread.
 pub(crate) async fn until(moment: Duration) {
     if moment <= Lease::now() {
         return;

@@ -1,4 +1,4 @@
-//! What each reach can promise. A call that needs more is refused before anything is touched.
+//! What each backend can promise. A call that needs more is refused before anything is touched.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::address::Address;
 use crate::error::Error;
-use crate::place::Where;
 use crate::values::{Mode, span, whole_millis};
 
 /// What a place can do.
@@ -30,7 +30,7 @@ pub struct Capabilities {
     pub across: Across,
 }
 
-/// Modes beyond exclusive, which every reach has.
+/// Modes beyond exclusive, which every backend has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Modes {
@@ -103,8 +103,8 @@ pub enum Need {
 }
 
 impl Capabilities {
-    /// What the reach of this place can do. Nothing is touched to find out.
-    pub fn of(place: &Where) -> Capabilities {
+    /// What the backend of this place can do. Nothing is touched to find out.
+    pub fn of(place: &Address) -> Capabilities {
         let file = Capabilities {
             modes: Modes::Exclusive,
             order: Order::None,
@@ -115,7 +115,7 @@ impl Capabilities {
             across: Across::Machine,
         };
         match place {
-            Where::Memory(_) => Capabilities {
+            Address::Memory(_) => Capabilities {
                 modes: Modes::All,
                 order: Order::Fair,
                 fence: Fencing::Always,
@@ -124,10 +124,10 @@ impl Capabilities {
                 across: Across::Process,
                 ..file
             },
-            Where::Sidecar(_) | Where::Exclusive(_) => file,
-            Where::Upload { .. } => Capabilities { ask: true, ..file },
+            Address::Sidecar(_) | Address::Exclusive(_) => file,
+            Address::Upload { .. } => Capabilities { ask: true, ..file },
             #[cfg(feature = "store")]
-            Where::Repository(_) => Capabilities {
+            Address::Repository(_) => Capabilities {
                 modes: Modes::Shared,
                 fence: Fencing::Always,
                 lease: Some(Duration::from_secs(30)..=Duration::from_secs(600)),
@@ -135,7 +135,7 @@ impl Capabilities {
                 across: Across::Store,
                 ..file
             },
-            Where::Daemon { .. } => Capabilities {
+            Address::Daemon { .. } => Capabilities {
                 modes: Modes::All,
                 order: Order::Fair,
                 fence: Fencing::Always,
@@ -166,7 +166,7 @@ impl Capabilities {
         }
     }
 
-    pub(crate) fn require(&self, place: &Where, need: Need) -> Result<(), Error> {
+    pub(crate) fn require(&self, place: &Address, need: Need) -> Result<(), Error> {
         if self.meets(need) {
             return Ok(());
         }
@@ -179,7 +179,7 @@ impl Capabilities {
         Err(Error::unsupported(place, what))
     }
 
-    pub(crate) fn require_mode(&self, place: &Where, mode: Mode) -> Result<(), Error> {
+    pub(crate) fn require_mode(&self, place: &Address, mode: Mode) -> Result<(), Error> {
         if self.allows(mode) {
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl Capabilities {
         Err(Error::unsupported(place, what))
     }
 
-    pub(crate) fn require_ttl(&self, place: &Where, ttl: Duration) -> Result<(), Error> {
+    pub(crate) fn require_ttl(&self, place: &Address, ttl: Duration) -> Result<(), Error> {
         self.require(place, Need::Lease)?;
         match &self.lease {
             Some(range) if !range.contains(&ttl) => Err(Error::input(

@@ -1,4 +1,4 @@
-//! How things end when they do not end well: one error for every reach, with the holder, the reason, the place
+//! How things end when they do not end well: one error for every backend, with the holder, the reason, the place
 //! in line and the next step. Programs match on it; people read `Display`. Both come from the same values.
 
 use std::fmt;
@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use tenure_files::error::{Decision, printable};
 
-use crate::place::Where;
-use crate::values::{Class, Fence, HoldId, Holder, Life, Mode, Verdict, millis, span};
+use crate::address::Address;
+use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, millis, span};
 
 /// Why a lock was not taken, kept, given back or looked at.
 #[derive(Debug, thiserror::Error)]
@@ -23,14 +23,14 @@ pub enum Error {
     TimedOut(Box<Busy>),
     /// It was held, and is not any more.
     #[error("{0}")]
-    Lost(Box<Lost>),
+    Lost(Box<LostLock>),
     /// A refusal that no waiting cures.
     #[error("{0}")]
     Refused(Box<Refusal>),
     /// An argument that makes no sense. Nothing was touched.
     #[error("{0}")]
     Input(InputError),
-    /// The reach cannot do what was asked of it. Nothing was touched.
+    /// The backend cannot do what was asked of it. Nothing was touched.
     #[error("{0}")]
     Unsupported(Box<Unsupported>),
     /// Nobody could be asked; later it may work.
@@ -40,7 +40,7 @@ pub enum Error {
     #[error("{place}: not allowed: {what}")]
     Denied {
         /// Where.
-        place: Box<Where>,
+        place: Box<Address>,
         /// What the other side said.
         what: String,
     },
@@ -100,7 +100,7 @@ impl Error {
         Error::Input(InputError::new(about, what))
     }
 
-    pub(crate) fn refused(place: &Where, class: Class, what: impl Into<String>) -> Error {
+    pub(crate) fn refused(place: &Address, class: Class, what: impl Into<String>) -> Error {
         Error::Refused(Box::new(Refusal {
             place: place.clone(),
             class,
@@ -110,15 +110,15 @@ impl Error {
         }))
     }
 
-    pub(crate) fn unsupported(place: &Where, what: impl Into<String>) -> Error {
+    pub(crate) fn unsupported(place: &Address, what: impl Into<String>) -> Error {
         Error::Unsupported(Box::new(Unsupported {
             place: place.clone(),
             what: what.into(),
         }))
     }
 
-    /// An error of the lock files, in the words of all reaches (C15: the decision counts more than the class).
-    pub(crate) fn from_files(place: &Where, error: &tenure_files::Error) -> Error {
+    /// An error of the lock files, in the words of all backends (C15: the decision counts more than the class).
+    pub(crate) fn from_files(place: &Address, error: &tenure_files::Error) -> Error {
         let what = match error.os_error() {
             Some(os) => format!("{}: {os}", error.what()),
             None => error.what().to_owned(),
@@ -128,7 +128,7 @@ impl Error {
             (Decision::Wait | Decision::Skip, _) => {
                 Error::Busy(Box::new(Busy::from_files(place, error, what)))
             }
-            (_, Class::Compromised) => Error::Lost(Box::new(Lost {
+            (_, Class::Compromised) => Error::Lost(Box::new(LostLock {
                 place: place.clone(),
                 cause: LostCause::Overwritten,
                 what,
@@ -151,7 +151,7 @@ impl Error {
 #[derive(Clone, Debug, Serialize)]
 pub struct Busy {
     /// What was wanted.
-    pub place: Where,
+    pub place: Address,
     /// Who has it, as far as is known.
     pub blocker: Option<Blocker>,
     /// The place in line, counted from 1, where there is a line.
@@ -173,7 +173,7 @@ fn class_name<S: serde::Serializer>(class: &Class, serializer: S) -> Result<S::O
 }
 
 impl Busy {
-    pub(crate) fn new(place: &Where, blocker: Option<Blocker>, what: impl Into<String>) -> Busy {
+    pub(crate) fn new(place: &Address, blocker: Option<Blocker>, what: impl Into<String>) -> Busy {
         let next = match &blocker {
             Some(blocker) => blocker.next_step(),
             None => "try again".to_owned(),
@@ -189,7 +189,7 @@ impl Busy {
         }
     }
 
-    fn from_files(place: &Where, error: &tenure_files::Error, what: String) -> Busy {
+    fn from_files(place: &Address, error: &tenure_files::Error, what: String) -> Busy {
         let blocker = error
             .blocker()
             .map(|blocker| Blocker::from_files(place, blocker));
@@ -221,11 +221,11 @@ impl fmt::Display for Busy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Blocker {
     /// What is held: it may lie above or below what was wanted.
-    pub place: Where,
+    pub place: Address,
     /// Who holds it.
     pub holder: Holder,
     /// Whether it holds, or came earlier and waits.
-    pub standing: Standing,
+    pub standing: BlockerKind,
     /// How.
     pub mode: Mode,
     /// For how long.
@@ -245,7 +245,7 @@ pub struct Blocker {
 /// How somebody is in the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum BlockerKind {
     /// It holds.
     Holds,
     /// It does not hold yet, but came earlier.
@@ -253,25 +253,25 @@ pub enum Standing {
 }
 
 impl Blocker {
-    pub(crate) fn from_files(place: &Where, blocker: &tenure_files::BlockingHolder) -> Blocker {
+    pub(crate) fn from_files(place: &Address, blocker: &tenure_files::BlockingHolder) -> Blocker {
         let since = blocker.since.and_then(|since| since.elapsed().ok());
         Blocker {
             place: place.clone(),
             holder: Holder {
                 // A lock file has one text for people; it says what for, except where a tool signs with its name.
                 purpose: match place {
-                    Where::Exclusive(_) => String::new(),
+                    Address::Exclusive(_) => String::new(),
                     _ => blocker.name.clone().unwrap_or_default(),
                 },
                 name: match place {
-                    Where::Exclusive(_) => blocker.name.clone().unwrap_or_default(),
+                    Address::Exclusive(_) => blocker.name.clone().unwrap_or_default(),
                     _ => String::new(),
                 },
                 host: blocker.host.clone().unwrap_or_default(),
                 pid: blocker.pid,
                 ..Holder::default()
             },
-            standing: Standing::Holds,
+            standing: BlockerKind::Holds,
             mode: Mode::Exclusive,
             held_for: since,
             lease_left: None,
@@ -285,8 +285,8 @@ impl Blocker {
     fn next_step(&self) -> String {
         let place = &self.place;
         match (place, self.verdict.life) {
-            (_, Life::Dead) => format!("to break it: tenure break {place}"),
-            (Where::Upload { .. } | Where::Daemon { .. } | Where::Memory(_), _) => {
+            (_, HolderLiveness::Dead) => format!("to break it: tenure break {place}"),
+            (Address::Upload { .. } | Address::Daemon { .. } | Address::Memory(_), _) => {
                 format!("to ask for it: tenure ask {place}")
             }
             _ => format!("to break it: tenure break --force {place}"),
@@ -297,26 +297,26 @@ impl Blocker {
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.standing, self.mode) {
-            (Standing::Waits, _) => write!(f, "{} came earlier and waits", self.holder)?,
-            (Standing::Holds, Mode::Exclusive) => write!(f, "held by {}", self.holder)?,
-            (Standing::Holds, mode) => write!(f, "held ({mode}) by {}", self.holder)?,
+            (BlockerKind::Waits, _) => write!(f, "{} came earlier and waits", self.holder)?,
+            (BlockerKind::Holds, Mode::Exclusive) => write!(f, "held by {}", self.holder)?,
+            (BlockerKind::Holds, mode) => write!(f, "held ({mode}) by {}", self.holder)?,
         }
         if let Some(held_for) = self.held_for {
             write!(f, ", for {}", span(held_for))?;
         }
         match (self.standing, self.lease_left) {
-            (Standing::Waits, _) => Ok(()),
-            (Standing::Holds, Some(left)) => write!(f, ", lease left {}", span(left)),
-            (Standing::Holds, None) => write!(f, "; judged {}", self.verdict),
+            (BlockerKind::Waits, _) => Ok(()),
+            (BlockerKind::Holds, Some(left)) => write!(f, ", lease left {}", span(left)),
+            (BlockerKind::Holds, None) => write!(f, "; judged {}", self.verdict),
         }
     }
 }
 
 /// A lock that was held and is gone. The work that it protected must stop.
 #[derive(Clone, Debug, Serialize)]
-pub struct Lost {
+pub struct LostLock {
     /// Which lock.
-    pub place: Where,
+    pub place: Address,
     /// What kind of end it was.
     pub cause: LostCause,
     /// What was seen.
@@ -342,9 +342,9 @@ pub enum LostCause {
     Overwritten,
 }
 
-impl Lost {
-    pub(crate) fn new(place: &Where, cause: LostCause, what: impl Into<String>) -> Lost {
-        Lost {
+impl LostLock {
+    pub(crate) fn new(place: &Address, cause: LostCause, what: impl Into<String>) -> LostLock {
+        LostLock {
             place: place.clone(),
             cause,
             what: what.into(),
@@ -353,7 +353,7 @@ impl Lost {
     }
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for LostLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = printable(&self.what);
         write!(
@@ -364,10 +364,10 @@ impl fmt::Display for Lost {
     }
 }
 
-impl std::error::Error for Lost {}
+impl std::error::Error for LostLock {}
 
-impl From<Lost> for Error {
-    fn from(lost: Lost) -> Error {
+impl From<LostLock> for Error {
+    fn from(lost: LostLock) -> Error {
         Error::Lost(Box::new(lost))
     }
 }
@@ -376,7 +376,7 @@ impl From<Lost> for Error {
 #[derive(Debug)]
 pub struct Refusal {
     /// Where.
-    pub place: Where,
+    pub place: Address,
     /// Its class.
     pub class: Class,
     /// What is wrong.
@@ -422,11 +422,11 @@ impl fmt::Display for InputError {
     }
 }
 
-/// What a reach cannot do.
+/// What a backend cannot do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     /// Where.
-    pub place: Where,
+    pub place: Address,
     /// What it cannot do.
     pub what: String,
 }
@@ -445,7 +445,7 @@ impl fmt::Display for Unsupported {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// Where.
-    pub place: Where,
+    pub place: Address,
     /// What happened.
     pub what: String,
     /// When another try makes sense.
@@ -468,7 +468,7 @@ impl fmt::Display for Unavailable {
 mod tests {
     use super::*;
 
-    fn blocker(place: &Where) -> Blocker {
+    fn blocker(place: &Address) -> Blocker {
         Blocker {
             place: place.clone(),
             holder: Holder {
@@ -478,12 +478,12 @@ mod tests {
                 purpose: "reindex".into(),
                 ..Holder::default()
             },
-            standing: Standing::Holds,
+            standing: BlockerKind::Holds,
             mode: Mode::Exclusive,
             held_for: Some(Duration::from_secs(200)),
             lease_left: Some(Duration::from_secs(12)),
             fence: Fence::new(7),
-            verdict: Verdict::new(Life::Alive, "its lease runs"),
+            verdict: Verdict::new(HolderLiveness::Alive, "its lease runs"),
             id: Some(HoldId::new("ci-7@7")),
         }
     }
@@ -491,7 +491,7 @@ mod tests {
     /// C8: what, who, what for, since when, lease left, place in line, and the next step.
     #[test]
     fn busy_says_who_since_when_and_what_to_do() {
-        let place: Where = "tenant:/acme".parse().unwrap();
+        let place: Address = "tenant:/acme".parse().unwrap();
         let mut busy = Busy::new(&place, Some(blocker(&place)), "held");
         busy.position = Some(2);
         let text = Error::Busy(Box::new(busy)).to_string();
@@ -505,7 +505,7 @@ mod tests {
     /// C8: what others wrote cannot move the cursor of whoever reads it.
     #[test]
     fn foreign_text_is_escaped() {
-        let place: Where = "tenant:/acme".parse().unwrap();
+        let place: Address = "tenant:/acme".parse().unwrap();
         let mut from = blocker(&place);
         from.holder.purpose = "\u{1b}[2J".into();
         let text = Busy::new(&place, Some(from), "held").to_string();
@@ -515,7 +515,7 @@ mod tests {
     /// The fields are stable for programs: durations are milliseconds, places are addresses.
     #[test]
     fn json_carries_the_fields() {
-        let place: Where = "tenant:/acme".parse().unwrap();
+        let place: Address = "tenant:/acme".parse().unwrap();
         let busy = Busy::new(&place, Some(blocker(&place)), "held");
         let json = Error::Busy(Box::new(busy)).to_json();
         assert_eq!(json["class"], "Held");

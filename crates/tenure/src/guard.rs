@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::error::{Error, Lost};
+use crate::address::Address;
+use crate::backend::BackendHold;
+use crate::error::{Error, LostLock};
 use crate::hold::Hold;
 use crate::lease::Lease;
-use crate::place::Where;
-use crate::reach::Held;
 use crate::signals::{HoldEvent, ReleaseRequest, Signals};
 use crate::values::{Class, Fence, Mode};
 
@@ -21,16 +21,21 @@ use crate::values::{Class, Fence, Mode};
 /// A copy that came over `fork` is inert: only the process that acquired acts (K36).
 #[must_use = "a guard that is dropped gives the lock back"]
 pub struct Guard {
-    place: Where,
+    place: Address,
     mode: Mode,
     signals: Arc<Signals>,
     /// `None` once it was given back or left.
-    held: Option<Held>,
+    held: Option<BackendHold>,
     process: u32,
 }
 
 impl Guard {
-    pub(crate) fn new(place: Where, mode: Mode, signals: Arc<Signals>, held: Held) -> Guard {
+    pub(crate) fn new(
+        place: Address,
+        mode: Mode,
+        signals: Arc<Signals>,
+        held: BackendHold,
+    ) -> Guard {
         Guard {
             place,
             mode,
@@ -40,7 +45,7 @@ impl Guard {
         }
     }
 
-    fn held(&self) -> &Held {
+    fn held(&self) -> &BackendHold {
         self.held
             .as_ref()
             .expect("a guard has its hold until it is given back")
@@ -56,7 +61,7 @@ impl Guard {
     }
 
     /// What is locked.
-    pub fn place(&self) -> &Where {
+    pub fn place(&self) -> &Address {
         &self.place
     }
 
@@ -65,7 +70,7 @@ impl Guard {
         self.mode
     }
 
-    /// The newest fence; none where the reach gave none.
+    /// The newest fence; none where the backend gave none.
     pub fn fence(&self) -> Option<Fence> {
         self.held().fence()
     }
@@ -120,7 +125,7 @@ impl Guard {
 
     /// Resolves when the lock is lost, at once if it was before, and never after
     /// [`valid_for`](Guard::valid_for) is zero. The work must have stopped by then.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LostLock {
         self.signals.lost().await
     }
 
@@ -168,7 +173,7 @@ impl Guard {
     }
 
     /// Runs `work` until it is done or the lock is lost, whichever comes first.
-    pub(crate) async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+    pub(crate) async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, LostLock> {
         let (mut work, mut lost) = (pin!(work), pin!(self.lost()));
         poll_fn(|context| {
             // Loss first: what the work does after it does not count.
@@ -224,7 +229,7 @@ impl Guards {
     }
 
     /// Resolves when one of them is lost.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LostLock {
         let mut waits: Vec<_> = self
             .guards
             .iter()

@@ -5,14 +5,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::address::Address;
 use crate::error::Error;
-use crate::place::Where;
 use crate::values::{Fence, Mode};
 
 /// A lock that was left held: what `tenure lock` prints, and `renew` and `unlock` take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
-    pub(crate) place: Where,
+    pub(crate) place: Address,
     /// The token on files, the ticket in a repository, the owner on the daemon.
     pub(crate) secret: String,
     pub(crate) mode: Mode,
@@ -22,7 +22,7 @@ pub struct Hold {
 
 impl Hold {
     /// What is held.
-    pub fn place(&self) -> &Where {
+    pub fn place(&self) -> &Address {
         &self.place
     }
 

@@ -7,21 +7,21 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use crate::address::Address;
 use crate::error::{Blocker, Error};
-use crate::place::Where;
 use crate::values::{Fence, Holder, Mode, millis, span};
 
 /// What is known of one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct State {
+pub struct LockState {
     /// Which place.
-    pub place: Where,
+    pub place: Address,
     /// Whether an exclusive request would be granted now.
     pub free: bool,
     /// Those whose holds are in the way of an exclusive request.
     pub holders: Vec<Blocker>,
     /// Those who wait, in order, where there is a line.
-    pub waiters: Vec<Waiter>,
+    pub waiters: Vec<QueuedWaiter>,
     /// The last fence given out, where it is known without a holder.
     pub fence: Option<Fence>,
     /// The rule in force, where a namespace decides it.
@@ -34,9 +34,9 @@ pub struct State {
     pub notes: Vec<String>,
 }
 
-impl State {
-    pub(crate) fn free(place: &Where) -> State {
-        State {
+impl LockState {
+    pub(crate) fn free(place: &Address) -> LockState {
+        LockState {
             place: place.clone(),
             free: true,
             holders: Vec::new(),
@@ -49,7 +49,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for LockState {
     /// In sentences, as `tenure why` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.free, self.holders.is_empty()) {
@@ -88,9 +88,9 @@ impl fmt::Display for State {
 
 /// One who waits in line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Waiter {
+pub struct QueuedWaiter {
     /// What it waits for.
-    pub place: Where,
+    pub place: Address,
     /// Who it is, for people.
     pub holder: Holder,
     /// The id under which it would hold.
@@ -102,7 +102,7 @@ pub struct Waiter {
     pub waited: Option<Duration>,
 }
 
-impl fmt::Display for Waiter {
+impl fmt::Display for QueuedWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.holder == Holder::default() {
             true => f.write_str(&tenure_files::error::printable(&self.owner))?,
@@ -136,11 +136,11 @@ pub struct Broken {
 
 /// Something that happened below a place that is watched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ChangeEvent {
     /// What happened.
     pub kind: ChangeKind,
     /// To which lock.
-    pub place: Where,
+    pub place: Address,
     /// Whose hold or place in line.
     pub owner: String,
     /// Who that is, for people.
@@ -195,10 +195,10 @@ impl ChangeKind {
     }
 }
 
-impl Change {
+impl ChangeEvent {
     /// The change that ends the list of what was there.
-    pub(crate) fn present_end(place: &Where) -> Change {
-        Change {
+    pub(crate) fn present_end(place: &Address) -> ChangeEvent {
+        ChangeEvent {
             kind: ChangeKind::PresentEnd,
             place: place.clone(),
             owner: String::new(),
@@ -209,8 +209,8 @@ impl Change {
     }
 
     /// A hold as a change.
-    pub(crate) fn of(kind: ChangeKind, hold: &Blocker) -> Change {
-        Change {
+    pub(crate) fn of(kind: ChangeKind, hold: &Blocker) -> ChangeEvent {
+        ChangeEvent {
             kind,
             place: hold.place.clone(),
             owner: hold
@@ -227,25 +227,25 @@ impl Change {
 /// A stream of changes. It begins with what is held, and ends when it is dropped, or with an error when nothing
 /// more can be seen; watch again then.
 #[derive(Debug)]
-pub struct Watch {
-    changes: mpsc::UnboundedReceiver<Result<Change, Error>>,
+pub struct WatchStream {
+    changes: mpsc::UnboundedReceiver<Result<ChangeEvent, Error>>,
 }
 
-pub(crate) type Changes = mpsc::UnboundedSender<Result<Change, Error>>;
+pub(crate) type ChangeStream = mpsc::UnboundedSender<Result<ChangeEvent, Error>>;
 
-impl Watch {
-    pub(crate) fn new() -> (Changes, Watch) {
+impl WatchStream {
+    pub(crate) fn new() -> (ChangeStream, WatchStream) {
         let (sender, changes) = mpsc::unbounded_channel();
-        (sender, Watch { changes })
+        (sender, WatchStream { changes })
     }
 
     /// The next change; `None` when it is over.
-    pub async fn next(&mut self) -> Option<Result<Change, Error>> {
+    pub async fn next(&mut self) -> Option<Result<ChangeEvent, Error>> {
         self.changes.recv().await
     }
 
     /// The same, waiting on this thread.
-    pub fn next_blocking(&mut self) -> Option<Result<Change, Error>> {
-        crate::keeper::block_on(self.next())
+    pub fn next_blocking(&mut self) -> Option<Result<ChangeEvent, Error>> {
+        crate::runtime::block_on(self.next())
     }
 }

@@ -1,5 +1,5 @@
 //! One lock for everything that is shared: a file on one machine, a repository in a bucket, a tree of resources
-//! across a fleet. The same words at every reach: holder, lease, fence, queue, release request.
+//! across a fleet. The same words at every backend: holder, lease, fence, queue, release request.
 //!
 //! ```
 //! use std::time::Duration;
@@ -17,7 +17,7 @@
 //! # tenure::blocking::wait(example()).unwrap();
 //! ```
 //!
-//! You start with a lock file and end on a replicated cluster by changing one address ([`Where`]). What a reach
+//! You start with a lock file and end on a replicated cluster by changing one address ([`Address`]). What a backend
 //! cannot do it declares ([`Capabilities`]); a call that needs it is refused before anything is touched.
 //!
 //! ```text
@@ -28,6 +28,8 @@
 //!   signals  lease  keeper                       held: renewed, asked for, lost
 //! ```
 
+mod address;
+mod backend;
 pub mod blocking;
 #[cfg(feature = "daemon")]
 mod boot_timer;
@@ -37,13 +39,11 @@ mod error;
 mod guard;
 mod hold;
 mod inspect;
-mod keeper;
 mod lease;
 mod lock;
-mod place;
 mod policy;
-mod reach;
 mod request;
+mod runtime;
 mod signals;
 mod tenure;
 pub mod testing;
@@ -52,17 +52,18 @@ mod values;
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+pub use address::{Address, IntoAddress, MemoryName};
 pub use capabilities::{Across, Capabilities, Fencing, Liveness, Modes, Need, Order};
 pub use endpoint::Endpoint;
 pub use error::{
-    Blocker, Busy, Error, InputError, Lost, LostCause, Refusal, Standing, Unavailable, Unsupported,
+    Blocker, BlockerKind, Busy, Error, InputError, LostCause, LostLock, Refusal, Unavailable,
+    Unsupported,
 };
 pub use guard::{Guard, Guards};
 pub use hold::Hold;
-pub use inspect::{Broken, Change, ChangeKind, Force, State, Waiter, Watch};
+pub use inspect::{Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaiter, WatchStream};
 pub use lease::Lease;
 pub use lock::{Lock, LockAll};
-pub use place::{IntoWhere, MemoryName, Where};
 pub use policy::{Algorithm, Policy};
 pub use request::OnWait;
 pub use signals::{HoldEvent, ReleaseRequest};
@@ -71,22 +72,22 @@ pub use tenure_store::{DataKey, Demand, Seal};
 #[cfg(feature = "store")]
 pub use tuning::RepositoryTuning;
 pub use tuning::{Durability, ExclusiveTuning, FileTuning, Quiesce, Reclaim, Tuning};
-pub use values::{Class, Fence, HoldId, Holder, Life, Mode, Verdict, Wait};
+pub use values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, Wait};
 
 pub use crate::tenure::{Builder, Tenure};
 
-/// Begins to lock `place`, with the settings of the environment.
-pub fn lock(place: impl IntoWhere) -> Result<Lock, Error> {
+/// Begins to lock `address`, with the settings of the environment.
+pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
     let place = place.into_where()?;
     // A file needs no settings, and none of them can be wrong.
     static PLAIN: LazyLock<Tenure> = LazyLock::new(Tenure::default);
     match place {
-        Where::Daemon { .. } => shared()?.lock(place),
+        Address::Daemon { .. } => shared()?.lock(place),
         _ => PLAIN.lock(place),
     }
 }
 
-/// Takes the lock of `place`, runs `body`, gives it back. On loss `body` is dropped at its next await; see
+/// Takes the lock of `address`, runs `body`, gives it back. On loss `body` is dropped at its next await; see
 /// [`Lock::with`].
 ///
 /// ```
@@ -100,7 +101,7 @@ pub fn lock(place: impl IntoWhere) -> Result<Lock, Error> {
 /// # tenure::blocking::wait(example()).unwrap();
 /// ```
 pub async fn with<T, E: From<Error>>(
-    place: impl IntoWhere,
+    place: impl IntoAddress,
     body: impl AsyncFnOnce(&Guard) -> Result<T, E>,
 ) -> Result<T, E> {
     lock(place)?.with(body).await

@@ -1,4 +1,4 @@
-//! How a lock is wanted: a builder, the same for every reach.
+//! How a lock is wanted: a builder, the same for every backend.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use tenure_files::identity::Token;
 
+use crate::address::{Address, IntoAddress};
+use crate::backend;
 use crate::capabilities::{Capabilities, Need};
 use crate::error::{Busy, Error};
 use crate::guard::{Guard, Guards};
-use crate::keeper;
-use crate::place::{IntoWhere, Where};
-use crate::reach;
 use crate::request::Request;
+use crate::runtime;
 use crate::tenure::Tenure;
 use crate::values::{Mode, Wait};
 
-/// A lock that is wanted. What the reach cannot do is refused by `acquire`, before anything is touched.
+/// A lock that is wanted. What the backend cannot do is refused by `acquire`, before anything is touched.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked before `acquire`"]
 pub struct Lock {
@@ -63,16 +63,16 @@ macro_rules! setters {
 
             /// Wait at most this long. Without a word it is for ever.
             pub fn wait(self, time: Duration) -> Self {
-                self.patience(Wait::For(time))
+                self.wait_limit(Wait::For(time))
             }
 
             /// At once or not at all.
             pub fn no_wait(self) -> Self {
-                self.patience(Wait::No)
+                self.wait_limit(Wait::No)
             }
 
             /// Wait as this says.
-            pub fn patience(self, wait: Wait) -> Self {
+            pub fn wait_limit(self, wait: Wait) -> Self {
                 self.each(|request| request.wait = wait)
             }
 
@@ -92,7 +92,7 @@ macro_rules! setters {
                 self.each(|request| request.holder.purpose.clone_from(&purpose))
             }
 
-            /// Anything else that people should see, where the reach keeps it.
+            /// Anything else that people should see, where the backend keeps it.
             pub fn label(self, key: impl Into<String>, value: impl Into<String>) -> Self {
                 let (key, value) = (key.into(), value.into());
                 self.each(|request| {
@@ -110,7 +110,7 @@ macro_rules! setters {
                 self.each(|request| request.refuse_deadlock = true)
             }
 
-            /// What the caller cannot do without: refused at once where the reach does not have it.
+            /// What the caller cannot do without: refused at once where the backend does not have it.
             pub fn require(self, need: Need) -> Self {
                 self.each(|request| {
                     request.needs.push(need);
@@ -142,7 +142,7 @@ impl Lock {
     }
 
     /// What is wanted.
-    pub fn place(&self) -> &Where {
+    pub fn place(&self) -> &Address {
         &self.request.place
     }
 
@@ -151,7 +151,7 @@ impl Lock {
         self
     }
 
-    /// This lock and one more, held together: for a move from one reach to another, while some programs still look at
+    /// This lock and one more, held together: for a move from one backend to another, while some programs still look at
     /// the old place (`--also`).
     ///
     /// ```
@@ -162,7 +162,7 @@ impl Lock {
     /// # Ok(()) }
     /// # tenure::blocking::wait(example()).unwrap();
     /// ```
-    pub fn also(self, place: impl IntoWhere) -> Result<LockAll, Error> {
+    pub fn also(self, place: impl IntoAddress) -> Result<LockAll, Error> {
         let mut other = self.request.clone();
         other.place = place.into_where()?;
         let requests = vec![self.request, other];
@@ -171,12 +171,12 @@ impl Lock {
 
     /// Takes the lock. A future that is dropped leaves nothing behind: no record, no request, no place in line.
     pub async fn acquire(self) -> Result<Guard, Error> {
-        reach::acquire(&self.tenure, self.request).await
+        backend::acquire(&self.tenure, self.request).await
     }
 
     /// Takes the lock on this thread.
     pub(crate) fn acquire_blocking(self) -> Result<Guard, Error> {
-        reach::acquire_blocking(&self.tenure, self.request)
+        backend::acquire_blocking(&self.tenure, self.request)
     }
 
     /// Takes the lock, runs `body`, gives the lock back. On loss `body` is dropped at its next await, and the answer
@@ -228,20 +228,20 @@ impl LockAll {
     /// namespace by namespace, in the order of the namespaces' names.
     pub async fn acquire(self) -> Result<Guards, Error> {
         let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
-        let patience = Patience::new(&steps);
-        let mut taken = Taken::default();
+        let wait_limit = SharedDeadline::new(&steps);
+        let mut taken = TakenLocks::default();
         for step in steps {
-            let request = patience.left(step.request.clone());
+            let request = wait_limit.left(step.request.clone());
             let guards = match step.places.len() {
-                1 => reach::acquire(&tenure, request)
+                1 => backend::acquire(&tenure, request)
                     .await
                     .map(|guard| vec![guard]),
-                _ => reach::acquire_together(&tenure, request, step.wheres()).await,
+                _ => backend::acquire_together(&tenure, request, step.wheres()).await,
             };
             match guards {
                 Ok(guards) => taken.add(&step, guards),
                 Err(error) => {
-                    reach::give_up(taken.guards()).await;
+                    backend::give_up(taken.guards()).await;
                     return Err(error);
                 }
             }
@@ -252,18 +252,18 @@ impl LockAll {
     pub(crate) fn acquire_blocking(self) -> Result<Guards, Error> {
         let is_file = |request: &Request| request.place.is_file();
         if !self.requests.iter().all(is_file) {
-            return keeper::block_on(self.acquire());
+            return runtime::block_on(self.acquire());
         }
         // Without a runtime and without a thread (C7).
         let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
-        let patience = Patience::new(&steps);
-        let mut taken = Taken::default();
+        let wait_limit = SharedDeadline::new(&steps);
+        let mut taken = TakenLocks::default();
         for step in steps {
-            let request = patience.left(step.request.clone());
-            match reach::acquire_blocking(&tenure, request) {
+            let request = wait_limit.left(step.request.clone());
+            match backend::acquire_blocking(&tenure, request) {
                 Ok(guard) => taken.add(&step, vec![guard]),
                 Err(error) => {
-                    keeper::block_on(reach::give_up(taken.guards()));
+                    runtime::block_on(backend::give_up(taken.guards()));
                     return Err(error);
                 }
             }
@@ -272,8 +272,8 @@ impl LockAll {
     }
 
     /// The steps in the order in which they are made, all of them checked before the first.
-    fn in_order(self) -> Result<Vec<Step>, Error> {
-        let mut wanted: Vec<(usize, Where, Request)> = Vec::new();
+    fn in_order(self) -> Result<Vec<AcquireStep>, Error> {
+        let mut wanted: Vec<(usize, Address, Request)> = Vec::new();
         for (number, mut request) in self.requests.into_iter().enumerate() {
             request.place = request.place.normalized();
             let place = self.tenure.resolved(&request.place);
@@ -286,14 +286,14 @@ impl LockAll {
             request.check()?;
         }
         wanted.sort_by(|(_, one, _), (_, two, _)| one.lock_order(two));
-        let mut steps: Vec<Step> = Vec::new();
-        let mut last: Option<Where> = None;
+        let mut steps: Vec<AcquireStep> = Vec::new();
+        let mut last: Option<Address> = None;
         for (number, place, request) in wanted {
             let same_tree = last.is_some_and(|last| last.same_tree(&place));
             last = Some(place);
             match steps.last_mut() {
                 Some(step) if same_tree => step.places.push((number, request.place)),
-                _ => steps.push(Step {
+                _ => steps.push(AcquireStep {
                     places: vec![(number, request.place.clone())],
                     request,
                 }),
@@ -304,25 +304,25 @@ impl LockAll {
 }
 
 /// What is taken in one step: one place, or several of one tree.
-struct Step {
+struct AcquireStep {
     /// With their places in the caller's list.
-    places: Vec<(usize, Where)>,
+    places: Vec<(usize, Address)>,
     /// How; the place in it is the first.
     request: Request,
 }
 
-impl Step {
-    fn wheres(&self) -> Vec<Where> {
+impl AcquireStep {
+    fn wheres(&self) -> Vec<Address> {
         self.places.iter().map(|(_, place)| place.clone()).collect()
     }
 }
 
 /// What was taken so far, with the places in the caller's list.
 #[derive(Default)]
-struct Taken(Vec<(usize, Guard)>);
+struct TakenLocks(Vec<(usize, Guard)>);
 
-impl Taken {
-    fn add(&mut self, step: &Step, guards: Vec<Guard>) {
+impl TakenLocks {
+    fn add(&mut self, step: &AcquireStep, guards: Vec<Guard>) {
         for guard in guards {
             let number = step.places.iter().find(|(_, place)| place == guard.place());
             self.0
@@ -362,17 +362,17 @@ fn share(requests: Vec<&mut Request>) {
 }
 
 /// The time that several locks share.
-struct Patience {
+struct SharedDeadline {
     until: Option<Instant>,
 }
 
-impl Patience {
-    fn new(steps: &[Step]) -> Patience {
+impl SharedDeadline {
+    fn new(steps: &[AcquireStep]) -> SharedDeadline {
         let until = steps.iter().find_map(|step| match step.request.wait {
             Wait::For(time) => Instant::now().checked_add(time),
             Wait::No | Wait::Forever => None,
         });
-        Patience { until }
+        SharedDeadline { until }
     }
 
     fn left(&self, mut request: Request) -> Request {

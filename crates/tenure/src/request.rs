@@ -1,12 +1,12 @@
-//! What a caller wants, complete and checked, as the reaches get it.
+//! What a caller wants, complete and checked, as the backends get it.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::address::Address;
 use crate::capabilities::{Capabilities, Need};
 use crate::error::{Busy, Error};
-use crate::place::Where;
 use crate::tuning::Tuning;
 use crate::values::{Holder, Mode, Wait};
 
@@ -16,7 +16,7 @@ pub type OnWait = Arc<dyn Fn(&Busy) + Send + Sync>;
 /// One wanted lock.
 #[derive(Clone)]
 pub(crate) struct Request {
-    pub(crate) place: Where,
+    pub(crate) place: Address,
     pub(crate) mode: Mode,
     pub(crate) wait: Wait,
     pub(crate) ttl: Option<Duration>,
@@ -34,7 +34,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn new(place: Where, holder: Holder, tuning: Arc<Tuning>) -> Request {
+    pub(crate) fn new(place: Address, holder: Holder, tuning: Arc<Tuning>) -> Request {
         Request {
             place,
             mode: Mode::Exclusive,
@@ -52,7 +52,7 @@ impl Request {
         }
     }
 
-    /// Refuses what the reach cannot do, before anything is touched.
+    /// Refuses what the backend cannot do, before anything is touched.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let here = Capabilities::of(&self.place);
         here.require_mode(&self.place, self.mode)?;
@@ -65,7 +65,7 @@ impl Request {
         for need in &self.needs {
             here.require(&self.place, *need)?;
         }
-        if self.refuse_deadlock && !matches!(self.place, Where::Daemon { .. }) {
+        if self.refuse_deadlock && !matches!(self.place, Address::Daemon { .. }) {
             let what = "deadlocks are not looked for here: only the daemon sees who waits for whom";
             return Err(Error::unsupported(&self.place, what));
         }

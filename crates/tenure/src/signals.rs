@@ -1,4 +1,4 @@
-//! What happens to a lock while it is held: renewed, asked for, lost. The reaches report here; guards wait here,
+//! What happens to a lock while it is held: renewed, asked for, lost. The backends report here; guards wait here,
 //! and listeners are told.
 
 use std::fmt;
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::error::{Lost, LostCause};
+use crate::address::Address;
+use crate::error::{LostCause, LostLock};
 use crate::lease::Lease;
-use crate::place::Where;
 use crate::values::Holder;
 
 /// Something that happened to a lock while it was held.
@@ -21,7 +21,7 @@ pub enum HoldEvent {
     /// Somebody asks for the lock.
     Asked(ReleaseRequest),
     /// The lock is gone.
-    Lost(Lost),
+    Lost(LostLock),
 }
 
 /// Who asks for a lock, as far as is known.
@@ -46,37 +46,37 @@ impl fmt::Display for ReleaseRequest {
     }
 }
 
-type Listener = Box<dyn Fn(&HoldEvent) + Send + Sync>;
+type SignalListener = Box<dyn Fn(&HoldEvent) + Send + Sync>;
 
 /// The board of one hold.
 pub(crate) struct Signals {
-    place: Where,
-    news: watch::Sender<News>,
-    listeners: Mutex<Vec<Arc<Listener>>>,
+    place: Address,
+    update: watch::Sender<SignalState>,
+    listeners: Mutex<Vec<Arc<SignalListener>>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct News {
-    lost: Option<Lost>,
+struct SignalState {
+    lost: Option<LostLock>,
     asked: Option<ReleaseRequest>,
     lease: Option<Lease>,
 }
 
 impl Signals {
-    pub(crate) fn new(place: &Where) -> Arc<Signals> {
+    pub(crate) fn new(place: &Address) -> Arc<Signals> {
         Arc::new(Signals {
             place: place.clone(),
-            news: watch::Sender::new(News::default()),
+            update: watch::Sender::new(SignalState::default()),
             listeners: Mutex::default(),
         })
     }
 
     /// The lock is gone. The first cause stands.
     pub(crate) fn lose(&self, cause: LostCause, what: impl Into<String>) {
-        let lost = Lost::new(&self.place, cause, what);
-        let is_first = self.news.send_if_modified(|news| {
-            let is_first = news.lost.is_none();
-            news.lost.get_or_insert(lost.clone());
+        let lost = LostLock::new(&self.place, cause, what);
+        let is_first = self.update.send_if_modified(|update| {
+            let is_first = update.lost.is_none();
+            update.lost.get_or_insert(lost.clone());
             is_first
         });
         if is_first {
@@ -86,9 +86,9 @@ impl Signals {
 
     /// Somebody asks. The first one stands.
     pub(crate) fn ask(&self, request: &ReleaseRequest) {
-        let is_first = self.news.send_if_modified(|news| {
-            let is_first = news.asked.is_none();
-            news.asked.get_or_insert(request.clone());
+        let is_first = self.update.send_if_modified(|update| {
+            let is_first = update.asked.is_none();
+            update.asked.get_or_insert(request.clone());
             is_first
         });
         if is_first {
@@ -98,10 +98,10 @@ impl Signals {
 
     /// A renewal was confirmed.
     pub(crate) fn renew(&self, lease: Lease) {
-        let is_held = self.news.send_if_modified(|news| {
-            let is_held = news.lost.is_none();
+        let is_held = self.update.send_if_modified(|update| {
+            let is_held = update.lost.is_none();
             if is_held {
-                news.lease = Some(lease);
+                update.lease = Some(lease);
             }
             is_held
         });
@@ -110,67 +110,67 @@ impl Signals {
         }
     }
 
-    /// A renewal was confirmed by a reach that counts its lease itself.
+    /// A renewal was confirmed by a backend that counts its lease itself.
     #[cfg(feature = "store")]
     pub(crate) fn tell_renewed(&self, lease: Lease) {
         self.tell(&HoldEvent::Renewed(lease));
     }
 
     /// How it was lost, if it was. A lease that is used up is lost, whether or not anybody has noticed yet.
-    pub(crate) fn loss(&self) -> Option<Lost> {
+    pub(crate) fn loss(&self) -> Option<LostLock> {
         let (lost, lease) = {
-            let news = self.news.borrow();
-            (news.lost.clone(), news.lease)
+            let update = self.update.borrow();
+            (update.lost.clone(), update.lease)
         };
         if lost.is_none() && lease.is_some_and(|lease| lease.valid_for().is_zero()) {
             self.lose(LostCause::Unconfirmed, "no renewal was confirmed in time");
-            return self.news.borrow().lost.clone();
+            return self.update.borrow().lost.clone();
         }
         lost
     }
 
     pub(crate) fn lease(&self) -> Option<Lease> {
-        self.news.borrow().lease
+        self.update.borrow().lease
     }
 
     pub(crate) fn asked(&self) -> Option<ReleaseRequest> {
-        self.news.borrow().asked.clone()
+        self.update.borrow().asked.clone()
     }
 
     /// Resolves with the loss; at once if it was before.
-    pub(crate) async fn lost(&self) -> Lost {
-        let mut news = self.news.subscribe();
+    pub(crate) async fn lost(&self) -> LostLock {
+        let mut update = self.update.subscribe();
         loop {
-            news.mark_unchanged();
+            update.mark_unchanged();
             if let Some(lost) = self.loss() {
                 return lost;
             }
             // The sender is ours, so this cannot fail.
-            let _ = news.changed().await;
+            let _ = update.changed().await;
         }
     }
 
     /// Resolves with the first request; at once if there was one before.
     pub(crate) async fn release_requested(&self) -> ReleaseRequest {
-        let mut news = self.news.subscribe();
+        let mut update = self.update.subscribe();
         loop {
-            news.mark_unchanged();
+            update.mark_unchanged();
             if let Some(asked) = self.asked() {
                 return asked;
             }
-            let _ = news.changed().await;
+            let _ = update.changed().await;
         }
     }
 
     /// Tells `listener` of everything from now on, and of what stands already.
-    pub(crate) fn listen(&self, listener: Listener) {
+    pub(crate) fn listen(&self, listener: SignalListener) {
         let listener = Arc::new(listener);
         self.lock().push(Arc::clone(&listener));
-        let news = self.news.borrow().clone();
+        let update = self.update.borrow().clone();
         let stands = [
-            news.lease.map(HoldEvent::Renewed),
-            news.asked.map(HoldEvent::Asked),
-            news.lost.map(HoldEvent::Lost),
+            update.lease.map(HoldEvent::Renewed),
+            update.asked.map(HoldEvent::Asked),
+            update.lost.map(HoldEvent::Lost),
         ];
         stands.iter().flatten().for_each(|event| listener(event));
     }
@@ -181,7 +181,7 @@ impl Signals {
         listeners.iter().for_each(|listener| listener(event));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Listener>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<SignalListener>>> {
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -8,19 +8,19 @@ use std::sync::{Mutex, PoisonError};
 #[cfg(feature = "store")]
 use std::time::Duration;
 
+use crate::address::{Address, IntoAddress};
+use crate::backend::{self, BreakRequest};
 use crate::capabilities::Capabilities;
 use crate::endpoint::Endpoint;
 use crate::error::{Blocker, Error};
 use crate::hold::Hold;
-use crate::inspect::{Broken, Force, State, Watch};
+use crate::inspect::{Broken, Force, LockState, WatchStream};
 use crate::lock::{Lock, LockAll};
-use crate::place::{IntoWhere, Where};
-use crate::reach::{self, Breaking};
 use crate::request::Request;
 use crate::tuning::Tuning;
 use crate::values::{HoldId, Holder};
 
-/// Locks of every reach, with one set of settings. Cheap to clone; connections are shared.
+/// Locks of every backend, with one set of settings. Cheap to clone; connections are shared.
 ///
 /// ```
 /// use tenure::Tenure;
@@ -35,24 +35,24 @@ use crate::values::{HoldId, Holder};
 /// ```
 #[derive(Clone)]
 pub struct Tenure {
-    settings: Arc<Settings>,
+    settings: Arc<TenureSettings>,
     tuning: Arc<Tuning>,
     owner: Option<Arc<str>>,
 }
 
 /// What a [`Tenure`] was built from.
-pub(crate) struct Settings {
+pub(crate) struct TenureSettings {
     pub(crate) nodes: Vec<Endpoint>,
     pub(crate) holder: Holder,
-    pub(crate) access: Access,
-    clients: Mutex<HashMap<Vec<Endpoint>, reach::daemon::Client>>,
+    pub(crate) access: DaemonAccess,
+    clients: Mutex<HashMap<Vec<Endpoint>, backend::daemon::DaemonClient>>,
     #[cfg(feature = "store")]
     repositories: Mutex<HashMap<(String, Duration), tenure_store::Repository>>,
 }
 
 /// How the daemon knows us, and we it.
 #[derive(Clone, Default)]
-pub(crate) struct Access {
+pub(crate) struct DaemonAccess {
     pub(crate) token: Option<String>,
     pub(crate) authority: Option<PathBuf>,
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
@@ -65,7 +65,7 @@ pub(crate) struct Access {
 pub struct Builder {
     nodes: Vec<Endpoint>,
     holder: Option<Holder>,
-    access: Access,
+    access: DaemonAccess,
     tuning: Tuning,
 }
 
@@ -88,15 +88,15 @@ impl Tenure {
         Builder::default()
     }
 
-    /// Begins to lock `place`: an address as text, or a [`Where`].
-    pub fn lock(&self, place: impl IntoWhere) -> Result<Lock, Error> {
+    /// Begins to lock `place`: an address as text, or a [`Address`].
+    pub fn lock(&self, place: impl IntoAddress) -> Result<Lock, Error> {
         Ok(Lock::new(self.clone(), self.request(place.into_where()?)))
     }
 
     /// Begins to lock several places: all or none, in a fixed order (C6).
     pub fn lock_all(
         &self,
-        places: impl IntoIterator<Item = impl IntoWhere>,
+        places: impl IntoIterator<Item = impl IntoAddress>,
     ) -> Result<LockAll, Error> {
         let mut requests = Vec::new();
         for place in places {
@@ -116,67 +116,67 @@ impl Tenure {
     }
 
     /// What a place can do.
-    pub fn capabilities<P>(&self, place: impl IntoWhere) -> Result<Capabilities, Error> {
+    pub fn capabilities<P>(&self, place: impl IntoAddress) -> Result<Capabilities, Error> {
         Ok(Capabilities::of(&place.into_where()?))
     }
 
     /// Who holds a place, who waits, and under which rule. Takes nothing, removes nothing.
-    pub async fn inspect(&self, place: impl IntoWhere) -> Result<State, Error> {
-        reach::inspect(self, &place.into_where()?).await
+    pub async fn inspect(&self, place: impl IntoAddress) -> Result<LockState, Error> {
+        backend::inspect(self, &place.into_where()?).await
     }
 
     /// Every lock at or below a place: a directory, a tree, a repository.
-    pub async fn list(&self, place: impl IntoWhere) -> Result<Vec<State>, Error> {
-        reach::list(self, &place.into_where()?).await
+    pub async fn list(&self, place: impl IntoAddress) -> Result<Vec<LockState>, Error> {
+        backend::list(self, &place.into_where()?).await
     }
 
     /// Every lock of the daemon.
-    pub async fn list_all(&self) -> Result<Vec<State>, Error> {
-        reach::daemon::list(&self.client(&[])?, &[], None).await
+    pub async fn list_all(&self) -> Result<Vec<LockState>, Error> {
+        backend::daemon::list(&self.client(&[])?, &[], None).await
     }
 
     /// Asks the holders of a place to let go. The answer is who was asked; nobody, if nobody holds it.
     pub async fn ask(
         &self,
-        place: impl IntoWhere,
+        place: impl IntoAddress,
         reason: Option<&str>,
     ) -> Result<Vec<Blocker>, Error> {
-        reach::ask(self, &place.into_where()?, reason).await
+        backend::ask(self, &place.into_where()?, reason).await
     }
 
     /// Breaks the hold `id` of a place, or whatever is held there without one. `reason` goes to the audit log, where
     /// there is one.
     pub async fn break_hold(
         &self,
-        place: impl IntoWhere,
+        place: impl IntoAddress,
         id: Option<&HoldId>,
         force: Force,
         reason: &str,
     ) -> Result<Broken, Error> {
-        let breaking = Breaking { id, force, reason };
-        reach::break_hold(self, &place.into_where()?, breaking).await
+        let breaking = BreakRequest { id, force, reason };
+        backend::break_hold(self, &place.into_where()?, breaking).await
     }
 
     /// Everything that changes at or below a place, beginning with what is held.
-    pub async fn watch(&self, place: impl IntoWhere) -> Result<Watch, Error> {
-        reach::watch(self, &place.into_where()?).await
+    pub async fn watch(&self, place: impl IntoAddress) -> Result<WatchStream, Error> {
+        backend::watch(self, &place.into_where()?).await
     }
 
     /// Shows once more that a hold that was left is wanted (C13).
     pub async fn renew_hold(&self, hold: &Hold) -> Result<(), Error> {
-        reach::renew_hold(self, hold).await
+        backend::renew_hold(self, hold).await
     }
 
     /// Gives back a hold that was left (C13).
     pub async fn release_hold(&self, hold: &Hold) -> Result<(), Error> {
-        reach::release_hold(self, hold).await
+        backend::release_hold(self, hold).await
     }
 
     pub(crate) fn tuning(&self) -> &Tuning {
         &self.tuning
     }
 
-    fn request(&self, place: Where) -> Request {
+    fn request(&self, place: Address) -> Request {
         let mut request = Request::new(
             place,
             self.settings.holder.clone(),
@@ -190,7 +190,7 @@ impl Tenure {
     #[cfg(feature = "store")]
     pub(crate) fn repository(
         &self,
-        place: &Where,
+        place: &Address,
         ttl: Duration,
     ) -> Result<tenure_store::Repository, Error> {
         let key = (place.to_string(), ttl);
@@ -202,15 +202,15 @@ impl Tenure {
         if let Some(repository) = known.get(&key) {
             return Ok(repository.clone());
         }
-        let repository = reach::repository::open(place, &self.tuning, ttl)?;
+        let repository = backend::repository::open(place, &self.tuning, ttl)?;
         known.insert(key, repository.clone());
         Ok(repository)
     }
 
     /// The place with nothing left to settings and spellings, to compare it with others (C6).
-    pub(crate) fn resolved(&self, place: &Where) -> Where {
+    pub(crate) fn resolved(&self, place: &Address) -> Address {
         match place.normalized() {
-            Where::Daemon { nodes, path } if nodes.is_empty() => Where::Daemon {
+            Address::Daemon { nodes, path } if nodes.is_empty() => Address::Daemon {
                 nodes: self.settings.nodes.clone(),
                 path,
             },
@@ -219,7 +219,10 @@ impl Tenure {
     }
 
     /// The client of these nodes, or of the configured ones. Connects when it is first used.
-    pub(crate) fn client(&self, nodes: &[Endpoint]) -> Result<reach::daemon::Client, Error> {
+    pub(crate) fn client(
+        &self,
+        nodes: &[Endpoint],
+    ) -> Result<backend::daemon::DaemonClient, Error> {
         let nodes = match nodes {
             [] => &self.settings.nodes,
             nodes => nodes,
@@ -232,7 +235,7 @@ impl Tenure {
         if let Some(client) = clients.get(nodes) {
             return Ok(client.clone());
         }
-        let client = reach::daemon::Client::new(nodes.to_vec(), &self.settings.access)?;
+        let client = backend::daemon::DaemonClient::new(nodes.to_vec(), &self.settings.access)?;
         clients.insert(nodes.to_vec(), client.clone());
         Ok(client)
     }
@@ -241,10 +244,10 @@ impl Tenure {
 impl Default for Tenure {
     /// Without looking at the environment: the daemon of this machine.
     fn default() -> Tenure {
-        let settings = Settings {
+        let settings = TenureSettings {
             nodes: vec![Endpoint::default()],
             holder: Holder::here(),
-            access: Access::default(),
+            access: DaemonAccess::default(),
             clients: Mutex::default(),
             #[cfg(feature = "store")]
             repositories: Mutex::default(),
@@ -347,7 +350,7 @@ impl Builder {
     /// Checks the settings. Nothing is connected yet.
     pub fn build(self) -> Result<Tenure, Error> {
         let plain = Tenure::default();
-        let settings = Settings {
+        let settings = TenureSettings {
             nodes: match self.nodes.is_empty() {
                 true => plain.settings.nodes.clone(),
                 false => self.nodes,

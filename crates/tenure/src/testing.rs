@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use tenure_files::identity::Token;
 
+use crate::address::{Address, MemoryName};
+use crate::backend::memory;
 use crate::blocking::Guard;
 use crate::error::{Error, LostCause};
 use crate::lease::Lease;
-use crate::place::{MemoryName, Where};
-use crate::reach::memory;
 use crate::signals::ReleaseRequest;
 use crate::tenure::Tenure;
 use crate::values::Holder;
@@ -50,8 +50,8 @@ impl Script {
     }
 
     /// The address to hand to the program under test.
-    pub fn place(&self) -> Where {
-        Where::Memory(self.name.clone())
+    pub fn place(&self) -> Address {
+        Address::Memory(self.name.clone())
     }
 
     /// Somebody else has the lock until the guard is dropped: acquires find it busy, or wait.

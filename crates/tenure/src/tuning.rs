@@ -1,4 +1,4 @@
-//! Settings of one protocol only (C11, C12, C20). The defaults suit everybody; a reach ignores what is not its own.
+//! Settings of one protocol only (C11, C12, C20). The defaults suit everybody; a backend ignores what is not its own.
 
 use std::path::PathBuf;
 use std::time::Duration;

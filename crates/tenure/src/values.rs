@@ -1,4 +1,4 @@
-//! The words of a lock: mode, wait, fence, holder, verdict. Plain values, the same at every reach.
+//! The words of a lock: mode, wait, fence, holder, verdict. Plain values, the same at every backend.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -139,7 +139,7 @@ impl fmt::Display for Holder {
 /// Whether a holder lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Life {
+pub enum HolderLiveness {
     /// It runs, or its lease does.
     Alive,
     /// It cannot run any more.
@@ -152,13 +152,13 @@ pub enum Life {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// The conclusion.
-    pub life: Life,
+    pub life: HolderLiveness,
     /// What it rests on: `its kernel lock is held`, `its lease runs`, …
     pub because: String,
 }
 
 impl Verdict {
-    pub(crate) fn new(life: Life, because: impl Into<String>) -> Verdict {
+    pub(crate) fn new(life: HolderLiveness, because: impl Into<String>) -> Verdict {
         Verdict {
             life,
             because: because.into(),
@@ -170,9 +170,9 @@ impl From<tenure_files::liveness::Verdict> for Verdict {
     fn from(verdict: tenure_files::liveness::Verdict) -> Verdict {
         use tenure_files::liveness::Verdict as Files;
         let life = match verdict {
-            Files::Alive(_) => Life::Alive,
-            Files::Dead(_) => Life::Dead,
-            Files::Unknown(_) => Life::Unknown,
+            Files::Alive(_) => HolderLiveness::Alive,
+            Files::Dead(_) => HolderLiveness::Dead,
+            Files::Unknown(_) => HolderLiveness::Unknown,
         };
         // "alive (its process runs)": the reason stands in brackets.
         let text = verdict.to_string();
@@ -186,9 +186,9 @@ impl From<tenure_files::liveness::Verdict> for Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let life = match self.life {
-            Life::Alive => "alive",
-            Life::Dead => "dead",
-            Life::Unknown => "unknown",
+            HolderLiveness::Alive => "alive",
+            HolderLiveness::Dead => "dead",
+            HolderLiveness::Unknown => "unknown",
         };
         write!(f, "{life} ({})", printable(&self.because))
     }
@@ -201,7 +201,7 @@ impl fmt::Display for Verdict {
 pub struct HoldId(String);
 
 impl HoldId {
-    /// The id as [`State`](crate::State) shows it.
+    /// The id as [`State`](crate::LockState) shows it.
     pub fn new(text: impl Into<String>) -> HoldId {
         HoldId(text.into())
     }

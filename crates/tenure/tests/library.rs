@@ -1,4 +1,4 @@
-//! What is the same for all reaches, shown in memory; what starts and what does not; and the scripted lock.
+//! What is the same for all backends, shown in memory; what starts and what does not; and the scripted lock.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -138,7 +138,7 @@ fn a_listener_may_look_at_its_lock() {
     drop(guard);
 }
 
-/// What a reach cannot do is refused before anything is touched.
+/// What a backend cannot do is refused before anything is touched.
 #[test]
 fn needs_are_checked_first() {
     let temp = tempfile::tempdir().unwrap();

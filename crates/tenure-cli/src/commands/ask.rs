@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use tenure::{Where, blocking};
+use tenure::{Address, blocking};
 
 use crate::options::Reading;
 use crate::say::{self, Failed, Form};
@@ -42,7 +42,7 @@ impl Ask {
     }
 
     fn ask(&self) -> Result<(), Failed> {
-        let place: Where = self.place.parse()?;
+        let place: Address = self.place.parse()?;
         let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         if !self.force && !say::is_terminal(std::io::stdin()) {
             return Err(Failed::usage(format!(

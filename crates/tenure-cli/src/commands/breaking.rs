@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use tenure::{Blocker, Force, HoldId, Life, State, Where, blocking};
+use tenure::{Address, Blocker, Force, HoldId, HolderLiveness, LockState, blocking};
 use tenure_files::sidecar;
 
 use crate::options::Reading;
@@ -55,7 +55,7 @@ impl Break {
     }
 
     fn remove(&self) -> Result<(), Failed> {
-        let place: Where = self.place.parse()?;
+        let place: Address = self.place.parse()?;
         let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         if !self.force && !say::is_terminal(std::io::stdin()) {
             return Err(Failed::usage(format!(
@@ -95,8 +95,8 @@ impl Break {
     }
 
     /// A guard has no holder whose life could be judged, so only a person can say that it was left behind (S22).
-    fn remove_guard(&self, place: &Where) -> Result<(), Failed> {
-        let Where::Sidecar(file) = place else {
+    fn remove_guard(&self, place: &Address) -> Result<(), Failed> {
+        let Address::Sidecar(file) = place else {
             return Err(Failed::usage(
                 "--guard is for lock files: only they have one",
             ));
@@ -114,7 +114,7 @@ impl Break {
     }
 
     /// The holds that will go.
-    fn victims(&self, state: &State) -> Result<Vec<Blocker>, Failed> {
+    fn victims(&self, state: &LockState) -> Result<Vec<Blocker>, Failed> {
         let place = &state.place;
         let named = |hold: &&Blocker| match (&self.id, &hold.id) {
             (None, _) => true,
@@ -122,10 +122,10 @@ impl Break {
             (Some(_), None) => false,
         };
         let mut victims: Vec<Blocker> = state.holders.iter().filter(named).cloned().collect();
-        let is_repository = matches!(place, Where::Repository(_));
+        let is_repository = matches!(place, Address::Repository(_));
         if is_repository && self.id.is_none() && !self.all && !victims.is_empty() {
             // C16: a repository has many holders; which one is meant must be said, unless it is dead.
-            victims.retain(|hold| hold.verdict.life == Life::Dead);
+            victims.retain(|hold| hold.verdict.life == HolderLiveness::Dead);
             if victims.is_empty() {
                 return Err(Failed::new(
                     say::HELD,
@@ -158,8 +158,11 @@ fn describe(hold: &Blocker) -> String {
 }
 
 /// C16: a live lock is not removed by answering a question.
-fn refuse_living(place: &Where, victims: &[Blocker]) -> Result<(), Failed> {
-    match victims.iter().find(|hold| hold.verdict.life == Life::Alive) {
+fn refuse_living(place: &Address, victims: &[Blocker]) -> Result<(), Failed> {
+    match victims
+        .iter()
+        .find(|hold| hold.verdict.life == HolderLiveness::Alive)
+    {
         Some(hold) => Err(Failed::new(
             say::HELD,
             format!(
@@ -170,7 +173,7 @@ fn refuse_living(place: &Where, victims: &[Blocker]) -> Result<(), Failed> {
     }
 }
 
-fn confirm(place: &Where, victims: &[Blocker]) -> Result<(), Failed> {
+fn confirm(place: &Address, victims: &[Blocker]) -> Result<(), Failed> {
     eprintln!("this removes the lock of {place}:");
     for hold in victims {
         eprintln!("  {}", describe(hold));

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 use serde_json::json;
-use tenure::Where;
+use tenure::Address;
 use tenure_files::exclusive::{CycleDecision, CycleKind, ExclusiveServer};
 
 use crate::say::{self, Failed, Form, HELD};
@@ -45,7 +45,7 @@ impl Check {
     }
 
     fn decide(&self) -> Result<u8, Failed> {
-        let Where::Exclusive(dir) = self.place.parse::<Where>()? else {
+        let Address::Exclusive(dir) = self.place.parse::<Address>()? else {
             return Err(Failed::usage(format!(
                 "{}: only exclusive:DIR has a server that asks; `tenure try` answers for other locks",
                 self.place

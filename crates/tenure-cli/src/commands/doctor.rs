@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use tenure::{Capabilities, Where, blocking};
+use tenure::{Address, Capabilities, blocking};
 use tenure_files::dir::{Dir, FileSystemReach};
 
 use crate::options::Reading;
@@ -45,15 +45,15 @@ impl Doctor {
     }
 
     fn examine(&self) -> Result<(), Failed> {
-        let place: Where = self.place.parse()?;
+        let place: Address = self.place.parse()?;
         let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let can = Capabilities::of(&place);
         let mut findings = match &place {
-            Where::Memory(_) => Vec::new(),
-            Where::Sidecar(file) => directory(parent(file))?,
-            Where::Exclusive(dir) | Where::Upload { dir, .. } => directory(dir)?,
-            Where::Repository(address) => store(address)?,
-            Where::Daemon { nodes, .. } => {
+            Address::Memory(_) => Vec::new(),
+            Address::Sidecar(file) => directory(parent(file))?,
+            Address::Exclusive(dir) | Address::Upload { dir, .. } => directory(dir)?,
+            Address::Repository(address) => store(address)?,
+            Address::Daemon { nodes, .. } => {
                 // First: a daemon that does not serve says why.
                 let health = blocking::wait(tenure.health_of(nodes))?;
                 let state = blocking::wait(tenure.inspect(&place))?;
@@ -70,7 +70,7 @@ impl Doctor {
             other => {
                 return Err(Failed::usage(format!(
                     "{} is not known here",
-                    other.reach()
+                    other.backend()
                 )));
             }
         };
@@ -153,8 +153,8 @@ fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<Finding>, Fail
     ])
 }
 
-fn clean(place: &Where) -> Result<Finding, Failed> {
-    let Where::Upload { dir, .. } = place else {
+fn clean(place: &Address) -> Result<Finding, Failed> {
+    let Address::Upload { dir, .. } = place else {
         return Err(Failed::usage(
             "--clean is for upload directories: upload:DIR/ANY",
         ));

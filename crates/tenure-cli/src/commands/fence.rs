@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tenure::{Blocker, Life, State, Where, blocking};
+use tenure::{Address, Blocker, HolderLiveness, LockState, blocking};
 
 use crate::options::Reading;
 use crate::say::{Failed, Form, LOST};
@@ -74,12 +74,12 @@ impl Check {
         Ok(if held { 0 } else { LOST })
     }
 
-    fn is_in_force(&self, state: &State) -> bool {
+    fn is_in_force(&self, state: &LockState) -> bool {
         let is_ours = |hold: &Blocker| {
             // On the daemon an id is owner@fence; an owner alone is meant, too.
             let id = hold.id.as_ref().map_or("", |id| id.as_str());
             let owner = id.rsplit_once('@').map_or(id, |(owner, _)| owner);
-            (id == self.owner || owner == self.owner) && hold.verdict.life != Life::Dead
+            (id == self.owner || owner == self.owner) && hold.verdict.life != HolderLiveness::Dead
         };
         let same_fence = |hold: &Blocker| match (self.fence, hold.fence) {
             (Some(wanted), Some(fence)) => fence.get() == wanted,
@@ -94,9 +94,9 @@ impl Check {
 
 /// The place of C3's variables. A relative name may have been typed in another directory; the path of
 /// the lock file has not.
-fn from_environment() -> Result<Where, Failed> {
+fn from_environment() -> Result<Address, Failed> {
     let missing = || Failed::usage("say which lock, or run this under `tenure run`");
-    let place: Where = std::env::var("TENURE_WHERE")
+    let place: Address = std::env::var("TENURE_WHERE")
         .map_err(|_| missing())?
         .parse()?;
     let Some(lock) = std::env::var_os("TENURE_LOCK_PATH") else {
@@ -104,14 +104,14 @@ fn from_environment() -> Result<Where, Failed> {
     };
     let lock = Path::new(&lock);
     Ok(match (place, lock.parent()) {
-        (Where::Sidecar(_), _)
+        (Address::Sidecar(_), _)
             if lock
                 .extension()
                 .is_some_and(|extension| extension == "lock") =>
         {
-            Where::Sidecar(lock.with_extension(""))
+            Address::Sidecar(lock.with_extension(""))
         }
-        (Where::Exclusive(_), Some(dir)) => Where::Exclusive(dir.to_owned()),
+        (Address::Exclusive(_), Some(dir)) => Address::Exclusive(dir.to_owned()),
         (other, _) => other,
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tenure::{Hold, Mode, Tenure, Where, blocking};
+use tenure::{Address, Hold, Mode, Tenure, blocking};
 
 use crate::caller;
 use crate::duration;
@@ -69,7 +69,7 @@ impl Lock {
 
     fn take(&self) -> Result<(), Failed> {
         // A hold that is used from another directory must still mean the same place.
-        let place = self.place.parse::<Where>()?.normalized();
+        let place = self.place.parse::<Address>()?.normalized();
         let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
         let shown = Arc::new(crate::waiting::Waiting::new());
         let teller = Arc::clone(&shown);
@@ -80,7 +80,7 @@ impl Lock {
             } else {
                 Mode::Exclusive
             })
-            .patience(self.waiting.patience())
+            .wait_limit(self.waiting.wait_limit())
             .follows(self.pid.unwrap_or_else(caller::shell))
             .on_wait(move |busy| teller.tell(busy));
         if let Some(ttl) = self.ttl {

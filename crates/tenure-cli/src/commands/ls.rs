@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{State, Tenure, Where, blocking};
+use tenure::{Address, LockState, Tenure, blocking};
 
 use crate::options::Reading;
 use crate::say::{self, Failed, Form};
@@ -51,13 +51,13 @@ impl Ls {
 
 /// What `ls` and `top` look at.
 pub(crate) struct Scope {
-    place: Option<Where>,
+    place: Option<Address>,
     tenure: Tenure,
 }
 
 impl Scope {
     pub(crate) fn new(place: Option<&str>, reading: &Reading) -> Result<Scope, Failed> {
-        let place: Option<Where> = place.map(str::parse).transpose()?;
+        let place: Option<Address> = place.map(str::parse).transpose()?;
         let tenure = match &place {
             Some(place) => reading.tenure(std::slice::from_ref(place))?,
             None => Tenure::from_env()?,
@@ -65,11 +65,11 @@ impl Scope {
         Ok(Scope { place, tenure })
     }
 
-    pub(crate) fn list(&self) -> Result<Vec<State>, Failed> {
+    pub(crate) fn list(&self) -> Result<Vec<LockState>, Failed> {
         if let Some(place) = &self.place {
             return Ok(blocking::wait(self.tenure.list(place))?);
         }
-        let here = Where::Sidecar(".".into());
+        let here = Address::Sidecar(".".into());
         let mut states = blocking::wait(self.tenure.list(here))?;
         if std::env::var_os("TENURE_URL").is_some_and(|url| !url.is_empty()) {
             states.extend(blocking::wait(self.tenure.list_all())?);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tenure::{Error, Guard, HoldEvent, LockAll, Mode, Tenure, Where, blocking};
+use tenure::{Address, Error, Guard, HoldEvent, LockAll, Mode, Tenure, blocking};
 use tenure_files::heartbeat;
 
 use crate::duration;
@@ -131,7 +131,7 @@ impl Run {
 
     fn hold(&self, keeper: &Channel) -> Result<u8, Failed> {
         let texts: Vec<&String> = self.places.iter().chain(&self.also).collect();
-        let places: Vec<Where> = texts
+        let places: Vec<Address> = texts
             .iter()
             .map(|text| text.parse())
             .collect::<Result<_, _>>()?;
@@ -149,7 +149,7 @@ impl Run {
         let task = self.task(&terminal)?;
         terminal.manage();
         // A file's waiter leaves nothing behind when a signal ends it; others must withdraw first.
-        let mut interrupts = match places.iter().all(Where::is_file) {
+        let mut interrupts = match places.iter().all(Address::is_file) {
             true => None,
             false => Some(Interrupts::catch()?),
         };
@@ -221,13 +221,13 @@ impl Run {
     fn wanted(
         &self,
         tenure: &Tenure,
-        places: &[Where],
+        places: &[Address],
         waiting: &Arc<Waiting>,
     ) -> Result<LockAll, Failed> {
         let mut lock = tenure
             .lock_all(places)?
             .mode(self.mode())
-            .patience(self.waiting.patience());
+            .wait_limit(self.waiting.wait_limit());
         if let Some(ttl) = self.ttl {
             lock = lock.ttl(ttl);
         }
@@ -240,7 +240,7 @@ impl Run {
         if self.fence {
             lock = lock.fenced();
         }
-        if !self.quiet && !matches!(self.waiting.patience(), tenure::Wait::No) {
+        if !self.quiet && !matches!(self.waiting.wait_limit(), tenure::Wait::No) {
             let waiting = Arc::clone(waiting);
             lock = lock.on_wait(move |busy| waiting.tell(busy));
         }
@@ -257,9 +257,9 @@ impl Run {
     }
 
     /// Giving way is the protocol of uploads; elsewhere it is the command's own decision.
-    fn on_ask(&self, place: &Where) -> OnAsk {
+    fn on_ask(&self, place: &Address) -> OnAsk {
         match (self.on_ask, place) {
-            (Some(Asked::Term), _) | (None, Where::Upload { .. }) => OnAsk::Term,
+            (Some(Asked::Term), _) | (None, Address::Upload { .. }) => OnAsk::Term,
             (Some(Asked::Notify), _) | (None, _) => OnAsk::Notify,
             (Some(Asked::Ignore), _) => OnAsk::Ignore,
         }
@@ -338,14 +338,14 @@ fn give_back(guards: Vec<Guard>, outcome: &Outcome) -> bool {
 }
 
 /// The places with the words that were typed for them.
-fn named<'a>(texts: &[&'a String], places: &[Where]) -> Vec<(&'a str, Where)> {
+fn named<'a>(texts: &[&'a String], places: &[Address]) -> Vec<(&'a str, Address)> {
     let texts = texts.iter().map(|text| text.as_str());
-    texts.zip(places.iter().map(Where::normalized)).collect()
+    texts.zip(places.iter().map(Address::normalized)).collect()
 }
 
 /// What the child finds in its environment (C3): plain names for the first lock, numbered ones for the
 /// others, and nothing left of an outer run.
-fn variables(guards: &[Guard], named: &[(&str, Where)]) -> Variables {
+fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
     let mut variables: Variables = vec![("TENURE_HELD".into(), Value::Text("1".into()))];
     for (number, guard) in guards.iter().enumerate() {
         let suffix = if number == 0 {
@@ -372,7 +372,7 @@ fn variables(guards: &[Guard], named: &[(&str, Where)]) -> Variables {
             fence.map_or(Value::Removed, |fence| Value::Text(fence.into())),
         );
         set("OWNER", Value::Text(guard.owner().into()));
-        if let Where::Daemon { nodes, .. } = guard.place()
+        if let Address::Daemon { nodes, .. } = guard.place()
             && !nodes.is_empty()
         {
             let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();

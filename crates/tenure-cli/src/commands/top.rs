@@ -10,7 +10,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
-use tenure::{State, blocking};
+use tenure::{LockState, blocking};
 
 use super::ls::Scope;
 use crate::duration;
@@ -41,7 +41,7 @@ pub(crate) struct Top {
 /// What is on the screen.
 #[derive(Default)]
 struct View {
-    states: Vec<State>,
+    states: Vec<LockState>,
     selected: TableState,
     /// What was last done, or what went wrong.
     message: String,
@@ -117,7 +117,7 @@ impl View {
     }
 
     /// The place of the chosen row.
-    fn chosen(&self) -> Option<&State> {
+    fn chosen(&self) -> Option<&LockState> {
         let mut at = self.selected.selected()?;
         for state in &self.states {
             let rows = state.holders.len().max(1);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Mode, State, Where, blocking};
+use tenure::{Address, LockState, Mode, blocking};
 
 use crate::options::Reading;
 use crate::say::{Failed, Form, HELD};
@@ -38,7 +38,7 @@ impl Try {
     }
 
     fn look(&self) -> Result<u8, Failed> {
-        let place: Where = self.place.parse()?;
+        let place: Address = self.place.parse()?;
         let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let state = blocking::wait(tenure.inspect(&place))?;
         let free = self.is_free(&state);
@@ -51,7 +51,7 @@ impl Try {
         Ok(if free { 0 } else { HELD })
     }
 
-    fn is_free(&self, state: &State) -> bool {
+    fn is_free(&self, state: &LockState) -> bool {
         let shares = |mode| matches!(mode, Mode::Shared | Mode::SharedTree);
         state.free
             || self.shared

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Change, ChangeKind, Holder, Where, blocking};
+use tenure::{Address, ChangeEvent, ChangeKind, Holder, blocking};
 
 use crate::options::Reading;
 use crate::say::{self, Failed, Form};
@@ -36,7 +36,7 @@ impl Watch {
     }
 
     fn watch(&self) -> Result<(), Failed> {
-        let place: Where = self.place.parse()?;
+        let place: Address = self.place.parse()?;
         let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let mut changes = blocking::wait(tenure.watch(&place))?;
         while let Some(change) = changes.next_blocking() {
@@ -50,8 +50,8 @@ impl Watch {
     }
 }
 
-fn sentence(change: &Change) -> String {
-    let Change {
+fn sentence(change: &ChangeEvent) -> String {
+    let ChangeEvent {
         kind,
         place,
         owner,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Capabilities, Life, State, Where, blocking};
+use tenure::{Address, Capabilities, HolderLiveness, LockState, blocking};
 
 use crate::options::Reading;
 use crate::say::{Failed, Form};
@@ -36,7 +36,7 @@ impl Why {
     }
 
     fn explain(&self) -> Result<(), Failed> {
-        let place: Where = self.place.parse()?;
+        let place: Address = self.place.parse()?;
         let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
         let state = blocking::wait(tenure.inspect(&place))?;
         Form::of(self.json).answer(sentences(&state), &state)
@@ -44,7 +44,7 @@ impl Why {
 }
 
 /// The state, and the next step of C8.
-fn sentences(state: &State) -> String {
+fn sentences(state: &LockState) -> String {
     let mut text = state.to_string();
     for step in next_steps(state) {
         text.push_str("\n  next: ");
@@ -53,7 +53,7 @@ fn sentences(state: &State) -> String {
     text
 }
 
-fn next_steps(state: &State) -> Vec<String> {
+fn next_steps(state: &LockState) -> Vec<String> {
     let place = &state.place;
     if state.free {
         return vec![format!("take it: tenure run {place} -- COMMAND")];
@@ -65,7 +65,7 @@ fn next_steps(state: &State) -> Vec<String> {
     let dead = state
         .holders
         .iter()
-        .any(|holder| holder.verdict.life == Life::Dead);
+        .any(|holder| holder.verdict.life == HolderLiveness::Dead);
     let how = if dead { "break" } else { "break --force" };
     match state.holders.as_slice() {
         [] => {}

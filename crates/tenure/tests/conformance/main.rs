@@ -1,9 +1,9 @@
-//! The same cases over every reach. What a reach does not do is declared in one table and checked against its
+//! The same cases over every backend. What a backend does not do is declared in one table and checked against its
 //! capabilities; everything else must behave alike.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod places;
+mod backends;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -13,22 +13,24 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use places::{Case, Spot, everywhere, exception};
+use backends::{BackendAddress, Case, everywhere, exception};
 use tenure::{ChangeKind, Class, Error, Force, HoldId, LostCause};
 
 const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(60);
 
-/// Runs a case at every reach that has it, each on a thread of its own. Elsewhere the reach must refuse.
-fn at_every_reach(case: Case, run: fn(&Spot), refuses: fn(&Spot)) {
-    let spots = everywhere();
+/// Runs a case at every backend that has it, each on a thread of its own. Elsewhere the backend must refuse.
+fn with_every_backend(case: Case, run: fn(&BackendAddress), refuses: fn(&BackendAddress)) {
+    let backend_addresses = everywhere();
     thread::scope(|scope| {
-        for spot in &spots {
+        for backend_address in &backend_addresses {
             thread::Builder::new()
-                .name(format!("{case:?} at {}", spot.reach))
-                .spawn_scoped(scope, move || match exception(spot.reach, case) {
-                    None => run(spot),
-                    Some(_) => refuses(spot),
+                .name(format!("{case:?} at {}", backend_address.backend))
+                .spawn_scoped(scope, move || {
+                    match exception(backend_address.backend, case) {
+                        None => run(backend_address),
+                        Some(_) => refuses(backend_address),
+                    }
                 })
                 .unwrap();
         }
@@ -36,18 +38,21 @@ fn at_every_reach(case: Case, run: fn(&Spot), refuses: fn(&Spot)) {
 }
 
 /// No exception is known.
-fn always(spot: &Spot) {
-    panic!("{} has an exception that no test shows", spot.reach);
+fn always(backend_address: &BackendAddress) {
+    panic!(
+        "{} has an exception that no test shows",
+        backend_address.backend
+    );
 }
 
 /// C8: one at a time, and the other learns who, where and what for.
 #[test]
 fn exclusive() {
-    at_every_reach(
+    with_every_backend(
         Case::Exclusive,
-        |spot| {
-            let guard = spot.lock().purpose("first").acquire().unwrap();
-            let error = spot.lock().no_wait().acquire().unwrap_err();
+        |backend_address| {
+            let guard = backend_address.lock().purpose("first").acquire().unwrap();
+            let error = backend_address.lock().no_wait().acquire().unwrap_err();
             assert!(matches!(error, Error::Busy(_)), "{error:?}");
             assert_eq!(error.exit_code(), 75);
             let text = error.to_string();
@@ -57,7 +62,13 @@ fn exclusive() {
             }
             guard.check().unwrap();
             guard.release().unwrap();
-            spot.lock().no_wait().acquire().unwrap().release().unwrap();
+            backend_address
+                .lock()
+                .no_wait()
+                .acquire()
+                .unwrap()
+                .release()
+                .unwrap();
         },
         always,
     );
@@ -66,22 +77,28 @@ fn exclusive() {
 /// C16: shared holders are together and keep out an exclusive one; who has no shared mode says so with 2.
 #[test]
 fn shared() {
-    at_every_reach(
+    with_every_backend(
         Case::Shared,
-        |spot| {
-            let one = spot.lock().shared().acquire().unwrap();
-            let two = spot.lock().shared().no_wait().acquire().unwrap();
-            let error = spot.lock().no_wait().acquire().unwrap_err();
+        |backend_address| {
+            let one = backend_address.lock().shared().acquire().unwrap();
+            let two = backend_address.lock().shared().no_wait().acquire().unwrap();
+            let error = backend_address.lock().no_wait().acquire().unwrap_err();
             assert!(error.is_busy(), "{error:?}");
             one.release().unwrap();
             two.release().unwrap();
-            spot.lock().no_wait().acquire().unwrap().release().unwrap();
+            backend_address
+                .lock()
+                .no_wait()
+                .acquire()
+                .unwrap()
+                .release()
+                .unwrap();
         },
-        |spot| {
-            let error = spot.lock().shared().acquire().unwrap_err();
+        |backend_address| {
+            let error = backend_address.lock().shared().acquire().unwrap_err();
             assert_eq!(error.class(), Class::Unsupported, "{error:?}");
             assert_eq!(error.exit_code(), 2);
-            assert!(spot.inspect().free);
+            assert!(backend_address.inspect().free);
         },
     );
 }
@@ -89,12 +106,18 @@ fn shared() {
 /// A dropped guard gives the lock back.
 #[test]
 fn dropped() {
-    at_every_reach(
+    with_every_backend(
         Case::Try,
-        |spot| {
-            drop(spot.lock().no_wait().acquire().unwrap());
+        |backend_address| {
+            drop(backend_address.lock().no_wait().acquire().unwrap());
             // In the background elsewhere than on files and in memory: wait for it.
-            spot.lock().wait(SOON).acquire().unwrap().release().unwrap();
+            backend_address
+                .lock()
+                .wait(SOON)
+                .acquire()
+                .unwrap()
+                .release()
+                .unwrap();
         },
         always,
     );
@@ -103,14 +126,14 @@ fn dropped() {
 /// A waiter hears for whom it waits, and gets the lock when it is given back.
 #[test]
 fn wait() {
-    at_every_reach(
+    with_every_backend(
         Case::Wait,
-        |spot| {
-            let guard = spot.lock().purpose("busy").acquire().unwrap();
+        |backend_address| {
+            let guard = backend_address.lock().purpose("busy").acquire().unwrap();
             let (tell, told) = mpsc::channel();
             thread::scope(|scope| {
                 let waiting = scope.spawn(|| {
-                    let lock = spot.lock().wait(SOON);
+                    let lock = backend_address.lock().wait(SOON);
                     lock.on_wait(move |busy| {
                         let _ = tell.send(busy.to_string());
                     })
@@ -129,17 +152,27 @@ fn wait() {
 /// Who waited in vain ends with 124, knows the holder, and leaves nothing behind.
 #[test]
 fn timeout() {
-    at_every_reach(
+    with_every_backend(
         Case::Timeout,
-        |spot| {
-            let guard = spot.lock().purpose("for long").acquire().unwrap();
-            let error = spot.lock().wait(SHORT).acquire().unwrap_err();
+        |backend_address| {
+            let guard = backend_address
+                .lock()
+                .purpose("for long")
+                .acquire()
+                .unwrap();
+            let error = backend_address.lock().wait(SHORT).acquire().unwrap_err();
             assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
             assert_eq!(error.exit_code(), 124);
             assert!(error.to_string().contains("for long"), "{error}");
             guard.release().unwrap();
-            assert!(spot.inspect().waiters.is_empty());
-            spot.lock().no_wait().acquire().unwrap().release().unwrap();
+            assert!(backend_address.inspect().waiters.is_empty());
+            backend_address
+                .lock()
+                .no_wait()
+                .acquire()
+                .unwrap()
+                .release()
+                .unwrap();
         },
         always,
     );
@@ -148,18 +181,22 @@ fn timeout() {
 /// K34: a loss is noticed, resolves `lost`, poisons `check` and `release`, and ends the body of `with`.
 #[test]
 fn lost() {
-    at_every_reach(
+    with_every_backend(
         Case::Lost,
-        |spot| {
-            let place = spot.place.clone();
-            let tenure = spot.tenure.clone();
-            let body = spot.tenure.lock(&place).unwrap().with(async |guard| {
-                tenure
-                    .break_hold(guard.place(), None, Force::Yes, "test")
-                    .await?;
-                // Never ends by itself: the loss ends it.
-                std::future::pending::<Result<(), Error>>().await
-            });
+        |backend_address| {
+            let place = backend_address.place.clone();
+            let tenure = backend_address.tenure.clone();
+            let body = backend_address
+                .tenure
+                .lock(&place)
+                .unwrap()
+                .with(async |guard| {
+                    tenure
+                        .break_hold(guard.place(), None, Force::Yes, "test")
+                        .await?;
+                    // Never ends by itself: the loss ends it.
+                    std::future::pending::<Result<(), Error>>().await
+                });
             let error = tenure::blocking::wait(body).unwrap_err();
             let Error::Lost(lost) = &error else {
                 panic!("{error:?}");
@@ -173,13 +210,19 @@ fn lost() {
             );
             assert_eq!(error.exit_code(), 120);
 
-            let guard = spot.lock().acquire().unwrap();
-            spot.break_all();
+            let guard = backend_address.lock().acquire().unwrap();
+            backend_address.break_all();
             guard.lost();
             assert_eq!(guard.check().unwrap_err().class(), Class::Compromised);
             assert_eq!(guard.valid_for(), Some(Duration::ZERO));
             assert_eq!(guard.release().unwrap_err().class(), Class::Compromised);
-            spot.lock().wait(SOON).acquire().unwrap().release().unwrap();
+            backend_address
+                .lock()
+                .wait(SOON)
+                .acquire()
+                .unwrap()
+                .release()
+                .unwrap();
         },
         always,
     );
@@ -188,24 +231,24 @@ fn lost() {
 /// The holder hears who asks and why, and nothing is taken from it.
 #[test]
 fn ask() {
-    at_every_reach(
+    with_every_backend(
         Case::Ask,
-        |spot| {
-            let guard = spot.lock().acquire().unwrap();
-            let asked = spot.ask("an urgent fix").unwrap();
+        |backend_address| {
+            let guard = backend_address.lock().acquire().unwrap();
+            let asked = backend_address.ask("an urgent fix").unwrap();
             assert_eq!(asked.len(), 1, "{asked:?}");
             let request = guard.release_requested();
-            if spot.reach != "daemon" {
+            if backend_address.backend != "daemon" {
                 assert_eq!(request.reason.as_deref(), Some("an urgent fix"));
             }
             guard.check().unwrap();
             guard.release().unwrap();
-            assert!(spot.ask("nobody").unwrap().is_empty());
+            assert!(backend_address.ask("nobody").unwrap().is_empty());
         },
-        |spot| {
-            let error = spot.ask("x").unwrap_err();
+        |backend_address| {
+            let error = backend_address.ask("x").unwrap_err();
             assert_eq!(error.class(), Class::Unsupported);
-            let error = spot.lock().ask().acquire().unwrap_err();
+            let error = backend_address.lock().ask().acquire().unwrap_err();
             assert_eq!(error.exit_code(), 2, "{error:?}");
         },
     );
@@ -214,24 +257,32 @@ fn ask() {
 /// C10, C16: a live hold falls only by force, and only if it is the one that was named.
 #[test]
 fn broken() {
-    at_every_reach(
+    with_every_backend(
         Case::Break,
-        |spot| {
-            let guard = spot.lock().acquire().unwrap();
+        |backend_address| {
+            let guard = backend_address.lock().acquire().unwrap();
             let other = HoldId::new("somebody-else@7");
-            let error = spot.break_hold(Some(&other), Force::Yes).unwrap_err();
+            let error = backend_address
+                .break_hold(Some(&other), Force::Yes)
+                .unwrap_err();
             assert_eq!(error.class(), Class::NotHeld, "{error:?}");
-            let error = spot.break_hold(None, Force::No).unwrap_err();
+            let error = backend_address.break_hold(None, Force::No).unwrap_err();
             assert!(error.is_busy(), "{error:?}");
             guard.check().unwrap();
-            let holders = spot.inspect().holders;
+            let holders = backend_address.inspect().holders;
             let id = holders[0].id.clone().unwrap();
-            let broken = spot.break_hold(Some(&id), Force::Yes).unwrap();
+            let broken = backend_address.break_hold(Some(&id), Force::Yes).unwrap();
             assert_eq!(broken.victims.len(), 1);
             guard.lost();
             // In one process the handle of a lost lock keeps the next one out until it is gone.
             drop(guard);
-            spot.lock().wait(SOON).acquire().unwrap().release().unwrap();
+            backend_address
+                .lock()
+                .wait(SOON)
+                .acquire()
+                .unwrap()
+                .release()
+                .unwrap();
         },
         always,
     );
@@ -240,12 +291,12 @@ fn broken() {
 /// K39, R67: every exclusive holder has a larger number than the one before it.
 #[test]
 fn fence() {
-    at_every_reach(
+    with_every_backend(
         Case::Fence,
-        |spot| {
+        |backend_address| {
             let fences: Vec<_> = (0..3)
                 .map(|_| {
-                    let guard = spot.lock().fenced().acquire().unwrap();
+                    let guard = backend_address.lock().fenced().acquire().unwrap();
                     let fence = guard.fence().unwrap();
                     guard.release().unwrap();
                     fence
@@ -260,12 +311,12 @@ fn fence() {
 /// Nobody waits for the dead: the lock of a killed process comes free.
 #[test]
 fn crash() {
-    at_every_reach(
+    with_every_backend(
         Case::Crash,
-        |spot| {
+        |backend_address| {
             let mut actor = Command::new(env!("CARGO_BIN_EXE_tenure-actor"));
             actor
-                .args(spot.actor_arguments())
+                .args(backend_address.actor_arguments())
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped());
             let mut actor = actor.spawn().unwrap();
@@ -274,39 +325,51 @@ fn crash() {
                 .read_line(&mut said)
                 .unwrap();
             assert_eq!(said, "held\n");
-            let error = spot.lock().no_wait().acquire().unwrap_err();
+            let error = backend_address.lock().no_wait().acquire().unwrap_err();
             assert!(error.is_busy(), "{error:?}");
             actor.kill().unwrap();
             actor.wait().unwrap();
-            spot.lock()
+            backend_address
+                .lock()
                 .wait(Duration::from_secs(60))
                 .acquire()
                 .unwrap()
                 .release()
                 .unwrap();
         },
-        |spot| assert_eq!(spot.reach, "mem", "a lock of one process ends with it"),
+        |backend_address| {
+            assert_eq!(
+                backend_address.backend, "mem",
+                "a lock of one process ends with it"
+            )
+        },
     );
 }
 
 /// What is held shows, whoever looks, and what is given back does not.
 #[test]
 fn looking() {
-    at_every_reach(
+    with_every_backend(
         Case::Look,
-        |spot| {
-            assert!(spot.inspect().free);
-            let guard = spot.lock().purpose("looked at").acquire().unwrap();
-            let state = spot.inspect();
+        |backend_address| {
+            assert!(backend_address.inspect().free);
+            let guard = backend_address
+                .lock()
+                .purpose("looked at")
+                .acquire()
+                .unwrap();
+            let state = backend_address.inspect();
             assert!(!state.free);
             assert_eq!(state.holders.len(), 1);
             assert!(state.to_string().contains("looked at"), "{state}");
-            let listed = tenure::blocking::wait(spot.tenure.list(spot.above())).unwrap();
+            let listed =
+                tenure::blocking::wait(backend_address.tenure.list(backend_address.above()))
+                    .unwrap();
             assert!(listed.iter().any(|found| !found.free), "{listed:?}");
             let json = serde_json::to_value(&state).unwrap();
             assert_eq!(json["free"], false);
             guard.release().unwrap();
-            assert!(spot.inspect().free);
+            assert!(backend_address.inspect().free);
         },
         always,
     );
@@ -315,11 +378,13 @@ fn looking() {
 /// Whoever watches sees what was held, what is taken and what is given back.
 #[test]
 fn watching() {
-    at_every_reach(
+    with_every_backend(
         Case::Watch,
-        |spot| {
-            let guard = spot.lock().acquire().unwrap();
-            let mut watch = tenure::blocking::wait(spot.tenure.watch(spot.above())).unwrap();
+        |backend_address| {
+            let guard = backend_address.lock().acquire().unwrap();
+            let mut watch =
+                tenure::blocking::wait(backend_address.tenure.watch(backend_address.above()))
+                    .unwrap();
             let mut next = || watch.next_blocking().unwrap().unwrap().kind;
             assert_eq!(
                 [next(), next()],
@@ -327,7 +392,7 @@ fn watching() {
             );
             guard.release().unwrap();
             assert_eq!(next(), ChangeKind::Released);
-            let guard = spot.lock().acquire().unwrap();
+            let guard = backend_address.lock().acquire().unwrap();
             assert_eq!(next(), ChangeKind::Granted);
             guard.release().unwrap();
         },
@@ -338,22 +403,32 @@ fn watching() {
 /// C13: a hold that was left is renewed and given back by its word.
 #[test]
 fn left() {
-    at_every_reach(
+    with_every_backend(
         Case::Leave,
-        |spot| {
-            let guard = spot.lock().follows(std::process::id()).acquire().unwrap();
+        |backend_address| {
+            let guard = backend_address
+                .lock()
+                .follows(std::process::id())
+                .acquire()
+                .unwrap();
             let word = guard.into_hold().unwrap().to_string();
-            let error = spot.lock().no_wait().acquire().unwrap_err();
+            let error = backend_address.lock().no_wait().acquire().unwrap_err();
             assert!(error.is_busy(), "{error:?}");
             let hold = word.parse().unwrap();
-            tenure::blocking::wait(spot.tenure.renew_hold(&hold)).unwrap();
-            tenure::blocking::wait(spot.tenure.release_hold(&hold)).unwrap();
-            spot.lock().wait(SOON).acquire().unwrap().release().unwrap();
-            let again = tenure::blocking::wait(spot.tenure.renew_hold(&hold));
+            tenure::blocking::wait(backend_address.tenure.renew_hold(&hold)).unwrap();
+            tenure::blocking::wait(backend_address.tenure.release_hold(&hold)).unwrap();
+            backend_address
+                .lock()
+                .wait(SOON)
+                .acquire()
+                .unwrap()
+                .release()
+                .unwrap();
+            let again = tenure::blocking::wait(backend_address.tenure.renew_hold(&hold));
             assert!(again.is_err());
         },
-        |spot| {
-            let guard = spot.lock().acquire().unwrap();
+        |backend_address| {
+            let guard = backend_address.lock().acquire().unwrap();
             assert_eq!(guard.into_hold().unwrap_err().class(), Class::Unsupported);
         },
     );
@@ -362,10 +437,13 @@ fn left() {
 /// C6: reversed lists do not deadlock, the same lock twice is one, and all are lost as one.
 #[test]
 fn several() {
-    let spots = everywhere();
-    let places: Vec<_> = spots.iter().map(|spot| spot.place.clone()).collect();
-    let tenure = &spots[0].tenure;
-    let rounds = |places: Vec<tenure::Where>| {
+    let backend_addresses = everywhere();
+    let places: Vec<_> = backend_addresses
+        .iter()
+        .map(|backend_address| backend_address.place.clone())
+        .collect();
+    let tenure = &backend_addresses[0].tenure;
+    let rounds = |places: Vec<tenure::Address>| {
         for _ in 0..3 {
             let guards = tenure
                 .lock_all(&places)

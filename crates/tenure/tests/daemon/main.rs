@@ -11,7 +11,7 @@ mod cluster;
 mod exclusion;
 mod faults;
 mod holding;
-mod together;
+mod lock_all;
 mod waiting;
 
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tenure::blocking::wait;
-use tenure::{Error, State, Tenure};
+use tenure::{Error, LockState, Tenure};
 
 use crate::LONG;
 use crate::support::Daemon;
@@ -43,7 +43,7 @@ fn the_line_is_fair_and_its_places_are_known() {
             };
             assert!(busy.to_string().contains(said), "{busy}");
         }
-        let state: State = wait(daemon.client().inspect("t:/a")).unwrap();
+        let state: LockState = wait(daemon.client().inspect("t:/a")).unwrap();
         assert_eq!(state.waiters.len(), 3, "{state}");
         assert!(state.rule.unwrap().contains("recursive_rw"));
         guard.release().unwrap();

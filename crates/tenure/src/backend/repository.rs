@@ -15,19 +15,21 @@ use tenure_store::{
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::{Breaking, files};
-use crate::error::{Blocker, Busy, Error, Lost, LostCause, Standing};
+use super::{BreakRequest, files};
+use crate::address::Address;
+use crate::error::{Blocker, BlockerKind, Busy, Error, LostCause, LostLock};
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::inspect::{Broken, Change, ChangeKind, Changes, Force, State, Watch};
-use crate::keeper;
+use crate::inspect::{
+    Broken, ChangeEvent, ChangeKind, ChangeStream, Force, LockState, WatchStream,
+};
 use crate::lease::Lease;
-use crate::place::Where;
 use crate::request::Request;
+use crate::runtime;
 use crate::signals::Signals;
 use crate::tenure::Tenure;
 use crate::tuning::Tuning;
-use crate::values::{Fence, HoldId, Holder, Life, Mode, Verdict, Wait};
+use crate::values::{Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, Wait};
 
 /// C1.
 const TTL: Duration = Duration::from_secs(60);
@@ -35,7 +37,7 @@ const TTL: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// A hold in a repository. The store's keeper refreshes it; a task of ours passes its end on.
-pub(crate) struct Held {
+pub(crate) struct RepositoryHold {
     guard: Arc<StoreGuard>,
     ttl: Duration,
     watching: Option<JoinHandle<()>>,
@@ -78,7 +80,7 @@ pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
     };
     let taken = repository.lock(want).await;
     let guard = Arc::new(taken.map_err(|error| translated(place, &error))?);
-    let watching = keeper::handle().spawn({
+    let watching = runtime::handle().spawn({
         let (guard, signals) = (Arc::clone(&guard), Arc::clone(&signals));
         async move {
             loop {
@@ -93,16 +95,16 @@ pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
             }
         }
     });
-    let held = Held {
+    let held = RepositoryHold {
         guard,
         ttl,
         watching: Some(watching),
     };
-    let held = super::Held::Repository(held);
+    let held = super::BackendHold::Repository(held);
     Ok(Guard::new(place.clone(), request.mode, signals, held))
 }
 
-impl Held {
+impl RepositoryHold {
     pub(super) fn fence(&self) -> Option<Fence> {
         self.guard.fence().and_then(Fence::new)
     }
@@ -119,14 +121,14 @@ impl Held {
         self.guard.key().to_string()
     }
 
-    pub(super) async fn check(&self, place: &Where) -> Result<(), Error> {
+    pub(super) async fn check(&self, place: &Address) -> Result<(), Error> {
         self.guard
             .check()
             .await
             .map_err(|error| translated(place, &error))
     }
 
-    pub(super) async fn release(self, place: &Where) -> Result<(), Error> {
+    pub(super) async fn release(self, place: &Address) -> Result<(), Error> {
         let guard = self.into_guard(place).await?;
         guard
             .release()
@@ -134,7 +136,7 @@ impl Held {
             .map_err(|error| translated(place, &error))
     }
 
-    pub(super) async fn leave(self, place: &Where) -> Result<String, Error> {
+    pub(super) async fn leave(self, place: &Address) -> Result<String, Error> {
         let guard = self.into_guard(place).await?;
         match guard.into_ticket().await {
             Ok(ticket) => Ok(ticket.to_string()),
@@ -143,7 +145,7 @@ impl Held {
     }
 
     /// The guard alone, when nobody watches it any more.
-    async fn into_guard(mut self, place: &Where) -> Result<StoreGuard, Error> {
+    async fn into_guard(mut self, place: &Address) -> Result<StoreGuard, Error> {
         if let Some(watching) = self.watching.take() {
             watching.abort();
             let _ = watching.await;
@@ -156,7 +158,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RepositoryHold {
     fn drop(&mut self) {
         if let Some(watching) = self.watching.take() {
             watching.abort();
@@ -171,8 +173,8 @@ fn lease(guard: &StoreGuard, ttl: Duration) -> Lease {
 }
 
 /// Opens a repository. Nothing is read or written yet.
-pub(crate) fn open(place: &Where, tuning: &Tuning, ttl: Duration) -> Result<Repository, Error> {
-    let Where::Repository(address) = place else {
+pub(crate) fn open(place: &Address, tuning: &Tuning, ttl: Duration) -> Result<Repository, Error> {
+    let Address::Repository(address) = place else {
         unreachable!("{place} is no repository");
     };
     let tuning = &tuning.repository;
@@ -200,28 +202,28 @@ pub(crate) fn open(place: &Where, tuning: &Tuning, ttl: Duration) -> Result<Repo
     Repository::open(address, options).map_err(|error| translated(place, &error))
 }
 
-pub(super) async fn inspect(tenure: &Tenure, place: &Where) -> Result<State, Error> {
+pub(super) async fn inspect(tenure: &Tenure, place: &Address) -> Result<LockState, Error> {
     let view = tenure.repository(place, TTL)?.inspect().await;
     let view = view.map_err(|error| translated(place, &error))?;
     Ok(state(place, &view))
 }
 
-fn state(place: &Where, view: &LockListing) -> State {
+fn state(place: &Address, view: &LockListing) -> LockState {
     let holders: Vec<Blocker> = view.locks.iter().map(|lock| blocker(place, lock)).collect();
     let fence = holders.iter().filter_map(|holder| holder.fence).max();
-    State {
+    LockState {
         free: view.blocking().next().is_none(),
         holders,
         fence,
-        ..State::free(place)
+        ..LockState::free(place)
     }
 }
 
 /// Without an id: the dead and stale ones; with force all of them (P37).
 pub(super) async fn break_hold(
     tenure: &Tenure,
-    place: &Where,
-    breaking: Breaking<'_>,
+    place: &Address,
+    breaking: BreakRequest<'_>,
 ) -> Result<Broken, Error> {
     let repository = tenure.repository(place, TTL)?;
     let view = repository
@@ -272,10 +274,10 @@ pub(super) async fn break_hold(
     })
 }
 
-pub(super) fn watch(tenure: &Tenure, place: &Where) -> Watch {
-    let (changes, watch) = Watch::new();
+pub(super) fn watch(tenure: &Tenure, place: &Address) -> WatchStream {
+    let (changes, watch) = WatchStream::new();
     let (tenure, place) = (tenure.clone(), place.clone());
-    keeper::handle().spawn(async move {
+    runtime::handle().spawn(async move {
         if let Err(error) = look_on(&tenure, &place, &changes).await {
             let _ = changes.send(Err(error));
         }
@@ -284,12 +286,12 @@ pub(super) fn watch(tenure: &Tenure, place: &Where) -> Watch {
 }
 
 /// Looks again and again: a store tells of no change of hands.
-async fn look_on(tenure: &Tenure, place: &Where, changes: &Changes) -> Result<(), Error> {
+async fn look_on(tenure: &Tenure, place: &Address, changes: &ChangeStream) -> Result<(), Error> {
     let mut known = files::present(&[inspect(tenure, place).await?]);
     for hold in known.values() {
-        let _ = changes.send(Ok(Change::of(ChangeKind::Present, hold)));
+        let _ = changes.send(Ok(ChangeEvent::of(ChangeKind::Present, hold)));
     }
-    let mut told = changes.send(Ok(Change::present_end(place))).is_ok();
+    let mut told = changes.send(Ok(ChangeEvent::present_end(place))).is_ok();
     while told {
         tokio::select! {
             () = changes.closed() => return Ok(()),
@@ -327,12 +329,12 @@ fn ticket(hold: &Hold) -> Result<Ticket, Error> {
     parsed.map_err(|error| Error::input(hold.secret.clone(), error.to_string()))
 }
 
-fn blocker(place: &Where, found: &StoreBlocker) -> Blocker {
+fn blocker(place: &Address, found: &StoreBlocker) -> Blocker {
     let record = found.object.record();
     let life = match (&found.verdict, found.object.liveness) {
-        (StoreVerdict::Stale(_) | StoreVerdict::Scratch, _) => Life::Dead,
-        (_, StoreLife::Alive | StoreLife::Locked) => Life::Alive,
-        (StoreVerdict::Held(_) | StoreVerdict::Unreadable(_), _) => Life::Unknown,
+        (StoreVerdict::Stale(_) | StoreVerdict::Scratch, _) => HolderLiveness::Dead,
+        (_, StoreLife::Alive | StoreLife::Locked) => HolderLiveness::Alive,
+        (StoreVerdict::Held(_) | StoreVerdict::Unreadable(_), _) => HolderLiveness::Unknown,
     };
     let moment = |text: &str| text.parse::<jiff::Timestamp>().ok();
     let now = jiff::Timestamp::now();
@@ -352,7 +354,7 @@ fn blocker(place: &Where, found: &StoreBlocker) -> Blocker {
                 .unwrap_or_default(),
             ..Holder::default()
         },
-        standing: Standing::Holds,
+        standing: BlockerKind::Holds,
         mode: match found.key {
             tenure_store::ObjectKey::Shared(_) => Mode::Shared,
             _ => Mode::Exclusive,
@@ -386,7 +388,7 @@ fn loss_words(loss: &Loss) -> (LostCause, String) {
     (cause, what.to_owned())
 }
 
-fn translated(place: &Where, error: &tenure_store::Error) -> Error {
+fn translated(place: &Address, error: &tenure_store::Error) -> Error {
     let busy = |class| {
         let found = error.blocker().map(|found| blocker(place, found));
         let mut busy = Busy::new(place, found, error.to_string());
@@ -396,7 +398,7 @@ fn translated(place: &Where, error: &tenure_store::Error) -> Error {
     match (error, error.class()) {
         (tenure_store::Error::Lost { loss, .. }, _) => {
             let (cause, what) = loss_words(loss);
-            Lost::new(place, cause, what).into()
+            LostLock::new(place, cause, what).into()
         }
         (_, Class::Timeout) => Error::TimedOut(busy(Class::Timeout)),
         (_, class) if error.is_busy() => Error::Busy(busy(class)),

@@ -8,10 +8,10 @@ use tenure_files::sidecar::{self, GuardState, Heartbeat, Manager, Options, Paylo
 use tenure_files::wait::Cancel;
 use tenure_files::{Decision, Error};
 
-use super::{Breaking, Held, files};
+use super::{BackendHold, BreakRequest, files};
+use crate::address::Address;
 use crate::error::Blocker;
-use crate::inspect::{Broken, Force, State};
-use crate::place::Where;
+use crate::inspect::{Broken, Force, LockState};
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::tuning::{Durability, Reclaim, Tuning};
@@ -26,7 +26,7 @@ pub(super) fn acquire(
     wait: Wait,
     cancel: Option<&Cancel>,
     signals: &Arc<Signals>,
-) -> Result<Held, Error> {
+) -> Result<BackendHold, Error> {
     let mut options = options(file, &request.tuning);
     if request.fenced {
         options = options.fence();
@@ -54,7 +54,7 @@ pub(super) fn acquire(
         Wait::Forever => manager.acquire(&options.timeout(None))?,
     };
     files::report_loss(guard.hold(), signals);
-    Ok(Held::Sidecar(guard))
+    Ok(BackendHold::Sidecar(guard))
 }
 
 pub(super) fn options(file: &Path, tuning: &Tuning) -> Options {
@@ -85,12 +85,12 @@ pub(super) fn options(file: &Path, tuning: &Tuning) -> Options {
     options
 }
 
-pub(super) fn inspect(place: &Where, file: &Path, tuning: &Tuning) -> Result<State, Error> {
+pub(super) fn inspect(place: &Address, file: &Path, tuning: &Tuning) -> Result<LockState, Error> {
     let seen = sidecar::inspect(&options(file, tuning))?;
     let free = matches!(seen.decision(), Decision::Proceed | Decision::Reclaim);
-    let mut state = State {
+    let mut state = LockState {
         free,
-        ..State::free(place)
+        ..LockState::free(place)
     };
     if let Some(lock) = seen.lock {
         let fence = lock.identity.and_then(|identity| identity.fence);
@@ -111,9 +111,9 @@ pub(super) fn inspect(place: &Where, file: &Path, tuning: &Tuning) -> Result<Sta
 }
 
 pub(super) fn break_lock(
-    place: &Where,
+    place: &Address,
     file: &Path,
-    breaking: Breaking<'_>,
+    breaking: BreakRequest<'_>,
     tuning: &Tuning,
 ) -> Result<Broken, Error> {
     let force = match breaking.force {
@@ -133,9 +133,9 @@ pub(super) fn break_lock(
 }
 
 /// The locked files of a directory.
-pub(super) fn below(dir: &Path) -> Result<Vec<Where>, Error> {
+pub(super) fn below(dir: &Path) -> Result<Vec<Address>, Error> {
     Ok(sidecar::list(dir)?
         .into_iter()
-        .map(Where::Sidecar)
+        .map(Address::Sidecar)
         .collect())
 }

@@ -8,9 +8,9 @@ use tenure_files::exclusive::{self, FILE_NAME, Tool};
 use tenure_files::publish;
 use tenure_files::wait::Cancel;
 
-use super::{Held, files};
-use crate::inspect::State;
-use crate::place::Where;
+use super::{BackendHold, files};
+use crate::address::Address;
+use crate::inspect::LockState;
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::tuning::{Durability, Quiesce};
@@ -22,10 +22,10 @@ pub(super) fn acquire(
     wait: Wait,
     cancel: Option<&Cancel>,
     signals: &Arc<Signals>,
-) -> Result<Held, Error> {
+) -> Result<BackendHold, Error> {
     let guard = tool(dir, request, cancel)?.acquire(wait)?;
     files::report_loss(guard.hold(), signals);
-    Ok(Held::Exclusive(guard))
+    Ok(BackendHold::Exclusive(guard))
 }
 
 /// The purpose is the holder's name here (X22).
@@ -68,9 +68,9 @@ fn tool(dir: &Path, request: &Request, cancel: Option<&Cancel>) -> Result<Tool, 
     Ok(tool)
 }
 
-pub(super) fn inspect(place: &Where, dir: &Path) -> Result<State, Error> {
+pub(super) fn inspect(place: &Address, dir: &Path) -> Result<LockState, Error> {
     let seen = exclusive::inspect(dir)?;
-    let mut state = files::sighted(place, seen.sighting.as_ref());
+    let mut state = files::observed_locks(place, seen.observed_lock.as_ref());
     if seen.cycle_is_running {
         state.notes.push("a cycle of the server is running".into());
     }
@@ -78,7 +78,7 @@ pub(super) fn inspect(place: &Where, dir: &Path) -> Result<State, Error> {
 }
 
 /// The directory's own lock, if there is one.
-pub(super) fn in_dir(dir: &Path) -> Option<Where> {
+pub(super) fn in_dir(dir: &Path) -> Option<Address> {
     let lock = dir.join(FILE_NAME).symlink_metadata();
-    lock.is_ok().then(|| Where::Exclusive(dir.to_owned()))
+    lock.is_ok().then(|| Address::Exclusive(dir.to_owned()))
 }

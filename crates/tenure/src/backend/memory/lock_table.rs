@@ -20,9 +20,9 @@ use tenure_files::identity::Token;
 use tokio::sync::{Mutex as Turn, oneshot};
 
 use super::convert::{holder_in, longest, route};
-use super::look::tell_watcher;
+use super::inspect::tell_watcher;
 use crate::error::LostCause;
-use crate::inspect::Changes;
+use crate::inspect::ChangeStream;
 use crate::request::Request;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Mode, Wait, whole_millis};
@@ -30,53 +30,55 @@ use crate::values::{Mode, Wait, whole_millis};
 /// A place in line lasts this long in the space; whoever waits longer renews it.
 const PLACE_LASTS: Duration = Duration::from_secs(2 * 86_400);
 
-pub(super) static MEMORY: LazyLock<Memory> = LazyLock::new(Memory::new);
+pub(super) static MEMORY: LazyLock<MemoryTable> = LazyLock::new(MemoryTable::new);
 
-pub(super) struct Memory {
+pub(super) struct MemoryTable {
     pub(super) born: Instant,
-    pub(super) inner: Mutex<Inner>,
+    pub(super) inner: Mutex<TableInner>,
 }
 
-pub(super) struct Inner {
+pub(super) struct TableInner {
     pub(super) space: Space,
-    pub(super) owners: HashMap<OwnerId, Seat>,
-    pub(super) watchers: Vec<(Path, Changes)>,
+    pub(super) owners: HashMap<OwnerId, OwnerEntry>,
+    pub(super) watchers: Vec<(Path, ChangeStream)>,
     /// To be told when the table is unlocked.
-    news: Vec<News>,
+    update: Vec<MemoryNotice>,
 }
 
-enum News {
+enum MemoryNotice {
     Asked(Arc<Signals>, ReleaseRequest),
     Broken(Arc<Signals>),
 }
 
 /// The locked table. Whoever has news is told when it is unlocked.
-pub(super) struct Locked {
-    inner: Option<MutexGuard<'static, Inner>>,
+pub(super) struct LockedTable {
+    inner: Option<MutexGuard<'static, TableInner>>,
 }
 
-impl Deref for Locked {
-    type Target = Inner;
+impl Deref for LockedTable {
+    type Target = TableInner;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &TableInner {
         self.inner.as_ref().expect("locked until it is dropped")
     }
 }
 
-impl DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut Inner {
+impl DerefMut for LockedTable {
+    fn deref_mut(&mut self) -> &mut TableInner {
         self.inner.as_mut().expect("locked until it is dropped")
     }
 }
 
-impl Drop for Locked {
+impl Drop for LockedTable {
     fn drop(&mut self) {
-        let news = std::mem::take(&mut self.news);
+        let update = std::mem::take(&mut self.update);
         self.inner = None;
-        for news in news {
-            match news {
-                News::Asked(signals, request) => signals.ask(&request),
-                News::Broken(signals) => signals.lose(LostCause::Broken, "somebody broke the lock"),
+        for update in update {
+            match update {
+                MemoryNotice::Asked(signals, request) => signals.ask(&request),
+                MemoryNotice::Broken(signals) => {
+                    signals.lose(LostCause::Broken, "somebody broke the lock")
+                }
             }
         }
     }
@@ -84,14 +86,14 @@ impl Drop for Locked {
 
 /// What this process knows of one owner.
 #[derive(Default)]
-pub(super) struct Seat {
-    pub(super) holds: Vec<Arc<Claim>>,
-    pub(super) waiting: Option<oneshot::Sender<Told>>,
+pub(super) struct OwnerEntry {
+    pub(super) holds: Vec<Arc<OwnerClaim>>,
+    pub(super) waiting: Option<oneshot::Sender<WaitResult>>,
     /// One owner has one place in line (R83): the others of a session wait their turn.
     pub(super) turn: Arc<Turn<()>>,
 }
 
-pub(super) struct Claim {
+pub(super) struct OwnerClaim {
     pub(super) path: Path,
     pub(super) mode: CoreMode,
     /// The newest one, zero for none: a later acquire of the same session moves it (R69).
@@ -100,28 +102,28 @@ pub(super) struct Claim {
 }
 
 /// How a wait ended.
-pub(super) enum Told {
+pub(super) enum WaitResult {
     Granted(Option<CoreFence>),
     Killed,
 }
 
-impl Memory {
-    pub(super) fn new() -> Memory {
+impl MemoryTable {
+    pub(super) fn new() -> MemoryTable {
         let seed = u64::from_ne_bytes(Token::random().bytes()[..8].try_into().unwrap_or_default());
-        Memory {
+        MemoryTable {
             born: Instant::now(),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(TableInner {
                 space: Space::new(SpaceLimits::default(), HashSeed(seed)),
                 owners: HashMap::new(),
                 watchers: Vec::new(),
-                news: Vec::new(),
+                update: Vec::new(),
             }),
         }
     }
 
-    pub(super) fn lock(&'static self) -> Locked {
+    pub(super) fn lock(&'static self) -> LockedTable {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { inner: Some(inner) }
+        LockedTable { inner: Some(inner) }
     }
 
     pub(super) fn turn(&'static self, owner: &OwnerId) -> Arc<Turn<()>> {
@@ -134,11 +136,11 @@ impl Memory {
     }
 }
 
-impl Inner {
+impl TableInner {
     pub(super) fn acquire(
         &mut self,
         owner: &OwnerId,
-        claims: &[Arc<Claim>],
+        claims: &[Arc<OwnerClaim>],
         request: &Request,
         asking: &ReleaseRequest,
     ) -> AcquireOutcome {
@@ -191,55 +193,60 @@ impl Inner {
         outcome
     }
 
-    pub(super) fn move_fence(&self, owner: &OwnerId, claim: &Claim, fence: Option<CoreFence>) {
+    pub(super) fn move_fence(&self, owner: &OwnerId, claim: &OwnerClaim, fence: Option<CoreFence>) {
         let number = fence.map_or(0, CoreFence::number);
         let held = self
             .owners
             .get(owner)
             .into_iter()
-            .flat_map(|seat| &seat.holds);
+            .flat_map(|owner_entry| &owner_entry.holds);
         for same in held.filter(|held| held.path == claim.path && held.mode == claim.mode) {
             same.fence.store(number, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn wait(&mut self, owner: &OwnerId) -> oneshot::Receiver<Told> {
+    pub(super) fn wait(&mut self, owner: &OwnerId) -> oneshot::Receiver<WaitResult> {
         let (sender, told) = oneshot::channel();
         self.owners.entry(owner.clone()).or_default().waiting = Some(sender);
         told
     }
 
-    pub(super) fn remember(&mut self, owner: &OwnerId, claim: &Arc<Claim>) {
-        let seat = self.owners.entry(owner.clone()).or_default();
-        if !seat.holds.iter().any(|held| Arc::ptr_eq(held, claim)) {
-            seat.holds.push(Arc::clone(claim));
+    pub(super) fn remember(&mut self, owner: &OwnerId, claim: &Arc<OwnerClaim>) {
+        let owner_entry = self.owners.entry(owner.clone()).or_default();
+        if !owner_entry
+            .holds
+            .iter()
+            .any(|held| Arc::ptr_eq(held, claim))
+        {
+            owner_entry.holds.push(Arc::clone(claim));
         }
     }
 
-    pub(super) fn forget(&mut self, owner: &OwnerId, claim: &Arc<Claim>) {
-        let Some(seat) = self.owners.get_mut(owner) else {
+    pub(super) fn forget(&mut self, owner: &OwnerId, claim: &Arc<OwnerClaim>) {
+        let Some(owner_entry) = self.owners.get_mut(owner) else {
             return;
         };
-        seat.holds.retain(|held| !Arc::ptr_eq(held, claim));
+        owner_entry.holds.retain(|held| !Arc::ptr_eq(held, claim));
         // A session that somebody takes turns in is needed for as long as they do.
-        if seat.holds.is_empty() && Arc::strong_count(&seat.turn) == 1 {
+        if owner_entry.holds.is_empty() && Arc::strong_count(&owner_entry.turn) == 1 {
             self.owners.remove(owner);
         }
     }
 
-    pub(super) fn holds(&self, owner: &OwnerId, claim: &Claim) -> bool {
+    pub(super) fn holds(&self, owner: &OwnerId, claim: &OwnerClaim) -> bool {
         let held = self.space.owner_locks(owner, &Selection::All).locks;
         held.iter()
             .any(|lock| lock.path == claim.path && lock.mode == claim.mode)
     }
 
     /// Says whether it was held.
-    pub(super) fn release(&mut self, owner: &OwnerId, claim: &Arc<Claim>) -> bool {
+    pub(super) fn release(&mut self, owner: &OwnerId, claim: &Arc<OwnerClaim>) -> bool {
         let was_held = self.holds(owner, claim);
         self.forget(owner, claim);
-        let others = self.owners.get(owner).is_some_and(|seat| {
-            let same = |other: &Arc<Claim>| other.path == claim.path && other.mode == claim.mode;
-            seat.holds.iter().any(same)
+        let others = self.owners.get(owner).is_some_and(|owner_entry| {
+            let same =
+                |other: &Arc<OwnerClaim>| other.path == claim.path && other.mode == claim.mode;
+            owner_entry.holds.iter().any(same)
         });
         // A session may hold one path twice: the last guard gives it back.
         if !others {
@@ -290,33 +297,33 @@ impl Inner {
 
     fn pass_on(&mut self, event: &Event, asking: Option<&ReleaseRequest>) {
         let still = self.space.owner_locks(&event.owner, &Selection::All).locks;
-        let Some(seat) = self.owners.get_mut(&event.owner) else {
+        let Some(owner_entry) = self.owners.get_mut(&event.owner) else {
             return;
         };
-        let is_held = |claim: &&Arc<Claim>| {
+        let is_held = |claim: &&Arc<OwnerClaim>| {
             let same = |lock: &HeldLock| lock.path == claim.path && lock.mode == claim.mode;
             still.iter().any(same)
         };
         match event.kind {
             EventKind::Grant { fence } => {
-                if let Some(waiting) = seat.waiting.take() {
+                if let Some(waiting) = owner_entry.waiting.take() {
                     // A wait that was dropped meanwhile withdraws, and finds that it was granted.
-                    let _ = waiting.send(Told::Granted(fence));
+                    let _ = waiting.send(WaitResult::Granted(fence));
                 }
             }
             EventKind::Revoke => {
                 let request = asking.cloned().unwrap_or_default();
-                let asked = seat.holds.iter().filter(is_held);
-                let asked =
-                    asked.map(|claim| News::Asked(Arc::clone(&claim.signals), request.clone()));
-                self.news.extend(asked);
+                let asked = owner_entry.holds.iter().filter(is_held);
+                let asked = asked
+                    .map(|claim| MemoryNotice::Asked(Arc::clone(&claim.signals), request.clone()));
+                self.update.extend(asked);
             }
             EventKind::Killed => {
-                let broken = seat.holds.iter().filter(|claim| !is_held(claim));
-                let broken = broken.map(|claim| News::Broken(Arc::clone(&claim.signals)));
-                self.news.extend(broken);
-                if let Some(waiting) = seat.waiting.take() {
-                    let _ = waiting.send(Told::Killed);
+                let broken = owner_entry.holds.iter().filter(|claim| !is_held(claim));
+                let broken = broken.map(|claim| MemoryNotice::Broken(Arc::clone(&claim.signals)));
+                self.update.extend(broken);
+                if let Some(waiting) = owner_entry.waiting.take() {
+                    let _ = waiting.send(WaitResult::Killed);
                 }
             }
         }

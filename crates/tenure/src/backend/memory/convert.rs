@@ -9,9 +9,9 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode as CoreMode, Reason};
 use tenure_core::value::{Fence as CoreFence, Holder as CoreHolder, OwnerId, Ttl};
 
-use crate::error::{Blocker, Busy, Error, Standing};
-use crate::place::{MemoryName, Where};
-use crate::values::{Class, Fence, HoldId, Holder, Life, Mode, Verdict};
+use crate::address::{Address, MemoryName};
+use crate::error::{Blocker, BlockerKind, Busy, Error};
+use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict};
 
 /// Somebody who holds nothing and waits for nothing.
 pub(super) fn nobody() -> OwnerId {
@@ -35,8 +35,8 @@ pub(super) fn longest() -> Ttl {
     Ttl::from_millis(Ttl::MAX_MILLIS).expect("the longest ttl is a ttl")
 }
 
-pub(super) fn place_of(path: &Path) -> Where {
-    Where::Memory(MemoryName::from_path(path.clone()))
+pub(super) fn place_of(path: &Path) -> Address {
+    Address::Memory(MemoryName::from_path(path.clone()))
 }
 
 pub(super) fn core_mode(mode: Mode) -> CoreMode {
@@ -81,12 +81,12 @@ pub(super) fn blocker(found: &tenure_core::outcome::Blocker) -> Blocker {
     Blocker {
         place: place_of(&found.path),
         holder: found.holder.as_ref().map(holder_out).unwrap_or_default(),
-        standing: Standing::Holds,
+        standing: BlockerKind::Holds,
         mode: mode_out(found.mode, None),
         held_for: Some(Duration::from_millis(found.held_ms)),
         lease_left: None,
         fence,
-        verdict: Verdict::new(Life::Alive, "it is this process"),
+        verdict: Verdict::new(HolderLiveness::Alive, "it is this process"),
         id: Some(HoldId::of(found.owner.as_str(), fence)),
     }
 }
@@ -99,10 +99,10 @@ pub(super) fn split_id(id: Option<&HoldId>) -> (&str, Option<CoreFence>) {
     }
 }
 
-pub(super) fn busy(place: &Where, conflict: &Conflict) -> Busy {
+pub(super) fn busy(place: &Address, conflict: &Conflict) -> Busy {
     let mut found = conflict.blocker.as_ref().map(blocker);
     if let (Reason::Queued, Some(found)) = (conflict.reason, &mut found) {
-        found.standing = Standing::Waits;
+        found.standing = BlockerKind::Waits;
     }
     let what = match conflict.reason {
         Reason::SemaphoreFull => "all permits are taken",
@@ -112,7 +112,7 @@ pub(super) fn busy(place: &Where, conflict: &Conflict) -> Busy {
     Busy::new(place, found, what)
 }
 
-pub(super) fn refused(place: &Where, conflict: &Conflict) -> Error {
+pub(super) fn refused(place: &Address, conflict: &Conflict) -> Error {
     match conflict.reason {
         Reason::InvalidPermits {
             capacity: Some(capacity),
@@ -126,7 +126,7 @@ pub(super) fn refused(place: &Where, conflict: &Conflict) -> Error {
     }
 }
 
-pub(super) fn not_evaluated(place: &Where, refusal: Refusal) -> Error {
+pub(super) fn not_evaluated(place: &Address, refusal: Refusal) -> Error {
     let what = match refusal {
         Refusal::QueueFull => "too many are waiting",
         Refusal::FencesUsedUp => "all fences are used up",

@@ -11,17 +11,19 @@ use tenure_files::identity::Token;
 use tenure_files::observed::{self, ObservedLock};
 use tenure_files::wait::Cancel;
 
-use super::{Breaking, exclusive, sidecar, upload};
-use crate::error::{Blocker, Error, LostCause, Standing};
+use super::{BreakRequest, exclusive, sidecar, upload};
+use crate::address::Address;
+use crate::error::{Blocker, BlockerKind, Error, LostCause};
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::inspect::{Broken, Change, ChangeKind, Changes, Force, State, Watch};
-use crate::place::Where;
+use crate::inspect::{
+    Broken, ChangeEvent, ChangeKind, ChangeStream, Force, LockState, WatchStream,
+};
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::tenure::Tenure;
 use crate::tuning::Tuning;
-use crate::values::{Holder, Life, Mode, Verdict, Wait};
+use crate::values::{Holder, HolderLiveness, Mode, Verdict, Wait};
 
 /// How long a waiter is silent, and how often it then says for whom it waits.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -81,10 +83,10 @@ fn once(
 ) -> Result<Guard, tenure_files::Error> {
     let signals = Signals::new(&request.place);
     let held = match &request.place {
-        Where::Sidecar(file) => sidecar::acquire(file, request, wait, cancel, &signals)?,
-        Where::Exclusive(dir) => exclusive::acquire(dir, request, wait, cancel, &signals)?,
-        Where::Upload { dir, id } => upload::acquire(dir, id, request, wait, cancel, &signals)?,
-        other => unreachable!("{} is no lock file", other.reach()),
+        Address::Sidecar(file) => sidecar::acquire(file, request, wait, cancel, &signals)?,
+        Address::Exclusive(dir) => exclusive::acquire(dir, request, wait, cancel, &signals)?,
+        Address::Upload { dir, id } => upload::acquire(dir, id, request, wait, cancel, &signals)?,
+        other => unreachable!("{} is no lock file", other.backend()),
     };
     let place = request.place.clone();
     Ok(Guard::new(place, Mode::Exclusive, signals, held))
@@ -103,20 +105,20 @@ pub(super) fn report_loss(hold: &FileHold, signals: &Arc<Signals>) {
     });
 }
 
-pub(super) fn inspect(place: &Where, tuning: &Tuning) -> Result<State, Error> {
+pub(super) fn inspect(place: &Address, tuning: &Tuning) -> Result<LockState, Error> {
     let state = match place {
-        Where::Sidecar(file) => sidecar::inspect(place, file, tuning),
-        Where::Exclusive(dir) => exclusive::inspect(place, dir),
-        Where::Upload { dir, id } => upload::inspect(place, dir, id, tuning),
-        other => unreachable!("{} is no lock file", other.reach()),
+        Address::Sidecar(file) => sidecar::inspect(place, file, tuning),
+        Address::Exclusive(dir) => exclusive::inspect(place, dir),
+        Address::Upload { dir, id } => upload::inspect(place, dir, id, tuning),
+        other => unreachable!("{} is no lock file", other.backend()),
     };
     state.map_err(|error| Error::from_files(place, &error))
 }
 
-/// What was seen at a place, in the words of all reaches.
-pub(super) fn sighted(place: &Where, sighting: Option<&ObservedLock>) -> State {
-    let mut state = State::free(place);
-    match sighting.map(ObservedLock::state) {
+/// What was seen at a place, in the words of all backends.
+pub(super) fn observed_locks(place: &Address, observed_lock: Option<&ObservedLock>) -> LockState {
+    let mut state = LockState::free(place);
+    match observed_lock.map(ObservedLock::state) {
         None => {}
         Some(observed::ObservedState::Held(blocker)) => {
             state.free = false;
@@ -125,7 +127,7 @@ pub(super) fn sighted(place: &Where, sighting: Option<&ObservedLock>) -> State {
         Some(observed::ObservedState::Dead(blocker)) => {
             let holder = match blocker {
                 Some(blocker) => Blocker::from_files(place, blocker),
-                None => unknown(place, Life::Dead, "its process is gone"),
+                None => unknown(place, HolderLiveness::Dead, "its process is gone"),
             };
             state.holders.push(holder);
         }
@@ -133,18 +135,18 @@ pub(super) fn sighted(place: &Where, sighting: Option<&ObservedLock>) -> State {
             state.free = false;
             state
                 .holders
-                .push(unknown(place, Life::Unknown, error.what()));
+                .push(unknown(place, HolderLiveness::Unknown, error.what()));
             state.notes.push(error.to_string());
         }
     }
     state
 }
 
-fn unknown(place: &Where, life: Life, because: &str) -> Blocker {
+fn unknown(place: &Address, life: HolderLiveness, because: &str) -> Blocker {
     Blocker {
         place: place.clone(),
         holder: Holder::default(),
-        standing: Standing::Holds,
+        standing: BlockerKind::Holds,
         mode: Mode::Exclusive,
         held_for: None,
         lease_left: None,
@@ -154,15 +156,15 @@ fn unknown(place: &Where, life: Life, because: &str) -> Blocker {
     }
 }
 
-pub(super) fn list(place: &Where, tuning: &Tuning) -> Result<Vec<State>, Error> {
+pub(super) fn list(place: &Address, tuning: &Tuning) -> Result<Vec<LockState>, Error> {
     let places = match place {
-        Where::Sidecar(dir) if dir.is_dir() => {
+        Address::Sidecar(dir) if dir.is_dir() => {
             let mut places =
                 sidecar::below(dir).map_err(|error| Error::from_files(place, &error))?;
             places.extend(exclusive::in_dir(dir));
             places
         }
-        Where::Upload { dir, id } if dir.join(id.as_str()).is_dir() => {
+        Address::Upload { dir, id } if dir.join(id.as_str()).is_dir() => {
             upload::below(&dir.join(id.as_str()))
                 .map_err(|error| Error::from_files(place, &error))?
         }
@@ -170,13 +172,13 @@ pub(super) fn list(place: &Where, tuning: &Tuning) -> Result<Vec<State>, Error> 
     };
     let states = places.iter().map(|place| inspect(place, tuning));
     // What vanished between the list and the look is no news, and one that cannot be read does not hide the rest.
-    let states: Vec<State> = states
+    let states: Vec<LockState> = states
         .zip(&places)
         .map(|(state, place)| {
-            state.unwrap_or_else(|error| State {
+            state.unwrap_or_else(|error| LockState {
                 free: false,
                 notes: vec![error.to_string()],
-                ..State::free(place)
+                ..LockState::free(place)
             })
         })
         .filter(|state| !state.holders.is_empty() || !state.notes.is_empty())
@@ -185,40 +187,40 @@ pub(super) fn list(place: &Where, tuning: &Tuning) -> Result<Vec<State>, Error> 
 }
 
 pub(super) fn break_hold(
-    place: &Where,
-    breaking: Breaking<'_>,
+    place: &Address,
+    breaking: BreakRequest<'_>,
     tuning: &Tuning,
 ) -> Result<Broken, Error> {
     let broken = match place {
-        Where::Sidecar(file) => sidecar::break_lock(place, file, breaking, tuning),
-        Where::Exclusive(dir) => {
+        Address::Sidecar(file) => sidecar::break_lock(place, file, breaking, tuning),
+        Address::Exclusive(dir) => {
             let found = tenure_files::exclusive::inspect(dir);
-            found.and_then(|found| break_sighting(place, found.sighting, breaking))
+            found.and_then(|found| break_observed(place, found.observed_lock, breaking))
         }
-        Where::Upload { dir, id } => {
+        Address::Upload { dir, id } => {
             let found = upload::locker(dir, tuning, false).and_then(|locker| locker.inspect(id));
-            found.and_then(|found| break_sighting(place, found.sighting, breaking))
+            found.and_then(|found| break_observed(place, found.observed_lock, breaking))
         }
-        other => unreachable!("{} is no lock file", other.reach()),
+        other => unreachable!("{} is no lock file", other.backend()),
     };
     broken.map_err(|error| Error::from_files(place, &error))
 }
 
-fn break_sighting(
-    place: &Where,
-    sighting: Option<ObservedLock>,
-    breaking: Breaking<'_>,
+fn break_observed(
+    place: &Address,
+    observed_lock: Option<ObservedLock>,
+    breaking: BreakRequest<'_>,
 ) -> Result<Broken, tenure_files::Error> {
     let not_held = |what: &str| tenure_files::Error::new(Class::NotHeld, place.to_string(), what);
-    let victims = sighted(place, sighting.as_ref()).holders;
-    let Some(sighting) = sighting else {
+    let victims = observed_locks(place, observed_lock.as_ref()).holders;
+    let Some(observed_lock) = observed_lock else {
         return Err(not_held("there is no lock"));
     };
     let is_named = |id| victims.iter().any(|victim| victim.id.as_ref() == Some(id));
     if breaking.id.is_some_and(|id| !is_named(id)) {
         return Err(not_held("another holds it now"));
     }
-    sighting.break_it(match breaking.force {
+    observed_lock.break_it(match breaking.force {
         Force::No => observed::Force::No,
         Force::Yes => observed::Force::Yes,
     })?;
@@ -234,31 +236,31 @@ pub(super) fn adopt(hold: &Hold, tuning: &Tuning) -> Result<FileHold, Error> {
     let token = Token::parse(&hold.secret)
         .ok_or_else(|| Error::input(&hold.secret, "is no token of a lock file"))?;
     let adopted = match place {
-        Where::Sidecar(file) => {
+        Address::Sidecar(file) => {
             tenure_files::sidecar::adopt(&sidecar::options(file, tuning), token)
         }
-        Where::Exclusive(dir) => tenure_files::exclusive::adopt(dir, token),
-        Where::Upload { dir, id } => {
+        Address::Exclusive(dir) => tenure_files::exclusive::adopt(dir, token),
+        Address::Upload { dir, id } => {
             upload::locker(dir, tuning, false).and_then(|locker| locker.adopt(id, token))
         }
-        other => unreachable!("{} is no lock file", other.reach()),
+        other => unreachable!("{} is no lock file", other.backend()),
     };
     adopted.map_err(|error| Error::from_files(place, &error))
 }
 
 /// Looks again and again, on a thread of its own that ends with the watch: files tell of no change of hands.
-pub(super) fn watch(place: &Where, tenure: &Tenure) -> Result<Watch, Error> {
+pub(super) fn watch(place: &Address, tenure: &Tenure) -> Result<WatchStream, Error> {
     let seen = list(place, tenure.tuning())?;
-    let (changes, watch) = Watch::new();
+    let (changes, watch) = WatchStream::new();
     let (at, place, tenure) = (place.clone(), place.clone(), tenure.clone());
     let looking = std::thread::Builder::new().name("tenure-watch".into());
     let spawned = looking.spawn(move || {
         let mut known = present(&seen);
         let mut told = known.values().all(|hold| {
-            let change = Change::of(ChangeKind::Present, hold);
+            let change = ChangeEvent::of(ChangeKind::Present, hold);
             changes.send(Ok(change)).is_ok()
         });
-        told &= changes.send(Ok(Change::present_end(&place))).is_ok();
+        told &= changes.send(Ok(ChangeEvent::present_end(&place))).is_ok();
         while told && !changes.is_closed() {
             std::thread::sleep(LOOK_EVERY);
             match list(&place, tenure.tuning()) {
@@ -276,13 +278,13 @@ pub(super) fn watch(place: &Where, tenure: &Tenure) -> Result<Watch, Error> {
     }
 }
 
-type Present = BTreeMap<String, Blocker>;
+type ExistingLock = BTreeMap<String, Blocker>;
 
 /// The live holds, by place and id.
-pub(super) fn present(states: &[State]) -> Present {
+pub(super) fn present(states: &[LockState]) -> ExistingLock {
     let holders = states.iter().flat_map(|state| &state.holders);
     holders
-        .filter(|hold| hold.verdict.life != Life::Dead)
+        .filter(|hold| hold.verdict.life != HolderLiveness::Dead)
         .map(|hold| {
             let id = hold.id.as_ref().map_or("", |id| id.as_str());
             (format!("{} {id}", hold.place), hold.clone())
@@ -291,11 +293,15 @@ pub(super) fn present(states: &[State]) -> Present {
 }
 
 /// Says whether anybody still listens.
-pub(super) fn tell_differences(known: &mut Present, now: Present, changes: &Changes) -> bool {
+pub(super) fn tell_differences(
+    known: &mut ExistingLock,
+    now: ExistingLock,
+    changes: &ChangeStream,
+) -> bool {
     let gone = known.iter().filter(|(key, _)| !now.contains_key(*key));
-    let gone = gone.map(|(_, hold)| Change::of(ChangeKind::Released, hold));
+    let gone = gone.map(|(_, hold)| ChangeEvent::of(ChangeKind::Released, hold));
     let new = now.iter().filter(|(key, _)| !known.contains_key(*key));
-    let new = new.map(|(_, hold)| Change::of(ChangeKind::Granted, hold));
+    let new = new.map(|(_, hold)| ChangeEvent::of(ChangeKind::Granted, hold));
     let told = gone
         .chain(new)
         .all(|change| changes.send(Ok(change)).is_ok());

@@ -8,10 +8,10 @@ use tenure_files::publish;
 use tenure_files::upload::{self, Fencing, FileLocker, LockRequest, UploadId, UploadLocker};
 use tenure_files::wait::Cancel;
 
-use super::{Held, files};
+use super::{BackendHold, files};
+use crate::address::Address;
 use crate::error::Blocker;
-use crate::inspect::State;
-use crate::place::Where;
+use crate::inspect::LockState;
 use crate::request::Request;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::tuning::{Durability, Tuning};
@@ -25,7 +25,7 @@ pub(super) fn acquire(
     wait: Wait,
     cancel: Option<&Cancel>,
     signals: &Arc<Signals>,
-) -> Result<Held, Error> {
+) -> Result<BackendHold, Error> {
     let heard = Arc::clone(signals);
     let guard = locker(dir, &request.tuning, request.fenced)?.lock_for(
         id,
@@ -40,7 +40,7 @@ pub(super) fn acquire(
     if let Some(hold) = guard.file() {
         files::report_loss(hold.hold(), signals);
     }
-    Ok(Held::Upload(guard))
+    Ok(BackendHold::Upload(guard))
 }
 
 pub(super) fn locker(dir: &Path, tuning: &Tuning, fenced: bool) -> Result<FileLocker, Error> {
@@ -61,17 +61,17 @@ pub(super) fn locker(dir: &Path, tuning: &Tuning, fenced: bool) -> Result<FileLo
 }
 
 pub(super) fn inspect(
-    place: &Where,
+    place: &Address,
     dir: &Path,
     id: &UploadId,
     tuning: &Tuning,
-) -> Result<State, Error> {
+) -> Result<LockState, Error> {
     let seen = locker(dir, tuning, false)?.inspect(id)?;
-    let mut state = files::sighted(place, seen.sighting.as_ref());
+    let mut state = files::observed_locks(place, seen.observed_lock.as_ref());
     let block = seen
-        .sighting
+        .observed_lock
         .as_ref()
-        .and_then(|sighting| block(sighting.bytes()?));
+        .and_then(|observed_lock| block(observed_lock.bytes()?));
     if let (Some(holder), Some(block)) = (state.holders.first_mut(), block) {
         let text = |name: &str| block.get(name).and_then(serde_json::Value::as_str);
         holder.holder.purpose = text("request").unwrap_or_default().to_owned();
@@ -91,7 +91,7 @@ fn block(bytes: &[u8]) -> Option<serde_json::Map<String, serde_json::Value>> {
 }
 
 pub(super) fn ask(
-    place: &Where,
+    place: &Address,
     dir: &Path,
     id: &UploadId,
     reason: Option<&str>,
@@ -109,12 +109,12 @@ pub(super) fn ask(
 }
 
 /// The locked uploads of a directory.
-pub(super) fn below(dir: &Path) -> Result<Vec<Where>, Error> {
+pub(super) fn below(dir: &Path) -> Result<Vec<Address>, Error> {
     let ids = FileLocker::new(dir)?.list()?;
     let dir = dir.to_owned();
     Ok(ids
         .into_iter()
-        .map(|id| Where::Upload {
+        .map(|id| Address::Upload {
             dir: dir.clone(),
             id,
         })

@@ -1,4 +1,4 @@
-//! The keeper: one thread of our own for what must go on while the program does something else: renewals, timers,
+//! The runtime thread: one thread of our own for what must go on while the program does something else: renewals, timers,
 //! connections. A busy or blocked executor does not lose a lock. It starts when it is first needed; lock files
 //! never need it.
 
@@ -13,17 +13,19 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::AbortHandle;
 
 /// Of which process, and how to reach it: a child of `fork` has no threads of its parent.
-static KEEPER: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
+static SHARED_RUNTIME: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
 
-/// The keeper's runtime.
+/// The runtime thread's runtime.
 ///
 /// # Panics
 ///
 /// If the process can have no more threads or descriptors.
 pub(crate) fn handle() -> Handle {
-    let mut keeper = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shared_runtime = SHARED_RUNTIME
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     let pid = std::process::id();
-    if let Some((of, handle)) = &*keeper
+    if let Some((of, handle)) = &*shared_runtime
         && *of == pid
     {
         return handle.clone();
@@ -37,7 +39,7 @@ pub(crate) fn handle() -> Handle {
         .name("tenure".into())
         .spawn(move || runtime.block_on(std::future::pending::<()>()))
         .expect("the process has a thread left");
-    *keeper = Some((pid, handle.clone()));
+    *shared_runtime = Some((pid, handle.clone()));
     handle
 }
 
@@ -48,7 +50,7 @@ pub(crate) async fn sleep(time: Duration) {
     let _ = task.await;
 }
 
-/// Runs `work` on the keeper and waits for it. Dropping the future ends the work.
+/// Runs `work` on the runtime thread and waits for it. Dropping the future ends the work.
 #[cfg(feature = "daemon")]
 pub(crate) async fn run<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
@@ -69,7 +71,7 @@ impl Drop for AbortOnDrop {
 /// Waits on this thread. Nothing here needs a runtime of the caller's.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(UnparkWaker(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
         match future.as_mut().poll(&mut context) {
@@ -79,10 +81,10 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-struct Unpark(Thread);
+struct UnparkWaker(Thread);
 
-impl Wake for Unpark {
-    fn wake(self: Arc<Unpark>) {
+impl Wake for UnparkWaker {
+    fn wake(self: Arc<UnparkWaker>) {
         self.0.unpark();
     }
 }

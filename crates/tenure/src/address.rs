@@ -34,7 +34,7 @@ use crate::error::{Error, InputError};
 /// | `tenure://host:port[,host:port]/tenant:/acme`, `tenant:/acme` | a path of the daemon |
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Where {
+pub enum Address {
     /// A lock of this process.
     Memory(MemoryName),
     /// A lock file beside the file it protects.
@@ -87,17 +87,17 @@ impl MemoryName {
     }
 }
 
-impl Where {
-    /// The reach's word: `mem`, `sidecar`, `exclusive`, `upload`, `repository`, `daemon`.
-    pub fn reach(&self) -> &'static str {
+impl Address {
+    /// The backend's word: `mem`, `sidecar`, `exclusive`, `upload`, `repository`, `daemon`.
+    pub fn backend(&self) -> &'static str {
         match self {
-            Where::Memory(_) => "mem",
-            Where::Sidecar(_) => "sidecar",
-            Where::Exclusive(_) => "exclusive",
-            Where::Upload { .. } => "upload",
+            Address::Memory(_) => "mem",
+            Address::Sidecar(_) => "sidecar",
+            Address::Exclusive(_) => "exclusive",
+            Address::Upload { .. } => "upload",
             #[cfg(feature = "store")]
-            Where::Repository(_) => "repository",
-            Where::Daemon { .. } => "daemon",
+            Address::Repository(_) => "repository",
+            Address::Daemon { .. } => "daemon",
         }
     }
 
@@ -105,43 +105,43 @@ impl Where {
     pub fn is_file(&self) -> bool {
         matches!(
             self,
-            Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. }
+            Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. }
         )
     }
 
     /// The path in a tree of locks, where there is one: several of them can be taken in one step.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
-            Where::Memory(name) => Some(name.path()),
-            Where::Daemon { path, .. } => Some(path),
-            Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => None,
+            Address::Memory(name) => Some(name.path()),
+            Address::Daemon { path, .. } => Some(path),
+            Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => None,
             #[cfg(feature = "store")]
-            Where::Repository(_) => None,
+            Address::Repository(_) => None,
         }
     }
 
     /// Whether both are paths of one tree, that of one daemon or of this process.
-    pub(crate) fn same_tree(&self, other: &Where) -> bool {
+    pub(crate) fn same_tree(&self, other: &Address) -> bool {
         match (self, other) {
-            (Where::Memory(_), Where::Memory(_)) => true,
-            (Where::Daemon { nodes: one, .. }, Where::Daemon { nodes: two, .. }) => one == two,
+            (Address::Memory(_), Address::Memory(_)) => true,
+            (Address::Daemon { nodes: one, .. }, Address::Daemon { nodes: two, .. }) => one == two,
             _ => false,
         }
     }
 
     /// The same place with real, absolute paths, so that two spellings of one lock are equal (C6).
     #[must_use]
-    pub fn normalized(&self) -> Where {
+    pub fn normalized(&self) -> Address {
         match self {
-            Where::Sidecar(file) => Where::Sidecar(real_file(file)),
-            Where::Exclusive(dir) => Where::Exclusive(real(dir)),
-            Where::Upload { dir, id } => Where::Upload {
+            Address::Sidecar(file) => Address::Sidecar(real_file(file)),
+            Address::Exclusive(dir) => Address::Exclusive(real(dir)),
+            Address::Upload { dir, id } => Address::Upload {
                 dir: real(dir),
                 id: id.clone(),
             },
             #[cfg(feature = "store")]
-            Where::Repository(tenure_store::RepositoryAddress::Directory(dir)) => {
-                Where::Repository(tenure_store::RepositoryAddress::Directory(real(dir)))
+            Address::Repository(tenure_store::RepositoryAddress::Directory(dir)) => {
+                Address::Repository(tenure_store::RepositoryAddress::Directory(real(dir)))
             }
             other => other.clone(),
         }
@@ -149,9 +149,9 @@ impl Where {
 
     /// The fixed order in which several locks are taken (C6): by address, and in a tree a path before what is
     /// below it, so that two commands with reversed lists cannot wait for each other.
-    pub fn lock_order(&self, other: &Where) -> Ordering {
+    pub fn lock_order(&self, other: &Address) -> Ordering {
         // A separator sorts before every other character: then byte order is the order of the tree.
-        let key = |place: &Where| place.to_string().replace('/', "\u{1}");
+        let key = |place: &Address| place.to_string().replace('/', "\u{1}");
         key(self).cmp(&key(other))
     }
 }
@@ -171,10 +171,10 @@ fn real_file(file: &FilePath) -> PathBuf {
     }
 }
 
-impl FromStr for Where {
+impl FromStr for Address {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Where, Error> {
+    fn from_str(text: &str) -> Result<Address, Error> {
         if let Some((scheme, rest)) = text.split_once("://")
             && !scheme.contains(['/', '.'])
         {
@@ -192,27 +192,27 @@ impl FromStr for Where {
                 "sidecar" | "exclusive" if rest.is_empty() => {
                     return Err(input(text, "names no file"));
                 }
-                "sidecar" => return Ok(Where::Sidecar(rest.into())),
-                "exclusive" => return Ok(Where::Exclusive(rest.into())),
+                "sidecar" => return Ok(Address::Sidecar(rest.into())),
+                "exclusive" => return Ok(Address::Exclusive(rest.into())),
                 "upload" => return upload(text, rest),
                 "repo" => return repository(text),
-                "mem" => return MemoryName::new(rest).map(Where::Memory),
+                "mem" => return MemoryName::new(rest).map(Address::Memory),
                 _ => {}
             }
         }
         if let Ok(path) = Path::parse(text) {
             let nodes = Vec::new();
-            return Ok(Where::Daemon { nodes, path });
+            return Ok(Address::Daemon { nodes, path });
         }
         if text.is_empty() {
             return Err(input(text, "is empty: name a file or another address"));
         }
-        Ok(Where::Sidecar(text.into()))
+        Ok(Address::Sidecar(text.into()))
     }
 }
 
 /// `host:port[,host:port…]/handler:/path`.
-fn daemon(text: &str, rest: &str) -> Result<Where, Error> {
+fn daemon(text: &str, rest: &str) -> Result<Address, Error> {
     let (hosts, path) = rest
         .split_once('/')
         .filter(|(_, path)| !path.is_empty())
@@ -227,11 +227,11 @@ fn daemon(text: &str, rest: &str) -> Result<Where, Error> {
         "" => Vec::new(),
         hosts => Endpoint::list(hosts).map_err(|error| input(text, error.to_string()))?,
     };
-    Ok(Where::Daemon { nodes, path })
+    Ok(Address::Daemon { nodes, path })
 }
 
 /// U24: the last `#`, else the last `/`.
-fn upload(text: &str, rest: &str) -> Result<Where, Error> {
+fn upload(text: &str, rest: &str) -> Result<Address, Error> {
     let (dir, id) = rest
         .rsplit_once('#')
         .or_else(|| rest.rsplit_once('/'))
@@ -242,21 +242,21 @@ fn upload(text: &str, rest: &str) -> Result<Where, Error> {
         "" => "/",
         dir => dir,
     };
-    Ok(Where::Upload {
+    Ok(Address::Upload {
         dir: dir.into(),
         id,
     })
 }
 
 #[cfg(feature = "store")]
-fn repository(text: &str) -> Result<Where, Error> {
+fn repository(text: &str) -> Result<Address, Error> {
     text.parse()
-        .map(Where::Repository)
+        .map(Address::Repository)
         .map_err(|error: tenure_store::address::AddressError| input(text, error.to_string()))
 }
 
 #[cfg(not(feature = "store"))]
-fn repository(text: &str) -> Result<Where, Error> {
+fn repository(text: &str) -> Result<Address, Error> {
     Err(input(text, "repositories are left out of this build"))
 }
 
@@ -264,18 +264,18 @@ fn input(text: &str, what: impl Into<String>) -> Error {
     Error::Input(InputError::new(text, what))
 }
 
-impl fmt::Display for Where {
+impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Where::Memory(MemoryName(path)) => {
+            Address::Memory(MemoryName(path)) => {
                 write!(f, "mem:{}", path.as_str().trim_start_matches("mem:/"))
             }
-            Where::Sidecar(file) => write!(f, "sidecar:{}", file.display()),
-            Where::Exclusive(dir) => write!(f, "exclusive:{}", dir.display()),
-            Where::Upload { dir, id } => write!(f, "upload:{}#{id}", dir.display()),
+            Address::Sidecar(file) => write!(f, "sidecar:{}", file.display()),
+            Address::Exclusive(dir) => write!(f, "exclusive:{}", dir.display()),
+            Address::Upload { dir, id } => write!(f, "upload:{}#{id}", dir.display()),
             #[cfg(feature = "store")]
-            Where::Repository(address) => address.fmt(f),
-            Where::Daemon { nodes, path } if nodes.is_empty() => {
+            Address::Repository(address) => address.fmt(f),
+            Address::Daemon { nodes, path } if nodes.is_empty() => {
                 // A handler with the name of a scheme needs the long form to be read back.
                 match path.handler() {
                     "sidecar" | "exclusive" | "upload" | "repo" | "mem" => {
@@ -284,7 +284,7 @@ impl fmt::Display for Where {
                     _ => f.write_str(path.as_str()),
                 }
             }
-            Where::Daemon { nodes, path } => {
+            Address::Daemon { nodes, path } => {
                 let nodes: Vec<String> = nodes.iter().map(Endpoint::to_string).collect();
                 write!(f, "tenure://{}/{}", nodes.join(","), path.as_str())
             }
@@ -292,66 +292,66 @@ impl fmt::Display for Where {
     }
 }
 
-impl Serialize for Where {
+impl Serialize for Address {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// What can be taken for an address: text, a path of a file, or a [`Where`].
-pub trait IntoWhere {
+/// What can be taken for an address: text, a path of a file, or a [`Address`].
+pub trait IntoAddress {
     /// The address, or what is wrong with it.
-    fn into_where(self) -> Result<Where, Error>;
+    fn into_where(self) -> Result<Address, Error>;
 }
 
-impl IntoWhere for Where {
-    fn into_where(self) -> Result<Where, Error> {
+impl IntoAddress for Address {
+    fn into_where(self) -> Result<Address, Error> {
         Ok(self)
     }
 }
 
-impl IntoWhere for &Where {
-    fn into_where(self) -> Result<Where, Error> {
+impl IntoAddress for &Address {
+    fn into_where(self) -> Result<Address, Error> {
         Ok(self.clone())
     }
 }
 
-impl IntoWhere for &str {
-    fn into_where(self) -> Result<Where, Error> {
+impl IntoAddress for &str {
+    fn into_where(self) -> Result<Address, Error> {
         self.parse()
     }
 }
 
-impl IntoWhere for String {
-    fn into_where(self) -> Result<Where, Error> {
+impl IntoAddress for String {
+    fn into_where(self) -> Result<Address, Error> {
         self.parse()
     }
 }
 
-impl IntoWhere for &String {
-    fn into_where(self) -> Result<Where, Error> {
+impl IntoAddress for &String {
+    fn into_where(self) -> Result<Address, Error> {
         self.parse()
     }
 }
 
 /// A file, whatever its name looks like.
-impl IntoWhere for &FilePath {
-    fn into_where(self) -> Result<Where, Error> {
-        Ok(Where::Sidecar(self.to_owned()))
+impl IntoAddress for &FilePath {
+    fn into_where(self) -> Result<Address, Error> {
+        Ok(Address::Sidecar(self.to_owned()))
     }
 }
 
 /// A file, whatever its name looks like.
-impl IntoWhere for PathBuf {
-    fn into_where(self) -> Result<Where, Error> {
-        Ok(Where::Sidecar(self))
+impl IntoAddress for PathBuf {
+    fn into_where(self) -> Result<Address, Error> {
+        Ok(Address::Sidecar(self))
     }
 }
 
 /// A file, whatever its name looks like.
-impl IntoWhere for &PathBuf {
-    fn into_where(self) -> Result<Where, Error> {
-        Ok(Where::Sidecar(self.clone()))
+impl IntoAddress for &PathBuf {
+    fn into_where(self) -> Result<Address, Error> {
+        Ok(Address::Sidecar(self.clone()))
     }
 }
 
@@ -360,8 +360,8 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> String {
-        match text.parse::<Where>() {
-            Ok(place) => format!("{} {place}", place.reach()),
+        match text.parse::<Address>() {
+            Ok(place) => format!("{} {place}", place.backend()),
             Err(error) => format!("! {error}"),
         }
     }
@@ -389,8 +389,12 @@ mod tests {
             ("tenure://[::1]:9/t:/a", "daemon tenure://[::1]:9/t:/a"),
         ] {
             assert_eq!(shown(text), want, "{text}");
-            let place: Where = text.parse().unwrap();
-            assert_eq!(place.to_string().parse::<Where>().unwrap(), place, "{text}");
+            let place: Address = text.parse().unwrap();
+            assert_eq!(
+                place.to_string().parse::<Address>().unwrap(),
+                place,
+                "{text}"
+            );
         }
     }
 
@@ -412,7 +416,7 @@ mod tests {
             "s3://",
             "repo:",
         ] {
-            let error = text.parse::<Where>().unwrap_err();
+            let error = text.parse::<Address>().unwrap_err();
             assert_eq!(error.exit_code(), 2, "{text}");
             assert!(error.to_string().contains(text), "{error}");
         }
@@ -421,11 +425,11 @@ mod tests {
     /// C6: in a tree a path comes before all that is below it.
     #[test]
     fn a_parent_is_locked_before_its_children_and_its_siblings() {
-        let mut places: Vec<Where> = ["t:/m-1", "t:/m/x", "t:/m"]
+        let mut places: Vec<Address> = ["t:/m-1", "t:/m/x", "t:/m"]
             .map(|text| text.parse().unwrap())
             .into();
-        places.sort_by(Where::lock_order);
-        let order: Vec<String> = places.iter().map(Where::to_string).collect();
+        places.sort_by(Address::lock_order);
+        let order: Vec<String> = places.iter().map(Address::to_string).collect();
         assert_eq!(order, ["t:/m", "t:/m/x", "t:/m-1"]);
     }
 
@@ -434,8 +438,8 @@ mod tests {
     fn two_spellings_of_a_file_are_one_place() {
         let temp = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(temp.path(), temp.path().join("alias")).unwrap();
-        let plain = Where::Sidecar(temp.path().join("state"));
-        let alias = Where::Sidecar(temp.path().join("alias/./state"));
+        let plain = Address::Sidecar(temp.path().join("state"));
+        let alias = Address::Sidecar(temp.path().join("alias/./state"));
         assert_eq!(plain.normalized(), alias.normalized());
     }
 }

@@ -18,7 +18,7 @@ pub(super) use v1::session_response::Result as Answer;
 
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::tenure::Access;
+use crate::tenure::DaemonAccess;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    pub(super) fn new(access: &Access) -> Result<Credentials, Error> {
+    pub(super) fn new(access: &DaemonAccess) -> Result<Credentials, Error> {
         let read = |file: &std::path::Path| {
             std::fs::read(file).map_err(|error| {
                 Error::input(
@@ -89,7 +89,7 @@ impl Credentials {
 }
 
 /// What a link has to tell.
-pub(super) enum News {
+pub(super) enum ConnectionEvent {
     /// An event of an owner.
     Event(v1::Event),
     /// It broke.
@@ -97,21 +97,21 @@ pub(super) enum News {
 }
 
 /// Where news goes.
-pub(super) type OnNews = Arc<dyn Fn(News) + Send + Sync>;
+pub(super) type EventHandler = Arc<dyn Fn(ConnectionEvent) + Send + Sync>;
 
 /// A session that is open, or was.
-pub(super) struct Link {
+pub(super) struct Connection {
     /// For calls that have no form in the session.
     pub(super) calls: PathLockClient<Channel>,
     requests: mpsc::Sender<v1::SessionRequest>,
-    open: Open,
+    open: PendingReplies,
     next: AtomicU64,
-    on_news: OnNews,
+    on_update: EventHandler,
     reader: tokio::task::AbortHandle,
 }
 
 /// Who waits for which answer; `None` once the link is broken.
-type Open = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+type PendingReplies = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
 
 /// Why an operation has no answer.
 #[derive(Clone, Debug)]
@@ -122,12 +122,12 @@ pub(super) enum NoAnswer {
     Refused(Code, String),
 }
 
-impl Link {
+impl Connection {
     pub(super) async fn connect(
         node: &Endpoint,
         credentials: &Credentials,
-        on_news: OnNews,
-    ) -> Result<Link, NoAnswer> {
+        on_update: EventHandler,
+    ) -> Result<Connection, NoAnswer> {
         let broken = |what: String| NoAnswer::Broken(format!("{node}: {what}"));
         let scheme = if credentials.tls.is_some() {
             "https"
@@ -166,14 +166,14 @@ impl Link {
             Ok(opened) => opened?,
             Err(_) => return Err(broken("no answer in time".into())),
         };
-        let open: Open = Arc::new(Mutex::new(Some(HashMap::new())));
-        let reader = tokio::spawn(read(answers, Arc::clone(&open), Arc::clone(&on_news)));
-        Ok(Link {
+        let open: PendingReplies = Arc::new(Mutex::new(Some(HashMap::new())));
+        let reader = tokio::spawn(read(answers, Arc::clone(&open), Arc::clone(&on_update)));
+        Ok(Connection {
             calls,
             requests,
             open,
             next: AtomicU64::new(1),
-            on_news,
+            on_update,
             reader: reader.abort_handle(),
         })
     }
@@ -185,7 +185,7 @@ impl Link {
     /// Nobody gets an answer from it any more.
     pub(super) fn close(&self) {
         self.reader.abort();
-        break_off(&self.open, &self.on_news);
+        break_off(&self.open, &self.on_update);
     }
 
     /// One operation. No answer in time counts as a broken link: others would wait in vain, too.
@@ -217,10 +217,14 @@ impl Link {
 }
 
 /// Hands answers to those who wait for them, until the stream ends.
-async fn read(mut answers: Streaming<v1::SessionResponse>, open: Open, on_news: OnNews) {
+async fn read(
+    mut answers: Streaming<v1::SessionResponse>,
+    open: PendingReplies,
+    on_update: EventHandler,
+) {
     while let Ok(Some(response)) = answers.message().await {
         match (response.id, response.result) {
-            (0, Some(Answer::Event(event))) => on_news(News::Event(event)),
+            (0, Some(Answer::Event(event))) => on_update(ConnectionEvent::Event(event)),
             (0, _) => break,
             (id, Some(answer)) => {
                 let waiting = lock(&open).as_mut().and_then(|open| open.remove(&id));
@@ -231,18 +235,18 @@ async fn read(mut answers: Streaming<v1::SessionResponse>, open: Open, on_news: 
             (_, None) => {}
         }
     }
-    break_off(&open, &on_news);
+    break_off(&open, &on_update);
 }
 
 /// Told once, however it ends.
-fn break_off(open: &Open, on_news: &OnNews) {
+fn break_off(open: &PendingReplies, on_update: &EventHandler) {
     let was_open = lock(open).take().is_some();
     if was_open {
-        on_news(News::Broken);
+        on_update(ConnectionEvent::Broken);
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         self.reader.abort();
     }

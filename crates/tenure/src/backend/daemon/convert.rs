@@ -5,9 +5,9 @@ use std::time::Duration;
 use tenure_core::path::Path;
 use tenure_wire::v1;
 
-use crate::error::{Blocker, Standing};
-use crate::place::Where;
-use crate::values::{Fence, HoldId, Holder, Life, Mode, Verdict};
+use crate::address::Address;
+use crate::error::{Blocker, BlockerKind};
+use crate::values::{Fence, HoldId, Holder, HolderLiveness, Mode, Verdict};
 
 pub(super) fn mode(mode: Mode) -> v1::Mode {
     match mode {
@@ -61,25 +61,25 @@ pub(super) fn holder_or_owner(holder: Option<&v1::Holder>, owner: &str) -> Holde
     }
 }
 
-pub(super) fn blocker(place: Where, found: &v1::Blocker) -> Blocker {
+pub(super) fn blocker(place: Address, found: &v1::Blocker) -> Blocker {
     let fence = fence(found.fence);
     Blocker {
         place,
         holder: holder_or_owner(found.holder.as_ref(), &found.owner),
-        standing: Standing::Holds,
+        standing: BlockerKind::Holds,
         mode: mode_out(found.mode()),
         held_for: Some(Duration::from_millis(found.held_ms)),
         lease_left: Some(Duration::from_millis(found.lease_left_ms)).filter(|left| !left.is_zero()),
         fence,
-        verdict: Verdict::new(Life::Alive, "its lease has not run out"),
+        verdict: Verdict::new(HolderLiveness::Alive, "its lease has not run out"),
         id: Some(HoldId::of(&found.owner, fence)),
     }
 }
 
 /// Another path of the same daemon.
-pub(super) fn place_like(place: &Where, path: &str) -> Where {
+pub(super) fn place_like(place: &Address, path: &str) -> Address {
     match (place, Path::parse(path)) {
-        (Where::Daemon { nodes, .. }, Ok(path)) => Where::Daemon {
+        (Address::Daemon { nodes, .. }, Ok(path)) => Address::Daemon {
             nodes: nodes.clone(),
             path,
         },

@@ -4,8 +4,10 @@ use std::sync::LazyLock;
 
 use tempfile::TempDir;
 use tenure::blocking::{Lock, wait};
-use tenure::{Blocker, Broken, Capabilities, Error, Force, HoldId, Modes, RepositoryTuning, State};
-use tenure::{Tenure, Tuning, Where};
+use tenure::{Address, Tenure, Tuning};
+use tenure::{
+    Blocker, Broken, Capabilities, Error, Force, HoldId, LockState, Modes, RepositoryTuning,
+};
 
 use crate::support::Daemon;
 
@@ -27,7 +29,7 @@ pub(crate) enum Case {
     Leave,
 }
 
-/// All that a reach does not do. A case that is not listed here must pass.
+/// All that a backend does not do. A case that is not listed here must pass.
 const EXCEPTIONS: &[(&str, Case, &str)] = &[
     ("mem", Case::Crash, "a holder cannot die without its lock"),
     (
@@ -43,32 +45,32 @@ const EXCEPTIONS: &[(&str, Case, &str)] = &[
     ("repository", Case::Ask, "a holder listens to nobody"),
 ];
 
-/// Why a reach does not do this, if it does not.
-pub(crate) fn exception(reach: &str, case: Case) -> Option<&'static str> {
+/// Why a backend does not do this, if it does not.
+pub(crate) fn exception(backend: &str, case: Case) -> Option<&'static str> {
     let found = EXCEPTIONS
         .iter()
-        .find(|(at, what, _)| *at == reach && *what == case);
+        .find(|(at, what, _)| *at == backend && *what == case);
     found.map(|(_, _, why)| *why)
 }
 
 /// One reach, with a place of its own.
-pub(crate) struct Spot {
-    pub(crate) reach: &'static str,
+pub(crate) struct BackendAddress {
+    pub(crate) backend: &'static str,
     pub(crate) tenure: Tenure,
-    pub(crate) place: Where,
+    pub(crate) place: Address,
     temp: TempDir,
 }
 
-/// A fresh place at every reach.
-pub(crate) fn everywhere() -> Vec<Spot> {
+/// A fresh place at every backend.
+pub(crate) fn everywhere() -> Vec<BackendAddress> {
     let name = || tenure_files::identity::Token::random().to_string();
     vec![
-        spot("mem", |_| format!("mem:{}/lock", name())),
-        spot("sidecar", |dir| format!("{dir}/state.json")),
-        spot("exclusive", |dir| format!("exclusive:{dir}")),
-        spot("upload", |dir| format!("upload:{dir}#7")),
-        spot("repository", |dir| format!("repo:{dir}")),
-        spot("daemon", |_| {
+        backend_address("mem", |_| format!("mem:{}/lock", name())),
+        backend_address("sidecar", |dir| format!("{dir}/state.json")),
+        backend_address("exclusive", |dir| format!("exclusive:{dir}")),
+        backend_address("upload", |dir| format!("upload:{dir}#7")),
+        backend_address("repository", |dir| format!("repo:{dir}")),
+        backend_address("daemon", |_| {
             format!("tenure://{}/t:/{}/lock", DAEMON.node, name())
         }),
     ]
@@ -77,10 +79,10 @@ pub(crate) fn everywhere() -> Vec<Spot> {
 /// One daemon for the whole suite. It ends with this process.
 static DAEMON: LazyLock<Daemon> = LazyLock::new(Daemon::start);
 
-fn spot(reach: &'static str, place: impl Fn(&str) -> String) -> Spot {
+fn backend_address(backend: &'static str, place: impl Fn(&str) -> String) -> BackendAddress {
     let temp = tempfile::tempdir().unwrap();
-    let place: Where = place(temp.path().to_str().unwrap()).parse().unwrap();
-    assert_eq!(place.reach(), reach);
+    let place: Address = place(temp.path().to_str().unwrap()).parse().unwrap();
+    assert_eq!(place.backend(), backend);
     let tuning = Tuning {
         repository: RepositoryTuning {
             // Nobody else is there: no need to wait for late writers.
@@ -90,20 +92,20 @@ fn spot(reach: &'static str, place: impl Fn(&str) -> String) -> Spot {
         ..Tuning::default()
     };
     let tenure = Tenure::builder().tuning(tuning).build().unwrap();
-    Spot {
-        reach,
+    BackendAddress {
+        backend,
         tenure,
         place,
         temp,
     }
 }
 
-impl Spot {
+impl BackendAddress {
     pub(crate) fn lock(&self) -> Lock {
         self.tenure.lock_blocking(&self.place).unwrap()
     }
 
-    pub(crate) fn inspect(&self) -> State {
+    pub(crate) fn inspect(&self) -> LockState {
         wait(self.tenure.inspect(&self.place)).unwrap()
     }
 
@@ -120,15 +122,15 @@ impl Spot {
     }
 
     /// A place above: the directory, the parent in the tree.
-    pub(crate) fn above(&self) -> Where {
+    pub(crate) fn above(&self) -> Address {
         let dir = self.temp.path().to_str().unwrap();
         match &self.place {
-            Where::Memory(_) | Where::Daemon { .. } => {
+            Address::Memory(_) | Address::Daemon { .. } => {
                 let text = self.place.to_string();
                 text.rsplit_once('/').unwrap().0.parse().unwrap()
             }
-            Where::Sidecar(_) => dir.parse().unwrap(),
-            Where::Upload { .. } => format!("upload:{dir}").parse().unwrap(),
+            Address::Sidecar(_) => dir.parse().unwrap(),
+            Address::Upload { .. } => format!("upload:{dir}").parse().unwrap(),
             other => other.clone(),
         }
     }
@@ -149,21 +151,26 @@ impl Spot {
 /// The table of exceptions and the declared capabilities say the same.
 #[test]
 fn exceptions_are_what_the_capabilities_declare() {
-    for spot in everywhere() {
-        let declared = Capabilities::of(&spot.place);
-        let is_exempt = |case| exception(spot.reach, case).is_some();
+    for backend_address in everywhere() {
+        let declared = Capabilities::of(&backend_address.place);
+        let is_exempt = |case| exception(backend_address.backend, case).is_some();
         assert_eq!(
             declared.modes == Modes::Exclusive,
             is_exempt(Case::Shared),
             "{}",
-            spot.reach
+            backend_address.backend
         );
-        assert_eq!(declared.ask, !is_exempt(Case::Ask), "{}", spot.reach);
+        assert_eq!(
+            declared.ask,
+            !is_exempt(Case::Ask),
+            "{}",
+            backend_address.backend
+        );
         assert_eq!(
             declared.across == tenure::Across::Process,
             is_exempt(Case::Crash) && is_exempt(Case::Leave),
             "{}",
-            spot.reach
+            backend_address.backend
         );
         assert!(declared.to_string().lines().count() == 7, "{declared}");
     }

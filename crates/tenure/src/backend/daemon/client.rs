@@ -13,17 +13,19 @@ use tenure_wire::v1::path_lock_client::PathLockClient;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-pub(super) use super::link::{Answer, Op};
-use super::link::{Credentials, Link, News, NoAnswer, OnNews, refused};
-use super::owner::{Kind, Owner};
+pub(super) use super::connection::{Answer, Op};
+use super::connection::{
+    Connection, ConnectionEvent, Credentials, EventHandler, NoAnswer, refused,
+};
+use super::owner::{Owner, OwnerKind};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::keeper;
 use crate::lease::Lease;
-use crate::tenure::Access;
+use crate::runtime;
+use crate::tenure::DaemonAccess;
 
 /// How long a call that nothing depends on is tried.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one try may take, where no lease says otherwise.
 const EACH_TRY: Duration = Duration::from_secs(4);
 /// An owner that holds nothing: what is in its way is in everybody's.
@@ -34,25 +36,25 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A client of some nodes. Connects when it is first used; clones share the connection.
 #[derive(Clone)]
-pub(crate) struct Client(Arc<Inner>);
+pub(crate) struct DaemonClient(Arc<ClientInner>);
 
-struct Inner {
+struct ClientInner {
     nodes: Vec<Endpoint>,
     credentials: Credentials,
-    link: tokio::sync::Mutex<Linked>,
+    link: tokio::sync::Mutex<ConnectionState>,
     owners: Mutex<HashMap<String, Arc<Owner>>>,
 }
 
 #[derive(Default)]
-struct Linked {
-    link: Option<Arc<Link>>,
+struct ConnectionState {
+    link: Option<Arc<Connection>>,
     /// The node to try next.
     node: usize,
 }
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
-pub(super) enum Trouble {
+pub(super) enum CallFailure {
     /// Nobody answered in time.
     Unreachable(String),
     /// The daemon said no, and will say so again.
@@ -77,9 +79,9 @@ pub(super) fn new_key() -> String {
     Token::random().to_string()
 }
 
-impl Client {
-    pub(crate) fn new(nodes: Vec<Endpoint>, access: &Access) -> Result<Client, Error> {
-        Ok(Client(Arc::new(Inner {
+impl DaemonClient {
+    pub(crate) fn new(nodes: Vec<Endpoint>, access: &DaemonAccess) -> Result<DaemonClient, Error> {
+        Ok(DaemonClient(Arc::new(ClientInner {
             nodes,
             credentials: Credentials::new(access)?,
             link: tokio::sync::Mutex::default(),
@@ -88,7 +90,7 @@ impl Client {
     }
 
     /// The owner of this id; a new one if it is not known here.
-    pub(super) fn owner(&self, id: &str, ttl: Duration, kind: Kind) -> Arc<Owner> {
+    pub(super) fn owner(&self, id: &str, ttl: Duration, kind: OwnerKind) -> Arc<Owner> {
         let mut owners = self.owners();
         // Nobody has them any more, so nothing is held or waited for under their names.
         owners.retain(|_, owner| Arc::strong_count(owner) > 1 || owner.is_spoiled());
@@ -105,7 +107,7 @@ impl Client {
         op: Op,
         until: Duration,
         each_try: Duration,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, CallFailure> {
         let mut pause = FIRST_PAUSE;
         let mut is_first = true;
         loop {
@@ -113,18 +115,18 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 // Where no more answers are remembered (R102), one try without a key: a second might be a repeat that
                 // nobody knows for one. An earlier try may still be on its way, and then the key must stay.
-                Err(Trouble::Refused(Code::Unavailable, what))
+                Err(CallFailure::Refused(Code::Unavailable, what))
                     if is_first && what.contains(WANTS_NO_KEY) =>
                 {
                     return self.ask_once(without_key(op), each_try).await;
                 }
-                Err(Trouble::Refused(code, what)) if !passes(code) => {
-                    return Err(Trouble::Refused(code, what));
+                Err(CallFailure::Refused(code, what)) if !passes(code) => {
+                    return Err(CallFailure::Refused(code, what));
                 }
-                Err(Trouble::Refused(_, what) | Trouble::Unreachable(what)) => what,
+                Err(CallFailure::Refused(_, what) | CallFailure::Unreachable(what)) => what,
             };
             if Lease::now() + pause >= until {
-                return Err(Trouble::Unreachable(trouble));
+                return Err(CallFailure::Unreachable(trouble));
             }
             tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -133,31 +135,33 @@ impl Client {
     }
 
     /// One try. After a failure the next one goes to the next node.
-    pub(super) async fn ask_once(&self, op: Op, each_try: Duration) -> Result<Answer, Trouble> {
+    pub(super) async fn ask_once(&self, op: Op, each_try: Duration) -> Result<Answer, CallFailure> {
         let link = self.link().await?;
         match link.call(op, each_try).await {
             Ok(answer) => Ok(answer),
             Err(NoAnswer::Broken(what)) => {
                 self.turn_away_from(&link).await;
-                Err(Trouble::Unreachable(what))
+                Err(CallFailure::Unreachable(what))
             }
             Err(NoAnswer::Refused(code, what)) => {
                 if code == Code::Unavailable && self.0.nodes.len() > 1 {
                     self.turn_away_from(&link).await;
                 }
-                Err(Trouble::Refused(code, what))
+                Err(CallFailure::Refused(code, what))
             }
         }
     }
 
-    /// The same from a thread that is not the keeper's.
-    pub(super) async fn ask_from_anywhere(&self, op: Op) -> Result<Answer, Trouble> {
+    /// The same from a thread that is not the runtime thread's.
+    pub(super) async fn ask_from_anywhere(&self, op: Op) -> Result<Answer, CallFailure> {
         let client = self.clone();
         let asked =
-            keeper::run(async move { client.ask(op, Lease::now() + PATIENCE, EACH_TRY).await });
+            runtime::run(
+                async move { client.ask(op, Lease::now() + CALL_TIMEOUT, EACH_TRY).await },
+            );
         asked
             .await
-            .unwrap_or_else(|| Err(Trouble::Unreachable("the keeper has ended".into())))
+            .unwrap_or_else(|| Err(CallFailure::Unreachable("the keeper has ended".into())))
     }
 
     /// What an owner holds, read linearizably (R142).
@@ -166,7 +170,7 @@ impl Client {
         owner: &str,
         until: Duration,
         each_try: Duration,
-    ) -> Result<Vec<v1::OwnedLock>, Trouble> {
+    ) -> Result<Vec<v1::OwnedLock>, CallFailure> {
         let request = v1::ListOwnerLocksRequest {
             owner_id: owner.to_owned(),
             domains: Vec::new(),
@@ -180,7 +184,7 @@ impl Client {
         &self,
         path: &Path,
         until: Duration,
-    ) -> Result<v1::ExplainResponse, Trouble> {
+    ) -> Result<v1::ExplainResponse, CallFailure> {
         let request = v1::ExplainRequest {
             path: path.as_str().to_owned(),
             mode: v1::Mode::Write.into(),
@@ -190,32 +194,32 @@ impl Client {
     }
 
     /// A single call that changes nothing, or nothing that a repeat would change again.
-    async fn call<Q: Call>(
+    async fn call<Q: RpcCall>(
         &self,
         message: Q,
         until: Duration,
         each_try: Duration,
-    ) -> Result<Q::Answer, Trouble> {
+    ) -> Result<Q::Answer, CallFailure> {
         let mut pause = FIRST_PAUSE;
         loop {
             let what = match self.call_once(message.clone(), each_try).await {
-                Err(Trouble::Unreachable(what)) => what,
-                Err(Trouble::Refused(code, what)) if passes(code) => what,
+                Err(CallFailure::Unreachable(what)) => what,
+                Err(CallFailure::Refused(code, what)) if passes(code) => what,
                 other => return other,
             };
             if Lease::now() + pause >= until {
-                return Err(Trouble::Unreachable(what));
+                return Err(CallFailure::Unreachable(what));
             }
             tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    async fn call_once<Q: Call>(
+    async fn call_once<Q: RpcCall>(
         &self,
         message: Q,
         each_try: Duration,
-    ) -> Result<Q::Answer, Trouble> {
+    ) -> Result<Q::Answer, CallFailure> {
         let link = self.link().await?;
         let request = self.0.credentials.sign(message);
         let call = Q::call(link.calls.clone(), request);
@@ -227,30 +231,30 @@ impl Client {
         match refused(&status) {
             NoAnswer::Broken(what) => {
                 self.turn_away_from(&link).await;
-                Err(Trouble::Unreachable(what))
+                Err(CallFailure::Unreachable(what))
             }
-            NoAnswer::Refused(code, what) => Err(Trouble::Refused(code, what)),
+            NoAnswer::Refused(code, what) => Err(CallFailure::Refused(code, what)),
         }
     }
 
-    /// A single call, from a thread that is not the keeper's.
-    pub(super) async fn call_from_anywhere<Q: Call>(
+    /// A single call, from a thread that is not the runtime thread's.
+    pub(super) async fn call_from_anywhere<Q: RpcCall>(
         &self,
         message: Q,
-    ) -> Result<Q::Answer, Trouble> {
+    ) -> Result<Q::Answer, CallFailure> {
         let client = self.clone();
-        let called = keeper::run(async move {
+        let called = runtime::run(async move {
             client
-                .call(message, Lease::now() + PATIENCE, EACH_TRY)
+                .call(message, Lease::now() + CALL_TIMEOUT, EACH_TRY)
                 .await
         });
         called
             .await
-            .unwrap_or_else(|| Err(Trouble::Unreachable("the keeper has ended".into())))
+            .unwrap_or_else(|| Err(CallFailure::Unreachable("the keeper has ended".into())))
     }
 
     /// The link that stands, or a new one: to the node that served last, then to the others in turn.
-    async fn link(&self) -> Result<Arc<Link>, Trouble> {
+    async fn link(&self) -> Result<Arc<Connection>, CallFailure> {
         let mut linked = self.0.link.lock().await;
         if let Some(link) = linked.link.as_ref().filter(|link| link.is_open()) {
             return Ok(Arc::clone(link));
@@ -258,24 +262,24 @@ impl Client {
         let mut troubles = Vec::new();
         for _ in &self.0.nodes {
             let node = &self.0.nodes[linked.node % self.0.nodes.len()];
-            match Link::connect(node, &self.0.credentials, self.on_news()).await {
+            match Connection::connect(node, &self.0.credentials, self.on_update()).await {
                 Ok(link) => {
                     let link = Arc::new(link);
                     linked.link = Some(Arc::clone(&link));
                     return Ok(link);
                 }
                 // Who is turned away here would be turned away everywhere.
-                Err(NoAnswer::Refused(code, what)) => return Err(Trouble::Refused(code, what)),
+                Err(NoAnswer::Refused(code, what)) => return Err(CallFailure::Refused(code, what)),
                 Err(NoAnswer::Broken(what)) => {
                     linked.node = linked.node.wrapping_add(1);
                     troubles.push(what);
                 }
             }
         }
-        Err(Trouble::Unreachable(troubles.join("; ")))
+        Err(CallFailure::Unreachable(troubles.join("; ")))
     }
 
-    async fn turn_away_from(&self, link: &Arc<Link>) {
+    async fn turn_away_from(&self, link: &Arc<Connection>) {
         link.close();
         let mut linked = self.0.link.lock().await;
         if linked
@@ -287,21 +291,21 @@ impl Client {
         }
     }
 
-    fn on_news(&self) -> OnNews {
-        let inner: Weak<Inner> = Arc::downgrade(&self.0);
-        Arc::new(move |news| {
-            let Some(client) = inner.upgrade().map(Client) else {
+    fn on_update(&self) -> EventHandler {
+        let inner: Weak<ClientInner> = Arc::downgrade(&self.0);
+        Arc::new(move |update| {
+            let Some(client) = inner.upgrade().map(DaemonClient) else {
                 return;
             };
-            match news {
-                News::Event(event) => {
+            match update {
+                ConnectionEvent::Event(event) => {
                     let owner = client.owners().get(&event.owner_id).cloned();
                     if let Some(owner) = owner {
                         owner.hear(&client, &event);
                     }
                 }
                 // Events of an owner come on the session that it uses: each sends something on the next one, at once.
-                News::Broken => {
+                ConnectionEvent::Broken => {
                     let owners: Vec<Arc<Owner>> = client.owners().values().cloned().collect();
                     owners.iter().for_each(|owner| owner.link_broke());
                 }
@@ -315,7 +319,7 @@ impl Client {
 }
 
 /// A message that has a call of its own.
-pub(super) trait Call: Clone + Send + Sync + 'static {
+pub(super) trait RpcCall: Clone + Send + Sync + 'static {
     /// What it is answered with.
     type Answer: Send + 'static;
     /// Makes the call.
@@ -327,7 +331,7 @@ pub(super) trait Call: Clone + Send + Sync + 'static {
 
 macro_rules! calls {
     ($($request:ident => $name:ident -> $answer:ty;)+) => {
-        $(impl Call for v1::$request {
+        $(impl RpcCall for v1::$request {
             type Answer = $answer;
 
             async fn call(

@@ -4,26 +4,29 @@ use std::convert::Infallible;
 
 use tenure_core::path::Path;
 
-use super::Breaking;
+use super::BreakRequest;
+use crate::address::Address;
 use crate::endpoint::Endpoint;
 use crate::error::{Blocker, Error};
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::inspect::{Broken, State, Watch};
-use crate::place::Where;
+use crate::inspect::{Broken, LockState, WatchStream};
 use crate::request::Request;
-use crate::tenure::Access;
+use crate::tenure::DaemonAccess;
 use crate::values::Fence;
 
 /// No client of the daemon's exists in this build.
 #[derive(Clone)]
-pub(crate) struct Client(Infallible);
+pub(crate) struct DaemonClient(Infallible);
 
 /// Nor does a hold.
-pub(crate) struct Held(Infallible);
+pub(crate) struct DaemonHold(Infallible);
 
-impl Client {
-    pub(crate) fn new(_nodes: Vec<Endpoint>, _access: &Access) -> Result<Client, Error> {
+impl DaemonClient {
+    pub(crate) fn new(
+        _nodes: Vec<Endpoint>,
+        _access: &DaemonAccess,
+    ) -> Result<DaemonClient, Error> {
         Err(Error::input(
             "the daemon's client",
             "is left out of this build: turn the feature `daemon` on",
@@ -31,7 +34,7 @@ impl Client {
     }
 }
 
-impl Held {
+impl DaemonHold {
     pub(super) fn fence(&self) -> Option<Fence> {
         match self.0 {}
     }
@@ -40,11 +43,11 @@ impl Held {
         match self.0 {}
     }
 
-    pub(super) async fn check(&self, _place: &Where) -> Result<(), Error> {
+    pub(super) async fn check(&self, _place: &Address) -> Result<(), Error> {
         match self.0 {}
     }
 
-    pub(super) async fn release(self, _place: &Where) -> Result<(), Error> {
+    pub(super) async fn release(self, _place: &Address) -> Result<(), Error> {
         match self.0 {}
     }
 
@@ -54,46 +57,58 @@ impl Held {
 }
 
 pub(super) async fn acquire(
-    client: Client,
+    client: DaemonClient,
     _request: Request,
-    _paths: Vec<(Where, Path)>,
+    _paths: Vec<(Address, Path)>,
 ) -> Result<Vec<Guard>, Error> {
     match client.0 {}
 }
 
-pub(super) async fn inspect(client: &Client, _: &Where, _: &Path) -> Result<State, Error> {
+pub(super) async fn inspect(
+    client: &DaemonClient,
+    _: &Address,
+    _: &Path,
+) -> Result<LockState, Error> {
     match client.0 {}
 }
 
 pub(crate) async fn list(
-    client: &Client,
+    client: &DaemonClient,
     _: &[Endpoint],
     _: Option<&Path>,
-) -> Result<Vec<State>, Error> {
+) -> Result<Vec<LockState>, Error> {
     match client.0 {}
 }
 
-pub(super) async fn ask(client: &Client, _: &Where, _: &Path) -> Result<Vec<Blocker>, Error> {
+pub(super) async fn ask(
+    client: &DaemonClient,
+    _: &Address,
+    _: &Path,
+) -> Result<Vec<Blocker>, Error> {
     match client.0 {}
 }
 
 pub(super) async fn break_hold(
-    client: &Client,
-    _: &Where,
+    client: &DaemonClient,
+    _: &Address,
     _: &Path,
-    _: Breaking<'_>,
+    _: BreakRequest<'_>,
 ) -> Result<Broken, Error> {
     match client.0 {}
 }
 
-pub(super) async fn watch(client: &Client, _: &[Endpoint], _: &Path) -> Result<Watch, Error> {
+pub(super) async fn watch(
+    client: &DaemonClient,
+    _: &[Endpoint],
+    _: &Path,
+) -> Result<WatchStream, Error> {
     match client.0 {}
 }
 
-pub(super) async fn renew_hold(client: &Client, _: &Hold, _: &Path) -> Result<(), Error> {
+pub(super) async fn renew_hold(client: &DaemonClient, _: &Hold, _: &Path) -> Result<(), Error> {
     match client.0 {}
 }
 
-pub(super) async fn release_hold(client: &Client, _: &Hold, _: &Path) -> Result<(), Error> {
+pub(super) async fn release_hold(client: &DaemonClient, _: &Hold, _: &Path) -> Result<(), Error> {
     match client.0 {}
 }

@@ -11,15 +11,17 @@ use tenure_core::policy::{Algorithm, Mode as CoreMode};
 use tenure_core::value::OwnerId;
 
 use super::convert::{blocker, holder_out, mode_out, namespace, nobody, place_of, route, split_id};
-use super::table::{Claim, MEMORY};
+use super::lock_table::{MEMORY, OwnerClaim};
+use crate::address::Address;
+use crate::backend::BreakRequest;
 use crate::error::{Blocker, Busy, Error, LostCause};
-use crate::inspect::{Broken, Change, ChangeKind, Changes, State, Waiter, Watch};
-use crate::place::Where;
-use crate::reach::Breaking;
+use crate::inspect::{
+    Broken, ChangeEvent, ChangeKind, ChangeStream, LockState, QueuedWaiter, WatchStream,
+};
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Class, Fence, Holder, Mode};
 
-pub(crate) fn inspect(place: &Where, path: &Path) -> State {
+pub(crate) fn inspect(place: &Address, path: &Path) -> LockState {
     let inner = MEMORY.lock();
     let explained = inner.space.explain(
         &route(Algorithm::RecursiveRw),
@@ -29,13 +31,13 @@ pub(crate) fn inspect(place: &Where, path: &Path) -> State {
         MEMORY.time(),
     );
     let fence = inner.space.inspect(&namespace(), path, MEMORY.time()).fence;
-    State {
+    LockState {
         free: explained.conflict.is_none(),
         holders: explained.blockers.iter().map(blocker).collect(),
         waiters: explained
             .ahead
             .iter()
-            .map(|waiter| Waiter {
+            .map(|waiter| QueuedWaiter {
                 place: place_of(&waiter.path),
                 holder: waiter.holder.as_ref().map(holder_out).unwrap_or_default(),
                 owner: waiter.owner.as_str().to_owned(),
@@ -44,12 +46,12 @@ pub(crate) fn inspect(place: &Where, path: &Path) -> State {
             })
             .collect(),
         fence: fence.and_then(|fence| Fence::new(fence.number())),
-        ..State::free(place)
+        ..LockState::free(place)
     }
 }
 
 /// Every lock at or below a path; all of them without one.
-pub(crate) fn list(below: Option<&Path>) -> Vec<State> {
+pub(crate) fn list(below: Option<&Path>) -> Vec<LockState> {
     let mut paths: Vec<Path> = {
         let inner = MEMORY.lock();
         let (mut paths, mut after) = (Vec::new(), None);
@@ -72,7 +74,7 @@ pub(crate) fn list(below: Option<&Path>) -> Vec<State> {
 }
 
 /// Asks those in the way of an exclusive request.
-pub(crate) fn ask(place: &Where, path: &Path, reason: Option<&str>) -> Vec<Blocker> {
+pub(crate) fn ask(place: &Address, path: &Path, reason: Option<&str>) -> Vec<Blocker> {
     let state = inspect(place, path);
     let request = ReleaseRequest {
         by: Holder::here(),
@@ -81,8 +83,8 @@ pub(crate) fn ask(place: &Where, path: &Path, reason: Option<&str>) -> Vec<Block
     let mut asked: Vec<Arc<Signals>> = Vec::new();
     {
         let inner = MEMORY.lock();
-        for (_, seat) in inner.owners.iter() {
-            let claims = seat.holds.iter().filter(|claim| {
+        for (_, owner_entry) in inner.owners.iter() {
+            let claims = owner_entry.holds.iter().filter(|claim| {
                 state
                     .holders
                     .iter()
@@ -113,10 +115,11 @@ pub(crate) fn signals_at(path: &Path) -> Vec<Arc<Signals>> {
         .collect()
 }
 
-fn claims_at(path: &Path) -> Vec<(OwnerId, Arc<Claim>)> {
+fn claims_at(path: &Path) -> Vec<(OwnerId, Arc<OwnerClaim>)> {
     let inner = MEMORY.lock();
-    let seats = inner.owners.iter();
-    let claims = seats.flat_map(|(owner, seat)| seat.holds.iter().map(move |claim| (owner, claim)));
+    let owner_entries = inner.owners.iter();
+    let claims = owner_entries
+        .flat_map(|(owner, owner_entry)| owner_entry.holds.iter().map(move |claim| (owner, claim)));
     claims
         .filter(|(owner, claim)| claim.path == *path && inner.holds(owner, claim))
         .map(|(owner, claim)| (owner.clone(), Arc::clone(claim)))
@@ -124,9 +127,9 @@ fn claims_at(path: &Path) -> Vec<(OwnerId, Arc<Claim>)> {
 }
 
 pub(crate) fn break_hold(
-    place: &Where,
+    place: &Address,
     path: &Path,
-    breaking: Breaking<'_>,
+    breaking: BreakRequest<'_>,
 ) -> Result<Broken, Error> {
     let state = inspect(place, path);
     let victims: Vec<Blocker> = state
@@ -147,7 +150,7 @@ pub(crate) fn break_hold(
     }
     for victim in &victims {
         let (owner, fence) = split_id(victim.id.as_ref());
-        let Where::Memory(name) = &victim.place else {
+        let Address::Memory(name) = &victim.place else {
             continue;
         };
         let owner =
@@ -175,13 +178,13 @@ pub(crate) fn break_hold(
     })
 }
 
-pub(crate) fn watch(path: &Path) -> Watch {
-    let (changes, watch) = Watch::new();
+pub(crate) fn watch(path: &Path) -> WatchStream {
+    let (changes, watch) = WatchStream::new();
     let mut inner = MEMORY.lock();
     for state in inner.space.watch_snapshot(&namespace(), MEMORY.time()) {
         tell_watcher(path, &changes, &state, Some(ChangeKind::Present));
     }
-    let _ = changes.send(Ok(Change::present_end(&place_of(path))));
+    let _ = changes.send(Ok(ChangeEvent::present_end(&place_of(path))));
     inner.space.watch();
     inner.watchers.push((path.clone(), changes));
     watch
@@ -190,7 +193,7 @@ pub(crate) fn watch(path: &Path) -> Watch {
 /// Says whether the watcher still listens.
 pub(super) fn tell_watcher(
     path: &Path,
-    watcher: &Changes,
+    watcher: &ChangeStream,
     change: &LockChange,
     kind: Option<ChangeKind>,
 ) -> bool {
@@ -212,7 +215,7 @@ pub(super) fn tell_watcher(
         Core::Asked => ChangeKind::Asked,
         Core::Policy { .. } => ChangeKind::Policy,
     };
-    let change = Change {
+    let change = ChangeEvent {
         kind,
         place: place_of(at),
         owner: owner.as_str().to_owned(),

@@ -1,6 +1,6 @@
-//! The reaches: one file each, behind one enum. What is the same for all is decided before and above them.
+//! The backends: one file each, behind one enum. What is the same for all is decided before and above them.
 
-#[cfg_attr(not(feature = "daemon"), path = "reach/no_daemon.rs")]
+#[cfg_attr(not(feature = "daemon"), path = "backend/no_daemon.rs")]
 pub(crate) mod daemon;
 mod exclusive;
 mod files;
@@ -15,139 +15,145 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
+use crate::address::Address;
 use crate::error::{Blocker, Busy, Error};
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::inspect::{Broken, Force, State, Watch};
+use crate::inspect::{Broken, Force, LockState, WatchStream};
 use crate::lease::Lease;
-use crate::place::Where;
 use crate::request::Request;
 use crate::tenure::Tenure;
 use crate::values::{Class, Fence, HoldId, Mode, Wait};
 
 /// A guard's inside.
-pub(crate) enum Held {
-    Memory(memory::Held),
+pub(crate) enum BackendHold {
+    Memory(memory::MemoryHold),
     Sidecar(tenure_files::sidecar::SidecarGuard),
     Exclusive(tenure_files::exclusive::ExclusiveGuard),
     Upload(tenure_files::upload::UploadGuard),
     #[cfg(feature = "store")]
-    Repository(repository::Held),
+    Repository(repository::RepositoryHold),
     #[cfg_attr(
         not(feature = "daemon"),
         expect(dead_code, reason = "nobody makes one in that build")
     )]
-    Daemon(daemon::Held),
+    Daemon(daemon::DaemonHold),
 }
 
-impl Held {
+impl BackendHold {
     pub(crate) fn fence(&self) -> Option<Fence> {
         match self {
-            Held::Memory(held) => held.fence(),
-            Held::Sidecar(guard) => guard.fence().map(Fence::from),
-            Held::Exclusive(guard) => guard.fence().map(Fence::from),
-            Held::Upload(guard) => guard.file()?.fence().map(Fence::from),
+            BackendHold::Memory(held) => held.fence(),
+            BackendHold::Sidecar(guard) => guard.fence().map(Fence::from),
+            BackendHold::Exclusive(guard) => guard.fence().map(Fence::from),
+            BackendHold::Upload(guard) => guard.file()?.fence().map(Fence::from),
             #[cfg(feature = "store")]
-            Held::Repository(held) => held.fence(),
-            Held::Daemon(held) => held.fence(),
+            BackendHold::Repository(held) => held.fence(),
+            BackendHold::Daemon(held) => held.fence(),
         }
     }
 
-    /// What is left of the lease, where the reach keeps that itself.
+    /// What is left of the lease, where the backend keeps that itself.
     pub(crate) fn valid_for(&self) -> Option<Duration> {
         match self {
-            Held::Memory(_) | Held::Sidecar(_) | Held::Exclusive(_) | Held::Upload(_) => None,
+            BackendHold::Memory(_)
+            | BackendHold::Sidecar(_)
+            | BackendHold::Exclusive(_)
+            | BackendHold::Upload(_) => None,
             #[cfg(feature = "store")]
-            Held::Repository(held) => Some(held.valid_for()),
-            Held::Daemon(_) => None,
+            BackendHold::Repository(held) => Some(held.valid_for()),
+            BackendHold::Daemon(_) => None,
         }
     }
 
     pub(crate) fn lease(&self) -> Option<Lease> {
         match self {
-            Held::Memory(_) | Held::Sidecar(_) | Held::Exclusive(_) | Held::Upload(_) => None,
+            BackendHold::Memory(_)
+            | BackendHold::Sidecar(_)
+            | BackendHold::Exclusive(_)
+            | BackendHold::Upload(_) => None,
             #[cfg(feature = "store")]
-            Held::Repository(held) => Some(held.lease()),
-            Held::Daemon(_) => None,
+            BackendHold::Repository(held) => Some(held.lease()),
+            BackendHold::Daemon(_) => None,
         }
     }
 
     pub(crate) fn owner(&self) -> String {
         match self {
-            Held::Memory(held) => held.owner(),
-            Held::Sidecar(_) | Held::Exclusive(_) | Held::Upload(_) => self
+            BackendHold::Memory(held) => held.owner(),
+            BackendHold::Sidecar(_) | BackendHold::Exclusive(_) | BackendHold::Upload(_) => self
                 .file()
                 .map_or_else(String::new, |hold| hold.token().to_string()),
             #[cfg(feature = "store")]
-            Held::Repository(held) => held.owner(),
-            Held::Daemon(held) => held.owner(),
+            BackendHold::Repository(held) => held.owner(),
+            BackendHold::Daemon(held) => held.owner(),
         }
     }
 
     pub(crate) fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
         match self {
-            Held::Sidecar(guard) => Some(guard.hold()),
-            Held::Exclusive(guard) => Some(guard.hold()),
-            Held::Upload(guard) => guard.file().map(|hold| hold.hold().as_ref()),
-            Held::Memory(_) => None,
+            BackendHold::Sidecar(guard) => Some(guard.hold()),
+            BackendHold::Exclusive(guard) => Some(guard.hold()),
+            BackendHold::Upload(guard) => guard.file().map(|hold| hold.hold().as_ref()),
+            BackendHold::Memory(_) => None,
             #[cfg(feature = "store")]
-            Held::Repository(_) => None,
-            Held::Daemon(_) => None,
+            BackendHold::Repository(_) => None,
+            BackendHold::Daemon(_) => None,
         }
     }
 
-    pub(crate) async fn check(&self, place: &Where) -> Result<(), Error> {
+    pub(crate) async fn check(&self, place: &Address) -> Result<(), Error> {
         let files = |result: tenure_files::Result<()>| {
             result.map_err(|error| Error::from_files(place, &error))
         };
         match self {
-            Held::Memory(held) => held.check(place),
-            Held::Sidecar(guard) => files(guard.verify_still_held()),
-            Held::Exclusive(guard) => files(guard.check()),
-            Held::Upload(guard) => files(guard.check()),
+            BackendHold::Memory(held) => held.check(place),
+            BackendHold::Sidecar(guard) => files(guard.verify_still_held()),
+            BackendHold::Exclusive(guard) => files(guard.check()),
+            BackendHold::Upload(guard) => files(guard.check()),
             #[cfg(feature = "store")]
-            Held::Repository(held) => held.check(place).await,
-            Held::Daemon(held) => held.check(place).await,
+            BackendHold::Repository(held) => held.check(place).await,
+            BackendHold::Daemon(held) => held.check(place).await,
         }
     }
 
-    pub(crate) async fn release(self, place: &Where) -> Result<(), Error> {
+    pub(crate) async fn release(self, place: &Address) -> Result<(), Error> {
         let files = |result: tenure_files::Result<()>| {
             result.map_err(|error| Error::from_files(place, &error))
         };
         match self {
-            Held::Memory(held) => held.release(place),
-            Held::Sidecar(guard) => files(guard.release()),
-            Held::Exclusive(guard) => files(guard.release()),
-            Held::Upload(guard) => files(guard.release()),
+            BackendHold::Memory(held) => held.release(place),
+            BackendHold::Sidecar(guard) => files(guard.release()),
+            BackendHold::Exclusive(guard) => files(guard.release()),
+            BackendHold::Upload(guard) => files(guard.release()),
             #[cfg(feature = "store")]
-            Held::Repository(held) => held.release(place).await,
-            Held::Daemon(held) => held.release(place).await,
+            BackendHold::Repository(held) => held.release(place).await,
+            BackendHold::Daemon(held) => held.release(place).await,
         }
     }
 
     /// Lets go without giving back (C13).
     pub(crate) async fn leave(
         self,
-        place: Where,
+        place: Address,
         mode: Mode,
         ttl: Option<Duration>,
     ) -> Result<Hold, Error> {
         let fence = self.fence();
         let secret = match self {
-            Held::Memory(_) => {
+            BackendHold::Memory(_) => {
                 let what = "a lock in memory cannot outlive its process";
                 return Err(Error::unsupported(&place, what));
             }
-            Held::Sidecar(guard) => guard.leave().to_string(),
-            Held::Exclusive(guard) => guard.leave().to_string(),
-            Held::Upload(guard) => match guard.leave() {
+            BackendHold::Sidecar(guard) => guard.leave().to_string(),
+            BackendHold::Exclusive(guard) => guard.leave().to_string(),
+            BackendHold::Upload(guard) => match guard.leave() {
                 Some(token) => token.to_string(),
                 None => return Err(Error::unsupported(&place, "it has no record to leave")),
             },
             #[cfg(feature = "store")]
-            Held::Repository(held) => held.leave(&place).await?,
-            Held::Daemon(held) => held.leave(),
+            BackendHold::Repository(held) => held.leave(&place).await?,
+            BackendHold::Daemon(held) => held.leave(),
         };
         Ok(Hold {
             place,
@@ -163,16 +169,16 @@ impl Held {
 pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
     request.check()?;
     match &request.place {
-        Where::Memory(_) | Where::Daemon { .. } => {
+        Address::Memory(_) | Address::Daemon { .. } => {
             let places = vec![request.place.clone()];
             let mut taken = acquire_together(tenure, request, places).await?;
             Ok(taken.pop().expect("one path was asked for"))
         }
-        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+        Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
             tenure_files::future::run(move |cancel| files::acquire(&request, Some(&cancel))).await
         }
         #[cfg(feature = "store")]
-        Where::Repository(_) => repository::acquire(tenure, request).await,
+        Address::Repository(_) => repository::acquire(tenure, request).await,
     }
 }
 
@@ -181,7 +187,7 @@ pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
 pub(crate) async fn acquire_together(
     tenure: &Tenure,
     request: Request,
-    places: Vec<Where>,
+    places: Vec<Address>,
 ) -> Result<Vec<Guard>, Error> {
     let paths = places.into_iter().filter_map(|place| {
         let path = place.path()?.clone();
@@ -189,7 +195,7 @@ pub(crate) async fn acquire_together(
     });
     let paths = paths.collect();
     match &request.place {
-        Where::Daemon { nodes, .. } => {
+        Address::Daemon { nodes, .. } => {
             let client = tenure.client(nodes)?;
             daemon::acquire(client, request, paths).await
         }
@@ -203,7 +209,7 @@ pub(crate) fn acquire_blocking(tenure: &Tenure, request: Request) -> Result<Guar
         request.check()?;
         return files::acquire(&request, None);
     }
-    crate::keeper::block_on(acquire(tenure, request))
+    crate::runtime::block_on(acquire(tenure, request))
 }
 
 /// Gives back what was taken when the rest cannot be had. Waits for it: a program that is told so may end at once.
@@ -214,28 +220,30 @@ pub(crate) async fn give_up(taken: Vec<Guard>) {
 }
 
 /// What is known of one place.
-pub(crate) async fn inspect(tenure: &Tenure, place: &Where) -> Result<State, Error> {
+pub(crate) async fn inspect(tenure: &Tenure, place: &Address) -> Result<LockState, Error> {
     match place {
-        Where::Memory(name) => Ok(memory::inspect(place, name.path())),
-        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+        Address::Memory(name) => Ok(memory::inspect(place, name.path())),
+        Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
             files::inspect(place, tenure.tuning())
         }
         #[cfg(feature = "store")]
-        Where::Repository(_) => repository::inspect(tenure, place).await,
-        Where::Daemon { nodes, path } => daemon::inspect(&tenure.client(nodes)?, place, path).await,
+        Address::Repository(_) => repository::inspect(tenure, place).await,
+        Address::Daemon { nodes, path } => {
+            daemon::inspect(&tenure.client(nodes)?, place, path).await
+        }
     }
 }
 
 /// Every lock at or below a place.
-pub(crate) async fn list(tenure: &Tenure, place: &Where) -> Result<Vec<State>, Error> {
+pub(crate) async fn list(tenure: &Tenure, place: &Address) -> Result<Vec<LockState>, Error> {
     match place {
-        Where::Memory(name) => Ok(memory::list(Some(name.path()))),
-        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+        Address::Memory(name) => Ok(memory::list(Some(name.path()))),
+        Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
             files::list(place, tenure.tuning())
         }
         #[cfg(feature = "store")]
-        Where::Repository(_) => Ok(vec![repository::inspect(tenure, place).await?]),
-        Where::Daemon { nodes, path } => {
+        Address::Repository(_) => Ok(vec![repository::inspect(tenure, place).await?]),
+        Address::Daemon { nodes, path } => {
             daemon::list(&tenure.client(nodes)?, nodes, Some(path)).await
         }
     }
@@ -244,23 +252,23 @@ pub(crate) async fn list(tenure: &Tenure, place: &Where) -> Result<Vec<State>, E
 /// Asks the holders to let go. The answer is who was asked.
 pub(crate) async fn ask(
     tenure: &Tenure,
-    place: &Where,
+    place: &Address,
     reason: Option<&str>,
 ) -> Result<Vec<Blocker>, Error> {
     crate::Capabilities::of(place).require(place, crate::Need::Ask)?;
     match place {
-        Where::Memory(name) => Ok(memory::ask(place, name.path(), reason)),
-        Where::Sidecar(_) | Where::Exclusive(_) => Ok(Vec::new()),
-        Where::Upload { dir, id } => upload::ask(place, dir, id, reason, tenure.tuning()),
+        Address::Memory(name) => Ok(memory::ask(place, name.path(), reason)),
+        Address::Sidecar(_) | Address::Exclusive(_) => Ok(Vec::new()),
+        Address::Upload { dir, id } => upload::ask(place, dir, id, reason, tenure.tuning()),
         #[cfg(feature = "store")]
-        Where::Repository(_) => Ok(Vec::new()),
-        Where::Daemon { nodes, path } => daemon::ask(&tenure.client(nodes)?, place, path).await,
+        Address::Repository(_) => Ok(Vec::new()),
+        Address::Daemon { nodes, path } => daemon::ask(&tenure.client(nodes)?, place, path).await,
     }
 }
 
 /// What to break, and how sure the caller is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Breaking<'a> {
+pub(crate) struct BreakRequest<'a> {
     pub(crate) id: Option<&'a HoldId>,
     pub(crate) force: Force,
     #[cfg_attr(
@@ -273,47 +281,47 @@ pub(crate) struct Breaking<'a> {
 /// Breaks a hold, or all of them where no id is given.
 pub(crate) async fn break_hold(
     tenure: &Tenure,
-    place: &Where,
-    breaking: Breaking<'_>,
+    place: &Address,
+    breaking: BreakRequest<'_>,
 ) -> Result<Broken, Error> {
     match place {
-        Where::Memory(name) => memory::break_hold(place, name.path(), breaking),
-        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+        Address::Memory(name) => memory::break_hold(place, name.path(), breaking),
+        Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
             files::break_hold(place, breaking, tenure.tuning())
         }
         #[cfg(feature = "store")]
-        Where::Repository(_) => repository::break_hold(tenure, place, breaking).await,
-        Where::Daemon { nodes, path } => {
+        Address::Repository(_) => repository::break_hold(tenure, place, breaking).await,
+        Address::Daemon { nodes, path } => {
             daemon::break_hold(&tenure.client(nodes)?, place, path, breaking).await
         }
     }
 }
 
 /// Everything that changes at or below a place, beginning with what is held.
-pub(crate) async fn watch(tenure: &Tenure, place: &Where) -> Result<Watch, Error> {
+pub(crate) async fn watch(tenure: &Tenure, place: &Address) -> Result<WatchStream, Error> {
     match place {
-        Where::Memory(name) => Ok(memory::watch(name.path())),
-        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+        Address::Memory(name) => Ok(memory::watch(name.path())),
+        Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
             files::watch(place, tenure)
         }
         #[cfg(feature = "store")]
-        Where::Repository(_) => Ok(repository::watch(tenure, place)),
-        Where::Daemon { nodes, path } => daemon::watch(&tenure.client(nodes)?, nodes, path).await,
+        Address::Repository(_) => Ok(repository::watch(tenure, place)),
+        Address::Daemon { nodes, path } => daemon::watch(&tenure.client(nodes)?, nodes, path).await,
     }
 }
 
 /// Shows once more that a hold that was left is wanted (C13).
 pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
     match &hold.place {
-        Where::Memory(_) => Err(not_held(hold)),
-        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+        Address::Memory(_) => Err(not_held(hold)),
+        Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
             files::adopt(hold, tenure.tuning())?
                 .beat()
                 .map_err(|error| Error::from_files(&hold.place, &error))
         }
         #[cfg(feature = "store")]
-        Where::Repository(_) => repository::renew_hold(tenure, hold).await,
-        Where::Daemon { nodes, path } => {
+        Address::Repository(_) => repository::renew_hold(tenure, hold).await,
+        Address::Daemon { nodes, path } => {
             daemon::renew_hold(&tenure.client(nodes)?, hold, path).await
         }
     }
@@ -322,15 +330,15 @@ pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error
 /// Gives back a hold that was left (C13).
 pub(crate) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
     match &hold.place {
-        Where::Memory(_) => Err(not_held(hold)),
-        Where::Sidecar(_) | Where::Exclusive(_) | Where::Upload { .. } => {
+        Address::Memory(_) => Err(not_held(hold)),
+        Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
             files::adopt(hold, tenure.tuning())?
                 .release()
                 .map_err(|error| Error::from_files(&hold.place, &error))
         }
         #[cfg(feature = "store")]
-        Where::Repository(_) => repository::release_hold(tenure, hold).await,
-        Where::Daemon { nodes, path } => {
+        Address::Repository(_) => repository::release_hold(tenure, hold).await,
+        Address::Daemon { nodes, path } => {
             daemon::release_hold(&tenure.client(nodes)?, hold, path).await
         }
     }
@@ -345,7 +353,7 @@ async fn turn(turn: Arc<Turn<()>>, request: &Request) -> Result<OwnedMutexGuard<
         Wait::Forever => Ok(turn.lock_owned().await),
         Wait::For(time) => tokio::select! {
             turn = turn.lock_owned() => Ok(turn),
-            () = crate::keeper::sleep(time) => Err(Error::TimedOut(busy())),
+            () = crate::runtime::sleep(time) => Err(Error::TimedOut(busy())),
         },
     }
 }

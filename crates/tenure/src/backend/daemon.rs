@@ -1,4 +1,4 @@
-//! The daemon's locks: leases that the keeper renews, a fair line, fences, and events on one session (E10).
+//! The daemon's locks: leases that the runtime thread renews, a fair line, fences, and events on one session (E10).
 //!
 //! ```text
 //!   acquire ── Client::ask ── Link ═══ session ═══ a node        any of several, the next when one fails
@@ -8,9 +8,9 @@
 
 mod acquire;
 mod client;
+mod connection;
 mod convert;
-mod link;
-mod look;
+mod inspect;
 mod owner;
 mod policies;
 
@@ -20,47 +20,47 @@ use std::time::Duration;
 use tenure_wire::v1;
 use tokio::task::JoinHandle;
 
-use crate::error::{Error, Lost, LostCause, Unavailable};
+use crate::address::Address;
+use crate::error::{Error, LostCause, LostLock, Unavailable};
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::keeper;
 use crate::lease::Lease;
-use crate::place::Where;
 use crate::request::Request;
+use crate::runtime;
 use crate::values::{Class, Fence, whole_millis};
 
-pub(crate) use client::Client;
-use client::{Answer, Op, Trouble, new_key};
-pub(crate) use look::list;
-pub(super) use look::{ask, break_hold, inspect, watch};
-use owner::{Claim, Owner, Spot};
+pub(crate) use client::DaemonClient;
+use client::{Answer, CallFailure, Op, new_key};
+pub(crate) use inspect::list;
+pub(super) use inspect::{ask, break_hold, inspect, watch};
+use owner::{HeldClaim, HeldPath, Owner};
 use tenure_core::path::Path;
 
 /// C1.
 const TTL: Duration = Duration::from_secs(30);
 /// How long an explicit release is repeated.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A hold on the daemon.
-pub(crate) struct Held {
-    client: Client,
+pub(crate) struct DaemonHold {
+    client: DaemonClient,
     owner: Arc<Owner>,
-    claim: Arc<Claim>,
+    claim: Arc<HeldClaim>,
     is_over: bool,
 }
 
 /// Takes paths of one daemon together. Dropping the future withdraws: what is granted all the same is given back.
 pub(super) async fn acquire(
-    client: Client,
+    client: DaemonClient,
     request: Request,
-    paths: Vec<(Where, Path)>,
+    paths: Vec<(Address, Path)>,
 ) -> Result<Vec<Guard>, Error> {
     let place = request.place.clone();
-    let taken = keeper::run(async move { acquire::acquire(client, request, paths).await }).await;
-    taken.unwrap_or_else(|| Err(keeper_gone(&place)))
+    let taken = runtime::run(async move { acquire::acquire(client, request, paths).await }).await;
+    taken.unwrap_or_else(|| Err(runtime_gone(&place)))
 }
 
-impl Held {
+impl DaemonHold {
     pub(super) fn fence(&self) -> Option<Fence> {
         self.claim.fence()
     }
@@ -70,14 +70,14 @@ impl Held {
     }
 
     /// Asks the daemon (R73). Waits for an answer as long as the lease is good; it does not guess.
-    pub(super) async fn check(&self, place: &Where) -> Result<(), Error> {
+    pub(super) async fn check(&self, place: &Address) -> Result<(), Error> {
         let (client, owner, claim) = (
             self.client.clone(),
             Arc::clone(&self.owner),
             Arc::clone(&self.claim),
         );
         let at = place.clone();
-        let checked = keeper::run(async move {
+        let checked = runtime::run(async move {
             let until = claim
                 .signals
                 .lease()
@@ -112,14 +112,14 @@ impl Held {
                 true => Ok(()),
                 false => {
                     let what = "the daemon says that it is not ours any more";
-                    Err(Lost::new(&at, LostCause::Killed, what).into())
+                    Err(LostLock::new(&at, LostCause::Killed, what).into())
                 }
             }
         });
-        checked.await.unwrap_or_else(|| Err(keeper_gone(place)))
+        checked.await.unwrap_or_else(|| Err(runtime_gone(place)))
     }
 
-    pub(super) async fn release(mut self, place: &Where) -> Result<(), Error> {
+    pub(super) async fn release(mut self, place: &Address) -> Result<(), Error> {
         self.is_over = true;
         if !self.owner.forget(&self.claim) {
             return Ok(());
@@ -130,13 +130,13 @@ impl Held {
             Arc::clone(&self.claim),
         );
         let at = place.clone();
-        let released = keeper::handle().spawn(async move {
-            let until = Lease::now() + RELEASE_PATIENCE;
-            give_back(&client, &owner, &[claim.spot()], until)
+        let released = runtime::handle().spawn(async move {
+            let until = Lease::now() + RELEASE_TIMEOUT;
+            give_back(&client, &owner, &[claim.held_path()], until)
                 .await
                 .map_err(|trouble| failed(&at, trouble))
         });
-        released.await.unwrap_or_else(|_| Err(keeper_gone(place)))
+        released.await.unwrap_or_else(|_| Err(runtime_gone(place)))
     }
 
     /// Nobody renews it from now on; it lives by its ttl.
@@ -147,35 +147,39 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for DaemonHold {
     fn drop(&mut self) {
         if !self.is_over && self.owner.forget(&self.claim) {
             give_back_later(
                 self.client.clone(),
                 Arc::clone(&self.owner),
-                vec![self.claim.spot()],
+                vec![self.claim.held_path()],
             );
         }
     }
 }
 
 /// Gives back in the background, for as long as that makes sense: then the lease has ended it.
-fn give_back_later(client: Client, owner: Arc<Owner>, spots: Vec<Spot>) -> JoinHandle<()> {
-    keeper::handle().spawn(async move {
+fn give_back_later(
+    client: DaemonClient,
+    owner: Arc<Owner>,
+    held_paths: Vec<HeldPath>,
+) -> JoinHandle<()> {
+    runtime::handle().spawn(async move {
         let until = Lease::now() + owner.ttl().max(Duration::from_secs(1));
-        let _ = give_back(&client, &owner, &spots, until).await;
+        let _ = give_back(&client, &owner, &held_paths, until).await;
     })
 }
 
 /// Repeated under one key only. An owner whose release was not answered is not used again: a late one would drop what
 /// was acquired after it (leases.md).
 async fn give_back(
-    client: &Client,
+    client: &DaemonClient,
     owner: &Owner,
-    spots: &[Spot],
+    held_paths: &[HeldPath],
     until: Duration,
-) -> Result<(), Trouble> {
-    let requests = spots.iter().map(|(path, mode)| v1::ReleaseRequest {
+) -> Result<(), CallFailure> {
+    let requests = held_paths.iter().map(|(path, mode)| v1::ReleaseRequest {
         path: path.as_str().to_owned(),
         mode: (*mode).into(),
     });
@@ -188,12 +192,16 @@ async fn give_back(
     let released = client
         .ask(Op::Release(release), until, owner.each_try())
         .await;
-    owner.released(spots, &released);
+    owner.released(held_paths, &released);
     released.map(drop)
 }
 
 /// Renews a hold that was left (C13). There is nothing but its owner to go by.
-pub(super) async fn renew_hold(client: &Client, hold: &Hold, _path: &Path) -> Result<(), Error> {
+pub(super) async fn renew_hold(
+    client: &DaemonClient,
+    hold: &Hold,
+    _path: &Path,
+) -> Result<(), Error> {
     let renew = v1::RenewRequest {
         owner_id: hold.secret.clone(),
         ttl_ms: whole_millis(hold.ttl.unwrap_or(TTL)),
@@ -201,13 +209,17 @@ pub(super) async fn renew_hold(client: &Client, hold: &Hold, _path: &Path) -> Re
     };
     match client.ask_from_anywhere(Op::Renew(renew)).await {
         Ok(Answer::Renew(answer)) if answer.status() == v1::RenewStatus::Ok => Ok(()),
-        Ok(_) => Err(Lost::new(&hold.place, LostCause::Expired, "the lease has ended").into()),
+        Ok(_) => Err(LostLock::new(&hold.place, LostCause::Expired, "the lease has ended").into()),
         Err(trouble) => Err(failed(&hold.place, trouble)),
     }
 }
 
 /// Gives back a hold that was left (C13), if it is still held.
-pub(super) async fn release_hold(client: &Client, hold: &Hold, path: &Path) -> Result<(), Error> {
+pub(super) async fn release_hold(
+    client: &DaemonClient,
+    hold: &Hold,
+    path: &Path,
+) -> Result<(), Error> {
     renew_hold(client, hold, path).await?;
     let release = v1::ReleaseLocksRequest {
         owner_id: hold.secret.clone(),
@@ -224,31 +236,33 @@ pub(super) async fn release_hold(client: &Client, hold: &Hold, path: &Path) -> R
         .map_err(|trouble| failed(&hold.place, trouble))
 }
 
-/// What went wrong on the way, in the words of all reaches.
-fn failed(place: &Where, trouble: Trouble) -> Error {
+/// What went wrong on the way, in the words of all backends.
+fn failed(place: &Address, trouble: CallFailure) -> Error {
     use tonic::Code;
     match trouble {
-        Trouble::Unreachable(what) => Error::Unavailable(Box::new(Unavailable {
+        CallFailure::Unreachable(what) => Error::Unavailable(Box::new(Unavailable {
             place: place.clone(),
             what: format!("the daemon cannot be reached: {what}"),
             retry_after: Duration::from_secs(1),
         })),
-        Trouble::Refused(Code::InvalidArgument | Code::OutOfRange, what) => {
+        CallFailure::Refused(Code::InvalidArgument | Code::OutOfRange, what) => {
             Error::input(place.to_string(), what)
         }
-        Trouble::Refused(Code::Unauthenticated | Code::PermissionDenied, what) => Error::Denied {
-            place: Box::new(place.clone()),
-            what,
-        },
-        Trouble::Refused(Code::Unimplemented, what) => Error::unsupported(place, what),
-        Trouble::Refused(Code::FailedPrecondition, what) => {
+        CallFailure::Refused(Code::Unauthenticated | Code::PermissionDenied, what) => {
+            Error::Denied {
+                place: Box::new(place.clone()),
+                what,
+            }
+        }
+        CallFailure::Refused(Code::Unimplemented, what) => Error::unsupported(place, what),
+        CallFailure::Refused(Code::FailedPrecondition, what) => {
             Error::refused(place, Class::NotHeld, what)
         }
-        Trouble::Refused(_, what) => Error::refused(place, Class::Io, what),
+        CallFailure::Refused(_, what) => Error::refused(place, Class::Io, what),
     }
 }
 
-fn keeper_gone(place: &Where) -> Error {
+fn runtime_gone(place: &Address) -> Error {
     let what = "the thread that speaks to the daemon has ended";
     Error::refused(place, Class::Io, what)
 }

@@ -12,14 +12,14 @@ use tenure_files::identity::Token;
 use tenure_wire::v1;
 use tokio::task::JoinHandle;
 
-use super::client::{Answer, Client, Op, Trouble, new_key};
-use super::owner::{Claim, Kind, Owner, Spot, Unseen, WaitNews};
-use super::{Held, TTL, convert, failed, give_back_later};
-use crate::error::{Blocker, Busy, Error, Standing};
+use super::client::{Answer, CallFailure, DaemonClient, Op, new_key};
+use super::owner::{HeldClaim, HeldPath, Owner, OwnerKind, UnseenOutcome, WaitUpdate};
+use super::{DaemonHold, TTL, convert, failed, give_back_later};
+use crate::address::Address;
+use crate::backend;
+use crate::error::{Blocker, BlockerKind, Busy, Error};
 use crate::guard::Guard;
 use crate::lease::Lease;
-use crate::place::Where;
-use crate::reach;
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::values::{Class, Fence, Mode, Wait, whole_millis};
@@ -41,9 +41,9 @@ const CANCEL: Duration = Duration::from_secs(2);
 /// it refuses to take them together, and then namespace after namespace is taken, in the order of their names, so that
 /// two callers who want the same ones cannot wait for each other.
 pub(super) async fn acquire(
-    client: Client,
+    client: DaemonClient,
     request: Request,
-    paths: Vec<(Where, Path)>,
+    paths: Vec<(Address, Path)>,
 ) -> Result<Vec<Guard>, Error> {
     let until = match request.wait {
         Wait::For(time) => Lease::now().checked_add(time),
@@ -52,8 +52,8 @@ pub(super) async fn acquire(
     let ttl = request.ttl.unwrap_or(TTL);
     let id = request.owner.clone().unwrap_or_else(|| owner_id(&request));
     let kind = match &request.owner {
-        Some(_) => Kind::Session,
-        None => Kind::Single,
+        Some(_) => OwnerKind::Session,
+        None => OwnerKind::Single,
     };
     let owner = client.owner(&id, ttl, kind);
     if owner.ttl() != ttl {
@@ -64,22 +64,22 @@ pub(super) async fn acquire(
         return Err(Error::input(format!("the session {id}"), what));
     }
     let _turn = match &request.owner {
-        Some(_) => Some(reach::turn(Arc::clone(&owner.turn), &request).await?),
+        Some(_) => Some(backend::turn(Arc::clone(&owner.turn), &request).await?),
         None => None,
     };
-    let attempt = async |paths: Vec<(Where, Path)>| {
-        let spots: Vec<Spot> = paths
+    let attempt = async |paths: Vec<(Address, Path)>| {
+        let held_paths: Vec<HeldPath> = paths
             .iter()
             .map(|(_, path)| (path.clone(), convert::mode(request.mode)))
             .collect();
-        owner.want(&spots).await;
-        let attempt = Attempt {
+        owner.want(&held_paths).await;
+        let attempt = AcquireAttempt {
             client: client.clone(),
             owner: Arc::clone(&owner),
             paths,
             request: request.clone(),
             until,
-            unseen: Unseen::Nothing,
+            unseen: UnseenOutcome::Nothing,
         };
         if attempt.owner.is_spoiled() {
             let what = "a release of this session was not answered and may still come; go on with a new session";
@@ -100,7 +100,7 @@ pub(super) async fn acquire(
         match attempt(paths).await {
             Ok(guards) => taken.extend(guards),
             Err(error) => {
-                reach::give_up(taken).await;
+                backend::give_up(taken).await;
                 return Err(error);
             }
         }
@@ -110,9 +110,9 @@ pub(super) async fn acquire(
 
 /// Which path is in which namespace (E7).
 async fn by_namespace(
-    client: &Client,
-    paths: Vec<(Where, Path)>,
-) -> Result<BTreeMap<String, Vec<(Where, Path)>>, Error> {
+    client: &DaemonClient,
+    paths: Vec<(Address, Path)>,
+) -> Result<BTreeMap<String, Vec<(Address, Path)>>, Error> {
     let mut namespaces: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (place, path) in paths {
         let explained = client.explain(&path, Lease::now() + FIRST_CONTACT).await;
@@ -137,38 +137,38 @@ fn owner_id(request: &Request) -> String {
 }
 
 /// A request under way. Dropped, it leaves no place in line and no lock.
-struct Attempt {
-    client: Client,
+struct AcquireAttempt {
+    client: DaemonClient,
     owner: Arc<Owner>,
     /// What is taken in one step.
-    paths: Vec<(Where, Path)>,
+    paths: Vec<(Address, Path)>,
     /// How: the same for all of them.
     request: Request,
     until: Option<Duration>,
-    unseen: Unseen,
+    unseen: UnseenOutcome,
 }
 
 /// What to do after an answer or an event.
-enum Next {
+enum NextAction {
     Again,
     Done(Result<Vec<Guard>, Error>),
 }
 
-impl Attempt {
+impl AcquireAttempt {
     async fn run(mut self) -> Result<Vec<Guard>, Error> {
-        let mut news = self.owner.wait();
+        let mut update = self.owner.wait();
         let (mut acquires, mut too_late) = (0, 0);
         loop {
             acquires += 1;
             // The lease counts from the first sending under this key.
             let sent = Lease::now();
-            self.unseen = Unseen::MayBeGranted;
+            self.unseen = UnseenOutcome::MayBeGranted;
             let answer = match self.ask(acquires).await {
                 Ok(answer) => answer,
                 Err(trouble) => {
                     // What was refused has left nothing behind; an earlier one of ours may have.
-                    if let (1, Trouble::Refused(..)) = (acquires, &trouble) {
-                        self.unseen = Unseen::Nothing;
+                    if let (1, CallFailure::Refused(..)) = (acquires, &trouble) {
+                        self.unseen = UnseenOutcome::Nothing;
                     }
                     return Err(failed(&self.request.place, trouble));
                 }
@@ -197,7 +197,7 @@ impl Attempt {
                 v1::AcquireStatus::Queued => self.busy(&answer),
                 v1::AcquireStatus::Conflict => {
                     if acquires == 1 {
-                        self.unseen = Unseen::Nothing;
+                        self.unseen = UnseenOutcome::Nothing;
                     }
                     return Err(self.refused(&answer));
                 }
@@ -205,14 +205,14 @@ impl Attempt {
             if let Some(tell) = &self.request.on_wait {
                 tell(&busy);
             }
-            match self.wait(&mut news, acquires, lease, busy).await {
-                Next::Again => {}
-                Next::Done(result) => return result,
+            match self.wait(&mut update, acquires, lease, busy).await {
+                NextAction::Again => {}
+                NextAction::Done(result) => return result,
             }
         }
     }
 
-    async fn ask(&self, acquires: u32) -> Result<v1::AcquireResponse, Trouble> {
+    async fn ask(&self, acquires: u32) -> Result<v1::AcquireResponse, CallFailure> {
         let Request { wait, mode, .. } = self.request;
         let place_lasts = match wait {
             Wait::For(time) => PLACE_LASTS.min(time.saturating_add(Duration::from_secs(5))),
@@ -239,11 +239,11 @@ impl Attempt {
             refuse_deadlock: self.request.refuse_deadlock,
             ..Default::default()
         };
-        let patience = match acquires {
+        let wait_limit = match acquires {
             1 => FIRST_CONTACT,
             _ => LATER_CONTACT,
         };
-        let give_up = Lease::now() + patience;
+        let give_up = Lease::now() + wait_limit;
         let give_up = self.until.map_or(give_up, |until| {
             until.min(give_up).max(Lease::now() + CANCEL)
         });
@@ -253,20 +253,22 @@ impl Attempt {
             .await?
         {
             Answer::Acquire(answer) => Ok(answer),
-            other => Err(Trouble::Unreachable(format!("a strange answer: {other:?}"))),
+            other => Err(CallFailure::Unreachable(format!(
+                "a strange answer: {other:?}"
+            ))),
         }
     }
 
     /// Until the grant, the end of patience, or the time to ask again.
     async fn wait(
         &mut self,
-        news: &mut tokio::sync::mpsc::UnboundedReceiver<WaitNews>,
+        update: &mut tokio::sync::mpsc::UnboundedReceiver<WaitUpdate>,
         acquires: u32,
         lease: Lease,
         busy: Busy,
-    ) -> Next {
+    ) -> NextAction {
         let poll = tokio::time::sleep(POLL);
-        let patience = async {
+        let wait_limit = async {
             match self.until {
                 Some(until) => crate::boot_timer::until(until).await,
                 None => std::future::pending().await,
@@ -274,27 +276,27 @@ impl Attempt {
         };
         let heard = tokio::select! {
             biased;
-            heard = news.recv() => heard,
-            () = patience => {
+            heard = update.recv() => heard,
+            () = wait_limit => {
                 self.cancel().await;
-                return Next::Done(Err(Error::TimedOut(Box::new(busy))));
+                return NextAction::Done(Err(Error::TimedOut(Box::new(busy))));
             }
-            () = poll => return Next::Again,
+            () = poll => return NextAction::Again,
         };
         match heard {
             // Good for a start if it can only be about this very request, and enough of the lease is left.
-            Some(WaitNews::Granted { namespace, fence })
+            Some(WaitUpdate::Granted { namespace, fence })
                 if acquires == 1
                     && self.request.owner.is_none()
                     && lease.valid_for() > self.owner.ttl() / 2 =>
             {
-                Next::Done(Ok(self.hold(&namespace, fence, lease)))
+                NextAction::Done(Ok(self.hold(&namespace, fence, lease)))
             }
-            Some(WaitNews::Granted { .. } | WaitNews::LinkBroke) | None => Next::Again,
+            Some(WaitUpdate::Granted { .. } | WaitUpdate::LinkBroke) | None => NextAction::Again,
             // It may have been about something else that the owner has: the place, if it is there, is given up.
-            Some(WaitNews::Killed) => {
+            Some(WaitUpdate::Killed) => {
                 let what = "the place in line was taken away";
-                Next::Done(Err(Error::refused(
+                NextAction::Done(Err(Error::refused(
                     &self.request.place,
                     Class::NotHeld,
                     what,
@@ -304,10 +306,10 @@ impl Attempt {
     }
 
     fn hold(&mut self, namespace: &str, fence: Option<Fence>, lease: Lease) -> Vec<Guard> {
-        self.unseen = Unseen::Nothing;
+        self.unseen = UnseenOutcome::Nothing;
         let mode = self.request.mode;
-        let claim = |(place, path): &(Where, Path)| {
-            Arc::new(Claim {
+        let claim = |(place, path): &(Address, Path)| {
+            Arc::new(HeldClaim {
                 path: path.clone(),
                 mode,
                 fence: AtomicU64::new(fence.map_or(0, Fence::get)),
@@ -315,17 +317,22 @@ impl Attempt {
                 signals: Signals::new(place),
             })
         };
-        let claims: Vec<Arc<Claim>> = self.paths.iter().map(claim).collect();
+        let claims: Vec<Arc<HeldClaim>> = self.paths.iter().map(claim).collect();
         self.owner.add(&self.client, namespace, &claims, lease);
-        let guard = |((place, _), claim): (&(Where, Path), Arc<Claim>)| {
+        let guard = |((place, _), claim): (&(Address, Path), Arc<HeldClaim>)| {
             let signals = Arc::clone(&claim.signals);
-            let held = Held {
+            let held = DaemonHold {
                 client: self.client.clone(),
                 owner: Arc::clone(&self.owner),
                 claim,
                 is_over: false,
             };
-            Guard::new(place.clone(), mode, signals, reach::Held::Daemon(held))
+            Guard::new(
+                place.clone(),
+                mode,
+                signals,
+                backend::BackendHold::Daemon(held),
+            )
         };
         self.paths.iter().zip(claims).map(guard).collect()
     }
@@ -333,15 +340,16 @@ impl Attempt {
     /// Gives up the place in line; a grant that crosses this is given back with it (R99). What is not answered soon
     /// goes on in the background.
     async fn cancel(&mut self) {
-        if let Some(giving) = self.want_no_more(Unseen::MayBeGranted) {
+        if let Some(giving) = self.want_no_more(UnseenOutcome::MayBeGranted) {
             let _ = tokio::time::timeout(CANCEL, giving).await;
         }
     }
 
-    fn want_no_more(&self, unseen: Unseen) -> Option<JoinHandle<()>> {
-        let spots = self.owner.want_no_more(unseen);
+    fn want_no_more(&self, unseen: UnseenOutcome) -> Option<JoinHandle<()>> {
+        let held_paths = self.owner.want_no_more(unseen);
         let client = self.client.clone();
-        (!spots.is_empty()).then(|| give_back_later(client, Arc::clone(&self.owner), spots))
+        (!held_paths.is_empty())
+            .then(|| give_back_later(client, Arc::clone(&self.owner), held_paths))
     }
 
     /// A permit has no fence (R54): what has one, or is to have one, is no permit but the whole path. `permits` is
@@ -355,7 +363,7 @@ impl Attempt {
     }
 
     /// The one of ours that a path of an answer is about: the path itself, or one above or below it.
-    fn place_near(&self, path: &str) -> &Where {
+    fn place_near(&self, path: &str) -> &Address {
         let near = |ours: &Path, path: &Path| {
             ours == path || ours.is_ancestor_of(path) || path.is_ancestor_of(ours)
         };
@@ -366,7 +374,7 @@ impl Attempt {
         found.map_or(&self.request.place, |(place, _)| place)
     }
 
-    fn place_of(&self, path: &str) -> Where {
+    fn place_of(&self, path: &str) -> Address {
         convert::place_like(&self.request.place, path)
     }
 
@@ -378,8 +386,8 @@ impl Attempt {
         };
         let found = answer.blocker.as_ref();
         let standing = match answer.reason() {
-            v1::ReasonCode::Queued => Standing::Waits,
-            _ => Standing::Holds,
+            v1::ReasonCode::Queued => BlockerKind::Waits,
+            _ => BlockerKind::Holds,
         };
         let found = found.map(|found| Blocker {
             standing,
@@ -415,7 +423,7 @@ impl Attempt {
     }
 }
 
-impl Drop for Attempt {
+impl Drop for AcquireAttempt {
     fn drop(&mut self) {
         self.want_no_more(self.unseen);
     }

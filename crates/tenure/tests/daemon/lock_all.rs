@@ -190,15 +190,15 @@ fn the_patience_is_one_for_all() {
     let (amy, bob) = (daemon.client(), daemon.client());
     let first = amy.lock_blocking("t:/x/a").unwrap().acquire().unwrap();
     let _second = amy.lock_blocking("t:/y/a").unwrap().acquire().unwrap();
-    let patience = Duration::from_millis(1500);
+    let wait_limit = Duration::from_millis(1500);
     let begun = Instant::now();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let lock = all(&bob, &["t:/x/a", "t:/y/a"]).wait(patience);
+            let lock = all(&bob, &["t:/x/a", "t:/y/a"]).wait(wait_limit);
             wait(lock.acquire()).unwrap_err()
         });
         // The first is free after most of the time; then the second is waited for.
-        thread::sleep(patience * 2 / 3);
+        thread::sleep(wait_limit * 2 / 3);
         first.release().unwrap();
         let error = waiting.join().unwrap();
         assert_eq!(error.exit_code(), 124, "{error}");
@@ -209,7 +209,7 @@ fn the_patience_is_one_for_all() {
     });
     let waited = begun.elapsed();
     assert!(
-        waited >= patience && waited < patience * 5 / 3,
+        waited >= wait_limit && waited < wait_limit * 5 / 3,
         "{waited:?}"
     );
     assert_eq!(holders(&amy, "t:/x/a"), 0);

@@ -2,8 +2,8 @@
 
 use tenure_wire::v1;
 
-use super::client::{Client, new_key};
-use super::{failed, look};
+use super::client::{DaemonClient, new_key};
+use super::{failed, inspect};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::policy::{Algorithm, Policy};
@@ -75,22 +75,22 @@ impl Tenure {
         match health.ok {
             true => Ok(health.detail),
             false => Err(Error::refused(
-                &look::everything(nodes),
+                &inspect::everything(nodes),
                 crate::Class::Io,
                 health.detail,
             )),
         }
     }
 
-    fn default_client(&self) -> Result<Client, Error> {
+    fn default_client(&self) -> Result<DaemonClient, Error> {
         self.client(&[])
     }
 }
 
-impl Client {
-    async fn policy<Q: super::client::Call>(&self, request: Q) -> Result<Q::Answer, Error> {
+impl DaemonClient {
+    async fn policy<Q: super::client::RpcCall>(&self, request: Q) -> Result<Q::Answer, Error> {
         let answer = self.call_from_anywhere(request).await;
-        answer.map_err(|trouble| failed(&look::everything(&[]), trouble))
+        answer.map_err(|trouble| failed(&inspect::everything(&[]), trouble))
     }
 }
 

@@ -15,7 +15,7 @@ use tenure_core::path::Path;
 use tenure_wire::v1;
 use tokio::sync::{Mutex as Turn, Notify, mpsc};
 
-use super::client::{Answer, Client, Op, Trouble};
+use super::client::{Answer, CallFailure, DaemonClient, Op};
 use super::{convert, give_back_later};
 use crate::boot_timer;
 use crate::error::LostCause;
@@ -27,18 +27,18 @@ use crate::values::{Fence, Mode, whole_millis};
 pub(super) struct Owner {
     id: String,
     ttl: Duration,
-    state: Mutex<State>,
+    state: Mutex<OwnerState>,
     changed: Notify,
     released: Notify,
-    kind: Kind,
+    kind: OwnerKind,
     /// One owner has one place in line (R83): the others of a session wait their turn.
     pub(super) turn: Arc<Turn<()>>,
 }
 
 #[derive(Default)]
-struct State {
-    leases: BTreeMap<String, Holding>,
-    waiting: Option<mpsc::UnboundedSender<WaitNews>>,
+struct OwnerState {
+    leases: BTreeMap<String, HeldClaims>,
+    waiting: Option<mpsc::UnboundedSender<WaitUpdate>>,
     /// A task renews.
     is_kept: bool,
     renew_now: bool,
@@ -47,28 +47,28 @@ struct State {
     /// A release was not answered: it may still come, and drop what is acquired later.
     is_spoiled: bool,
     /// Paths that are being given back: whoever takes one of them again waits for the answer.
-    releasing: Vec<Spot>,
+    releasing: Vec<HeldPath>,
     /// The paths that are being acquired, and whether a release was left to that request.
-    wanted: Vec<(Spot, Left)>,
+    wanted: Vec<(HeldPath, LeftBehind)>,
 }
 
 /// A path and its mode on the wire: what the daemon counts as one hold of an owner.
-pub(super) type Spot = (Path, v1::Mode);
+pub(super) type HeldPath = (Path, v1::Mode);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum LeftBehind {
     Nothing,
     Release,
 }
 
-struct Holding {
+struct HeldClaims {
     lease: Lease,
-    claims: Vec<Arc<Claim>>,
+    claims: Vec<Arc<HeldClaim>>,
 }
 
 /// Whether an owner is used again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OwnerKind {
     /// For one lock.
     Single,
     /// For all locks of a session.
@@ -77,7 +77,7 @@ pub(super) enum Kind {
 
 /// What may have happened to a request without our knowing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unseen {
+pub(super) enum UnseenOutcome {
     /// It waits, or is not answered.
     MayBeGranted,
     /// Nothing.
@@ -94,7 +94,7 @@ enum Needed {
 }
 
 /// One path that is held.
-pub(super) struct Claim {
+pub(super) struct HeldClaim {
     pub(super) path: Path,
     pub(super) mode: Mode,
     /// The newest one, zero for none: a later acquire of the same session moves it (R69).
@@ -104,7 +104,7 @@ pub(super) struct Claim {
 }
 
 /// What one who waits in line is told.
-pub(super) enum WaitNews {
+pub(super) enum WaitUpdate {
     Granted {
         namespace: String,
         fence: Option<Fence>,
@@ -113,7 +113,7 @@ pub(super) enum WaitNews {
     LinkBroke,
 }
 
-impl Claim {
+impl HeldClaim {
     /// Whether a line of the daemon's list is this claim.
     pub(super) fn is(&self, lock: &v1::OwnedLock) -> bool {
         lock.path == self.path.as_str() && lock.mode() == convert::mode(self.mode)
@@ -123,13 +123,13 @@ impl Claim {
         Fence::new(self.fence.load(Ordering::Relaxed))
     }
 
-    pub(super) fn spot(&self) -> Spot {
+    pub(super) fn held_path(&self) -> HeldPath {
         (self.path.clone(), convert::mode(self.mode))
     }
 }
 
 impl Owner {
-    pub(super) fn new(id: &str, ttl: Duration, kind: Kind) -> Arc<Owner> {
+    pub(super) fn new(id: &str, ttl: Duration, kind: OwnerKind) -> Arc<Owner> {
         Arc::new(Owner {
             released: Notify::new(),
             kind,
@@ -159,15 +159,20 @@ impl Owner {
     }
 
     /// Begins to acquire some paths, once no release of them is under way.
-    pub(super) async fn want(&self, spots: &[Spot]) {
+    pub(super) async fn want(&self, held_paths: &[HeldPath]) {
         loop {
             let mut released = pin!(self.released.notified());
             released.as_mut().enable();
             {
                 let mut state = self.lock();
-                if !spots.iter().any(|spot| state.releasing.contains(spot)) {
-                    let spots = spots.iter().cloned();
-                    state.wanted = spots.map(|spot| (spot, Left::Nothing)).collect();
+                if !held_paths
+                    .iter()
+                    .any(|held_path| state.releasing.contains(held_path))
+                {
+                    let held_paths = held_paths.iter().cloned();
+                    state.wanted = held_paths
+                        .map(|held_path| (held_path, LeftBehind::Nothing))
+                        .collect();
                     return;
                 }
             }
@@ -177,23 +182,26 @@ impl Owner {
 
     /// A request ends without a lock. Says what is to be given back: what was granted unseen, or what a guard left to
     /// this request, but nothing that a guard still holds.
-    pub(super) fn want_no_more(&self, unseen: Unseen) -> Vec<Spot> {
+    pub(super) fn want_no_more(&self, unseen: UnseenOutcome) -> Vec<HeldPath> {
         let mut state = self.lock();
         let wanted = std::mem::take(&mut state.wanted);
-        let given_back = wanted.into_iter().filter(|(spot, left)| {
-            !state.holds(spot) && (unseen == Unseen::MayBeGranted || *left == Left::Release)
+        let given_back = wanted.into_iter().filter(|(held_path, left)| {
+            !state.holds(held_path)
+                && (unseen == UnseenOutcome::MayBeGranted || *left == LeftBehind::Release)
         });
-        let given_back: Vec<Spot> = given_back.map(|(spot, _)| spot).collect();
+        let given_back: Vec<HeldPath> = given_back.map(|(held_path, _)| held_path).collect();
         state.releasing.extend(given_back.iter().cloned());
         given_back
     }
 
     /// A release was answered, or given up.
-    pub(super) fn released(&self, spots: &[Spot], answer: &Result<Answer, Trouble>) {
+    pub(super) fn released(&self, held_paths: &[HeldPath], answer: &Result<Answer, CallFailure>) {
         {
             let mut state = self.lock();
-            state.releasing.retain(|spot| !spots.contains(spot));
-            state.is_spoiled |= self.kind == Kind::Session && answer.is_err();
+            state
+                .releasing
+                .retain(|held_path| !held_paths.contains(held_path));
+            state.is_spoiled |= self.kind == OwnerKind::Session && answer.is_err();
         }
         self.released.notify_waiters();
     }
@@ -201,24 +209,27 @@ impl Owner {
     /// Begins to hold what one request was granted; the first claims start the renewals.
     pub(super) fn add(
         self: &Arc<Owner>,
-        client: &Client,
+        client: &DaemonClient,
         namespace: &str,
-        claims: &[Arc<Claim>],
+        claims: &[Arc<HeldClaim>],
         lease: Lease,
     ) {
         let starts = {
             let mut state = self.lock();
             state.wanted.clear();
             for claim in claims {
-                let (spot, fence) = (claim.spot(), claim.fence.load(Ordering::Relaxed));
-                for older in state.claims().filter(|held| held.spot() == spot) {
+                let (held_path, fence) = (claim.held_path(), claim.fence.load(Ordering::Relaxed));
+                for older in state.claims().filter(|held| held.held_path() == held_path) {
                     older.fence.store(fence, Ordering::Relaxed);
                 }
             }
-            let holding = state.leases.entry(namespace.to_owned()).or_insert(Holding {
-                lease,
-                claims: Vec::new(),
-            });
+            let holding = state
+                .leases
+                .entry(namespace.to_owned())
+                .or_insert(HeldClaims {
+                    lease,
+                    claims: Vec::new(),
+                });
             holding.claims.extend(claims.iter().cloned());
             !std::mem::replace(&mut state.is_kept, true)
         };
@@ -229,21 +240,24 @@ impl Owner {
     }
 
     /// Holds no longer. Says whether the daemon is to be told: a session may hold one path twice.
-    pub(super) fn forget(&self, claim: &Arc<Claim>) -> bool {
-        let spot = claim.spot();
+    pub(super) fn forget(&self, claim: &Arc<HeldClaim>) -> bool {
+        let held_path = claim.held_path();
         let mut state = self.lock();
         state.remove(claim);
-        let wanted = state.wanted.iter_mut().find(|(wanted, _)| *wanted == spot);
+        let wanted = state
+            .wanted
+            .iter_mut()
+            .find(|(wanted, _)| *wanted == held_path);
         let gives_back = match wanted {
             // A request for the same path is under way: a release would take away what it gets.
             Some((_, left)) => {
-                *left = Left::Release;
+                *left = LeftBehind::Release;
                 false
             }
-            None => !state.holds(&spot),
+            None => !state.holds(&held_path),
         };
         if gives_back {
-            state.releasing.push(spot);
+            state.releasing.push(held_path);
         }
         drop(state);
         self.changed.notify_one();
@@ -251,28 +265,28 @@ impl Owner {
     }
 
     /// Holds no longer, and nothing is given back: it was left to somebody else, or is gone already.
-    pub(super) fn let_go(&self, claim: &Arc<Claim>) {
+    pub(super) fn let_go(&self, claim: &Arc<HeldClaim>) {
         self.lock().remove(claim);
         self.changed.notify_one();
     }
 
     /// News for one who waits in line. One at a time: that is what the turn is for.
-    pub(super) fn wait(&self) -> mpsc::UnboundedReceiver<WaitNews> {
-        let (sender, news) = mpsc::unbounded_channel();
+    pub(super) fn wait(&self) -> mpsc::UnboundedReceiver<WaitUpdate> {
+        let (sender, update) = mpsc::unbounded_channel();
         self.lock().waiting = Some(sender);
-        news
+        update
     }
 
     /// An event of this owner.
-    pub(super) fn hear(self: &Arc<Owner>, client: &Client, event: &v1::Event) {
+    pub(super) fn hear(self: &Arc<Owner>, client: &DaemonClient, event: &v1::Event) {
         match event.r#type() {
-            v1::EventType::Grant => self.tell_waiting(WaitNews::Granted {
+            v1::EventType::Grant => self.tell_waiting(WaitUpdate::Granted {
                 namespace: event.namespace.clone(),
                 fence: convert::fence(event.fence),
             }),
             v1::EventType::Revoke => self.asked(),
             v1::EventType::Killed => {
-                self.tell_waiting(WaitNews::Killed);
+                self.tell_waiting(WaitUpdate::Killed);
                 if event.namespace.is_empty() {
                     self.lose_everything(client);
                 } else {
@@ -290,12 +304,12 @@ impl Owner {
             state.compare_now = true;
         }
         self.changed.notify_one();
-        self.tell_waiting(WaitNews::LinkBroke);
+        self.tell_waiting(WaitUpdate::LinkBroke);
     }
 
-    fn tell_waiting(&self, news: WaitNews) {
+    fn tell_waiting(&self, update: WaitUpdate) {
         if let Some(waiting) = &self.lock().waiting {
-            let _ = waiting.send(news);
+            let _ = waiting.send(update);
         }
     }
 
@@ -306,19 +320,19 @@ impl Owner {
             .for_each(|claim| claim.signals.ask(&request));
     }
 
-    fn claims(&self) -> Vec<Arc<Claim>> {
+    fn claims(&self) -> Vec<Arc<HeldClaim>> {
         self.lock().claims().cloned().collect()
     }
 
     /// The owner was killed (R101). The event comes before the holds end, so a list may still have them: what is held
     /// now is lost without asking.
-    fn lose_everything(self: &Arc<Owner>, client: &Client) {
+    fn lose_everything(self: &Arc<Owner>, client: &DaemonClient) {
         let lost = self.lose_all_taken(&self.claims());
         self.release_lost(client, &lost, Needed::Always);
     }
 
     /// Something was taken away. What the daemon does not vouch for at once is lost.
-    async fn look_what_is_left(self: Arc<Owner>, client: Client) {
+    async fn look_what_is_left(self: Arc<Owner>, client: DaemonClient) {
         let claims = self.claims();
         if claims.is_empty() {
             return;
@@ -336,7 +350,7 @@ impl Owner {
     /// Compares what is held with what the daemon lists, after a connection broke: KILLED may have been sent while no
     /// connection could bring it. Called when a renewal was answered on the new one, so that a later KILLED arrives.
     /// Without an answer nothing is lost here: the lease says how long the holds are good, and the question goes on.
-    async fn compare(self: Arc<Owner>, client: Client) {
+    async fn compare(self: Arc<Owner>, client: DaemonClient) {
         loop {
             let claims = self.claims();
             if claims.is_empty() {
@@ -354,11 +368,11 @@ impl Owner {
     /// released as well: the daemon answers renewals of that lease with LOST until it hears that the owner knows.
     fn lose_unlisted(
         self: &Arc<Owner>,
-        client: &Client,
-        claims: &[Arc<Claim>],
+        client: &DaemonClient,
+        claims: &[Arc<HeldClaim>],
         left: &[v1::OwnedLock],
     ) {
-        let gone: Vec<Arc<Claim>> = claims
+        let gone: Vec<Arc<HeldClaim>> = claims
             .iter()
             .filter(|claim| !left.iter().any(|lock| claim.is(lock)))
             .cloned()
@@ -369,37 +383,43 @@ impl Owner {
 
     /// Loses the claims that are still held here. One that its guard has given back meanwhile is not lost: its path may
     /// be held again by a later claim.
-    fn lose_all_taken(&self, claims: &[Arc<Claim>]) -> Vec<Arc<Claim>> {
+    fn lose_all_taken(&self, claims: &[Arc<HeldClaim>]) -> Vec<Arc<HeldClaim>> {
         let lost = claims.iter().filter(|claim| self.lose_taken(claim));
         lost.cloned().collect()
     }
 
     /// Releases what was lost, so that the daemon keeps nothing of it for this owner. Not what is held or wanted anew.
-    fn release_lost(self: &Arc<Owner>, client: &Client, lost: &[Arc<Claim>], needed: Needed) {
-        let mut spots: Vec<Spot> = Vec::new();
+    fn release_lost(
+        self: &Arc<Owner>,
+        client: &DaemonClient,
+        lost: &[Arc<HeldClaim>],
+        needed: Needed,
+    ) {
+        let mut held_paths: Vec<HeldPath> = Vec::new();
         {
             let mut state = self.lock();
             for claim in lost {
-                let spot = claim.spot();
-                let is_wanted = state.wanted.iter().any(|(wanted, _)| *wanted == spot);
-                let is_known = spots.contains(&spot) || state.releasing.contains(&spot);
+                let held_path = claim.held_path();
+                let is_wanted = state.wanted.iter().any(|(wanted, _)| *wanted == held_path);
+                let is_known =
+                    held_paths.contains(&held_path) || state.releasing.contains(&held_path);
                 // A request for the same path tells the daemon by itself, and a release would take what it gets.
-                let is_held_anew = is_wanted || is_known || state.holds(&spot);
+                let is_held_anew = is_wanted || is_known || state.holds(&held_path);
                 let is_needed =
                     needed == Needed::Always || state.leases.contains_key(&claim.namespace);
                 if is_needed && !is_held_anew {
-                    spots.push(spot);
+                    held_paths.push(held_path);
                 }
             }
-            state.releasing.extend(spots.iter().cloned());
+            state.releasing.extend(held_paths.iter().cloned());
         }
-        if !spots.is_empty() {
-            give_back_later(client.clone(), Arc::clone(self), spots);
+        if !held_paths.is_empty() {
+            give_back_later(client.clone(), Arc::clone(self), held_paths);
         }
     }
 
     /// Loses a claim that is still held here: its guard may have given it back meanwhile. Returns whether it was.
-    fn lose_taken(&self, claim: &Arc<Claim>) -> bool {
+    fn lose_taken(&self, claim: &Arc<HeldClaim>) -> bool {
         let is_held = self.lock().claims().any(|held| Arc::ptr_eq(held, claim));
         if is_held {
             self.let_go(claim);
@@ -411,7 +431,7 @@ impl Owner {
     }
 
     /// Renews until nothing is held.
-    async fn keep(self: Arc<Owner>, client: Client) {
+    async fn keep(self: Arc<Owner>, client: DaemonClient) {
         let first = (self.ttl / 50).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let mut pause = first;
         while let Some(plan) = self.plan() {
@@ -442,7 +462,7 @@ impl Owner {
     }
 
     /// What is to be done next; what is used up is lost on the way. `None`: nothing is held.
-    fn plan(&self) -> Option<Plan> {
+    fn plan(&self) -> Option<RenewalPlan> {
         let mut used_up = Vec::new();
         let plan = {
             let mut state = self.lock();
@@ -457,12 +477,14 @@ impl Owner {
             let leases = state.leases.values().map(|holding| holding.lease);
             let renew_at = leases.clone().map(|lease| lease.renew_at()).min();
             let safe_until = leases.map(|lease| lease.safe_until()).min();
-            renew_at.zip(safe_until).map(|(renew_at, safe_until)| Plan {
-                namespaces: state.leases.keys().cloned().collect(),
-                is_due: state.renew_now || renew_at <= Lease::now(),
-                renew_at,
-                safe_until,
-            })
+            renew_at
+                .zip(safe_until)
+                .map(|(renew_at, safe_until)| RenewalPlan {
+                    namespaces: state.leases.keys().cloned().collect(),
+                    is_due: state.renew_now || renew_at <= Lease::now(),
+                    renew_at,
+                    safe_until,
+                })
         };
         for claim in used_up {
             let what = "no renewal was confirmed in time";
@@ -475,9 +497,9 @@ impl Owner {
     /// daemon an entry in its log.
     async fn renew(
         self: &Arc<Owner>,
-        client: &Client,
+        client: &DaemonClient,
         namespaces: &[String],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CallFailure> {
         let renew = v1::RenewRequest {
             owner_id: self.id.clone(),
             ttl_ms: whole_millis(self.ttl),
@@ -488,7 +510,11 @@ impl Owner {
         let sent = Lease::now();
         let answer = match client.ask_once(Op::Renew(renew), self.each_try()).await? {
             Answer::Renew(answer) => answer,
-            other => return Err(Trouble::Unreachable(format!("a strange answer: {other:?}"))),
+            other => {
+                return Err(CallFailure::Unreachable(format!(
+                    "a strange answer: {other:?}"
+                )));
+            }
         };
         match (answer.status(), namespaces) {
             (v1::RenewStatus::Ok, _) => {
@@ -515,8 +541,12 @@ impl Owner {
     /// A renewal of one namespace was answered LOST: the lease has ended, or the daemon took a hold from it. Its list
     /// says which. An error if something is left: the lease is to be renewed again, once the daemon has heard that the
     /// owner knows.
-    async fn lost_in(self: &Arc<Owner>, client: &Client, namespace: &str) -> Result<(), Trouble> {
-        let claims: Vec<Arc<Claim>> = {
+    async fn lost_in(
+        self: &Arc<Owner>,
+        client: &DaemonClient,
+        namespace: &str,
+    ) -> Result<(), CallFailure> {
+        let claims: Vec<Arc<HeldClaim>> = {
             let state = self.lock();
             let holding = state.leases.get(namespace);
             holding.map_or_else(Vec::new, |holding| holding.claims.clone())
@@ -535,7 +565,7 @@ impl Owner {
         {
             self.lose_unlisted(client, &claims, &left);
             let what = "the daemon took a lock away and has not heard that this is known";
-            return Err(Trouble::Unreachable(what.into()));
+            return Err(CallFailure::Unreachable(what.into()));
         }
         let mut lost = Vec::new();
         for claim in claims {
@@ -576,21 +606,21 @@ impl Owner {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OwnerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn claims(&self) -> impl Iterator<Item = &Arc<Claim>> {
+impl OwnerState {
+    fn claims(&self) -> impl Iterator<Item = &Arc<HeldClaim>> {
         self.leases.values().flat_map(|holding| &holding.claims)
     }
 
-    fn holds(&self, spot: &Spot) -> bool {
-        self.claims().any(|held| held.spot() == *spot)
+    fn holds(&self, held_path: &HeldPath) -> bool {
+        self.claims().any(|held| held.held_path() == *held_path)
     }
 
-    fn remove(&mut self, claim: &Arc<Claim>) {
+    fn remove(&mut self, claim: &Arc<HeldClaim>) {
         if let Some(holding) = self.leases.get_mut(&claim.namespace) {
             holding.claims.retain(|held| !Arc::ptr_eq(held, claim));
             if holding.claims.is_empty() {
@@ -600,7 +630,7 @@ impl State {
     }
 }
 
-struct Plan {
+struct RenewalPlan {
     namespaces: Vec<String>,
     is_due: bool,
     renew_at: Duration,
@@ -611,22 +641,26 @@ struct Plan {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::address::Address;
     use crate::endpoint::Endpoint;
-    use crate::place::Where;
-    use crate::tenure::Access;
+    use crate::tenure::DaemonAccess;
 
     const TTL: Duration = Duration::from_secs(3);
 
     /// A client of a node where nothing listens: no list of locks is answered.
-    fn client() -> Client {
+    fn client() -> DaemonClient {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        Client::new(vec![Endpoint::new("127.0.0.1", port)], &Access::default()).unwrap()
+        DaemonClient::new(
+            vec![Endpoint::new("127.0.0.1", port)],
+            &DaemonAccess::default(),
+        )
+        .unwrap()
     }
 
-    fn claim(path: &str) -> Arc<Claim> {
-        let place: Where = path.parse().unwrap();
-        Arc::new(Claim {
+    fn claim(path: &str) -> Arc<HeldClaim> {
+        let place: Address = path.parse().unwrap();
+        Arc::new(HeldClaim {
             path: Path::parse(path).unwrap(),
             mode: Mode::Exclusive,
             fence: AtomicU64::new(1),
@@ -635,9 +669,9 @@ mod tests {
         })
     }
 
-    fn holding(client: &Client, paths: &[&str]) -> (Arc<Owner>, Vec<Arc<Claim>>) {
-        let owner = Owner::new("amy", TTL, Kind::Session);
-        let claims: Vec<Arc<Claim>> = paths.iter().map(|path| claim(path)).collect();
+    fn holding(client: &DaemonClient, paths: &[&str]) -> (Arc<Owner>, Vec<Arc<HeldClaim>>) {
+        let owner = Owner::new("amy", TTL, OwnerKind::Session);
+        let claims: Vec<Arc<HeldClaim>> = paths.iter().map(|path| claim(path)).collect();
         owner.add(client, "t:/a", &claims, Lease::new(Lease::now(), TTL));
         (owner, claims)
     }
@@ -671,12 +705,12 @@ mod tests {
         let (owner, claims) = holding(&client, &["t:/a/x"]);
         Arc::clone(&owner).look_what_is_left(client.clone()).await;
         assert!(owner.claims().is_empty());
-        assert_eq!(owner.lock().releasing, vec![claims[0].spot()]);
+        assert_eq!(owner.lock().releasing, vec![claims[0].held_path()]);
         // The same where a renewal was answered LOST.
         let (owner, claims) = holding(&client, &["t:/a/x"]);
         owner.lost_in(&client, "t:/a").await.unwrap();
         assert!(owner.claims().is_empty());
-        assert_eq!(owner.lock().releasing, vec![claims[0].spot()]);
+        assert_eq!(owner.lock().releasing, vec![claims[0].held_path()]);
     }
 
     /// A path that was given back and acquired anew while the list was made is neither lost nor released.
@@ -690,8 +724,8 @@ mod tests {
         owner.add(&client, "t:/a", std::slice::from_ref(&again), lease);
         // The list has neither of them.
         owner.lose_unlisted(&client, &claims, &[]);
-        assert!(owner.lock().holds(&again.spot()));
-        assert_eq!(owner.lock().releasing, vec![claims[1].spot()]);
+        assert!(owner.lock().holds(&again.held_path()));
+        assert_eq!(owner.lock().releasing, vec![claims[1].held_path()]);
     }
 
     /// Nor a path that is being acquired: the request tells the daemon by itself.
@@ -699,7 +733,7 @@ mod tests {
     async fn a_path_that_is_being_acquired_is_not_released() {
         let client = client();
         let (owner, claims) = holding(&client, &["t:/a/x", "t:/a/y"]);
-        owner.want(&[claims[0].spot()]).await;
+        owner.want(&[claims[0].held_path()]).await;
         owner.lose_unlisted(&client, &claims[..1], &[]);
         assert!(owner.lock().releasing.is_empty());
     }

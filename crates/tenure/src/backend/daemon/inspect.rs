@@ -6,17 +6,23 @@ use std::time::Duration;
 use tenure_core::path::Path;
 use tenure_wire::v1;
 
-use super::client::{Client, NOBODY, Trouble};
+use super::client::{CallFailure, DaemonClient, NOBODY};
 use super::{convert, failed};
+use crate::address::Address;
+use crate::backend::BreakRequest;
 use crate::endpoint::Endpoint;
-use crate::error::{Blocker, Busy, Error, Standing};
-use crate::inspect::{Broken, Change, ChangeKind, Force, State, Waiter, Watch};
-use crate::keeper;
-use crate::place::Where;
-use crate::reach::Breaking;
-use crate::values::{Class, HoldId, Holder, Life, Verdict};
+use crate::error::{Blocker, BlockerKind, Busy, Error};
+use crate::inspect::{
+    Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaiter, WatchStream,
+};
+use crate::runtime;
+use crate::values::{Class, HoldId, Holder, HolderLiveness, Verdict};
 
-pub(crate) async fn inspect(client: &Client, place: &Where, path: &Path) -> Result<State, Error> {
+pub(crate) async fn inspect(
+    client: &DaemonClient,
+    place: &Address,
+    path: &Path,
+) -> Result<LockState, Error> {
     let request = v1::ExplainRequest {
         path: path.as_str().to_owned(),
         mode: v1::Mode::Write.into(),
@@ -34,7 +40,7 @@ pub(crate) async fn inspect(client: &Client, place: &Where, path: &Path) -> Resu
     let holders: Vec<Blocker> = holders
         .map(|found| convert::blocker(at(&found.path), found))
         .collect();
-    let waiters = found.waiters_ahead.iter().map(|waiter| Waiter {
+    let waiters = found.waiters_ahead.iter().map(|waiter| QueuedWaiter {
         place: at(&waiter.path),
         holder: convert::holder_or_owner(waiter.holder.as_ref(), &waiter.owner),
         owner: waiter.owner.clone(),
@@ -53,7 +59,7 @@ pub(crate) async fn inspect(client: &Client, place: &Where, path: &Path) -> Resu
         let owner = &found.blocker.as_ref()?.owner;
         Some(format!("{owner} waits for {}", found.waits_for.join(", ")))
     });
-    Ok(State {
+    Ok(LockState {
         free: found.free,
         fence: holders.iter().filter_map(|holder| holder.fence).max(),
         waiters: waiters.collect(),
@@ -73,17 +79,17 @@ pub(crate) async fn inspect(client: &Client, place: &Where, path: &Path) -> Resu
         deadlock: found.cycle.clone(),
         notes: notes.collect(),
         holders,
-        ..State::free(place)
+        ..LockState::free(place)
     })
 }
 
 /// Every hold at or below a path, by path; all of them without one.
 pub(crate) async fn list(
-    client: &Client,
+    client: &DaemonClient,
     nodes: &[Endpoint],
     below: Option<&Path>,
-) -> Result<Vec<State>, Error> {
-    let place = |path: &Path| Where::Daemon {
+) -> Result<Vec<LockState>, Error> {
+    let place = |path: &Path| Address::Daemon {
         nodes: nodes.to_vec(),
         path: path.clone(),
     };
@@ -92,7 +98,7 @@ pub(crate) async fn list(
         .dump()
         .await
         .map_err(|trouble| failed(&anywhere(), trouble))?;
-    let mut states: BTreeMap<Path, State> = BTreeMap::new();
+    let mut states: BTreeMap<Path, LockState> = BTreeMap::new();
     for entry in &entries {
         let Ok(path) = Path::parse(&entry.path) else {
             continue;
@@ -101,9 +107,9 @@ pub(crate) async fn list(
             continue;
         }
         let at = place(&path);
-        let state = states.entry(path).or_insert_with(|| State {
+        let state = states.entry(path).or_insert_with(|| LockState {
             free: false,
-            ..State::free(&at)
+            ..LockState::free(&at)
         });
         let fence = entry
             .has_fence
@@ -113,12 +119,12 @@ pub(crate) async fn list(
         state.holders.push(Blocker {
             place: at,
             holder: convert::holder_or_owner(None, &entry.owner),
-            standing: Standing::Holds,
+            standing: BlockerKind::Holds,
             mode: convert::mode_out(entry.mode()),
             held_for: None,
             lease_left: None,
             fence,
-            verdict: Verdict::new(Life::Alive, "its lease has not run out"),
+            verdict: Verdict::new(HolderLiveness::Alive, "its lease has not run out"),
             id: Some(HoldId::of(&entry.owner, fence)),
         });
     }
@@ -126,16 +132,16 @@ pub(crate) async fn list(
 }
 
 /// For messages about no path in particular.
-pub(super) fn everything(nodes: &[Endpoint]) -> Where {
+pub(super) fn everything(nodes: &[Endpoint]) -> Address {
     let path = Path::parse("all:/").expect("a root is a path");
-    Where::Daemon {
+    Address::Daemon {
         nodes: nodes.to_vec(),
         path,
     }
 }
 
-impl Client {
-    async fn dump(&self) -> Result<Vec<v1::LockEntry>, Trouble> {
+impl DaemonClient {
+    async fn dump(&self) -> Result<Vec<v1::LockEntry>, CallFailure> {
         let (mut entries, mut cursor) = (Vec::new(), Vec::new());
         loop {
             let request = v1::DumpLocksRequest {
@@ -155,8 +161,8 @@ impl Client {
 
 /// Asks every owner in the way (R115).
 pub(crate) async fn ask(
-    client: &Client,
-    place: &Where,
+    client: &DaemonClient,
+    place: &Address,
     path: &Path,
 ) -> Result<Vec<Blocker>, Error> {
     let holders = inspect(client, place, path).await?.holders;
@@ -178,10 +184,10 @@ pub(crate) async fn ask(
 
 /// Ends the hold that is named, or every one in the way (E9). All of them live: leases end dead ones.
 pub(crate) async fn break_hold(
-    client: &Client,
-    place: &Where,
+    client: &DaemonClient,
+    place: &Address,
     path: &Path,
-    breaking: Breaking<'_>,
+    breaking: BreakRequest<'_>,
 ) -> Result<Broken, Error> {
     let holders = inspect(client, place, path).await?.holders;
     let is_named = |holder: &Blocker| match (breaking.id, &holder.id) {
@@ -204,7 +210,7 @@ pub(crate) async fn break_hold(
     }
     for victim in &victims {
         let (owner_id, fence) = split(victim.id.as_ref());
-        let Where::Daemon { path, .. } = &victim.place else {
+        let Address::Daemon { path, .. } = &victim.place else {
             continue;
         };
         let request = v1::BreakRequest {
@@ -239,11 +245,11 @@ fn split(id: Option<&HoldId>) -> (String, i64) {
 
 /// Everything that changes at or below a path (E8).
 pub(crate) async fn watch(
-    client: &Client,
+    client: &DaemonClient,
     nodes: &[Endpoint],
     path: &Path,
-) -> Result<Watch, Error> {
-    let place = Where::Daemon {
+) -> Result<WatchStream, Error> {
+    let place = Address::Daemon {
         nodes: nodes.to_vec(),
         path: path.clone(),
     };
@@ -255,8 +261,8 @@ pub(crate) async fn watch(
         .call_from_anywhere(request)
         .await
         .map_err(|trouble| failed(&place, trouble))?;
-    let (changes, watch) = Watch::new();
-    keeper::handle().spawn(async move {
+    let (changes, watch) = WatchStream::new();
+    runtime::handle().spawn(async move {
         loop {
             let message = tokio::select! {
                 message = stream.message() => message,
@@ -266,7 +272,7 @@ pub(crate) async fn watch(
                 Ok(Some(change)) => changes.send(Ok(translated(&place, &change))),
                 Ok(None) => return,
                 Err(status) => {
-                    let trouble = Trouble::Unreachable(status.message().to_owned());
+                    let trouble = CallFailure::Unreachable(status.message().to_owned());
                     let _ = changes.send(Err(failed(&place, trouble)));
                     return;
                 }
@@ -279,7 +285,7 @@ pub(crate) async fn watch(
     Ok(watch)
 }
 
-fn translated(place: &Where, change: &v1::LockChange) -> Change {
+fn translated(place: &Address, change: &v1::LockChange) -> ChangeEvent {
     let kind = match change.kind() {
         v1::ChangeKind::Snapshot => ChangeKind::Present,
         v1::ChangeKind::SnapshotEnd => ChangeKind::PresentEnd,
@@ -292,7 +298,7 @@ fn translated(place: &Where, change: &v1::LockChange) -> Change {
         v1::ChangeKind::Asked => ChangeKind::Asked,
         v1::ChangeKind::Policy | v1::ChangeKind::Unspecified => ChangeKind::Policy,
     };
-    Change {
+    ChangeEvent {
         kind,
         place: convert::place_like(place, &change.path),
         owner: change.owner.clone(),

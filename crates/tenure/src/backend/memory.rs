@@ -7,8 +7,8 @@
 //! ```
 
 mod convert;
-mod look;
-mod table;
+mod inspect;
+mod lock_table;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,41 +20,41 @@ use tenure_core::path::Path;
 use tenure_core::value::{Fence as CoreFence, OwnerId};
 use tenure_files::identity::Token;
 
+use crate::address::Address;
 use crate::error::Error;
 use crate::guard::Guard;
-use crate::keeper;
-use crate::place::Where;
 use crate::request::Request;
+use crate::runtime;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Class, Fence, Wait};
 
 use convert::{busy, core_mode, namespace, not_evaluated, refused};
-pub(super) use look::{ask, break_hold, inspect, list, watch};
-pub(crate) use look::{lose, signals_at};
-use table::{Claim, MEMORY, Told};
+pub(super) use inspect::{ask, break_hold, inspect, list, watch};
+pub(crate) use inspect::{lose, signals_at};
+use lock_table::{MEMORY, OwnerClaim, WaitResult};
 
 /// A waiter asks again this often, so that its place in line never lapses.
 const PLACE_RENEWED: Duration = Duration::from_secs(86_400);
 
 /// A hold in memory.
-pub(crate) struct Held {
+pub(crate) struct MemoryHold {
     owner: OwnerId,
-    claim: Arc<Claim>,
+    claim: Arc<OwnerClaim>,
     released: bool,
 }
 
 /// Takes names in one step. Dropping the future withdraws them from the line.
 pub(super) async fn acquire(
     request: Request,
-    paths: Vec<(Where, Path)>,
+    paths: Vec<(Address, Path)>,
 ) -> Result<Vec<Guard>, Error> {
     let owner = owner_id(&request)?;
     let _turn = match &request.owner {
         Some(_) => Some(super::turn(MEMORY.turn(&owner), &request).await?),
         None => None,
     };
-    let claim = |(place, path): (Where, Path)| {
-        let claim = Claim {
+    let claim = |(place, path): (Address, Path)| {
+        let claim = OwnerClaim {
             path,
             mode: core_mode(request.mode),
             fence: AtomicU64::new(0),
@@ -62,7 +62,7 @@ pub(super) async fn acquire(
         };
         (place, Arc::new(claim))
     };
-    let wanted: Vec<(Where, Arc<Claim>)> = paths.into_iter().map(claim).collect();
+    let wanted: Vec<(Address, Arc<OwnerClaim>)> = paths.into_iter().map(claim).collect();
     let asking = ReleaseRequest {
         by: request.holder.clone(),
         reason: request.purpose(),
@@ -71,7 +71,7 @@ pub(super) async fn acquire(
         Wait::For(time) => Instant::now().checked_add(time),
         Wait::No | Wait::Forever => None,
     };
-    let mut waiting = Waiting {
+    let mut waiting = PendingAcquire {
         owner: owner.clone(),
         wanted,
         number: None,
@@ -110,15 +110,15 @@ pub(super) async fn acquire(
             tell(&busy);
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let patience = left.unwrap_or(PLACE_RENEWED).min(PLACE_RENEWED);
+        let wait_limit = left.unwrap_or(PLACE_RENEWED).min(PLACE_RENEWED);
         let told = tokio::select! {
             biased;
             told = told => told.ok(),
-            () = keeper::sleep(patience) => None,
+            () = runtime::sleep(wait_limit) => None,
         };
         match told {
-            Some(Told::Granted(fence)) => return Ok(waiting.granted(&request, fence)),
-            Some(Told::Killed) => {
+            Some(WaitResult::Granted(fence)) => return Ok(waiting.granted(&request, fence)),
+            Some(WaitResult::Killed) => {
                 waiting.number = None;
                 return Err(Error::refused(
                     &request.place,
@@ -139,29 +139,29 @@ pub(super) async fn acquire(
 }
 
 /// A request under way: dropped, it leaves no place in line and no lock.
-struct Waiting {
+struct PendingAcquire {
     owner: OwnerId,
-    wanted: Vec<(Where, Arc<Claim>)>,
+    wanted: Vec<(Address, Arc<OwnerClaim>)>,
     number: Option<u64>,
 }
 
-impl Waiting {
-    fn claims(&self) -> Vec<Arc<Claim>> {
+impl PendingAcquire {
+    fn claims(&self) -> Vec<Arc<OwnerClaim>> {
         let claims = self.wanted.iter().map(|(_, claim)| Arc::clone(claim));
         claims.collect()
     }
 
     fn granted(&mut self, request: &Request, fence: Option<CoreFence>) -> Vec<Guard> {
         self.number = None;
-        let guard = |(place, claim): &(Where, Arc<Claim>)| {
+        let guard = |(place, claim): &(Address, Arc<OwnerClaim>)| {
             MEMORY.lock().move_fence(&self.owner, claim, fence);
-            let held = Held {
+            let held = MemoryHold {
                 owner: self.owner.clone(),
                 claim: Arc::clone(claim),
                 released: false,
             };
             let signals = Arc::clone(&claim.signals);
-            let held = super::Held::Memory(held);
+            let held = super::BackendHold::Memory(held);
             Guard::new(place.clone(), request.mode, signals, held)
         };
         self.wanted.iter().map(guard).collect()
@@ -193,7 +193,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingAcquire {
     fn drop(&mut self) {
         if let Withdrawn::Granted { .. } = self.withdraw() {
             let mut inner = MEMORY.lock();
@@ -204,7 +204,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Held {
+impl MemoryHold {
     pub(super) fn fence(&self) -> Option<Fence> {
         Fence::new(self.claim.fence.load(Ordering::Relaxed))
     }
@@ -213,7 +213,7 @@ impl Held {
         self.owner.as_str().to_owned()
     }
 
-    pub(super) fn check(&self, place: &Where) -> Result<(), Error> {
+    pub(super) fn check(&self, place: &Address) -> Result<(), Error> {
         match MEMORY.lock().holds(&self.owner, &self.claim) {
             true => Ok(()),
             false => Err(Error::refused(
@@ -224,7 +224,7 @@ impl Held {
         }
     }
 
-    pub(super) fn release(mut self, place: &Where) -> Result<(), Error> {
+    pub(super) fn release(mut self, place: &Address) -> Result<(), Error> {
         let was_held = self.give_back();
         match was_held {
             true => Ok(()),
@@ -244,7 +244,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for MemoryHold {
     fn drop(&mut self) {
         self.give_back();
     }
